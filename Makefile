@@ -1,0 +1,64 @@
+# Each target makes what it needs. PYTHON=python3.12 picks the interpreter of new environments;
+# USE=/path/to/python runs with that interpreter as it is and makes no environment.
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+VENV36 := .venv-triton36
+
+ifdef USE
+RUN := $(USE)
+READY :=
+else
+RUN := $(VENV)/bin/python
+READY := $(VENV)/ready
+endif
+
+PIP_FLAGS := -qq --disable-pip-version-check
+
+.PHONY: help demo test lint bench-lowering conformance clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo            lower, compile and run a matrix product, and check it against torch"
+	@echo "make test            run the tests (WORKERS=$(WORKERS))"
+	@echo "make lint            ruff and mypy --strict"
+	@echo "make bench-lowering  time the lowering of 384 configurations"
+	@echo "make conformance TILELANG=FOLDER   run TileLang's example scripts from a copy of its repository"
+	@echo "make clean           remove environments, caches and build outputs"
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 10) <= v < (3, 14) else "tiledsl needs Python 3.10 to 3.13; $(PYTHON) is %d.%d; say PYTHON=..." % v[:2])'
+	@echo "setting up $(VENV) (once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# The Triton that machines in the field have. The emission tests compile in it; that needs neither torch nor numpy.
+$(VENV36)/ready: Makefile
+	@echo "setting up $(VENV36) (once)"
+	@$(PYTHON) -m venv $(VENV36)
+	@$(VENV36)/bin/python -m pip install $(PIP_FLAGS) --only-binary triton triton==3.6.0
+	@touch $@
+
+demo: $(READY)
+	@$(RUN) examples/quickstart.py
+
+test: $(READY) $(if $(USE),,$(VENV36)/ready)
+	@OMP_NUM_THREADS=1 $(if $(USE),,TILEDSL_TEST_TRITON36="$(CURDIR)/$(VENV36)/bin/python") \
+		$(RUN) -m pytest -q -n $(WORKERS) --dist loadscope $(TESTS)
+
+lint: $(READY)
+	@$(RUN) -m ruff check -q .
+	@$(RUN) -m ruff format -q --check .
+	@$(RUN) -m mypy
+
+bench-lowering: $(READY)
+	@$(RUN) benchmarks/lowering.py
+
+conformance: $(READY)
+	@test -d "$(TILELANG)" || { echo "say make conformance TILELANG=FOLDER, a copy of TileLang's repository" >&2; exit 2; }
+	@$(RUN) tests/conformance/run.py "$(TILELANG)"
+
+clean:
+	@rm -rf $(VENV) $(VENV36) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	@find tiledsl passes autotune tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

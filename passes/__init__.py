@@ -1,0 +1,79 @@
+"""Passes over the IR: one pass a file, and the default pipeline. Imported as `tiledsl.passes`."""
+
+if __name__ != "tiledsl.passes":
+    raise ImportError(f"{__name__!r} is not a package of its own: write `import tiledsl.passes`", name=__name__)
+
+from collections.abc import Mapping
+from typing import Any
+
+from tiledsl.errors import TileError
+from tiledsl.ir.pass_manager import PASSES, Pass, make_pass
+from tiledsl.passes.canonicalize import Canonicalize
+from tiledsl.passes.cse import Cse
+from tiledsl.passes.dce import Dce
+from tiledsl.passes.guard_accesses import GuardAccesses
+from tiledsl.passes.legalize_arith import LegalizeArith
+from tiledsl.passes.licm import Licm
+from tiledsl.passes.lower_tile_ops import LowerTileOps
+from tiledsl.passes.lower_to_triton import LowerToTriton
+from tiledsl.passes.map_grid import MapGrid
+from tiledsl.passes.pad_tiles import PadTiles
+from tiledsl.passes.promote_buffers import PromoteBuffers
+from tiledsl.passes.simplify_ranges import SimplifyRanges
+from tiledsl.passes.unroll_loops import UnrollLoops
+from tiledsl.passes.vectorize_parallel import VectorizeParallel
+
+# The default pipeline, in order. Options come from `pass_configs`.
+PIPELINE: tuple[type[Pass], ...] = (
+    Canonicalize,  # the elaborator repeats constants and index arithmetic
+    Cse,  # so that later passes see equal indices as one value
+    UnrollLoops,  # before anything looks at loops: indices of small local arrays become constants
+    LowerTileOps,  # copy, gemm, reduce, ... become reads, whole-tile operations and writes
+    VectorizeParallel,  # per-element loops become whole-tile operations; `if` becomes masks
+    PromoteBuffers,  # on-chip memory disappears: staging copies too, what is left is carried by loops
+    Canonicalize,  # select, reshape and dead code that promotion left
+    Cse,
+    SimplifyRanges,  # comparisons that shapes decide (such as `column < N` for full tiles), before they become masks
+    GuardAccesses,  # bounds masks on global memory, where ranges do not prove them unneeded
+    PadTiles,  # Triton's tiles are powers of two: after guards, which reason about the sizes that the user wrote
+    LegalizeArith,  # floor division, element types that Triton cannot compute with
+    MapGrid,  # the order in which blocks are visited
+    LowerToTriton,  # pointers and launches; last, so that everything above is free of Triton's idioms
+    Canonicalize,
+    SimplifyRanges,
+    Cse,
+    Licm,  # address tensors do not change in loops
+    Dce,
+)
+
+# Names that programs written for other compilers use in pass_configs, and what they mean here.
+_ALIASES: dict[str, tuple[str, str, Any]] = {
+    "tl.disable_safe_memory_legalize": ("guard-accesses", "enabled", lambda value: not value),
+    "tl.config_index_bitwidth": ("lower-to-triton", "index_bits", int),
+}
+
+
+def default_pipeline(options: Mapping[str, Any] | None = None) -> list[Pass]:
+    """The passes in order. An option is "pass-name.option": value; raises TileError for one that no pass has.
+
+    Options whose names start with "tl." or "tir." and that mean nothing here are noted once in the log.
+    """
+    chosen: dict[str, dict[str, Any]] = {}
+    for key, value in (options or {}).items():
+        key = str(getattr(key, "value", key))
+        if key in _ALIASES:
+            name, option, convert = _ALIASES[key]
+            chosen.setdefault(name, {})[option] = convert(value)
+        elif key.startswith(("tl.", "tir.", "cuda.")):
+            from tiledsl.frontend.context import note_once
+
+            note_once(f"the pass option {key} has no effect here")
+        else:
+            name, _, option = key.partition(".")
+            if name not in PASSES or not option:
+                raise TileError(f"pass option {key!r} is not of the form 'pass-name.option'; passes: {', '.join(PASSES)}")
+            chosen.setdefault(name, {})[option] = value
+    unused = set(chosen) - {each.name for each in PIPELINE}
+    if unused:
+        raise TileError(f"pass {sorted(unused)[0]} is not in the default pipeline")
+    return [make_pass(each.name, chosen[each.name]) if each.name in chosen else each() for each in PIPELINE]

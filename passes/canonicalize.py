@@ -1,0 +1,363 @@
+"""Canonical forms: folds, constants on the right, one spelling of each expression, and control flow that is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tiledsl.dialects import arith, tensor
+from tiledsl.dialects.arith import (
+    AddOp,
+    BinaryOp,
+    CastOp,
+    CmpOp,
+    Number,
+    SelectOp,
+    SubOp,
+    as_constant,
+    constant_of,
+    wrap,
+)
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Pattern, Rewriter, apply_patterns, pattern
+from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, broadcast_shapes, is_float, is_integer
+from tiledsl.passes.canonicalize_control_flow import CONTROL_FLOW_PATTERNS
+
+MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+INVERTED = {"eq": "ne", "ne": "eq", "lt": "ge", "gt": "le", "le": "gt", "ge": "lt"}
+
+
+@pattern(*(op for op in vars(arith).values() if isinstance(op, type) and issubclass(op, BinaryOp) and op.commutes))
+def put_constant_right(op: BinaryOp, rw: Rewriter) -> bool:
+    # 3 + x  ==>  x + 3
+    if constant_of(op.lhs) is None or constant_of(op.rhs) is not None:
+        return False
+    op.set_operands([op.rhs, op.lhs])
+    rw.changed(op)
+    return True
+
+
+@pattern(CmpOp)
+def put_constant_right_of_comparison(op: CmpOp, rw: Rewriter) -> bool:
+    # 3 < x  ==>  x > 3
+    if constant_of(op.lhs) is None or constant_of(op.rhs) is not None:
+        return False
+    op.set_operands([op.rhs, op.lhs])
+    op.attributes["predicate"] = MIRRORED[op.predicate]
+    rw.changed(op)
+    return True
+
+
+def _integer(value: Value) -> int | None:
+    number = constant_of(value)
+    return number if type(number) is int else None
+
+
+def _with_constant(rw: Rewriter, op: BinaryOp, make: type[BinaryOp], value: Value, number: int) -> None:
+    """Replace `op` by `make(value, number)`, of the same type."""
+    scalar = value.type == op.out.type
+    constant = rw.constant(number, ScalarType(value.dtype) if scalar else op.out.type)
+    rw.replace(op, [rw.insert(make(value, constant)).result])
+
+
+@pattern(AddOp, SubOp)
+def combine_added_constants(op: BinaryOp, rw: Rewriter) -> bool:
+    # (x + 3) - 5  ==>  x - 2;    x + -2  ==>  x - 2
+    number = _integer(op.rhs)
+    dtype = op.out.dtype
+    if number is None or not is_integer(dtype):
+        return False
+    total = -number if isinstance(op, SubOp) else number
+    source = op.lhs
+    inner = source.op
+    if isinstance(inner, (AddOp, SubOp)) and (other := _integer(inner.rhs)) is not None:
+        total += -other if isinstance(inner, SubOp) else other
+        source = inner.lhs
+    elif number >= 0 or wrap(-number, dtype) < 0:
+        return False
+    total = wrap(total, "int64" if ELEMENTS[dtype].kind == "uint" else dtype)
+    if total == 0 and source.type == op.out.type:
+        rw.replace(op, [source])
+        return True
+    low = ELEMENTS[dtype].low if ELEMENTS[dtype].kind == "int" else -ELEMENTS[dtype].high
+    negative = low < total < 0
+    _with_constant(rw, op, SubOp if negative else AddOp, source, wrap(abs(total) if negative else total, dtype))
+    return True
+
+
+@pattern(SubOp)
+def subtract_from_constant_twice(op: SubOp, rw: Rewriter) -> bool:
+    # 5 - (x + 3)  ==>  2 - x is left alone; 5 - (3 - x)  ==>  x + 2
+    number, inner = _integer(op.lhs), op.rhs.op
+    if number is None or not isinstance(inner, SubOp) or (other := _integer(inner.lhs)) is None:
+        return False
+    _with_constant(rw, op, AddOp, inner.rhs, wrap(number - other, op.out.dtype))
+    return True
+
+
+_REPEATED: dict[type[BinaryOp], Callable[[Any, Any], Number]] = {
+    arith.MulOp: arith.MulOp.compute,
+    arith.MinOp: arith.MinOp.compute,
+    arith.MaxOp: arith.MaxOp.compute,
+    arith.AndOp: arith.AndOp.compute,
+    arith.OrOp: arith.OrOp.compute,
+    arith.XorOp: arith.XorOp.compute,
+}
+
+
+@pattern(*_REPEATED)
+def combine_repeated_constants(op: BinaryOp, rw: Rewriter) -> bool:
+    # (x * 3) * 5  ==>  x * 15, on integers; min(min(x, 3), 5)  ==>  min(x, 3)
+    number, inner = constant_of(op.rhs), op.lhs.op
+    if number is None or is_float(op.out.dtype) or not isinstance(inner, type(op)):
+        return False
+    other = constant_of(inner.rhs)
+    if other is None:
+        return False
+    _with_constant(rw, op, type(op), inner.lhs, as_constant(_REPEATED[type(op)](other, number), op.out.dtype))  # type: ignore[arg-type]
+    return True
+
+
+@pattern(arith.FloorDivOp, arith.TruncDivOp)
+def combine_divisions(op: BinaryOp, rw: Rewriter) -> bool:
+    # (x // 3) // 5  ==>  x // 15, for positive divisors whose product fits
+    number, inner = _integer(op.rhs), op.lhs.op
+    if number is None or number <= 0 or not isinstance(inner, type(op)):
+        return False
+    other = _integer(inner.rhs)
+    if other is None or other <= 0 or wrap(number * other, op.out.dtype) != number * other:
+        return False
+    _with_constant(rw, op, type(op), inner.lhs, number * other)
+    return True
+
+
+@pattern(arith.FloorModOp, arith.TruncModOp)
+def drop_repeated_remainder(op: BinaryOp, rw: Rewriter) -> bool:
+    # (x % 8) % 8  ==>  x % 8;    (x * 24) % 8  ==>  0, which wrapping cannot change for a power of two
+    number, inner = _integer(op.rhs), op.lhs.op
+    if number is None or number <= 0:
+        return False
+    if isinstance(inner, type(op)) and _integer(inner.rhs) == number and inner.out.type == op.out.type:
+        rw.replace(op, [inner.out])
+        return True
+    factor = _integer(inner.rhs) if isinstance(inner, arith.MulOp) else None
+    if factor is None or factor % number or number & (number - 1):
+        return False
+    rw.replace(op, [rw.constant(0, op.out.type)])
+    return True
+
+
+@pattern(AddOp, SubOp)
+def add_negated(op: BinaryOp, rw: Rewriter) -> bool:
+    # x + -y  ==>  x - y;    x - -y  ==>  x + y
+    right = op.rhs.op
+    if isinstance(right, arith.NegOp):
+        made: Operation = SubOp(op.lhs, right.source) if isinstance(op, AddOp) else AddOp(op.lhs, right.source)
+    elif isinstance(op, AddOp) and isinstance(op.lhs.op, arith.NegOp):
+        made = SubOp(op.rhs, op.lhs.op.source)
+    else:
+        return False
+    rw.replace(op, [rw.insert(made).result])
+    return True
+
+
+@pattern(arith.NegOp)
+def negate_twice(op: arith.NegOp, rw: Rewriter) -> bool:
+    # -(-x)  ==>  x
+    inner = op.source.op
+    if not isinstance(inner, arith.NegOp):
+        return False
+    rw.replace(op, [inner.source])
+    return True
+
+
+@pattern(arith.NotOp)
+def invert_comparison(op: arith.NotOp, rw: Rewriter) -> bool:
+    # not (a < b)  ==>  a >= b, not for floats, where NaN makes both false; eq and ne are opposites there too
+    inner = op.source.op
+    if not isinstance(inner, CmpOp) or (is_float(inner.lhs.dtype) and inner.predicate not in ("eq", "ne")):
+        return False
+    rw.replace(op, [rw.insert(CmpOp(inner.lhs, inner.rhs, predicate=INVERTED[inner.predicate])).result])
+    return True
+
+
+@pattern(CmpOp)
+def drop_comparison_of_bool(op: CmpOp, rw: Rewriter) -> bool:
+    # (x != false)  ==>  x;    (x == false)  ==>  not x
+    number = constant_of(op.rhs)
+    if type(number) is not bool or op.predicate not in ("eq", "ne") or op.lhs.type != op.out.type:
+        return False
+    same = number == (op.predicate == "eq")
+    rw.replace(op, [op.lhs if same else rw.insert(arith.NotOp(op.lhs)).result])
+    return True
+
+
+@pattern(SelectOp)
+def simplify_select(op: SelectOp, rw: Rewriter) -> bool:
+    # not c ? a : b  ==>  c ? b : a;    c ? true : x  ==>  c or x;    c ? x : false  ==>  c and x
+    inner = op.condition.op
+    if isinstance(inner, arith.NotOp):
+        op.set_operands([inner.source, op.on_false, op.on_true])
+        rw.changed(op)
+        return True
+    if op.out.dtype != "bool":
+        return False
+    if constant_of(op.on_true) is True:
+        made: Operation = arith.OrOp(op.condition, op.on_false)
+    elif constant_of(op.on_false) is False:
+        made = arith.AndOp(op.condition, op.on_true)
+    elif constant_of(op.on_true) is False and constant_of(op.on_false) is True:
+        made = arith.NotOp(op.condition)
+    else:
+        return False
+    if made.result.type != op.out.type:
+        made.erase()
+        return False
+    rw.replace(op, [rw.insert(made).result])
+    return True
+
+
+@pattern(arith.AndOp, arith.OrOp)
+def drop_repeated_condition(op: BinaryOp, rw: Rewriter) -> bool:
+    # (a and b) and a  ==>  a and b
+    for whole, part in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+        if isinstance(whole.op, type(op)) and part in whole.op.operands and whole.type == op.out.type:
+            rw.replace(op, [whole])
+            return True
+    return False
+
+
+@pattern(CastOp)
+def drop_cast_there_and_back(op: CastOp, rw: Rewriter) -> bool:
+    # int32 -> int64 -> int32  ==>  nothing, and every other way back from a type that holds all values
+    inner = op.source.op
+    if not isinstance(inner, CastOp) or inner.source.type != op.out.type:
+        return False
+    small, large = ELEMENTS[inner.source.dtype], ELEMENTS[inner.out.dtype]
+    if small.kind == large.kind == "float":
+        lossless = inner.source.dtype != "bfloat16" or large.bits > 16
+        lossless = lossless and large.bits > small.bits
+    elif small.kind == "bool":
+        lossless = True
+    else:
+        lossless = large.kind != "float" and large.low <= small.low and small.high <= large.high
+    if lossless:
+        rw.replace(op, [inner.source])
+    return lossless
+
+
+@pattern()
+def drop_needless_broadcast(op: Operation, rw: Rewriter) -> bool:
+    # broadcast(x) + y  ==>  x + y, where y alone gives the shape; splat constants become scalars likewise
+    if not isinstance(op, arith.Elementwise) or not op.result.shape or len(op.operands) < 2:
+        return False
+    for position, value in enumerate(op.operands):
+        source = _unbroadcast(value)
+        if source is None:
+            continue
+        others = [each.shape for index, each in enumerate(op.operands) if index != position]
+        if broadcast_shapes(source.shape if source is not value else (), *others) != op.result.shape:
+            continue
+        if source is value:  # a splat constant
+            source = rw.constant(value.op.attributes["value"], ScalarType(value.dtype))  # type: ignore[union-attr]
+        op.set_operands([source if index == position else each for index, each in enumerate(op.operands)])
+        rw.changed(op)
+        return True
+    return False
+
+
+def _unbroadcast(value: Value) -> Value | None:
+    if isinstance(value.op, tensor.BroadcastOp):
+        return value.op.source
+    return value if isinstance(value.op, arith.ConstantOp) and value.shape else None
+
+
+@pattern(tensor.BroadcastOp)
+def broadcast_once(op: tensor.BroadcastOp, rw: Rewriter) -> bool:
+    # broadcast(broadcast(x))  ==>  broadcast(x)
+    inner = op.source.op
+    if not isinstance(inner, tensor.BroadcastOp):
+        return False
+    op.set_operands([inner.source])
+    rw.changed(op)
+    return True
+
+
+@pattern(tensor.ReshapeOp, tensor.TransposeOp)
+def reshape_splat_or_iota(op: Operation, rw: Rewriter) -> bool:
+    # reshape(broadcast(scalar))  ==>  broadcast(scalar);    reshape(iota), transpose(iota)  ==>  iota of another axis
+    inner = op.operands[0].op
+    type = op.result.type
+    if not isinstance(type, TensorType):
+        return False
+    if isinstance(inner, tensor.BroadcastOp) and not inner.source.shape:
+        rw.replace(op, [rw.insert(tensor.BroadcastOp(inner.source, result_types=[type])).result])
+        return True
+    if isinstance(inner, tensor.IotaOp):
+        axes = [axis for axis, size in enumerate(type.shape) if size != 1]
+        if len(axes) == 1 and type.shape[axes[0]] == inner.extent:
+            rw.replace(op, [rw.insert(tensor.IotaOp(axis=axes[0], result_types=[type], names=[inner.out.name])).result])
+            return True
+    return False
+
+
+@pattern(tensor.TransposeOp)
+def transpose_once(op: tensor.TransposeOp, rw: Rewriter) -> bool:
+    # transpose(transpose(x))  ==>  transpose(x) by the combined permutation
+    inner = op.source.op
+    if not isinstance(inner, tensor.TransposeOp):
+        return False
+    combined = tuple(inner.permutation[axis] for axis in op.permutation)
+    rw.replace(op, [rw.insert(tensor.TransposeOp(inner.source, permutation=combined)).result])
+    return True
+
+
+@pattern(tensor.IotaOp)
+def fold_iota_of_one(op: tensor.IotaOp, rw: Rewriter) -> bool:
+    # iota of one element  ==>  0
+    if op.extent != 1:
+        return False
+    rw.replace(op, [rw.constant(0, op.out.type)])
+    return True
+
+
+CANONICAL_PATTERNS: list[Pattern] = [
+    put_constant_right,
+    put_constant_right_of_comparison,
+    combine_added_constants,
+    subtract_from_constant_twice,
+    combine_repeated_constants,
+    combine_divisions,
+    drop_repeated_remainder,
+    add_negated,
+    negate_twice,
+    invert_comparison,
+    drop_comparison_of_bool,
+    simplify_select,
+    drop_repeated_condition,
+    drop_cast_there_and_back,
+    drop_needless_broadcast,
+    broadcast_once,
+    reshape_splat_or_iota,
+    transpose_once,
+    fold_iota_of_one,
+    *CONTROL_FLOW_PATTERNS,
+]
+
+
+@dataclass(frozen=True)
+class Canonicalize(Pass):
+    """Fold what is known, remove dead pure code, and give equal expressions one spelling.
+
+    Before:  %a = arith.add %three, %x : int32      After:  %b = arith.sub %x, %two : int32
+             %b = arith.sub %a, %five : int32
+    Loops that run never or once, ifs with a known condition, carried values that do not change or are not used go too.
+    Needs:   nothing. Keeps: integer results bit by bit, wrapping included; float results exactly.
+    """
+
+    name = "canonicalize"
+
+    def run(self, program: Program) -> None:
+        apply_patterns(program.root, CANONICAL_PATTERNS, fold=True)

@@ -1,0 +1,192 @@
+"""Patterns of canonicalize for scf: what is decided when compiling disappears."""
+
+from __future__ import annotations
+
+from tiledsl.dialects import arith
+from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.scf import ConditionOp, ForOp, IfOp, WhileOp
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.rewrite import Pattern, Rewriter, pattern
+from tiledsl.passes.dce import drop_dead_carried, remove_carried
+
+
+def trip_count(op: ForOp) -> int | None:
+    """How often a loop runs, where its bounds are constants."""
+    bounds = [constant_of(value) for value in (op.lower, op.upper, op.step)]
+    if any(type(bound) is not int for bound in bounds) or bounds[2] == 0:
+        return None
+    return len(range(*bounds))  # type: ignore[arg-type]
+
+
+def _inline(op: Operation, region: Region, values: list[Value], rw: Rewriter) -> None:
+    """Put the body of a region, given its arguments, in the place of `op`."""
+    for arg, value in zip(region.args, values, strict=True):
+        for user in arg.uses:
+            rw.changed(user)
+        arg.replace_with(value)
+    terminator = region.terminator
+    results = list(terminator.operands)
+    for inner in region:
+        if inner is terminator:
+            inner.erase()
+        else:
+            inner.move_before(op)
+            rw.changed(inner)
+    rw.replace(op, results)
+
+
+@pattern(IfOp)
+def take_known_branch(op: IfOp, rw: Rewriter) -> bool:
+    # if true { A } else { B }  ==>  A
+    known = constant_of(op.condition)
+    if known is None:
+        return False
+    _inline(op, op.then if known else op.orelse, [], rw)
+    return True
+
+
+@pattern(IfOp)
+def simplify_if_results(op: IfOp, rw: Rewriter) -> bool:
+    # results that are unused, or the same outside value from both sides, go; without other work an if is a select
+    then, orelse = op.then.terminator, op.orelse.terminator
+    drop = []
+    empty = op.then.first is then and op.orelse.first is orelse
+    for index, value in enumerate(op.results):
+        a, b = then.operands[index], orelse.operands[index]
+        if not value.uses:
+            drop.append(index)
+        elif a is b or empty:
+            rw.before = op
+            chosen = a if a is b else rw.insert(arith.SelectOp(op.condition, a, b)).result
+            for user in value.uses:
+                rw.changed(user)
+            value.replace_with(chosen)
+            drop.append(index)
+    if not drop:
+        return False
+    for terminator in (then, orelse):
+        _requeue([terminator.operands[index] for index in drop], rw)
+        terminator.set_field("values", _without(terminator.operands, drop))
+    op.results = _without(op.results, drop)
+    rw.changed(op)
+    return True
+
+
+@pattern(IfOp)
+def invert_empty_then(op: IfOp, rw: Rewriter) -> bool:
+    # if c {} else { A }  ==>  if not c { A } else {};    if not c { A } else { B }  ==>  if c { B } else { A }
+    inner = op.condition.op
+    if isinstance(inner, arith.NotOp) and op.orelse.first is not op.orelse.last:
+        condition = inner.source
+    elif op.then.first is op.then.last and op.orelse.first is not op.orelse.last and not op.results:
+        condition = rw.insert(arith.NotOp(op.condition)).result
+    else:
+        return False
+    op.set_operands([condition])
+    op.regions.reverse()
+    rw.changed(op)
+    return True
+
+
+@pattern(ForOp)
+def remove_decided_loop(op: ForOp, rw: Rewriter) -> bool:
+    # a loop that never runs gives its initial values; one that runs once is its body
+    count = trip_count(op)
+    if count == 0:
+        rw.replace(op, op.inits)
+    elif count == 1:
+        _inline(op, op.body, [op.lower, *op.inits], rw)
+    else:
+        return False
+    return True
+
+
+@pattern(ForOp)
+def drop_unchanging_carried(op: ForOp, rw: Rewriter) -> bool:
+    # a value that every iteration hands on as it was is the initial one
+    terminator = op.body.terminator
+    found = []
+    for index, (init, arg) in enumerate(zip(op.inits, op.body.args[1:], strict=True)):
+        if terminator.operands[index] in (arg, init):
+            found.append(index)
+            for old in (arg, op.results[index]):
+                for user in old.uses:
+                    rw.changed(user)
+                old.replace_with(init)
+    if found:
+        remove_carried(op, found)
+        rw.changed(op)
+    return bool(found)
+
+
+@pattern(ForOp)
+def drop_unused_carried(op: ForOp, rw: Rewriter) -> bool:
+    # a value carried only for itself goes
+    before = list(op.body.terminator.operands)
+    if not drop_dead_carried(op):
+        return False
+    _requeue(before, rw)
+    rw.changed(op)
+    return True
+
+
+@pattern(WhileOp)
+def drop_unchanging_while(op: WhileOp, rw: Rewriter) -> bool:
+    # the same for while: a carried value that comes back as it was is the initial one
+    condition, following = op.before.terminator, op.after.terminator
+    assert isinstance(condition, ConditionOp)
+    for index, (init, arg) in enumerate(zip(op.inits, op.before.args, strict=True)):
+        back = following.operands[index]
+        handed = [inner for inner, value in zip(op.after.args, condition.values, strict=True) if value is arg]
+        if back is init or back is arg or back in handed:
+            _replace(arg, init, rw)
+            following.set_field("values", _without(following.operands, [index]))
+            op.set_field("inits", _without(op.inits, [index]))
+            op.before.args = _without(op.before.args, [index])
+            rw.changed(op)
+            return True
+    for index, value in enumerate(condition.values):
+        inner = op.after.args[index]
+        outside = not isinstance(value.owner, Region) and not _is_inside(value, op)
+        outside = outside or (isinstance(value.owner, Region) and value.owner is not op.before)
+        if outside:
+            _replace(inner, value, rw)
+            _replace(op.results[index], value, rw)
+        if not inner.uses and not op.results[index].uses:
+            _requeue([value], rw)
+            condition.set_field("values", _without(condition.values, [index]))
+            op.after.args = _without(op.after.args, [index])
+            op.results = _without(op.results, [index])
+            rw.changed(op)
+            return True
+    return False
+
+
+def _is_inside(value: Value, op: Operation) -> bool:
+    """Whether the operation that defines `value` stands somewhere in `op`."""
+    around = value.op
+    while around is not None and around is not op:
+        around = around.parent_op
+    return around is op
+
+
+def _replace(old: Value, new: Value, rw: Rewriter) -> None:
+    for user in old.uses:
+        rw.changed(user)
+    old.replace_with(new)
+
+
+def _requeue(values: list[Value], rw: Rewriter) -> None:
+    for value in values:
+        if value.op is not None:
+            rw.changed(value.op)
+
+
+def _without(values: list[Value], positions: list[int]) -> list[Value]:
+    return [value for index, value in enumerate(values) if index not in positions]
+
+
+CONTROL_FLOW_PATTERNS: list[Pattern] = [
+    take_known_branch, simplify_if_results, invert_empty_then, remove_decided_loop, drop_unchanging_carried,
+    drop_unused_carried, drop_unchanging_while,
+]  # fmt: skip

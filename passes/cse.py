@@ -1,0 +1,112 @@
+"""Common subexpressions: what is computed twice from the same values is computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tiledsl.dialects import tile, triton
+from tiledsl.dialects.arith import BinaryOp
+from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.types import BufferType
+
+Key = tuple[object, ...]  # hashable
+
+# A kernel computes everything itself: using the host's values would turn its constants into parameters.
+_ISOLATED = (tile.KernelOp, triton.LaunchOp)
+
+
+def attribute_key(value: Any) -> object:
+    """Equal for attributes that same_attribute calls the same: 1, 1.0 and true differ, and 0.0 and -0.0."""
+    if isinstance(value, tuple):
+        return ("tuple", *map(attribute_key, value))
+    return (type(value).__name__, repr(value))
+
+
+def operation_key(op: Operation) -> Key:
+    """Equal for operations without regions that compute the same."""
+    operands: list[int] = [id(value) for value in op.operands]
+    if isinstance(op, BinaryOp) and op.commutes:
+        operands.sort()
+    return (
+        type(op),
+        tuple(operands),
+        op.segments,
+        tuple((name, attribute_key(value)) for name, value in sorted(op.attributes.items())),
+        tuple(value.type for value in op.results),
+    )
+
+
+class _Scope:
+    """Operations seen so far, by key; a region forgets its own at its end."""
+
+    def __init__(self) -> None:
+        self.known: dict[Key, Operation] = {}
+
+    def run(self, region: Region, loads: bool) -> None:
+        added: list[Key] = []
+        loaded: dict[Key, Operation] = {}
+        for op in region:
+            if op.regions:
+                for inner in op.regions:
+                    (_Scope() if isinstance(op, _ISOLATED) else self).run(inner, loads)
+            if op.effects is Effect.NONE:
+                key = operation_key(op)
+                if _reuse(op, key, self.known):
+                    added.append(key)
+            elif loads and isinstance(op, (tile.LoadOp, triton.LoadOp)):
+                _reuse(op, operation_key(op), loaded)
+            elif loaded and op.effects is not Effect.READ:
+                _forget(loaded, op)
+        for key in added:
+            del self.known[key]
+
+
+def _reuse(op: Operation, key: Key, known: dict[Key, Operation]) -> bool:
+    """Replace `op` by its earlier twin; without one, remember it and return True."""
+    twin = known.get(key)
+    if twin is None:
+        known[key] = op
+        return True
+    for old, new in zip(op.results, twin.results, strict=True):
+        old.replace_with(new)
+    op.erase()
+    return False
+
+
+def _forget(loaded: dict[Key, Operation], op: Operation) -> None:
+    """Drop the loads that the effects of `op` may change. Global buffers may overlap, on-chip ones do not."""
+    written: set[Value] = set()
+    for inner in op.walk():
+        if Effect.WRITE in inner.effects:
+            written.update(value for value in inner.operands if isinstance(value.type, BufferType))
+            if not any(isinstance(value.type, BufferType) for value in inner.operands):
+                loaded.clear()  # through a pointer
+        elif Effect.ORDERED in inner.effects and inner.regions and not isinstance(inner, tile.ParallelOp):
+            loaded.clear()  # a while loop may wait for another block
+    some_global = any(isinstance(value.type, BufferType) and value.type.scope == "global" for value in written)
+    for key, load in list(loaded.items()):
+        buffer = load.operands[0]
+        is_global = not isinstance(buffer.type, BufferType) or buffer.type.scope == "global"
+        if buffer in written or (is_global and some_global):
+            del loaded[key]
+
+
+@dataclass(frozen=True)
+class Cse(Pass):
+    """Compute equal pure operations once, where the first dominates the second.
+
+    With `loads`, equal loads of one region are merged too, when nothing between them may write what they read.
+
+    Before:  %a = arith.add %x, %y : int32          After:  %a = arith.add %x, %y : int32
+             %b = arith.add %y, %x : int32                  (%a for %b)
+    Needs:   nothing. Kernels share nothing with the host or each other.
+    """
+
+    name = "cse"
+    loads: bool = True
+
+    def run(self, program: Program) -> None:
+        for region in program.root.regions:
+            _Scope().run(region, self.loads)

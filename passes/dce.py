@@ -1,0 +1,90 @@
+"""Dead code: what nothing can observe is removed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.dialects.scf import ForOp
+from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.pass_manager import Pass, Program
+
+_UNOBSERVED = Effect.READ | Effect.ALLOCATE | Effect.REGION | Effect.TERMINATE
+
+
+def is_removable(op: Operation) -> bool:
+    """Whether the operation may go once its results are unused: it writes nothing and always ends."""
+    if Effect.TERMINATE in op.effects or op.effects & ~_UNOBSERVED:
+        return False
+    return not any(inner.effects & ~_UNOBSERVED for region in op.regions for inner in region.walk())
+
+
+def drop_dead_carried(op: ForOp) -> bool:
+    """Drop carried values that reach neither a result in use nor an effect; return whether there were any."""
+    alive = {index for index, value in enumerate(op.results) if value.uses}
+    if len(alive) == len(op.results):
+        return False
+    terminator = op.body.terminator
+    needed: set[Value] = set()
+    pending: list[Value] = [terminator.operands[index] for index in alive]
+    for inner in op.body:
+        if inner is not terminator and not is_removable(inner):
+            pending += _outer_operands(inner)
+    positions = {arg: index for index, arg in enumerate(op.body.args[1:])}
+    while pending:
+        value = pending.pop()
+        if value in needed:
+            continue
+        needed.add(value)
+        if value in positions and positions[value] not in alive:
+            alive.add(positions[value])
+            pending.append(terminator.operands[positions[value]])
+        if value.op is not None and value.op.parent is op.body:
+            pending += _outer_operands(value.op)
+    dead = [index for index in range(len(op.results)) if index not in alive]
+    if not dead:
+        return False
+    remove_carried(op, dead)
+    return True
+
+
+def _outer_operands(op: Operation) -> list[Value]:
+    return [value for inner in op.walk() for value in inner.operands]
+
+
+def remove_carried(op: ForOp, positions: list[int]) -> None:
+    """Take carried values out of a loop. Their results must be unused; uses inside must lead to nothing."""
+    terminator = op.body.terminator
+    gone = set(positions)
+    for index in positions:
+        # What is left of the computation of a dead value sees the initial one, and is dead code.
+        op.body.args[1 + index].replace_with(op.inits[index])
+    terminator.set_field("values", [value for index, value in enumerate(terminator.operands) if index not in gone])
+    op.set_field("inits", [value for index, value in enumerate(op.inits) if index not in gone])
+    op.body.args = [op.index, *(arg for index, arg in enumerate(op.body.args[1:]) if index not in gone)]
+    op.results = [value for index, value in enumerate(op.results) if index not in gone]
+
+
+def _sweep(region: Region) -> None:
+    for op in reversed(region):
+        if is_removable(op) and not any(value.uses for value in op.results):
+            op.erase()
+            continue
+        if isinstance(op, ForOp):
+            drop_dead_carried(op)
+        for inner in op.regions:
+            _sweep(inner)
+
+
+@dataclass(frozen=True)
+class Dce(Pass):
+    """Remove operations whose results nothing uses and that write nothing: loads, allocations and loops too.
+
+    Before:  %x = tile.load %A[%i] : int32     (%x is not used)     After:  nothing
+    Needs:   nothing. Keeps: stores, atomics, prints, asserts, assumptions, while loops, launches.
+    """
+
+    name = "dce"
+
+    def run(self, program: Program) -> None:
+        for region in program.root.regions:
+            _sweep(region)

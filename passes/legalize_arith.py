@@ -1,0 +1,212 @@
+"""What Triton cannot say directly becomes what it can."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tiledsl.dialects import arith, tensor
+from tiledsl.dialects.arith import BinaryOp, CastOp, MathOp, as_constant, constant_of
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder, Pattern, Rewriter, apply_patterns, pattern
+from tiledsl.ir.types import ELEMENTS, ScalarType, is_float, is_integer, with_shape
+from tiledsl.passes.legalize_dtypes import cast, dtype_patterns
+from tiledsl.passes.ranges import Ranges
+
+
+def _scalar(builder: Builder, number: bool | int | float, like: Value) -> Value:
+    return builder.constant(as_constant(number, like.dtype), ScalarType(like.dtype))
+
+
+def _made(builder: Builder, op: type[Operation], *operands: Value | Sequence[Value], **attributes: Any) -> Value:
+    return builder.insert(op(*operands, **attributes)).result
+
+
+def division_patterns(ranges: Ranges) -> list[Pattern]:
+    """floordiv and floormod by Triton's operators, which round towards zero."""
+
+    @pattern(arith.FloorDivOp, arith.FloorModOp)
+    def truncate_division(op: BinaryOp, rw: Rewriter) -> bool:
+        # x // y  ==>  truncdiv(x, y) where both are known to be positive, else with a correction
+        divides = isinstance(op, arith.FloorDivOp)
+        make: type[BinaryOp] = arith.TruncDivOp if divides else arith.TruncModOp
+        unsigned = ELEMENTS[op.out.dtype].kind == "uint"
+        divisor = ranges.of(op.rhs)
+        if unsigned or (divisor.lo > 0 and ranges.is_nonnegative(op.lhs)):
+            rw.replace(op, [_made(rw, make, op.lhs, op.rhs)])
+            return True
+        number = constant_of(op.rhs)
+        if type(number) is int and number > 0 and number & (number - 1) == 0:
+            # two's complement: shifting and masking round down
+            amount = _scalar(rw, number.bit_length() - 1 if divides else number - 1, op.rhs)
+            rw.replace(op, [_made(rw, arith.ShrOp if divides else arith.AndOp, op.lhs, amount)])
+            return True
+        remainder = _made(rw, arith.TruncModOp, op.lhs, op.rhs)
+        zero = _scalar(rw, 0, op.lhs)
+        wrong = _made(rw, arith.CmpOp, remainder, zero, predicate="lt")
+        if divisor.lo <= 0:
+            # the remainder has the dividend's sign; it is wrong where that differs from the divisor's
+            negative = _made(rw, arith.CmpOp, op.rhs, zero, predicate="lt")
+            differs = _made(rw, arith.XorOp, wrong, negative)
+            wrong = _made(rw, arith.AndOp, _made(rw, arith.CmpOp, remainder, zero, predicate="ne"), differs)
+        if divides:
+            quotient = _made(rw, arith.TruncDivOp, op.lhs, op.rhs)
+            less = _made(rw, arith.SubOp, quotient, _scalar(rw, 1, quotient))
+            result = _made(rw, arith.SelectOp, wrong, less, quotient)
+        else:
+            more = _made(rw, arith.AddOp, remainder, op.rhs)
+            result = _made(rw, arith.SelectOp, wrong, more, remainder)
+        rw.replace(op, [result])
+        return True
+
+    return [truncate_division]
+
+
+@pattern(tensor.ReduceOp)
+def take_absolute_values_first(op: tensor.ReduceOp, rw: Rewriter) -> bool:
+    # reduce abssum(x)  ==>  reduce sum(abs(x))
+    if op.kind not in ("abssum", "absmax"):
+        return False
+    source = op.source if op.source.dtype == "bool" else _made(rw, MathOp, [op.source], function="abs")
+    kind = op.kind[3:]
+    rw.replace(op, [_made(rw, tensor.ReduceOp, source, kind=kind, axis=op.axis, propagate_nan=op.propagate_nan)])
+    return True
+
+
+@pattern(tensor.ReduceOp, tensor.ScanOp)
+def combine_bools_as_integers(op: tensor.ReduceOp | tensor.ScanOp, rw: Rewriter) -> bool:
+    # reduce or(bool)  ==>  reduce max(int32) != 0
+    if op.source.dtype != "bool":
+        return False
+    kinds = {"and": "min", "or": "max", "sum": "max", "prod": "min"}
+    kind = kinds.get(op.kind, op.kind)
+    source = cast(rw, op.source, "int32")
+    combined = _made(rw, type(op), source, **{**op.attributes, "kind": kind})
+    rw.replace(op, [_made(rw, arith.CmpOp, combined, _scalar(rw, 0, combined), predicate="ne")])
+    return True
+
+
+@pattern(arith.MinOp, arith.MaxOp)
+def extremum_of_bools(op: BinaryOp, rw: Rewriter) -> bool:
+    # max(bool, bool)  ==>  or
+    if op.out.dtype != "bool":
+        return False
+    rw.replace(op, [_made(rw, arith.OrOp if isinstance(op, arith.MaxOp) else arith.AndOp, op.lhs, op.rhs)])
+    return True
+
+
+@pattern(arith.CmpOp)
+def compare_bools(op: arith.CmpOp, rw: Rewriter) -> bool:
+    # (a < b) of bools  ==>  of int32
+    if op.lhs.dtype != "bool" or op.predicate in ("eq", "ne"):
+        return False
+    op.set_operands([cast(rw, op.lhs, "int32"), cast(rw, op.rhs, "int32")])
+    rw.changed(op)
+    return True
+
+
+@pattern(CastOp)
+def cast_to_bool(op: CastOp, rw: Rewriter) -> bool:
+    # cast x : bool  ==>  x != 0
+    if op.out.dtype != "bool" or op.source.dtype == "bool":
+        return False
+    rw.replace(op, [_made(rw, arith.CmpOp, op.source, _scalar(rw, 0, op.source), predicate="ne")])
+    return True
+
+
+def _sigmoid(x: Value, rw: Rewriter) -> Value:
+    grown = _made(rw, MathOp, [_made(rw, arith.NegOp, x)], function="exp")
+    return _made(rw, arith.DivOp, _scalar(rw, 1, x), _made(rw, arith.AddOp, grown, _scalar(rw, 1, x)))
+
+
+def _is_nan(x: Value, rw: Rewriter) -> Value:
+    return _made(rw, arith.CmpOp, x, x, predicate="ne")
+
+
+def _is_infinite(x: Value, rw: Rewriter) -> Value:
+    size = _made(rw, MathOp, [x], function="abs")
+    return _made(rw, arith.CmpOp, size, _scalar(rw, math.inf, x), predicate="eq")
+
+
+def _is_finite(x: Value, rw: Rewriter) -> Value:
+    size = _made(rw, MathOp, [x], function="abs")
+    return _made(rw, arith.CmpOp, size, _scalar(rw, math.inf, x), predicate="lt")
+
+
+_SPELT_OUT: dict[str, Callable[[Value, Rewriter], Value]] = {
+    "sigmoid": _sigmoid, "isnan": _is_nan, "isinf": _is_infinite, "isfinite": _is_finite,
+}  # fmt: skip
+# Functions that leave integers as they are
+_ROUNDING = ("floor", "ceil", "trunc", "round", "rint", "nearbyint")
+
+
+@pattern(MathOp)
+def spell_out_function(op: MathOp, rw: Rewriter) -> bool:
+    # sigmoid(x)  ==>  1 / (exp(-x) + 1), in float32 at least;    isnan(x)  ==>  x != x
+    function = _SPELT_OUT.get(op.function)
+    x = op.arguments[0]
+    if op.function == "clamp":
+        _, low, high = op.arguments
+        rw.replace(op, [_made(rw, arith.MinOp, _made(rw, arith.MaxOp, x, low), high)])
+    elif (is_integer(x.dtype) and op.function in _ROUNDING) or (
+        ELEMENTS[x.dtype].kind == "uint" and op.function == "abs"
+    ):
+        rw.replace(op, [x])
+    elif function is not None and x.dtype in ("float32", "float64"):
+        rw.replace(op, [function(x, rw)])
+    elif function is not None and is_float(x.dtype) and op.function != "sigmoid":
+        rw.replace(op, [function(cast(rw, x, "float32"), rw)])
+    else:
+        return False
+    return True
+
+
+@pattern(arith.ShlOp, arith.ShrOp)
+def shift_by_tensor(op: BinaryOp, rw: Rewriter) -> bool:
+    # a shift by the width or more is undefined in hardware's way; constants that large give what wrapping gives
+    number = constant_of(op.rhs)
+    bits = ELEMENTS[op.out.dtype].bits
+    if type(number) is not int or number < bits:
+        return False
+    if isinstance(op, arith.ShrOp) and ELEMENTS[op.out.dtype].kind == "int":
+        op.set_operands([op.lhs, _scalar(rw, bits - 1, op.rhs)])
+        rw.changed(op)
+    else:
+        rw.replace(op, [rw.constant(0, with_shape(op.out.shape, op.out.dtype))])
+    return True
+
+
+@dataclass(frozen=True)
+class LegalizeArith(Pass):
+    """Express arithmetic by what Triton has.
+
+    Before:  %q = arith.floordiv %x, %y : int32     After:  %q = arith.truncdiv %x, %y : int32     if x >= 0 and y > 0
+             %e = arith.math %h {function = "exp"}          %f = arith.cast %h : float32
+                                                            %g = arith.math %f {function = "exp"} : float32
+                                                            %e = arith.cast %g : float16
+    Floor division is truncating division, with a correction unless ranges prove the signs; abs reductions, those of
+    bools, clamp, sigmoid and the like are spelt out; what Triton computes in float32 only (legalize_dtypes.py) gets
+    casts. For the target "interpret" bfloat16 is computed in float32 throughout.
+    Needs:   pad-tiles (masks and neutral elements are of the original kinds). Keeps: results, but that what is computed
+             in float32 is rounded once, at the end.
+    """
+
+    name = "legalize-arith"
+
+    def run(self, program: Program) -> None:
+        interpreted = getattr(program.target, "kind", "") == "interpret"
+        patterns: list[Pattern] = [
+            *division_patterns(Ranges(program.root)),
+            take_absolute_values_first,
+            combine_bools_as_integers,
+            extremum_of_bools,
+            compare_bools,
+            cast_to_bool,
+            spell_out_function,
+            shift_by_tensor,
+            *dtype_patterns(interpreted),
+        ]
+        apply_patterns(program.root, patterns)

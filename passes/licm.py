@@ -1,0 +1,72 @@
+"""Loop-invariant code motion: what every iteration computes alike is computed before the loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.dialects import arith, scf, tile, triton
+from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.passes.ranges import Ranges
+
+_DIVISIONS = (arith.FloorDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp)
+
+
+def _hoist_from(loop: scf.ForOp | scf.WhileOp, ranges: Ranges, loads: bool) -> None:
+    inside = {value for region in loop.regions for value in _defined(region)}
+    runs = isinstance(loop, scf.ForOp) and _runs_at_least_once(loop, ranges)
+    quiet = isinstance(loop, scf.ForOp) and not any(
+        inner.effects & (Effect.WRITE | Effect.ORDERED) for inner in loop.body.walk()
+    )
+    for region in loop.regions:
+        for op in region:
+            if any(value in inside for inner in op.walk() for value in inner.operands):
+                continue
+            if op.is_pure:
+                # Dividing by zero is undefined: an operation that would not have run must not run now.
+                movable = runs or all(_cannot_fail(inner, ranges) for inner in op.walk())
+            else:
+                movable = loads and quiet and runs and isinstance(op, (tile.LoadOp, triton.LoadOp))
+            if movable and not op.regions:
+                op.move_before(loop)
+                inside.difference_update(op.results)
+
+
+def _defined(region: Region) -> list[Value]:
+    return [*region.args, *(value for op in region for value in op.results)]
+
+
+def _runs_at_least_once(loop: scf.ForOp, ranges: Ranges) -> bool:
+    step = ranges.of(loop.step)
+    if step.lo > 0:
+        return ranges.below(loop.lower, loop.upper)
+    return step.hi < 0 and ranges.below(loop.upper, loop.lower)
+
+
+def _cannot_fail(op: Operation, ranges: Ranges) -> bool:
+    if not isinstance(op, _DIVISIONS):
+        return True
+    divisor = ranges.of(op.operands[1])
+    return divisor.lo > 0 or divisor.hi < -1
+
+
+@dataclass(frozen=True)
+class Licm(Pass):
+    """Move pure operations out of loops when their operands are defined outside.
+
+    Integer divisions move only if the divisor is not zero or the loop runs at least once. With `loads`, so do loads out
+    of loops that run at least once and write nothing.
+
+    Before:  scf.for ... { %a = arith.mul %x, %y ... }     After:  %a = arith.mul %x, %y
+                                                                   scf.for ... { ... }
+    Needs:   nothing. Keeps: the order of effects; conditional work stays conditional.
+    """
+
+    name = "licm"
+    loads: bool = True
+
+    def run(self, program: Program) -> None:
+        ranges = Ranges(program.root)
+        loops = [op for op in program.root.walk() if isinstance(op, (scf.ForOp, scf.WhileOp))]
+        for loop in reversed(loops):  # inner loops first: what leaves one may then leave the next
+            _hoist_from(loop, ranges, self.loads)

@@ -1,0 +1,196 @@
+"""lower-tile-ops: operations on whole buffers become reads, operations on tile values, and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tiledsl.dialects import arith, tensor, tile
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import ELEMENTS, BufferType, is_float, with_shape
+from tiledsl.passes.tile_values import Shape, broadcast, converted, iota, permuted, reshaped, selected, zero
+
+
+@dataclass(frozen=True)
+class LowerTileOps(Pass):
+    """Write tile.copy, fill, gemm, reduce and scan with tile values.
+
+    Before:  tile.copy %A[%m, %k], %A_shared {...}    After:  %rows = arith.add %m, %iota0
+             tile.gemm %A_shared, %B_shared, %acc             %columns = arith.add %k, %iota1
+                                                              %a = tile.load %A[%rows, %columns]
+                                                              tile.write %a, %A_shared
+                                                              %d = tensor.dot %read_a, %read_b, %read_acc
+                                                              tile.write %d, %acc
+    Keeps:   the order of accesses, also where a value could be passed on: promote-buffers does that.
+    """
+
+    name = "lower-tile-ops"
+
+    def run(self, program: Program) -> None:
+        for op in list(program.root.walk()):
+            lower = _LOWERINGS.get(type(op))
+            if lower is not None:
+                lower(op, Builder.at(op))
+                op.erase()
+
+
+def _copy(op: tile.CopyOp, builder: Builder) -> None:
+    shape: Shape = op.shape
+    value = _read_tile(builder, op.source, op.source_offsets, shape, op.source_axes, op.safe_value)
+    value = converted(builder, value, op.target.dtype)
+    _write_tile(builder, value, op.target, op.target_offsets, shape, op.target_axes)
+
+
+def _fill(op: tile.FillOp, builder: Builder) -> None:
+    shape = tile.buffer_type(op.target).static_shape
+    _write_whole(builder, broadcast(builder, op.value, shape) if shape else op.value, op.target)
+
+
+def _gemm(op: tile.GemmOp, builder: Builder) -> None:
+    a = _matrix(builder, op.a, op.trans_a)
+    b = _matrix(builder, op.b, op.trans_b)
+    dtype = _common_dtype(a.dtype, b.dtype)
+    a, b = converted(builder, a, dtype or a.dtype), converted(builder, b, dtype or b.dtype)
+    shape = tile.buffer_type(op.c).static_shape
+    if op.clear:
+        accumulator = zero(builder, shape[-2:], op.c.dtype)
+    else:
+        accumulator = reshaped(builder, _read_whole(builder, op.c), shape[-2:])
+    made = builder.insert(tensor.DotOp(a, b, accumulator, precision=op.precision, names=[op.c.name])).result
+    _write_whole(builder, reshaped(builder, made, shape), op.c)
+
+
+def _matrix(builder: Builder, buffer: Value, transposed: bool) -> Value:
+    value = _read_whole(builder, buffer)
+    value = reshaped(builder, value, value.shape[-2:])
+    return permuted(builder, value, (1, 0)) if transposed else value
+
+
+def _common_dtype(a: str, b: str) -> str | None:
+    """What both matrices of a product are converted to; None: they stay as they are."""
+    if a == b or not is_float(a) or not is_float(b) or (a.startswith("float8") and b.startswith("float8")):
+        return None
+    if ELEMENTS[a].bits == ELEMENTS[b].bits:  # float16 and bfloat16: float32 holds both, and tf32 their products
+        return "float32"
+    return a if ELEMENTS[a].bits > ELEMENTS[b].bits else b
+
+
+_COMBINE: dict[str, type[arith.BinaryOp]] = {
+    "sum": arith.AddOp, "abssum": arith.AddOp, "max": arith.MaxOp, "absmax": arith.MaxOp, "min": arith.MinOp,
+    "and": arith.AndOp, "or": arith.OrOp, "xor": arith.XorOp, "prod": arith.MulOp,
+}  # fmt: skip
+
+
+def _reduce(op: tile.ReduceOp, builder: Builder) -> None:
+    source, dtype = _read_whole(builder, op.source), op.target.dtype
+    # Accumulate in the wider of the two element types.
+    if ELEMENTS[dtype].bits >= ELEMENTS[source.dtype].bits:
+        source = converted(builder, source, dtype)
+    name = op.target.name
+    made: Value = builder.insert(
+        tensor.ReduceOp(source, kind=op.kind, axis=op.axis, propagate_nan=op.propagate_nan, names=[name])
+    ).result
+    made = converted(builder, reshaped(builder, made, tile.buffer_type(op.target).static_shape), dtype)
+    if not op.clear:
+        old = _read_whole(builder, op.target)
+        combined = builder.insert(_COMBINE[op.kind](old, made, names=[name])).result
+        if op.propagate_nan and is_float(dtype) and op.kind in ("max", "min", "absmax"):
+            for each in (old, made):
+                is_nan = builder.insert(arith.CmpOp(each, each, predicate="ne")).result
+                combined = selected(builder, is_nan, each, combined)
+        made = combined
+    _write_whole(builder, made, op.target)
+
+
+def _scan(op: tile.ScanOp, builder: Builder) -> None:
+    source = converted(builder, _read_whole(builder, op.source), op.target.dtype)
+    scan = tensor.ScanOp(source, kind=op.kind, axis=op.axis, reverse=op.reverse, names=[op.target.name])
+    _write_whole(builder, builder.insert(scan).result, op.target)
+
+
+_LOWERINGS: dict[type[Operation], Callable[[Any, Builder], None]] = {
+    tile.CopyOp: _copy,
+    tile.FillOp: _fill,
+    tile.GemmOp: _gemm,
+    tile.ReduceOp: _reduce,
+    tile.ScanOp: _scan,
+}
+
+
+def _read_whole(builder: Builder, buffer: Value) -> Value:
+    shape = tile.buffer_type(buffer).static_shape
+    return _read_tile(builder, buffer, [], shape, tuple(range(len(shape))))
+
+
+def _write_whole(builder: Builder, value: Value, buffer: Value) -> None:
+    shape = tile.buffer_type(buffer).static_shape
+    _write_tile(builder, value, buffer, [], shape, tuple(range(len(shape))))
+
+
+def _read_tile(
+    builder: Builder, buffer: Value, offsets: list[Value], shape: Shape, axes: tuple[int, ...], safe: float = 0.0
+) -> Value:
+    """The tile at `offsets`, in `shape`."""
+    type = tile.buffer_type(buffer)
+    if _is_whole(type, offsets, shape, axes):
+        value: Value = builder.insert(tile.ReadOp(buffer, names=[buffer.name])).result
+        order = sorted(axes)
+        value = reshaped(builder, value, tuple(type.static_shape[axis] for axis in order))
+        return permuted(builder, value, [order.index(axis) for axis in axes])
+    indices = _indices(builder, type, offsets, shape, axes)
+    other = None
+    if safe and type.scope == "global":
+        other = builder.constant(arith.as_constant(safe, type.dtype), with_shape((), type.dtype))
+    value = builder.insert(tile.LoadOp(buffer, indices, None, other, names=[buffer.name])).result
+    return reshaped(builder, value, shape)
+
+
+def _write_tile(
+    builder: Builder, value: Value, buffer: Value, offsets: list[Value], shape: Shape, axes: tuple[int, ...]
+) -> None:
+    """Put a value of `shape` at `offsets`."""
+    type = tile.buffer_type(buffer)
+    if _is_whole(type, offsets, shape, axes):
+        order = sorted(axes)
+        value = permuted(builder, value, [axes.index(axis) for axis in order])
+        value = reshaped(builder, value, type.static_shape)
+        if not value.name or value.op is not None and len(value.uses) == 0:
+            value.name = buffer.name
+        builder.insert(tile.WriteOp(value, buffer))
+        return
+    indices = _indices(builder, type, offsets, shape, axes)
+    if not any(index.shape for index in indices):
+        value = reshaped(builder, value, ())
+    builder.insert(tile.StoreOp(value, buffer, indices))
+
+
+def _is_whole(type: BufferType, offsets: list[Value], shape: Shape, axes: tuple[int, ...]) -> bool:
+    """Whether the tile is all of an on-chip buffer, up to the order of dimensions and dimensions of 1."""
+    if type.scope == "global":
+        return False
+    walked = dict(zip(axes, shape, strict=True))
+    return all(walked.get(axis, 1) == dim for axis, dim in enumerate(type.shape)) and all(
+        constant_of(offset) == 0 or type.shape[axis] == 1 for axis, offset in enumerate(offsets)
+    )
+
+
+def _indices(
+    builder: Builder, type: BufferType, offsets: list[Value], shape: Shape, axes: tuple[int, ...]
+) -> list[Value]:
+    """One index for each dimension: offset + iota along the tile's dimension, or only the offset."""
+    indices: list[Value] = []
+    for dim in range(len(type.shape)):
+        offset = offsets[dim] if offsets else None
+        if dim not in axes or shape[axes.index(dim)] == 1:
+            indices.append(builder.constant(0, with_shape((), "int32")) if offset is None else offset)
+            continue
+        axis = axes.index(dim)
+        index = iota(builder, len(shape), axis, shape[axis], "int32" if offset is None else offset.dtype)
+        if offset is not None and constant_of(offset) != 0:
+            index = builder.insert(arith.AddOp(offset, index)).result
+        indices.append(index)
+    return indices

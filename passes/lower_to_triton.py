@@ -1,0 +1,258 @@
+"""Kernels become launches of isolated functions, and accesses to global buffers become pointer arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tiledsl.dialects import arith, tensor, tile, triton
+from tiledsl.dialects.arith import constant_of
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import BufferType, ScalarType, broadcast_shapes, with_shape
+from tiledsl.passes.affine import Factors, LinearForm, constant_form, form_bounds, linear_form
+
+Width = Literal["int32", "int64"]
+INT32_ELEMENTS = 1 << 31
+LAUNCH_OPTIONS = ("num_ctas", "maxnreg")
+
+
+@dataclass(frozen=True)
+class LowerToTriton(Pass):
+    """The last lowering: `tile.kernel` to `triton.launch`, `tile.load` and the like to pointers.
+
+    Before:  %x = tile.load %A[%row, %columns] mask=%m
+    After:   %p = triton.addptr %A, %scalar_offset      (the scalar part: moves with block and loop indices)
+             %q = triton.addptr %p, %tensor_offset      (the tile's shape: the same in every iteration)
+             %x = triton.load %q mask=%m other=%zero
+
+    Needs:   guard-accesses, promote-buffers: no on-chip buffers are left. Offsets are int32 where they provably fit.
+    `index_bits` forces 32 or 64 bits for all offsets; 0 decides for each access.
+    """
+
+    name = "lower-to-triton"
+    index_bits: int = 0
+
+    def run(self, program: Program) -> None:
+        func = program.root
+        assert isinstance(func, tile.FuncOp), func.name
+        kernels = [op for op in func.body if isinstance(op, tile.KernelOp)]
+        names = _kernel_names(func, kernels)
+        warp_size = getattr(program.target, "warp_size", None) or 32
+        for kernel, name in zip(kernels, names):
+            _KernelLowering(func, kernel, self.index_bits).run(name, warp_size)
+
+
+def _kernel_names(func: tile.FuncOp, kernels: Sequence[tile.KernelOp]) -> list[str]:
+    wanted = [f"{func.sym_name}_kernel" if each.sym_name == "kernel" else each.sym_name for each in kernels]
+    names: list[str] = []
+    taken = {func.sym_name, f"{func.sym_name}_into"}
+    for base in wanted:
+        name, number = base, 1
+        while name in taken or (name == base and wanted.count(base) > 1):
+            name, number = f"{base}_{number}", number + 1
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def launch_options(kernel: tile.KernelOp, warp_size: int) -> tuple[tuple[str, Any], ...]:
+    """num_warps and num_stages of a launch, and the hints that Triton knows."""
+    hints: dict[str, Any] = dict(kernel.options)
+    warps = int(hints.get("num_warps") or max(1, kernel.threads // warp_size))
+    warps = 1 << (warps.bit_length() - 1)  # Triton takes powers of two: 384 threads (with a producer warp group) give 8
+    stages = int(hints.get("num_stages") or 1)
+    return (("num_warps", warps), ("num_stages", stages), *((key, hints[key]) for key in LAUNCH_OPTIONS if hints.get(key)))
+
+
+class _KernelLowering:
+    """One tile.kernel on its way to a triton.launch."""
+
+    def __init__(self, func: tile.FuncOp, kernel: tile.KernelOp, index_bits: int) -> None:
+        self.func, self.kernel, self.index_bits = func, kernel, index_bits
+        self.body = Region()
+        self.captured: dict[Value, Value] = {}  # host value -> value inside
+        self.arguments: list[Value] = []
+
+    def run(self, name: str, warp_size: int) -> None:
+        kernel = self.kernel
+        launch = triton.LaunchOp(
+            list(kernel.grid), [], sym_name=name, options=launch_options(kernel, warp_size), regions=[self.body], loc=kernel.loc
+        )
+        Builder.at(kernel).insert(launch)
+        at_start = Builder(self.body, loc=kernel.loc)
+        for axis, index in enumerate(kernel.body.args):
+            at_start.insert(triton.ProgramIdOp(axis=axis)).result.name = index.name
+        for index, op in zip(kernel.body.args, self.body):
+            index.replace_with(op.result)
+        for op in kernel.body:
+            op.detach()
+            self.body.insert(op)
+        kernel.erase()
+        inside = {value for op in self.body.walk() for value in _defined_by(op)}
+        for op in list(self.body.walk()):
+            if any(value not in inside for value in op.operands):
+                op.set_operands([value if value in inside else self.capture(value) for value in op.operands])
+        for op in list(self.body.walk()):
+            if isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)):
+                self.lower_access(op)
+            elif isinstance(op, (tile.AllocOp, tile.ReadOp, tile.WriteOp, tile.CopyOp)):
+                raise AssertionError(f"{op!r} is left; promote-buffers removes it")
+        self.order_arguments()
+        launch.set_field("arguments", self.arguments)
+
+    def capture(self, value: Value) -> Value:
+        """The value inside the kernel that stands for a host value: a constant again, or an argument."""
+        inside = self.captured.get(value)
+        if inside is None:
+            number = constant_of(value)
+            if number is not None:
+                inside = Builder(self.body, self.body.first, self.kernel.loc).constant(number, value.type)
+            else:
+                type = value.type
+                inside = self.body.add_arg(ScalarType("*" + type.dtype) if isinstance(type, BufferType) else type)
+                self.arguments.append(value)
+            inside.name = value.name
+            self.captured[value] = inside
+        return inside
+
+    def order_arguments(self) -> None:
+        """Arguments in the order of the program's parameters, then workspaces and computed values as they came."""
+        rank = {value: number for number, value in enumerate(self.func.body.args)}
+        order = sorted(range(len(self.arguments)), key=lambda i: rank.get(self.arguments[i], len(rank)))
+        self.arguments = [self.arguments[i] for i in order]
+        self.body.args = [self.body.args[i] for i in order]
+
+    # Accesses
+
+    def lower_access(self, op: tile.LoadOp | tile.StoreOp | tile.AtomicOp) -> None:
+        at = Builder.at(op)
+        host_buffer = self.buffer_of(op.buffer)
+        type = tile.buffer_type(host_buffer)
+        if type.scope != "global":
+            raise TileError(f"{op.buffer.name or 'a buffer'} stays in {type.scope} memory, which Triton cannot address", op.loc)
+        shape = op.out.shape if isinstance(op, (tile.LoadOp, tile.AtomicOp)) else _store_shape(op)
+        pointer = self.pointer(at, op.buffer, type, op.indices, shape)
+        new: Operation
+        if isinstance(op, tile.LoadOp):
+            other = op.other
+            if op.mask is not None and other is None:
+                other = at.constant(*_zero(type.dtype))
+            new = at.insert(
+                triton.LoadOp(pointer, op.mask, other if op.mask is not None else None, cache=op.cache, eviction=op.eviction)
+            )
+        elif isinstance(op, tile.StoreOp):
+            new = at.insert(triton.StoreOp(pointer, op.value, op.mask, cache=op.cache, eviction=op.eviction))
+        else:
+            new = at.insert(triton.AtomicOp(pointer, op.value, op.mask, kind=op.kind, semantics=op.semantics))
+        for old, made in zip(op.results, new.results, strict=True):
+            made.name = old.name
+            old.replace_with(made)
+        op.erase()
+
+    def buffer_of(self, inside: Value) -> Value:
+        return next(outer for outer, inner in self.captured.items() if inner is inside)
+
+    def pointer(self, at: Builder, base: Value, type: BufferType, indices: Sequence[Value], shape: tuple[int, ...]) -> Value:
+        """Base + scalar offset + tensor offset, of this shape."""
+        small = self.index_bits == 32 or self.index_bits == 0 and _max_offset(type) < INT32_ELEMENTS
+        scalar, tensors = LinearForm(), LinearForm()
+        for index, stride in zip(indices, self.strides(type)):
+            form = linear_form(index)
+            if small and self.index_bits == 0 and all(form_bounds(part) is None for part in form.split()):
+                # Both parts may be far outside the buffer while their sum is inside: keep the sum in one piece.
+                form = LinearForm({(index,): 1})
+            one, other = form.split()
+            scalar, tensors = scalar.plus(one.times(stride)), tensors.plus(other.times(stride))
+        if scalar.terms:
+            base = at.insert(triton.AddPtrOp(base, self.materialize(at, scalar, "int32" if small else "int64"))).result
+        if tensors.terms:
+            ends = form_bounds(tensors)
+            fits = small or self.index_bits == 0 and ends is not None and -INT32_ELEMENTS <= ends[0] and ends[1] < INT32_ELEMENTS
+            offset = self.materialize(at, tensors, "int32" if fits else "int64")
+            if offset.shape != shape:
+                offset = at.insert(tensor.BroadcastOp(offset, result_types=[with_shape(shape, offset.dtype)])).result
+            return at.insert(triton.AddPtrOp(base, offset)).result
+        if shape:
+            base = at.insert(tensor.BroadcastOp(base, result_types=[with_shape(shape, base.dtype)])).result
+        return base
+
+    def strides(self, type: BufferType) -> list[LinearForm]:
+        """The distance between neighbours along each dimension, in elements."""
+        if type.strides is not None:
+            return [self.extent(stride) for stride in type.strides]
+        strides = [constant_form(1)]
+        for dim in reversed(type.shape[1:]):
+            strides.append(strides[-1].times(self.extent(dim)))
+        return strides[::-1] if type.shape else []
+
+    def extent(self, dim: int | str) -> LinearForm:
+        if isinstance(dim, int):
+            return constant_form(dim)
+        value = self.capture(self.func.symbol(dim))
+        number = constant_of(value)
+        return LinearForm({(value,): 1}) if number is None else constant_form(int(number))
+
+    def materialize(self, at: Builder, form: LinearForm, width: Width) -> Value:
+        """Operations for a sum, all in one integer type; what is subtracted comes last."""
+        total: Value | None = None
+        for factors, coefficient in sorted(form.terms.items(), key=lambda item: (item[1] < 0, not item[0])):
+            term, sign = self.product(at, factors, coefficient, width, first=total is None)
+            if total is None:
+                total = term
+            else:
+                total = at.insert((arith.AddOp if sign > 0 else arith.SubOp)(total, term)).result
+        assert total is not None
+        return total
+
+    def product(
+        self, at: Builder, factors: Factors, coefficient: int, width: Width, first: bool
+    ) -> tuple[Value, int]:
+        """One term, and the sign with which it is still to be taken; the first term has none."""
+        sign = 1 if coefficient > 0 or first else -1
+        amount = coefficient * sign
+        if not factors:
+            return at.constant(amount, ScalarType(width)), sign
+        out: Value | None = None
+        for each in factors:
+            wide = each if each.dtype == width else at.insert(_cast(each, width)).result
+            out = wide if out is None else at.insert(arith.MulOp(out, wide)).result
+        assert out is not None
+        if amount != 1:
+            out = at.insert(arith.MulOp(out, at.constant(amount, ScalarType(width)))).result
+        return out, sign
+
+
+def _defined_by(op: Operation) -> list[Value]:
+    return [*op.results, *(arg for region in op.regions for arg in region.args)]
+
+
+def _cast(value: Value, dtype: str) -> arith.CastOp:
+    return arith.CastOp(value, result_types=[with_shape(value.shape, dtype)])
+
+
+def _zero(dtype: str) -> tuple[bool | int | float, ScalarType]:
+    return arith.as_constant(0, dtype), ScalarType(dtype)
+
+
+def _store_shape(op: tile.StoreOp) -> tuple[int, ...]:
+    others = [op.value] if op.mask is None else [op.value, op.mask]
+    shape = broadcast_shapes(*(each.shape for each in (*op.indices, *others)))
+    assert shape is not None
+    return shape
+
+
+def _max_offset(type: BufferType) -> int:
+    """The offset of a buffer's last element; huge where a dimension or stride is dynamic."""
+    if type.strides is None:
+        numel = type.numel()
+        return INT32_ELEMENTS if numel is None else numel - 1
+    offset = 0
+    for dim, stride in zip(type.shape, type.strides):
+        if isinstance(dim, str) or isinstance(stride, str):
+            return INT32_ELEMENTS
+        offset += (dim - 1) * abs(stride)
+    return offset

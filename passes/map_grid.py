@@ -1,0 +1,109 @@
+"""Block indices: swizzles become arithmetic, and grids that CUDA cannot launch are folded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.dialects import arith, tile
+from tiledsl.dialects.arith import constant_of
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import INT32
+
+MAX_YZ = 65535  # CUDA's limit for the second and third grid dimension
+
+
+@dataclass(frozen=True)
+class MapGrid(Pass):
+    """Walk the grid in panels of rows or columns where a swizzle asks for it, so that blocks in flight share operands.
+
+    Before:  tile.kernel [%gx, %gy] {options = (("swizzle", (4, "row")),)} (%bx, %by)
+    After:   tile.kernel [%blocks] (%block)  with  %bx, %by computed from %block: 4 rows at a time, down before across
+
+    A y or z extent known to exceed 65535 folds the grid into one dimension. `group_m` > 0 forces panels of that many
+    rows on every grid of two or more dimensions.
+    """
+
+    name = "map-grid"
+    group_m: int = 0
+
+    def run(self, program: Program) -> None:
+        for kernel in [op for op in program.root.walk() if isinstance(op, tile.KernelOp)]:
+            swizzle = (self.group_m, "row") if self.group_m > 0 else _swizzle(kernel)
+            kernel.attributes["options"] = tuple(pair for pair in kernel.options if pair[0] != "swizzle")
+            too_long = any((constant_of(extent) or 0) > MAX_YZ for extent in kernel.grid[1:])
+            if len(kernel.grid) > 1 and (swizzle is not None or too_long):
+                _remap(kernel, swizzle, fold_z=too_long)
+
+
+def _swizzle(kernel: tile.KernelOp) -> tuple[int, str] | None:
+    hint = kernel.option("swizzle")
+    if hint is None:
+        return None
+    if not isinstance(hint, tuple) or not isinstance(hint[0], int) or hint[0] < 1:
+        raise TileError(f"T.use_swizzle: {hint!r} has no positive panel size", kernel.loc)
+    return hint[0], "column" if hint[1:2] == ("column",) else "row"
+
+
+class _Arithmetic:
+    """int32 arithmetic that folds constants."""
+
+    def __init__(self, at: Builder) -> None:
+        self.at = at
+
+    def constant(self, number: int) -> Value:
+        return self.at.constant(number, INT32)
+
+    def apply(self, op_type: type[arith.BinaryOp], lhs: Value, rhs: Value, name: str = "") -> Value:
+        op = op_type(lhs, rhs)
+        folded = op.fold()
+        if folded is not None:
+            op.erase()
+            return folded[0] if isinstance(folded[0], Value) else self.constant(int(folded[0]))
+        self.at.insert(op)
+        op.result.name = name
+        return op.result
+
+
+def _remap(kernel: tile.KernelOp, swizzle: tuple[int, str] | None, fold_z: bool) -> None:
+    """Replace the grid's first two dimensions (all three with `fold_z`) by one, and compute the block indices from it."""
+    host, inside = _Arithmetic(Builder.at(kernel)), _Arithmetic(Builder(kernel.body, kernel.body.first, kernel.loc))
+    old, (gx, gy, *gz) = kernel.body.args, kernel.grid
+    plane = host.apply(arith.MulOp, gx, gy, "plane")
+    block = Value(INT32, kernel.body, "block")
+    indices = [block]
+    if gz and fold_z:
+        kernel.set_field("grid", [host.apply(arith.MulOp, plane, gz[0], "blocks")])
+        kernel.body.args = [block]
+        indices = [inside.apply(arith.TruncModOp, block, plane), inside.apply(arith.TruncDivOp, block, plane)]
+    else:
+        kernel.set_field("grid", [plane, *gz])
+        kernel.body.args = [block, *old[2:]]
+        indices = [block, *old[2:]]
+    if swizzle is None:
+        bx, by = inside.apply(arith.TruncModOp, indices[0], gx), inside.apply(arith.TruncDivOp, indices[0], gx)
+    elif swizzle[1] == "row":
+        bx, by = _panels(inside, indices[0], gx, gy, swizzle[0])
+    else:
+        by, bx = _panels(inside, indices[0], gy, gx, swizzle[0])
+    for before, after in zip(old, [bx, by, *indices[1:]]):
+        if before is not after:
+            after.name = before.name
+            before.replace_with(after)
+
+
+def _panels(inside: _Arithmetic, block: Value, across: Value, down: Value, size: int) -> tuple[Value, Value]:
+    """(index across, index down) of a block: panels of `size` rows, each walked down first. The last may be lower."""
+    rows = constant_of(down)
+    if rows is not None and rows <= size:
+        return inside.apply(arith.TruncDivOp, block, down), inside.apply(arith.TruncModOp, block, down)
+    height = inside.constant(size)
+    in_panel = inside.apply(arith.MulOp, across, height)
+    first = inside.apply(arith.MulOp, inside.apply(arith.TruncDivOp, block, in_panel, "panel"), height, "first")
+    within = inside.apply(arith.TruncModOp, block, in_panel, "within")
+    if rows is None or rows % size:
+        height = inside.apply(arith.MinOp, inside.apply(arith.SubOp, down, first), height, "rows")
+    down_index = inside.apply(arith.AddOp, first, inside.apply(arith.TruncModOp, within, height))
+    return inside.apply(arith.TruncDivOp, within, height), down_index

@@ -1,0 +1,372 @@
+"""Indexed reads and writes of tiles that are values: what loads and stores on on-chip buffers become.
+
+Each index of an access is classified: a scalar; the iota of one dimension of the result over the whole dimension
+(identity) or from an offset (slice); or any other tensor. Scalars select, identities only permute, slices split or
+gather, other reads gather, other writes compare every element with the index (one-hot).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tiledsl.dialects import arith, tensor
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Value
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import INT32, broadcast_shapes
+from tiledsl.passes.affine import bounds
+from tiledsl.passes.tile_values import (
+    Shape,
+    both,
+    broadcast,
+    compared,
+    converted,
+    exact_sum,
+    iota,
+    permuted,
+    reduced,
+    reshaped,
+    selected,
+    zero,
+)
+
+# A write at computed places compares each element of the buffer with each index: at most so many comparisons.
+SCATTER_LIMIT = 1 << 18
+
+
+class ScatterTooLarge(Exception):
+    """A write at computed places would take more comparisons than SCATTER_LIMIT; the argument is their number."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """How one dimension of the buffer is addressed."""
+
+    kind: str  # scalar, identity, slice or general
+    value: Value  # the index as given (general) or the scalar (scalar)
+    axis: int = -1  # of the result, for identity and slice
+    extent: int = 1
+    offset: Value | int = 0  # of a slice
+
+
+def classify(indices: Sequence[Value], shape: Shape) -> list[Index]:
+    """The kinds of the indices into a buffer of this shape. No two identities or slices have one axis."""
+    made: list[Index] = []
+    taken: set[int] = set()
+    for index, dim in zip(indices, shape, strict=True):
+        one = Index("general", index)
+        if not index.shape:
+            one = Index("scalar", index)
+        elif (affine := _affine(index)) is not None and affine[0] not in taken:
+            axis, extent, offset = affine
+            if extent == dim and isinstance(offset, int) and offset == 0:
+                one = Index("identity", index, axis, extent)
+            else:
+                one = Index("slice", index, axis, extent, offset)
+            taken.add(axis)
+        made.append(one)
+    return made
+
+
+def covers_whole(indices: Sequence[Value], mask: Value | None, shape: Shape) -> bool:
+    """Whether a store writes every element of the buffer."""
+    return mask is None and all(
+        index.kind == "identity" or (dim == 1 and prod(index.value.shape) == 1)
+        for index, dim in zip(classify(indices, shape), shape, strict=True)
+    )
+
+
+def _affine(index: Value) -> tuple[int, int, Value | int] | None:
+    """(axis, extent, offset) of offset + iota."""
+    op = index.op
+    if isinstance(op, tensor.IotaOp):
+        return op.axis, op.extent, 0
+    if isinstance(op, arith.CastOp):
+        inner = _affine(op.source)
+        return inner if inner is not None and isinstance(inner[2], int) else None
+    if isinstance(op, (arith.AddOp, arith.SubOp)):
+        lhs, rhs = op.lhs, op.rhs
+        if isinstance(op, arith.AddOp) and not lhs.shape:
+            lhs, rhs = rhs, lhs
+        number = constant_of(rhs)
+        inner = _affine(lhs)
+        if inner is None or (rhs.shape and number is None):
+            return None
+        axis, extent, offset = inner
+        if number is not None and isinstance(offset, int):
+            return axis, extent, offset + (int(number) if isinstance(op, arith.AddOp) else -int(number))
+        if isinstance(op, arith.AddOp) and isinstance(offset, int) and offset == 0:
+            return axis, extent, rhs
+    return None
+
+
+def load(builder: Builder, source: Value, indices: Sequence[Value], mask: Value | None, other: Value | None) -> Value:
+    """The elements of `source` at the indices, in their common shape; `other` (or 0) where the mask is false."""
+    shape = broadcast_shapes(*(index.shape for index in indices)) or ()
+    out = _load(builder, source, [_narrow(builder, index) for index in indices], shape)
+    if mask is not None:
+        default = zero(builder, (), source.dtype) if other is None else other
+        out = selected(builder, mask, out, default)
+    return out
+
+
+def _load(builder: Builder, source: Value, indices: Sequence[Value], shape: Shape) -> Value:
+    kinds = classify(indices, source.shape)
+    keep = [dim for dim, index in enumerate(kinds) if index.kind != "scalar"]
+    for dim, index in enumerate(kinds):
+        if index.kind == "scalar":
+            source = _pick(builder, source, dim, index.value)
+    source = reshaped(builder, source, tuple(source.shape[dim] for dim in keep))
+    kinds = [kinds[dim] for dim in keep]
+    for dim, index in enumerate(kinds):
+        if index.kind == "slice":
+            source = _take_slice(builder, source, dim, index)
+    general = [dim for dim, index in enumerate(kinds) if index.kind == "general"]
+    axes = [index.axis for index in kinds if index.kind != "general"]
+    if general:
+        source, merged = _take_general(builder, source, kinds, general, shape)
+        axes = [*axes, *merged]
+        extents = [source.shape[dim] for dim in range(len(kinds) - len(general))] + [shape[axis] for axis in merged]
+        source = reshaped(builder, source, tuple(extents))
+    # Dimension i of the source now belongs to axis axes[i] of the result.
+    order = sorted(range(len(axes)), key=lambda place: axes[place])
+    if len(order) > 1:
+        source = permuted(builder, source, order)
+    return reshaped(builder, source, shape)
+
+
+def _pick(builder: Builder, source: Value, dim: int, index: Value) -> Value:
+    """One position along a dimension, which stays with size 1."""
+    extent = source.shape[dim]
+    if extent == 1:
+        return source
+    hit = compared(builder, iota(builder, len(source.shape), dim, extent), "eq", index)
+    return exact_sum(builder, selected(builder, hit, source, zero(builder, (), source.dtype)), dim, keep=True)
+
+
+def _take_slice(builder: Builder, source: Value, dim: int, index: Index) -> Value:
+    """`extent` positions along a dimension from an offset."""
+    size, extent, offset = source.shape[dim], index.extent, index.offset
+    if isinstance(offset, int) and offset % extent == 0 and size % extent == 0 and 0 <= offset <= size - extent:
+        before, after = source.shape[:dim], source.shape[dim + 1 :]
+        parts = reshaped(builder, source, (*before, size // extent, extent, *after))
+        part = _pick(builder, parts, dim, builder.constant(offset // extent, INT32))
+        return reshaped(builder, part, (*before, extent, *after))
+    place = iota(builder, len(source.shape), dim, extent)
+    start = builder.constant(offset, INT32) if isinstance(offset, int) else offset
+    if constant_of(start) != 0:
+        place = builder.insert(arith.AddOp(place, start)).result
+    if not (isinstance(offset, int) and 0 <= offset <= size - extent):
+        place = _clamped(builder, place, size)
+    return _gather(builder, source, place, dim)
+
+
+def _take_general(
+    builder: Builder, source: Value, kinds: list[Index], general: list[int], shape: Shape
+) -> tuple[Value, list[int]]:
+    """Gather along the dimensions with general indices, merged into the last; also the result's axes merged there."""
+    plain = [dim for dim in range(len(kinds)) if dim not in general]
+    axes = [kinds[dim].axis for dim in plain]
+    source = permuted(builder, source, plain + general)
+    outer = source.shape[: len(plain)]
+    sizes = source.shape[len(plain) :]
+    source = reshaped(builder, source, (*outer, prod(sizes)))
+    index = _linear(builder, [kinds[dim].value for dim in general], sizes)
+    extra = [axis for axis, size in enumerate(index.shape) if size > 1 and axis not in axes]
+    index = _arranged(builder, index, axes, extra)
+    index = broadcast(builder, index, (*outer, index.shape[-1]))
+    return _gather(builder, source, index, len(plain)), extra
+
+
+def _linear(builder: Builder, indices: Sequence[Value], sizes: Shape) -> Value:
+    """The position in the merged dimension; indices that lie outside go to the nearest element."""
+    total: Value | None = None
+    for index, size in zip(indices, sizes, strict=True):
+        known = bounds(index)
+        inside = known is not None and known[0] >= 0 and known[1] < size
+        each = index if inside else _clamped(builder, index, size)
+        if total is None:
+            total = each
+        else:
+            scaled = builder.insert(arith.MulOp(total, builder.constant(size, INT32))).result
+            total = builder.insert(arith.AddOp(scaled, each)).result
+    assert total is not None
+    return total
+
+
+def _arranged(builder: Builder, value: Value, axes: Sequence[int], extra: Sequence[int]) -> Value:
+    """A value with dimensions `axes`, then all of `extra` merged into one. Its other dimensions are 1."""
+    if not value.shape:
+        return reshaped(builder, value, (1,) * (len(axes) + 1))
+    rest = [axis for axis in range(len(value.shape)) if axis not in axes and axis not in extra]
+    value = permuted(builder, value, [*axes, *extra, *rest])
+    return reshaped(builder, value, (*value.shape[: len(axes)], prod(value.shape[len(axes) :])))
+
+
+def _gather(builder: Builder, source: Value, index: Value, dim: int) -> Value:
+    shape = tuple(index.shape[dim] if axis == dim else size for axis, size in enumerate(source.shape))
+    index = broadcast(builder, index, shape)
+    if source.dtype == "bool":
+        wide = builder.insert(tensor.GatherOp(converted(builder, source, "int32"), index, axis=dim)).result
+        return converted(builder, wide, "bool")
+    return builder.insert(tensor.GatherOp(source, index, axis=dim)).result
+
+
+def _narrow(builder: Builder, index: Value) -> Value:
+    """An index as int32; one element is a scalar."""
+    return converted(builder, reshaped(builder, index, ()) if prod(index.shape) == 1 else index, "int32")
+
+
+def _clamped(builder: Builder, index: Value, size: int) -> Value:
+    last = builder.constant(size - 1, INT32)
+    limited = builder.insert(arith.MinOp(index, last)).result
+    return builder.insert(arith.MaxOp(limited, builder.constant(0, INT32))).result
+
+
+def replace(builder: Builder, value: Value, indices: Sequence[Value], shape: Shape) -> Value:
+    """The new content of a buffer that a store covers as a whole."""
+    if not shape:
+        return value
+    kinds = classify([_narrow(builder, index) for index in indices], shape)
+    return broadcast(builder, _laid_out(builder, value, kinds), shape)
+
+
+def store(builder: Builder, old: Value, value: Value, indices: Sequence[Value], mask: Value | None) -> Value:
+    """`old` with `value` at the indices where the mask holds. Raises ScatterTooLarge.
+
+    Where several writes hit one element, the one of the last point in row-major order stays.
+    """
+    shape = old.shape
+    kinds = classify([_narrow(builder, index) for index in indices], shape)
+    if not shape:
+        return value if mask is None else selected(builder, mask, value, old)
+    general = [index.value for index in kinds if index.kind == "general"]
+    if _extra_axes([value, mask, *general], [index.axis for index in kinds]):
+        return _scatter(builder, old, value, kinds, mask)
+
+    def spread(each: Value) -> Value:
+        """Over the buffer's dimensions; anything outside of slices."""
+        each = _laid_out(builder, each, kinds)
+        for dim, index in enumerate(kinds):
+            if index.kind == "slice":
+                each = _spread_slice(builder, each, dim, shape[dim], index)
+        return each
+
+    condition: Value | None = None
+    for dim, index in enumerate(kinds):
+        if index.kind == "slice":
+            condition = both(builder, condition, _inside_slice(builder, len(shape), dim, shape[dim], index))
+        elif index.kind == "general" or index.kind == "scalar" and shape[dim] > 1:
+            place = iota(builder, len(shape), dim, shape[dim])
+            condition = both(builder, condition, compared(builder, place, "eq", spread(index.value)))
+    condition = both(builder, condition, None if mask is None else spread(mask))
+    value = spread(value)
+    return broadcast(builder, value if condition is None else selected(builder, condition, value, old), shape)
+
+
+def _extra_axes(values: Sequence[Value | None], axes: Sequence[int]) -> list[int]:
+    """The axes along which some value varies beside `axes`."""
+    shapes = [value.shape for value in values if value is not None]
+    return sorted({axis for shape in shapes for axis, size in enumerate(shape) if size > 1 and axis not in axes})
+
+
+def _laid_out(builder: Builder, value: Value, kinds: Sequence[Index]) -> Value:
+    """A value over the access' axes as one over the buffer's dimensions; scalars stay."""
+    if not value.shape:
+        return value
+    axes = [index.axis for index in kinds if index.axis >= 0 and index.kind != "general"]
+    rest = [axis for axis in range(len(value.shape)) if axis not in axes]
+    value = permuted(builder, value, axes + rest)
+    sizes = iter(value.shape)
+    return reshaped(
+        builder, value, tuple(next(sizes) if index.axis >= 0 and index.kind != "general" else 1 for index in kinds)
+    )
+
+
+def _inside_slice(builder: Builder, rank: int, dim: int, size: int, index: Index) -> Value | None:
+    """Which positions of the dimension the slice covers; None: all."""
+    place = iota(builder, rank, dim, size)
+    low = index.offset
+    if isinstance(low, int):
+        condition: Value | None = None
+        if low > 0:
+            condition = compared(builder, place, "ge", builder.constant(low, INT32))
+        if low + index.extent < size:
+            end = builder.constant(low + index.extent, INT32)
+            condition = both(builder, condition, compared(builder, place, "lt", end))
+        return condition
+    high = builder.insert(arith.AddOp(low, builder.constant(index.extent, INT32))).result
+    return both(builder, compared(builder, place, "ge", low), compared(builder, place, "lt", high))
+
+
+def _spread_slice(builder: Builder, value: Value, dim: int, size: int, index: Index) -> Value:
+    """A value over a slice as one over the whole dimension, anything outside of the slice."""
+    if not value.shape or value.shape[dim] == 1 or value.shape[dim] == size and index.offset == 0:
+        return value
+    before, extent, after = value.shape[:dim], value.shape[dim], value.shape[dim + 1 :]
+    if isinstance(index.offset, int) and index.offset % extent == 0 and size % extent == 0:
+        parts = reshaped(builder, value, (*before, 1, extent, *after))
+        parts = broadcast(builder, parts, (*before, size // extent, extent, *after))
+        return reshaped(builder, parts, (*before, size, *after))
+    place = iota(builder, len(value.shape), dim, size)
+    start = builder.constant(index.offset, INT32) if isinstance(index.offset, int) else index.offset
+    if constant_of(start) != 0:
+        place = builder.insert(arith.SubOp(place, start)).result
+    return _gather(builder, value, _clamped(builder, place, extent), dim)
+
+
+def _scatter(builder: Builder, old: Value, value: Value, kinds: Sequence[Index], mask: Value | None) -> Value:
+    """Write along general indices: find for each element the last point that writes it, and take that one's value."""
+    shape = old.shape
+    # As rare as that is, a slice is a general index too.
+    kinds = [Index("general", index.value) if index.kind == "slice" else index for index in kinds]
+    general = [dim for dim, index in enumerate(kinds) if index.kind == "general"]
+    axes = [index.axis for index in kinds if index.kind == "identity"]
+    involved = [value, mask, *(kinds[dim].value for dim in general)]
+    extra = _extra_axes(involved, axes)
+    rank = len(shape)
+    sizes = {axis: max(each.shape[axis] for each in involved if each is not None and each.shape) for axis in extra}
+    count = prod(sizes.values())
+    if prod(shape) * count > SCATTER_LIMIT:
+        raise ScatterTooLarge(prod(shape) * count)
+
+    def lay_out(each: Value) -> Value:
+        """Over the buffer's dimensions and then one of all extra points; 1 where it does not vary."""
+        if not each.shape:
+            return each
+        full = tuple(sizes.get(axis, size) for axis, size in enumerate(each.shape))
+        if any(each.shape[axis] > 1 for axis in extra):
+            each = broadcast(builder, each, full)
+        arranged = _arranged(builder, each, axes, extra)
+        dims = iter(arranged.shape)
+        return reshaped(
+            builder, arranged, (*(next(dims) if index.kind == "identity" else 1 for index in kinds), arranged.shape[-1])
+        )
+
+    hit: Value | None = None if mask is None else lay_out(mask)
+    for dim, index in enumerate(kinds):
+        if index.kind != "identity" and (shape[dim] > 1 or index.kind == "general"):
+            place = iota(builder, rank + 1, dim, shape[dim])
+            hit = both(builder, hit, compared(builder, place, "eq", lay_out(index.value)))
+    point = iota(builder, rank + 1, rank, count)
+    nobody = builder.constant(-1, INT32)
+    if hit is None:
+        last = builder.constant(count - 1, INT32)
+        written: Value | None = None
+    else:
+        chosen = selected(builder, hit, point, nobody)
+        last = reduced(builder, chosen, "max", rank)
+        written = compared(builder, last, "ge", builder.constant(0, INT32))
+        written = broadcast(builder, written, shape)
+    value = lay_out(value)
+    if value.shape and value.shape[-1] > 1:
+        value = broadcast(builder, value, (*shape, count))
+        if not last.shape:
+            value = _pick(builder, value, rank, last)
+        else:
+            at = reshaped(builder, broadcast(builder, last, shape), (*shape, 1))
+            value = _gather(builder, value, _clamped(builder, at, count), rank)
+    value = reshaped(builder, value, value.shape[:-1]) if value.shape else value
+    return broadcast(builder, value, shape) if written is None else selected(builder, written, value, old)

@@ -1,0 +1,212 @@
+"""Powers of two: every dimension of every tile is padded, as Triton needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tiledsl.dialects import arith, tensor, tile
+from tiledsl.dialects.arith import Number
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, broadcast_shapes
+from tiledsl.passes.padded_reshape import keeps_order, reshape_by_gather
+from tiledsl.passes.padding import Padding
+
+MAX_ELEMENTS = 1 << 20  # Triton's TRITON_MAX_TENSOR_NUMEL
+
+
+def _values(region: Region) -> Iterator[Value]:
+    yield from region.args
+    for op in region:
+        yield from op.results
+        for inner in op.regions:
+            yield from _values(inner)
+
+
+class _Padder:
+    """Pads the tiles of one kernel. `sizes` are the padded sizes that are not just the next power of two."""
+
+    def __init__(self, kernel: tile.KernelOp, min_dot: int) -> None:
+        self.body = kernel.body
+        self.sizes: dict[int, int] = {}
+        self.shapes: dict[Value, tuple[int, ...]] = {}  # before padding
+        self.padding = Padding()
+        self.inside: dict[tuple[int, int, int], Value] = {}
+        self.last: Operation | None = None  # the last operation put at the start of the kernel
+        for op in list(kernel.body.walk()):
+            if isinstance(op, tensor.DotOp):
+                self._grow(op, min_dot)
+
+    def padded(self, size: int) -> int:
+        return self.sizes.get(size, 1 << (size - 1).bit_length())
+
+    def _grow(self, op: tensor.DotOp, min_dot: int) -> None:
+        """Make the inner dimension as large as Triton's dot needs it: 16, or 32 for 8-bit elements."""
+        inner = op.a.shape[1]
+        least = min_dot * (2 if ELEMENTS[op.a.dtype].bits == 8 or ELEMENTS[op.b.dtype].bits == 8 else 1)
+        if self.padded(inner) >= least:
+            return
+        if inner > 1:
+            self.sizes[inner] = least
+            return
+        # A dimension of 1 is one that broadcasts, so it cannot grow; but then the product is elementwise.
+        builder = Builder.at(op)
+        dtype = op.out.dtype
+        a, b = (
+            builder.insert(arith.CastOp(value, result_types=[TensorType(value.shape, dtype)])).result
+            for value in (op.a, op.b)
+        )
+        product = builder.insert(arith.MulOp(a, b)).result
+        op.out.replace_with(builder.insert(arith.AddOp(op.accumulator, product)).result)
+        op.erase()
+
+    def run(self) -> None:
+        tensors = [value for value in _values(self.body) if isinstance(value.type, TensorType)]
+        for value in tensors:
+            self._check_size(value)
+        if all(self.padded(size) == size for value in tensors for size in value.shape):
+            return
+        ops = list(self.body.walk())
+        for value in tensors:
+            self.shapes[value] = value.shape
+        self._ask_first(ops)
+        for value in tensors:
+            value.type = TensorType(tuple(map(self.padded, value.shape)), value.dtype)
+        for op in ops:
+            self._operation(op)
+
+    def _ask_first(self, ops: Iterable[Operation]) -> None:
+        """Let the analysis see the shapes of before; it remembers its answers."""
+        for op in ops:
+            for value in (*op.operands, *op.results):
+                for axis, _ in self._padded_axes(self.shapes.get(value, ())):
+                    self.padding.of(value, axis)
+        self.padding.close()
+
+    def _check_size(self, value: Value) -> None:
+        count = prod(map(self.padded, value.shape))
+        if count > MAX_ELEMENTS:
+            before = "x".join(map(str, value.shape))
+            raise TileError(
+                f"a tile of {before} elements takes {count} when padded to powers of two, and Triton allows "
+                f"{MAX_ELEMENTS}: make the tile smaller",
+                value.op.loc if value.op is not None else None,
+            )
+
+    def _padded_axes(self, shape: Sequence[int]) -> list[tuple[int, int]]:
+        return [(axis, size) for axis, size in enumerate(shape) if self.padded(size) != size]
+
+    def _operation(self, op: Operation) -> None:
+        match op:
+            case tile.LoadOp():
+                self._mask(op, op.mask, self.shapes.get(op.out, ()))
+            case tile.StoreOp() | tile.AtomicOp():
+                values = [*op.indices, op.value, *([op.mask] if op.mask is not None else [])]
+                shape = broadcast_shapes(*(self.shapes.get(value, ()) for value in values))
+                self._mask(op, op.mask, shape or ())
+            case tensor.ReduceOp():
+                filled = self._filled(op, op.source, [op.axis], tensor.neutral(op.kind, op.source.dtype))
+                op.set_operands([filled])
+            case tensor.ScanOp() if op.reverse:
+                filled = self._filled(op, op.source, [op.axis], tensor.neutral(op.kind, op.source.dtype))
+                op.set_operands([filled])
+            case tensor.DotOp():
+                self._dot(op)
+            case tensor.GatherOp():
+                self._gather(op)
+            case tensor.ReshapeOp():
+                source, target = (self.shapes.get(value, ()) for value in (op.source, op.out))
+                if not keeps_order(source, target, self.padded):
+                    made = reshape_by_gather(op, source, target, self.padded)
+                    self.shapes[made] = target
+                    op.out.replace_with(made)
+                    op.erase()
+            case tile.AssertOp():
+                axes = [axis for axis, _ in self._padded_axes(self.shapes.get(op.condition, ()))]
+                op.set_operands([self._filled(op, op.condition, axes, True)])
+            case _:
+                pass
+
+    def _inside(self, rank: int, axis: int, size: int) -> Value:
+        """`iota < size` along one axis; computed once, at the start of the kernel."""
+        key = (rank, axis, size)
+        if key not in self.inside:
+            builder = Builder(self.body, self.body.first if self.last is None else self.last.next)
+            shape = tuple(self.padded(size) if index == axis else 1 for index in range(rank))
+            lane = builder.insert(tensor.IotaOp(axis=axis, result_types=[TensorType(shape, "int32")])).result
+            limit = builder.constant(size, ScalarType("int32"))
+            self.last = builder.insert(arith.CmpOp(lane, limit, predicate="lt", names=[f"in_{size}"]))
+            self.inside[key] = self.last.result
+        return self.inside[key]
+
+    def _mask(self, op: Operation, mask: Value | None, shape: Sequence[int]) -> None:
+        """Leave the padding out of an access."""
+        condition = mask
+        for axis, size in self._padded_axes(shape):
+            varies = mask is not None and self.shapes.get(mask, (1,) * len(shape))[axis] == size
+            if mask is not None and varies and self.padding.of(mask, axis) is False:
+                continue
+            inside = self._inside(len(shape), axis, size)
+            condition = inside if condition is None else Builder.at(op).insert(arith.AndOp(condition, inside)).result
+        if condition is not None and condition is not mask:
+            op.set_field("mask", [condition])
+
+    def _filled(self, op: Operation, value: Value, axes: Sequence[int], number: Number) -> Value:
+        """`value` with `number` in the padding along some axes."""
+        shape = self.shapes.get(value, ())
+        condition: Value | None = None
+        builder = Builder.at(op)
+        for axis, size in self._padded_axes(shape):
+            if axis not in axes:
+                continue
+            held = self.padding.of(value, axis)
+            if held is not None and type(held) is type(number) and held == number:
+                continue
+            inside = self._inside(len(shape), axis, size)
+            condition = inside if condition is None else builder.insert(arith.AndOp(condition, inside)).result
+        if condition is None:
+            return value
+        fill = builder.constant(number, ScalarType(value.dtype))
+        return builder.insert(arith.SelectOp(condition, value, fill, names=[value.name])).result
+
+    def _dot(self, op: tensor.DotOp) -> None:
+        # Zero times garbage is not zero where the garbage is infinite or NaN, so both sides are made zero.
+        zero = arith.as_constant(0, op.a.dtype)
+        a = self._filled(op, op.a, [1], zero)
+        b = self._filled(op, op.b, [0], arith.as_constant(0, op.b.dtype))
+        op.set_operands([a, b, op.accumulator])
+
+    def _gather(self, op: tensor.GatherOp) -> None:
+        """Indices in the padding must lie inside too."""
+        axes = []
+        for axis, _ in self._padded_axes(self.shapes.get(op.indices, ())):
+            held = self.padding.of(op.indices, axis)
+            if held is None or not 0 <= held < op.source.shape[op.axis]:
+                axes.append(axis)
+        op.set_operands([op.source, self._filled(op, op.indices, axes, 0)])
+
+
+@dataclass(frozen=True)
+class PadTiles(Pass):
+    """Pad every dimension of every tile to the next power of two, and keep the padding out of what counts.
+
+    Before:  %x = tile.load %A[%i] : tensor<5000xfloat32>   After:  %x = tile.load %A[%i] mask=%in_5000
+             %m = tensor.reduce %x {kind = "max", axis = 0}         %y = arith.select %in_5000, %x, -inf
+                                                                    %m = tensor.reduce %y {kind = "max", axis = 0}
+    Accesses get masks; reductions, reverse scans and the inner dimension of dots are filled with the neutral element,
+    unless the padding is known to hold it (padding.py); reshapes that would move padding become gathers. min_dot is the
+    least inner dimension of a dot, twice that for 8-bit operands (Triton 3.6 to 3.9: 16; M and N may be 1).
+    Needs:   promote-buffers, guard-accesses. Does nothing when all sizes are powers of two.
+    """
+
+    name = "pad-tiles"
+    min_dot: int = 16
+
+    def run(self, program: Program) -> None:
+        for op in list(program.root.walk()):
+            if isinstance(op, tile.KernelOp):
+                _Padder(op, self.min_dot).run()

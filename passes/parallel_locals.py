@@ -1,0 +1,75 @@
+"""Checks that local variables of a T.Parallel mean the same in whatever order the points are computed."""
+
+from __future__ import annotations
+
+from tiledsl.dialects import scf, tile
+from tiledsl.dialects.arith import constant_of
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.passes.parallel_variance import Variance
+
+
+def check_locals(variance: Variance) -> None:
+    """Raise TileError for a local variable that carries values from point to point, or out of the T.Parallel."""
+    outside = {buffer for buffer in variance.private if buffer not in variance.allocated}
+    if outside:
+        _first_writes(variance.parallel.body, outside, set())
+        for buffer in outside:
+            _not_read_after(variance.parallel, buffer)
+
+
+def _first_writes(region: Region, buffers: set[Value], written: set[Value]) -> None:
+    """Follow the region; `written` gets the buffers that every point has written."""
+    for op in region:
+        if isinstance(op, scf.IfOp):
+            then, orelse = set(written), set(written)
+            _first_writes(op.then, buffers, then)
+            _first_writes(op.orelse, buffers, orelse)
+            written |= then & orelse
+        elif isinstance(op, scf.ForOp):
+            inside = set(written)
+            _first_writes(op.body, buffers, inside)
+            lower, upper, step = (constant_of(value) for value in (op.lower, op.upper, op.step))
+            if None not in (lower, upper, step) and range(int(lower or 0), int(upper or 0), int(step or 1)):
+                written |= inside
+        elif isinstance(op, scf.WhileOp):
+            _first_writes(op.before, buffers, written)
+            _first_writes(op.after, buffers, set(written))
+        elif isinstance(op, tile.ParallelOp):
+            _first_writes(op.body, buffers, written)
+        elif isinstance(op, (tile.StoreOp, tile.WriteOp)):
+            if op.buffer in buffers and (isinstance(op, tile.WriteOp) or op.mask is None):
+                written.add(op.buffer)
+        elif isinstance(op, (tile.LoadOp, tile.ReadOp)) and op.buffer in buffers and op.buffer not in written:
+            name = op.buffer.name or "a local variable"
+            raise TileError(
+                f"T.Parallel: {name} keeps a value from one iteration to the next",
+                op.loc,
+                ["iterations of T.Parallel have no order: use T.serial, or T.reduce_sum on a tile of the terms"],
+            )
+
+
+def _not_read_after(parallel: Operation, buffer: Value) -> None:
+    op = parallel.next
+    while op is not None:
+        for inner in op.walk():
+            if buffer not in inner.operands:
+                continue
+            if isinstance(inner, (tile.LoadOp, tile.ReadOp)) and not _in_parallel(inner):
+                name = buffer.name or "a local variable"
+                raise TileError(
+                    f"{name} has a value for each iteration of T.Parallel, so none after it",
+                    inner.loc,
+                    [("it is written in this T.Parallel", parallel.loc)],
+                )
+            return
+        op = op.next
+
+
+def _in_parallel(op: Operation) -> bool:
+    parent = op.parent_op
+    while parent is not None:
+        if isinstance(parent, tile.ParallelOp):
+            return True
+        parent = parent.parent_op
+    return False

@@ -1,0 +1,88 @@
+"""Writes of a T.Parallel to places that several of its points share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiledsl.dialects import arith, tensor, tile
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Value
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import broadcast_shapes, with_shape
+from tiledsl.passes.tile_values import Shape, exact_sum, reduced, reshaped, selected
+
+
+def place(indices: Sequence[Value], rank: int) -> Shape:
+    """The common shape of indices: 1 along dimensions in which the addressed element stays the same."""
+    return broadcast_shapes(*(index.shape for index in indices)) or (1,) * rank
+
+
+def one_writer(
+    op: tile.StoreOp | tile.WriteOp, builder: Builder, value: Value, place: Shape, mask: Value | None
+) -> tuple[Value, Value | None]:
+    """Value and mask of a store without the dimensions along which the written element stays the same.
+
+    A value that is the same there is written if the mask holds anywhere. One that varies is taken from the point at
+    which the mask holds, which has to be one; without a mask that varies too, it is an error.
+    """
+    extra = [
+        axis
+        for axis, size in enumerate(place)
+        if size == 1 and (_varies(value, axis) or mask is not None and _varies(mask, axis))
+    ]
+    if not extra:
+        return value, mask
+    summed = [axis for axis in extra if _varies(value, axis)]
+    for axis in extra:
+        if mask is not None and _varies(mask, axis) and axis not in summed:
+            mask = reduced(builder, mask, "or", axis, keep=True)
+    if summed:
+        if mask is None or not all(_varies(mask, axis) for axis in summed):
+            raise _race(op)
+        nothing = builder.constant(arith.as_constant(0, value.dtype), with_shape((), value.dtype))
+        value = selected(builder, mask, value, nothing)
+        for axis in summed:
+            value = exact_sum(builder, value, axis, keep=True)
+            mask = reduced(builder, mask, "or", axis, keep=True)
+    return _one_element(builder, value, place, mask)
+
+
+def fewer_atomics(
+    kind: str, builder: Builder, value: Value, place: Shape, mask: Value | None
+) -> tuple[Value, Value | None]:
+    """Combine what goes to one element before the atomic operation (add, max or min), as far as indices show it."""
+    extra = [axis for axis, size in enumerate(place) if size == 1 and _varies(value, axis)]
+    if not extra:
+        return value, mask
+    kind = "sum" if kind == "add" else kind
+    if mask is not None:
+        neutral = builder.constant(tensor.neutral(kind, value.dtype), with_shape((), value.dtype))
+        value = selected(builder, mask, value, neutral)
+    for axis in extra:
+        value = reduced(builder, value, kind, axis, keep=True)
+        if mask is not None and _varies(mask, axis):
+            mask = reduced(builder, mask, "or", axis, keep=True)
+    return _one_element(builder, value, place, mask)
+
+
+def _one_element(builder: Builder, value: Value, place: Shape, mask: Value | None) -> tuple[Value, Value | None]:
+    """Scalars where only one element is written in all."""
+    if place == (1,) * len(place):
+        value = reshaped(builder, value, ()) if value.shape == place else value
+        mask = reshaped(builder, mask, ()) if mask is not None and mask.shape == place else mask
+    return value, mask
+
+
+def _race(op: tile.StoreOp | tile.WriteOp) -> TileError:
+    buffer, made = op.buffer, op.value.op
+    notes: list[str] = []
+    if isinstance(made, arith.BinaryOp) and any(
+        isinstance(each.op, tile.LoadOp) and each.op.buffer is buffer for each in made.operands
+    ):
+        notes.append("to add up along a dimension, write the terms to a tile and use T.reduce_sum on it")
+    name = buffer.name or "one buffer"
+    return TileError(f"T.Parallel: iterations write the same element of {name}", op.loc, notes)
+
+
+def _varies(value: Value, axis: int) -> bool:
+    return bool(value.shape) and value.shape[axis] > 1

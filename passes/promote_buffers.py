@@ -1,0 +1,301 @@
+"""promote-buffers: on-chip buffers become values, carried through loops and conditions where they have to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tiledsl.dialects import scf, tile
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import BufferType, Type, with_shape
+from tiledsl.passes.on_chip_access import ScatterTooLarge, covers_whole, load, replace, store
+from tiledsl.passes.tile_values import zero
+
+
+@dataclass(frozen=True)
+class PromoteBuffers(Pass):
+    """Replace every on-chip buffer by the values that it holds (mem2reg for structured control flow).
+
+    A loop carries the buffers that it writes and that it reads before it has written all of them, or that are read
+    later. What is read before it is written is 0.
+
+    Before:  %acc = tile.alloc                          After:  %acc = scf.for %lo, %hi, %step[%zero] (%k, %acc_1) {
+             tile.write %zero, %acc                               %d = tensor.dot %a, %b, %acc_1
+             scf.for %lo, %hi, %step (%k: int32) {                scf.yield [%d]
+               %c = tile.read %acc                              }
+               %d = tensor.dot %a, %b, %c
+               tile.write %d, %acc
+               scf.yield
+             }
+    Needs:   lower-tile-ops and vectorize-parallel. Leaves no on-chip tile.alloc, and only global tile.load and store.
+    """
+
+    name = "promote-buffers"
+
+    def run(self, program: Program) -> None:
+        for region in program.root.regions:
+            for op in region:
+                if isinstance(op, tile.KernelOp):
+                    _Promoter().kernel(op)
+
+
+def on_chip(value: Value) -> bool:
+    return isinstance(value.type, BufferType) and value.type.scope != "global"
+
+
+_ACCESSES: dict[type[Operation], int] = {tile.ReadOp: 0, tile.LoadOp: 0, tile.WriteOp: 1, tile.StoreOp: 1}
+
+
+def _accessed(op: Operation) -> Value | None:
+    """The on-chip buffer that a read, load, write or store is about."""
+    position = _ACCESSES.get(type(op))
+    return op.operands[position] if position is not None and on_chip(op.operands[position]) else None
+
+
+Buffers = dict[Value, None]  # an ordered set
+
+
+@dataclass
+class _Summary:
+    """What a region does to buffers: reads before it has written them (needs), writes wholly (kills), writes at all."""
+
+    needs: Buffers = field(default_factory=dict)
+    kills: Buffers = field(default_factory=dict)
+    writes: Buffers = field(default_factory=dict)
+
+
+def _union(*sets: Iterable[Value]) -> Buffers:
+    return {value: None for each in sets for value in each}
+
+
+class _Promoter:
+    def __init__(self) -> None:
+        self.summaries: dict[Region, _Summary] = {}
+        self.live_after: dict[Operation, Buffers] = {}
+        self.current: dict[Value, Value] = {}
+        self.allocs: list[tile.AllocOp] = []
+        self.whole: set[Operation] = set()  # stores and writes of all of a buffer
+
+    def kernel(self, op: tile.KernelOp) -> None:
+        self._summarise(op.body)
+        self._liveness(op.body, {})
+        self._region(op.body)
+        for alloc in self.allocs:
+            users = [user.name for user in alloc.out.uses]
+            assert not users, f"{alloc!r} is still used by {users}: run lower-tile-ops and vectorize-parallel first"
+            alloc.erase()
+
+    # Which buffers each region needs and writes; which are live behind each operation with regions
+
+    def _summarise(self, region: Region) -> _Summary:
+        total = self.summaries[region] = _Summary()
+        for op in region:
+            if op.regions:
+                needs, kills, writes = self._effect(op, [self._summarise(inner) for inner in op.regions])
+            elif (accessed := _accessed(op)) is None:
+                continue
+            else:
+                one: Buffers = {accessed: None}
+                if isinstance(op, (tile.ReadOp, tile.LoadOp)):
+                    needs, kills, writes = one, {}, {}
+                elif _is_whole(op):
+                    needs, kills, writes = {}, one, one
+                    self.whole.add(op)
+                else:
+                    needs, kills, writes = one, {}, one
+            for buffer in needs:
+                if buffer not in total.kills:
+                    total.needs[buffer] = None
+            total.kills.update(kills)
+            total.writes.update(writes)
+        return total
+
+    def _effect(self, op: Operation, inner: list[_Summary]) -> tuple[Buffers, Buffers, Buffers]:
+        writes = _union(*(each.writes for each in inner))
+        if isinstance(op, scf.IfOp):
+            then, orelse = inner
+            kills = {buffer: None for buffer in then.kills if buffer in orelse.kills}
+            return _union(then.needs, orelse.needs), kills, writes
+        if isinstance(op, scf.WhileOp):
+            before, after = inner
+            later = [buffer for buffer in after.needs if buffer not in before.kills]
+            return _union(before.needs, later), before.kills, writes
+        return _union(*(each.needs for each in inner)), {}, writes
+
+    def _liveness(self, region: Region, live_out: Buffers) -> None:
+        live = dict(live_out)
+        for op in reversed(region):
+            if op.regions:
+                self.live_after[op] = dict(live)
+                inner = [self.summaries[each] for each in op.regions]
+                needs, kills, _ = self._effect(op, inner)
+                looped = isinstance(op, (scf.ForOp, scf.WhileOp))
+                behind = _union(live, *(each.needs for each in inner)) if looped else live
+                for each in op.regions:
+                    self._liveness(each, behind)
+            elif (accessed := _accessed(op)) is None:
+                continue
+            elif isinstance(op, (tile.ReadOp, tile.LoadOp)):
+                live[accessed] = None
+                continue
+            else:
+                # A write adds nothing to what is live: a partial one needs the old value only if the new one is live.
+                if op in self.whole:
+                    live.pop(accessed, None)
+                continue
+            for buffer in kills:
+                live.pop(buffer, None)
+            live.update(needs)
+
+    # Rewriting, front to back; `current` has the value of each buffer, or none while it is undefined
+
+    def _region(self, region: Region) -> None:
+        for op in region:
+            if op.regions:
+                if isinstance(op, scf.ForOp):
+                    self._for(op)
+                elif isinstance(op, scf.IfOp):
+                    self._if(op)
+                elif isinstance(op, scf.WhileOp):
+                    self._while(op)
+                else:
+                    for inner in op.regions:
+                        self._region(inner)
+            elif (buffer := _accessed(op)) is not None:
+                self._access(op, buffer)
+            elif isinstance(op, tile.AllocOp) and on_chip(op.out):
+                self.allocs.append(op)
+            elif isinstance(op, tile.AtomicOp) and on_chip(op.buffer):
+                raise TileError(f"an atomic operation on {_name(op.buffer)}, which is not a global buffer", op.loc)
+
+    def _access(self, op: Operation, buffer: Value) -> None:
+        builder = Builder.at(op)
+        if isinstance(op, (tile.ReadOp, tile.LoadOp)):
+            out = self._value(buffer, builder)
+            if isinstance(op, tile.LoadOp):
+                out = load(builder, out, op.indices, op.mask, op.other)
+            assert out.type == op.result.type, f"{op!r} became {out!r}"
+            op.result.replace_with(out)
+        else:
+            made = op.operands[0]
+            if isinstance(op, tile.StoreOp):
+                made = self._stored(op, buffer, builder)
+            if not made.name:
+                made.name = buffer.name
+            self.current[buffer] = made
+        op.erase()
+
+    def _stored(self, op: tile.StoreOp, buffer: Value, builder: Builder) -> Value:
+        if op in self.whole:
+            return replace(builder, op.value, op.indices, tile.buffer_type(buffer).static_shape)
+        try:
+            return store(builder, self._value(buffer, builder), op.value, op.indices, op.mask)
+        except ScatterTooLarge as error:
+            raise TileError(
+                f"writing {_name(buffer)} at computed indices takes {error} comparisons, too many",
+                op.loc,
+                ["write it at the indices of T.Parallel themselves, or go through a global buffer"],
+            ) from None
+
+    def _value(self, buffer: Value, builder: Builder) -> Value:
+        value = self.current.get(buffer)
+        if value is None:
+            type = tile.buffer_type(buffer)
+            value = zero(builder, type.static_shape, type.dtype)
+            value.name = buffer.name
+        return value
+
+    def _for(self, op: scf.ForOp) -> None:
+        summary, live = self.summaries[op.body], self.live_after[op]
+        carried = [buffer for buffer in summary.writes if buffer in summary.needs or buffer in live]
+        inits = self._values(carried, Builder.at(op))
+        before = self._saved(summary.writes)
+        op.set_field("inits", [*op.inits, *inits])
+        self._forget(summary.writes)
+        self._enter(op.body, carried)
+        self._region(op.body)
+        self._leave(op.body.terminator, carried)
+        self._restore(before)
+        self._define(op, carried, summary.writes)
+
+    def _if(self, op: scf.IfOp) -> None:
+        writes = _union(*(self.summaries[region].writes for region in op.regions))
+        live = self.live_after[op]
+        carried = [buffer for buffer in writes if buffer in live]
+        for region in op.regions:
+            before = self._saved(writes)
+            self._region(region)
+            self._leave(region.terminator, carried)
+            self._restore(before)
+        self._define(op, carried, writes)
+
+    def _while(self, op: scf.WhileOp) -> None:
+        first, second = self.summaries[op.before], self.summaries[op.after]
+        writes = _union(first.writes, second.writes)
+        read = _union(first.needs, second.needs, self.live_after[op])
+        carried = [buffer for buffer in writes if buffer in read]
+        inits = self._values(carried, Builder.at(op))
+        before = self._saved(writes)
+        op.set_field("inits", [*op.inits, *inits])
+        self._forget(writes)
+        self._enter(op.before, carried)
+        self._region(op.before)
+        self._leave(op.before.terminator, carried)
+        self._forget(writes)
+        self._enter(op.after, carried)
+        self._region(op.after)
+        self._leave(op.after.terminator, carried)
+        self._restore(before)
+        self._define(op, carried, writes)
+
+    def _values(self, buffers: list[Value], builder: Builder) -> list[Value]:
+        return [self._value(buffer, builder) for buffer in buffers]
+
+    def _saved(self, buffers: Iterable[Value]) -> dict[Value, Value | None]:
+        return {buffer: self.current.get(buffer) for buffer in buffers}
+
+    def _restore(self, saved: dict[Value, Value | None]) -> None:
+        for buffer, value in saved.items():
+            if value is None:
+                self.current.pop(buffer, None)
+            else:
+                self.current[buffer] = value
+
+    def _forget(self, buffers: Iterable[Value]) -> None:
+        for buffer in buffers:
+            self.current.pop(buffer, None)
+
+    def _enter(self, region: Region, carried: list[Value]) -> None:
+        for buffer in carried:
+            self.current[buffer] = region.add_arg(_held(buffer), buffer.name)
+
+    def _leave(self, terminator: Operation, carried: list[Value]) -> None:
+        values = self._values(carried, Builder.at(terminator))
+        terminator.set_field("values", [*terminator.operand_fields[-1].values(terminator), *values])
+
+    def _define(self, op: Operation, carried: list[Value], written: Iterable[Value]) -> None:
+        """After an operation with regions: its new results are what the buffers hold."""
+        self._forget(written)
+        for buffer in carried:
+            made = Value(_held(buffer), op, buffer.name)
+            op.results.append(made)
+            self.current[buffer] = made
+
+
+def _held(buffer: Value) -> Type:
+    type = tile.buffer_type(buffer)
+    return with_shape(type.static_shape, type.dtype)
+
+
+def _name(buffer: Value) -> str:
+    return buffer.name or "an on-chip buffer"
+
+
+def _is_whole(op: Operation) -> bool:
+    """Whether a write or store replaces all of its buffer."""
+    if not isinstance(op, tile.StoreOp):
+        return True
+    return covers_whole(op.indices, op.mask, tile.buffer_type(op.buffer).static_shape)

@@ -1,0 +1,327 @@
+"""Which integers a value can be: an analysis that other passes ask.
+
+Intervals follow the operations (bounds of loops, grids and dtypes; wrapping gives up), and `below` adds what intervals
+cannot say: that an index runs up to a bound known only as a value, as in a grid of M blocks over a dimension M.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tiledsl.dialects import arith, scf, tensor, tile
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.types import ELEMENTS, BufferType
+
+
+class Interval(NamedTuple):
+    """All integers from lo to hi. For floats: from -inf to inf, which says nothing."""
+
+    lo: float | int
+    hi: float | int
+
+
+EVERYTHING = Interval(-math.inf, math.inf)
+SYMBOL = Interval(1, 2**31 - 1)  # a dynamic dimension; nothing is launched over empty tensors
+
+
+def dtype_interval(dtype: str) -> Interval:
+    """Every value of an element type."""
+    info = ELEMENTS.get(dtype)
+    if info is None or info.kind == "float":
+        return EVERYTHING
+    return Interval(int(info.low), int(info.high))
+
+
+class Ranges:
+    """Intervals of the values below one operation, computed when asked and remembered.
+
+    They hold for the life of a value, so they stay true while a pass replaces operations.
+    """
+
+    def __init__(self, root: Operation) -> None:
+        self._known: dict[Value, Interval] = {}
+        self._below: dict[tuple[Value, Value], bool] = {}
+        if isinstance(root, tile.FuncOp):
+            for arg in root.body.args[len(root.parameters) :]:
+                self._known[arg] = SYMBOL
+        self._assumed: dict[Value, Interval] = {}
+        self._read_assumptions(root)
+
+    def of(self, value: Value) -> Interval:
+        """The interval of an integer or bool, each element of it for a tensor."""
+        if value in self._known:
+            return self._known[value]
+        pending = [value]
+        while pending:
+            current = pending[-1]
+            if current in self._known:
+                pending.pop()
+                continue
+            missing = [each for each in self._inputs(current) if each not in self._known]
+            if missing:
+                pending += missing
+                continue
+            self._known[current] = self._narrow(current, self._compute(current))
+            pending.pop()
+        return self._known[value]
+
+    def is_nonnegative(self, value: Value) -> bool:
+        """Whether the value is proven to be at least 0."""
+        if self.of(value).lo >= 0:
+            return True
+        op = value.op
+        if isinstance(op, (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)):
+            return self.is_nonnegative(op.source)
+        if isinstance(op, arith.SubOp):  # (n - 1) - k where k < n, and n - k
+            start = op.lhs.op
+            if isinstance(start, arith.SubOp) and arith.constant_of(start.rhs) == 1 and self.of(op.rhs).lo >= 0:
+                return self.below(op.rhs, start.lhs)
+            return self.of(op.rhs).lo >= 0 and self.below(op.rhs, op.lhs)
+        return False
+
+    def below(self, value: Value, bound: Value) -> bool:
+        """Whether `value < bound` is proven, for every element."""
+        if self.of(value).hi < self.of(bound).lo:
+            return True
+        key = (value, bound)
+        if key not in self._below:
+            self._below[key] = False
+            self._below[key] = self._is_below(value, bound)
+        return self._below[key]
+
+    def _is_below(self, value: Value, bound: Value) -> bool:
+        op = value.op
+        bound = _uncast(bound)
+        if op is None:
+            around = value.owner.parent if isinstance(value.owner, Region) else None
+            if isinstance(around, tile.KernelOp):
+                return self._at_most(around.grid[around.body.args.index(value)], bound)
+            if isinstance(around, scf.ForOp) and value is around.index and self.of(around.step).lo > 0:
+                return self._at_most(around.upper, bound)
+            return False
+        if isinstance(op, (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)):
+            return self.below(op.source, bound)
+        if isinstance(op, arith.CastOp):
+            return _widens(op) and self.below(op.source, bound)
+        if isinstance(op, arith.MinOp):
+            return self.below(op.lhs, bound) or self.below(op.rhs, bound)
+        if isinstance(op, arith.MaxOp):
+            return self.below(op.lhs, bound) and self.below(op.rhs, bound)
+        if isinstance(op, arith.SelectOp):
+            return self.below(op.on_true, bound) and self.below(op.on_false, bound)
+        if isinstance(op, (arith.FloorModOp, arith.TruncModOp)):
+            return (_uncast(op.rhs) is bound and self.of(bound).lo > 0) or (
+                self.of(op.lhs).lo >= 0 and self.of(op.rhs).lo > 0 and self.below(op.lhs, bound)
+            )
+        if isinstance(op, (arith.FloorDivOp, arith.TruncDivOp)):
+            return self.of(op.lhs).lo >= 0 and self.of(op.rhs).lo >= 1 and self.below(op.lhs, bound)
+        if isinstance(op, arith.SubOp):
+            left, right = self.of(op.lhs), self.of(op.rhs)
+            if left.lo < 0 or right.lo < 0:
+                # (bound - 1) - k does not overflow either for k >= 0: it is at least -2**31
+                return left.lo >= -1 and right.lo >= 0 and self.below(op.lhs, bound)
+            return (right.lo >= 1 and self._at_most(op.lhs, bound)) or self.below(op.lhs, bound)
+        if isinstance(op, arith.AddOp):
+            number = arith.constant_of(op.rhs)
+            return number is not None and -(2**31) < number < 0 <= self.of(op.lhs).lo and self._at_most(op.lhs, bound)
+        return False
+
+    def _at_most(self, value: Value, bound: Value) -> bool:
+        value, bound = _uncast(value), _uncast(bound)
+        if value is bound or self.of(value).hi <= self.of(bound).lo:
+            return True
+        op = value.op
+        if isinstance(op, arith.MinOp):
+            return self._at_most(op.lhs, bound) or self._at_most(op.rhs, bound)
+        if isinstance(op, arith.MaxOp):
+            return self._at_most(op.lhs, bound) and self._at_most(op.rhs, bound)
+        return self.below(value, bound)
+
+    # Intervals
+
+    def _inputs(self, value: Value) -> list[Value]:
+        """What must be known before `value`."""
+        if value.dtype not in ELEMENTS or ELEMENTS[value.dtype].kind == "float":
+            return []
+        op = value.op
+        if op is None:
+            around = value.owner.parent if isinstance(value.owner, Region) else None
+            if isinstance(around, tile.KernelOp):
+                return [around.grid[around.body.args.index(value)]]
+            if isinstance(around, scf.ForOp):
+                if value is around.index:
+                    return [around.lower, around.upper, around.step]
+                position = around.body.args.index(value) - 1
+                return [around.inits[position]] if self._is_invariant(around, position) else []
+            return []
+        if isinstance(op, scf.IfOp):
+            position = op.results.index(value)
+            return [region.terminator.operands[position] for region in op.regions]
+        if isinstance(op, scf.ForOp):
+            return [op.body.args[1 + op.results.index(value)]]
+        if isinstance(op, (tile.LoadOp, tile.AtomicOp, scf.WhileOp, arith.ConstantOp, tensor.IotaOp)):
+            return []
+        return [each for each in op.operands if not isinstance(each.type, BufferType)]
+
+    def _is_invariant(self, loop: scf.ForOp, position: int) -> bool:
+        handed_on = loop.body.terminator.operands[position]
+        return handed_on is loop.body.args[1 + position] or handed_on is loop.inits[position]
+
+    def _compute(self, value: Value) -> Interval:
+        everything = dtype_interval(value.dtype)
+        if everything is EVERYTHING:
+            return everything
+        inputs = [self._known[each] for each in self._inputs(value)]
+        op = value.op
+        if op is None:
+            around = value.owner.parent if isinstance(value.owner, Region) else None
+            if isinstance(around, tile.KernelOp):
+                return Interval(0, max(0, inputs[0].hi - 1))
+            if isinstance(around, scf.ForOp) and value is around.index:
+                return _loop_index(inputs[0], inputs[1], inputs[2], everything)
+            return inputs[0] if inputs else everything
+        if isinstance(op, (scf.IfOp, scf.ForOp)):
+            return Interval(min(each.lo for each in inputs), max(each.hi for each in inputs))
+        found = _of_operation(op, inputs)
+        if found is None or found.lo < everything.lo or found.hi > everything.hi:
+            return everything
+        return found
+
+    # Assumptions
+
+    def _read_assumptions(self, root: Operation) -> None:
+        for op in root.walk():
+            if isinstance(op, tile.AssumeOp) and isinstance(op.parent_op, (tile.KernelOp, tile.FuncOp)):
+                for value, predicate, number in _facts(op.condition):
+                    old = self._assumed.get(value, EVERYTHING)
+                    low = number if predicate in ("ge", "eq") else number + 1 if predicate == "gt" else old.lo
+                    high = number if predicate in ("le", "eq") else number - 1 if predicate == "lt" else old.hi
+                    self._assumed[value] = Interval(max(old.lo, low), min(old.hi, high))
+
+    def _narrow(self, value: Value, found: Interval) -> Interval:
+        promised = self._assumed.get(value)
+        if promised is None:
+            return found
+        narrow = Interval(max(found.lo, promised.lo), min(found.hi, promised.hi))
+        return narrow if narrow.lo <= narrow.hi else found
+
+
+def _facts(condition: Value) -> Iterator[tuple[Value, str, int]]:
+    op = condition.op
+    if isinstance(op, arith.AndOp):
+        yield from _facts(op.lhs)
+        yield from _facts(op.rhs)
+    elif isinstance(op, arith.CmpOp):
+        mirrored = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq"}
+        left, right = arith.constant_of(op.lhs), arith.constant_of(op.rhs)
+        if type(right) is int:
+            yield op.lhs, op.predicate, right
+        elif type(left) is int and op.predicate in mirrored:
+            yield op.rhs, mirrored[op.predicate], left
+
+
+def _uncast(value: Value) -> Value:
+    while isinstance(value.op, arith.CastOp) and _widens(value.op):
+        value = value.op.source
+    return value
+
+
+def _widens(op: arith.CastOp) -> bool:
+    source, target = dtype_interval(op.source.dtype), dtype_interval(op.out.dtype)
+    return source is not EVERYTHING and target is not EVERYTHING and target.lo <= source.lo and source.hi <= target.hi
+
+
+def _loop_index(lower: Interval, upper: Interval, step: Interval, everything: Interval) -> Interval:
+    """What the index is inside the body, where at least one iteration runs."""
+    if step.lo > 0:
+        return Interval(lower.lo, max(lower.lo, upper.hi - 1))
+    if step.hi < 0:
+        return Interval(min(lower.hi, upper.lo + 1), lower.hi)
+    return everything
+
+
+def _corners(a: Interval, b: Interval, operation: type[arith.BinaryOp]) -> Interval:
+    values = [operation.compute(x, y) for x in a for y in b]
+    return Interval(min(values), max(values))
+
+
+def _of_operation(op: Operation, inputs: list[Interval]) -> Interval | None:
+    """The interval of an operation's result if nothing wraps; None where nothing is known."""
+    match op, inputs:
+        case arith.ConstantOp(), _:
+            return Interval(int(op.value), int(op.value))
+        case tensor.IotaOp(), _:
+            return Interval(0, op.extent - 1)
+        case arith.AddOp(), [a, b]:
+            return Interval(a.lo + b.lo, a.hi + b.hi)
+        case arith.SubOp(), [a, b]:
+            return Interval(a.lo - b.hi, a.hi - b.lo)
+        case arith.MulOp(), [a, b]:
+            return _corners(a, b, arith.MulOp)
+        case ((arith.FloorDivOp() | arith.TruncDivOp()), [a, b]):
+            return _corners(a, b, type(op)) if b.lo > 0 or b.hi < 0 else None
+        case ((arith.FloorModOp() | arith.TruncModOp()), [a, b]):
+            return _remainder(a, b, isinstance(op, arith.FloorModOp))
+        case arith.MinOp(), [a, b]:
+            return Interval(min(a.lo, b.lo), min(a.hi, b.hi))
+        case arith.MaxOp(), [a, b]:
+            return Interval(max(a.lo, b.lo), max(a.hi, b.hi))
+        case arith.SelectOp(), [_, a, b]:
+            return Interval(min(a.lo, b.lo), max(a.hi, b.hi))
+        case arith.NegOp(), [a]:
+            return Interval(-a.hi, -a.lo)
+        case arith.AndOp(), [a, b]:
+            limits = [each.hi for each in (a, b) if each.lo >= 0]  # a non-negative operand masks the sign away
+            return Interval(0, min(limits)) if limits else None
+        case ((arith.OrOp() | arith.XorOp()), [a, b]):
+            if a.lo < 0 or b.lo < 0:
+                return None
+            return Interval(max(a.lo, b.lo) if isinstance(op, arith.OrOp) else 0, _all_ones(max(a.hi, b.hi)))
+        case arith.ShlOp(), [a, b]:
+            return _corners(a, b, arith.ShlOp) if _shifts(b) else None
+        case arith.ShrOp(), [a, b]:
+            return _corners(a, b, arith.ShrOp) if _shifts(b) else None
+        case arith.CastOp(), [a]:
+            return a if op.out.dtype != "bool" and a is not EVERYTHING else None
+        case arith.MathOp(function="abs"), [a]:
+            return Interval(max(0, a.lo, -a.hi), max(abs(a.lo), abs(a.hi)))
+        case arith.MathOp(function="clamp"), [a, low, high]:
+            return Interval(min(max(a.lo, low.lo), high.lo), min(max(a.hi, low.hi), high.hi))
+        case ((tensor.BroadcastOp() | tensor.ReshapeOp() | tensor.TransposeOp()), [a]):
+            return a
+        case tensor.GatherOp(), [a, _]:
+            return a
+        case tensor.ReduceOp(), [a]:
+            return _reduction(op, a)
+        case tensor.ScanOp(), [a]:
+            return a if op.kind in ("max", "min") else None
+    return None
+
+
+def _reduction(op: tensor.ReduceOp, source: Interval) -> Interval | None:
+    if op.kind in ("max", "min"):
+        return source
+    if op.kind == "sum":
+        count = op.source.shape[op.axis]
+        return Interval(source.lo * count, source.hi * count)
+    return None
+
+
+def _remainder(a: Interval, b: Interval, floor: bool) -> Interval | None:
+    if b.lo <= 0:
+        return None
+    if a.lo >= 0 or floor:
+        if a.lo >= 0 and a.hi < b.lo:
+            return a
+        return Interval(0, min(b.hi - 1, a.hi) if a.lo >= 0 else b.hi - 1)
+    return Interval(max(a.lo, 1 - b.hi), max(0, min(a.hi, b.hi - 1)))
+
+
+def _all_ones(number: float | int) -> int:
+    return int((1 << int(number).bit_length()) - 1)
+
+
+def _shifts(amount: Interval) -> bool:
+    return amount.lo >= 0 and amount.hi < 64

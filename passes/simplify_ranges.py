@@ -1,0 +1,148 @@
+"""What integer ranges decide: comparisons, minima and maxima, quotients and remainders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.dialects import arith, scf
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Pattern, Rewriter, apply_patterns, pattern
+from tiledsl.ir.types import ELEMENTS, is_float
+from tiledsl.passes.canonicalize import CANONICAL_PATTERNS
+from tiledsl.passes.ranges import Ranges, dtype_interval
+
+
+def decide(ranges: Ranges, predicate: str, lhs: Value, rhs: Value) -> bool | None:
+    """Whether an integer comparison always or never holds; None if that is not known."""
+    if is_float(lhs.dtype):
+        return None
+    if predicate in ("gt", "le"):
+        less = decide(ranges, "lt", rhs, lhs)
+        return less if predicate == "gt" or less is None else not less
+    a, b = ranges.of(lhs), ranges.of(rhs)
+    apart = a.hi < b.lo or b.hi < a.lo or ranges.below(lhs, rhs) or ranges.below(rhs, lhs)
+    if predicate in ("eq", "ne"):
+        if apart:
+            return predicate == "ne"
+        return (predicate == "eq") if a.lo == a.hi == b.lo == b.hi else None
+    less = None
+    if ranges.below(lhs, rhs):
+        less = True
+    elif a.lo >= b.hi or ranges.below(rhs, lhs) or (constant_of(rhs) == 0 and ranges.is_nonnegative(lhs)):
+        less = False
+    return less if predicate == "lt" or less is None else not less
+
+
+def range_patterns(ranges: Ranges) -> list[Pattern]:
+    """The patterns, over one analysis."""
+
+    @pattern(arith.CmpOp)
+    def decide_comparison(op: arith.CmpOp, rw: Rewriter) -> bool:
+        # k * 64 + iota(64) < 4096 with k < 64  ==>  true
+        known = decide(ranges, op.predicate, op.lhs, op.rhs)
+        if known is None:
+            return False
+        rw.replace(op, [rw.constant(known, op.out.type)])
+        return True
+
+    @pattern(arith.MinOp, arith.MaxOp)
+    def decide_extremum(op: arith.BinaryOp, rw: Rewriter) -> bool:
+        # min(x, 8) with x < 8  ==>  x
+        less = decide(ranges, "lt", op.lhs, op.rhs)
+        if less is None:
+            more = decide(ranges, "lt", op.rhs, op.lhs)
+            less = None if more is None else not more
+        if less is None:
+            return False
+        return _replace(op, op.lhs if less == isinstance(op, arith.MinOp) else op.rhs, rw)
+
+    @pattern(arith.FloorDivOp, arith.TruncDivOp, arith.FloorModOp, arith.TruncModOp)
+    def decide_division(op: arith.BinaryOp, rw: Rewriter) -> bool:
+        # x // 8 and x % 8 with 0 <= x < 8  ==>  0 and x
+        if ranges.of(op.lhs).lo < 0 or ranges.of(op.rhs).lo <= 0 or not ranges.below(op.lhs, op.rhs):
+            return False
+        if isinstance(op, (arith.FloorModOp, arith.TruncModOp)):
+            return _replace(op, op.lhs, rw)
+        rw.replace(op, [rw.constant(0, op.out.type)])
+        return True
+
+    @pattern(arith.FloorDivOp, arith.TruncDivOp, arith.FloorModOp, arith.TruncModOp)
+    def divide_multiple(op: arith.BinaryOp, rw: Rewriter) -> bool:
+        # (x * 24 + y) // 8 with 0 <= y < 8  ==>  x * 3;    (x * 24 + y) % 8  ==>  y % 8
+        divisor = constant_of(op.rhs)
+        if type(divisor) is not int or divisor <= 0:
+            return False
+        truncates = isinstance(op, (arith.TruncDivOp, arith.TruncModOp))
+        if truncates and ranges.of(op.lhs).lo < 0:
+            return False
+        product, rest = op.lhs, None
+        sum = product.op
+        if isinstance(sum, arith.AddOp):
+            if not _exact(sum):
+                return False
+            product, rest = (sum.lhs, sum.rhs) if isinstance(sum.lhs.op, arith.MulOp) else (sum.rhs, sum.lhs)
+        times = product.op
+        factor = constant_of(times.rhs) if isinstance(times, arith.MulOp) else None
+        if not isinstance(times, arith.MulOp) or type(factor) is not int or factor % divisor:
+            return False
+        if not _exact(times) or (truncates and (rest is not None and ranges.of(rest).lo < 0)):
+            return False
+        if isinstance(op, (arith.FloorModOp, arith.TruncModOp)):
+            if rest is None:
+                rw.replace(op, [rw.constant(0, op.out.type)])
+                return True
+            if rest.type != op.out.type:
+                return False
+            rw.replace(op, [rw.insert(type(op)(rest, op.rhs)).result])
+            return True
+        if rest is not None and (ranges.of(rest).lo < 0 or ranges.of(rest).hi >= divisor):
+            return False
+        if product.type != op.out.type:
+            return False
+        scale = rw.constant(factor // divisor, op.rhs.type)
+        rw.replace(op, [rw.insert(arith.MulOp(times.lhs, scale)).result])
+        return True
+
+    def _exact(op: arith.AddOp | arith.MulOp) -> bool:
+        """Whether the operation never wraps."""
+        a, b = ranges.of(op.lhs), ranges.of(op.rhs)
+        corners = [op.compute(x, y) for x in a for y in b]
+        everything = dtype_interval(op.out.dtype)
+        return everything.lo <= min(corners) and max(corners) <= everything.hi
+
+    @pattern(scf.ForOp)
+    def drop_loop_that_never_runs(op: scf.ForOp, rw: Rewriter) -> bool:
+        # for i in range(a, b) with b <= a  ==>  nothing
+        if ranges.of(op.step).lo <= 0 or ranges.of(op.upper).hi > ranges.of(op.lower).lo:
+            return False
+        rw.replace(op, op.inits)
+        return True
+
+    return [decide_comparison, decide_extremum, decide_division, divide_multiple, drop_loop_that_never_runs]
+
+
+def _replace(op: Operation, value: Value, rw: Rewriter) -> bool:
+    number = constant_of(value)
+    if value.type == op.result.type:
+        rw.replace(op, [value])
+    elif number is not None and ELEMENTS[value.dtype].kind != "float":
+        rw.replace(op, [rw.constant(number, op.result.type)])
+    else:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class SimplifyRanges(Pass):
+    """Fold what the ranges of integers decide, together with canonicalize's patterns.
+
+    Before:  %ok = arith.cmp %rows, %m {predicate = "lt"} : tensor<128x1xbool>      After:  true, if rows < m always
+    Needs:   nothing; best after promote-buffers. See ranges.py for what is known.
+    """
+
+    name = "simplify-ranges"
+
+    def run(self, program: Program) -> None:
+        apply_patterns(program.root, [*range_patterns(Ranges(program.root)), *CANONICAL_PATTERNS], fold=True)

@@ -1,0 +1,104 @@
+"""Building whole-tile values. What would change nothing for the operands at hand is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiledsl.dialects import arith, tensor
+from tiledsl.ir.core import Value
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import TensorType, with_shape
+
+Shape = tuple[int, ...]
+
+
+def zero(builder: Builder, shape: Shape, dtype: str) -> Value:
+    """0 in every element."""
+    return builder.constant(arith.as_constant(0, dtype), with_shape(shape, dtype))
+
+
+def iota(builder: Builder, rank: int, axis: int, extent: int, dtype: str = "int32") -> Value:
+    """0, 1, ... `extent` - 1 along `axis` of a tensor of that rank, 1 in the other dimensions."""
+    shape = (1,) * axis + (extent,) + (1,) * (rank - axis - 1)
+    return builder.insert(tensor.IotaOp(axis=axis, result_types=[TensorType(shape, dtype)])).result
+
+
+def reshaped(builder: Builder, value: Value, shape: Shape) -> Value:
+    """The same elements in row-major order in another shape."""
+    if value.shape == shape:
+        return value
+    number = arith.constant_of(value)
+    if number is not None:
+        return builder.constant(number, with_shape(shape, value.dtype))
+    made = tensor.ReshapeOp(value, result_types=[with_shape(shape, value.dtype)], names=[value.name])
+    return builder.insert(made).result
+
+
+def permuted(builder: Builder, value: Value, permutation: Sequence[int]) -> Value:
+    """Dimension i of the result is dimension permutation[i] of `value`."""
+    if list(permutation) == list(range(len(permutation))):
+        return value
+    shape = tuple(value.shape[axis] for axis in permutation)
+    # Where only dimensions of 1 move, the elements stay in order.
+    if [axis for axis in permutation if value.shape[axis] != 1] == [
+        axis for axis, size in enumerate(value.shape) if size != 1
+    ]:
+        return reshaped(builder, value, shape)
+    return builder.insert(
+        tensor.TransposeOp(value, permutation=tuple(permutation), names=[f"{value.name}_t" if value.name else ""])
+    ).result
+
+
+def broadcast(builder: Builder, value: Value, shape: Shape) -> Value:
+    """A scalar, or a tensor of the same rank, in a larger shape."""
+    if value.shape == shape:
+        return value
+    type = TensorType(shape, value.dtype)
+    number = arith.constant_of(value)
+    if number is not None:
+        return builder.constant(number, type)
+    return builder.insert(tensor.BroadcastOp(value, result_types=[type], names=[value.name])).result
+
+
+def converted(builder: Builder, value: Value, dtype: str) -> Value:
+    """The value in another element type."""
+    if value.dtype == dtype:
+        return value
+    number = arith.constant_of(value)
+    if number is not None and number == 0:
+        return zero(builder, value.shape, dtype)
+    made = arith.CastOp(value, result_types=[with_shape(value.shape, dtype)], names=[value.name])
+    return builder.insert(made).result
+
+
+def compared(builder: Builder, lhs: Value, predicate: str, rhs: Value) -> Value:
+    return builder.insert(arith.CmpOp(lhs, rhs, predicate=predicate)).result
+
+
+def selected(builder: Builder, condition: Value, on_true: Value, on_false: Value) -> Value:
+    return builder.insert(arith.SelectOp(condition, on_true, on_false)).result
+
+
+def both(builder: Builder, first: Value | None, second: Value | None) -> Value | None:
+    """The conjunction of two masks; None is no condition."""
+    if first is None or second is None or first is second:
+        return first if second is None else second
+    return builder.insert(arith.AndOp(first, second)).result
+
+
+def reduced(builder: Builder, value: Value, kind: str, axis: int, *, keep: bool = False) -> Value:
+    """The reduction along one axis, which disappears, or stays with size 1."""
+    if value.shape[axis] == 1 and kind in ("sum", "max", "min", "or", "and"):
+        made = value
+    else:
+        made = builder.insert(tensor.ReduceOp(value, kind=kind, axis=axis)).result
+    shape = value.shape[:axis] + ((1,) if keep else ()) + value.shape[axis + 1 :]
+    return reshaped(builder, made, shape)
+
+
+def exact_sum(builder: Builder, value: Value, axis: int, *, keep: bool = False) -> Value:
+    """The sum along an axis where at most one element is not 0, so that nothing rounds; every element type has it."""
+    if value.dtype == "bool":
+        return reduced(builder, value, "or", axis, keep=keep)
+    wide = converted(builder, value, "float16") if value.dtype.startswith("float8") else value
+    return converted(builder, reduced(builder, wide, "sum", axis, keep=keep), value.dtype)

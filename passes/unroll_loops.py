@@ -1,0 +1,98 @@
+"""unroll-loops: copies the bodies of loops that are to be unrolled completely."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.dialects.arith import ConstantOp, constant_of
+from tiledsl.dialects.scf import ForOp
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
+
+
+@dataclass(frozen=True)
+class UnrollLoops(Pass):
+    """Replace loops marked `unroll = 1` by copies of their body, outer loops first.
+
+    Before:  scf.for %c0, %c2, %c1 {unroll = 1} (%i: int32) {    After:  tile.store %v, %x[%c0]
+               tile.store %v, %x[%i]                                     tile.store %v, %x[%c1]
+               scf.yield
+             }
+    Needs:   constant bounds; other loops, and those that would take more than `limit` copied operations in all, stay as
+             they are. Keeps: loops with `unroll` above 1, a hint for the code generator.
+    """
+
+    name = "unroll-loops"
+    limit: int = 4096
+
+    def run(self, program: Program) -> None:
+        left = self.limit
+        pending = [op for region in reversed(program.root.regions) for op in reversed(region)]
+        while pending:
+            op = pending.pop()
+            if isinstance(op, ForOp) and op.attributes["unroll"] == 1 and (indices := _indices(op)) is not None:
+                size = len(indices) * sum(1 for _ in op.body.walk())
+                if size <= left:
+                    left -= size
+                    pending.extend(reversed(_unroll(op, indices)))
+                    continue
+            for region in reversed(op.regions):
+                pending.extend(reversed(region))
+
+
+def _indices(op: ForOp) -> range | None:
+    lower, upper, step = (constant_of(value) for value in (op.lower, op.upper, op.step))
+    if lower is None or upper is None or not step:
+        return None
+    return range(int(lower), int(upper), int(step))
+
+
+def _unroll(op: ForOp, indices: range) -> list[Operation]:
+    """Put the copies in the place of the loop; return those that hold regions."""
+    builder = Builder.at(op)
+    carried: list[Value] = list(op.inits)
+    nested: list[Operation] = []
+    for number in indices:
+        mapping: dict[Value, Value] = {op.index: builder.constant(number, op.index.type)}
+        mapping.update(zip(op.body.args[1:], carried, strict=True))
+        for inner in op.body:
+            if inner is op.body.last:
+                carried = [mapping.get(value, value) for value in inner.operands]
+                break
+            copy = builder.insert(inner.clone(mapping))
+            if copy.regions:
+                nested.append(copy)
+                for region in copy.regions:
+                    _fold_constants(region)
+            else:
+                _fold(copy, mapping, inner)
+    for old, new in zip(op.results, carried, strict=True):
+        old.replace_with(new)
+    op.erase()
+    return nested
+
+
+def _fold(copy: Operation, mapping: dict[Value, Value] | None = None, original: Operation | None = None) -> None:
+    """Replace a copy that the loop's index made constant, so that the bounds of inner loops are seen as constants."""
+    if not copy.results or isinstance(copy, ConstantOp):
+        return
+    if not copy.is_pure or not all(isinstance(value.op, ConstantOp) for value in copy.operands):
+        return
+    folded = copy.fold()
+    if folded is None:
+        return
+    builder = Builder.at(copy)
+    for position, (old, new) in enumerate(zip(copy.results, folded, strict=True)):
+        value = new if isinstance(new, Value) else builder.constant(new, old.type)
+        old.replace_with(value)
+        if mapping is not None and original is not None:
+            mapping[original.results[position]] = value
+    copy.erase()
+
+
+def _fold_constants(region: Region) -> None:
+    for op in region:
+        for inner in op.regions:
+            _fold_constants(inner)
+        _fold(op)

@@ -1,0 +1,314 @@
+"""The parser against Python's own `ast` (structure and positions), and its errors."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.frontend.comparison import from_python, from_tiledsl
+from tiledsl.errors import TileError
+from tiledsl.frontend import parser, syntax
+from tiledsl.frontend.parser import parse_expression, parse_function, parse_module
+
+SNIPPETS = [
+    "x = 1; y = 2\n",
+    "a, b = i // h, i % h\n(a) = b = c,\n*a, b = c\n[a, (b, *c)] = d\n",
+    "x: int = 3\nself.x: 'T.Tensor((M,), dtype)'\n(y): int\nx[0]: float = 1,\n",
+    "x += 1; y -= 2; z *= 3; a /= 4; b //= 5; c %= 6; d **= 7; e <<= 8; f >>= 9; g &= 1; h |= 2; i ^= 3; j @= 4,\n",
+    "a | b ^ c & d << e + f * -g ** -h // i @ j % k - l >> m\n",
+    "a - b - c * d / e - f\n(a + b) * c\na * (b + c)\n((a)) + (b)\n2 ** 3 ** 4\n-2 ** 2\n(-2) ** 2\n~+-x\n",
+    "0 <= i < n and not j >= k or l is not None and m not in o and p in q and r is s != t == u\nnot not a\n",
+    "a if b else c if d else e\nlambda: 0\nlambda x, y=1, /, *a, z, w=(2), **k: (x, y)\n",
+    "lambda *, x: x\nlambda x, /: x\n",
+    "f()\nf(a, *b, c, d=1, *e, **g)\nf(x for x in y)\nf((x for x in y), 1)\nf(a)(b)[c].d\nf(a,)\nf(x := 1)\n",
+    "A[i]\nA[i, j]\nA[i,]\nA[:]\nA[a:]\nA[:b]\n",
+    "A[a:b]\nA[::c]\nA[a:b:c]\nA[a::]\nA[i * 2 : (i + 1) * 2, ..., :, None]\nA[(1, 2)]\n",
+    "()\n(a,)\n(a, b)\n(a, b,)\n(a, *b)\n[]\n[a]\n[a, *b,]\n{a}\n{a, *b}\n{}\n{a: b}\n{a: b, **c, 'd': 1,}\n(a := 3)\n",
+    "[x for x in y]\n{x for x in y if a if b}\n{k: v for k, v in z}\n",
+    "(x for (x, *y), in z for w in x if w)\n[x for x in a or b]\n",
+    "0; 00; 0x_ff; 0XAB; 0o17; 0b1_0; 1_000; 1.; .5; 1e5; 1.5E-3_0; 1_0.0_1e+1; 0123.5; 1e400; 0.1; 1if x else 2\n",
+    "True, False, None, ...\n",
+    "'a' \"b\" '''c\n'd' ''' r'\\n' u'x' R\"\\\"\" \"\\\"\" '\\''\n",
+    r"'\n\t\\\'\"\a\b\f\r\v\0\12\777\x41\u00e9\U0001F600\N{BULLET}\d\
+'"
+    + "\n",
+    r"b'\x00\377\u1234' rb'\x' Rb'' B'z'" + "\n",
+    "f'a{x}b' f\"{x!r:>{w}}\" f'{x=}' f'{ x + 1 = !s}' 'c' f'{{}}{x:{{y}}}'\n".replace(":{{y}}", ":.{p}f"),
+    "f'{a[\"b\"]}{(lambda x: x)(1)}{f\"{y}\"}{x != y}{x == y}{d[1:2]}{x<=y!a}{x,}{x:%H:%M}' rf'\\d{x}' f'{x=:>4}'\n",
+    "f'''{\n  x\n}\n {y:\n>3}'''\nf'\\N{BULLET}{x}\\n\\x41'\nf''\nf'{{'\nf'{ {1: 2}[1] }'\n",
+    "if a: b\nelif c:\n  d\nelif e: f; g\nelse:\n  h\n",
+    "if a:\n\tif b:\n\t\tc\n\td\nelse:\n        e\n",
+    "for i, (j, k) in x: pass\nelse: y\nfor a.b in c, d:\n    continue\nfor x[0], in y:\n    break\n",
+    "for i in T.Parallel(4):\n    # comment\n\n  # odd comment\n    a[i] = 0  # more\n# end\nb\n   # tail",
+    "while (x := f()) and y:\n  pass\nelse:\n  z\nif y := 2: pass\n",
+    "with a: b\nwith a as b, c as d[0]: pass\nwith (a as b, c as (d, e)): pass\nwith (a, b): pass\nwith (a): pass\n",
+    "with (a): pass\nwith (a, b) as c: pass\nwith (a, b), c: pass\n",
+    "with (a, *b): pass\nwith (a as b,): pass\nwith (a, b as c, d,): pass\n",
+    "with (a) as b: pass\nwith (a).b as c: pass\nwith (): pass\n",
+    "with ((a, b)): pass\nwith (a,): pass\nwith ((a, b), c): pass\n",
+    "with T.Kernel(\n    T.ceildiv(N, bn), threads=128\n) as (bx, by):\n    pass\n",
+    "def f(): pass\n",
+    "def f(a, b: int, c: 'x | None' = None, /, d=1, *e: int, g, h: T.Tensor((M, K), dtype) = 2, **i: j) -> k: return\n",
+    "@a\n@b.c(d)\n@(e)\ndef f(*, x,):\n    '''doc'''\n    return x,\n",
+    "def f(x: int | None, *a,):\n  def g():\n    nonlocal x, y\n    global z\n    return *x, y\n  return g\n",
+    "import a, b.c, d.e as f\nfrom a.b import c as d, e\nfrom . import x\n",
+    "from ...y import (z, w as v,)\nfrom ....q import r\n",
+    "raise\nraise X(1)\nassert a\nassert a, 'b' + c\nreturn_ = 1\npass\n",
+    "x = a + \\\n    b\ny = (a +  # note\n     b)\nz = [\n1,\n\n2]\n",
+    "é = 'ü😀' + é.ñ; 変数[é] = é\n",
+    "match = type = case = _ = 1\nmatch(x)\nmatch.a\nprint(match[1], type(x))\n",
+    "x = 1 # type: int\n\n\n\f\ny = 2",
+    "",
+    "\n# only a comment",
+]
+
+
+@pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")  # ast's, about `1if` and `'\\d'`
+@pytest.mark.parametrize("text", SNIPPETS)
+def test_agrees_with_python(text: str) -> None:
+    assert from_tiledsl(parse_module(text)) == from_python(text)
+
+
+def test_agrees_with_python_over_our_own_functions() -> None:
+    root = Path(parser.__file__).parents[1]
+    count = 0
+    for file in sorted(root.rglob("*.py")):
+        lines = file.read_text(encoding="utf-8").split("\n")
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if not isinstance(node, ast.FunctionDef) or count > 150:
+                continue
+            body = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+            text = body if not node.col_offset else "if 1:\n" + body
+            try:
+                tree = parse_module(text)
+            except TileError as error:
+                assert "is not part of the tile language" in error.message, error
+                continue
+            assert from_tiledsl(tree) == from_python(text)
+            count += 1
+    assert count > 50
+
+
+REFUSED = [
+    ("x = 1\nclass A: pass\n", "2:1", "'class' is not part of the tile language; define classes outside"),
+    ("try:\n  pass\nexcept* E: pass\n", "1:1", "'try' is not part of the tile language"),
+    ("async def f(): pass\n", "1:1", "'async' is not part"),
+    ("x = await y\n", "1:5", "'await' is not part"),
+    ("def f():\n    yield 1\n", "2:5", "'yield' is not part"),
+    ("del x\n", "1:1", "'del' is not part"),
+    ("match x:\n  case 1: pass\n", "1:1", "'match' is not part of the tile language; use `if` and `elif`"),
+    ("type X = int\n", "1:1", "'type' is not part"),
+    ("x = 3 + 1.5j\n", "1:9", "complex numbers such as 1.5j are not part"),
+    ("raise A from b\n", "1:9", "'raise ... from' is not part"),
+    ("x = (1 +\n     2]\n", "2:7", "']' does not close '('"),
+    ("x)\n", "1:2", "')' closes nothing"),
+    ("f(a, [b\n", "1:6", "'[' was never closed"),
+    ("T.copy(a, b\nfor i in x:\n    pass\n", "2:1", "unexpected 'for'; expected ')' or ','"),
+    ("x = 'abc\n", "1:5", "this string is not closed on its line"),
+    ("x = f'abc\n", "1:6", "this string is not closed"),
+    ("x = '''abc\n\n", "1:5", "this triple-quoted string is not closed"),
+    ("if a:\nb\n", "2:1", "unexpected 'b'; expected an indented block"),
+    ("a\n  b\n", "2:1", "unexpected indentation"),
+    ("  a\n", "1:1", "the first line is indented"),
+    ("if a:\n    b\n  c\n", "3:1", "this line's indentation matches no block"),
+    ("if a:\n        b\n\tc\n", "3:1", "tabs and spaces are mixed"),
+    ("if a:\n        if b:\n\t\tc\n", "3:1", "tabs and spaces are mixed"),
+    ("x = \0\n", "1:5", "null byte"),
+    ("x = " + "9" * 5000 + "\n", "1:5", "this number has 5000 digits"),
+    ("x = 012\n", "1:5", "leading zeros"),
+    ("x = 1 +\n", "1:8", "unexpected end of the line; expected an expression"),
+    ("x = é + $\n", "1:9", "the character '$' is not part"),
+    ("x = a \\ b\n", "1:7", "a backslash outside a string"),
+    ("if x = 1: pass\n", "1:6", "unexpected '='; expected"),
+    ("for i range(3): pass\n", "1:7", "unexpected 'range'; expected"),
+    ("f(a=1, b)\n", "1:8", "a positional argument cannot follow"),
+    ("f(a=1, a=2)\n", "1:8", "given twice"),
+    ("f() = 1\n", "1:1", "this cannot be assigned to"),
+    ("(a, b) += 1\n", "1:1", "this cannot be assigned to"),
+    ("for f() in x: pass\n", "1:5", "this cannot be assigned to"),
+    ("*a\n", "1:1", "a starred expression"),
+    ("x = (*a)\n", "1:6", "a starred expression"),
+    ("*a, *b = c\n", "1:1", "only one starred target"),
+    ("(a as b)\n", "1:1", "'as' inside parentheses"),
+    ("with (a as b), c: pass\n", "1:6", "'as' inside parentheses"),
+    ("def f(a=1, b): pass\n", "1:12", "needs a default"),
+    ("def f(a, a): pass\n", "1:10", "two parameters are called 'a'"),
+    ("def f(**a, b): pass\n", "1:12", "comes too late"),
+    ("def f(*): pass\n", "1:7", "a bare '*'"),
+    ("lambda /: 0\n", "1:8", "'/' must follow"),
+    ("def f(x, y, *a, /): pass\n", "1:17", "'/' must follow"),
+    ("from a import *\n", "1:15", "unexpected '*'; expected a name"),
+    ("x = f'{}'\n", "1:7", "an expression is missing"),
+    ("x = f'a}'\n", "1:8", "a single '}'"),
+    ("x = f'{a b}'\n", "1:10", "unexpected 'b'"),
+    ("x = f'{a'\n", "1:7", "'{' was never closed"),
+    ("x = f'{a!z}'\n", "1:9", "the conversion"),
+    ("x = f'''\n  {1 +}'''\n", "2:7", "unexpected end of the text"),
+    ("x = '\\x1'\n", "1:5", "the escape \\x"),
+    ("x = '\\N{no such}'\n", "1:5", "there is no character named"),
+    ("x = b'é'\n", "1:5", "bytes can only"),
+    ("x = b'a' 'b'\n", "1:5", "bytes and text"),
+    ("x²\n", "1:1", "is not a valid name"),
+    ("x = " + "(" * 300 + ")" * 300 + "\n", "1:205", "more than 200 brackets"),
+    ("".join(" " * i + "if x:\n" for i in range(150)) + " " * 150 + "y\n", "101:1", "blocks are nested"),
+    ("print 'x'\n", "1:7", "unexpected ''x''; expected"),
+    ("def f(\n", "1:6", "'(' was never closed"),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "message"), REFUSED)
+def test_refuses_with_place_and_reason(text: str, place: str, message: str) -> None:
+    with pytest.raises(TileError) as caught:
+        parse_module(text, "program.tile")
+    assert message in caught.value.message
+    assert caught.value.loc is not None
+    assert str(caught.value.loc) == f"program.tile:{place}"
+    assert len(caught.value.message) < 200
+    str(caught.value)
+
+
+def test_error_quotes_the_text_and_the_open_bracket() -> None:
+    with pytest.raises(TileError) as caught:
+        parse_module("T.copy(a, b\nfor i in x:\n    pass\n", "p.tile")
+    shown = str(caught.value)
+    assert "     2 | for i in x:\n       | ^^^" in shown
+    assert "note: inside '(', which was opened at p.tile:1:7" in shown
+
+
+def test_positions_inside_an_f_string() -> None:
+    tree = parse_expression("f'é{aa!r:>{w}}' f'''\n {bb}'''")
+    assert isinstance(tree, syntax.JoinedString)
+    fields = [part for part in tree.parts if isinstance(part, syntax.FormattedValue)]
+    assert [str(field.value.loc) for field in fields] == ["<text>:1:5", "<text>:2:3"]
+    ranges = [(f.loc.line, f.loc.column, f.loc.end_line, f.loc.end_column) for f in fields]
+    assert ranges == [(1, 4, 1, 15), (2, 2, 2, 6)]
+    assert fields[0].format is not None
+    inner = fields[0].format.parts[1]
+    assert isinstance(inner, syntax.FormattedValue) and str(inner.value.loc) == "<text>:1:12"
+
+
+def test_expression() -> None:
+    names = (("Name", (2, 2, 2, 3), "a"), ("Name", (3, 2, 3, 3), "b"))
+    assert from_tiledsl(parse_expression("\n a,\n b ")) == ("Tuple", (2, 2, 3, 3), names)
+    for text in ("", "a b", "x = 1", "a; b", "1 +"):
+        with pytest.raises(TileError):
+            parse_expression(text)
+
+
+def decorate(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(*args: Any) -> Any:
+        return function(*args)
+
+    return wrapper
+
+
+def make_kernel(n: int) -> Any:
+    @decorate
+    @decorate
+    def kernel(
+        a: int,
+    ) -> int:
+        text = """
+  less indented"""
+        return a + n + len(text)
+
+    return kernel
+
+
+def test_function_keeps_its_place_in_the_file() -> None:
+    kernel = make_kernel(1)
+    tree = parse_function(kernel)
+    first = inspect_first_line("    @decorate")
+    assert tree.loc.file == __file__
+    assert (tree.name, tree.loc.line, tree.loc.column) == ("kernel", first + 2, 5)
+    assert [str(d.loc) for d in tree.decorators] == [f"{__file__}:{first}:6", f"{__file__}:{first + 1}:6"]
+    assert tree.parameters[0].loc.column == 9
+    whole = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    node = next(n for n in ast.walk(whole) if isinstance(n, ast.FunctionDef) and n.name == "kernel")
+    assert node.end_lineno == tree.loc.end_line and node.end_col_offset == tree.loc.end_column - 1
+    text = ("Constant", (first + 5, 16, first + 6, 19), "str", repr("\n  less indented"))
+    assert from_tiledsl(tree)[-3][0][-1] == text
+
+
+def inspect_first_line(text: str) -> int:
+    return Path(__file__).read_text(encoding="utf-8").split("\n").index(text) + 1
+
+
+def test_function_is_parsed_once() -> None:
+    assert parse_function(make_kernel(1)) is parse_function(make_kernel(2))
+
+
+class Holder:
+    def method(self, x: int) -> int:
+        return x
+
+
+def test_method() -> None:
+    assert parse_function(Holder().method).name == "method"
+    assert parse_function(Holder.method) is parse_function(Holder().method)
+
+
+def test_functions_without_usable_source() -> None:
+    with pytest.raises(TileError, match="a lambda cannot be a kernel"):
+        parse_function(lambda x: x)
+    space: dict[str, Any] = {}
+    exec("def f(x):\n    return x\n", space)
+    with pytest.raises(TileError, match=r"put the function in a file or use tiledsl\.parse"):
+        parse_function(space["f"])
+    with pytest.raises(TileError, match="expected a Python function"):
+        parse_function(len)
+
+
+def test_error_in_a_function_names_its_file() -> None:
+    def bad() -> None:
+        del Holder.x  # type: ignore[attr-defined]
+
+    with pytest.raises(TileError) as caught:
+        parse_function(bad)
+    loc = caught.value.loc
+    assert loc is not None
+    assert (loc.file, loc.line, loc.column) == (__file__, inspect_first_line("    def bad() -> None:") + 1, 9)
+
+
+def test_changed_file_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "kernels.py"
+    file.write_text("def f(x):\n    return x\n")
+    space: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), space)
+    file.write_text("y = 1\ndef g(x):\n    return x\n")
+    with pytest.raises(TileError, match="was the file changed"):
+        parse_function(space["f"])
+
+
+@pytest.mark.parametrize("state", ["corrupt", "unwritable", "writable by others"])
+def test_bad_cache_folder_does_not_matter(tmp_path: Path, state: str) -> None:
+    folder = tmp_path / "grammar"
+    folder.mkdir(mode=0o700)
+    if state == "corrupt":
+        probe = "from tiledsl.frontend import parser; print(parser._cache_file())"
+        name = run_python(probe, tmp_path).strip()
+        Path(name).write_bytes(b"nonsense")
+    elif state == "unwritable":
+        folder.rmdir()
+        folder.write_text("a file where the folder should be")
+    else:
+        folder.chmod(0o777)
+    program = "from tiledsl.frontend.parser import parse_module; print(len(parse_module('x = 1').body))"
+    assert run_python(program, tmp_path) == "1\n"
+    if state == "writable by others":
+        assert not list(folder.iterdir())
+
+
+def run_python(program: str, cache: Path) -> str:
+    root = str(Path(parser.__file__).parents[2])
+    environment = {"TILEDSL_CACHE_DIR": str(cache), "PYTHONPATH": root, "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return done.stdout

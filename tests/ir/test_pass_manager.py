@@ -1,0 +1,232 @@
+"""Passes: specs and options, verification after each, reproducers, stages, printing and dumps."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import check_pass, gather_rows, inputs_for
+from tiledsl.dialects import arith
+from tiledsl.errors import TileError
+from tiledsl.ir import pass_manager
+from tiledsl.ir.core import Operation
+from tiledsl.ir.pass_manager import (
+    PASSES,
+    Pass,
+    PassFailure,
+    PassManager,
+    Program,
+    make_pass,
+    parse_pipeline,
+    parse_program,
+)
+
+
+@pytest.fixture(autouse=True)
+def _only_registered_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The passes of this file are known by name in its tests alone."""
+    kept = dict(PASSES)
+    for each in (Idle, ScaleConstants, BreakTypes, Crash, Complain):
+        PASSES[each.name] = each
+    yield
+    PASSES.clear()
+    PASSES.update(kept)
+
+
+def constants(root: Operation) -> list[Operation]:
+    return [op for op in root.walk() if isinstance(op, arith.ConstantOp)]
+
+
+@dataclass(frozen=True)
+class Idle(Pass):
+    name = "test-idle"
+
+    def run(self, program: Program) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class ScaleConstants(Pass):
+    name = "test-scale-constants"
+    factor: int = 2
+    only: str = ""
+    deep: bool = True
+    limit: int | None = None
+    slack: float = 0.5
+
+    def run(self, program: Program) -> None:
+        for op in constants(program.root):
+            op.attributes["value"] *= self.factor
+
+
+@dataclass(frozen=True)
+class BreakTypes(Pass):
+    name = "test-break-types"
+
+    def run(self, program: Program) -> None:
+        constants(program.root)[0].attributes["value"] = 0.5
+
+
+@dataclass(frozen=True)
+class Crash(Pass):
+    name = "test-crash"
+
+    def run(self, program: Program) -> None:
+        raise RuntimeError("first line\nsecond line")
+
+
+@dataclass(frozen=True)
+class Complain(Pass):
+    name = "test-complain"
+
+    def run(self, program: Program) -> None:
+        raise TileError("the user's mistake")
+
+
+for _each in (Idle, ScaleConstants, BreakTypes, Crash, Complain):
+    del PASSES[_each.name]
+
+
+def program() -> Program:
+    return Program(gather_rows())
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("test-idle", [Idle()]),
+        ("", []),
+        ("test-idle,test-scale-constants{factor=3}", [Idle(), ScaleConstants(3)]),
+        (" test-scale-constants{ only=row deep=false } , test-idle", [ScaleConstants(only="row", deep=False), Idle()]),
+        ("test-scale-constants{limit=none slack=2}", [ScaleConstants(slack=2.0)]),
+        ("test-scale-constants{slack=0.25 limit=7 factor=-1}", [ScaleConstants(-1, slack=0.25, limit=7)]),
+        ("test-scale-constants{slack=inf}", [ScaleConstants(slack=float("inf"))]),
+        ('test-scale-constants{only="a,b c"}', [ScaleConstants(only="a,b c")]),
+        ('test-scale-constants{only="3"}', [ScaleConstants(only="3")]),
+        ('test-scale-constants{only="} \\" x="}', [ScaleConstants(only='} " x=')]),
+    ],
+)  # fmt: skip
+def test_pipelines_round_trip(spec: str, expected: list[Pass]) -> None:
+    passes = parse_pipeline(spec)
+    assert passes == expected
+    assert parse_pipeline(",".join(each.spec() for each in passes)) == expected
+
+
+def test_specs_show_what_differs_from_the_defaults() -> None:
+    assert ScaleConstants().spec() == "test-scale-constants"
+    assert ScaleConstants(5, deep=False, only="x").spec() == 'test-scale-constants{factor=5 only="x" deep=false}'
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("nonsense", "no pass is named 'nonsense'; there are .*test-idle"),
+        ("test-scale-constants{size=3}", "no option 'size'; its options are factor, only"),
+        ("test-idle{size=3}", "no option 'size'; its options are none"),
+        ("test-scale-constants{factor=yes}", "factor='yes', but its type is int"),
+        ("test-scale-constants{factor=true}", "factor=True, but its type is int"),
+        ("test-scale-constants{deep=1}", "deep=1, but its type is bool"),
+        ("test-scale-constants{factor}", "'factor' is not option=value"),
+        ("test-idle test-idle", "not a pass"),
+        ("test-scale-constants{factor=3", "not a pass"),
+        ("test-idle}", "not a pass"),
+        ("test-scale-constants{factor=3}test-idle", "not a pass"),
+    ],
+)
+def test_wrong_pipelines(spec: str, message: str) -> None:
+    with pytest.raises(TileError, match=message):
+        parse_pipeline(spec)
+
+
+def test_make_pass() -> None:
+    assert make_pass("test-scale-constants", {"factor": 4, "limit": 3}) == ScaleConstants(4, limit=3)
+
+
+def test_stages_have_times_and_text() -> None:
+    stages = PassManager([Idle(), ScaleConstants(3)], keep_text=True).run(program())
+    assert [stage.name for stage in stages] == ["test-idle", "test-scale-constants"]
+    assert stages[1].spec == "test-scale-constants{factor=3}" and all(stage.milliseconds > 0 for stage in stages)
+    assert stages[0].text is not None and stages[1].text is not None and stages[0].text != stages[1].text
+    assert parse_program(stages[1].text)
+    assert PassManager([Idle()]).run(program())[0].text is None
+
+
+def test_a_pass_that_breaks_the_ir_is_named_and_reproduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pass_manager.tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(PassFailure, match="test-break-types failed: arith.constant") as caught:
+        PassManager([Idle(), BreakTypes(), ScaleConstants(3)]).run(program())
+    assert caught.value.spec == "test-break-types"
+    text = Path(caught.value.reproducer).read_text()
+    assert os.path.dirname(caught.value.reproducer) == str(tmp_path)
+    assert "-p 'test-break-types,test-scale-constants{factor=3}'" in text
+    with pytest.raises(TileError, match="does not fit in int32"):
+        parse_program(text)
+
+
+def test_a_crash_leaves_a_reproducer_that_parses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pass_manager.tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(PassFailure, match="first line") as caught:
+        PassManager([Idle(), Crash()]).run(program())
+    text = Path(caught.value.reproducer).read_text()
+    again = parse_program(text)
+    assert str(again.root) == str(program().root) and "second line" not in text
+    pipeline = re.search("-p '(.*)'", text)
+    assert pipeline is not None and parse_pipeline(pipeline[1]) == [Crash()]
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_without_verification_a_broken_pass_goes_on() -> None:
+    assert len(PassManager([BreakTypes(), Idle()], verify_each=False).run(program())) == 2
+
+
+def test_a_users_mistake_is_no_bug() -> None:
+    with pytest.raises(TileError, match="the user's mistake"):
+        PassManager([Complain()]).run(program())
+
+
+@pytest.mark.parametrize(
+    ("print_after", "shown"),
+    [
+        ("", []),
+        ("all", ["test-idle", "test-scale-constants", "test-idle"]),
+        ("changed", ["test-scale-constants"]),
+        ("test-idle", ["test-idle", "test-idle"]),
+    ],
+)
+def test_print_after(print_after: str, shown: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    PassManager([Idle(), ScaleConstants(), Idle()], print_after=print_after).run(program())
+    out, err = capsys.readouterr()
+    assert out == "" and re.findall(r"// ----- after (\S+) -----", err) == shown
+
+
+def test_dump_dir(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "dump"
+    PassManager([Idle(), ScaleConstants()], dump_dir=str(folder)).run(program())
+    assert sorted(each.name for each in folder.iterdir()) == [
+        "00-input.mlir",
+        "01-test-idle-same.mlir",
+        "02-test-scale-constants.mlir",
+    ]
+    text = (folder / "02-test-scale-constants.mlir").read_text()
+    assert text.startswith("// after: test-scale-constants\n") and parse_program(text)
+
+
+def test_stop_after() -> None:
+    stages = PassManager([Idle(), ScaleConstants(), Idle()], stop_after="test-scale-constants").run(program())
+    assert [stage.name for stage in stages] == ["test-idle", "test-scale-constants"]
+    with pytest.raises(TileError, match="has no pass 'cse'; it has test-idle"):
+        PassManager([Idle()], stop_after="cse").run(program())
+
+
+def test_check_pass_sees_a_changed_meaning() -> None:
+    func = gather_rows()
+    inputs = inputs_for(func)
+    check_pass("test-idle", func, inputs)
+    check_pass([Idle(), Idle()], func, inputs)
+    with pytest.raises(AssertionError, match="Y after the pass"):
+        check_pass(lambda program: constants(program.root)[1].attributes.update(value=9), func, inputs)

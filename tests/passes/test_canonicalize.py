@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.passes.ir_cases import after, body_lines, program
+from tests.support.programs import check_pass, inputs_for, programs
+from tiledsl.ir.core import verify
+from tiledsl.passes.canonicalize import Canonicalize
+
+STORE = "tile.store %y, %N[%bx]"
+
+
+def result(body: str, store: str = STORE) -> list[str]:
+    """What is left of an expression %y of the scalars %s and %bx, without the store."""
+    lines = after(Canonicalize(), f"{body}\n{store}")
+    return lines[:-1] if len(lines) > 1 else lines
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("%y = arith.add %c3, %s : int32", ["%y = arith.add %s, %c3 : int32"]),
+        ("%a = arith.add %s, %c3 : int32\n%y = arith.add %a, %c4 : int32", ["%y = arith.add %s, %c7 : int32"]),
+        ("%a = arith.add %s, %c3 : int32\n%y = arith.sub %a, %c5 : int32", ["%y = arith.sub %s, %c2 : int32"]),
+        ("%a = arith.sub %s, %c3 : int32\n%y = arith.add %a, %c5 : int32", ["%y = arith.add %s, %c2 : int32"]),
+        ("%a = arith.add %s, %c3 : int32\n%y = arith.sub %a, %c3 : int32", ["tile.store %s, %N[%bx]"]),
+        ("%y = arith.add %s, %c-1 : int32", ["%y = arith.sub %s, %c1 : int32"]),
+        ("%y = arith.sub %s, %c-2147483648 : int32", ["%y = arith.add %s, %cm2147483648 : int32"]),
+        (
+            "%a = arith.sub %s, %c2147483647 : int32\n%y = arith.sub %a, %c2147483647 : int32",
+            ["%y = arith.add %s, %c2 : int32"],
+        ),
+        ("%a = arith.mul %s, %c3 : int32\n%y = arith.mul %a, %c5 : int32", ["%y = arith.mul %s, %c15 : int32"]),
+        ("%a = arith.floordiv %s, %c3 : int32\n%y = arith.floordiv %a, %c5 : int32", ["%y = arith.floordiv %s, %c15 : int32"]),
+        ("%a = arith.mul %s, %c24 : int32\n%y = arith.floormod %a, %c8 : int32", ["tile.store %c0, %N[%bx]"]),
+        ("%a = arith.min %s, %c3 : int32\n%y = arith.min %a, %c5 : int32", ["%y = arith.min %s, %c3 : int32"]),
+        ("%a = arith.neg %bx : int32\n%y = arith.add %s, %a : int32", ["%y = arith.sub %s, %bx : int32"]),
+        ("%a = arith.neg %s : int32\n%y = arith.neg %a : int32", ["tile.store %s, %N[%bx]"]),
+        ("%a = arith.cast %s : int64\n%y = arith.cast %a : int32", ["tile.store %s, %N[%bx]"]),
+        (
+            "%c = arith.cmp %c3, %s {predicate = \"lt\"} : bool\n%d = arith.not %c : bool\n"
+            "%y = arith.select %d, %s, %bx : int32",
+            ['%0 = arith.cmp %s, %c3 {predicate = "le"} : bool', "%y = arith.select %0, %s, %bx : int32"],
+        ),
+        ("%d = arith.not %b : bool\n%y = arith.select %d, %s, %bx : int32", ["%y = arith.select %b, %bx, %s : int32"]),
+    ],
+)  # fmt: skip
+def test_integer_expressions_get_one_form(body: str, expected: list[str]) -> None:
+    assert result(body) == expected
+
+
+def test_comparisons_of_floats_are_not_inverted_but_for_equality() -> None:
+    body = """
+    %c = arith.cmp %f, %f {predicate = "lt"} : bool
+    %d = arith.not %c : bool
+    %e = arith.cmp %f, %f {predicate = "eq"} : bool
+    %g = arith.not %e : bool
+    %h = arith.and %d, %g : bool
+    %y = arith.select %h, %s, %bx : int32"""
+    assert result(body)[:4] == [
+        '%c = arith.cmp %f, %f {predicate = "lt"} : bool',
+        "%d = arith.not %c : bool",
+        '%0 = arith.cmp %f, %f {predicate = "ne"} : bool',
+        "%h = arith.and %d, %0 : bool",
+    ]
+
+
+def test_adding_zero_to_a_float_stays_because_of_minus_zero() -> None:
+    lines = after(
+        Canonicalize(),
+        "%zero = arith.constant {value = 0.0} : float32\n%y = arith.add %f, %zero : float32\ntile.store %y, %A[%bx, %bx]",
+    )
+    assert lines[0] == "%y = arith.add %f, %c0_0 : float32"
+
+
+def test_broadcasts_that_an_operation_does_itself_go() -> None:
+    body = """
+    %i = tensor.iota {axis = 0} : tensor<64x1xint32>
+    %j = tensor.iota {axis = 1} : tensor<1x96xint32>
+    %x = tile.load %A[%i, %j] : tensor<64x96xfloat32>
+    %half = arith.constant {value = 0.5} : tensor<64x96xfloat32>
+    %r = tensor.broadcast %f : tensor<64x96xfloat32>
+    %a = arith.mul %x, %half : tensor<64x96xfloat32>
+    %y = arith.add %a, %r : tensor<64x96xfloat32>
+    tile.store %y, %B[%i, %j]"""
+    lines = after(Canonicalize(), body)
+    assert lines[3:5] == ["%a = arith.mul %x, %c0_5 : tensor<64x96xfloat32>", "%y = arith.add %a, %f : tensor<64x96xfloat32>"]
+
+
+def test_shapes_of_iota_and_transposes_are_combined() -> None:
+    body = """
+    %i = tensor.iota {axis = 0} : tensor<64xint32>
+    %r = tensor.reshape %i : tensor<64x1xint32>
+    %t = tensor.transpose %r {permutation = (1, 0)} : tensor<1x64xint32>
+    %y = tensor.reshape %t : tensor<64xint32>
+    tile.store %y, %N[%y]
+    tile.store %t, %N[%t]"""
+    assert after(Canonicalize(), body) == [
+        "%i = tensor.iota {axis = 0} : tensor<64xint32>",
+        "%t = tensor.iota {axis = 1} : tensor<1x64xint32>",
+        "tile.store %i, %N[%i]",
+        "tile.store %t, %N[%t]",
+    ]
+
+
+def test_decided_control_flow_is_inlined() -> None:
+    body = """
+    %yes = arith.constant {value = true} : bool
+    %r = scf.if %yes : int32 { scf.yield [%s] } { scf.yield [%bx] }
+    %t = scf.for %c0, %c1, %c1[%r] : int32 (%i: int32, %x: int32) {
+      %n = arith.add %x, %bx : int32
+      tile.store %n, %N[%i]
+      scf.yield [%n]
+    }
+    %u = scf.for %c5, %c2, %c1[%t] : int32 (%i: int32, %x: int32) {
+      tile.store %x, %N[%i]
+      scf.yield [%i]
+    }
+    tile.store %u, %N[%bx]"""
+    assert after(Canonicalize(), body) == [
+        "%n = arith.add %s, %bx : int32",
+        "tile.store %n, %N[%c0]",
+        "tile.store %n, %N[%bx]",
+    ]
+
+
+def test_if_without_work_becomes_a_select_and_unused_results_go() -> None:
+    body = """
+    %r, %q = scf.if %b : int32, int32 { scf.yield [%s, %bx] } { scf.yield [%bx, %s] }
+    tile.store %r, %N[%bx]"""
+    assert after(Canonicalize(), body) == ["%r = arith.select %b, %s, %bx : int32", "tile.store %r, %N[%bx]"]
+
+
+def test_carried_values_that_do_not_change_or_are_not_used_go() -> None:
+    body = """
+    %p, %q, %r = scf.for %c0, %s, %c1[%c5, %bx, %c7] : int32, int32, int32 (%i: int32, %x: int32, %y: int32, %z: int32) {
+      %n = arith.add %y, %x : int32
+      %z2 = arith.add %z, %i : int32
+      scf.yield [%x, %n, %z2]
+    }
+    tile.store %p, %N[%q]"""
+    assert after(Canonicalize(), body) == [
+        "%q = scf.for %c0, %s, %c1[%bx] : int32 (%i: int32, %y: int32) {",
+        "%n = arith.add %y, %c5 : int32",
+        "scf.yield [%n]",
+        "}",
+        "tile.store %c5, %N[%q]",
+    ]
+
+
+def test_while_keeps_what_it_needs() -> None:
+    body = """
+    %p, %q = scf.while [%bx, %s] : int32, int32 (%a: int32, %n: int32) {
+      %more = arith.cmp %a, %n {predicate = "lt"} : bool
+      scf.condition %more[%a, %n]
+    } (%c: int32, %k: int32) {
+      %d = arith.add %c, %k : int32
+      scf.yield [%d, %k]
+    }
+    tile.store %p, %N[%bx]"""
+    assert after(Canonicalize(), body) == [
+        "%p = scf.while [%bx] : int32 (%a: int32) {",
+        '%more = arith.cmp %a, %s {predicate = "lt"} : bool',
+        "scf.condition %more[%a]",
+        "} (%c: int32) {",
+        "%d = arith.add %c, %s : int32",
+        "scf.yield [%d]",
+        "}",
+        "tile.store %p, %N[%bx]",
+    ]
+
+
+def test_effects_stay() -> None:
+    body = """
+    %i = tensor.iota {axis = 0} : tensor<64xint32>
+    scf.for %c0, %s, %c1 (%k: int32) {
+      tile.store %i, %N[%i]
+      scf.yield
+    }"""
+    made = program(body)
+    before = body_lines(made)
+    Canonicalize().run(made)
+    verify(made.root)
+    assert body_lines(made) == before
+
+
+@settings(max_examples=60)
+@given(programs(), st.integers(0, 99))
+def test_meaning_stays(func, seed) -> None:  # type: ignore[no-untyped-def]
+    check_pass(Canonicalize(), func, inputs_for(func, seed))

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.passes.ir_cases import after
+from tests.support.programs import check_pass, inputs_for, programs
+from tiledsl.passes.cse import Cse, attribute_key
+
+
+def test_equal_operations_are_merged_also_with_operands_swapped_and_in_inner_regions() -> None:
+    body = """
+    %x = arith.add %s, %bx : int32
+    %y = arith.add %bx, %s : int32
+    scf.if %b {
+      %z = arith.add %s, %bx : int32
+      tile.store %z, %N[%y]
+      scf.yield
+    } { scf.yield }"""
+    assert after(Cse(), body) == [
+        "%x = arith.add %s, %bx : int32",
+        "scf.if %b {",
+        "tile.store %x, %N[%x]",
+        "scf.yield",
+        "} {",
+        "scf.yield",
+        "}",
+    ]
+
+
+def test_regions_do_not_see_each_other() -> None:
+    body = """
+    scf.if %b {
+      %x = arith.add %s, %bx : int32
+      tile.store %x, %N[%bx]
+      scf.yield
+    } {
+      %y = arith.add %s, %bx : int32
+      tile.store %y, %N[%bx]
+      scf.yield
+    }"""
+    assert len([line for line in after(Cse(), body) if "arith.add" in line]) == 2
+
+
+def test_a_kernel_does_not_use_the_hosts_constants() -> None:
+    lines = after(Cse(), "%c = arith.constant {value = 8} : int32\n%x = arith.add %c, %bx : int32\ntile.store %x, %N[%bx]")
+    assert lines[0] == "%x = arith.add %c8, %bx : int32"
+
+
+def test_attributes_of_different_types_differ() -> None:
+    values = [1, 1.0, True, 0.0, -0.0, "1", (1,), (1.0,), None, float("nan")]
+    assert len({attribute_key(value) for value in values}) == len(values)
+
+
+def test_subtraction_is_not_symmetric() -> None:
+    body = """
+    %x = arith.sub %s, %bx : int32
+    %y = arith.sub %bx, %s : int32
+    tile.store %x, %N[%y]"""
+    assert len(after(Cse(), body)) == 3
+
+
+def test_loads_are_merged_until_something_writes() -> None:
+    body = """
+    %x = tile.load %N[%bx] : int32
+    %y = tile.load %N[%bx] : int32
+    %z = arith.add %x, %y : int32
+    tile.store %z, %N[%s]
+    %u = tile.load %N[%bx] : int32
+    tile.store %u, %N[%s]"""
+    assert after(Cse(), body) == [
+        "%x = tile.load %N[%bx] : int32",
+        "%z = arith.add %x, %x : int32",
+        "tile.store %z, %N[%s]",
+        "%u = tile.load %N[%bx] : int32",
+        "tile.store %u, %N[%s]",
+    ]
+    assert len(after(Cse(loads=False), body)) == 6
+
+
+def test_a_load_in_a_while_condition_is_repeated() -> None:
+    body = """
+    %x = tile.load %N[%bx] : int32
+    scf.while (){
+      %y = tile.load %N[%bx] : int32
+      %more = arith.cmp %y, %x {predicate = "ne"} : bool
+      scf.condition %more
+    } {
+      scf.yield
+    }
+    %z = tile.load %N[%bx] : int32
+    tile.store %z, %N[%x]"""
+    assert len([line for line in after(Cse(), body) if "tile.load" in line]) == 3
+
+
+@settings(max_examples=40)
+@given(programs(), st.integers(0, 99))
+def test_meaning_stays(func, seed) -> None:  # type: ignore[no-untyped-def]
+    check_pass(Cse(), func, inputs_for(func, seed))

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.passes.ir_cases import after
+from tests.support.programs import check_pass, inputs_for, programs
+from tiledsl.passes.licm import Licm
+
+
+def before_loop(body: str, **options: bool) -> list[str]:
+    """The lines before the first loop."""
+    lines = after(Licm(**options), body)
+    return lines[: next(number for number, line in enumerate(lines) if "scf.for" in line)]
+
+
+LOOP = """
+scf.for %c0, {upper}, %c1 (%i: int32) {{
+  scf.for %c0, {upper}, %c1 (%j: int32) {{
+    %x = arith.add %s, %bx : int32
+    %y = arith.add %x, %i : int32
+    %q = arith.floordiv %x, %s : int32
+    %w = tile.load %N[%x] : int32
+    %z = arith.add %q, %w : int32
+    {effect}
+    tile.assume %b
+    scf.yield
+  }}
+  scf.yield
+}}"""
+
+
+def test_invariant_operations_leave_all_loops() -> None:
+    lines = after(Licm(), LOOP.format(upper="%s", effect="tile.store %y, %N[%j]"))
+    assert lines[:4] == [
+        "%x = arith.add %s, %bx : int32",
+        "scf.for %c0, %s, %c1 (%i: int32) {",
+        "%y = arith.add %x, %i : int32",
+        "scf.for %c0, %s, %c1 (%j: int32) {",
+    ]
+
+
+def test_a_division_moves_where_it_cannot_fail_or_runs_anyway() -> None:
+    assert not any("floordiv" in line for line in before_loop(LOOP.format(upper="%s", effect="")))
+    assert any("floordiv" in line for line in before_loop(LOOP.format(upper="%c5", effect="")))
+    assert any("floordiv" in line for line in before_loop(LOOP.format(upper="%s", effect="").replace("%x, %s", "%x, %c3")))
+
+
+def test_loads_move_out_of_loops_that_run_and_write_nothing() -> None:
+    quiet = LOOP.replace("tile.assume %b", "")
+    assert any("tile.load" in line for line in before_loop(quiet.format(upper="%m", effect="")))
+    assert not any("tile.load" in line for line in before_loop(quiet.format(upper="%s", effect="")))
+    assert not any("tile.load" in line for line in before_loop(quiet.format(upper="%c5", effect="tile.store %y, %N[%j]")))
+    assert not any("tile.load" in line for line in before_loop(quiet.format(upper="%c5", effect=""), loads=False))
+
+
+def test_conditional_work_stays_conditional() -> None:
+    body = """
+    scf.for %c0, %c5, %c1 (%i: int32) {
+      scf.if %b {
+        %q = arith.floordiv %bx, %s : int32
+        tile.store %q, %N[%i]
+        scf.yield
+      } { scf.yield }
+      scf.yield
+    }"""
+    assert after(Licm(), body)[0] == "scf.for %c0, %c5, %c1 (%i: int32) {"
+
+
+@settings(max_examples=30)
+@given(programs(), st.integers(0, 99))
+def test_meaning_stays(func, seed) -> None:  # type: ignore[no-untyped-def]
+    check_pass(Licm(), func, inputs_for(func, seed))

@@ -1,0 +1,141 @@
+"""Compiling for named targets without a GPU: texts, resources, and failures as short errors."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiledsl.runtime.compile import CompiledKernel, CompileError, compile_kernel
+from tiledsl.runtime.module import load_module
+from tiledsl.runtime.resources import occupancy_limit
+from tiledsl.runtime.target import Target
+
+TARGETS = ("cuda:80", "cuda:90", "cuda:100", "hip:gfx942")
+GEMM, SOFTMAX, MISC = (
+    (Path(__file__).parent / "kernels" / f"{n}.triton").read_text() for n in ("gemm", "softmax", "misc")
+)
+GEMM_TYPES = {"a": "*fp16", "b": "*fp16", "c": "*fp16", "M": "i32", "N": "i32", "K": "i32"}
+ALIGNED = ["a", "b", "c", "N", "K"]
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("compile")
+    texts = {"gemm": GEMM, "softmax": SOFTMAX, "misc": MISC}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(folder / "triton"))
+        yield {name: load_module(name, text, False, folder) for name, text in texts.items()}
+
+
+@pytest.fixture(scope="module")
+def gemms(modules: dict[str, Any]) -> dict[str, CompiledKernel]:
+    tiles = {"BM": 64, "BN": 64, "BK": 32}
+    return {
+        name: compile_kernel(modules["gemm"].gemm, GEMM_TYPES, tiles, Target.parse(name), attrs=ALIGNED)
+        for name in TARGETS
+    }
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_gemm_compiles(gemms: dict[str, CompiledKernel], name: str) -> None:
+    kernel = gemms[name]
+    assert kernel.name == "gemm" and "tt.dot" in kernel.asm["ttir"] and "ttg." in kernel.asm["ttgir"]
+    resources = kernel.resources
+    assert 0 < resources.shared_bytes <= kernel.target.max_shared_bytes
+    assert resources.registers is not None and 16 < resources.registers <= 512
+    assert resources.spills == 0 and resources.stack == 0 and resources.num_warps == 4
+    blocks, limiting = resources.occupancy_limit
+    assert blocks >= 1 and limiting in ("registers", "shared memory", "warps", "blocks")
+    if name.startswith("hip"):
+        assert "s_endpgm" in kernel.asm["amdgcn"] and "sass" not in kernel.asm
+    else:
+        assert f".target sm_{name[5:]}" in kernel.asm["ptx"] and isinstance(kernel.asm["cubin"], bytes)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_softmax_compiles(modules: dict[str, Any], name: str) -> None:
+    types = {"x": "*bf16", "y": "*bf16", "N": "i32"}
+    kernel = compile_kernel(modules["softmax"].softmax, types, {"BLOCK": 1024}, Target.parse(name), attrs=["x", "y"])
+    assert kernel.resources.registers
+
+
+def test_sass_is_disassembled_when_asked_for(gemms: dict[str, CompiledKernel]) -> None:
+    asm = gemms["cuda:90"].asm
+    assert "HGMMA" in asm["sass"] and "EXIT" in asm["sass"] and "sass" in list(asm)
+
+
+def test_spills_are_counted(modules: dict[str, Any]) -> None:
+    tiles = {"BM": 128, "BN": 128, "BK": 32}
+    kernel = compile_kernel(modules["gemm"].gemm, GEMM_TYPES, tiles, Target("cuda", 80), maxnreg=64, attrs=ALIGNED)
+    assert kernel.resources.registers == 64 and (kernel.resources.spills or 0) > 0
+    assert "STL" in kernel.asm["sass"]
+
+
+def test_missing_tools_leave_gaps(gemms: dict[str, CompiledKernel], monkeypatch: pytest.MonkeyPatch) -> None:
+    from tiledsl.runtime import resources
+
+    monkeypatch.setattr(resources, "run_tool", lambda *arguments: None)
+    kernel = gemms["cuda:80"]
+    found = resources.read_resources(kernel.target, 1024, 4, kernel.asm["cubin"], kernel.asm)
+    assert (found.registers, found.spills, found.stack, found.shared_bytes) == (None, None, None, 1024)
+
+
+def test_no_driver_is_opened(gemms: dict[str, CompiledKernel]) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("the driver may have been opened by others")
+    assert "libcuda.so" not in Path("/proc/self/maps").read_text()
+
+
+def test_errors_are_short_and_quiet(modules: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CompileError) as caught:
+        compile_kernel(modules["misc"].refused, {"x": "*fp32"}, {}, Target("cuda", 90))
+    assert caught.value.stage == "source"
+    assert "refused does not compile for cuda:90" in caught.value.message and "32 and 64" in caught.value.message
+    with pytest.raises(CompileError) as caught:
+        compile_kernel(modules["misc"].bad_assembly, {"x": "*i32"}, {}, Target("cuda", 90))
+    error = caught.value
+    assert error.stage == "cubin" and error.message.endswith("Unknown modifier '.op'") and "\n" not in error.message
+    assert error.log and error.log in str(error) and "bogus" in Path(error.log).read_text()
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.stage, copy.log, str(copy)) == (error.stage, error.log, str(error))
+    printed = capfd.readouterr()
+    assert printed.out == "" and printed.err == ""
+
+
+def test_too_much_shared_memory_says_needed_and_available(modules: dict[str, Any]) -> None:
+    tiles = {"BM": 128, "BN": 256, "BK": 128}
+    with pytest.raises(CompileError, match=r"gemm needs \d+ bytes of shared memory, and cuda:86 has 101376") as caught:
+        compile_kernel(modules["gemm"].gemm, GEMM_TYPES, tiles, Target("cuda", 86), num_warps=8, attrs=ALIGNED)
+    assert caught.value.stage == "resources"
+
+
+def test_threads_compile_at_once(modules: dict[str, Any]) -> None:
+    done: list[str] = []
+    types = {"x": "*fp32", "y": "*fp32", "N": "i32"}
+
+    def work(block: int) -> None:
+        target = Target("cuda", 90)
+        done.append(compile_kernel(modules["softmax"].softmax, types, {"BLOCK": block}, target).name)
+
+    threads = [threading.Thread(target=work, args=(size,)) for size in (64, 128, 256)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert done == ["softmax"] * 3
+
+
+def test_occupancy_limits() -> None:
+    h100 = Target("cuda", 90)
+    assert occupancy_limit(h100, 4, 168, 49152) == (3, "registers")
+    assert occupancy_limit(h100, 4, 32, 100 * 1024) == (2, "shared memory")
+    assert occupancy_limit(h100, 8, 32, 0) == (8, "warps")
+    assert occupancy_limit(h100, 1, 16, 0) == (32, "blocks")
+    assert occupancy_limit(Target("hip", "gfx942"), 4, 136, 32768) == (2, "shared memory")

@@ -1,0 +1,70 @@
+"""What `import tiledsl` loads and costs, and that the packages on disk are those that are installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+TOP = {"tiledsl": ROOT / "tiledsl", "tiledsl.passes": ROOT / "passes", "tiledsl.autotuner": ROOT / "autotune"}
+
+
+def run_python(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *args], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def test_import_loads_neither_torch_nor_triton() -> None:
+    slow = ("torch", "triton", "numpy", "networkx", "joblib", "rich")
+    shown = run_python("-c", f"import sys, tiledsl; print(*[m for m in {slow} if m in sys.modules])")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.split() == []
+
+
+def test_import_takes_less_than_150_ms() -> None:
+    def milliseconds() -> float:
+        shown = run_python("-X", "importtime", "-c", "import tiledsl")
+        assert shown.returncode == 0, shown.stderr
+        # import time:  self [us] | cumulative | name: the last line is tiledsl itself, what it loads included
+        cumulative, name = shown.stderr.splitlines()[-1].split("|")[1:]
+        assert name.strip() == "tiledsl"
+        return int(cumulative) / 1000
+
+    assert min(milliseconds() for _ in range(5)) < 150
+
+
+@pytest.mark.parametrize(("bare", "full"), [("passes", "tiledsl.passes"), ("autotune", "tiledsl.autotuner")])
+def test_the_bare_name_is_refused(bare: str, full: str) -> None:
+    shown = run_python("-c", f"import {bare}")
+    assert shown.returncode == 1
+    assert f"ImportError: '{bare}' is not a package of its own: write `import {full}`" in shown.stderr
+    assert run_python("-c", f"import {full}").returncode == 0
+
+
+def test_pyproject_lists_the_packages_on_disk() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = set()
+    for name, folder in TOP.items():
+        files = [*folder.rglob("*.py"), *folder.rglob("*.lark"), *folder.rglob("*.tile")]
+        for file in files:
+            inner = file.parent.relative_to(folder).parts
+            if name != "tiledsl" or not inner or f"tiledsl.{inner[0]}" not in TOP:
+                found.add(".".join([name, *inner]))
+    assert sorted(found) == sorted(listed)
+
+
+def test_the_symlinks_are_there() -> None:
+    for name, folder in TOP.items():
+        assert ROOT.joinpath(*name.split(".")).resolve() == folder
+
+
+def test_every_package_has_an_init() -> None:
+    for name in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]:
+        assert ROOT.joinpath(*name.split("."), "__init__.py").is_file(), name

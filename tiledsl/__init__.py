@@ -1,0 +1,48 @@
+"""tiledsl: a tile-level kernel language that accepts TileLang's surface and lowers to readable Triton, with an autotuner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tiledsl.errors import TileError
+from tiledsl.settings import settings
+
+if TYPE_CHECKING:
+    from tiledsl.autotuner import AutotuneResult, autotune
+    from tiledsl.frontend.text_program import parse
+    from tiledsl.runtime.jit import compile, jit
+    from tiledsl.runtime.kernel import Kernel
+    from tiledsl.runtime.profiler import Profiler, do_bench
+    from tiledsl.runtime.supply import TensorSupplyType
+    from tiledsl.runtime.target import Target
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "AutotuneResult": "tiledsl.autotuner",
+    "autotune": "tiledsl.autotuner",
+    "parse": "tiledsl.frontend.text_program",
+    "compile": "tiledsl.runtime.jit",
+    "jit": "tiledsl.runtime.jit",
+    "Kernel": "tiledsl.runtime.kernel",
+    "Profiler": "tiledsl.runtime.profiler",
+    "do_bench": "tiledsl.runtime.profiler",
+    "TensorSupplyType": "tiledsl.runtime.supply",
+    "Target": "tiledsl.runtime.target",
+}
+
+__all__ = [
+    "AutotuneResult", "Kernel", "Profiler", "Target", "TensorSupplyType", "TileError", "autotune", "compile", "do_bench",
+    "jit", "parse", "settings",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when first used: importing tiledsl costs next to nothing.
+    if name in _LAZY:
+        import importlib
+
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'tiledsl' has no attribute {name!r}")

@@ -1,0 +1,348 @@
+"""Operations as Triton expressions, with no more parentheses than needed, in exactly the IR's element types.
+
+Triton gives a Python number the element type of the tensor beside it; alone, an int is int32 and a float is float32.
+So a constant is written bare beside another operand and as `tl.full` where nothing else says its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tiledsl.codegen.functions import LIBDEVICE_FUNCTIONS, TL_FUNCTIONS, TRITON_TYPES, literal
+from tiledsl.codegen.variables import Variables
+from tiledsl.dialects import arith, tensor, triton
+from tiledsl.dialects.arith import constant_of
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.types import ELEMENTS, broadcast_shapes, is_float
+
+# Precedence of Python's operators.
+COMPARE, OR, XOR, AND, SHIFT, ADD, MULTIPLY, UNARY, ATOM = range(9)
+
+BINARY: dict[type[Operation], tuple[str, int]] = {
+    arith.AddOp: ("+", ADD), arith.SubOp: ("-", ADD), arith.MulOp: ("*", MULTIPLY), arith.DivOp: ("/", MULTIPLY),
+    arith.TruncDivOp: ("//", MULTIPLY), arith.TruncModOp: ("%", MULTIPLY), arith.AndOp: ("&", AND), arith.OrOp: ("|", OR),
+    arith.XorOp: ("^", XOR), arith.ShlOp: ("<<", SHIFT), arith.ShrOp: (">>", SHIFT),
+    arith.FloorDivOp: ("//", MULTIPLY), arith.FloorModOp: ("%", MULTIPLY),
+}  # fmt: skip
+PREDICATES = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """Text with the precedence of its outermost operator."""
+
+    text: str
+    precedence: int = ATOM
+
+    def at(self, precedence: int) -> str:
+        """The text as an operand of an operator of this precedence."""
+        return self.text if self.precedence >= precedence else f"({self.text})"
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    return f"({shape[0]},)" if len(shape) == 1 else f"({', '.join(map(str, shape))})"
+
+
+@dataclass
+class Expressions:
+    """Writes expressions over the variables of one kernel; remembers what the module must define for them."""
+
+    variables: Variables
+    combine_functions: set[str] = field(default_factory=set)
+    uses_libdevice: bool = False
+
+    # Values
+
+    def value(self, value: Value) -> Expression:
+        """A value of exactly its type."""
+        number = constant_of(value)
+        if number is not None:
+            if not value.shape and value.dtype in ("int32", "float32", "bool"):
+                return self.number(number, value.dtype)
+            return self.full(value.shape, literal(number, value.dtype), value.dtype)
+        if value.op is not None and value.op in self.variables.inlined:
+            return self.operation(value.op)
+        return Expression(self.variables.name(value))
+
+    def beside(self, value: Value, *others: Value) -> Expression:
+        """A value as an operand beside others of its element type: a constant needs no type of its own there."""
+        number = constant_of(value)
+        if number is not None:
+            rest = [each for each in others if constant_of(each) is None]
+            shape = broadcast_shapes(*(each.shape for each in rest)) if rest else None
+            if shape is not None and broadcast_shapes(shape, value.shape) == shape:
+                return self.number(number, value.dtype)
+        elif isinstance(value.op, arith.CastOp) and value.op in self.variables.inlined:
+            # int32 beside int64 becomes int64 by itself.
+            source = value.op.source
+            wide = [each for each in others if constant_of(each) is None and not self._is_widened(each)]
+            if (source.dtype, value.dtype) == ("int32", "int64") and wide:
+                return self.value(source)
+        return self.value(value)
+
+    def _is_widened(self, value: Value) -> bool:
+        op = value.op
+        return isinstance(op, arith.CastOp) and op in self.variables.inlined and op.source.dtype == "int32"
+
+    def number(self, number: bool | int | float, dtype: str) -> Expression:
+        text = literal(number, dtype)
+        return Expression(text, UNARY if text.startswith("-") else ATOM)
+
+    def full(self, shape: tuple[int, ...], text: str, dtype: str) -> Expression:
+        if shape and text in ("0", "0.0"):
+            return Expression(f"tl.zeros({shape_text(shape)}, {TRITON_TYPES[dtype]})")
+        return Expression(f"tl.full({shape_text(shape) if shape else '()'}, {text}, {TRITON_TYPES[dtype]})")
+
+    def text(self, value: Value) -> str:
+        return self.value(value).text
+
+    def may_be_python(self, value: Value) -> bool:
+        """Whether Triton may see a Python number: it makes an integer argument that is 1 a compile-time constant."""
+        owner = value.owner
+        if value.shape or is_float(value.dtype):
+            return False
+        if isinstance(owner, Region):
+            return owner is self.variables.body
+        if owner not in self.variables.inlined or isinstance(owner, (triton.ProgramIdOp, arith.CastOp)):
+            return isinstance(owner, arith.ConstantOp)
+        return all(self.may_be_python(each) for each in owner.operands)
+
+    # Operations
+
+    def operation(self, op: Operation) -> Expression:
+        """The expression for a pure operation of one result."""
+        if type(op) in BINARY:
+            assert isinstance(op, arith.BinaryOp)
+            return self.binary(op)
+        handler = _HANDLERS.get(type(op))
+        assert handler is not None, f"no Triton expression for {op!r}"
+        return handler(self, op)
+
+    def binary(self, op: arith.BinaryOp) -> Expression:
+        symbol, precedence = BINARY[type(op)]
+        lhs, rhs = self.beside(op.lhs, op.rhs), self.beside(op.rhs, op.lhs)
+        if isinstance(op, (arith.FloorDivOp, arith.FloorModOp)):
+            from tiledsl.passes.affine import bounds  # late: the passes import nothing from here, nor we at the top
+
+            ends = [bounds(each) for each in op.operands]
+            unsigned = ELEMENTS[op.out.dtype].kind == "uint"
+            assert unsigned or all(each and each[0] >= 0 for each in ends), f"legalize-arith left {op!r}"
+        if symbol in ("//", "%") and self.may_be_python(op.lhs) and lhs.precedence < ATOM:
+            lhs = Expression(f"tl.cast({lhs.text}, {TRITON_TYPES[op.lhs.dtype]})")  # Python would round down
+        text = f"{lhs.at(precedence)} {symbol} {rhs.at(precedence + 1)}"
+        if symbol == "/" and ELEMENTS[op.out.dtype].bits < 32:
+            return Expression(f"({text}).to({TRITON_TYPES[op.out.dtype]})")  # Triton divides halves in float32
+        return Expression(text, precedence)
+
+    def extremum(self, op: arith.BinaryOp) -> Expression:
+        name = "tl.maximum" if isinstance(op, arith.MaxOp) else "tl.minimum"
+        dtype = op.out.dtype
+        if dtype == "bool":
+            symbol, precedence = ("|", OR) if isinstance(op, arith.MaxOp) else ("&", AND)
+            lhs, rhs = self.beside(op.lhs, op.rhs), self.beside(op.rhs, op.lhs)
+            return Expression(f"{lhs.at(precedence)} {symbol} {rhs.at(precedence + 1)}", precedence)
+        operands = ", ".join(self.argument(each, op.operands) for each in op.operands)
+        return self.narrowed(f"{name}({operands})", dtype, dtype == "bfloat16")
+
+    def argument(self, value: Value, others: list[Value]) -> str:
+        """An argument of a function that makes tensors of numbers by itself: float32 and int32 may stand bare."""
+        number = constant_of(value)
+        if number is not None and value.dtype in ("float32", "int32"):
+            return self.beside(value, *(each for each in others if each is not value)).text
+        return self.text(value)
+
+    def narrowed(self, text: str, dtype: str, needed: bool) -> Expression:
+        return Expression(f"{text}.to({TRITON_TYPES[dtype]})" if needed else text)
+
+    def compare(self, op: arith.CmpOp) -> Expression:
+        lhs, rhs = self.beside(op.lhs, op.rhs), self.beside(op.rhs, op.lhs)
+        return Expression(f"{lhs.at(OR)} {PREDICATES[op.predicate]} {rhs.at(OR)}", COMPARE)
+
+    def select(self, op: arith.SelectOp) -> Expression:
+        a, b = op.on_true, op.on_false
+        numbers = (constant_of(a), constant_of(b))
+        if None not in numbers and op.out.dtype in ("float32", "int32", "bool") and op.condition.shape == op.out.shape:
+            texts = [literal(each, op.out.dtype) for each in numbers if each is not None]
+        else:
+            texts = [self.beside(a, op.condition, b).text if constant_of(b) is None else self.text(a)]
+            texts.append(self.beside(b, op.condition, a).text)
+            if None not in numbers:
+                texts[1] = self.text(b)
+        return Expression(f"tl.where({self.text(op.condition)}, {texts[0]}, {texts[1]})")
+
+    def cast(self, op: arith.CastOp) -> Expression:
+        source, dtype = op.source, op.out.dtype
+        inner = self.value(source)
+        if dtype == "bool":
+            return Expression(f"{inner.at(OR)} != 0", COMPARE)
+        if self.may_be_python(source):
+            return Expression(f"tl.cast({inner.text}, {TRITON_TYPES[dtype]})")
+        return Expression(f"{inner.at(ATOM)}.to({TRITON_TYPES[dtype]})")
+
+    def bitcast(self, op: arith.BitcastOp) -> Expression:
+        inner = self.value(op.source)
+        if self.may_be_python(op.source) or constant_of(op.source) is not None:
+            return Expression(f"tl.cast({inner.text}, {TRITON_TYPES[op.out.dtype]}, bitcast=True)")
+        return Expression(f"{inner.at(ATOM)}.to({TRITON_TYPES[op.out.dtype]}, bitcast=True)")
+
+    def negate(self, op: arith.NegOp) -> Expression:
+        return Expression(f"-{self.value(op.source).at(UNARY)}", UNARY)
+
+    def invert(self, op: arith.NotOp) -> Expression:
+        inner = self.value(op.source)
+        if op.out.dtype == "bool" and not op.out.shape:
+            return Expression(f"(not {inner.at(ATOM)})")
+        return Expression(f"~{inner.at(UNARY)}", UNARY)
+
+    def math(self, op: arith.MathOp) -> Expression:
+        function, dtype = op.function, op.operands[0].dtype
+        arguments = ", ".join(self.argument(each, op.operands) for each in op.operands)
+        if function == "isfinite":
+            inner = self.text(op.operands[0])
+            return Expression(f'tl.abs({inner}) < float("inf")', COMPARE)
+        if function == "clamp" and not (is_float(dtype) and dtype != "bfloat16"):
+            x, low, high = (self.argument(each, op.operands) for each in op.operands)
+            return self.narrowed(f"tl.minimum(tl.maximum({x}, {low}), {high})", dtype, dtype == "bfloat16")
+        if function in TL_FUNCTIONS:
+            return Expression(f"{TL_FUNCTIONS[function]}({arguments})")
+        name = LIBDEVICE_FUNCTIONS.get(function)
+        if name is None:
+            raise TileError(f"{function} of {dtype} has no counterpart in Triton", op.loc)
+        self.uses_libdevice = True
+        if op.out.dtype == "bool":
+            return Expression(f"{name}({arguments}) != 0", COMPARE)
+        return Expression(f"{name}({arguments})")
+
+    def iota(self, op: tensor.IotaOp) -> Expression:
+        text = f"tl.arange(0, {op.extent})"
+        if op.out.dtype != "int32":
+            text += f".to({TRITON_TYPES[op.out.dtype]})"
+        rank = len(op.out.shape)
+        if rank > 1:
+            text += f"[{', '.join(':' if axis == op.axis else 'None' for axis in range(rank))}]"
+        return Expression(text)
+
+    def broadcast(self, op: tensor.BroadcastOp) -> Expression:
+        inner, dtype = self.text(op.source), op.out.dtype
+        if op.source.shape or dtype.startswith("*"):
+            return Expression(f"tl.broadcast_to({inner}, {shape_text(op.out.shape)})")
+        return Expression(f"tl.full({shape_text(op.out.shape)}, {inner}, {TRITON_TYPES[dtype]})")
+
+    def reshape(self, op: tensor.ReshapeOp) -> Expression:
+        source, shape = op.source, op.out.shape
+        inner = self.value(source)
+        if not source.shape:
+            return Expression(f"tl.full({shape_text(shape)}, {inner.text}, {TRITON_TYPES[op.out.dtype]})")
+        if not shape:
+            if source.dtype == "bool":
+                return Expression(f"tl.max({inner.text}.to(tl.int32)) != 0", COMPARE)
+            if len(source.shape) > 1:
+                inner = Expression(f"tl.reshape({inner.text}, (1,))")
+            return self.narrowed(f"tl.sum({inner.text}, axis=0)", source.dtype, ELEMENTS[source.dtype].bits < 32)
+        places = _inserted(source.shape, shape)
+        if places is not None:
+            return Expression(f"{inner.at(ATOM)}[{', '.join(places)}]")
+        return Expression(f"tl.reshape({inner.text}, {shape_text(shape)})")
+
+    def transpose(self, op: tensor.TransposeOp) -> Expression:
+        inner = self.text(op.source)
+        if op.permutation == (1, 0):
+            return Expression(f"tl.trans({inner})")
+        return Expression(f"tl.permute({inner}, {shape_text(op.permutation)})")
+
+    def reduce(self, op: tensor.ReduceOp) -> Expression:
+        kind, dtype, source = op.kind, op.source.dtype, self.text(op.source)
+        narrow = ELEMENTS[dtype].bits < 32
+        if kind in ("abssum", "absmax"):
+            kind, source = kind[3:], f"tl.abs({source})"
+        if dtype == "bool":
+            combine = {"max": "_or", "or": "_or", "min": "_and", "and": "_and"}.get(kind)
+            if combine is None:
+                raise TileError(f"a {kind} of bool is not defined", op.loc)
+            return self.combined("tl.reduce", combine, f"{source}, {op.axis}")
+        if kind in ("max", "min") and op.propagate_nan and is_float(dtype):
+            name = "_maximum_or_nan" if kind == "max" else "_minimum_or_nan"
+            return self.narrowed(self.combined("tl.reduce", name, f"{source}, {op.axis}").text, dtype, dtype == "bfloat16")
+        if kind in ("sum", "max", "min", "xor"):
+            name = "tl.xor_sum" if kind == "xor" else f"tl.{kind}"
+            return self.narrowed(f"{name}({source}, axis={op.axis})", dtype, narrow)
+        return self.combined("tl.reduce", {"prod": "_multiply", "and": "_and", "or": "_or"}[kind], f"{source}, {op.axis}")
+
+    def combined(self, function: str, combine: str, arguments: str) -> Expression:
+        self.combine_functions.add(combine)
+        return Expression(f"{function}({arguments}, {combine})")
+
+    def scan(self, op: tensor.ScanOp) -> Expression:
+        source, dtype = self.text(op.source), op.out.dtype
+        if op.kind in ("sum", "prod"):
+            reverse = ", reverse=True" if op.reverse else ""
+            text = f"tl.cum{op.kind}({source}, axis={op.axis}{reverse})"
+            return self.narrowed(text, dtype, ELEMENTS[dtype].bits < 32)
+        name = "_maximum" if op.kind == "max" else "_minimum"
+        self.combine_functions.add(name)
+        reverse = ", reverse=True" if op.reverse else ""
+        return self.narrowed(f"tl.associative_scan({source}, {op.axis}, {name}{reverse})", dtype, dtype == "bfloat16")
+
+    def dot(self, op: tensor.DotOp) -> Expression:
+        a, b, dtype = self.text(op.a), self.text(op.b), op.out.dtype
+        number = constant_of(op.accumulator)
+        parts = [a, b] if number == 0 else [a, b, self.text(op.accumulator)]
+        if op.precision != "default" and op.a.dtype == "float32":
+            parts.append(f'input_precision="{op.precision}"')
+        if dtype != "float32" and is_float(op.a.dtype):
+            parts.append(f"out_dtype={TRITON_TYPES[dtype]}")
+        return Expression(f"tl.dot({', '.join(parts)})")
+
+    def gather(self, op: tensor.GatherOp) -> Expression:
+        return Expression(f"tl.gather({self.text(op.source)}, {self.text(op.indices)}, axis={op.axis})")
+
+    def add_pointer(self, op: triton.AddPtrOp) -> Expression:
+        # A scalar pointer may be moved term by term: (A + x) + y is A + (x + y).
+        plain = not op.offset.shape and isinstance(op.offset.op, arith.AddOp)
+        offset = self.value(op.offset)
+        text = offset.text if plain and offset.precedence >= ADD else offset.at(MULTIPLY)
+        return Expression(f"{self.value(op.pointer).at(ADD)} + {text}", ADD)
+
+    def program_id(self, op: triton.ProgramIdOp) -> Expression:
+        return Expression(f"tl.program_id({op.axis})")
+
+
+def _inserted(source: tuple[int, ...], shape: tuple[int, ...]) -> list[str] | None:
+    """The subscript that turns one shape into the other by new dimensions of 1, or None where that is not what happens."""
+    places: list[str] = []
+    left = list(source)
+    for position, size in enumerate(shape):
+        missing = len(shape) - position - len(left)
+        if left and left[0] == size and not (size == 1 and missing > 0):
+            places.append(":")
+            left.pop(0)
+        elif size == 1 and missing > 0:
+            places.append("None")
+        else:
+            return None
+    return places if not left and len(shape) > len(source) else None
+
+
+_HANDLERS: dict[type[Operation], Callable[[Expressions, object], Expression]] = {  # type: ignore[assignment]
+    arith.MaxOp: Expressions.extremum,
+    arith.MinOp: Expressions.extremum,
+    arith.CmpOp: Expressions.compare,
+    arith.SelectOp: Expressions.select,
+    arith.CastOp: Expressions.cast,
+    arith.BitcastOp: Expressions.bitcast,
+    arith.NegOp: Expressions.negate,
+    arith.NotOp: Expressions.invert,
+    arith.MathOp: Expressions.math,
+    tensor.IotaOp: Expressions.iota,
+    tensor.BroadcastOp: Expressions.broadcast,
+    tensor.ReshapeOp: Expressions.reshape,
+    tensor.TransposeOp: Expressions.transpose,
+    tensor.ReduceOp: Expressions.reduce,
+    tensor.ScanOp: Expressions.scan,
+    tensor.DotOp: Expressions.dot,
+    tensor.GatherOp: Expressions.gather,
+    triton.AddPtrOp: Expressions.add_pointer,
+    triton.ProgramIdOp: Expressions.program_id,
+}

@@ -1,0 +1,85 @@
+"""Names in Triton: element types, mathematical functions, and combining functions that a module defines for itself."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+from tiledsl.ir.types import ELEMENTS
+
+TRITON_TYPES = {
+    **{name: f"tl.{name}" for name in ELEMENTS},
+    "bool": "tl.int1",
+    "float8_e4m3fn": "tl.float8e4nv",
+    "float8_e5m2": "tl.float8e5",
+}
+
+SIGNATURE_TYPES = {
+    "bool": "i1", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
+    "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5",
+    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+
+TORCH_TYPES = {name: f"torch.{name}" for name in ELEMENTS}
+
+# Functions of arith.math with a name of their own in triton.language, on float32 and float64 (abs: on integers too).
+TL_FUNCTIONS = {
+    "exp": "tl.exp", "exp2": "tl.exp2", "log": "tl.log", "log2": "tl.log2", "sqrt": "tl.sqrt_rn", "rsqrt": "tl.rsqrt",
+    "sin": "tl.sin", "cos": "tl.cos", "abs": "tl.abs", "floor": "tl.floor", "ceil": "tl.ceil", "erf": "tl.erf",
+    "fma": "tl.fma", "sigmoid": "tl.sigmoid", "clamp": "tl.clamp",
+}  # fmt: skip
+
+# Functions of libdevice, for float32 and float64. Those with int32 results are cast to bool.
+LIBDEVICE_FUNCTIONS = {
+    **{
+        name: f"libdevice.{name}"
+        for name in (
+            "exp10 expm1 log10 log1p tan asin acos atan sinh cosh tanh asinh acosh atanh trunc round rint nearbyint "
+            "pow atan2 fmod hypot copysign nextafter isnan isinf"
+        ).split()
+    },
+    "popcount": "libdevice.popc",
+    "clz": "libdevice.clz",
+    "ldexp": "libdevice.ldexp",
+    "mulhi": "libdevice.mulhi",
+}
+
+# Functions that combine two elements in tl.reduce and tl.associative_scan, by name: their bodies.
+COMBINE_FUNCTIONS = {
+    "_multiply": "a * b",
+    "_and": "a & b",
+    "_or": "a | b",
+    "_maximum": "tl.maximum(a, b)",
+    "_minimum": "tl.minimum(a, b)",
+    "_maximum_or_nan": "tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)",
+    "_minimum_or_nan": "tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)",
+}
+
+
+def combine_function(name: str) -> str:
+    """The text of a combining function."""
+    return f"@triton.jit\ndef {name}(a, b):\n    return {COMBINE_FUNCTIONS[name]}"
+
+
+def literal(number: bool | int | float, dtype: str) -> str:
+    """A Python literal of this value; short where fewer digits give the same float32."""
+    if not isinstance(number, float):
+        return repr(number)
+    if math.isnan(number):
+        return 'float("nan")'
+    if math.isinf(number):
+        return 'float("inf")' if number > 0 else 'float("-inf")'
+    if dtype != "float64":
+        for digits in (6, 7, 8, 9):
+            text = repr(float(f"{number:.{digits}g}"))
+            if _float32(float(text)) == _float32(number):
+                return text
+    return repr(number)
+
+
+def _float32(number: float) -> bytes:
+    try:
+        return struct.pack("f", number)
+    except OverflowError:
+        return struct.pack("f", math.copysign(math.inf, number))

@@ -1,0 +1,207 @@
+"""The text of the host launcher: shapes in, workspaces and outputs made, kernels launched in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiledsl.codegen.expressions import ADD, AND, ATOM, BINARY, COMPARE, MULTIPLY, OR, PREDICATES, UNARY, Expression
+from tiledsl.codegen.functions import TORCH_TYPES, literal
+from tiledsl.codegen.names import Names
+from tiledsl.dialects import arith, tile, triton
+from tiledsl.dialects.arith import constant_of
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.types import BufferType
+
+
+class HostWriter:
+    """Writes the launcher of one program over Python numbers and torch tensors."""
+
+    def __init__(self, func: tile.FuncOp, module_names: set[str]) -> None:
+        self.func = func
+        self.names = Names(module_names)
+        self.lines: list[str] = []
+        self._text: dict[Value, Expression] = {}
+        self.parameters = func.body.args[: len(func.parameters)]
+        self.symbols = func.body.args[len(func.parameters) :]
+        self._uses_truncating_division = False
+        for value, name in zip(self.parameters, func.parameters):
+            self._text[value] = Expression(self.names.claim(str(name)))
+        for value, name in zip(self.symbols, func.symbols):
+            self._text[value] = Expression(self.names.claim(str(name)))
+
+    # The two functions
+
+    def write(self, entry: str, into: str) -> list[str]:
+        """`into` takes all parameters; `entry`, if it is another function, makes the outputs and returns them."""
+        all_names = [self._text[value].text for value in self.parameters]
+        tensors = [value for value in self.parameters if isinstance(value.type, BufferType)]
+        body: list[str] = []
+        used = {use for value in self.symbols if value.uses for use in [value]}
+        used |= {self.func.symbol(dim) for value in self._workspaces() for dim in _dims(value) if isinstance(dim, str)}
+        for value in self.symbols:
+            if value in used:
+                body.append(f"{self._text[value].text} = {self._source_of(value)}")
+        self.lines, self._device = [], f"{self._text[tensors[0]].text}.device" if tensors else '"cuda"'
+        for op in self.func.body:
+            self.statement(op)
+        if tensors:
+            body.append(f"with torch.cuda.device_of({self._text[tensors[0]].text}):")
+            body.extend("    " + line for line in self.lines or ["pass"])
+        else:
+            body.extend(self.lines or ["pass"])
+        what = "Runs the program on these tensors" + (", outputs included." if self.func.outputs else ".")
+        lines = [f"def {into}({', '.join(all_names)}):", f'    """{what}"""', *("    " + line for line in body)]
+        if entry != into:
+            lines += ["", "", *self.allocating(entry, into, all_names)]
+        if self._uses_truncating_division:
+            lines = ["def _truncdiv(a, b):", "    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)", "", "", *lines]
+        return lines
+
+    def allocating(self, entry: str, into: str, all_names: Sequence[str]) -> list[str]:
+        outputs = [self.parameters[position] for position in self.func.outputs]
+        inputs = [value for value in self.parameters if value not in outputs]
+        tensors = [value for value in inputs if isinstance(value.type, BufferType)]
+        device = f"{self._text[tensors[0]].text}.device" if tensors else "device"
+        made = ", ".join(self._text[value].text for value in outputs)
+        lines = [
+            f"def {entry}({', '.join(self._text[value].text for value in inputs)}):",
+            f'    """Runs the program and returns {made}."""',
+        ]
+        if not tensors:
+            lines.append('    device = "cuda" if torch.cuda.is_available() else "cpu"')
+        needed = {dim for value in outputs for dim in _dims(value) if isinstance(dim, str)}
+        for value, name in zip(self.symbols, self.func.symbols):
+            if name in needed:
+                lines.append(f"    {self._text[value].text} = {self._source_of(value, outputs)}")
+        for value in outputs:
+            lines.append(f"    {self._text[value].text} = {self._empty(value, device)}")
+        lines.append(f"    {into}({', '.join(all_names)})")
+        returned = made if len(outputs) == 1 else f"[{made}]" if self.func.returns_list else f"({made})"
+        lines.append(f"    return {returned}")
+        return lines
+
+    def _workspaces(self) -> list[Value]:
+        return [op.out for op in self.func.body if isinstance(op, tile.AllocOp)]
+
+    def _source_of(self, symbol: Value, excluded: Sequence[Value] = ()) -> str:
+        """Where a symbol is read: `A.shape[0]`, or `A.stride(0)` for a source "A.stride.0"."""
+        number = self.symbols.index(symbol)
+        source = str(self.func.symbol_sources[number])
+        parameter, *middle, axis = source.split(".")
+        if parameter in [self.func.parameters[self.parameters.index(value)] for value in excluded]:
+            raise TileError(
+                f"{self.func.symbols[number]} is known from the output {parameter} only, so {parameter} cannot be allocated",
+                self.func.loc,
+                ["pass the output to the kernel, or give the size as a parameter"],
+            )
+        name = self._text[self.parameters[self.func.parameters.index(parameter)]].text
+        return f"{name}.stride({axis})" if middle == ["stride"] else f"{name}.shape[{axis}]"
+
+    def _empty(self, value: Value, device: str) -> str:
+        """torch.empty for a buffer; with strides, torch.empty_strided."""
+        type = tile.buffer_type(value)
+        shape = self._tuple([self._dim(dim) for dim in type.shape])
+        options = f"dtype={TORCH_TYPES[type.dtype]}, device={device}"
+        if type.strides is not None:
+            return f"torch.empty_strided({shape}, {self._tuple([self._dim(dim) for dim in type.strides])}, {options})"
+        return f"torch.empty({shape}, {options})"
+
+    def _dim(self, dim: int | str) -> str:
+        return str(dim) if isinstance(dim, int) else self._text[self.func.symbol(dim)].text
+
+    @staticmethod
+    def _tuple(parts: Sequence[str]) -> str:
+        return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+
+    # Statements
+
+    def statement(self, op: Operation) -> None:
+        if isinstance(op, arith.ConstantOp):
+            text = literal(op.value, op.out.dtype)
+            self._text[op.out] = Expression(text, UNARY if text.startswith("-") else ATOM)
+        elif isinstance(op, tile.AllocOp):
+            name = self._text[op.out] = Expression(self.names.claim(op.out.name or "workspace"))
+            self.lines.append(f"{name.text} = {self._empty(op.out, self._device)}")
+        elif isinstance(op, triton.LaunchOp):
+            self.launch(op)
+        elif op.name.startswith("arith.") and len(op.results) == 1:
+            expression = self.operation(op)
+            several = sum(op.results[0].uses.values()) > 1
+            if several and expression.precedence != ATOM or len(expression.text) > 60:
+                name = self._text[op.results[0]] = Expression(self.names.claim(op.results[0].name or "size"))
+                self.lines.append(f"{name.text} = {expression.text}")
+            else:
+                self._text[op.results[0]] = expression
+        else:
+            raise TileError(f"{op.name} cannot run on the host", op.loc)
+
+    def launch(self, op: triton.LaunchOp) -> None:
+        grid = [self._text[value] for value in op.grid]
+        sizes = [constant_of(value) for value in op.grid]
+        if any(size is not None and size <= 0 for size in sizes):
+            self.lines.append(f"# {op.sym_name} has an empty grid")
+            return
+        unknown = [each.at(OR) for each, size in zip(grid, sizes) if size is None]
+        indent = ""
+        if unknown:
+            self.lines.append(f"if {' and '.join(f'{each} > 0' for each in unknown)}:")
+            indent = "    "
+        arguments = [self._text[value].text for value in op.arguments]
+        options = [f"{name}={value}" for name, value in op.options]
+        options.append("enable_fp_fusion=True")  # the default, but Triton 3.9 wants it said
+        head = f"{op.sym_name}[{self._tuple([each.text for each in grid])}]"
+        text = f"{head}({', '.join(arguments + options)})"
+        if len(text) <= 96:
+            self.lines.append(indent + text)
+        else:
+            self.lines.append(f"{indent}{head}(")
+            if arguments:
+                self.lines.append(f"{indent}    {', '.join(arguments)},")
+            self.lines += [f"{indent}    {', '.join(options)},", f"{indent})"]
+
+    # Expressions over Python numbers
+
+    def operation(self, op: Operation) -> Expression:
+        if isinstance(op, (arith.FloorDivOp, arith.TruncDivOp)):
+            rounded_up = self._rounded_up(op)
+            if rounded_up is not None:
+                return rounded_up
+        values = [self._text[value] for value in op.operands]
+        if isinstance(op, arith.TruncDivOp):
+            self._uses_truncating_division = True
+            return Expression(f"_truncdiv({values[0].text}, {values[1].text})")
+        if isinstance(op, arith.TruncModOp):
+            self._uses_truncating_division = True
+            a, b = (each.at(MULTIPLY + 1) for each in values)
+            return Expression(f"{a} - {b} * _truncdiv({a}, {b})", ADD)
+        if isinstance(op, (arith.MaxOp, arith.MinOp)):
+            return Expression(f"{'max' if isinstance(op, arith.MaxOp) else 'min'}({values[0].text}, {values[1].text})")
+        if isinstance(op, arith.SelectOp):
+            return Expression(f"({values[1].text} if {values[0].text} else {values[2].text})")
+        if isinstance(op, arith.CmpOp):
+            return Expression(f"{values[0].at(OR)} {PREDICATES[op.predicate]} {values[1].at(OR)}", COMPARE)
+        if isinstance(op, arith.NegOp):
+            return Expression(f"-{values[0].at(UNARY)}", UNARY)
+        if isinstance(op, arith.NotOp):
+            return Expression(f"(not {values[0].at(AND)})" if op.out.dtype == "bool" else f"~{values[0].at(UNARY)}", UNARY)
+        if isinstance(op, arith.CastOp):
+            kind = "bool" if op.out.dtype == "bool" else "float" if op.out.dtype.startswith(("float", "bf")) else "int"
+            same = kind == "int" and op.source.dtype.startswith(("int", "uint"))
+            return values[0] if same else Expression(f"{kind}({values[0].text})")
+        if type(op) in BINARY:
+            symbol, precedence = BINARY[type(op)]
+            return Expression(f"{values[0].at(precedence)} {symbol} {values[1].at(precedence + 1)}", precedence)
+        raise TileError(f"{op.name} cannot run on the host", op.loc)
+
+    def _rounded_up(self, op: arith.FloorDivOp | arith.TruncDivOp) -> Expression | None:
+        """(n + c - 1) // c reads as triton.cdiv(n, c)."""
+        divisor, total = constant_of(op.rhs), op.lhs.op
+        if isinstance(total, arith.AddOp) and divisor is not None and constant_of(total.rhs) == divisor - 1 and divisor > 0:
+            return Expression(f"triton.cdiv({self._text[total.lhs].text}, {divisor})")
+        return None
+
+
+def _dims(value: Value) -> list[int | str]:
+    type = tile.buffer_type(value)
+    return [*type.shape, *(type.strides or ())]

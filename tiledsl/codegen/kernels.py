@@ -1,0 +1,268 @@
+"""The text of one jitted kernel: statements, loops and conditions."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+
+from tiledsl.codegen.expressions import Expressions
+from tiledsl.codegen.functions import TRITON_TYPES
+from tiledsl.codegen.names import Names
+from tiledsl.codegen.variables import Variables, is_free
+from tiledsl.dialects import scf, tile, triton
+from tiledsl.dialects.arith import constant_of
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.location import UNKNOWN
+from tiledsl.ir.types import ELEMENTS, is_float
+
+ATOMICS = {"add": "add", "max": "max", "min": "min", "and": "and", "or": "or", "xor": "xor", "exchange": "xchg"}
+
+
+class KernelWriter:
+    """Writes the body of a triton.launch as a Triton function."""
+
+    def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
+        self.launch = launch
+        self.names = Names(module_names)
+        self.variables = Variables(launch.body, self.names)
+        self.expressions = Expressions(self.variables)
+        self.lines: list[str] = []
+        self.indent = "    "
+        self._origin = ""
+
+    def write(self) -> list[str]:
+        """The lines of the function, decorator included."""
+        arguments = ", ".join(self.argument(value) for value in self.launch.body.args)
+        self.block(self.launch.body)
+        return ["@triton.jit", f"def {self.launch.sym_name}({arguments}):", *(self.lines or ["    pass"])]
+
+    def argument(self, value: Value) -> str:
+        # Annotated where Triton would take a Python number for another type.
+        name = self.variables.name(value)
+        plain = value.dtype.startswith("*") or value.dtype in ("int32", "float32")
+        return name if plain else f"{name}: {TRITON_TYPES[value.dtype]}"
+
+    # Lines
+
+    def line(self, text: str) -> None:
+        self.lines.append(self.indent + text)
+
+    def origin(self, op: Operation) -> None:
+        """A comment with the place in the user's file, where it differs from that of the line before."""
+        if op.loc is UNKNOWN:
+            return
+        origin = f"# {os.path.basename(op.loc.file)}:{op.loc.line}"
+        if origin != self._origin:
+            self._origin = origin
+            self.line(origin)
+
+    def block(self, region: Region) -> None:
+        for op in region:
+            if op not in self.variables.inlined and op.effects != Effect.TERMINATE:
+                self.statement(op)
+
+    def nested(self, region: Region, ending: Callable[[], None]) -> None:
+        """A region one step further right; `ending` writes what its terminator does."""
+        self.indent += "    "
+        before = len(self.lines)
+        self.block(region)
+        ending()
+        if not any(not line.lstrip().startswith("#") for line in self.lines[before:]):
+            self.line("pass")
+        self.indent = self.indent[:-4]
+
+    def statement(self, op: Operation) -> None:
+        self.origin(op)
+        handler = _STATEMENTS.get(type(op))
+        if handler is not None:
+            handler(self, op)
+            return
+        assert len(op.results) == 1, f"no Triton statement for {op!r}"
+        self.line(f"{self.name(op.result)} = {self.expressions.operation(op).text}")
+
+    # Assignments
+
+    def name(self, value: Value) -> str:
+        return self.variables.name(value)
+
+    def assign(self, targets: Sequence[Value], sources: Sequence[Value]) -> None:
+        """All assignments at once: no source is read after it was overwritten."""
+        left = [(t, s) for t, s in zip(targets, sources, strict=True) if is_free(s) or not self.variables.same(t, s)]
+        while left:
+            free = [
+                (t, s) for t, s in left if not any(self.variables.same(t, other) for x, other in left if x is not t)
+            ]
+            if not free:
+                names = ", ".join(self.name(t) for t, _ in left)
+                self.line(f"{names} = {', '.join(self.expressions.text(s) for _, s in left)}")
+                return
+            for pair in free:
+                self.line(f"{self.name(pair[0])} = {self.expressions.text(pair[1])}")
+                left.remove(pair)
+
+    # Control flow
+
+    def for_loop(self, op: scf.ForOp) -> None:
+        carried = op.body.args[1:]
+        self.assign(carried, op.inits)
+        bounds = [self.expressions.text(each) for each in (op.lower, op.upper, op.step)]
+        step = constant_of(op.step)
+        if step == 1:
+            bounds.pop()
+            if constant_of(op.lower) == 0:
+                bounds.pop(0)
+        options = []
+        if op.num_stages:
+            options.append(f"num_stages={op.num_stages}")
+        if op.unroll:
+            options.append(f"loop_unroll_factor={_unroll_factor(op)}")
+        function = "tl.range" if options else "range"
+        self.line(f"for {self.name(op.index)} in {function}({', '.join(bounds + options)}):")
+        self.nested(op.body, lambda: self.assign(carried, op.body.terminator.operands))
+
+    def condition(self, value: Value) -> str:
+        text = self.expressions.text(value)
+        return text[1:-1] if text.startswith("(not ") and text.count("(") == 1 else text
+
+    def branch(self, op: scf.IfOp) -> None:
+        used = [number for number, value in enumerate(op.results) if value.uses or len(self.variables.members(value)) > 1]
+        results = [op.results[number] for number in used]
+
+        def ending(region: Region) -> Callable[[], None]:
+            return lambda: self.assign(results, [region.terminator.operands[number] for number in used])
+
+        condition = self.condition(op.condition)
+        then, orelse = (self._text_of(region, ending(region)) for region in op.regions)
+        if then or not orelse:
+            self.line(f"if {condition}:")
+            self.lines.extend(then or [self.indent + "    pass"])
+            if orelse:
+                self.line("else:")
+                self.lines.extend(orelse)
+        else:
+            self.line(f"if not ({condition}):")
+            self.lines.extend(orelse)
+        self._origin = ""
+
+    def _text_of(self, region: Region, ending: Callable[[], None]) -> list[str]:
+        """The lines of a branch; none where it does nothing."""
+        kept, self.lines, self._origin = self.lines, [], ""
+        self.nested(region, ending)
+        lines, self.lines = self.lines, kept
+        return [] if lines[-1].strip() == "pass" else lines
+
+    def while_loop(self, op: scf.WhileOp) -> None:
+        condition = op.before.terminator
+        assert isinstance(condition, scf.ConditionOp)
+        handed_on = any(not self.variables.same(t, s) for t, s in zip(op.after.args, condition.values))
+        flag = self.names.claim("going_on") if handed_on else ""
+
+        def test() -> None:
+            self.block(op.before)
+            if handed_on:
+                self.line(f"{flag} = {self.expressions.text(condition.condition)}")
+            self.assign(op.after.args, condition.values)
+
+        def ending() -> None:
+            self.assign(op.before.args, op.after.terminator.operands)
+            test()
+
+        self.assign(op.before.args, op.inits)
+        test()
+        self.line(f"while {flag or self.condition(condition.condition)}:")
+        self.nested(op.after, ending)
+
+    # Memory
+
+    def load(self, op: triton.LoadOp) -> None:
+        self.line(f"{self.name(op.out)} = {self.load_text(op)}")
+
+    def load_text(self, op: triton.LoadOp) -> str:
+        parts = [self.expressions.text(op.pointer)]
+        if op.mask is not None:
+            parts.append(f"mask={self.expressions.text(op.mask)}")
+            if op.other is not None:
+                parts.append(f"other={self.other(op.other, op.out.dtype)}")
+        return f"tl.load({', '.join(parts + _cache_options(op.cache, op.eviction))})"
+
+    def other(self, value: Value, dtype: str) -> str:
+        """What masked-off elements give; tl.load converts it, so a number may stand bare."""
+        number = constant_of(value)
+        if number is None or value.shape or dtype == "bool":
+            return "0" if number is False else "1" if number is True else self.expressions.text(value)
+        return self.expressions.number(number, dtype).text
+
+    def store(self, op: triton.StoreOp) -> None:
+        number = constant_of(op.value)
+        value = self.expressions.text(op.value) if number is None else self.expressions.number(number, op.value.dtype).text
+        parts = [self.expressions.text(op.pointer), value]
+        if op.mask is not None:
+            parts.append(f"mask={self.expressions.text(op.mask)}")
+        self.line(f"tl.store({', '.join(parts + _cache_options(op.cache, op.eviction))})")
+
+    def atomic(self, op: triton.AtomicOp) -> None:
+        text = self.atomic_text(op)
+        self.line(f"{self.name(op.out)} = {text}" if op.out.uses else text)
+
+    def atomic_text(self, op: triton.AtomicOp) -> str:
+        pointer, value = self.expressions.text(op.pointer), self.expressions.text(op.value)
+        mask = f", mask={self.expressions.text(op.mask)}" if op.mask is not None else ""
+        dtype, kind, bits = op.value.dtype, op.kind, ELEMENTS[op.value.dtype].bits
+        if kind == "load":
+            if op.semantics == "relaxed":
+                other = f"{mask}, other=0" if mask else ""
+                return f"tl.load({pointer}{other}, volatile=True)"
+            zero = self.expressions.full((), "0.0" if is_float(dtype) else "0", dtype).text
+            return f'tl.atomic_add({pointer}, {zero}{mask}, sem="{op.semantics}")'
+        if kind == "store":
+            if bits not in (32, 64):
+                if op.semantics != "relaxed":
+                    raise TileError(f"an atomic store of {dtype} can only be relaxed", op.loc)
+                return f"tl.store({pointer}, {value}{mask})"
+            kind = "exchange"
+        if bits < 32 and not (kind == "add" and dtype in ("float16", "bfloat16")) or dtype.startswith("float8"):
+            raise TileError(f"Triton has no atomic {kind} for {dtype}; use a 32-bit element type", op.loc)
+        if is_float(dtype) and kind in ("and", "or", "xor"):
+            raise TileError(f"an atomic {kind} needs integers, not {dtype}", op.loc)
+        return f'tl.atomic_{ATOMICS[kind]}({pointer}, {value}{mask}, sem="{op.semantics}")'
+
+    # Others
+
+    def print(self, op: tile.PrintOp) -> None:
+        message = op.message or "value"
+        self.line(f"tl.device_print({', '.join([json.dumps(message), *map(self.expressions.text, op.values)])})")
+
+    def check(self, op: tile.AssertOp) -> None:
+        self.line(f"tl.device_assert({self.expressions.text(op.condition)}, {json.dumps(op.message)})")
+
+    def assume(self, op: tile.AssumeOp) -> None:
+        self.line(f"tl.assume({self.condition(op.condition)})")
+
+
+def _cache_options(cache: str, eviction: str) -> list[str]:
+    options = [f'cache_modifier="{cache}"'] if cache else []
+    return options + ([f'eviction_policy="{eviction}"'] if eviction else [])
+
+
+def _unroll_factor(op: scf.ForOp) -> int:
+    if op.unroll > 1:
+        return op.unroll
+    lower, upper, step = (constant_of(each) for each in (op.lower, op.upper, op.step))
+    if lower is None or upper is None or step is None:
+        raise TileError("a loop with unknown bounds cannot be unrolled completely", op.loc)
+    return max(1, len(range(int(lower), int(upper), int(step))))
+
+
+_STATEMENTS: dict[type[Operation], Callable[[KernelWriter, object], None]] = {  # type: ignore[assignment]
+    scf.ForOp: KernelWriter.for_loop,
+    scf.IfOp: KernelWriter.branch,
+    scf.WhileOp: KernelWriter.while_loop,
+    triton.LoadOp: KernelWriter.load,
+    triton.StoreOp: KernelWriter.store,
+    triton.AtomicOp: KernelWriter.atomic,
+    tile.PrintOp: KernelWriter.print,
+    tile.AssertOp: KernelWriter.check,
+    tile.AssumeOp: KernelWriter.assume,
+}

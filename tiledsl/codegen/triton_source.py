@@ -1,0 +1,101 @@
+"""Triton source from a program at the triton level: one module that imports torch and triton, and nothing of ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tiledsl.codegen.functions import SIGNATURE_TYPES, combine_function
+from tiledsl.codegen.host import HostWriter
+from tiledsl.codegen.kernels import KernelWriter
+from tiledsl.codegen.names import RESERVED
+from tiledsl.dialects import tile, triton
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Operation
+
+
+@dataclass(frozen=True)
+class EmittedKernel:
+    """One jitted function of the module, with all that `triton.compile(ASTSource(...))` needs.
+
+    `signature` maps argument names to Triton's types ("*fp16", "i32"); `divisible_by_16` names the pointers, which
+    torch aligns. `grid` has the launch's extents, None where the host computes them. `options` are further options.
+    """
+
+    name: str
+    signature: dict[str, str]
+    num_warps: int
+    num_stages: int
+    options: dict[str, Any] = field(default_factory=dict)
+    constexprs: dict[str, Any] = field(default_factory=dict)
+    divisible_by_16: tuple[str, ...] = ()
+    grid: tuple[int | None, ...] = ()
+
+    @property
+    def attrs(self) -> dict[tuple[int], list[list[Any]]]:
+        """The divisibility facts as ASTSource takes them."""
+        return {
+            (number,): [["tt.divisibility", 16]]
+            for number, name in enumerate(self.signature)
+            if name in self.divisible_by_16
+        }
+
+
+@dataclass(frozen=True)
+class EmittedModule:
+    """A Triton module as text.
+
+    `entry` is the host function that takes the inputs (parameters that are no outputs, in order) and returns the
+    outputs; `into` takes all parameters in order, outputs too, and returns None. A program without outputs has one
+    function under both names.
+    """
+
+    source: str
+    entry: str
+    into: str
+    kernels: tuple[EmittedKernel, ...]
+
+
+def emit(root: Operation) -> EmittedModule:
+    """The module for a program that lower-to-triton has been through. The same IR gives the same text."""
+    assert isinstance(root, tile.FuncOp), root.name
+    entry = root.sym_name + "_" if root.sym_name in RESERVED else root.sym_name
+    into = f"{entry}_into" if root.outputs else entry
+    launches = [op for op in root.body if isinstance(op, triton.LaunchOp)]
+    module_names = {entry, into, *(launch.sym_name for launch in launches)}
+    combining: set[str] = set()
+    uses_libdevice = False
+    functions: list[list[str]] = []
+    kernels: list[EmittedKernel] = []
+    for launch in launches:
+        writer = KernelWriter(launch, module_names)
+        functions.append(writer.write())
+        combining |= writer.expressions.combine_functions
+        uses_libdevice |= writer.expressions.uses_libdevice
+        kernels.append(_description(launch, writer))
+    functions.append(HostWriter(root, module_names).write(entry, into))
+    functions[:0] = [combine_function(name).splitlines() for name in sorted(combining)]
+    head = [f"# {root.sym_name}: Triton source written by tiledsl.", "", "import torch", "import triton"]
+    head.append("import triton.language as tl")
+    if uses_libdevice:
+        head.append("from triton.language.extra import libdevice")
+    blocks = ["\n".join(head), *("\n".join(lines) for lines in functions)]
+    return EmittedModule("\n\n\n".join(blocks) + "\n", entry, into, tuple(kernels))
+
+
+def _description(launch: triton.LaunchOp, writer: KernelWriter) -> EmittedKernel:
+    options: dict[str, Any] = dict(launch.options)
+    signature: dict[str, str] = {}
+    for value in launch.body.args:
+        pointer = value.dtype.startswith("*")
+        signature[writer.name(value)] = "*" * pointer + SIGNATURE_TYPES[value.dtype.lstrip("*")]
+    extents = [constant_of(value) for value in launch.grid]
+    return EmittedKernel(
+        name=launch.sym_name,
+        signature=signature,
+        num_warps=options.pop("num_warps", 4),
+        num_stages=options.pop("num_stages", 1),
+        options={**options, "enable_fp_fusion": True},
+        divisible_by_16=tuple(name for name, type in signature.items() if type.startswith("*")),
+        grid=tuple(None if each is None else int(each) for each in extents),
+    )

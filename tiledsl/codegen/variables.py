@@ -1,0 +1,276 @@
+"""Which values become Python variables, and which of them share one.
+
+A value used once, by a neighbour, is written inside the expression that uses it. The others get variables. A loop's
+initial value, its argument, what it yields and its result share one variable where their lifetimes allow, and so do
+values of the same name one after the other, so that the text reads `acc = tl.dot(a, b, acc)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tiledsl.codegen.names import Names
+from tiledsl.dialects import arith, scf, tensor, triton
+from tiledsl.ir.core import Effect, Operation, Region, Value
+
+MAX_INLINE = 56  # estimated characters of an expression that is written inside another one
+MAX_STATEMENT = 84  # and of all that stand inside one operation
+_STATEMENTS = (tensor.DotOp, tensor.ScanOp, tensor.GatherOp, tensor.TransposeOp)
+
+
+def is_free(value: Value) -> bool:
+    """Constants and iotas: written wherever they are used."""
+    return isinstance(value.owner, (arith.ConstantOp, tensor.IotaOp))
+
+
+class Variables:
+    """The variables of one kernel body."""
+
+    def __init__(self, body: Region, names: Names) -> None:
+        self.body = body
+        self.names = names
+        self.inlined: set[Operation] = set()
+        self._position: dict[Operation, int] = {}
+        self._last_use: dict[Value, dict[Region, int]] = {}
+        self._class: dict[Value, list[Value]] = {}
+        self._name: dict[int, str] = {}  # id of a class -> variable
+        self._number(body)
+        self._choose_inlined(body, {})
+        for value in body.args:
+            self._name[id(self.members(value))] = names.claim(value.name or "argument")
+        self._coalesce(body)
+
+    # Looking up
+
+    def members(self, value: Value) -> list[Value]:
+        return self._class.setdefault(value, [value])
+
+    def same(self, a: Value, b: Value) -> bool:
+        return self.members(a) is self.members(b)
+
+    def name(self, value: Value) -> str:
+        """The variable of a value; names are given in the order in which they are asked for."""
+        group = self.members(value)
+        name = self._name.get(id(group))
+        if name is None:
+            arguments = [each for each in group if isinstance(each.owner, Region)]
+            wanted = next((each.name for each in (*arguments, *group) if each.name), "") or next(map(_hint, group))
+            name = self._name[id(group)] = self.names.claim(wanted)
+        return name
+
+    # Inlining
+
+    def _number(self, region: Region) -> None:
+        for position, op in enumerate(region):
+            self._position[op] = position
+            for inner in op.regions:
+                self._number(inner)
+
+    def _choose_inlined(self, region: Region, length: dict[Value, int]) -> None:
+        for op in region:
+            if isinstance(op, (arith.ConstantOp, tensor.IotaOp)):
+                length[op.result] = 6 if not op.result.shape else 24
+                self.inlined.add(op)
+                continue
+            inside = {v: length[v] for v in op.operands if v in length and self._may_inline(v, op) and length[v] <= MAX_INLINE}
+            outside = sum(length[v] if is_free(v) else 2 + len(v.name or "index") for v in op.operands if v not in inside)
+            while inside and sum(inside.values()) + outside > MAX_STATEMENT:
+                outside += 8
+                del inside[max(inside, key=lambda value: inside[value])]
+            for value in inside:
+                assert value.op is not None
+                self.inlined.add(value.op)
+            if len(op.results) == 1 and not op.regions:
+                length[op.result] = sum(inside.values()) + outside + _overhead(op)
+            for inner in op.regions:
+                self._choose_inlined(inner, length)
+
+    def _may_inline(self, value: Value, user: Operation) -> bool:
+        op = value.op
+        if op is None or value.name or op.parent is not user.parent or sum(value.uses.values()) != 1:
+            return False
+        if op.effects is not Effect.NONE or isinstance(op, _STATEMENTS):
+            return False
+        if isinstance(user, scf.ForOp):
+            return value in user.operands[:3]
+        if isinstance(user, scf.ConditionOp):
+            return value is user.condition
+        return not isinstance(user, (scf.YieldOp, scf.WhileOp))
+
+    # Lifetimes
+
+    def _root(self, op: Operation) -> Operation:
+        """The statement that an operation is written in."""
+        while op in self.inlined and op.results[0].uses:
+            op = next(iter(op.results[0].uses))
+        return op
+
+    def _uses(self, value: Value) -> dict[Region, int]:
+        """Where a value is read last, for each region that has a use inside."""
+        known = self._last_use.get(value)
+        if known is None:
+            known = self._last_use[value] = {}
+            for user in value.uses:
+                root = self._root(user)
+                if isinstance(root, scf.ForOp) and (root is not user or value in root.operands[:3]):
+                    # The bounds are written behind the initial assignments: count them as part of the body.
+                    known[root.body] = max(known.get(root.body, -1), -1)
+                at: Operation | None = root
+                while at is not None and at.parent is not None:
+                    known[at.parent] = max(known.get(at.parent, -1), self._position.get(at, -1))
+                    at = at.parent_op if at.parent is not self.body else None
+        return known
+
+    def _definition(self, value: Value) -> tuple[Region, int]:
+        owner = value.owner
+        if isinstance(owner, Region):
+            return owner, -1
+        assert owner.parent is not None
+        return owner.parent, self._position[owner]
+
+    def _live_after(self, value: Value, region: Region, position: int) -> bool:
+        uses, home = self._uses(value), self._definition(value)[0]
+        while True:
+            if uses.get(region, -1) > position:
+                return True
+            parent = region.parent
+            if region is home or region is self.body or parent is None or parent.parent is None:
+                return False
+            if isinstance(parent, (scf.ForOp, scf.WhileOp)) and any(inner in uses for inner in parent.regions):
+                return True
+            region, position = parent.parent, self._position[parent]
+
+    def _interfere(self, a: Value, b: Value) -> bool:
+        at_a, at_b = self._definition(a), self._definition(b)
+        if at_a == at_b:
+            return True
+        return any(
+            self._visible(value, point) and self._live_after(value, *point) for value, point in ((a, at_b), (b, at_a))
+        )
+
+    def _visible(self, value: Value, point: tuple[Region, int]) -> bool:
+        """Whether `value` is defined before `point`, in a region around it."""
+        home, at = self._definition(value)
+        region, position = point
+        if region is home:
+            return at <= position
+        while region is not home:
+            parent = region.parent
+            if region is self.body or parent is None or parent.parent is None:
+                return False
+            region, position = parent.parent, self._position[parent]
+        return at < position  # what an operation gives does not exist yet inside of it
+
+    # Sharing
+
+    def _join(self, a: Value, b: Value, always: bool = False) -> bool:
+        one, other = self.members(a), self.members(b)
+        if one is other:
+            return True
+        if not always:
+            fixed = any(is_free(v) or v.owner is self.body or v.op in self.inlined for v in (a, b))
+            if fixed or a.type != b.type or any(self._interfere(x, y) for x in one for y in other):
+                return False
+        one.extend(other)
+        for value in other:
+            self._class[value] = one
+        return True
+
+    def _coalesce(self, body: Region) -> None:
+        controls = [op for op in body.walk() if isinstance(op, (scf.ForOp, scf.WhileOp, scf.IfOp))]
+        for op in controls:
+            if isinstance(op, scf.ForOp):
+                pairs = zip(op.body.args[1:], op.results)
+            elif isinstance(op, scf.WhileOp):
+                pairs = zip(op.after.args, op.results)
+            else:
+                continue
+            for a, b in pairs:
+                self._join(a, b, always=True)
+        for op in reversed(controls):  # inner before outer
+            for a, b in _related(op):
+                self._join(a, b)
+        self._join_namesakes(body)
+
+    def _join_namesakes(self, region: Region) -> None:
+        """Values of one name and region share a variable where they follow each other; sibling loops share an index."""
+        latest: dict[str, list[Value]] = {}
+        for op in region:
+            results = [] if op in self.inlined else op.results
+            indices = [op.index] if isinstance(op, scf.ForOp) else []
+            for value in (*results, *indices):
+                if not value.name:
+                    continue
+                earlier = latest.setdefault(value.name, [])
+                if not any(self._join(each, value) for each in earlier):
+                    earlier.append(value)
+            for inner in op.regions:
+                self._join_namesakes(inner)
+
+
+def _related(op: Operation) -> Iterator[tuple[Value, Value]]:
+    """Pairs of values that one variable saves a copy for."""
+    if isinstance(op, scf.ForOp):
+        yield from zip(op.body.args[1:], op.body.terminator.operands)
+        yield from zip(op.body.args[1:], op.inits)
+    elif isinstance(op, scf.WhileOp):
+        condition = op.before.terminator
+        assert isinstance(condition, scf.ConditionOp)
+        yield from zip(op.after.args, condition.values)
+        yield from zip(op.before.args, op.after.terminator.operands)
+        yield from zip(op.before.args, op.inits)
+    else:
+        for inner in op.regions:
+            yield from zip(op.results, inner.terminator.operands)
+
+
+def _overhead(op: Operation) -> int:
+    """Characters of an operation beside its operands."""
+    if isinstance(op, (arith.BinaryOp, arith.CmpOp)):
+        return 14 if isinstance(op, (arith.MaxOp, arith.MinOp)) else 5
+    if isinstance(op, (arith.CastOp, arith.BitcastOp)):
+        return 16
+    if isinstance(op, triton.AddPtrOp):
+        return 3
+    return 18
+
+
+def _hint(value: Value) -> str:
+    """A name for a value that has none, from what it is and where it goes."""
+    op = value.op
+    pointer = _moved_pointer(value)
+    if pointer is not None:
+        return _base_name(pointer) + ("_offsets" if value.shape else "_start")
+    if value.dtype.startswith("*"):
+        return _base_name(value) + ("_pointers" if value.shape else "_tile")
+    if isinstance(op, triton.LoadOp):
+        return _base_name(op.pointer) + "_tile" if value.shape else _base_name(op.pointer) + "_element"
+    if value.dtype == "bool":
+        return "mask" if value.shape else "condition"
+    if isinstance(op, tensor.DotOp):
+        return "product"
+    if isinstance(op, tensor.ReduceOp):
+        return {"sum": "total", "max": "highest", "min": "lowest"}.get(op.kind, op.kind)
+    if isinstance(op, triton.AtomicOp):
+        return "old"
+    if isinstance(op, triton.ProgramIdOp):
+        return "pid"
+    return "index" if value.dtype in ("int32", "int64") else "x"
+
+
+def _moved_pointer(value: Value) -> Value | None:
+    """The pointer that a value, or a sum it is a term of, moves."""
+    for _ in range(4):
+        user = next(iter(value.uses), None)
+        if isinstance(user, triton.AddPtrOp):
+            return user.pointer if value is user.offset else None
+        if not isinstance(user, (arith.AddOp, arith.SubOp, arith.MulOp, arith.CastOp, tensor.BroadcastOp)):
+            return None
+        value = user.result
+    return None
+
+
+def _base_name(pointer: Value) -> str:
+    while isinstance(pointer.owner, (triton.AddPtrOp, tensor.BroadcastOp)):
+        pointer = pointer.owner.operands[0]
+    return pointer.name or "data"

@@ -1,0 +1,550 @@
+"""Elementwise operations on scalars and tensors.
+
+Operands have one element type; scalars go with tensors, tensors of one rank broadcast their dimensions of 1. Integers
+wrap. `floordiv` and `floormod` round towards minus infinity, `truncdiv` and `truncmod` towards zero (C, Triton).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from tiledsl.ir.core import Operation, Value, attr, operand, operands, result
+from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, Type, broadcast_shapes, is_float, with_shape
+
+Number = bool | int | float
+
+
+class ConstantOp(Operation):
+    """A number; for a tensor type, the same in every element.
+
+    Example: `%c = arith.constant {value = 0.5} : tensor<128x64xfloat32>`
+    """
+
+    name = "arith.constant"
+    value = attr[Any](object)
+    out = result(ScalarType, TensorType)
+
+    def verify(self) -> None:
+        kind = ELEMENTS[self.out.dtype].kind
+        if kind == "float" and type(self.value) is not float:
+            raise ValueError(f"{self.value!r} is not a float")
+        if kind in ("int", "uint") and (type(self.value) is not int or wrap(self.value, self.out.dtype) != self.value):
+            raise ValueError(f"{self.value!r} does not fit in {self.out.dtype}")
+        if kind == "bool" and type(self.value) is not bool:
+            raise ValueError(f"{self.value!r} is not a bool")
+
+
+def constant_of(value: Value) -> Number | None:
+    """The number that a value always has, or None."""
+    op = value.op
+    return op.attributes["value"] if isinstance(op, ConstantOp) else None
+
+
+def wrap(number: int, dtype: str) -> int:
+    """An integer as `dtype` stores it."""
+    bits = ELEMENTS[dtype].bits
+    number &= (1 << bits) - 1
+    return number - (1 << bits) if ELEMENTS[dtype].kind == "int" and number >> (bits - 1) else number
+
+
+def as_constant(number: Number, dtype: str) -> Number:
+    """A Python number as a constant of `dtype`."""
+    kind = ELEMENTS[dtype].kind
+    if kind == "float":
+        return float(number)
+    if kind == "bool":
+        return bool(number)
+    return wrap(int(number), dtype)
+
+
+class Elementwise(Operation):
+    """Base: the result has the broadcast shape and the first operand's element type."""
+
+    def result_dtype(self) -> str:
+        return self.operands[0].dtype
+
+    def infer(self) -> Sequence[Type]:
+        shape = broadcast_shapes(*(value.shape for value in self.operands))
+        assert shape is not None, f"{self.name}: shapes {[value.shape for value in self.operands]} do not broadcast"
+        return [with_shape(shape, self.result_dtype())]
+
+    def verify(self) -> None:
+        if any(isinstance(value.type, BufferType) for value in self.operands):
+            raise ValueError("an operand is a buffer")
+        shape = broadcast_shapes(*(value.shape for value in self.operands))
+        if shape is None:
+            raise ValueError(f"shapes {[value.shape for value in self.operands]} do not broadcast")
+        if self.result.shape != shape:
+            raise ValueError(f"the result is {self.result.type}, but the operands' shape is {shape}")
+
+    def like_result(self, value: Value) -> Sequence[Value] | None:
+        """`value` as a fold result, where its type is the result's."""
+        return [value] if value.type == self.results[0].type else None
+
+
+class BinaryOp(Elementwise):
+    """Base of the two-operand operations of one element type."""
+
+    lhs = operand(ScalarType, TensorType)
+    rhs = operand(ScalarType, TensorType)
+    out = result(ScalarType, TensorType)
+    commutes: ClassVar[bool] = False
+    domain: ClassVar[tuple[str, ...]] = ("int", "uint", "float")
+
+    @staticmethod
+    def compute(a: Any, b: Any) -> Number:
+        """The operation on Python numbers."""
+        raise NotImplementedError
+
+    def verify(self) -> None:
+        super().verify()
+        if self.lhs.dtype != self.rhs.dtype:
+            raise ValueError(f"the operands are {self.lhs.dtype} and {self.rhs.dtype}")
+        if ELEMENTS[self.lhs.dtype].kind not in self.domain:
+            raise ValueError(f"not defined for {self.lhs.dtype}")
+
+    def fold(self) -> Sequence[Value | Number] | None:
+        a, b = constant_of(self.lhs), constant_of(self.rhs)
+        dtype = self.lhs.dtype
+        if a is not None and b is not None and (not is_float(dtype) or dtype in ("float32", "float64")):
+            try:
+                number = self.compute(a, b)
+            except (ZeroDivisionError, OverflowError, ValueError):
+                return None
+            return [_rounded(as_constant(number, self.out.dtype), self.out.dtype)]
+        return self.simplify(a, b)
+
+    def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
+        """Identities with one constant operand."""
+        return None
+
+
+def _rounded(number: Number, dtype: str) -> Number:
+    if dtype != "float32" or not isinstance(number, float):
+        return number
+    import struct
+
+    try:
+        return float(struct.unpack("f", struct.pack("f", number))[0])
+    except OverflowError:
+        return math.copysign(math.inf, number)
+
+
+class AddOp(BinaryOp):
+    """Example: `%c = arith.add %a, %b : int32`"""
+
+    name = "arith.add"
+    commutes = True
+
+    @staticmethod
+    def compute(a: Any, b: Any) -> Number:
+        return a + b
+
+    def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
+        if is_float(self.out.dtype):
+            return None
+        return self.like_result(self.lhs) if b == 0 else self.like_result(self.rhs) if a == 0 else None
+
+
+class SubOp(BinaryOp):
+    """Example: `%c = arith.sub %a, %b : int32`"""
+
+    name = "arith.sub"
+
+    @staticmethod
+    def compute(a: Any, b: Any) -> Number:
+        return a - b
+
+    def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
+        if is_float(self.out.dtype):
+            return None
+        if self.lhs is self.rhs:
+            return [0]
+        return self.like_result(self.lhs) if b == 0 else None
+
+
+class MulOp(BinaryOp):
+    """Example: `%c = arith.mul %a, %b : float32`"""
+
+    name = "arith.mul"
+    commutes = True
+
+    @staticmethod
+    def compute(a: Any, b: Any) -> Number:
+        return a * b
+
+    def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
+        if b == 1:
+            return self.like_result(self.lhs)
+        if a == 1:
+            return self.like_result(self.rhs)
+        return [0] if not is_float(self.out.dtype) and (a == 0 or b == 0) else None
+
+
+class DivOp(BinaryOp):
+    """Division of floats. Example: `%c = arith.div %a, %b : float32`"""
+
+    name = "arith.div"
+    domain = ("float",)
+
+    @staticmethod
+    def compute(a: Any, b: Any) -> Number:
+        return a / b
+
+    def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
+        return self.like_result(self.lhs) if b == 1 else None
+
+
+class _DivisionOp(BinaryOp):
+    domain = ("int", "uint")
+
+    def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
+        if b == 1:
+            return self.like_result(self.lhs)
+        return [0] if a == 0 and b is not None and b != 0 else None
+
+
+class _RemainderOp(BinaryOp):
+    domain = ("int", "uint")
+
+    def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
+        return [0] if b == 1 or (a == 0 and b is not None and b != 0) else None
+
+
+class FloorDivOp(_DivisionOp):
+    """Rounds towards minus infinity. Example: `%c = arith.floordiv %a, %b : int32`"""
+
+    name = "arith.floordiv"
+
+    @staticmethod
+    def compute(a: Any, b: Any) -> Number:
+        return a // b
+
+
+class FloorModOp(_RemainderOp):
+    """Has the sign of the divisor. Example: `%c = arith.floormod %a, %b : int32`"""
+
+    name = "arith.floormod"
+
+    @staticmethod
+    def compute(a: Any, b: Any) -> Number:
+        return a % b
+
+
+class TruncDivOp(_DivisionOp):
+    """Rounds towards zero. Example: `%c = arith.truncdiv %a, %b : int32`"""
+
+    name = "arith.truncdiv"
+
+    @staticmethod
+    def compute(a: Any, b: Any) -> Number:
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+class TruncModOp(_RemainderOp):
+    """Has the sign of the dividend. Example: `%c = arith.truncmod %a, %b : int32`"""
+
+    name = "arith.truncmod"
+
+    @staticmethod
+    def compute(a: Any, b: Any) -> Number:
+        return abs(a) % abs(b) * (1 if a >= 0 else -1)
+
+
+class _ExtremumOp(BinaryOp):
+    commutes = True
+    domain = ("int", "uint", "float", "bool")
+
+    def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
+        return self.like_result(self.lhs) if self.lhs is self.rhs else None
+
+
+class MaxOp(_ExtremumOp):
+    """A NaN operand is dropped, as fmax does. Example: `%c = arith.max %a, %b : float32`"""
+
+    name = "arith.max"
+
+    @staticmethod
+    def compute(a: Any, b: Any) -> Number:
+        return b if a != a else a if b != b else max(a, b)
+
+
+class MinOp(_ExtremumOp):
+    """A NaN operand is dropped, as fmin does. Example: `%c = arith.min %a, %b : float32`"""
+
+    name = "arith.min"
+
+    @staticmethod
+    def compute(a: Any, b: Any) -> Number:
+        return b if a != a else a if b != b else min(a, b)
+
+
+class _BitOp(BinaryOp):
+    domain = ("int", "uint", "bool")
+
+
+class AndOp(_BitOp):
+    """Bitwise; on bool, logical. Example: `%c = arith.and %a, %b : bool`"""
+
+    name = "arith.and"
+    commutes = True
+
+    @staticmethod
+    def compute(a: Any, b: Any) -> Number:
+        return a & b
+
+    def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
+        if self.lhs is self.rhs:
+            return self.like_result(self.lhs)
+        if self.out.dtype == "bool":
+            if a is False or b is False:
+                return [False]
+            return self.like_result(self.rhs) if a is True else self.like_result(self.lhs) if b is True else None
+        return [0] if a == 0 or b == 0 else None
+
+
+class OrOp(_BitOp):
+    """Bitwise; on bool, logical. Example: `%c = arith.or %a, %b : bool`"""
+
+    name = "arith.or"
+    commutes = True
+
+    @staticmethod
+    def compute(a: Any, b: Any) -> Number:
+        return a | b
+
+    def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
+        if self.lhs is self.rhs:
+            return self.like_result(self.lhs)
+        if self.out.dtype == "bool" and (a is True or b is True):
+            return [True]
+        zero_a, zero_b = a is not None and a == 0, b is not None and b == 0
+        return self.like_result(self.rhs) if zero_a else self.like_result(self.lhs) if zero_b else None
+
+
+class XorOp(_BitOp):
+    """Bitwise; on bool, logical. Example: `%c = arith.xor %a, %b : int32`"""
+
+    name = "arith.xor"
+    commutes = True
+
+    @staticmethod
+    def compute(a: Any, b: Any) -> Number:
+        return a ^ b
+
+
+class ShlOp(BinaryOp):
+    """Example: `%c = arith.shl %a, %b : int32`"""
+
+    name = "arith.shl"
+    domain = ("int", "uint")
+
+    @staticmethod
+    def compute(a: Any, b: Any) -> Number:
+        if not 0 <= b < 64:
+            raise ValueError("shift out of range")
+        return a << b
+
+
+class ShrOp(BinaryOp):
+    """Arithmetic for signed, logical for unsigned. Example: `%c = arith.shr %a, %b : int32`"""
+
+    name = "arith.shr"
+    domain = ("int", "uint")
+
+    @staticmethod
+    def compute(a: Any, b: Any) -> Number:
+        if not 0 <= b < 64:
+            raise ValueError("shift out of range")
+        return a >> b
+
+
+PREDICATES: dict[str, Callable[[Any, Any], bool]] = {
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+}
+
+
+class CmpOp(Elementwise):
+    """A comparison; false where an operand is NaN, but for ne. Predicates: eq, ne, lt, le, gt, ge.
+
+    Example: `%c = arith.cmp %a, %b {predicate = "lt"} : bool`
+    """
+
+    name = "arith.cmp"
+    lhs = operand(ScalarType, TensorType)
+    rhs = operand(ScalarType, TensorType)
+    predicate = attr(str)
+    out = result(ScalarType, TensorType)
+
+    def result_dtype(self) -> str:
+        return "bool"
+
+    def verify(self) -> None:
+        super().verify()
+        if self.predicate not in PREDICATES:
+            raise ValueError(f"no predicate {self.predicate!r}")
+        if self.lhs.dtype != self.rhs.dtype:
+            raise ValueError(f"the operands are {self.lhs.dtype} and {self.rhs.dtype}")
+
+    def fold(self) -> Sequence[Value | Number] | None:
+        a, b = constant_of(self.lhs), constant_of(self.rhs)
+        if a is not None and b is not None:
+            return [PREDICATES[self.predicate](a, b)]
+        if self.lhs is self.rhs and not is_float(self.lhs.dtype):
+            return [self.predicate in ("eq", "le", "ge")]
+        return None
+
+
+class SelectOp(Elementwise):
+    """`condition ? on_true : on_false`, each element. Both sides are evaluated.
+
+    Example: `%x = arith.select %c, %a, %b : float32`
+    """
+
+    name = "arith.select"
+    condition = operand(ScalarType, TensorType)
+    on_true = operand(ScalarType, TensorType)
+    on_false = operand(ScalarType, TensorType)
+    out = result(ScalarType, TensorType)
+
+    def result_dtype(self) -> str:
+        return self.operands[1].dtype
+
+    def verify(self) -> None:
+        super().verify()
+        if self.condition.dtype != "bool" or self.on_true.dtype != self.on_false.dtype:
+            raise ValueError(f"is given {self.condition.dtype}, {self.on_true.dtype} and {self.on_false.dtype}")
+
+    def fold(self) -> Sequence[Value | Number] | None:
+        condition = constant_of(self.condition)
+        if self.on_true is self.on_false:
+            return self.like_result(self.on_true)
+        if condition is None:
+            a, b = constant_of(self.on_true), constant_of(self.on_false)
+            same = a is not None and b is not None and repr(a) == repr(b)
+            return [a] if same and a is not None else None
+        chosen = self.on_true if condition else self.on_false
+        number = constant_of(chosen)
+        return self.like_result(chosen) or (None if number is None else [number])
+
+
+class CastOp(Elementwise):
+    """Conversion by value. To integers it truncates; to bool it is `!= 0`; floats round to nearest even.
+
+    Example: `%y = arith.cast %x : float16`
+    """
+
+    name = "arith.cast"
+    source = operand(ScalarType, TensorType)
+    out = result(ScalarType, TensorType)
+
+    def fold(self) -> Sequence[Value | Number] | None:
+        source, to = self.source.dtype, self.out.dtype
+        if source == to:
+            return self.like_result(self.source)
+        number = constant_of(self.source)
+        if number is not None:
+            exact = is_float(to) and (number != number or number in (math.inf, -math.inf, 0, 1, -1, 2, 0.5))
+            if exact and ELEMENTS[to].bits > 8:
+                return [float(number)]
+            if to in ("float32", "float64") or (not is_float(to) and math.isfinite(number)):
+                return [_rounded(as_constant(number, to), to)]
+        return None
+
+
+class BitcastOp(Elementwise):
+    """The same bits as another element type of the same width. Example: `%y = arith.bitcast %x : int32`"""
+
+    name = "arith.bitcast"
+    source = operand(ScalarType, TensorType)
+    out = result(ScalarType, TensorType)
+
+    def verify(self) -> None:
+        super().verify()
+        if ELEMENTS[self.source.dtype].bits != ELEMENTS[self.out.dtype].bits:
+            raise ValueError(f"{self.source.dtype} and {self.out.dtype} differ in width")
+
+
+class NegOp(Elementwise):
+    """Example: `%y = arith.neg %x : float32`"""
+
+    name = "arith.neg"
+    source = operand(ScalarType, TensorType)
+    out = result(ScalarType, TensorType)
+
+    def fold(self) -> Sequence[Value | Number] | None:
+        number = constant_of(self.source)
+        return None if number is None else [as_constant(-number, self.out.dtype)]
+
+
+class NotOp(Elementwise):
+    """Bitwise complement; on bool, logical not. Example: `%y = arith.not %x : bool`"""
+
+    name = "arith.not"
+    source = operand(ScalarType, TensorType)
+    out = result(ScalarType, TensorType)
+
+    def fold(self) -> Sequence[Value | Number] | None:
+        number = constant_of(self.source)
+        if number is not None:
+            return [not number if self.out.dtype == "bool" else as_constant(~int(number), self.out.dtype)]
+        inner = self.source.op
+        return self.like_result(inner.source) if isinstance(inner, NotOp) else None
+
+
+# Functions of MathOp with the number of their operands. All are on floats but abs and clamp, which take integers too.
+MATH_FUNCTIONS: dict[str, int] = {
+    **dict.fromkeys(
+        "exp exp2 exp10 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+        "erf sigmoid floor ceil trunc round rint nearbyint abs isnan isinf isfinite popcount clz".split(),
+        1,
+    ),
+    **dict.fromkeys("pow atan2 fmod hypot copysign nextafter ldexp mulhi".split(), 2),
+    "fma": 3,
+    "clamp": 3,
+}
+
+
+class MathOp(Elementwise):
+    """A named function, elementwise; MATH_FUNCTIONS lists them. isnan, isinf and isfinite give bool.
+
+    `round` rounds halves away from zero, `rint` and `nearbyint` to even. clamp(x, low, high).
+
+    Example: `%y = arith.math [%x] {function = "exp2"} : float32`
+    """
+
+    name = "arith.math"
+    arguments = operands(ScalarType, TensorType)
+    function = attr(str)
+    out = result(ScalarType, TensorType)
+
+    def result_dtype(self) -> str:
+        return "bool" if self.attributes["function"] in ("isnan", "isinf", "isfinite") else self.operands[0].dtype
+
+    def verify(self) -> None:
+        super().verify()
+        if MATH_FUNCTIONS.get(self.function) != len(self.operands):
+            raise ValueError(f"no function {self.function!r} of {len(self.operands)} arguments")
+
+    def fold(self) -> Sequence[Value | Number] | None:
+        number = constant_of(self.operands[0])
+        dtype = self.out.dtype
+        if number is None or dtype not in ("float32", "float64") or len(self.operands) != 1:
+            return None
+        exact: dict[str, Callable[[Any], float]] = {
+            "exp": math.exp, "exp2": lambda x: 2.0**x, "log": math.log, "log2": math.log2, "sqrt": math.sqrt,
+            "rsqrt": lambda x: 1 / math.sqrt(x), "abs": abs,
+        }  # fmt: skip
+        if self.function not in exact:
+            return None
+        try:
+            return [_rounded(float(exact[self.function](number)), dtype)]
+        except (ValueError, OverflowError, ZeroDivisionError):
+            return None

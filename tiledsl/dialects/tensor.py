@@ -1,0 +1,233 @@
+"""Whole-tile operations on tensor values: no memory, no effects. Everything here is free of Triton's idioms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from tiledsl.ir.core import Operation, Value, attr, operand, result
+from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, Type, with_shape
+
+# Reduction kinds and their neutral elements; None: the least or greatest value of the element type.
+REDUCTIONS: dict[str, float | None] = {
+    "sum": 0, "max": None, "min": None, "abssum": 0, "absmax": 0, "and": -1, "or": 0, "xor": 0, "prod": 1,
+}  # fmt: skip
+
+
+def neutral(kind: str, dtype: str) -> float | int | bool:
+    """The element that does not change a reduction of this kind."""
+    info = ELEMENTS[dtype]
+    if kind in ("max", "min"):
+        if info.kind == "float":
+            low = float("-inf") if not dtype.startswith("float8") else info.low
+            return low if kind == "max" else -low
+        if info.kind == "bool":
+            return kind == "min"
+        return int(info.low if kind == "max" else info.high)
+    number = REDUCTIONS[kind] or 0
+    if info.kind == "float":
+        return float(number)
+    if info.kind == "bool":
+        return bool(number)
+    return int(info.high) if number == -1 and info.kind == "uint" else int(number)
+
+
+class IotaOp(Operation):
+    """0, 1, 2, ... along one dimension of the result; every other dimension is 1.
+
+    Example: `%i = tensor.iota {axis = 0} : tensor<128x1xint32>`
+    """
+
+    name = "tensor.iota"
+    axis = attr(int)
+    out = result(TensorType)
+
+    def verify(self) -> None:
+        if any(size != 1 for axis, size in enumerate(self.out.shape) if axis != self.axis):
+            raise ValueError(f"{self.out.type} has more than one dimension beside {self.axis}")
+
+    @property
+    def extent(self) -> int:
+        return self.out.shape[self.axis]
+
+
+class BroadcastOp(Operation):
+    """A scalar, or a tensor of the same rank with dimensions of 1, in the result's shape.
+
+    Example: `%y = tensor.broadcast %x : tensor<128x64xfloat32>`
+    """
+
+    name = "tensor.broadcast"
+    source = operand(ScalarType, TensorType)
+    out = result(TensorType)
+
+    def verify(self) -> None:
+        shape = self.source.shape
+        if shape and (
+            len(shape) != len(self.out.shape) or any(a not in (1, b) for a, b in zip(shape, self.out.shape, strict=True))
+        ):
+            raise ValueError(f"{self.source.type} cannot become {self.out.type}")
+
+    def fold(self) -> Sequence[Value | bool | int | float] | None:
+        from tiledsl.dialects.arith import constant_of
+
+        if self.source.type == self.out.type:
+            return [self.source]
+        number = constant_of(self.source)
+        return None if number is None else [number]
+
+
+class ReshapeOp(Operation):
+    """The same elements in row-major order; also between a scalar and one-element tensors.
+
+    Example: `%y = tensor.reshape %x : tensor<128x1x64xfloat32>`
+    """
+
+    name = "tensor.reshape"
+    source = operand(ScalarType, TensorType)
+    out = result(ScalarType, TensorType)
+
+    def verify(self) -> None:
+        if prod(self.source.shape) != prod(self.out.shape) or self.source.dtype != self.out.dtype:
+            raise ValueError(f"{self.source.type} cannot become {self.out.type}")
+
+    def fold(self) -> Sequence[Value | bool | int | float] | None:
+        from tiledsl.dialects.arith import constant_of
+
+        if self.source.type == self.out.type:
+            return [self.source]
+        inner = self.source.op
+        if isinstance(inner, ReshapeOp):
+            if inner.source.type == self.out.type:
+                return [inner.source]
+            self.set_operands([inner.source])
+        number = constant_of(self.source)
+        return None if number is None else [number]
+
+
+class TransposeOp(Operation):
+    """`out.shape[i] == source.shape[permutation[i]]`.
+
+    Example: `%y = tensor.transpose %x {permutation = (1, 0)} : tensor<64x128xfloat16>`
+    """
+
+    name = "tensor.transpose"
+    source = operand(TensorType)
+    permutation = attr(tuple)
+    out = result(TensorType)
+
+    def infer(self) -> Sequence[Type]:
+        shape = self.operands[0].shape
+        return [TensorType(tuple(shape[axis] for axis in self.attributes["permutation"]), self.operands[0].dtype)]
+
+    def verify(self) -> None:
+        if sorted(self.permutation) != list(range(len(self.source.shape))):
+            raise ValueError(f"{self.permutation} is no permutation of {len(self.source.shape)} dimensions")
+        if self.out.shape != tuple(self.source.shape[axis] for axis in self.permutation):
+            raise ValueError(f"the result is {self.out.type}")
+
+    def fold(self) -> Sequence[Value | bool | int | float] | None:
+        from tiledsl.dialects.arith import constant_of
+
+        if self.permutation == tuple(range(len(self.permutation))):
+            return [self.source]
+        number = constant_of(self.source)
+        return None if number is None else [number]
+
+
+class ReduceOp(Operation):
+    """Combines the elements along one axis, which disappears. Kinds: REDUCTIONS.
+
+    abssum and absmax take absolute values first. NaNs are dropped by max, min and absmax unless propagate_nan is set.
+
+    Example: `%m = tensor.reduce %x {kind = "max", axis = 1} : tensor<128xfloat32>`
+    """
+
+    name = "tensor.reduce"
+    source = operand(TensorType)
+    kind = attr(str)
+    axis = attr(int)
+    propagate_nan = attr(bool, False)
+    out = result(ScalarType, TensorType)
+
+    def infer(self) -> Sequence[Type]:
+        shape, axis = self.operands[0].shape, self.attributes["axis"]
+        return [with_shape(shape[:axis] + shape[axis + 1 :], self.operands[0].dtype)]
+
+    def verify(self) -> None:
+        if self.kind not in REDUCTIONS:
+            raise ValueError(f"no reduction {self.kind!r}")
+        shape = self.source.shape
+        if not 0 <= self.axis < len(shape) or self.out.shape != shape[: self.axis] + shape[self.axis + 1 :]:
+            raise ValueError(f"{self.source.type} along axis {self.axis} does not give {self.out.type}")
+
+
+class ScanOp(Operation):
+    """Inclusive prefix sum, max, min or prod along one axis; from the end if `reverse`.
+
+    Example: `%y = tensor.scan %x {kind = "sum", axis = 0} : tensor<64x32xfloat32>`
+    """
+
+    name = "tensor.scan"
+    source = operand(TensorType)
+    kind = attr(str)
+    axis = attr(int)
+    reverse = attr(bool, False)
+    out = result(TensorType)
+
+    def infer(self) -> Sequence[Type]:
+        return [self.operands[0].type]
+
+    def verify(self) -> None:
+        if self.kind not in ("sum", "max", "min", "prod"):
+            raise ValueError(f"no scan {self.kind!r}")
+
+
+class DotOp(Operation):
+    """`accumulator + a @ b`, of shapes (M, N), (M, K) and (K, N), accumulated in the accumulator's element type.
+
+    precision: "default" (16-bit and narrower inputs exactly; float32 inputs as tf32), "ieee" (float32 exactly) or "tf32".
+
+    Example: `%d = tensor.dot %a, %b, %c : tensor<128x128xfloat32>`
+    """
+
+    name = "tensor.dot"
+    a = operand(TensorType)
+    b = operand(TensorType)
+    accumulator = operand(TensorType)
+    precision = attr(str, "default")
+    out = result(TensorType)
+
+    def infer(self) -> Sequence[Type]:
+        return [self.operands[2].type]
+
+    def verify(self) -> None:
+        (m, k), (k2, n) = self.a.shape, self.b.shape
+        if k != k2 or self.accumulator.shape != (m, n) or self.out.type != self.accumulator.type:
+            raise ValueError(f"{self.a.type} @ {self.b.type} + {self.accumulator.type} gives {self.out.type}")
+
+
+class GatherOp(Operation):
+    """`out[..., i, ...] = source[..., indices[..., i, ...], ...]` along `axis`; the other dimensions are equal.
+
+    Indices must lie inside the source.
+
+    Example: `%y = tensor.gather %x, %i {axis = 1} : tensor<128x64xfloat32>`
+    """
+
+    name = "tensor.gather"
+    source = operand(TensorType)
+    indices = operand(TensorType)
+    axis = attr(int)
+    out = result(TensorType)
+
+    def infer(self) -> Sequence[Type]:
+        return [TensorType(self.operands[1].shape, self.operands[0].dtype)]
+
+    def verify(self) -> None:
+        source, indices = list(self.source.shape), list(self.indices.shape)
+        if len(source) != len(indices) or not 0 <= self.axis < len(source):
+            raise ValueError(f"{self.source.type} with indices {self.indices.type} along axis {self.axis}")
+        del source[self.axis], indices[self.axis]
+        if source != indices:
+            raise ValueError(f"{self.source.type} and indices {self.indices.type} differ beside axis {self.axis}")

@@ -1,0 +1,403 @@
+"""Programs, buffers and memory.
+
+A program is one `tile.func`: its body runs on the host (scalar arithmetic for grids, workspaces) and holds kernels in
+launch order. Inside a kernel, buffers on chip (shared, fragment, local) start undefined.
+
+First come operations on whole buffers (copy, fill, gemm, reduce, scan) and `tile.parallel`, whose body is written for one
+element. `lower-tile-ops` and `vectorize-parallel` turn them into reads, writes and indexed loads and stores of whole
+tiles; `promote-buffers` then removes on-chip buffers, so that only accesses to global buffers are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiledsl.dialects.tensor import REDUCTIONS
+from tiledsl.ir.core import Effect, Operation, Value, attr, operand, operands, optional, region, result
+from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
+
+
+class FuncOp(Operation):
+    """A program. The body's arguments are its parameters (global buffers and scalars), then one int32 for each symbol.
+
+    `symbols` names the dynamic dimensions: a BufferType's dimension may be such a name; `symbol_sources` says for each
+    where the host reads it, as "parameter.axis". `outputs` are the positions of parameters that the runtime allocates
+    and returns, in the order returned. `returns_list`: several outputs come as a list (else a tuple).
+
+    Example: `tile.func {sym_name = "scale", parameters = ("A", "n")} (%A: buffer<64*float16, global>, %n: int32) { ... }`
+    """
+
+    name = "tile.func"
+    effects = Effect.REGION | Effect.ORDERED
+    sym_name = attr(str)
+    parameters = attr(tuple)
+    symbols = attr(tuple, ())
+    symbol_sources = attr(tuple, ())
+    outputs = attr(tuple, ())
+    returns_list = attr(bool, True)
+    body = region()
+
+    def verify(self) -> None:
+        if len(self.body.args) != len(self.parameters) + len(self.symbols):
+            raise ValueError(
+                f"{len(self.body.args)} arguments for {len(self.parameters)} parameters and {len(self.symbols)} symbols"
+            )
+
+    def symbol(self, name: str) -> Value:
+        """The value of a dynamic dimension."""
+        return self.body.args[len(self.parameters) + self.symbols.index(name)]
+
+
+class KernelOp(Operation):
+    """One launch over a grid of one to three dimensions; the body's arguments are the block indices, int32.
+
+    Example: `tile.kernel [%gx, %gy] {threads = 256} (%bx: int32, %by: int32) { ... }`
+    """
+
+    name = "tile.kernel"
+    effects = Effect.REGION | Effect.ORDERED
+    grid = operands(ScalarType)
+    threads = attr(int, 128)
+    sym_name = attr(str, "kernel")
+    options = attr(tuple, ())  # (name, value) pairs: hints such as ("swizzle", (10, "row"))
+    body = region()
+
+    def verify(self) -> None:
+        if not 1 <= len(self.grid) <= 3 or len(self.body.args) != len(self.grid):
+            raise ValueError(f"{len(self.grid)} grid dimensions and {len(self.body.args)} block indices")
+
+    def option(self, name: str) -> object:
+        """The value of a hint, or None."""
+        return dict(self.options).get(name)
+
+
+class AllocOp(Operation):
+    """A new buffer. On the host its scope is global (a workspace), in a kernel shared, fragment or local.
+
+    Example: `%A_shared = tile.alloc : buffer<128*64*float16, shared>`
+    """
+
+    name = "tile.alloc"
+    effects = Effect.ALLOCATE
+    out = result(BufferType)
+
+
+class ViewOp(Operation):
+    """The same memory as another shape, row-major; in global memory also as another element type of that width.
+
+    Example: `%flat = tile.view %x : buffer<8192*float32, fragment>`
+    """
+
+    name = "tile.view"
+    source = operand(BufferType)
+    out = result(BufferType)
+
+    def verify(self) -> None:
+        a, b = _buffer(self.source), _buffer(self.out)
+        if a.scope != b.scope or (a.is_static and b.is_static and a.numel() != b.numel()):
+            raise ValueError(f"{a} cannot be seen as {b}")
+        if ELEMENTS[a.dtype].bits != ELEMENTS[b.dtype].bits or (a.dtype != b.dtype and a.scope != "global"):
+            raise ValueError(f"{a} cannot be seen as {b}")
+
+
+class CopyOp(Operation):
+    """Copies a tile of `shape` from one place to another, converting elements.
+
+    Tile dimension i walks along dimension source_axes[i] of the source from source_offsets, and likewise in the target;
+    the other dimensions stay at their offset. Offsets are one for each dimension, or none for all 0. In global buffers,
+    what lies outside reads `safe_value` and is not written; on-chip buffers are not checked.
+
+    Example: `tile.copy %A[%m, %k], %A_shared {shape = (128, 64), source_axes = (0, 1), target_axes = (0, 1)}`
+    """
+
+    name = "tile.copy"
+    effects = Effect.READ | Effect.WRITE
+    source = operand(BufferType)
+    source_offsets = operands(ScalarType)
+    target = operand(BufferType)
+    target_offsets = operands(ScalarType)
+    shape = attr(tuple)
+    source_axes = attr(tuple)
+    target_axes = attr(tuple)
+    safe_value = attr(float, 0.0)
+
+    def verify(self) -> None:
+        for buffer, offsets, axes in (
+            (self.source, self.source_offsets, self.source_axes),
+            (self.target, self.target_offsets, self.target_axes),
+        ):
+            rank = len(_buffer(buffer).shape)
+            if len(axes) != len(self.shape) or len(set(axes)) != len(axes) or not all(0 <= a < rank for a in axes):
+                raise ValueError(f"axes {axes} for a tile {self.shape} of {buffer.type}")
+            if offsets and len(offsets) != rank:
+                raise ValueError(f"{len(offsets)} offsets for {buffer.type}")
+
+
+class FillOp(Operation):
+    """Every element of a buffer becomes `value`. Example: `tile.fill %zero, %acc`"""
+
+    name = "tile.fill"
+    effects = Effect.WRITE
+    value = operand(ScalarType)
+    target = operand(BufferType)
+
+    def verify(self) -> None:
+        if self.value.dtype != self.target.dtype:
+            raise ValueError(f"{self.value.dtype} into {self.target.type}")
+
+
+class GemmOp(Operation):
+    """`c += op(a) @ op(b)`, accumulated in c's element type; with `clear`, `c = op(a) @ op(b)`. Leading dimensions are 1.
+
+    Example: `tile.gemm %A_shared, %B_shared, %C_local {trans_b = true}`
+    """
+
+    name = "tile.gemm"
+    effects = Effect.READ | Effect.WRITE
+    a = operand(BufferType)
+    b = operand(BufferType)
+    c = operand(BufferType)
+    trans_a = attr(bool, False)
+    trans_b = attr(bool, False)
+    clear = attr(bool, False)
+    precision = attr(str, "default")
+    policy = attr(str, "Square")
+
+    def verify(self) -> None:
+        (m, k), (k2, n) = (_buffer(value).static_shape[-2:] for value in (self.a, self.b))
+        m, k = (k, m) if self.trans_a else (m, k)
+        k2, n = (n, k2) if self.trans_b else (k2, n)
+        if k != k2 or _buffer(self.c).static_shape[-2:] != (m, n):
+            raise ValueError(f"{self.a.type}, {self.b.type} and {self.c.type} do not fit")
+
+
+class ReduceOp(Operation):
+    """Reduces `source` along `axis` into `target`, whose shape lacks that axis or has 1 there.
+
+    Without `clear` the target's old value takes part.
+
+    Example: `tile.reduce %x, %m {kind = "max", axis = 1}`
+    """
+
+    name = "tile.reduce"
+    effects = Effect.READ | Effect.WRITE
+    source = operand(BufferType)
+    target = operand(BufferType)
+    kind = attr(str)
+    axis = attr(int)
+    clear = attr(bool, True)
+    propagate_nan = attr(bool, False)
+
+    def verify(self) -> None:
+        if self.kind not in REDUCTIONS:
+            raise ValueError(f"no reduction {self.kind!r}")
+        shape, axis = _buffer(self.source).shape, self.axis
+        without, kept = shape[:axis] + shape[axis + 1 :], (*shape[:axis], 1, *shape[axis + 1 :])
+        if not 0 <= axis < len(shape) or _buffer(self.target).shape not in (without, kept, without or (1,)):
+            raise ValueError(f"{self.source.type} along axis {axis} into {self.target.type}")
+
+
+class ScanOp(Operation):
+    """Inclusive prefix sum, max, min or prod along one axis; `target` may be `source`.
+
+    Example: `tile.scan %x, %y {kind = "sum", axis = 0}`
+    """
+
+    name = "tile.scan"
+    effects = Effect.READ | Effect.WRITE
+    source = operand(BufferType)
+    target = operand(BufferType)
+    kind = attr(str)
+    axis = attr(int)
+    reverse = attr(bool, False)
+
+    def verify(self) -> None:
+        if _buffer(self.source).shape != _buffer(self.target).shape:
+            raise ValueError(f"{self.source.type} into {self.target.type}")
+
+
+class ParallelOp(Operation):
+    """Independent iterations over a box of constant extents; the body sees one point, as int32 indices.
+
+    Example: `tile.parallel {extents = (128, 64)} (%i: int32, %j: int32) { ... }`
+    """
+
+    name = "tile.parallel"
+    effects = Effect.REGION | Effect.ORDERED
+    extents = attr(tuple)
+    body = region()
+
+    def verify(self) -> None:
+        if len(self.body.args) != len(self.extents):
+            raise ValueError(f"{len(self.body.args)} indices for extents {self.extents}")
+
+
+class ReadOp(Operation):
+    """All of an on-chip buffer as a value. Example: `%t = tile.read %A_shared : tensor<128x64xfloat16>`"""
+
+    name = "tile.read"
+    effects = Effect.READ
+    buffer = operand(BufferType)
+    out = result(ScalarType, TensorType)
+
+    def infer(self) -> Sequence[Type]:
+        type = _buffer(self.operands[0])
+        return [with_shape(type.static_shape, type.dtype)]
+
+    def verify(self) -> None:
+        _whole(self.buffer, self.out)
+
+
+class WriteOp(Operation):
+    """Replaces all of an on-chip buffer. Example: `tile.write %t, %A_shared`"""
+
+    name = "tile.write"
+    effects = Effect.WRITE
+    value = operand(ScalarType, TensorType)
+    buffer = operand(BufferType)
+
+    def verify(self) -> None:
+        _whole(self.buffer, self.value)
+
+
+class LoadOp(Operation):
+    """Elements at indices: `out[p] = buffer[indices[0][p], indices[1][p], ...]`.
+
+    Indices are int32 or int64, scalars or tensors that broadcast to the result's shape; one for each dimension. The
+    result's shape is their common one, joined with the mask's. Where `mask` is false, `other` (0 if absent) is the
+    value. In global buffers an index outside its dimension gives `other` too, until `guard-accesses` has put that check into
+    the mask (`guarded`). On-chip buffers are not checked.
+
+    Example: `%x = tile.load %A[%rows, %columns] mask=%m : tensor<128x64xfloat16>`
+    """
+
+    name = "tile.load"
+    effects = Effect.READ
+    buffer = operand(BufferType)
+    indices = operands(ScalarType, TensorType)
+    mask = optional(ScalarType, TensorType)
+    other = optional(ScalarType)
+    guarded = attr(bool, False)
+    cache = attr(str, "")
+    eviction = attr(str, "")
+    out = result(ScalarType, TensorType)
+
+    def infer(self) -> Sequence[Type]:
+        return [with_shape(_access_shape(self, self.mask), self.operands[0].dtype)]
+
+    def verify(self) -> None:
+        _indexed(self, self.buffer, self.indices)
+        if self.out.shape != _access_shape(self, self.mask):
+            raise ValueError(f"the result is {self.out.type}, the indices' shape {_access_shape(self, self.mask)}")
+
+
+class StoreOp(Operation):
+    """`buffer[indices[0][p], ...] = value[p]` where the mask holds; see LoadOp for indices and bounds.
+
+    The value broadcasts to the indices' shape. Which of several writes to one element lasts is not defined.
+
+    Example: `tile.store %x, %C[%rows, %columns] mask=%m`
+    """
+
+    name = "tile.store"
+    effects = Effect.WRITE
+    value = operand(ScalarType, TensorType)
+    buffer = operand(BufferType)
+    indices = operands(ScalarType, TensorType)
+    mask = optional(ScalarType, TensorType)
+    guarded = attr(bool, False)
+    cache = attr(str, "")
+    eviction = attr(str, "")
+
+    def verify(self) -> None:
+        _indexed(self, self.buffer, self.indices)
+        if self.value.dtype != self.buffer.dtype:
+            raise ValueError(f"{self.value.dtype} into {self.buffer.type}")
+        if _access_shape(self, self.mask, self.value) is None:
+            raise ValueError(f"value {self.value.type} does not go with the indices")
+
+
+class AtomicOp(Operation):
+    """Read, combine and write in one step, each element; the result is the old value. Global buffers only.
+
+    Kinds: add, max, min, and, or, xor, exchange, load, store. Semantics: relaxed, acquire, release, acq_rel.
+
+    Example: `%old = tile.atomic %x, %C[%rows, %columns] {kind = "add"} : tensor<128x64xfloat32>`
+    """
+
+    name = "tile.atomic"
+    effects = Effect.READ | Effect.WRITE
+    value = operand(ScalarType, TensorType)
+    buffer = operand(BufferType)
+    indices = operands(ScalarType, TensorType)
+    mask = optional(ScalarType, TensorType)
+    kind = attr(str)
+    semantics = attr(str, "relaxed")
+    guarded = attr(bool, False)
+    out = result(ScalarType, TensorType)
+
+    def infer(self) -> Sequence[Type]:
+        return [with_shape(_access_shape(self, self.mask, self.value) or (), self.operands[1].dtype)]
+
+    def verify(self) -> None:
+        _indexed(self, self.buffer, self.indices)
+        if self.value.dtype != self.buffer.dtype:
+            raise ValueError(f"{self.value.dtype} into {self.buffer.type}")
+
+
+class PrintOp(Operation):
+    """Prints values from the device, after `message`. Example: `tile.print [%x] {message = "x = "}`"""
+
+    name = "tile.print"
+    effects = Effect.ORDERED
+    values = operands(ScalarType, TensorType)
+    message = attr(str, "")
+
+
+class AssertOp(Operation):
+    """Stops the kernel where the condition is false. Example: `tile.assert %c {message = "k < n"}`"""
+
+    name = "tile.assert"
+    effects = Effect.ORDERED
+    condition = operand(ScalarType, TensorType)
+    message = attr(str, "")
+
+
+class AssumeOp(Operation):
+    """A promise to the compiler. Example: `tile.assume %c`"""
+
+    name = "tile.assume"
+    effects = Effect.ORDERED
+    condition = operand(ScalarType)
+
+
+def _buffer(value: Value) -> BufferType:
+    assert isinstance(value.type, BufferType), f"{value!r} is no buffer"
+    return value.type
+
+
+def _whole(buffer: Value, value: Value) -> None:
+    type = _buffer(buffer)
+    if type.scope == "global":
+        raise ValueError("a global buffer is accessed by loads and stores")
+    if value.type != with_shape(type.static_shape, type.dtype):
+        raise ValueError(f"{value.type} for {type}")
+
+
+def _access_shape(op: Operation, mask: Value | None, value: Value | None = None) -> tuple[int, ...] | None:
+    indices = op.operand_fields[[field.name for field in op.operand_fields].index("indices")].values(op)
+    others = [each for each in (mask, value) if each is not None]
+    return broadcast_shapes(*(each.shape for each in (*indices, *others)))
+
+
+def _indexed(op: Operation, buffer: Value, indices: Sequence[Value]) -> None:
+    if len(indices) != len(_buffer(buffer).shape):
+        raise ValueError(f"{len(indices)} indices for {buffer.type}")
+    for index in indices:
+        if index.dtype not in ("int32", "int64"):
+            raise ValueError(f"an index is {index.dtype}")
+
+
+def buffer_type(value: Value) -> BufferType:
+    """The type of a value that is a buffer."""
+    return _buffer(value)

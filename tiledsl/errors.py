@@ -1,0 +1,65 @@
+"""Errors that users see: one exception class, rendered with file, line and caret."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections.abc import Sequence
+
+from tiledsl.ir.location import UNKNOWN, Loc
+
+_sources: dict[str, list[str]] = {}
+
+
+def register_source(file: str, text: str) -> None:
+    """Remember the text of a program that does not lie in a file, so that errors can quote it."""
+    _sources[file] = text.splitlines()
+
+
+def source_line(file: str, line: int) -> str:
+    """The text of one line (counted from 1) of a registered source or a file; '' where there is none."""
+    if file in _sources:
+        lines = _sources[file]
+        return lines[line - 1] if 0 < line <= len(lines) else ""
+    return linecache.getline(file, line).rstrip("\n")
+
+
+class TileError(Exception):
+    """A mistake in the user's program or call, with its place, the values involved and a way out.
+
+    `message` is one sentence. `loc` is the offending range in the user's file, if it is known.
+    `notes` are further lines, each either text or a (text, Loc) pair.
+    """
+
+    def __init__(self, message: str, loc: Loc | None = None, notes: Sequence[str | tuple[str, Loc]] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.loc = loc if loc is not UNKNOWN else None
+        self.notes = list(notes)
+
+    def __str__(self) -> str:
+        if self.loc is None:
+            head = [self.message]
+        else:
+            head = [f"{_short(self.loc)}: error: {self.message}", *_excerpt(self.loc)]
+        for note in self.notes:
+            text, loc = (note, None) if isinstance(note, str) else note
+            head.append(f"  note: {text}" + (f" at {_short(loc)}" if loc and loc is not UNKNOWN else ""))
+        return "\n".join(head)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.message, self.loc, self.notes))
+
+
+def _short(loc: Loc) -> str:
+    return f"{os.path.basename(loc.file)}:{loc.line}:{loc.column}"
+
+
+def _excerpt(loc: Loc) -> list[str]:
+    text = source_line(loc.file, loc.line)
+    if not text:
+        return []
+    last = loc.end_column if loc.end_line == loc.line else len(text) + 1
+    width = max(1, min(last, len(text) + 1) - loc.column)
+    number = f"{loc.line:6d} | "
+    return [number + text, " " * (len(number) - 2) + "| " + " " * (loc.column - 1) + "^" * width]

@@ -1,0 +1,1 @@
+"""From the source text of a function to the tile IR: grammar, parser, syntax tree, elaborator."""

@@ -1,0 +1,223 @@
+"""The program being built: where operations go, and what tile functions may ask of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tiledsl.dialects import scf, tile
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Region, Value
+from tiledsl.ir.location import UNKNOWN, Loc
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import INT32, BufferType, ScalarType
+from tiledsl.language.buffer import Buffer, TensorSpec
+from tiledsl.language.dtypes import canonical
+from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, as_value, linear, plain
+
+log = logging.getLogger("tiledsl")
+_noted: set[str] = set()
+
+
+def note_once(message: str) -> None:
+    """Log something that has no effect here, once in a process."""
+    if message not in _noted:
+        _noted.add(message)
+        log.info(message)
+
+
+class Context:
+    """Builds one `tile.func`. Parameters come in order; symbols are found in the shapes of tensor parameters."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.body = Region()
+        self.builder = Builder(self.body)
+        self.parameters: list[tuple[str, Value]] = []
+        self.outputs: list[Value] = []
+        self.symbols: dict[str, Value] = {}
+        self.symbol_sources: dict[str, str] = {}
+        self.safe_values: dict[Value, float] = {}
+        self.kernel: tile.KernelOp | None = None
+        self.kernel_options: dict[str, Any] = {}
+        self.kernel_count = 0
+        self._last_alloc: tile.AllocOp | None = None
+        self.loc: Loc = UNKNOWN
+
+    @contextmanager
+    def activate(self) -> Iterator[Context]:
+        """Make this the program that expressions emit into."""
+        token = active.set(self)
+        try:
+            yield self
+        finally:
+            active.reset(token)
+
+    # Parameters and symbols
+
+    def parameter(self, name: str, spec: Any) -> Any:
+        """Declare the next parameter: a Buffer for a TensorSpec, a Scalar for a dtype."""
+        if isinstance(spec, TensorSpec):
+            value = self.body.add_arg(self._buffer_type(name, spec), name)
+            self.parameters.append((name, value))
+            return Buffer(value)
+        value = self.body.add_arg(ScalarType(canonical(spec)), name)
+        self.parameters.append((name, value))
+        return Scalar(value)
+
+    def output(self, name: str, spec: TensorSpec) -> Buffer:
+        """Declare a tensor that the runtime allocates and returns."""
+        value = self.body.add_arg(self._buffer_type(name, spec), name)
+        self.outputs.append(value)
+        return Buffer(value)
+
+    def _buffer_type(self, name: str, spec: TensorSpec) -> BufferType:
+        def dims(items: Sequence[Any], source: str) -> tuple[int | str, ...]:
+            return tuple(item if isinstance(item, int) else self._dimension(item, f"{name}.{source}{axis}") for axis, item in enumerate(items))  # noqa: E501
+
+        strides = None if spec.strides is None else dims(spec.strides, "stride")
+        return BufferType(dims(spec.shape, ""), str(spec.dtype), "global", strides)
+
+    def _dimension(self, dim: Any, source: str) -> str:
+        """The name of a dynamic dimension; one that is computed from others gets a name of its own."""
+        if isinstance(dim, Symbol):
+            if dim.name not in self.symbols:
+                self.symbols[dim.name] = Value(INT32, self.body, dim.name)
+            if self.symbol_sources.get(dim.name) in (None, ""):
+                self.symbol_sources[dim.name] = source
+            return dim.name
+        if isinstance(dim, (Symbolic, Scalar)):
+            name = source.replace(".", "_")
+            self.symbols[name] = Value(INT32, self.body, name)
+            self.symbol_sources[name] = source
+            return name
+        raise TileError(f"dimension {source} is neither an integer nor a symbol")
+
+    def symbol(self, symbol: Symbol) -> Value:
+        """The value of a dynamic dimension. Its place in a tensor's shape may be declared later."""
+        if symbol.name not in self.symbols:
+            self.symbols[symbol.name] = Value(INT32, self.body, symbol.name)
+            self.symbol_sources[symbol.name] = ""
+        return self.symbols[symbol.name]
+
+    def finish(self, returns_list: bool, outputs: Sequence[int] = ()) -> tile.FuncOp:
+        """The finished program."""
+        missing = [name for name, source in self.symbol_sources.items() if not source]
+        if missing:
+            raise TileError(
+                f"the dynamic dimension {missing[0]} is used but is no tensor parameter's dimension by itself",
+                notes=[f"declare a parameter such as T.Tensor(({missing[0]}, ...), dtype)"],
+            )
+        values = [value for _, value in self.parameters] + self.outputs
+        positions = tuple(outputs) or tuple(range(len(self.parameters), len(values)))
+        self.body.args = [*values, *self.symbols.values()]
+        return tile.FuncOp(
+            sym_name=self.name,
+            parameters=tuple(value.name for value in values),
+            symbols=tuple(self.symbols),
+            symbol_sources=tuple(self.symbol_sources[name] for name in self.symbols),
+            outputs=positions,
+            returns_list=returns_list,
+            regions=[self.body],
+            loc=self.loc,
+        )
+
+    # Buffers
+
+    def begin_kernel(self, kernel: tile.KernelOp, options: dict[str, Any]) -> None:
+        """On-chip buffers and hints belong to this kernel from now on."""
+        self.kernel, self.kernel_options, self._last_alloc = kernel, dict(options), None
+
+    def alloc(self, type: BufferType, what: str, name: str = "") -> Value:
+        """An on-chip buffer. It is visible in the whole kernel, wherever it is allocated."""
+        if self.kernel is None:
+            raise TileError(f"{what}: on-chip buffers are allocated inside `with T.Kernel(...)`")
+        region = self.kernel.body
+        op = tile.AllocOp(result_types=[type], loc=self.builder.loc, names=[name])
+        before = region.first if self._last_alloc is None else self._last_alloc.next
+        region.insert(op, before)
+        self._last_alloc = op
+        return op.result
+
+    def workspace(self, shape: Any, dtype: Any) -> Buffer:
+        if self.kernel is not None:
+            raise TileError("T.alloc_global: workspaces are allocated outside of T.Kernel")
+        dims = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+        type = BufferType(tuple(self._static(plain(dim)) for dim in dims), canonical(dtype), "global")
+        return Buffer(self.builder.insert(tile.AllocOp(result_types=[type])).result)
+
+    def _static(self, dim: Any) -> int | str:
+        if isinstance(dim, Expr):
+            if isinstance(dim, Symbol):
+                self.symbol(dim)
+                return dim.name
+            constant = self.constant(dim)
+            if constant is None:
+                raise TileError("T.alloc_global: a dimension is neither an integer nor a T.dynamic symbol")
+            return constant
+        return int(dim)
+
+    def view(self, source: Buffer, shape: tuple[Any, ...], dtype: str) -> Buffer:
+        dims = tuple(self._static(dim) for dim in shape)
+        type = BufferType(dims, str(dtype), source.scope())
+        if type.is_static and source.type.is_static and type.numel() != source.type.numel():
+            raise TileError(f"{source.name} has {source.type.numel()} elements, the shape {dims} has {type.numel()}")
+        if type.dtype != source.type.dtype and (type.scope != "global" or canonical(dtype).bits != source.dtype.bits):
+            raise TileError(
+                f"{source.name} is {source.type.dtype} and cannot be viewed as {type.dtype}",
+                notes=["element types of one width can be converted in T.Parallel with T.reinterpret"],
+            )
+        op = self.builder.insert(tile.ViewOp(source.value, result_types=[type], names=[source.name]))
+        return Buffer(op.result)
+
+    def safe_value(self, buffer: Buffer) -> float:
+        return self.safe_values.get(buffer.value, 0.0)
+
+    def constant(self, x: Any) -> int | None:
+        """An expression's value where it is constant."""
+        terms, number = linear(as_value(x))
+        return None if terms else number
+
+    # Regions
+
+    @contextmanager
+    def inside(self, region: Region) -> Iterator[None]:
+        """Emit at the end of another region."""
+        previous = self.builder
+        self.builder = Builder(region, loc=previous.loc)
+        try:
+            yield
+        finally:
+            loc = self.builder.loc
+            self.builder = previous
+            self.builder.loc = loc
+
+    def parallel(self, extents: Sequence[int], body: Callable[[list[Any]], None]) -> None:
+        """A `tile.parallel` whose body a function emits from its indices."""
+        if not extents:
+            body([])
+            return
+        region = Region([INT32] * len(extents), ["i", "j", "k", "l"][: len(extents)])
+        with self.inside(region):
+            body([Scalar(arg) for arg in region.args])
+        self.builder.insert(tile.ParallelOp(extents=tuple(extents), regions=[region]))
+
+    def elementwise(self, source: Buffer, target: Buffer, function: Callable[[Any], Any]) -> None:
+        """target[i, ...] = function(source[i, ...])."""
+
+        def body(indices: list[Any]) -> None:
+            target[tuple(indices)].store(function(source[tuple(indices)]))
+
+        self.parallel(source.type.static_shape, body)
+
+    def branch(self, condition: Value, then: Callable[[], None], orelse: Callable[[], None] | None = None) -> None:
+        """A `scf.if` without results."""
+        regions = [Region(), Region()]
+        for region, emit in zip(regions, (then, orelse), strict=True):
+            with self.inside(region):
+                if emit is not None:
+                    emit()
+            scf.yielding(region)
+        self.builder.insert(scf.IfOp(condition, result_types=[], regions=regions))

@@ -1,0 +1,237 @@
+"""From functions and their arguments to tile programs: both styles, macros, and what every program must satisfy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tiledsl.dialects import tile
+from tiledsl.errors import TileError
+from tiledsl.frontend import syntax
+from tiledsl.frontend.context import Context
+from tiledsl.frontend.names import Names, outer_names
+from tiledsl.frontend.parser import parse_function
+from tiledsl.frontend.statements import Returned, Statements
+from tiledsl.ir.core import Value
+from tiledsl.language.buffer import Buffer, TensorSpec
+from tiledsl.language.dtypes import DType, canonical
+from tiledsl.language.expression import Symbol, context, plain
+from tiledsl.language.program import Macro, PrimFunc
+
+
+class Arguments:
+    """Shapes, strides and dtypes of the tensors that an eager function is called with."""
+
+    def __init__(self, shape: Sequence[int], dtype: str, strides: Sequence[int] | None = None) -> None:
+        self.shape = tuple(shape)
+        self.dtype = dtype
+        self.strides = None if strides is None else tuple(strides)
+
+
+def elaborate(program: PrimFunc, out_idx: Sequence[int] = ()) -> tile.FuncOp:
+    """The program of a @T.prim_func. `out_idx` are positions of parameters (negative ones from the end) that the
+    runtime allocates and returns. Raises TileError."""
+    tree = parse_function(program.function)
+    ctx = Context(program.name)
+    ctx.loc = tree.loc
+    names = Names(outer_names(program.function, program.frame_locals))
+    scope = Statements(ctx, names)
+    annotations = getattr(program.function, "__annotations__", {})
+    with ctx.activate():
+        for parameter in tree.parameters:
+            names.local[parameter.name] = _declare(ctx, scope, parameter, annotations.get(parameter.name))
+        try:
+            scope.block(tree.body)
+        except Returned:
+            pass
+    outputs = _positions(out_idx, len(ctx.parameters), tree)
+    func = ctx.finish(returns_list=True, outputs=outputs)
+    _check_written(func, [ctx.parameters[position][1] for position in outputs], tree)
+    return func
+
+
+def _declare(ctx: Context, scope: Statements, parameter: syntax.Parameter, annotation: Any) -> Any:
+    if annotation is None or isinstance(annotation, str):
+        if parameter.annotation is None:
+            raise TileError(f"parameter {parameter.name} has no type; write {parameter.name}: T.Tensor((M, N), dtype)", parameter.loc)  # noqa: E501
+        annotation = scope.evaluate(parameter.annotation)
+    return _parameter(ctx, parameter, annotation)
+
+
+def _parameter(ctx: Context, parameter: syntax.Parameter, annotation: Any) -> Any:
+    if not isinstance(annotation, TensorSpec):
+        try:
+            annotation = canonical(annotation)
+        except TileError:
+            raise TileError(f"parameter {parameter.name} is {annotation!r}, neither a T.Tensor nor an element type", parameter.loc) from None  # noqa: E501
+    return ctx.parameter(parameter.name, annotation)
+
+
+def _positions(out_idx: Sequence[int], count: int, tree: syntax.Function) -> tuple[int, ...]:
+    positions = []
+    for index in out_idx:
+        if not -count <= index < count:
+            raise TileError(f"out_idx {index}, but {tree.name} has {count} parameters", tree.loc)
+        positions.append(index % count)
+    if len(set(positions)) != len(positions):
+        raise TileError(f"out_idx names a parameter of {tree.name} twice: {list(out_idx)}", tree.loc)
+    return tuple(positions)
+
+
+def _check_written(func: tile.FuncOp, outputs: Sequence[Value], tree: syntax.Function) -> None:
+    """Every output, and at least one parameter, must be written somewhere."""
+    if not any(isinstance(op, tile.KernelOp) for op in func.body):
+        raise TileError(f"{tree.name} has no `with T.Kernel(...)`, so nothing would run", tree.loc)
+    written = {value for value in func.body.args if isinstance(value.type, tile.BufferType) and _is_written(value)}
+    for value in outputs:
+        if value not in written:
+            raise TileError(f"the output {value.name} of {tree.name} is never written", tree.loc)
+    if not written:
+        raise TileError(f"{tree.name} writes none of its tensors", tree.loc)
+
+
+def _is_written(value: Value) -> bool:
+    for op in value.uses:
+        if isinstance(op, tile.ViewOp) and _is_written(op.out):
+            return True
+        if isinstance(op, tile.CopyOp) and op.target is value:
+            return True
+        if isinstance(op, (tile.StoreOp, tile.AtomicOp)) and op.buffer is value:
+            return True
+    return False
+
+
+class EagerContext(Context):
+    """The context of an eager function: T.const symbols take their values from the tensors of the call."""
+
+    def __init__(self, name: str, values: dict[str, int], dry: bool) -> None:
+        super().__init__(name)
+        self.values = values
+        self.dry = dry
+        self.consts: list[str] = []
+
+    def const(self, name: str) -> Any:
+        if name not in self.consts:
+            self.consts.append(name)
+        if name in self.values:
+            return self.values[name]
+        if self.dry:
+            return Symbol(name)
+        raise TileError(
+            f"T.const {name!r} has no value: it is no dimension of a tensor of the call",
+            notes=[f"use {name} by itself as a dimension of a T.Tensor, or pass {name}=... to compile"],
+        )
+
+    def empty(self, spec: TensorSpec) -> Buffer:
+        return self.output("", spec)
+
+
+class EagerStatements(Statements):
+    """Statements of an eager function, whose annotations declare the tensor parameters."""
+
+    pending: Mapping[str, Any]
+    ctx: EagerContext
+
+    def annotated(self, node: syntax.AnnotatedAssign) -> None:
+        name = node.target.id if isinstance(node.target, syntax.Name) else ""
+        if node.value is not None or name not in self.pending:
+            super().annotated(node)
+            return
+        self.declare(name, self.evaluate(node.annotation), node)
+
+    def declare(self, name: str, annotation: Any, node: syntax.Node) -> None:
+        """Bind a parameter to what its annotation says; in the dry run, learn the T.const values from the call."""
+        if not isinstance(annotation, (TensorSpec, DType)):
+            return
+        given = self.pending[name]
+        if self.ctx.dry:
+            if isinstance(annotation, TensorSpec) and isinstance(given, Arguments):
+                self._unify(name, annotation, given, node)
+            return
+        if isinstance(annotation, TensorSpec) and isinstance(given, Arguments):
+            annotation = TensorSpec(annotation.shape, annotation.dtype, annotation.strides)
+        self.names.local[name] = self.ctx.parameter(name, annotation)
+
+    def _unify(self, name: str, spec: TensorSpec, given: Arguments, node: syntax.Node) -> None:
+        if len(spec.shape) != len(given.shape):
+            raise TileError(f"{name} has {len(given.shape)} dimensions {given.shape}, but is declared as {spec!r}", node.loc)
+        for axis, (dim, size) in enumerate(zip(spec.shape, given.shape, strict=True)):
+            if not isinstance(dim, Symbol) or dim.name not in self.ctx.consts:
+                continue
+            known = self.ctx.values.setdefault(dim.name, size)
+            if known != size:
+                raise TileError(f"dimension {axis} of {name} is {size}, but {dim.name} is {known}", node.loc)
+
+
+def elaborate_eager(function: Any, arguments: Mapping[str, Any], frame_locals: Mapping[str, Any] | None = None) -> tile.FuncOp:
+    """The program of an eager function for one call.
+
+    `arguments` gives each parameter's value: Arguments for tensors, None for tensors of a compile() without them, other
+    values as they are; further names are values of T.const symbols. Raises TileError.
+    """
+    tree = parse_function(function)
+    parameters = {parameter.name: parameter for parameter in tree.parameters}
+    values = {name: int(plain(value)) for name, value in arguments.items() if name not in parameters}
+    outer = outer_names(function, frame_locals or {})
+    for dry in (True, False):
+        ctx = EagerContext(tree.name, values, dry)
+        ctx.loc = tree.loc
+        scope = EagerStatements(ctx, Names(outer))
+        scope.pending = {name: arguments.get(name) for name in parameters}
+        with ctx.activate():
+            _bind_parameters(scope, tree, function)
+            returned = _run(scope, tree, dry)
+    return _finish_eager(ctx, tree, returned)
+
+
+def _bind_parameters(scope: EagerStatements, tree: syntax.Function, function: Any) -> None:
+    annotations = getattr(function, "__annotations__", {})
+    declared = {s.target.id for s in tree.body if isinstance(s, syntax.AnnotatedAssign) and isinstance(s.target, syntax.Name)}
+    for parameter in tree.parameters:
+        value = scope.pending[parameter.name]
+        if isinstance(annotations.get(parameter.name), TensorSpec) and parameter.name not in declared:
+            scope.declare(parameter.name, annotations[parameter.name], parameter)
+        elif not isinstance(value, Arguments) and not (value is None and parameter.name in declared):
+            scope.names.local[parameter.name] = value
+
+
+def _run(scope: EagerStatements, tree: syntax.Function, dry: bool) -> Any:
+    for statement in tree.body:
+        if dry and isinstance(statement, syntax.With):
+            break
+        try:
+            scope.execute(statement)
+        except Returned as returned:
+            return returned.value
+        except TileError:
+            # The dry run only learns sizes from declarations; statements that need them fail and run later.
+            if not dry or isinstance(statement, syntax.AnnotatedAssign):
+                raise
+    return None
+
+
+def _finish_eager(ctx: EagerContext, tree: syntax.Function, returned: Any) -> tile.FuncOp:
+    results = () if returned is None else returned if isinstance(returned, (tuple, list)) else (returned,)
+    order = []
+    for number, result in enumerate(results):
+        if not isinstance(result, Buffer) or result.value not in ctx.outputs:
+            raise TileError(f"{tree.name} returns something that is not from T.empty (item {number})", tree.loc)
+        order.append(len(ctx.parameters) + ctx.outputs.index(result.value))
+    for number, value in enumerate(ctx.outputs):
+        value.name = value.name or f"output_{number}"
+        if len(ctx.parameters) + number not in order:
+            raise TileError(f"{value.name} comes from T.empty but is not returned by {tree.name}", tree.loc)
+    func = ctx.finish(returns_list=False, outputs=order)
+    _check_written(func, ctx.outputs, tree)
+    return func
+
+
+def call_macro(macro: Macro, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """Expand a macro at the active program's insertion point; the value that it returns."""
+    ctx = context(f"the macro {macro.function.__name__}")
+    tree = parse_function(macro.function)
+    outer = outer_names(macro.function, macro.frame_locals)
+    scope = EagerStatements(ctx, Names(outer)) if isinstance(ctx, EagerContext) else Statements(ctx, Names(outer))
+    if isinstance(scope, EagerStatements):
+        scope.pending = {}
+    return scope.call_function(tree, {}, outer, arguments, dict(keywords))

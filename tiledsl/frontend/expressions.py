@@ -1,0 +1,330 @@
+"""Evaluating expressions: Python values stay Python, expressions of the tile language emit operations."""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tiledsl.errors import TileError
+from tiledsl.frontend import syntax
+from tiledsl.frontend.context import Context
+from tiledsl.frontend.names import Names
+from tiledsl.language import maths
+from tiledsl.language.buffer import Buffer, Reference, Var
+from tiledsl.language.expression import Expr, Scalar, as_bool, cast, compare, describe, is_number, logical, plain, select
+from tiledsl.language.loops import serial
+
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
+    "%": operator.mod, "**": operator.pow, "<<": operator.lshift, ">>": operator.rshift, "&": operator.and_,
+    "|": operator.or_, "^": operator.xor, "@": operator.matmul,
+}  # fmt: skip
+_UNARY: dict[str, Callable[[Any], Any]] = {"+": operator.pos, "-": operator.neg, "~": operator.invert}
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+    "is": operator.is_, "is not": operator.is_not,
+    "in": lambda a, b: a in b, "not in": lambda a, b: a not in b,
+}  # fmt: skip
+_PREDICATES = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
+_BUILTINS: dict[Any, Callable[..., Any]] = {
+    builtins.min: maths.min, builtins.max: maths.max, builtins.abs: maths.abs, builtins.pow: maths.pow,
+    builtins.round: maths.round, builtins.int: lambda x: cast(x, "int32"), builtins.float: lambda x: cast(x, "float32"),
+    builtins.bool: as_bool,
+}  # fmt: skip
+
+
+def snapshot(value: Any) -> Any:
+    """What a name is bound to: a place or variable is loaded now; regions and buffers stay what they are."""
+    if isinstance(value, Var) or (isinstance(value, Reference) and not value.is_region):
+        return Scalar(value.value())
+    if type(value) is tuple:
+        return tuple(snapshot(item) for item in value)
+    return value
+
+
+class Expressions:
+    """Evaluates syntax trees in a context, with names."""
+
+    def __init__(self, ctx: Context, names: Names) -> None:
+        self.ctx = ctx
+        self.names = names
+        self._host_ranges = False
+        self._handlers: dict[type, Callable[[Any], Any]] = {
+            syntax.Name: lambda node: self.names.get(node.id),
+            syntax.Constant: lambda node: node.value,
+            syntax.Attribute: self._attribute,
+            syntax.Subscript: self._subscript,
+            syntax.Tuple: lambda node: tuple(self._items(node.elements)),
+            syntax.List: lambda node: list(self._items(node.elements)),
+            syntax.Set: lambda node: set(self._items(node.elements)),
+            syntax.Dict: self._dict,
+            syntax.Call: self._call,
+            syntax.Binary: self._binary,
+            syntax.Unary: self._unary,
+            syntax.Boolean: self._boolean,
+            syntax.Compare: self._compare,
+            syntax.Conditional: self._conditional,
+            syntax.JoinedString: self._joined,
+            syntax.Lambda: self._lambda,
+            syntax.NamedExpression: self._named,
+            syntax.Comprehension: self._comprehension,
+            syntax.Slice: self._slice,
+        }
+
+    def evaluate(self, node: syntax.Expression) -> Any:
+        """The value of an expression. Errors get its place, where they have none."""
+        try:
+            return self._handlers[type(node)](node)
+        except TileError as error:
+            if error.loc is None:
+                error.loc = node.loc
+            raise
+        except RecursionError:
+            raise TileError("the expression is nested too deeply", node.loc) from None
+        except KeyError:
+            if type(node) not in self._handlers:
+                raise TileError("this expression is not part of the tile language", node.loc) from None
+            raise
+
+    def _host(self, node: syntax.Node, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Run host code; whatever goes wrong in it is an error at the node."""
+        self.ctx.builder.loc = node.loc
+        try:
+            return function(*arguments, **keywords)
+        except TileError:
+            raise
+        except RecursionError:
+            raise TileError("too deep a recursion", node.loc) from None
+        except Exception as error:
+            name = getattr(function, "__name__", "") or type(function).__name__
+            raise TileError(f"{name} failed: {type(error).__name__}: {error}", node.loc) from error
+
+    def _items(self, nodes: tuple[syntax.Expression, ...]) -> Iterator[Any]:
+        for node in nodes:
+            if isinstance(node, syntax.Starred):
+                value = self.evaluate(node.value)
+                if isinstance(value, (Expr, Buffer)):
+                    raise TileError(f"* needs a sequence, not {describe(value)}", node.loc)
+                yield from self._host(node, list, value)
+            else:
+                yield self.evaluate(node)
+
+    def _attribute(self, node: syntax.Attribute) -> Any:
+        value = self.evaluate(node.value)
+        try:
+            return self._host(node, getattr, value, node.attr)
+        except TileError as error:
+            if isinstance(error.__cause__, AttributeError):
+                raise TileError(str(error.__cause__), node.loc) from None
+            raise
+
+    def _subscript(self, node: syntax.Subscript) -> Any:
+        value, index = self.evaluate(node.value), self.evaluate(node.index)
+        if isinstance(index, tuple):
+            index = tuple(map(plain, index))
+        if isinstance(value, (Buffer, Var)):
+            self.ctx.builder.loc = node.loc
+            return value[index]
+        if isinstance(value, Reference):
+            return self._part(value, index)
+        if isinstance(index, Expr) and isinstance(value, (list, tuple, dict, range)):
+            raise TileError(
+                f"a Python {type(value).__name__} cannot be indexed by a value known only on the device",
+                node.loc,
+                ["loop with `for x in T.unroll(n)` over a constant n, or over the sequence itself"],
+            )
+        return self._host(node, operator.getitem, value, index)
+
+    def _part(self, value: Reference, index: Any) -> Reference:
+        """Indexing a region: its own dimensions are those that are slices."""
+        index = list(index if isinstance(index, tuple) else (index,))
+        full: list[Any] = []
+        for offset, extent in zip(value.offsets, value.extents, strict=True):
+            if extent is None or not index:
+                full.append(offset if extent is None else slice(offset, offset + extent))
+                continue
+            own = index.pop(0)
+            if isinstance(own, slice):
+                lower = 0 if own.start is None else own.start
+                upper = extent if own.stop is None else own.stop
+                full.append(slice(offset + lower, offset + upper))
+            else:
+                full.append(offset + own)
+        if index:
+            raise TileError(f"too many indices for a part of {value.buffer.name}")
+        return value.buffer[tuple(full)]
+
+    def _slice(self, node: syntax.Slice) -> slice:
+        return slice(*(None if part is None else snapshot(self.evaluate(part)) for part in (node.lower, node.upper, node.step)))
+
+    def _dict(self, node: syntax.Dict) -> dict[Any, Any]:
+        made: dict[Any, Any] = {}
+        for key, value in node.items:
+            if key is None:
+                made.update(self.evaluate(value))
+            else:
+                made[self.evaluate(key)] = self.evaluate(value)
+        return made
+
+    def _call(self, node: syntax.Call) -> Any:
+        function = self.evaluate(node.function)
+        arguments = list(self._items(node.arguments))
+        keywords: dict[str, Any] = {}
+        for key, value in node.keywords:
+            if key is None:
+                keywords.update(self.evaluate(value))
+            else:
+                keywords[key] = self.evaluate(value)
+        dynamic = any(isinstance(x, Expr) for x in arguments)
+        if function is builtins.range and (dynamic or (self.ctx.kernel is not None and not self._host_ranges)):
+            function = serial
+        elif dynamic:
+            function = _BUILTINS.get(function, function) if _is_builtin(function) else function
+        if function is builtins.print and any(isinstance(x, (Expr, Buffer)) for x in arguments):
+            raise TileError("print shows values while the program is built; use T.print for values on the device", node.loc)
+        if not callable(function):
+            raise TileError(f"{describe(function)} cannot be called", node.loc)
+        return self._host(node, function, *arguments, **keywords)
+
+    def _binary(self, node: syntax.Binary) -> Any:
+        left, right = self.evaluate(node.left), self.evaluate(node.right)
+        if isinstance(left, Buffer) or isinstance(right, Buffer):
+            buffer = left if isinstance(left, Buffer) else right
+            raise TileError(
+                f"{node.op} on the whole buffer {buffer.name}; write a T.Parallel loop over its elements", node.loc
+            )
+        return self._host(node, _BINARY[node.op], left, right)
+
+    def _unary(self, node: syntax.Unary) -> Any:
+        value = self.evaluate(node.operand)
+        self.ctx.builder.loc = node.loc
+        if node.op == "not":
+            return logical("not", value)
+        return self._host(node, _UNARY[node.op], value)
+
+    def _boolean(self, node: syntax.Boolean) -> Any:
+        result = self.evaluate(node.values[0])
+        for value in node.values[1:]:
+            if not isinstance(result, Expr) and bool(result) != (node.op == "and"):
+                return result
+            right = self.evaluate(value)
+            self.ctx.builder.loc = node.loc
+            result = logical(node.op, result, right)
+        return result
+
+    def _compare(self, node: syntax.Compare) -> Any:
+        left = self.evaluate(node.left)
+        result: Any = True
+        for op, comparator in zip(node.ops, node.comparators, strict=True):
+            right = self.evaluate(comparator)
+            if isinstance(left, Expr) and op in _PREDICATES:
+                self.ctx.builder.loc = node.loc
+                part = compare(_PREDICATES[op], left, right)
+            elif isinstance(right, Expr) and op in _PREDICATES and is_number(plain(left)):
+                self.ctx.builder.loc = node.loc
+                part = _COMPARE[op](left, right)
+            else:
+                part = self._host(node, _COMPARE[op], left, right)
+            result = logical("and", result, part)
+            left = right
+        return result
+
+    def _conditional(self, node: syntax.Conditional) -> Any:
+        test = self.evaluate(node.test)
+        if not isinstance(test, Expr):
+            return self.evaluate(node.body if test else node.orelse)
+        on_true, on_false = self.evaluate(node.body), self.evaluate(node.orelse)
+        self.ctx.builder.loc = node.loc
+        return select(test, on_true, on_false)
+
+    def _joined(self, node: syntax.JoinedString) -> str:
+        parts = []
+        for part in node.parts:
+            if isinstance(part, str):
+                parts.append(part)
+                continue
+            value = self.evaluate(part.value)
+            if part.conversion:
+                value = {"r": repr, "s": str, "a": ascii}[part.conversion](value)
+            parts.append(format(value, self.evaluate(part.format) if part.format is not None else ""))
+        return "".join(parts)
+
+    def _lambda(self, node: syntax.Lambda) -> Callable[..., Any]:
+        names = [parameter.name for parameter in node.parameters]
+        defaults = {p.name: self.evaluate(p.default) for p in node.parameters if p.default is not None}
+
+        def function(*arguments: Any, **keywords: Any) -> Any:
+            if len(arguments) > len(names):
+                raise TileError(f"the lambda takes {len(names)} arguments, not {len(arguments)}", node.loc)
+            bound = {**defaults, **dict(zip(names, arguments, strict=False)), **keywords}
+            missing = [name for name in names if name not in bound]
+            if missing:
+                raise TileError(f"the lambda is called without {missing[0]}", node.loc)
+            with self._bound(bound):
+                return self.evaluate(node.body)
+
+        return function
+
+    def _bound(self, bound: dict[str, Any]) -> Any:
+        from contextlib import contextmanager
+
+        @contextmanager
+        def scope() -> Iterator[None]:
+            outer = self.names.local
+            self.names.local = {**outer, **bound}
+            try:
+                yield
+            finally:
+                self.names.local = outer
+
+        return scope()
+
+    def _named(self, node: syntax.NamedExpression) -> Any:
+        value = snapshot(self.evaluate(node.value))
+        self.names.set(node.name, value)
+        return value
+
+    def _comprehension(self, node: syntax.Comprehension) -> Any:
+        found: list[Any] = []
+
+        def clause(number: int) -> None:
+            if number == len(node.clauses):
+                found.append(self.evaluate(node.element))
+                return
+            each = node.clauses[number]
+            self._host_ranges, previous = True, self._host_ranges
+            try:
+                iterable = self.evaluate(each.iterable)
+            finally:
+                self._host_ranges = previous
+            if type(iterable).__name__ in ("SerialLoop", "ParallelLoop", "PersistentLoop"):
+                raise TileError("a comprehension runs while the program is built; loop over a Python range", each.loc)
+            for item in self._host(each, iter, iterable):
+                self.assign(each.target, item)
+                if all(self._host_condition(condition) for condition in each.conditions):
+                    clause(number + 1)
+
+        with self._bound({}):
+            clause(0)
+        if node.kind == "dict":
+            return dict(found)
+        return {"list": list, "set": set, "generator": iter}[node.kind](found)
+
+    def _host_condition(self, node: syntax.Expression) -> bool:
+        value = self.evaluate(node)
+        if isinstance(value, Expr):
+            raise TileError("this condition decides while the program is built, but is known only on the device", node.loc)
+        return bool(value)
+
+    def assign(self, target: syntax.Expression, value: Any) -> None:
+        """Bind a target of an assignment; the statements part implements it."""
+        raise NotImplementedError
+
+
+def _is_builtin(function: Any) -> bool:
+    try:
+        return function in _BUILTINS
+    except TypeError:
+        return False

@@ -1,0 +1,461 @@
+"""Values, operations and regions.
+
+Control flow is structured: an operation owns regions, a region is one block of operations with arguments, and a value
+is visible after its definition and inside the regions of later operations. An operation class declares its fields with
+`operand`, `operands`, `optional`, `attr`, `result`, `results` and `region`; construction, printing, parsing, generic
+verification and cloning all work from these declarations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import Flag, auto
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast, overload
+
+from tiledsl.ir.location import UNKNOWN, Loc
+from tiledsl.ir.types import Type
+
+Attribute: TypeAlias = "int | float | str | bool | None | tuple[Attribute, ...]"
+T = TypeVar("T")
+
+
+class Effect(Flag):
+    """What an operation does beside computing its results. Generic passes decide by these alone."""
+
+    NONE = 0
+    READ = auto()
+    WRITE = auto()
+    ALLOCATE = auto()
+    REGION = auto()  # the effects are those of the operations in its regions
+    TERMINATE = auto()  # ends a region
+    ORDERED = auto()  # must stay where it is and be kept (prints, asserts, launches)
+
+
+class Value:
+    """The result of an operation or an argument of a region."""
+
+    __slots__ = ("name", "owner", "type", "uses")
+
+    def __init__(self, type: Type, owner: Operation | Region, name: str = "") -> None:
+        self.type = type
+        self.owner = owner
+        self.name = name
+        self.uses: dict[Operation, int] = {}  # operation -> how many of its operands this is
+
+    @property
+    def op(self) -> Operation | None:
+        """The operation that defines this value; None for a region argument."""
+        return self.owner if isinstance(self.owner, Operation) else None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a scalar (empty) or a tensor."""
+        return cast("tuple[int, ...]", self.type.shape)
+
+    @property
+    def dtype(self) -> str:
+        return self.type.dtype
+
+    def replace_with(self, other: Value) -> None:
+        """Make every user of this value use `other`."""
+        if other is self:
+            return
+        if not other.name:
+            other.name = self.name
+        for user in list(self.uses):
+            user.set_operands([other if old is self else old for old in user.operands])
+
+    def __repr__(self) -> str:
+        return f"<%{self.name or '?'}: {self.type}>"
+
+
+class Region:
+    """One block: arguments and a doubly linked list of operations."""
+
+    __slots__ = ("args", "first", "last", "parent")
+
+    def __init__(self, arg_types: Sequence[Type] = (), names: Sequence[str] = ()) -> None:
+        self.parent: Operation | None = None
+        self.first: Operation | None = None
+        self.last: Operation | None = None
+        self.args = [Value(type, self) for type in arg_types]
+        for value, name in zip(self.args, names, strict=False):
+            value.name = name
+
+    def add_arg(self, type: Type, name: str = "") -> Value:
+        value = Value(type, self, name)
+        self.args.append(value)
+        return value
+
+    def __iter__(self) -> Iterator[Operation]:
+        """Operations in order; the current one may be erased or moved while iterating."""
+        op = self.first
+        while op is not None:
+            following = op.next
+            yield op
+            op = following
+
+    def __reversed__(self) -> Iterator[Operation]:
+        op = self.last
+        while op is not None:
+            preceding = op.prev
+            yield op
+            op = preceding
+
+    def walk(self) -> Iterator[Operation]:
+        """All operations inside, outer before inner."""
+        for op in self:
+            yield op
+            for region in op.regions:
+                yield from region.walk()
+
+    def insert(self, op: Operation, before: Operation | None = None) -> None:
+        """Put a detached operation before another one, or at the end."""
+        assert op.parent is None, f"{op.name} already stands in a region"
+        op.parent = self
+        if before is None:
+            op.prev, op.next = self.last, None
+        else:
+            op.prev, op.next = before.prev, before
+            before.prev = op
+        if op.prev is None:
+            self.first = op
+        else:
+            op.prev.next = op
+        if op.next is None:
+            self.last = op
+
+    @property
+    def terminator(self) -> Operation:
+        assert self.last is not None and Effect.TERMINATE in self.last.effects, "the region has no terminator"
+        return self.last
+
+
+class Field(Generic[T]):
+    """A declared part of an operation; the name comes from the class body."""
+
+    kind: ClassVar[str] = ""
+    name: str
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, op: None, owner: type) -> Field[T]: ...
+    @overload
+    def __get__(self, op: Operation, owner: type) -> T: ...
+    def __get__(self, op: Operation | None, owner: type) -> T | Field[T]:
+        return self if op is None else self.read(op)
+
+    def read(self, op: Operation) -> T:
+        raise NotImplementedError
+
+
+class OperandField(Field[T]):
+    kind = "operand"
+
+    def __init__(self, *types: type) -> None:
+        self.types = types
+        self.position = 0
+
+    def values(self, op: Operation) -> list[Value]:
+        start = sum(op.segments[: self.position])
+        return op.operands[start : start + op.segments[self.position]]
+
+
+class operand(OperandField[Value]):  # noqa: N801
+    """Exactly one operand, of one of the given type classes (any, if none is given)."""
+
+    def read(self, op: Operation) -> Value:
+        return op.operands[sum(op.segments[: self.position])]
+
+
+class operands(OperandField[list[Value]]):  # noqa: N801
+    """Any number of operands."""
+
+    def read(self, op: Operation) -> list[Value]:
+        return self.values(op)
+
+
+class optional(OperandField["Value | None"]):  # noqa: N801
+    """An operand that may be absent; printed as `name=%value`."""
+
+    def read(self, op: Operation) -> Value | None:
+        values = self.values(op)
+        return values[0] if values else None
+
+
+class attr(Field[T]):  # noqa: N801
+    """An attribute: an immutable Python value. Without a default it must be given."""
+
+    kind = "attr"
+    REQUIRED: ClassVar[object] = object()
+
+    def __init__(self, type: Callable[..., T], default: Any = REQUIRED) -> None:
+        self.type = type
+        self.default = default
+
+    def read(self, op: Operation) -> T:
+        return cast(T, op.attributes[self.name])
+
+
+class result(Field[Value]):  # noqa: N801
+    """Exactly one result."""
+
+    kind = "result"
+
+    def __init__(self, *types: type) -> None:
+        self.types = types
+        self.position = 0
+
+    def read(self, op: Operation) -> Value:
+        return op.results[self.position]
+
+
+class region(Field[Region]):  # noqa: N801
+    """A region."""
+
+    kind = "region"
+
+    def __init__(self) -> None:
+        self.position = 0
+
+    def read(self, op: Operation) -> Region:
+        return op.regions[self.position]
+
+
+OPERATIONS: dict[str, type[Operation]] = {}
+
+
+class Operation:
+    """Base of all operations."""
+
+    __slots__ = ("attributes", "loc", "next", "operands", "parent", "prev", "regions", "results", "segments")
+
+    name: ClassVar[str] = ""
+    effects: ClassVar[Effect] = Effect.NONE
+    variadic_results: ClassVar[bool] = False
+    operand_fields: ClassVar[tuple[OperandField[Any], ...]] = ()
+    attr_fields: ClassVar[dict[str, attr[Any]]] = {}
+    result_fields: ClassVar[tuple[result, ...]] = ()
+    region_fields: ClassVar[tuple[region, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        fields = [value for base in reversed(cls.__mro__) for value in vars(base).values() if isinstance(value, Field)]
+        cls.operand_fields = tuple(field for field in fields if isinstance(field, OperandField))
+        cls.result_fields = tuple(field for field in fields if isinstance(field, result))
+        cls.region_fields = tuple(field for field in fields if isinstance(field, region))
+        cls.attr_fields = {field.name: field for field in fields if isinstance(field, attr)}
+        for group in (cls.operand_fields, cls.result_fields, cls.region_fields):
+            for position, field in enumerate(group):
+                field.position = position
+        if cls.name:
+            assert OPERATIONS.get(cls.name, cls).__qualname__ == cls.__qualname__, f"two operations named {cls.name}"
+            OPERATIONS[cls.name] = cls
+
+    def __init__(
+        self,
+        *values: Value | Sequence[Value] | None,
+        result_types: Sequence[Type] | None = None,
+        regions: Sequence[Region] = (),
+        loc: Loc = UNKNOWN,
+        names: Sequence[str] = (),
+        **attributes: Any,
+    ) -> None:
+        self.loc = loc
+        self.parent: Region | None = None
+        self.prev: Operation | None = None
+        self.next: Operation | None = None
+        assert len(values) <= len(self.operand_fields), f"{self.name}: {len(values)} operand fields given"
+        self.operands: list[Value] = []
+        segments = []
+        for value in (*values, *(None for _ in range(len(self.operand_fields) - len(values)))):
+            group = [] if value is None else [value] if isinstance(value, Value) else value
+            segments.append(len(group))
+            self.operands.extend(group)
+        self.segments = tuple(segments)
+        for value in self.operands:
+            value.uses[self] = value.uses.get(self, 0) + 1
+        for key, field in self.attr_fields.items():
+            if key not in attributes:
+                assert field.default is not attr.REQUIRED, f"{self.name}: attribute {key} is missing"
+                attributes[key] = field.default
+        self.attributes: dict[str, Any] = attributes
+        self.regions = list(regions)
+        for inner in self.regions:
+            assert inner.parent is None, f"{self.name}: the region has an owner"
+            inner.parent = self
+        self.results: list[Value] = []
+        self.results = [Value(type, self) for type in (self.infer() if result_types is None else result_types)]
+        for made, name in zip(self.results, names, strict=False):
+            made.name = name
+
+    def infer(self) -> Sequence[Type]:
+        """Result types, from operands and attributes. Operations whose types cannot be inferred are given them."""
+        assert not self.result_fields, f"{self.name}: result_types must be given"
+        return ()
+
+    def fold(self) -> Sequence[Value | bool | int | float] | None:
+        """What replaces the results: existing values, or numbers (splat, for tensors). None: nothing does."""
+        return None
+
+    def verify(self) -> None:
+        """Check what the declarations cannot say; raise ValueError with one sentence."""
+
+    # Structure
+
+    def set_operands(self, values: Sequence[Value]) -> None:
+        """Replace the operands, field by field as before."""
+        for value in self.operands:
+            count = value.uses[self] - 1
+            if count:
+                value.uses[self] = count
+            else:
+                del value.uses[self]
+        self.operands = list(values)
+        for value in self.operands:
+            value.uses[self] = value.uses.get(self, 0) + 1
+
+    def set_field(self, name: str, values: Sequence[Value]) -> None:
+        """Replace the values of one operand field."""
+        groups = [values if field.name == name else field.values(self) for field in self.operand_fields]
+        self.segments = tuple(len(group) for group in groups)
+        self.set_operands([value for group in groups for value in group])
+
+    @property
+    def result(self) -> Value:
+        """The single result."""
+        assert len(self.results) == 1, f"{self.name} has {len(self.results)} results"
+        return self.results[0]
+
+    @property
+    def parent_op(self) -> Operation | None:
+        return self.parent.parent if self.parent is not None else None
+
+    def walk(self) -> Iterator[Operation]:
+        """This operation and all inside."""
+        yield self
+        for inner in self.regions:
+            yield from inner.walk()
+
+    def detach(self) -> Operation:
+        """Take the operation out of its region; its uses of others stay."""
+        assert self.parent is not None, f"{self.name} stands in no region"
+        if self.prev is None:
+            self.parent.first = self.next
+        else:
+            self.prev.next = self.next
+        if self.next is None:
+            self.parent.last = self.prev
+        else:
+            self.next.prev = self.prev
+        self.parent = self.prev = self.next = None
+        return self
+
+    def move_before(self, other: Operation) -> None:
+        assert other.parent is not None, f"{other.name} stands in no region"
+        self.detach()
+        other.parent.insert(self, other)
+
+    def erase(self) -> None:
+        """Remove the operation and all inside for good. Its results must have no users."""
+        assert not any(value.uses for value in self.results), f"{self.name} is erased while its result is used"
+        if self.parent is not None:
+            self.detach()
+        for inner in self.regions:
+            for op in reversed(inner):
+                op.erase()
+        self.set_operands([])
+
+    def clone(self, mapping: dict[Value, Value]) -> Operation:
+        """A detached copy; operands go through `mapping`, which learns the copies of results and arguments."""
+        copy = object.__new__(type(self))
+        copy.loc, copy.parent, copy.prev, copy.next = self.loc, None, None, None
+        copy.segments, copy.attributes = self.segments, dict(self.attributes)
+        copy.operands = [mapping.get(value, value) for value in self.operands]
+        for value in copy.operands:
+            value.uses[copy] = value.uses.get(copy, 0) + 1
+        copy.results = [Value(value.type, copy, value.name) for value in self.results]
+        mapping.update(zip(self.results, copy.results, strict=True))
+        copy.regions = []
+        for inner in self.regions:
+            twin = Region([arg.type for arg in inner.args], [arg.name for arg in inner.args])
+            twin.parent = copy
+            mapping.update(zip(inner.args, twin.args, strict=True))
+            for op in inner:
+                twin.insert(op.clone(mapping))
+            copy.regions.append(twin)
+        return copy
+
+    @property
+    def is_pure(self) -> bool:
+        """No effect beside its results: may be dropped when unused, and moved. Looks into regions."""
+        if self.effects is Effect.NONE:
+            return True
+        return self.effects == Effect.REGION and all(
+            op.is_pure or op.effects == Effect.TERMINATE for inner in self.regions for op in inner
+        )
+
+    def __repr__(self) -> str:
+        from tiledsl.ir.text import print_op
+
+        return print_op(self, limit=3)
+
+
+class VerifyError(Exception):
+    """The IR broke a rule: an internal bug, or IR text that is wrong. `op` is the offender."""
+
+    def __init__(self, op: Operation, message: str) -> None:
+        super().__init__(f"{op.name}: {message}\n{op!r}")
+        self.op = op
+
+
+def verify(root: Operation) -> None:
+    """Check declarations, use lists, dominance and each operation's own rules. Raises VerifyError."""
+    visible: set[Value] = set()
+
+    def check(op: Operation) -> None:
+        position = 0
+        for field, count in zip(op.operand_fields, op.segments, strict=True):
+            if type(field) is operand and count != 1 or type(field) is optional and count > 1:
+                raise VerifyError(op, f"{field.name} has {count} values")
+            if field.types:
+                for value in op.operands[position : position + count]:
+                    if not isinstance(value.type, field.types):
+                        raise VerifyError(op, f"{field.name} is of type {value.type}")
+            position += count
+        for value in op.operands:
+            if value not in visible:
+                raise VerifyError(op, f"operand {value!r} is used where it is not defined")
+            if op not in value.uses:
+                raise VerifyError(op, f"operand {value!r} does not list its use")
+        if not op.variadic_results and len(op.results) != len(op.result_fields):
+            raise VerifyError(op, f"{len(op.results)} results instead of {len(op.result_fields)}")
+        for made, value in zip(op.result_fields, op.results):
+            if made.types and not isinstance(value.type, made.types):
+                raise VerifyError(op, f"{made.name} is of type {value.type}")
+        for key, declared in op.attr_fields.items():
+            if isinstance(declared.type, type) and not isinstance(op.attributes.get(key), declared.type):
+                raise VerifyError(op, f"{key} is {op.attributes.get(key)!r}")
+        if len(op.regions) != len(op.region_fields):
+            raise VerifyError(op, f"{len(op.regions)} regions instead of {len(op.region_fields)}")
+        try:
+            op.verify()
+        except (ValueError, TypeError, LookupError, AssertionError) as error:
+            raise VerifyError(op, str(error) or type(error).__name__) from error
+        for inner in op.regions:
+            if inner.parent is not op:
+                raise VerifyError(op, "a region does not know its owner")
+            added = list(inner.args)
+            visible.update(added)
+            for child in inner:
+                if child.parent is not inner:
+                    raise VerifyError(child, "does not know its region")
+                if Effect.TERMINATE in child.effects and child is not inner.last:
+                    raise VerifyError(child, "stands before the end of its region")
+                check(child)
+                added += child.results
+            visible.difference_update(added)
+        visible.update(op.results)
+
+    check(root)

@@ -1,0 +1,210 @@
+"""Passes, pipelines written as text, and the manager that runs, times, verifies and prints them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation, VerifyError, verify
+from tiledsl.ir.text import attribute_text, parse_attribute, parse_op, print_op
+
+
+@dataclass
+class Program:
+    """A `tile.func` on its way through the pipeline. `target` is a runtime Target, or None before one is chosen."""
+
+    root: Operation
+    target: Any = None
+
+
+PASSES: dict[str, type[Pass]] = {}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One step of the pipeline. Subclasses are frozen dataclasses; their fields are the options."""
+
+    name: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        if cls.name:
+            PASSES[cls.name] = cls
+
+    def run(self, program: Program) -> None:
+        """Change the program in place."""
+        raise NotImplementedError
+
+    def spec(self) -> str:
+        """`name{option=value ...}`, options that differ from their defaults only."""
+        shown = [
+            f"{option.name}={attribute_text(getattr(self, option.name))}"
+            for option in dataclasses.fields(self)
+            if getattr(self, option.name) != option.default
+        ]
+        return self.name + ("{" + " ".join(shown) + "}" if shown else "")
+
+
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_PASS = re.compile(rf'\s*([\w-]+)\s*(?:\{{((?:{_STRING}|[^"}}])*)\}}\s*)?(?:,|$)')
+_OPTION = re.compile(rf'([\w-]+)=({_STRING}|\([^()]*\)|[^\s"]+)(?:\s+|$)')
+
+
+def parse_pipeline(spec: str) -> list[Pass]:
+    """Passes from `a,b{option=value other=value},c`. Raises TileError for an unknown pass, option or value."""
+    import tiledsl.passes  # noqa: F401  (registers the passes)
+
+    passes: list[Pass] = []
+    rest = spec.strip()
+    while rest:
+        match = _PASS.match(rest)
+        if match is None:
+            raise TileError(f"{rest!r} is not a pass: write name or name{{option=value}}")
+        passes.append(make_pass(match[1], dict(_options(match[1], (match[2] or "").strip()))))
+        rest = rest[match.end() :].strip()
+    return passes
+
+
+def _options(name: str, rest: str) -> Iterator[tuple[str, Any]]:
+    while rest:
+        match = _OPTION.match(rest)
+        if match is None:
+            raise TileError(f"pass {name}: {rest.split()[0]!r} is not option=value")
+        rest = rest[match.end() :]
+        try:
+            yield match[1], parse_attribute(match[2])
+        except TileError:  # a word stands for itself
+            yield match[1], match[2]
+
+
+def make_pass(name: str, options: dict[str, Any]) -> Pass:
+    """A pass by name with these options. Raises TileError for an unknown name, option or a value of another type."""
+    import tiledsl.passes  # noqa: F401
+
+    if name not in PASSES:
+        raise TileError(f"no pass is named {name!r}; there are {', '.join(sorted(PASSES))}")
+    pass_type = PASSES[name]
+    known = {option.name: option for option in dataclasses.fields(pass_type)}
+    for key, value in options.items():
+        if key not in known:
+            raise TileError(f"pass {name} has no option {key!r}; its options are {', '.join(known) or 'none'}")
+        default = known[key].default
+        if type(default) is float and type(value) is int:
+            options = {**options, key: float(value)}
+            continue
+        if default is not None and value is not None and type(default) is not type(value):
+            raise TileError(f"pass {name}: {key}={value!r}, but its type is {type(default).__name__}")
+    return pass_type(**options)
+
+
+@dataclass
+class Stage:
+    """What one pass did: its spec string, its time in milliseconds, and the text after it where it was asked for."""
+
+    name: str
+    spec: str
+    milliseconds: float
+    text: str | None = None
+
+
+@dataclass
+class PassManager:
+    """Runs passes in order.
+
+    `print_after` is '', 'all', 'changed' or a pass's name and writes to stderr; `dump_dir` gets NN-name.mlir files, those
+    of passes that changed nothing marked `-same`; `keep_text` keeps each stage's text; `stop_after` names the last pass.
+    """
+
+    passes: Sequence[Pass]
+    verify_each: bool = True
+    print_after: str = ""
+    dump_dir: str = ""
+    keep_text: bool = False
+    stop_after: str = ""
+    locations: bool = False
+    stages: list[Stage] = field(default_factory=list)
+
+    def run(self, program: Program) -> list[Stage]:
+        """Run all passes. A pass's internal failure raises PassFailure and leaves a reproducer file."""
+        if self.stop_after and self.stop_after not in [each.name for each in self.passes]:
+            raise TileError(
+                f"the pipeline has no pass {self.stop_after!r}; it has {', '.join(each.name for each in self.passes)}"
+            )
+        watch = bool(self.print_after or self.dump_dir or self.keep_text)
+        text = print_op(program.root, locations=self.locations) if watch else ""
+        if self.dump_dir:
+            os.makedirs(self.dump_dir, exist_ok=True)
+            self._dump(0, "input", text, "")
+        for number, each in enumerate(self.passes, 1):
+            start = time.perf_counter()
+            with self._reproducer(each, number, program):
+                each.run(program)
+                if self.verify_each:
+                    verify(program.root)
+            stage = Stage(each.name, each.spec(), (time.perf_counter() - start) * 1e3)
+            self.stages.append(stage)
+            if watch:
+                before, text = text, print_op(program.root, locations=self.locations)
+                stage.text = text if self.keep_text else None
+                self._show(each, text, before)
+                if self.dump_dir:
+                    self._dump(number, each.name + ("-same" if text == before else ""), text, each.spec())
+            if each.name == self.stop_after:
+                break
+        return self.stages
+
+    def _show(self, each: Pass, text: str, before: str) -> None:
+        if self.print_after in ("all", each.name) or (self.print_after == "changed" and text != before):
+            print(f"// ----- after {each.spec()} -----\n{text}", file=sys.stderr)
+
+    def _dump(self, number: int, name: str, text: str, spec: str) -> None:
+        with open(os.path.join(self.dump_dir, f"{number:02d}-{name}.mlir"), "w", encoding="utf-8") as file:
+            file.write((f"// after: {spec}\n" if spec else "") + text + "\n")
+
+    @contextmanager
+    def _reproducer(self, each: Pass, number: int, program: Program) -> Iterator[None]:
+        # Printing before every pass would double the cost of the pipeline, so the IR is printed as the pass left it,
+        # and again, up to the pass, from the input text when the caller kept one.
+        try:
+            yield
+        except TileError:
+            raise
+        except (Exception, VerifyError) as error:
+            rest = ",".join(later.spec() for later in self.passes[number - 1 :])
+            try:
+                text = print_op(program.root, locations=True)
+            except Exception as broken:  # the IR may be in no state to be printed
+                text = f"// the IR cannot be printed: {broken!r}"
+            with tempfile.NamedTemporaryFile(
+                "w", prefix=f"tiledsl-{each.name}-", suffix=".mlir", delete=False, encoding="utf-8"
+            ) as file:
+                file.write(f"// pass {each.spec()} failed: {str(error).splitlines()[0] if str(error) else error!r}\n")
+                file.write(f"// tiledsl opt {file.name} -p '{rest}'\n{text}\n")
+            raise PassFailure(each.spec(), error, file.name) from error
+
+
+class PassFailure(Exception):
+    """A pass failed on valid input, or left invalid IR: a bug in tiledsl. `reproducer` is the file to report."""
+
+    def __init__(self, spec: str, error: BaseException, reproducer: str) -> None:
+        super().__init__(f"pass {spec} failed: {error}\nThis is a bug in tiledsl; the program is in {reproducer}")
+        self.spec = spec
+        self.reproducer = reproducer
+
+
+def parse_program(text: str, target: Any = None, file: str = "<ir>") -> Program:
+    """A program from its IR text, verified. Raises TileError for text that is not valid IR."""
+    root = parse_op(text, file)
+    try:
+        verify(root)
+    except VerifyError as error:
+        raise TileError(str(error), error.op.loc) from None
+    return Program(root, target)

@@ -1,0 +1,160 @@
+"""Building operations, and pattern rewriting with a worklist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.location import UNKNOWN, Loc
+
+if TYPE_CHECKING:
+    from tiledsl.ir.types import Type
+
+Op = TypeVar("Op", bound=Operation)
+
+
+class Builder:
+    """Inserts operations at a point: before `before`, or at the end of `region`."""
+
+    def __init__(self, region: Region, before: Operation | None = None, loc: Loc = UNKNOWN) -> None:
+        self.region = region
+        self.before = before
+        self.loc = loc
+
+    @classmethod
+    def at(cls, op: Operation) -> Builder:
+        """A builder that inserts before `op`, with its location."""
+        assert op.parent is not None, f"{op.name} stands in no region"
+        return cls(op.parent, op, op.loc)
+
+    def insert(self, op: Op) -> Op:
+        if op.loc is UNKNOWN:
+            op.loc = self.loc
+        self.region.insert(op, self.before)
+        return op
+
+    def constant(self, value: bool | int | float, type: Type) -> Value:
+        """A constant; for a tensor type, a splat."""
+        from tiledsl.dialects.arith import ConstantOp
+
+        return self.insert(ConstantOp(value=value, result_types=[type])).result
+
+
+class Rewriter(Builder):
+    """A builder that patterns use; it tells the driver what changed."""
+
+    def __init__(self, worklist: Worklist, op: Operation) -> None:
+        assert op.parent is not None
+        super().__init__(op.parent, op, op.loc)
+        self._worklist = worklist
+
+    def insert(self, op: Op) -> Op:
+        super().insert(op)
+        self._worklist.add(op.walk())
+        return op
+
+    def replace(self, op: Operation, values: Sequence[Value]) -> None:
+        """Replace the results of `op` by values and erase it."""
+        for old, new in zip(op.results, values, strict=True):
+            self._worklist.add(old.uses)
+            old.replace_with(new)
+        self.erase(op)
+
+    def erase(self, op: Operation) -> None:
+        inside = list(op.walk())
+        self._worklist.add(value.op for inner in inside for value in inner.operands if value.op is not None)
+        for inner in inside:
+            self._worklist.drop(inner)
+        op.erase()
+
+    def changed(self, op: Operation) -> None:
+        """`op` was changed in place: look at it and its users again."""
+        self._worklist.add([op])
+        for value in op.results:
+            self._worklist.add(value.uses)
+
+
+Pattern = Callable[[Operation, Rewriter], bool]
+
+
+def pattern(*op_types: type[Operation]) -> Callable[[Callable[[Op, Rewriter], bool]], Pattern]:
+    """Mark a function as a rewrite pattern for these operation classes. It returns whether it changed anything."""
+
+    def mark(function: Callable[[Op, Rewriter], bool]) -> Pattern:
+        function.op_types = op_types  # type: ignore[attr-defined]
+        return function  # type: ignore[return-value]
+
+    return mark
+
+
+class Worklist:
+    """Operations still to be looked at, each once, last in first out."""
+
+    def __init__(self) -> None:
+        self._ops: dict[Operation, None] = {}
+
+    def add(self, ops: Iterable[Operation]) -> None:
+        for op in ops:
+            self._ops[op] = None
+
+    def drop(self, op: Operation) -> None:
+        self._ops.pop(op, None)
+
+    def pop(self) -> Operation | None:
+        return self._ops.popitem()[0] if self._ops else None
+
+
+class NoFixpointError(Exception):
+    """A set of patterns keeps firing for ever: an internal bug. Names the pattern."""
+
+
+def apply_patterns(root: Operation, patterns: Sequence[Pattern], *, fold: bool = False) -> int:
+    """Rewrite below `root` until nothing changes; return how often something did.
+
+    With `fold`, operations are also folded and dead pure ones are erased. More than 64 changes for each operation of
+    the start count as not converging.
+    """
+    by_type: dict[type[Operation], list[Pattern]] = {}
+    everything: list[Pattern] = []
+    for each in patterns:
+        types = getattr(each, "op_types", ())
+        for op_type in types:
+            by_type.setdefault(op_type, []).append(each)
+        if not types:
+            everything.append(each)
+    worklist = Worklist()
+    start = [op for region in root.regions for op in region.walk()]
+    worklist.add(reversed(start))
+    changes, limit, fired = 0, 64 * (len(start) + 16), {}
+    while (op := worklist.pop()) is not None:
+        if op.parent is None:
+            continue
+        rewriter = Rewriter(worklist, op)
+        if fold:
+            if not any(value.uses for value in op.results) and op.is_pure and op.effects is not Effect.TERMINATE:
+                rewriter.erase(op)
+                changes += 1
+                continue
+            if op.results and (folded := op.fold()) is not None:
+                values = []
+                for old, new in zip(op.results, folded, strict=True):
+                    if isinstance(new, Value):
+                        values.append(new)
+                    else:
+                        values.append(rewriter.constant(new, old.type))
+                rewriter.replace(op, values)
+                changes += 1
+                continue
+        for each in (*by_type.get(type(op), ()), *everything):
+            if each(op, rewriter):
+                changes += 1
+                name = getattr(each, "__name__", "?")
+                fired[name] = fired.get(name, 0) + 1
+                if changes > limit:
+                    worst = max(fired, key=lambda key: fired[key])
+                    raise NoFixpointError(f"no fixpoint after {changes} changes; {worst} fired {fired[worst]} times")
+                if op.parent is not None:
+                    worklist.add([op])
+                break
+    return changes

@@ -1,0 +1,144 @@
+"""Types of IR values, and the table of element types.
+
+An element type is its name: 'float16', 'int32', 'bool', ...; '*float16' is a pointer to float16 (Triton's own notation).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class ElementInfo:
+    """What the compiler must know of an element type. `kind` is float, int, uint or bool; `bits` its width in memory."""
+
+    kind: str
+    bits: int
+    low: float
+    high: float
+
+
+def _table() -> dict[str, ElementInfo]:
+    table = {"bool": ElementInfo("bool", 8, 0, 1)}
+    for bits in (8, 16, 32, 64):
+        table[f"int{bits}"] = ElementInfo("int", bits, -(1 << bits - 1), (1 << bits - 1) - 1)
+        table[f"uint{bits}"] = ElementInfo("uint", bits, 0, (1 << bits) - 1)
+    # Largest finite values: IEEE 754 for 16 to 64 bits; OCP 8-bit floating point specification for the two fp8 formats.
+    for name, bits, high in (
+        ("float16", 16, 65504.0),
+        ("bfloat16", 16, 3.3895313892515355e38),
+        ("float32", 32, 3.4028234663852886e38),
+        ("float64", 64, 1.7976931348623157e308),
+        ("float8_e4m3fn", 8, 448.0),
+        ("float8_e5m2", 8, 57344.0),
+    ):
+        table[name] = ElementInfo("float", bits, -high, high)
+    return table
+
+
+ELEMENTS = _table()
+
+
+def is_float(dtype: str) -> bool:
+    return dtype in ELEMENTS and ELEMENTS[dtype].kind == "float"
+
+
+def is_integer(dtype: str) -> bool:
+    """Signed or unsigned; bool is not an integer here."""
+    return dtype in ELEMENTS and ELEMENTS[dtype].kind in ("int", "uint")
+
+
+def is_pointer(dtype: str) -> bool:
+    return dtype.startswith("*")
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarType:
+    """One element: `int32`."""
+
+    dtype: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return ()
+
+    def __str__(self) -> str:
+        return self.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A tile in SSA form: `tensor<128x64xfloat16>`. Dimensions of 1 broadcast."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"tensor<{'x'.join([*map(str, self.shape), self.dtype])}>"
+
+
+Dim: TypeAlias = "int | str"
+
+
+@dataclass(frozen=True, slots=True)
+class BufferType:
+    """Memory: `buffer<128*64*float16, shared>`.
+
+    A dimension is an int or the name of a symbol of the program. `scope` is global, shared, fragment or local.
+    `strides` (in elements, outermost first) is None for a contiguous row-major buffer.
+    """
+
+    shape: tuple[Dim, ...]
+    dtype: str
+    scope: str
+    strides: tuple[Dim, ...] | None = None
+
+    def __str__(self) -> str:
+        dims = "*".join([*map(str, self.shape), self.dtype])
+        strides = "" if self.strides is None else f", strides({', '.join(map(str, self.strides))})"
+        return f"buffer<{dims}, {self.scope}{strides}>"
+
+    @property
+    def is_static(self) -> bool:
+        return all(isinstance(dim, int) for dim in self.shape)
+
+    @property
+    def static_shape(self) -> tuple[int, ...]:
+        """The shape of a buffer whose dimensions are all known."""
+        assert self.is_static, f"{self} has a dynamic dimension"
+        return tuple(dim for dim in self.shape if isinstance(dim, int))
+
+    def numel(self) -> int | None:
+        """The number of elements, or None where a dimension is dynamic."""
+        return prod(self.static_shape) if self.is_static else None
+
+
+Type: TypeAlias = ScalarType | TensorType | BufferType
+
+INT32 = ScalarType("int32")
+BOOL = ScalarType("bool")
+
+
+def with_shape(shape: tuple[int, ...], dtype: str) -> ScalarType | TensorType:
+    """A scalar for the empty shape, a tensor otherwise."""
+    return TensorType(shape, dtype) if shape else ScalarType(dtype)
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The common shape under the IR's rule, or None.
+
+    Scalars go with everything; tensors must have one rank, and each dimension be equal or 1.
+    """
+    result: tuple[int, ...] = ()
+    for shape in shapes:
+        if not shape or shape == result:
+            continue
+        if not result:
+            result = shape
+            continue
+        if len(shape) != len(result) or any(a != b and a != 1 and b != 1 for a, b in zip(shape, result, strict=True)):
+            return None
+        result = tuple(b if a == 1 else a for a, b in zip(shape, result, strict=True))
+    return result

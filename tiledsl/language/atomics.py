@@ -1,0 +1,136 @@
+"""Atomic operations on global memory: one element, or a whole tile at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiledsl.dialects import tile
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Value
+from tiledsl.language.buffer import Buffer, Reference, Var
+from tiledsl.language.expression import Expr, Scalar, as_value, context, describe, is_number, plain
+
+_ORDERS = {
+    None: "relaxed", "relaxed": "relaxed", "consume": "acquire", "acquire": "acquire", "release": "release",
+    "acq_rel": "acq_rel", "seq_cst": "acq_rel",
+}  # fmt: skip
+
+
+def _semantics(what: str, order: str | None) -> str:
+    if order not in _ORDERS:
+        raise TileError(f"{what}: no memory order {order!r}; there are {', '.join(map(str, filter(None, _ORDERS)))}")
+    return _ORDERS[order]
+
+
+def _element(what: str, kind: str, place: Reference, value: Any, order: str | None) -> Value:
+    if place.buffer.scope() != "global":
+        raise TileError(
+            f"{what}: {place.buffer.name} is on chip, where Triton has no atomics",
+            notes=["inside T.Parallel combine with T.reduce_sum or T.reduce_max; outside, a plain assignment is enough"],
+        )
+    ctx = context(what)
+    return ctx.builder.insert(
+        tile.AtomicOp(
+            as_value(value, place.buffer.dtype), place.buffer.value, place.indices(), kind=kind,
+            semantics=_semantics(what, order),
+        )
+    ).result  # fmt: skip
+
+
+def _atomic(what: str, kind: str, dst: Any, value: Any, order: str | None, return_prev: bool) -> Any:
+    if isinstance(dst, Var):
+        raise TileError(f"{what}: a variable is private to the block; assign to it")
+    if isinstance(dst, Buffer):
+        dst = dst[(slice(None),) * dst.ndim] if not _is_scalar(value) or dst.type.shape != (1,) else dst[0]
+    if not isinstance(dst, Reference):
+        raise TileError(f"{what} needs a place in a global buffer, not {describe(dst)}")
+    if _is_scalar(value) and not dst.is_region:
+        old = _element(what, kind, dst, value, order)
+        return Scalar(old) if return_prev else None
+    if return_prev:
+        raise TileError(f"{what}: the previous values of a whole tile cannot be returned; use it inside T.Parallel")
+    _tile(what, kind, dst, value, order)
+    return None
+
+
+def _is_scalar(value: Any) -> bool:
+    value = plain(value)
+    return is_number(value) or (isinstance(value, Expr) and not (isinstance(value, Reference) and value.is_region))
+
+
+def _tile(what: str, kind: str, dst: Reference, value: Any, order: str | None) -> None:
+    """An atomic update of a tile: a parallel loop over the elements that a copy of the same arguments would touch."""
+    from tiledsl.language.operations import _pair, _place, fill, alloc_fragment  # noqa: I001
+
+    ctx = context(what)
+    if _is_scalar(value):
+        sizes = [extent for extent in dst.extents if extent is not None]
+        if -1 in sizes:
+            raise TileError(f"{what}: the part of {dst.name} has no constant shape")
+        part = alloc_fragment(sizes, dst.dtype)
+        fill(part, value)
+        value = part
+    shape, source_axes, target_axes = _pair(what, value, dst)
+    (source, source_offsets, _), (target, target_offsets, _) = _place(what, value), _place(what, dst)
+
+    def body(indices: list[Any]) -> None:
+        def at(buffer: Buffer, offsets: list[Any], axes: tuple[int, ...]) -> Reference:
+            place = list(offsets)
+            for axis, index in zip(axes, indices, strict=True):
+                place[axis] = place[axis] + index if not (is_number(place[axis]) and place[axis] == 0) else index
+            return buffer[tuple(place)]
+
+        _element(what, kind, at(target, target_offsets, target_axes), at(source, source_offsets, source_axes), order)
+
+    ctx.parallel(shape, body)
+
+
+def atomic_add(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, use_tma: bool = False, **_: Any) -> Any:  # fmt: skip # noqa: E501
+    """dst += value in one step; dst is an element or a tile of a global buffer. With return_prev, the old element."""
+    return _atomic("T.atomic_add", "add", dst, value, memory_order, return_prev)
+
+
+def atomic_max(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, **_: Any) -> Any:
+    """dst = max(dst, value) in one step."""
+    return _atomic("T.atomic_max", "max", dst, value, memory_order, return_prev)
+
+
+def atomic_min(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, **_: Any) -> Any:
+    """dst = min(dst, value) in one step."""
+    return _atomic("T.atomic_min", "min", dst, value, memory_order, return_prev)
+
+
+def atomic_or(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, **_: Any) -> Any:
+    """dst |= value in one step."""
+    return _atomic("T.atomic_or", "or", dst, value, memory_order, return_prev)
+
+
+def atomic_load(src: Any, memory_order: str = "seq_cst") -> Any:
+    """The element, read in one step."""
+    place = src[0] if isinstance(src, Buffer) else src
+    return Scalar(_element("T.atomic_load", "load", place, 0, memory_order))
+
+
+def atomic_store(dst: Any, src: Any, memory_order: str = "seq_cst") -> None:
+    """dst = src in one step."""
+    place = dst[0] if isinstance(dst, Buffer) else dst
+    _element("T.atomic_store", "store", place, src, memory_order)
+
+
+def _vector(name: str, lanes: int) -> Any:
+    def function(dst: Any, value: Any, return_prev: bool = False, **_: Any) -> None:
+        if return_prev:
+            raise TileError(f"T.{name}: previous values cannot be returned; use T.atomic_add on single elements")
+        if not isinstance(dst, Reference) or not isinstance(value, Reference):
+            raise TileError(f"T.{name} needs two places, dst[i, j] and value[k, l]")
+        for lane in range(lanes):
+            target = dst.buffer[(*dst.offsets[:-1], dst.offsets[-1] + lane)]
+            source = value.buffer[(*value.offsets[:-1], value.offsets[-1] + lane)]
+            _element(f"T.{name}", "add", target, source, None)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"atomic_add on {lanes} neighbouring elements."
+    return function
+
+
+atomic_addx2, atomic_addx4 = _vector("atomic_addx2", 2), _vector("atomic_addx4", 4)

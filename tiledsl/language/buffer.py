@@ -1,0 +1,263 @@
+"""Buffers, places in them, and how they are declared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tiledsl.dialects import tile
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Value
+from tiledsl.ir.types import BufferType
+from tiledsl.language.dtypes import DType, canonical
+from tiledsl.language.expression import Expr, Scalar, Symbol, as_value, context, describe, difference, is_number, plain
+
+
+class Buffer:
+    """Memory of a program: a parameter, a workspace, or an on-chip buffer. `buffer[i, j]` is a place in it."""
+
+    __slots__ = ("_value", "data_of")
+
+    def __init__(self, value: Value) -> None:
+        self._value = value
+
+    @property
+    def value(self) -> Value:
+        return self._value
+
+    @property
+    def type(self) -> BufferType:
+        return tile.buffer_type(self._value)
+
+    @property
+    def name(self) -> str:
+        return self._value.name or "buffer"
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Ints, and symbols for dynamic dimensions."""
+        return tuple(dim if isinstance(dim, int) else Symbol(dim) for dim in self.type.shape)
+
+    @property
+    def dtype(self) -> DType:
+        return canonical(self.type.dtype)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.type.shape)
+
+    @property
+    def data(self) -> Buffer:
+        """What `T.Tensor(shape, dtype, buffer.data)` takes to see the same memory in another shape."""
+        return self
+
+    def scope(self) -> str:
+        return self.type.scope
+
+    def __getitem__(self, index: Any) -> Reference:
+        return Reference(self, index if isinstance(index, tuple) else (index,))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self[index].store(value)
+
+    def __len__(self) -> int:
+        raise TileError(f"len({self.name}): write {self.name}.shape[0]")
+
+    def __iter__(self) -> Any:
+        raise TileError(f"{self.name} cannot be iterated; loop over T.serial({self.name}.shape[0]) and index it")
+
+    def __bool__(self) -> bool:
+        raise TileError(f"the truth value of buffer {self.name} is not defined; index one element")
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.type}>"
+
+
+class Reference(Expr):
+    """`buffer[indices]`: one element, or a region where an index is a slice. As a number it is loaded."""
+
+    __slots__ = ("buffer", "extents", "offsets")
+
+    def __init__(self, buffer: Buffer, indices: tuple[Any, ...]) -> None:
+        shape = buffer.shape
+        if Ellipsis in [each for each in indices if each is Ellipsis]:
+            at = next(number for number, each in enumerate(indices) if each is Ellipsis)
+            fill = len(shape) - len(indices) + 1
+            indices = (*indices[:at], *[slice(None)] * fill, *indices[at + 1 :])
+        if len(indices) > len(shape):
+            raise TileError(f"{len(indices)} indices for {buffer.name}, which has {len(shape)} dimensions: {buffer.type}")
+        self.buffer = buffer
+        self.offsets: list[Any] = []
+        # For each dimension: None at a single index, else the slice's extent (an int, or -1 where it is dynamic).
+        self.extents: list[int | None] = []
+        for axis, dim in enumerate(shape):
+            index = plain(indices[axis]) if axis < len(indices) else slice(None)
+            if isinstance(index, slice):
+                self._slice(axis, index, dim)
+            else:
+                self._element(axis, index, dim)
+
+    def _element(self, axis: int, index: Any, dim: Any) -> None:
+        if isinstance(index, bool) or not (isinstance(index, (int, Expr))):
+            raise TileError(f"index {axis} of {self.buffer.name} is {describe(index)}, not an integer")
+        if isinstance(index, Expr) and index.dtype.is_float():
+            raise TileError(f"index {axis} of {self.buffer.name} is {index.dtype}; convert it with T.cast(x, 'int32')")
+        if isinstance(index, int) and index < 0:
+            index = dim + index
+        if isinstance(index, int) and isinstance(dim, int) and not 0 <= index < dim:
+            raise TileError(f"index {index} is outside dimension {axis} of {self.buffer.name}, which has {dim}")
+        self.offsets.append(index)
+        self.extents.append(None)
+
+    def _slice(self, axis: int, index: slice, dim: Any) -> None:
+        if plain(index.step) not in (None, 1):
+            raise TileError(f"slices of {self.buffer.name} have step 1; a strided access goes in a T.Parallel loop")
+        lower, upper = plain(index.start), plain(index.stop)
+        lower = 0 if lower is None else lower
+        upper = dim if upper is None else upper
+        lower = dim + lower if isinstance(lower, int) and lower < 0 else lower
+        upper = dim + upper if isinstance(upper, int) and upper < 0 else upper
+        extent = difference(upper, lower)
+        if extent is not None and extent < 0:
+            raise TileError(f"slice {axis} of {self.buffer.name} has the extent {extent}")
+        on_chip = self.buffer.scope() != "global"
+        if extent is not None and isinstance(dim, int) and isinstance(lower, int) and on_chip and lower + extent > dim:
+            raise TileError(f"slice {lower}:{lower + extent} exceeds dimension {axis} of {self.buffer.name}, which has {dim}")
+        self.offsets.append(lower)
+        self.extents.append(-1 if extent is None else extent)
+
+    @property
+    def is_region(self) -> bool:
+        return any(extent is not None for extent in self.extents)
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+    @property
+    def name(self) -> str:
+        return self.buffer.name
+
+    def indices(self) -> list[Value]:
+        """The offsets as IR values."""
+        return [as_value(offset, None if isinstance(offset, Expr) else "int32") for offset in self.offsets]
+
+    def value(self) -> Value:
+        if self.is_region:
+            raise TileError(
+                f"a slice of {self.buffer.name} is used as a number; index one element, or T.copy the slice to a fragment"
+            )
+        op = context("a load").builder.insert(tile.LoadOp(self.buffer.value, _index_values(self.indices())))
+        return op.result
+
+    def store(self, value: Any) -> None:
+        """`buffer[indices] = value`, converted to the buffer's element type; on a region, every element."""
+        builder = context("a store").builder
+        if self.is_region:
+            from tiledsl.language.operations import fill
+
+            fill(self, value)
+            return
+        if isinstance(value, Buffer):
+            raise TileError(f"a whole buffer cannot be stored in an element of {self.buffer.name}; use T.copy")
+        stored = as_value(value, self.buffer.dtype)
+        builder.insert(tile.StoreOp(stored, self.buffer.value, _index_values(self.indices())))
+
+    def __repr__(self) -> str:
+        return f"<{self.buffer.name}[{', '.join(map(str, self.offsets))}]>"
+
+
+def _index_values(values: list[Value]) -> list[Value]:
+    return [value if value.dtype in ("int32", "int64") else as_value(Scalar(value), "int64") for value in values]
+
+
+class Var(Expr):
+    """A mutable scalar (T.alloc_var): assigning to its name stores, reading it loads."""
+
+    __slots__ = ("buffer",)
+
+    def __init__(self, buffer: Value) -> None:
+        self.buffer = buffer
+
+    @property
+    def dtype(self) -> DType:
+        return canonical(self.buffer.dtype)
+
+    def value(self) -> Value:
+        return context("a variable").builder.insert(tile.LoadOp(self.buffer, [])).result
+
+    def store(self, value: Any) -> None:
+        context("a variable").builder.insert(tile.StoreOp(as_value(value, self.dtype), self.buffer, []))
+
+    def __getitem__(self, index: Any) -> Var:
+        if plain(index) != 0:
+            raise TileError(f"{self.buffer.name} is a scalar variable; its only index is 0")
+        return self
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self[index].store(value)
+
+    def __repr__(self) -> str:
+        return f"<variable {self.buffer.name}: {self.buffer.dtype}>"
+
+
+class TensorSpec:
+    """The declaration of a tensor parameter: shape (ints, symbols and arithmetic on them), dtype, strides."""
+
+    __slots__ = ("dtype", "scope", "shape", "strides")
+
+    def __init__(self, shape: Any, dtype: Any = "float32", strides: Any = None, scope: str = "global") -> None:
+        shape = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
+        self.shape = tuple(_dimension(plain(dim), axis) for axis, dim in enumerate(shape))
+        self.dtype = canonical(dtype)
+        self.strides = None if strides is None else tuple(plain(stride) for stride in strides)
+        self.scope = scope
+
+    def __repr__(self) -> str:
+        return f"T.Tensor(({', '.join(map(str, self.shape))}), {str(self.dtype)!r})"
+
+
+def _dimension(dim: Any, axis: int) -> Any:
+    if isinstance(dim, float) and dim.is_integer():
+        dim = int(dim)
+    if isinstance(dim, str):
+        dim = Symbol(dim)
+    if isinstance(dim, bool) or not isinstance(dim, (int, Expr)):
+        hint = " (was a tunable left None?)" if dim is None else ""
+        raise TileError(f"dimension {axis} of a tensor is {describe(dim)}, not an integer or a T.dynamic symbol{hint}")
+    if isinstance(dim, int) and dim <= 0:
+        raise TileError(f"dimension {axis} of a tensor is {dim}; dimensions are at least 1")
+    return dim
+
+
+class _TensorMaker:
+    """`T.Tensor(shape, dtype)`, `T.Tensor[shape, dtype]`; in a program `T.Tensor(shape, dtype, buffer.data)` is a view."""
+
+    def __init__(self, scope: str = "global") -> None:
+        self.scope = scope
+
+    def __call__(self, shape: Any, dtype: Any = "float32", data: Any = None, scope: str | None = None) -> Any:
+        if data is not None:
+            from tiledsl.language.operations import view
+
+            return view(data, shape, dtype)
+        return TensorSpec(shape, dtype, scope=scope or self.scope)
+
+    def __getitem__(self, key: Any) -> TensorSpec:
+        key = key if isinstance(key, tuple) else (key,)
+        if len(key) == 2 and isinstance(key[0], (tuple, list)):
+            return TensorSpec(*key, scope=self.scope)
+        if not is_number(key[-1]) and not isinstance(key[-1], Expr):
+            return TensorSpec(key[:-1], key[-1], scope=self.scope)
+        return TensorSpec(key, scope=self.scope)
+
+
+Tensor = _TensorMaker()
+SharedBuffer = _TensorMaker("shared")
+FragmentBuffer = _TensorMaker("fragment")
+LocalBuffer = _TensorMaker("local")
+
+
+def StridedTensor(shape: Any, strides: Any, dtype: Any = "float32") -> TensorSpec:  # noqa: N802
+    """A tensor parameter with strides in elements, outermost first."""
+    return TensorSpec(shape, dtype, strides)

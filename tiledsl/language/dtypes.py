@@ -1,0 +1,85 @@
+"""Element types as users name them: `T.float16`, 'float16', torch.float16 and numpy.float16 are the same."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from tiledsl.errors import TileError
+from tiledsl.ir.types import ELEMENTS
+
+ALIASES = {
+    "float": "float32", "half": "float16", "double": "float64", "int": "int32", "long": "int64", "short": "int16",
+    "char": "int8", "uint": "uint32", "boolean": "bool", "float8_e4m3": "float8_e4m3fn", "e4m3_float8": "float8_e4m3fn",
+    "e5m2_float8": "float8_e5m2", "tfloat32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16",
+    "fp32": "float32", "fp64": "float64", "int1": "bool",
+}  # fmt: skip
+
+
+class DType(str):
+    """An element type: a string with its name, callable as a cast (`T.float32(x)`)."""
+
+    __slots__ = ()
+
+    @property
+    def bits(self) -> int:
+        return ELEMENTS[self].bits
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element in memory."""
+        return ELEMENTS[self].bits // 8
+
+    bytes = itemsize
+
+    def as_torch(self) -> Any:
+        """The torch.dtype."""
+        import torch
+
+        return getattr(torch, str(self))
+
+    def is_float(self) -> bool:
+        return ELEMENTS[self].kind == "float"
+
+    def __call__(self, value: Any) -> Any:
+        """`value` converted to this type: an expression in a kernel, a number outside."""
+        from tiledsl.language.expression import cast
+
+        return cast(value, self)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            return str.__eq__(self, ALIASES.get(other, other))
+        text = str(other)
+        return text.startswith("torch.") and str.__eq__(self, text[6:])
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+    def __repr__(self) -> str:
+        return f"T.{str(self)}"
+
+
+DTYPES = {name: DType(name) for name in ELEMENTS}
+
+
+def canonical(dtype: Any) -> DType:
+    """The element type that a name, DType, torch.dtype, numpy dtype or Python type stands for. Raises TileError."""
+    if isinstance(dtype, DType):
+        return dtype
+    if isinstance(dtype, str):
+        name = dtype
+    elif dtype in (float, int, bool):
+        name = {float: "float32", int: "int32", bool: "bool"}[dtype]
+    else:
+        name = getattr(dtype, "name", None) or str(dtype)
+    name = name.removeprefix("torch.")
+    name = ALIASES.get(name, name)
+    if name in DTYPES:
+        return DTYPES[name]
+    near = difflib.get_close_matches(name, DTYPES, 1)
+    raise TileError(
+        f"{dtype!r} is no element type" + (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(DTYPES)}")
+    )

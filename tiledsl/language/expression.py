@@ -1,0 +1,491 @@
+"""Expressions of the tile language: Python objects that stand for IR values, with operators that emit operations.
+
+A Scalar holds a value. A Symbol or Symbolic is arithmetic over dynamic dimensions, written where no program is being
+built; it becomes values inside one. A Reference is a place in a buffer; used as a number it is loaded.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tiledsl.dialects import arith
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.types import ELEMENTS, ScalarType, is_float
+from tiledsl.language.dtypes import DType, canonical
+
+if TYPE_CHECKING:
+    from tiledsl.frontend.context import Context
+
+active: ContextVar[Context | None] = ContextVar("tiledsl_active", default=None)
+
+
+def context(what: str = "this") -> Context:
+    """The program being built. Raises TileError outside of one."""
+    found = active.get()
+    if found is None:
+        raise TileError(f"{what} is only possible inside a tile program (a @T.prim_func, @T.macro or eager @tiledsl.jit)")
+    return found
+
+
+class Expr:
+    """Base of expressions. Operators give expressions; comparisons too, so `==` does not compare identity."""
+
+    __slots__ = ()
+    __array_priority__: ClassVar[float] = 1000  # NumPy scalars leave arithmetic to us
+
+    @property
+    def dtype(self) -> DType:
+        raise NotImplementedError
+
+    def value(self) -> Value:
+        """The IR value, in the active program."""
+        raise NotImplementedError
+
+    def astype(self, dtype: Any) -> Any:
+        """This value converted to another element type."""
+        return cast(self, dtype)
+
+    def __add__(self, other: Any) -> Any:
+        return binary("add", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return binary("add", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return binary("floordiv", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return binary("floordiv", other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        return binary("floormod", self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return binary("floormod", other, self)
+
+    def __pow__(self, other: Any) -> Any:
+        return binary("pow", self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return binary("pow", other, self)
+
+    def __lshift__(self, other: Any) -> Any:
+        return binary("shl", self, other)
+
+    def __rlshift__(self, other: Any) -> Any:
+        return binary("shl", other, self)
+
+    def __rshift__(self, other: Any) -> Any:
+        return binary("shr", self, other)
+
+    def __rrshift__(self, other: Any) -> Any:
+        return binary("shr", other, self)
+
+    def __and__(self, other: Any) -> Any:
+        return binary("and", self, other)
+
+    def __rand__(self, other: Any) -> Any:
+        return binary("and", other, self)
+
+    def __or__(self, other: Any) -> Any:
+        return binary("or", self, other)
+
+    def __ror__(self, other: Any) -> Any:
+        return binary("or", other, self)
+
+    def __xor__(self, other: Any) -> Any:
+        return binary("xor", self, other)
+
+    def __rxor__(self, other: Any) -> Any:
+        return binary("xor", other, self)
+
+    def __neg__(self) -> Any:
+        return unary("neg", self)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __invert__(self) -> Any:
+        return unary("not", self)
+
+    def __abs__(self) -> Any:
+        return unary("abs", self)
+
+    def __lt__(self, other: Any) -> Any:
+        return compare("lt", self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return compare("le", self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return compare("gt", self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return compare("ge", self, other)
+
+    def __eq__(self, other: object) -> Any:
+        return compare("eq", self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return compare("ne", self, other)
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise TileError(
+            "a value known only on the device cannot decide a Python condition here",
+            notes=["in a helper function use T.if_then_else, or make the helper a @T.macro, where `if` becomes device code"],
+        )
+
+    def __index__(self) -> int:
+        raise TileError("a value known only at run time cannot be used as a Python integer")
+
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        raise TileError("a value known only at run time cannot be used as a Python number; use T.cast(value, 'float32')")
+
+
+class Scalar(Expr):
+    """An expression that holds an IR value."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Value) -> None:
+        self._value = value
+
+    @property
+    def dtype(self) -> DType:
+        return canonical(self._value.dtype)
+
+    def value(self) -> Value:
+        return self._value
+
+    def __repr__(self) -> str:
+        return f"<{self._value.name or 'value'}: {self._value.dtype}>"
+
+
+class Symbolic(Expr):
+    """Arithmetic over dynamic dimensions, outside a program."""
+
+    __slots__ = ("_dtype", "arguments", "operation")
+
+    def __init__(self, operation: str, arguments: tuple[Any, ...], dtype: str = "int32") -> None:
+        self.operation = operation
+        self.arguments = arguments
+        self._dtype = canonical(dtype)
+
+    @property
+    def dtype(self) -> DType:
+        return self._dtype
+
+    def value(self) -> Value:
+        return as_value(_REBUILD[self.operation](*self.arguments)) if context("a dynamic dimension") else self.value()
+
+    def __str__(self) -> str:
+        return f"{self.operation}({', '.join(map(str, self.arguments))})"
+
+    __repr__ = __str__
+
+
+class Symbol(Symbolic):
+    """A dynamic dimension: `M = T.dynamic("M")`. Two symbols of one name are the same dimension."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str, dtype: str = "int32") -> None:
+        super().__init__("symbol", (), dtype)
+        self.name = name
+
+    def value(self) -> Value:
+        return context("a dynamic dimension").symbol(self)
+
+    def __str__(self) -> str:
+        return self.name
+
+    __repr__ = __str__
+
+
+_BINARY: dict[str, type[Operation]] = {
+    "add": arith.AddOp, "sub": arith.SubOp, "mul": arith.MulOp, "div": arith.DivOp, "floordiv": arith.FloorDivOp,
+    "floormod": arith.FloorModOp, "truncdiv": arith.TruncDivOp, "truncmod": arith.TruncModOp, "max": arith.MaxOp,
+    "min": arith.MinOp, "and": arith.AndOp, "or": arith.OrOp, "xor": arith.XorOp, "shl": arith.ShlOp, "shr": arith.ShrOp,
+}  # fmt: skip
+_HOST: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv,
+    "floordiv": operator.floordiv, "floormod": operator.mod, "max": max, "min": min, "and": operator.and_,
+    "or": operator.or_, "xor": operator.xor, "shl": operator.lshift, "shr": operator.rshift, "pow": operator.pow,
+    "truncdiv": lambda a, b: int(a / b) if abs(a) < 1 << 52 else abs(a) // abs(b) * (1 if a * b > 0 else -1),
+    "truncmod": math.fmod,
+}  # fmt: skip
+_RANK = {"float64": 5, "float32": 4, "bfloat16": 3, "float16": 3, "float8_e5m2": 2, "float8_e4m3fn": 2}
+
+
+def is_number(x: Any) -> bool:
+    """A Python or NumPy number; not an expression."""
+    return isinstance(x, (bool, int, float)) or (type(x).__module__ == "numpy" and hasattr(x, "item"))
+
+
+def plain(x: Any) -> Any:
+    """A NumPy scalar as a Python number; everything else as it is."""
+    return x.item() if type(x).__module__ == "numpy" and hasattr(x, "item") else x
+
+
+def as_value(x: Any, dtype: str | None = None) -> Value:
+    """The IR value of an expression or number in the active program, converted to `dtype` if one is given.
+
+    A number without a dtype becomes int32 (int64 where it does not fit), float32 or bool.
+    """
+    x = plain(x)
+    builder = context("a value").builder
+    if isinstance(x, (bool, int, float)):
+        if dtype is None:
+            fits = -(1 << 31) <= x < (1 << 31) if isinstance(x, int) else True
+            dtype = "bool" if isinstance(x, bool) else "float32" if isinstance(x, float) else "int32" if fits else "int64"
+        if not is_float(dtype) and isinstance(x, float) and not math.isfinite(x):
+            raise TileError(f"{x} cannot be converted to {dtype}")
+        return builder.constant(arith.as_constant(x, dtype), ScalarType(dtype))
+    if not isinstance(x, Expr):
+        raise TileError(f"a value was expected, not {describe(x)}")
+    value = x.value()
+    if dtype is not None and value.dtype != dtype:
+        value = builder.insert(arith.CastOp(value, result_types=[ScalarType(dtype)])).result
+    return value
+
+
+def describe(x: Any) -> str:
+    """What a wrong argument is, for a message."""
+    from tiledsl.language.buffer import Buffer
+
+    if isinstance(x, Buffer):
+        return f"the whole buffer {x.name} (index it: {x.name}[...])"
+    return "None" if x is None else f"{type(x).__name__} {x!r}"[:80]
+
+
+def promote(a: Any, b: Any) -> str:
+    """The common element type of two operands; a Python number adapts to the other side.
+
+    The wider float wins, float over integer, the wider integer; bfloat16 with float16 is float32.
+    """
+    for x, y in ((a, b), (b, a)):
+        if is_number(x) and isinstance(y, Expr):
+            if isinstance(x, float) and not is_float(y.dtype):
+                return "float32"
+            if y.dtype == "bool" and not isinstance(x, bool):
+                return "int32"
+            return str(y.dtype)
+    if is_number(a) and is_number(b):
+        return "float32" if isinstance(a, float) or isinstance(b, float) else "int32"
+    x, y = str(a.dtype), str(b.dtype)
+    if x == y:
+        return x
+    if is_float(x) or is_float(y):
+        if is_float(x) and is_float(y) and _RANK[x] == _RANK[y]:
+            return "float32" if _RANK[x] == 3 else "float16"
+        return max(x, y, key=lambda name: _RANK.get(name, 0))
+    if "bool" in (x, y):
+        return y if x == "bool" else x
+    bits = max(ELEMENTS[x].bits, ELEMENTS[y].bits)
+    return f"int{bits}" if ELEMENTS[x].kind != ELEMENTS[y].kind else f"{ELEMENTS[x].kind}{bits}"
+
+
+def binary(kind: str, a: Any, b: Any) -> Any:
+    """`a kind b`: computed on numbers, emitted on expressions."""
+    a, b = plain(a), plain(b)
+    if is_number(a) and is_number(b):
+        return _HOST[kind](a, b)
+    for x in (a, b):
+        if not isinstance(x, Expr) and not is_number(x):
+            raise TileError(f"{_WORDS.get(kind, kind)} needs values, not {describe(x)}")
+    found = active.get()
+    if found is None:
+        return Symbolic(kind, (a, b), promote(a, b))
+    dtype = promote(a, b)
+    if kind == "pow":
+        return _power(a, b, dtype)
+    if dtype == "bool" and kind not in ("and", "or", "xor", "max", "min"):
+        dtype = "int32"
+    if kind == "div" and not is_float(dtype):
+        raise TileError("/ on two integers: write // for a whole number, or convert one side with T.cast(x, 'float32')")
+    if kind in ("and", "or", "xor", "shl", "shr", "truncdiv", "truncmod", "floordiv", "floormod") and is_float(dtype):
+        if kind == "floormod":
+            return call("fmod", a, b, dtype=dtype)
+        if kind == "floordiv":
+            return call("floor", binary("div", a, b))
+        raise TileError(f"{_WORDS.get(kind, kind)} is not defined on {dtype}")
+    return Scalar(found.builder.insert(_BINARY[kind](as_value(a, dtype), as_value(b, dtype))).result)
+
+
+_WORDS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "floormod": "%", "shl": "<<", "shr": ">>", "pow": "**"}  # fmt: skip
+
+
+def _power(a: Any, b: Any, dtype: str) -> Any:
+    if isinstance(b, int) and 0 < b <= 8:
+        result = a
+        for _ in range(b - 1):
+            result = binary("mul", result, a)
+        return result
+    return call("pow", a, b, dtype=dtype if is_float(dtype) else "float32")
+
+
+def compare(predicate: str, a: Any, b: Any) -> Any:
+    """A comparison; also on None and strings, which no expression equals."""
+    if not is_number(b) and not isinstance(b, Expr):
+        if predicate in ("eq", "ne"):
+            return predicate == "ne"
+        raise TileError(f"a comparison needs values, not {describe(b)}")
+    found = active.get()
+    if found is None:
+        if isinstance(a, Symbol) and isinstance(b, Symbol) and predicate in ("eq", "ne"):
+            return (a.name == b.name) == (predicate == "eq")
+        return Symbolic(predicate, (a, b), "bool")
+    dtype = promote(a, b)
+    return Scalar(found.builder.insert(arith.CmpOp(as_value(a, dtype), as_value(b, dtype), predicate=predicate)).result)
+
+
+def unary(kind: str, a: Any) -> Any:
+    """neg, not (bitwise; logical on bool) or abs."""
+    a = plain(a)
+    if is_number(a):
+        return -a if kind == "neg" else abs(a) if kind == "abs" else (not a if isinstance(a, bool) else ~a)
+    found = active.get()
+    if found is None:
+        return Symbolic(kind, (a,), a.dtype)
+    if kind == "abs":
+        return call("abs", a)
+    if kind == "neg":
+        return Scalar(found.builder.insert(arith.NegOp(as_value(a, "int32" if a.dtype == "bool" else None))).result)
+    if is_float(a.dtype):
+        raise TileError(f"~ is not defined on {a.dtype}")
+    return Scalar(found.builder.insert(arith.NotOp(as_value(a))).result)
+
+
+def logical(kind: str, *values: Any) -> Any:
+    """`and`, `or` or `not` as the language has them: on numbers Python's, on expressions bool operations."""
+    if kind == "not":
+        return not values[0] if not isinstance(values[0], Expr) else unary("not", as_bool(values[0]))
+    result = values[0]
+    for value in values[1:]:
+        if not isinstance(result, Expr):
+            result = value if bool(result) == (kind == "and") else result
+        elif not isinstance(value, Expr):
+            result = result if bool(value) == (kind == "and") else value
+        else:
+            result = binary(kind, as_bool(result), as_bool(value))
+    return result
+
+
+def as_bool(x: Any) -> Any:
+    """An expression as a truth value: itself if bool, else `!= 0`."""
+    if not isinstance(x, Expr):
+        return bool(x)
+    return x if x.dtype == "bool" else compare("ne", x, 0.0 if is_float(x.dtype) else 0)
+
+
+def select(condition: Any, on_true: Any, on_false: Any) -> Any:
+    """`on_true if condition else on_false`."""
+    if not isinstance(condition, Expr):
+        return on_true if condition else on_false
+    found = active.get()
+    if found is None:
+        return Symbolic("select", (condition, on_true, on_false), promote(on_true, on_false))
+    dtype = promote(on_true, on_false)
+    values = as_value(as_bool(condition)), as_value(on_true, dtype), as_value(on_false, dtype)
+    return Scalar(found.builder.insert(arith.SelectOp(*values)).result)
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """`x` converted to an element type."""
+    dtype, x = canonical(dtype), plain(x)
+    if active.get() is None:
+        if is_number(x):
+            return float(x) if is_float(dtype) else bool(x) if dtype == "bool" else int(x)
+        if isinstance(x, Symbolic):
+            return Symbolic("cast", (x, dtype), dtype)
+        raise TileError(f"{dtype!r} converts values, not {describe(x)}")
+    if isinstance(x, str):
+        x = float(x)
+    return Scalar(as_value(x, dtype))
+
+
+def bitcast(x: Any, dtype: Any) -> Scalar:
+    """The bits of `x` read as another element type of the same width."""
+    value, dtype = as_value(x), canonical(dtype)
+    if ELEMENTS[value.dtype].bits != dtype.bits:
+        raise TileError(f"T.reinterpret: {value.dtype} has {ELEMENTS[value.dtype].bits} bits, {dtype} has {dtype.bits}")
+    return Scalar(context().builder.insert(arith.BitcastOp(value, result_types=[ScalarType(dtype)])).result)
+
+
+def call(function: str, *arguments: Any, dtype: str | None = None) -> Any:
+    """A function of arith.MATH_FUNCTIONS; integers become float32 first, where it is not defined on them."""
+    arguments = tuple(map(plain, arguments))
+    if dtype is None:
+        dtype = str(arguments[0].dtype) if isinstance(arguments[0], Expr) else "float32"
+        for other in arguments[1:]:
+            dtype = promote(arguments[0], other)
+    integral = ("abs", "clamp", "popcount", "clz", "mulhi")
+    if not is_float(dtype) and function not in integral:
+        dtype = "float32"
+    builder = context(f"T.{function}").builder
+    return Scalar(builder.insert(arith.MathOp([as_value(x, dtype) for x in arguments], function=function)).result)
+
+
+_REBUILD: dict[str, Callable[..., Any]] = {
+    **{kind: (lambda a, b, kind=kind: binary(kind, a, b)) for kind in _HOST},
+    **{kind: (lambda a, b, kind=kind: compare(kind, a, b)) for kind in arith.PREDICATES},
+    **{kind: (lambda a, kind=kind: unary(kind, a)) for kind in ("neg", "not", "abs")},
+    "select": select,
+    "cast": cast,
+}
+
+
+def linear(value: Value) -> tuple[dict[Value, int], int]:
+    """An integer value as a sum of values times constants, plus a constant."""
+    number = arith.constant_of(value)
+    if number is not None:
+        return {}, int(number)
+    op = value.op
+    if isinstance(op, (arith.AddOp, arith.SubOp)):
+        (left, a), (right, b) = linear(op.lhs), linear(op.rhs)
+        sign = 1 if isinstance(op, arith.AddOp) else -1
+        terms = dict(left)
+        for term, factor in right.items():
+            terms[term] = terms.get(term, 0) + sign * factor
+        return {term: factor for term, factor in terms.items() if factor}, a + sign * b
+    if isinstance(op, arith.MulOp):
+        (left, a), (right, b) = linear(op.lhs), linear(op.rhs)
+        for terms, constant, factor in ((left, a, b if not right else None), (right, b, a if not left else None)):
+            if factor is not None:
+                return {term: k * factor for term, k in terms.items() if k * factor}, constant * factor
+    return {value: 1}, 0
+
+
+def difference(upper: Any, lower: Any) -> int | None:
+    """`upper - lower` where it is a constant, else None."""
+    if is_number(upper) and is_number(lower):
+        return int(upper - lower)
+    (a, x), (b, y) = linear(as_value(upper)), linear(as_value(lower))
+    return x - y if a == b else None

@@ -1,0 +1,51 @@
+"""Names that other compilers act on. Triton decides these things itself: they are accepted and noted once in the log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiledsl.language.expression import context
+
+__all__: list[str] = []
+
+
+def _hint(name: str) -> Any:
+    def hint(*_: Any, **__: Any) -> None:
+        from tiledsl.frontend.context import note_once
+
+        context(f"T.{name}")
+        note_once(f"T.{name} is a hint without effect: Triton decides this itself")
+
+    hint.__name__ = hint.__qualname__ = name
+    hint.__doc__ = f"A hint without effect ({name})."
+    __all__.append(name)
+    return hint
+
+
+annotate_layout, annotate_l2_hit_ratio, annotate_min_blocks_per_sm, annotate_restrict_buffers = map(
+    _hint, "annotate_layout annotate_l2_hit_ratio annotate_min_blocks_per_sm annotate_restrict_buffers".split()
+)
+no_set_max_nreg, disable_warp_group_reg_alloc, annotate_producer_reg_dealloc, annotate_consumer_reg_alloc = map(
+    _hint, "no_set_max_nreg disable_warp_group_reg_alloc annotate_producer_reg_dealloc annotate_consumer_reg_alloc".split()
+)
+# A block's threads run in step between tile operations, so there is nothing to wait for.
+sync_threads, sync_warp, syncthreads = map(_hint, "sync_threads sync_warp syncthreads".split())
+
+
+class Layout:
+    """A layout object for T.annotate_layout; keeps its arguments and means nothing here."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        self.arguments, self.keywords = arguments, keywords
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_, **__: self
+
+
+class Fragment(Layout):
+    """A fragment layout; means nothing here."""
+
+
+__all__ += ["Fragment", "Layout"]

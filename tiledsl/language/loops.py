@@ -1,0 +1,126 @@
+"""Loops. Each function returns a description that a `for` statement of a tile program turns into operations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tiledsl.errors import TileError
+from tiledsl.language.expression import Expr, context, describe, is_number, plain
+
+
+@dataclass(frozen=True)
+class SerialLoop:
+    """`for i in range(start, stop, step)`. num_stages 0: no pipelining asked for; unroll 1: completely."""
+
+    start: Any
+    stop: Any
+    step: Any = 1
+    num_stages: int = 0
+    unroll: int = 0
+
+    def __iter__(self) -> Any:
+        raise TileError("this loop can only be written as a `for` statement of a tile program (or a @T.macro)")
+
+
+@dataclass(frozen=True)
+class ParallelLoop:
+    """`for i, j in T.Parallel(m, n)`."""
+
+    extents: tuple[int, ...] = field(default=())
+
+    def __iter__(self) -> Any:
+        raise TileError("this loop can only be written as a `for` statement of a tile program (or a @T.macro)")
+
+
+@dataclass(frozen=True)
+class PersistentLoop:
+    """`for bx, by in T.Persistent([m, n], wave_size, index)`."""
+
+    domain: tuple[Any, ...]
+    wave_size: Any
+    index: Any
+    group_size: int
+
+    def __iter__(self) -> Any:
+        raise TileError("this loop can only be written as a `for` statement of a tile program (or a @T.macro)")
+
+
+def _bound(what: str, x: Any) -> Any:
+    x = plain(x)
+    if isinstance(x, float) and x.is_integer():
+        x = int(x)
+    if isinstance(x, bool) or not isinstance(x, (int, Expr)):
+        hint = "; was a tunable left None?" if x is None else ""
+        raise TileError(f"{what}: a bound is {describe(x)}, not an integer{hint}")
+    if isinstance(x, Expr) and x.dtype.is_float():
+        raise TileError(f"{what}: a bound is {x.dtype}; convert it with T.cast(x, 'int32')")
+    return x
+
+
+def _range(what: str, start: Any, stop: Any, step: Any = None) -> tuple[Any, Any, Any]:
+    if stop is None:
+        start, stop = 0, start
+    step = 1 if step is None else _bound(what, step)
+    if is_number(step) and step == 0:
+        raise TileError(f"{what}: the step is 0")
+    return _bound(what, start), _bound(what, stop), step
+
+
+def Parallel(*extents: Any, coalesced_width: Any = None, loop_layout: Any = None, prefer_async: Any = None, annotations: Any = None) -> ParallelLoop:  # fmt: skip # noqa: E501, N802
+    """Independent iterations over a box of constant extents, executed by all threads of the block."""
+    if len(extents) == 1 and isinstance(extents[0], (tuple, list)):
+        extents = tuple(extents[0])
+    sizes = [_bound("T.Parallel", extent) for extent in extents]
+    for axis, size in enumerate(sizes):
+        if isinstance(size, Expr):
+            constant = context("T.Parallel").constant(size)
+            if constant is None:
+                raise TileError(
+                    f"T.Parallel: extent {axis} is known only at run time; tiles have constant shapes",
+                    notes=["loop over the largest tile and guard the body with `if`"],
+                )
+            sizes[axis] = size = constant
+        if size <= 0:
+            raise TileError(f"T.Parallel: extent {axis} is {size}; extents are at least 1")
+    if not sizes:
+        raise TileError("T.Parallel needs at least one extent")
+    return ParallelLoop(tuple(sizes))
+
+
+def Pipelined(start: Any, stop: Any = None, num_stages: int = 0, order: Any = None, stage: Any = None, sync: Any = None, group: Any = None, **hints: Any) -> SerialLoop:  # fmt: skip # noqa: E501, N802
+    """A serial loop whose loads run num_stages iterations ahead. order, stage, sync and group are hints without effect."""
+    if num_stages is None or not is_number(num_stages) or num_stages < 0:
+        raise TileError(f"T.Pipelined: num_stages is {num_stages!r}, not a number of stages")
+    return SerialLoop(*_range("T.Pipelined", start, stop), num_stages=int(num_stages))
+
+
+def serial(start: Any, stop: Any = None, step: Any = None, *, annotations: Any = None) -> SerialLoop:
+    """A plain loop."""
+    return SerialLoop(*_range("T.serial", start, stop, step))
+
+
+def unroll(start: Any, stop: Any = None, step: Any = None, *, explicit: bool = False, unroll_factor: int | None = None, annotations: Any = None) -> SerialLoop:  # fmt: skip # noqa: E501
+    """A loop that is unrolled: completely, or by a factor."""
+    return SerialLoop(*_range("T.unroll", start, stop, step), unroll=unroll_factor or 1)
+
+
+def vectorized(start: Any, stop: Any = None, *, annotations: Any = None) -> ParallelLoop | SerialLoop:
+    """Iterations that a thread does at once; here the same as T.Parallel."""
+    if stop is None and is_number(plain(start)):
+        return Parallel(start)
+    return serial(start, stop)
+
+
+def grid(*extents: Any) -> ParallelLoop:
+    """A nest of loops; iterations here may run in any order."""
+    return Parallel(*extents)
+
+
+def Persistent(domain: Any, wave_size: Any, index: Any, group_size: int = 8) -> PersistentLoop:  # noqa: N802
+    """Tiles of a grid that block `index` of `wave_size` takes one after the other."""
+    sizes = tuple(_bound("T.Persistent", size) for size in domain)
+    return PersistentLoop(sizes, _bound("T.Persistent", wave_size), _bound("T.Persistent", index), int(group_size))
+
+
+Serial, Unroll, Vectorized, parallel = serial, unroll, vectorized, Parallel

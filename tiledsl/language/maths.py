@@ -1,0 +1,254 @@
+"""Functions on values: arithmetic, exponentials, rounding, comparisons. On Python numbers they compute at once."""
+
+from __future__ import annotations
+
+import math as host
+from collections.abc import Callable
+from typing import Any
+
+from tiledsl.errors import TileError
+from tiledsl.ir.types import ELEMENTS, is_float
+from tiledsl.language.buffer import Buffer, Reference
+from tiledsl.language.dtypes import canonical
+from tiledsl.language.expression import Expr, active, as_value, binary, bitcast, call, cast, compare, is_number, logical, plain, promote, select, unary  # noqa: E501
+
+_HOST: dict[str, Callable[..., Any]] = {
+    "exp": host.exp, "exp2": lambda x: 2.0**x, "exp10": lambda x: 10.0**x, "expm1": host.expm1, "log": host.log,
+    "log2": host.log2, "log10": host.log10, "log1p": host.log1p, "sqrt": host.sqrt, "rsqrt": lambda x: 1 / host.sqrt(x),
+    "sin": host.sin, "cos": host.cos, "tan": host.tan, "asin": host.asin, "acos": host.acos, "atan": host.atan,
+    "sinh": host.sinh, "cosh": host.cosh, "tanh": host.tanh, "asinh": host.asinh, "acosh": host.acosh,
+    "atanh": host.atanh, "erf": host.erf, "sigmoid": lambda x: 1 / (1 + host.exp(-x)), "floor": host.floor,
+    "ceil": host.ceil, "trunc": host.trunc, "rint": round, "nearbyint": round, "isnan": host.isnan, "isinf": host.isinf,
+    "isfinite": host.isfinite, "atan2": host.atan2, "fmod": host.fmod, "hypot": host.hypot, "copysign": host.copysign,
+    "pow": pow, "fma": lambda a, b, c: a * b + c, "round": lambda x: host.copysign(host.floor(abs(x) + 0.5), x),
+}  # fmt: skip
+
+
+def _function(name: str) -> Callable[..., Any]:
+    def function(*arguments: Any, **hints: Any) -> Any:
+        numbers = [plain(x) for x in arguments]
+        if all(is_number(x) for x in numbers):
+            return _HOST[name](*numbers)
+        return call(name, *numbers)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{name}, elementwise; see arith.math."
+    return function
+
+
+exp, exp2, exp10, expm1, log, log2, log10, log1p = map(_function, "exp exp2 exp10 expm1 log log2 log10 log1p".split())
+sqrt, rsqrt, sin, cos, tan, asin, acos, atan = map(_function, "sqrt rsqrt sin cos tan asin acos atan".split())
+sinh, cosh, tanh, asinh, acosh, atanh, erf, sigmoid = map(_function, "sinh cosh tanh asinh acosh atanh erf sigmoid".split())
+floor, ceil, trunc, round, rint, nearbyint = map(_function, "floor ceil trunc round rint nearbyint".split())  # noqa: A001
+isnan, isinf, isfinite, atan2, fmod, hypot = map(_function, "isnan isinf isfinite atan2 fmod hypot".split())
+copysign, fma = map(_function, "copysign fma".split())
+
+
+def power(x: Any, y: Any) -> Any:
+    """x ** y."""
+    return binary("pow", x, y)
+
+
+pow = power  # noqa: A001
+
+
+def _fold(kind: str, values: tuple[Any, ...]) -> Any:
+    if len(values) == 1 and isinstance(values[0], (tuple, list)):
+        values = tuple(values[0])
+    result = values[0]
+    for value in values[1:]:
+        result = binary(kind, result, value)
+    return result
+
+
+def max(*values: Any) -> Any:  # noqa: A001
+    """The greatest value; a NaN is dropped."""
+    return _fold("max", values)
+
+
+def min(*values: Any) -> Any:  # noqa: A001
+    """The least value; a NaN is dropped."""
+    return _fold("min", values)
+
+
+def abs(x: Any) -> Any:  # noqa: A001
+    """The absolute value."""
+    return unary("abs", x)
+
+
+def clamp(x: Any, min_val: Any, max_val: Any) -> Any:
+    """x limited to min_val .. max_val."""
+    return min(max(x, min_val), max_val)
+
+
+def ceildiv(a: Any, b: Any) -> Any:
+    """The least integer not below a / b."""
+    a, b = plain(a), plain(b)
+    for x in (a, b):
+        if x is None or not (is_number(x) or isinstance(x, Expr)):
+            hint = " (was a tunable left None?)" if x is None else ""
+            raise TileError(f"T.ceildiv needs integers, not {x!r}{hint}")
+    if is_number(b) and b == 0:
+        raise TileError("T.ceildiv: division by 0")
+    if is_number(a) and is_number(b):
+        return -(-a // b)
+    return binary("floordiv", binary("sub", binary("add", a, b), 1), b)
+
+
+cdiv = ceildiv
+
+
+def floordiv(a: Any, b: Any) -> Any:
+    """a / b rounded down."""
+    return binary("floordiv", a, b)
+
+
+def floormod(a: Any, b: Any) -> Any:
+    """a - floordiv(a, b) * b."""
+    return binary("floormod", a, b)
+
+
+def truncdiv(a: Any, b: Any) -> Any:
+    """a / b rounded towards zero."""
+    return binary("truncdiv", a, b)
+
+
+def truncmod(a: Any, b: Any) -> Any:
+    """a - truncdiv(a, b) * b."""
+    return binary("truncmod", a, b)
+
+
+def div(a: Any, b: Any) -> Any:
+    """a / b; on integers rounded towards zero."""
+    floats = [x for x in (a, b) if isinstance(plain(x), float) or (isinstance(x, Expr) and is_float(x.dtype))]
+    return binary("div" if floats else "truncdiv", a, b)
+
+
+def _operator(kind: str, doc: str) -> Callable[[Any, Any], Any]:
+    def function(a: Any, b: Any) -> Any:
+        return binary(kind, a, b)
+
+    function.__name__ = function.__qualname__ = kind
+    function.__doc__ = doc
+    return function
+
+
+shift_left, shift_right = _operator("shl", "a << b."), _operator("shr", "a >> b.")
+bitwise_and, bitwise_or, bitwise_xor = _operator("and", "a & b."), _operator("or", "a | b."), _operator("xor", "a ^ b.")
+
+
+def bitwise_not(x: Any) -> Any:
+    """~x."""
+    return unary("not", x)
+
+
+def popcount(x: Any) -> Any:
+    """How many bits of an integer are set."""
+    return call("popcount", x)
+
+
+def clz(x: Any) -> Any:
+    """How many leading bits of an integer are zero."""
+    return call("clz", x)
+
+
+def if_then_else(condition: Any, on_true: Any, on_false: Any) -> Any:
+    """`on_true if condition else on_false`. A load that is out of bounds in the side not taken is harmless."""
+    return select(condition, on_true, on_false)
+
+
+Select = if_then_else
+
+
+def And(*values: Any) -> Any:  # noqa: N802
+    """Logical and."""
+    return logical("and", *values)
+
+
+def Or(*values: Any) -> Any:  # noqa: N802
+    """Logical or."""
+    return logical("or", *values)
+
+
+def Not(value: Any) -> Any:  # noqa: N802
+    """Logical not."""
+    return logical("not", value)
+
+
+all, any = And, Or  # noqa: A001
+
+
+def infinity(dtype: Any = "float32") -> float:
+    """Positive infinity of a float type."""
+    if not is_float(canonical(dtype)):
+        raise TileError(f"T.infinity: {dtype} has no infinity; use T.max_value({str(dtype)!r})")
+    return host.inf
+
+
+def max_value(dtype: Any) -> Any:
+    """The greatest finite value of an element type."""
+    info = ELEMENTS[canonical(dtype)]
+    return info.high if info.kind == "float" else int(info.high)
+
+
+def min_value(dtype: Any) -> Any:
+    """The least finite value of an element type."""
+    info = ELEMENTS[canonical(dtype)]
+    return info.low if info.kind == "float" else int(info.low)
+
+
+def Cast(dtype: Any, value: Any) -> Any:  # noqa: N802
+    """`value` converted; the dtype comes first. T.cast takes them the other way round."""
+    return cast(value, dtype)
+
+
+def reinterpret(value: Any, dtype: Any) -> Any:
+    """The same bits as another element type of that width. The two arguments may come in either order."""
+    if not isinstance(value, Expr) and not is_number(value):
+        value, dtype = dtype, value
+    return bitcast(value, dtype)
+
+
+def const_value(value: Any, dtype: Any = "int32") -> Any:
+    """A number as an expression of an element type."""
+    return cast(value, dtype) if active.get() is not None else plain(value)
+
+
+def eq(a: Any, b: Any) -> Any:
+    """a == b."""
+    return compare("eq", a, b) if isinstance(a, Expr) else compare("eq", b, a) if isinstance(b, Expr) else a == b
+
+
+def _reduce_flags(kind: str, x: Any) -> Any:
+    """Whether any or all elements of a buffer or slice are true, as a scalar."""
+    from tiledsl.language.operations import _whole, alloc_fragment, reduce, reshape
+
+    source, _ = _whole(f"T.{kind}_of", x)
+    flat = reshape(source, (host.prod(source.type.static_shape),)) if source.ndim != 1 else source
+    flags = alloc_fragment(flat.type.shape, "int32")
+    from tiledsl.language.expression import context
+
+    context("a reduction").elementwise(flat, flags, lambda value: select(compare("ne", value, 0), 1, 0))
+    out = alloc_fragment((1,), "int32")
+    reduce(flags, out, "max" if kind == "any" else "min", 0)
+    return compare("ne", out[0], 0)
+
+
+def any_of(buffer: Any) -> Any:
+    """True if an element of a buffer or slice is not 0."""
+    return _reduce_flags("any", buffer)
+
+
+def all_of(buffer: Any) -> Any:
+    """True if no element of a buffer or slice is 0."""
+    return _reduce_flags("all", buffer)
+
+
+def type_of(x: Any) -> str:
+    """The element type of a value or buffer."""
+    return str(x.dtype) if isinstance(x, (Expr, Buffer, Reference)) else promote(x, x)
+
+
+def value_of(x: Any) -> Any:
+    """The IR value of an expression (for extensions)."""
+    return as_value(x)

@@ -1,0 +1,254 @@
+"""What makes a program: kernels, functions, macros, parameters, symbols; and hints."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+from tiledsl.errors import TileError
+from tiledsl.language.buffer import Buffer, TensorSpec
+from tiledsl.language.expression import Expr, Symbol, active, as_value, context, describe, is_number, plain
+
+
+@dataclass
+class KernelFrame:
+    """`with T.Kernel(gx, gy, threads=128) as (bx, by):`"""
+
+    grid: tuple[Any, ...]
+    threads: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __enter__(self) -> Any:
+        raise TileError("T.Kernel opens a kernel only as a `with` statement of a tile program")
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def Kernel(*blocks: Any, threads: Any = None, is_cpu: bool = False, prelude: Any = None, cluster_dims: Any = None, **options: Any) -> KernelFrame:  # fmt: skip # noqa: E501, N802
+    """A launch over one to three grid dimensions, ints or expressions. `threads` (default 128) is a multiple of 32."""
+    if not 1 <= len(blocks) <= 3:
+        raise TileError(f"T.Kernel takes one to three grid dimensions, not {len(blocks)}")
+    for axis, extent in enumerate(map(plain, blocks)):
+        if isinstance(extent, bool) or not isinstance(extent, (int, Expr)):
+            hint = "; was a tunable left None?" if extent is None else ""
+            raise TileError(f"T.Kernel: grid dimension {axis} is {describe(extent)}, not an integer{hint}")
+        if isinstance(extent, int) and extent <= 0:
+            raise TileError(f"T.Kernel: grid dimension {axis} is {extent}; is a dimension of a tensor 0?")
+    count = 128 if threads is None else threads
+    if isinstance(count, (tuple, list)):
+        total = 1
+        for each in count:
+            total *= each
+        count = total
+    count = plain(count)
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1024:
+        raise TileError(f"T.Kernel: threads is {describe(threads)}; it is 1 to 1024")
+    unknown = set(options) - {"num_warps", "num_stages", "num_ctas", "maxnreg"}
+    if unknown:
+        raise TileError(f"T.Kernel has no option {sorted(unknown)[0]!r}")
+    if prelude is not None:
+        raise TileError("T.Kernel: prelude is C code, which has no Triton form; write it in the tile language")
+    return KernelFrame(tuple(map(plain, blocks)), count, options)
+
+
+class PrimFunc:
+    """A tile program: a function whose body is read as source text, never run by Python."""
+
+    def __init__(self, function: Callable[..., Any], frame_locals: Mapping[str, Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.frame_locals = frame_locals
+
+    @property
+    def name(self) -> str:
+        return str(self.function.__name__)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise TileError(
+            f"{self.name} is a tile program and cannot be called directly",
+            notes=["compile it: kernel = tiledsl.compile(program); or return it from a function under @tiledsl.jit"],
+        )
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        return self
+
+    def with_attr(self, *_: Any, **__: Any) -> PrimFunc:
+        """Accepted for other compilers; has no effect."""
+        return self
+
+
+def prim_func(function: Callable[..., Any] | None = None, **_: Any) -> Any:
+    """Mark a function as a tile program."""
+    frame = sys._getframe(1)
+    locals_ = dict(frame.f_locals)
+    if function is None:
+        return lambda inner: PrimFunc(inner, locals_)
+    return PrimFunc(function, locals_)
+
+
+class Macro:
+    """A function that is expanded where it is called, in a tile program or in a helper that one calls."""
+
+    def __init__(self, function: FunctionType, frame_locals: Mapping[str, Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.frame_locals = frame_locals
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        from tiledsl.frontend.elaborate import call_macro
+
+        return call_macro(self, arguments, keywords)
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+
+def macro(function: Any = None, **_: Any) -> Any:
+    """Mark a function as expanded where it is called. Arguments are values; annotate T.Ref to pass by reference."""
+    locals_ = dict(sys._getframe(1).f_locals)
+    if function is None:
+        return lambda inner: Macro(inner, locals_)
+    return Macro(function, locals_)
+
+
+inline = macro
+
+
+class Ref:
+    """Annotation of a macro's parameter that is passed by reference: assignments reach the caller's variable."""
+
+    def __class_getitem__(cls, _: Any) -> type[Ref]:
+        return cls
+
+
+def _names(text: Any) -> list[str]:
+    if not isinstance(text, str):
+        raise TileError(f"a symbol needs a name, not {describe(text)}")
+    names = [name for name in text.replace(",", " ").split() if name]
+    if not names or not all(name.isidentifier() for name in names):
+        raise TileError(f"{text!r} is not a list of names")
+    return names
+
+
+def dynamic(name: str, dtype: Any = "int32") -> Any:
+    """Dynamic dimensions, known at each call: `M = T.dynamic("M")`, `M, N = T.dynamic("M, N")`."""
+    symbols = [Symbol(each, "int32") for each in _names(name)]
+    return symbols[0] if len(symbols) == 1 else tuple(symbols)
+
+
+symbolic = dynamic
+
+
+class _Dyn:
+    """`T.dyn["M"]` is T.dynamic("M")."""
+
+    def __getitem__(self, name: Any) -> Any:
+        return dynamic(name) if isinstance(name, str) else tuple(dynamic(each) for each in name)
+
+
+dyn = _Dyn()
+
+
+def const(name: str) -> Any:
+    """Dimensions known when an eager function is called: `M, N = T.const("M, N")`. Each value compiles anew."""
+    from tiledsl.frontend.elaborate import EagerContext
+
+    ctx = context("T.const")
+    if not isinstance(ctx, EagerContext):
+        raise TileError("T.const belongs to the eager style: use it in the function under @tiledsl.jit that has T.Kernel")
+    values = [ctx.const(each) for each in _names(name)]
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def empty(*shape: Any, dtype: Any = "float32") -> Any:
+    """An output of an eager function: allocated at each call and returned."""
+    from tiledsl.frontend.elaborate import EagerContext
+
+    if len(shape) == 2 and isinstance(shape[0], (tuple, list)):
+        shape, dtype = (shape[0],), shape[1]
+    dims = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    ctx = context("T.empty")
+    if not isinstance(ctx, EagerContext):
+        raise TileError("T.empty belongs to the eager style; in a @T.prim_func use out_idx, or T.alloc_global")
+    return ctx.empty(TensorSpec(dims, dtype))
+
+
+# Hints and small parts
+
+
+def use_swizzle(panel_size: int = 10, order: str = "row", enable: Any = True) -> None:
+    """Walk the grid's first two dimensions in panels, for locality in the L2 cache."""
+    ctx = context("T.use_swizzle")
+    if enable:
+        if not is_number(plain(panel_size)) or plain(panel_size) < 1:
+            raise TileError(f"T.use_swizzle: panel_size is {describe(panel_size)}; it is at least 1")
+        ctx.kernel_options["swizzle"] = (int(plain(panel_size)), str(order))
+
+
+def assume(condition: Any) -> None:
+    """A promise to the compiler that a condition holds."""
+    from tiledsl.dialects.tile import AssumeOp
+
+    if isinstance(condition, Expr):
+        context("T.assume").builder.insert(AssumeOp(as_value(condition, "bool")))
+
+
+def print(*values: Any, msg: str = "") -> None:  # noqa: A001
+    """Print from the device."""
+    from tiledsl.dialects.tile import PrintOp, ReadOp
+
+    ctx = context("T.print")
+    texts = [value for value in values if isinstance(value, str)]
+    shown = []
+    for value in values:
+        if isinstance(value, Buffer) and value.scope() != "global":
+            shown.append(ctx.builder.insert(ReadOp(value.value)).result)
+        elif not isinstance(value, str):
+            shown.append(as_value(value))
+    ctx.builder.insert(PrintOp(shown, message=" ".join([msg, *texts]).strip()))
+
+
+def device_assert(condition: Any, msg: str = "", no_stack_info: bool = False) -> None:
+    """Stop the kernel where a condition is false."""
+    from tiledsl.dialects.tile import AssertOp
+
+    if isinstance(condition, Expr):
+        context("T.device_assert").builder.insert(AssertOp(as_value(condition, "bool"), message=str(msg)))
+    elif not condition:
+        raise TileError(f"T.device_assert is false: {msg}")
+
+
+def get_block_binding(dim: int = 0) -> Any:
+    """The block index along a grid dimension."""
+    from tiledsl.language.expression import Scalar
+
+    kernel = context("T.get_block_binding").kernel
+    if kernel is None or not 0 <= dim < len(kernel.body.args):
+        raise TileError(f"T.get_block_binding: the kernel has no grid dimension {dim}")
+    return Scalar(kernel.body.args[dim])
+
+
+def get_block_bindings() -> Any:
+    """All block indices."""
+    kernel = context("T.get_block_bindings").kernel
+    return [get_block_binding(axis) for axis in range(len(kernel.body.args) if kernel else 0)]
+
+
+def comment(text: str) -> None:
+    """Accepted; has no effect."""
+
+
+def import_source(source: Any = None) -> None:
+    """C code for other compilers; None is accepted."""
+    if source is not None:
+        raise TileError("T.import_source: C code has no Triton form; write it in the tile language")
+
+
+def is_active() -> bool:
+    """Whether a tile program is being built."""
+    return active.get() is not None

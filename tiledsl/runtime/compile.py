@@ -1,0 +1,242 @@
+"""Compile a Triton kernel for a named target, without a GPU; failures become one-line errors with a log file."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tiledsl.errors import TileError
+from tiledsl.runtime.resources import Resources, read_resources, run_tool
+from tiledsl.runtime.target import Target
+
+
+class CompileError(TileError):
+    """Triton, MLIR, LLVM or ptxas refused a kernel. `stage` is where: "source", "ttir", "ttgir", "llir", "ptx",
+    "cubin", "resources", ...; `log` names a file with everything that was printed."""
+
+    stage = "unknown"
+    log: str | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.message, self.loc, self.notes), {"stage": self.stage, "log": self.log})
+
+
+class Asm(Mapping[str, Any]):
+    """A kernel's texts by stage (ttir, ttgir, llir, ptx or amdgcn, sass) and its binary (cubin or hsaco, bytes).
+
+    `sass` is disassembled when first asked for; None if the tool is missing.
+    """
+
+    def __init__(self, stages: dict[str, Any]) -> None:
+        self._stages = stages
+
+    def __getitem__(self, stage: str) -> Any:
+        if stage == "sass" and "cubin" in self._stages:
+            return self._sass
+        return self._stages[stage]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._stages
+        if "cubin" in self._stages:
+            yield "sass"
+
+    def __len__(self) -> int:
+        return len(self._stages) + ("cubin" in self._stages)
+
+    @functools.cached_property
+    def _sass(self) -> str | None:
+        return run_tool("nvdisasm", ["-c"], self._stages["cubin"])
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """One compiled kernel. `triton` is Triton's own object."""
+
+    name: str
+    target: Target
+    asm: Asm
+    metadata: Mapping[str, Any]
+    triton: Any
+
+    @functools.cached_property
+    def resources(self) -> Resources:
+        """Shared memory, registers, spills, stack and the occupancy they allow; read when first asked for."""
+        binary = self.asm["hsaco" if self.target.kind == "hip" else "cubin"]
+        return read_resources(
+            self.target, int(self.metadata["shared"]), int(self.metadata["num_warps"]), binary, self.asm
+        )
+
+
+def compile_kernel(
+    jit_function: Any,
+    signature: Mapping[str, str],
+    constexprs: Mapping[str, Any],
+    target: Target,
+    num_warps: int = 4,
+    num_stages: int = 3,
+    num_ctas: int = 1,
+    maxnreg: int | None = None,
+    attrs: Iterable[str] = (),
+    enable_fp_fusion: bool = True,
+    options: Mapping[str, Any] | None = None,
+) -> CompiledKernel:
+    """Compile a `@triton.jit` function for `target`, or raise CompileError.
+
+    `signature` maps run-time parameters to Triton's type names ("*fp16", "i32"); `constexprs` the others to values.
+    `attrs` names the parameters divisible by 16. `options` are further options of the back end ("waves_per_eu").
+    A kernel that needs more shared memory than the target has is an error as well. No GPU driver is opened.
+    """
+    import triton
+    from triton.compiler import ASTSource
+
+    wanted = {
+        "num_warps": num_warps,
+        "num_stages": num_stages,
+        "num_ctas": num_ctas,
+        "enable_fp_fusion": enable_fp_fusion,  # Triton 3.9 warns where it is left to its default
+        **({"maxnreg": maxnreg} if maxnreg is not None and target.kind == "cuda" else {}),
+        **(options or {}),
+    }
+    names = list(jit_function.arg_names)
+    types = {name: "constexpr" if name in constexprs else signature[name] for name in names}
+    divisible = {(names.index(name),): [["tt.divisibility", 16]] for name in attrs}
+    with _captured() as capture:
+        try:
+            source = ASTSource(
+                jit_function, types, {(names.index(name),): value for name, value in constexprs.items()}, divisible
+            )
+            compiled = triton.compile(source, target=target.triton_target(), options=wanted)
+        except Exception as error:
+            raise _failure(jit_function.__name__, target, error, capture.text()) from error
+    metadata = compiled.metadata._asdict()
+    shared, available = int(metadata["shared"]), target.max_shared_bytes
+    if shared > available:
+        too_large = CompileError(
+            f"{jit_function.__name__} needs {shared} bytes of shared memory, and {target} has {available} for a block",
+            notes=["smaller tiles, or fewer pipeline stages, need less"],
+        )
+        too_large.stage = "resources"
+        raise too_large
+    return CompiledKernel(compiled.name, target, Asm(dict(compiled.asm)), metadata, compiled)
+
+
+_STAGES = (
+    ("CompilationError", "source"),
+    ("UnsupportedLanguageConstruct", "source"),
+    ("CompileTimeAssertionFailure", "source"),
+    ("PTXASError", "cubin"),
+    ("OutOfResources", "resources"),
+)
+_MAKERS = {"make_ir": "source", "make_ttir": "ttir", "make_ttgir": "ttgir", "make_llir": "llir", "make_ptx": "ptx"}
+_MAKERS |= {"make_cubin": "cubin", "make_amdgcn": "amdgcn", "make_hsaco": "hsaco"}
+
+
+def _failure(kernel: str, target: Target, error: Exception, printed: str) -> CompileError:
+    stage = next((stage for name, stage in _STAGES if any(c.__name__ == name for c in type(error).__mro__)), None)
+    trace = error.__traceback__
+    while trace is not None:
+        stage = stage or _MAKERS.get(trace.tb_frame.f_code.co_name)
+        trace = trace.tb_next
+    log = f"{kernel} for {target}\n\n{type(error).__name__}: {error}\n\n{printed}"
+    with tempfile.NamedTemporaryFile("w", prefix=f"tiledsl-{kernel}-", suffix=".log", delete=False) as file:
+        file.write(log)
+    result = CompileError(
+        f"{kernel} does not compile for {target}, at stage {stage or 'unknown'}: {_first_line(error, printed)}",
+        notes=[f"the full log is in {file.name}"],
+    )
+    result.stage = stage or "unknown"
+    result.log = file.name
+    return result
+
+
+def _first_line(error: Exception, printed: str) -> str:
+    """The line that says what is wrong: the innermost cause's, ptxas's or MLIR's error, else the message's first."""
+    root: BaseException = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    text = str(getattr(root, "error_message", None) or root).strip()
+    for pattern, where in ((r"^ptxas\S* .*?(?:fatal|error)\s*:\s*(.+)", text), (r"\berror: (.+)", printed)):
+        found = re.search(pattern, where, re.MULTILINE)
+        if found and (where is text or text in ("", "PassManager::run failed")):
+            return found[1].strip()[:300]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    located = [line for line in lines if not re.match(r"^(at \d+:\d+:|\^|\d+:|def |@)", line)]
+    return f"{(located or lines or [type(root).__name__])[-1 if str(root).startswith('at ') else 0]}"[:300]
+
+
+class _Capture:
+    """What is written to file descriptor 2 while at least one compilation runs, and what compiling threads print."""
+
+    lock = threading.Lock()
+    threads: list[int] = []  # one entry a running compilation
+    file = -1
+    saved_stderr = -1
+    saved_stdout: Any = None
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+    def text(self) -> str:
+        """What has been printed since this compilation started (by other compiling threads, too)."""
+        _flush()
+        size = os.fstat(_Capture.file).st_size - self.start
+        return os.pread(_Capture.file, size, self.start).decode(errors="replace")
+
+
+class _Stdout(io.TextIOBase):
+    """Stands for sys.stdout meanwhile: Triton prints whole modules there for ptxas's errors. Others pass through."""
+
+    def write(self, text: str) -> int:
+        if threading.get_ident() in _Capture.threads:
+            return os.write(_Capture.file, text.encode()) and len(text)
+        return int(_Capture.saved_stdout.write(text))
+
+    def flush(self) -> None:
+        _Capture.saved_stdout.flush()
+
+
+def _flush() -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _captured() -> Iterator[_Capture]:
+    """Keep MLIR's and ptxas's output off the terminal. It is passed on afterwards if the compilation succeeds."""
+    with _Capture.lock:
+        if not _Capture.threads:
+            _flush()
+            _Capture.file, path = tempfile.mkstemp(prefix="tiledsl-compile-")
+            os.unlink(path)
+            _Capture.saved_stderr, _Capture.saved_stdout = os.dup(2), sys.stdout
+            os.dup2(_Capture.file, 2)
+            sys.stdout = _Stdout()
+        _Capture.threads.append(threading.get_ident())
+        capture = _Capture(os.fstat(_Capture.file).st_size)
+    failed = False
+    try:
+        yield capture
+    except BaseException:
+        failed = True
+        raise
+    finally:
+        with _Capture.lock:
+            printed = "" if failed else capture.text()
+            _Capture.threads.remove(threading.get_ident())
+            if not _Capture.threads:
+                _flush()
+                os.dup2(_Capture.saved_stderr, 2)
+                os.close(_Capture.saved_stderr)
+                os.close(_Capture.file)
+                sys.stdout = _Capture.saved_stdout
+        if printed:
+            sys.stderr.write(printed)

@@ -1,0 +1,179 @@
+"""CUDA's libdevice functions on NumPy arrays, for the interpreter. Semantics: the libdevice user's guide."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Array = Any
+_Function = tuple[Callable[..., Array], str]  # result type: "same" as the inputs, "bool", "int32", "int64", or another
+
+
+def _special(name: str) -> Callable[..., Array]:
+    """A function of torch.special, which has those that NumPy lacks."""
+
+    def call(*args: Array) -> Array:
+        import torch
+
+        return getattr(torch.special, name)(*[torch.from_numpy(np.ascontiguousarray(a)) for a in args]).numpy()
+
+    return call
+
+
+def _round_half_away(x: Array) -> Array:
+    return np.where(np.abs(x) < 2.0**52, np.copysign(np.floor(np.abs(x.astype(np.float64)) + 0.5), x), x)
+
+
+def _in_double(op: Callable[..., Array]) -> Callable[..., Array]:
+    return lambda *args: op(*[a.astype(np.float64) if a.dtype.kind == "f" else a for a in args])
+
+
+def _norm(*args: Array) -> Array:
+    return np.sqrt(sum(a.astype(np.float64) ** 2 for a in args))
+
+
+def _count_bits(x: Array) -> Array:
+    unsigned = x.view(f"u{x.itemsize}")
+    total = np.zeros(x.shape, dtype=np.int32)
+    for shift in range(8 * x.itemsize):
+        total += ((unsigned >> unsigned.dtype.type(shift)) & unsigned.dtype.type(1)).astype(np.int32)
+    return total
+
+
+def _leading_zeros(x: Array) -> Array:
+    unsigned = x.view(f"u{x.itemsize}")
+    total = np.full(x.shape, 8 * x.itemsize, dtype=np.int32)
+    for shift in range(8 * x.itemsize):
+        total -= ((unsigned >> unsigned.dtype.type(shift)) != 0).astype(np.int32)
+    return total
+
+
+def _find_first_set(x: Array) -> Array:
+    lowest = x & -x
+    return np.where(x == 0, 0, 8 * x.itemsize - _leading_zeros(lowest))
+
+
+def _reverse_bits(x: Array) -> Array:
+    unsigned = x.view(f"u{x.itemsize}")
+    one, bits = unsigned.dtype.type(1), 8 * x.itemsize
+    result = np.zeros_like(unsigned)
+    for shift in range(bits):
+        result |= ((unsigned >> unsigned.dtype.type(shift)) & one) << unsigned.dtype.type(bits - 1 - shift)
+    return result.view(x.dtype)
+
+
+def _multiply_high(x: Array, y: Array) -> Array:
+    bits = 8 * x.itemsize
+    return ((x.astype(object) * y.astype(object)) >> bits).astype(x.dtype)
+
+
+def _same(**functions: Callable[..., Array]) -> dict[str, _Function]:
+    return {name: (function, "same") for name, function in functions.items()}
+
+
+FLOAT_FUNCTIONS: dict[str, _Function] = {
+    **_same(
+        abs=np.abs, floor=np.floor, ceil=np.ceil, trunc=np.trunc, rint=np.rint, nearbyint=np.rint,
+        round=_round_half_away, sqrt=np.sqrt, rsqrt=lambda x: 1 / np.sqrt(x), cbrt=np.cbrt,
+        rcbrt=lambda x: 1 / np.cbrt(x), exp=np.exp, exp2=np.exp2, exp10=_in_double(lambda x: 10.0**x),
+        expm1=np.expm1, log=np.log, log2=np.log2, log10=np.log10, log1p=np.log1p, sin=np.sin, cos=np.cos, tan=np.tan,
+        asin=np.arcsin, acos=np.arccos, atan=np.arctan, atan2=np.arctan2, sinh=np.sinh, cosh=np.cosh, tanh=np.tanh,
+        asinh=np.arcsinh, acosh=np.arccosh, atanh=np.arctanh,
+        sinpi=_in_double(lambda x: np.sin(np.pi * np.fmod(x, 2.0))),
+        cospi=_in_double(lambda x: np.cos(np.pi * np.fmod(x, 2.0))),
+        pow=np.power, fmod=np.fmod, remainder=lambda x, y: x - y * np.rint(x / y), hypot=np.hypot,
+        rhypot=lambda x, y: 1 / np.hypot(x, y), norm3d=_norm, norm4d=_norm,
+        rnorm3d=lambda *a: 1 / _norm(*a), rnorm4d=lambda *a: 1 / _norm(*a),
+        copysign=np.copysign, nextafter=np.nextafter, fdim=lambda x, y: np.fmax(x - y, 0),
+        logb=lambda x: np.floor(np.log2(np.abs(x))), saturatef=lambda x: np.clip(np.nan_to_num(x, nan=0.0), 0, 1),
+        ldexp=np.ldexp, scalbn=np.ldexp, fma=_in_double(lambda x, y, z: x * y + z),
+        erf=_special("erf"), erfc=_special("erfc"), erfinv=_special("erfinv"), erfcx=_special("erfcx"),
+        erfcinv=lambda x: _special("erfinv")(1 - x), normcdf=_special("ndtr"), normcdfinv=_special("ndtri"),
+        lgamma=_special("gammaln"),
+        tgamma=_in_double(lambda x: np.where(
+            (x > 0) | (np.mod(np.floor(x), 2) == 0), 1.0, -1.0) * np.exp(_special("gammaln")(x))),
+        j0=_special("bessel_j0"), j1=_special("bessel_j1"), y0=_special("bessel_y0"), y1=_special("bessel_y1"),
+        cyl_bessel_i0=_special("i0"), cyl_bessel_i1=_special("i1"),
+        fast_sinf=np.sin, fast_cosf=np.cos, fast_tanf=np.tan, fast_expf=np.exp,
+        fast_exp10f=_in_double(lambda x: 10.0**x),
+        fast_logf=np.log, fast_log2f=np.log2, fast_log10f=np.log10, fast_powf=np.power, fast_dividef=np.divide,
+        fma_rn=_in_double(lambda x, y, z: x * y + z), div_rn=np.divide, rcp_rn=np.reciprocal, sqrt_rn=np.sqrt,
+        rsqrt_rn=lambda x: 1 / np.sqrt(x), add_rn=np.add, sub_rn=np.subtract, mul_rn=np.multiply,
+    ),
+    "isnan": (np.isnan, "bool"), "isinf": (np.isinf, "bool"), "finitef": (np.isfinite, "bool"),
+    "isfinited": (np.isfinite, "bool"), "signbit": (np.signbit, "bool"),
+    "ilogb": (lambda x: np.floor(np.log2(np.abs(x))), "int32"),
+    "llrint": (np.rint, "int64"), "llround": (_round_half_away, "int64"),
+    "float2int_rn": (np.rint, "int32"), "float2int_rz": (np.trunc, "int32"), "float2int_rd": (np.floor, "int32"),
+    "float2int_ru": (np.ceil, "int32"), "double2int_rn": (np.rint, "int32"), "double2int_rz": (np.trunc, "int32"),
+    "float2ll_rn": (np.rint, "int64"), "float2ll_rz": (np.trunc, "int64"),
+    "float_as_int": (lambda x: x.view(np.int32), "int32"), "double_as_longlong": (lambda x: x.view(np.int64), "int64"),
+    "double2float_rn": (lambda x: x.astype(np.float32), "float32"),
+}  # fmt: skip
+
+INT_FUNCTIONS: dict[str, _Function] = {
+    **_same(abs=np.abs, brev=_reverse_bits, mulhi=_multiply_high),
+    "popc": (_count_bits, "int32"), "clz": (_leading_zeros, "int32"), "ffs": (_find_first_set, "int32"),
+    "int2float_rn": (lambda x: x, "float32"), "ll2float_rn": (lambda x: x, "float32"),
+    "int2double_rn": (lambda x: x, "float64"), "ll2double_rn": (lambda x: x, "float64"),
+    "int_as_float": (lambda x: x.view(np.float32), "float32"),
+    "longlong_as_double": (lambda x: x.view(np.float64), "float64"),
+}  # fmt: skip
+_MIXED = frozenset({"ldexp", "scalbn"})  # (float, int32)
+
+
+def install(package: Any) -> None:
+    """Put these functions in place of libdevice's in the private copy of Triton, `package`."""
+    modules: list[Any] = []
+    for name in ("libdevice", "cuda.libdevice", "hip.libdevice"):
+        with contextlib.suppress(ImportError):
+            modules.append(importlib.import_module(f"{package.__name__}.language.extra.{name}"))
+    names = {name for module in modules for name, value in vars(module).items() if callable(value) and name[0] != "_"}
+    for name in names:
+        wrapper = _wrap(name, package)
+        for module in modules:
+            setattr(module, name, wrapper)
+
+
+def _wrap(name: str, package: Any) -> Callable[..., Any]:
+    language, interpreter = package.language, package.runtime.interpreter
+
+    def function(*args: Any, _semantic: Any = None) -> Any:
+        if name not in FLOAT_FUNCTIONS and name not in INT_FUNCTIONS:
+            raise NotImplementedError(f"libdevice.{name} has no NumPy implementation in the interpreter")
+        tensors = [_as_tensor(interpreter, language, arg) for arg in args]
+        kinds = [t.dtype.scalar for t in tensors]
+        first = next((k for k, a in zip(kinds, args) if isinstance(a, language.tensor)), kinds[0])
+        table = INT_FUNCTIONS if first.is_int() else FLOAT_FUNCTIONS
+        allowed = {"int32", "int64", "uint32", "uint64"} if first.is_int() else {"fp32", "fp64"}
+        if name not in table or first.name not in allowed:
+            raise TypeError(f"libdevice.{name} has no form for {first}; it takes " + " or ".join(sorted(allowed)))
+        op, result = table[name]
+        arrays = [
+            t.handle.data if name in _MIXED else t.handle.data.astype(interpreter._get_np_dtype(first), copy=False)
+            for t in tensors
+        ]
+        dtype = {"same": first, "bool": language.int1}.get(result) or getattr(language, result)
+        values = np.asarray(op(*arrays))
+        np_dtype = interpreter._get_np_dtype(dtype)
+        if np_dtype.kind in "iu" and values.dtype.kind == "f":
+            values = np.nan_to_num(values, nan=0.0, posinf=np.iinfo(np_dtype).max, neginf=np.iinfo(np_dtype).min)
+        handle = interpreter.TensorHandle(values.astype(np_dtype, copy=False), dtype)
+        if any(t.type.is_block() for t in tensors):
+            return language.tensor(handle, language.block_type(dtype, list(values.shape)))
+        return language.tensor(handle, dtype)
+
+    functools.update_wrapper(function, function, assigned=())
+    function.__name__ = name
+    return function
+
+
+def _as_tensor(interpreter: Any, language: Any, value: Any) -> Any:
+    if isinstance(value, language.tensor):
+        return value
+    return interpreter.interpreter_semantic.to_tensor(value)

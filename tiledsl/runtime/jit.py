@@ -1,0 +1,228 @@
+"""`@tiledsl.jit` and `tiledsl.compile`: from functions to kernels, each specialisation compiled once."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+from tiledsl.dialects.tile import FuncOp
+from tiledsl.errors import TileError
+from tiledsl.frontend import syntax
+from tiledsl.frontend.elaborate import Arguments, elaborate, elaborate_eager
+from tiledsl.frontend.parser import parse_function
+from tiledsl.language.program import PrimFunc
+from tiledsl.runtime.kernel import Kernel
+from tiledsl.runtime.target import Target
+from tiledsl.settings import current
+
+
+def resolve_target(target: Any) -> Target:
+    """The target of a call: the one given, else the setting's."""
+    return Target.parse(current().target if target is None else target)
+
+
+def _indices(out_idx: Any) -> tuple[int, ...]:
+    if out_idx is None:
+        return ()
+    if isinstance(out_idx, bool) or not isinstance(out_idx, (int, list, tuple)):
+        raise TileError(f"out_idx is {out_idx!r}; it is a position or a list of positions")
+    return (out_idx,) if isinstance(out_idx, int) else tuple(out_idx)
+
+
+def compile(
+    func: Any,
+    out_idx: int | Sequence[int] | None = None,
+    target: Any = None,
+    pass_configs: Mapping[str, Any] | None = None,
+    *,
+    config: Mapping[str, Any] | None = None,
+    execution_backend: str | None = None,
+    target_host: Any = None,
+    verbose: bool | None = None,
+    compile_flags: Any = None,
+) -> Kernel:
+    """Lower a @T.prim_func (or a parsed text program) for a target.
+
+    out_idx: positions of parameters that each call allocates and returns, negative ones from the end.
+    target: "cuda", "cuda:90", "hip:gfx942", "interpret" or "auto" (the default: a GPU if there is one, else interpret).
+    pass_configs: {"pass-name.option": value}. The remaining keywords are accepted for other compilers.
+    Raises TileError for mistakes in the program.
+    """
+    if isinstance(func, (JitFunction,)):
+        raise TileError(f"{func.__name__} is already under @tiledsl.jit; call it, or use {func.__name__}.compile(...)")
+    if not isinstance(func, PrimFunc) and not hasattr(func, "build"):
+        raise TileError(f"tiledsl.compile takes a @T.prim_func or a parsed program, not {type(func).__name__}")
+    indices = _indices(out_idx)
+    build = (lambda: func.build(indices)) if hasattr(func, "build") else (lambda: elaborate(func, indices))
+    return Kernel(build, resolve_target(target), pass_configs, config, func)
+
+
+class JitFunction:
+    """A function under @tiledsl.jit. Lazy style: called with the builder's arguments, it returns a Kernel. Eager style:
+    called with tensors and tunables, it compiles for their shapes and runs; `compile` gives the Kernel."""
+
+    def __init__(self, function: FunctionType, options: Mapping[str, Any], frame_locals: Mapping[str, Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.options = dict(options)
+        self.frame_locals = frame_locals
+        self.signature = inspect.signature(function)
+        self._kernels: dict[Any, Kernel] = {}
+        self._dynamic: dict[Any, dict[str, frozenset[int]]] = {}
+
+    @functools.cached_property
+    def is_eager(self) -> bool:
+        """Whether the function is itself a tile program, not a builder of one."""
+        try:
+            tree = parse_function(self.function)
+        except TileError:
+            source = inspect.getsource(self.function)
+            if "prim_func" not in source and "Kernel(" in source:
+                raise
+            return False
+        return _opens_kernel(tree.body)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        if not self.is_eager:
+            return self.compile(*arguments, **keywords)
+        call_options = {key: keywords.pop(key) for key in ("__tune_params",) if key in keywords}
+        bound = self._bind(arguments, keywords)
+        kernel = self._eager_kernel(bound, call_options.get("__tune_params"))
+        return kernel(*[bound[p.name] for p in kernel.params if not p.is_output])
+
+    def compile(self, *arguments: Any, **keywords: Any) -> Kernel:
+        """The kernel for these arguments. Eager: tensors may be left out if the T.const values are given by name."""
+        if self.is_eager:
+            return self._eager_kernel(self._bind(arguments, keywords, partial=True))
+        bound = self._bind(arguments, keywords)
+        return self.kernel_for(bound)
+
+    def kernel_for(self, bound: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> Kernel:
+        """The kernel of a lazy builder for bound arguments and a configuration's tunables, built once."""
+        values = {**bound, **(config or {})}
+        pass_configs = {**(self.options.get("pass_configs") or {}), **(values.pop("pass_configs", None) or {})}
+        key = (_key(values), _key(pass_configs), resolve_target(self.options.get("target")))
+        if key not in self._kernels:
+            program = self.build(values)
+            options = {**self.options, "pass_configs": pass_configs}
+            kernel = compile(program, **options)
+            kernel.config = dict(config) if config is not None else None
+            self._kernels[key] = kernel
+        return self._kernels[key]
+
+    def build(self, values: Mapping[str, Any]) -> Any:
+        """Run the builder. Raises TileError if it does not return a program."""
+        bound = self.signature.bind_partial()
+        bound.arguments.update(values)
+        program = self.function(*bound.args, **bound.kwargs)
+        if not isinstance(program, PrimFunc) and not hasattr(program, "build"):
+            raise TileError(
+                f"{self.__name__} returns {type(program).__name__}, not a program",
+                notes=["return the function under @T.prim_func; in the eager style write `with T.Kernel` in the function itself"],
+            )
+        return program
+
+    def _bind(self, arguments: Sequence[Any], keywords: Mapping[str, Any], partial: bool = False) -> dict[str, Any]:
+        """Arguments by name, defaults included. `partial`: further names are values of T.const symbols."""
+        own = {name: value for name, value in keywords.items() if name in self.signature.parameters}
+        extra = {name: value for name, value in keywords.items() if name not in self.signature.parameters}
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in self.signature.parameters.values())
+        try:
+            if partial:
+                bound = self.signature.bind_partial(*arguments, **own)
+            else:
+                bound = self.signature.bind(*arguments, **(keywords if takes_any else {**own, **extra}))
+        except TypeError as error:
+            raise TileError(f"{self.__name__}: {error}") from None
+        bound.apply_defaults()
+        return {**bound.arguments, **(extra if partial and not takes_any else {})}
+
+    def _eager_kernel(self, bound: dict[str, Any], config: Mapping[str, Any] | None = None) -> Kernel:
+        values = {name: _argument(value) for name, value in bound.items()}
+        host = _key({name: value for name, value in values.items() if not isinstance(value, Arguments)})
+        target = resolve_target(self.options.get("target"))
+        dynamic = self._dynamic.get(host, {})
+        key = (host, target, tuple(_shape_key(n, v, dynamic) for n, v in values.items() if isinstance(v, Arguments)))
+        if key not in self._kernels or (host not in self._dynamic and any(isinstance(v, Arguments) for v in values.values())):
+            missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
+            arguments = {**dict.fromkeys(missing), **values}
+            kernel = Kernel(self._builder(arguments), target, self.options.get("pass_configs"), config)
+            dynamic = {p.name: frozenset(a for a, d in enumerate(p.shape) if isinstance(d, str)) for p in kernel.params}
+            self._dynamic[host] = dynamic
+            key = (host, target, tuple(_shape_key(n, v, dynamic) for n, v in values.items() if isinstance(v, Arguments)))
+            self._kernels[key] = kernel
+        return self._kernels[key]
+
+    def _builder(self, arguments: Mapping[str, Any]) -> Callable[[], FuncOp]:
+        return lambda: elaborate_eager(self.function, arguments, self.frame_locals)
+
+    def get_tir(self, *arguments: Any, **keywords: Any) -> Any:
+        """The program for these arguments (the name is TileLang's)."""
+        return self.compile(*arguments, **keywords).prim_func
+
+
+def _shape_key(name: str, value: Arguments, dynamic: Mapping[str, frozenset[int]]) -> Any:
+    free = dynamic.get(name, frozenset())
+    return name, value.dtype, tuple(None if axis in free else size for axis, size in enumerate(value.shape))
+
+
+def _argument(value: Any) -> Any:
+    if hasattr(value, "stride") and hasattr(value, "shape") and hasattr(value, "dtype"):
+        return Arguments(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+    return value
+
+
+def _key(value: Any) -> Any:
+    """A hashable form of builder arguments: containers by content, other objects by equality or identity."""
+    if isinstance(value, Mapping):
+        return tuple((name, _key(item)) for name, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, *map(_key, value))
+    if isinstance(value, (bool, int, float)):
+        return (type(value).__name__, value)
+    try:
+        hash(value)
+    except TypeError:
+        return ("id", id(value))
+    return value
+
+
+def _opens_kernel(statements: Sequence[syntax.Statement]) -> bool:
+    """Whether a `with ...Kernel(...)` stands in the function itself, under host control flow at most."""
+    for statement in statements:
+        if isinstance(statement, syntax.With):
+            call = statement.items[0][0]
+            name = call.function if isinstance(call, syntax.Call) else call
+            if (name.attr if isinstance(name, syntax.Attribute) else getattr(name, "id", "")).endswith("Kernel"):
+                return True
+        for part in ("body", "orelse"):
+            if isinstance(statement, (syntax.If, syntax.For, syntax.While)) and _opens_kernel(getattr(statement, part)):
+                return True
+    return False
+
+
+def jit(
+    func: Any = None,
+    *,
+    out_idx: int | Sequence[int] | None = None,
+    target: Any = None,
+    pass_configs: Mapping[str, Any] | None = None,
+    execution_backend: str | None = None,
+    target_host: Any = None,
+    verbose: bool | None = None,
+    debug_root_path: str | None = None,
+    compile_flags: Any = None,
+    mode: str | None = None,
+) -> Any:
+    """Decorator for builders of programs (lazy style) and for programs (eager style); see JitFunction and compile."""
+    options = {"out_idx": out_idx, "target": target, "pass_configs": pass_configs}
+    locals_ = dict(sys._getframe(1).f_locals)
+    if isinstance(func, PrimFunc):
+        return compile(func, **options)
+    if func is not None:
+        return JitFunction(func, options, locals_)
+    return lambda inner: compile(inner, **options) if isinstance(inner, PrimFunc) else JitFunction(inner, options, locals_)

@@ -1,0 +1,97 @@
+"""Triton source text as a Python module: written to the cache folder, then imported."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import logging
+import os
+import sys
+import tempfile
+import threading
+import types
+from pathlib import Path
+
+_log = logging.getLogger("tiledsl")
+_modules: dict[tuple[str, str, bool], types.ModuleType] = {}
+_lock = threading.Lock()
+_private_folder: Path | None = None
+
+
+def load_module(
+    name: str, text: str, interpret: bool, cache_dir: str | os.PathLike[str] | None = None
+) -> types.ModuleType:
+    """The module that `text` defines; the same text under the same name gives the same module object.
+
+    The text lies in `<cache_dir>/modules/<first 16 digits of its SHA-256>/<name>.py`, for `triton.jit` and people read
+    it from there. It is written to a temporary file and renamed, so processes may race. A folder that cannot be written
+    is replaced by a private temporary one, with one warning. With `interpret`, `import triton` in the text finds the
+    interpreting copy, and its kernels run on the CPU. Without `cache_dir` the setting of that name holds.
+    """
+    assert name.isidentifier(), name
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    key = (name, text, interpret)
+    with _lock:
+        if key not in _modules:
+            path = _write(Path(cache_dir) if cache_dir is not None else _default_cache_dir(), digest, name, text)
+            _modules[key] = _execute(
+                f"_tiledsl_{'interpreted' if interpret else 'compiled'}_{digest}_{name}", path, text, interpret
+            )
+        return _modules[key]
+
+
+def _default_cache_dir() -> Path:
+    settings = importlib.import_module("tiledsl.settings")
+    return Path(settings.current().cache_dir)
+
+
+def _write(cache_dir: Path, digest: str, name: str, text: str) -> Path:
+    try:
+        return _write_into(cache_dir.expanduser() / "modules" / digest, name, text)
+    except OSError as error:
+        return _write_into(_fallback(cache_dir, error) / digest, name, text)
+
+
+def _fallback(cache_dir: Path, error: OSError) -> Path:
+    global _private_folder
+    if _private_folder is None:
+        _private_folder = Path(tempfile.mkdtemp(prefix="tiledsl-modules-"))
+        _log.warning("cache folder %s cannot be written (%s); using %s", cache_dir, error, _private_folder)
+    return _private_folder
+
+
+def _write_into(folder: Path, name: str, text: str) -> Path:
+    path = folder / f"{name}.py"
+    data = text.encode()
+    try:
+        if path.read_bytes() == data:
+            return path.absolute()
+    except OSError:
+        pass
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}-", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return path.absolute()
+
+
+def _execute(module_name: str, path: Path, text: str, interpret: bool) -> types.ModuleType:
+    code = compile(text, str(path), "exec", dont_inherit=True)
+    module = types.ModuleType(module_name)
+    module.__file__ = str(path)
+    if interpret:
+        from tiledsl.runtime.interpreter import module_builtins
+
+        module.__dict__["__builtins__"] = module_builtins()
+    sys.modules[module_name] = module  # inspect and triton.jit look functions' modules up here
+    try:
+        exec(code, module.__dict__)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    return module

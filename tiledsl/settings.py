@@ -1,0 +1,199 @@
+"""Settings: one dataclass, read from TILEDSL_* variables when used, overridable per call and in a `with` block."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from tiledsl.errors import TileError
+
+PREFIX = "TILEDSL_"
+
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"0", "false", "no", "off"}
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, str):
+        if value.lower() in _TRUE | _FALSE:
+            return value.lower() in _TRUE
+    elif isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    raise ValueError
+
+
+def _count(value: object) -> int:
+    if isinstance(value, str) and value.isdecimal():
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise ValueError
+
+
+def _folder(value: object) -> Path:
+    if isinstance(value, str | Path) and str(value):
+        return Path(value).expanduser()
+    raise ValueError
+
+
+def _folder_or_none(value: object) -> Path | None:
+    return None if value is None or value == "" else _folder(value)
+
+
+def _matching(pattern: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        if isinstance(value, str) and re.fullmatch(pattern, value):
+            return value
+        raise ValueError
+
+    return parse
+
+
+def _user_cache() -> Path:
+    from platformdirs import user_cache_path
+
+    return user_cache_path("tiledsl", appauthor=False)
+
+
+def _about(parse: Callable[[object], object], allowed: str, meaning: str) -> dict[str, Any]:
+    """A field's parser (ValueError if the value is not allowed), and the texts for errors and for the README."""
+    return {"parse": parse, "allowed": allowed, "meaning": meaning}
+
+
+_TARGETS = "auto, interpret, cuda, cuda:NN or hip:gfxNNN"
+_PRINT_AFTER = "all, changed, the name of a pass, or nothing"
+_LOG_LEVELS = "debug, info, warning or error"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The values in force for one call. `current()` makes it; every field is checked, also when made by hand."""
+
+    target: str = field(
+        default="auto",
+        metadata=_about(
+            _matching(r"auto|interpret|cuda(:\d+)?|hip:gfx[0-9a-f]+"),
+            _TARGETS,
+            f"What kernels are compiled for where the call does not say: {_TARGETS}",
+        ),
+    )
+    cache_dir: Path = field(
+        default_factory=_user_cache,
+        metadata=_about(_folder, "a folder", "Where compiled kernels and tuning results are kept"),
+    )
+    verify_each: bool = field(
+        default=True,
+        metadata=_about(_boolean, "1 or 0", "Run the IR verifier after every pass"),
+    )
+    print_after: str = field(
+        default="",
+        metadata=_about(
+            _matching(r"|[a-z][a-z0-9]*(-[a-z0-9]+)*"),
+            _PRINT_AFTER,
+            f"Print the IR after these passes: {_PRINT_AFTER}",
+        ),
+    )
+    dump_dir: Path | None = field(
+        default=None,
+        metadata=_about(_folder_or_none, "a folder, or nothing", "Write the IR after every pass to this folder"),
+    )
+    always_tune: bool = field(
+        default=False,
+        metadata=_about(_boolean, "1 or 0", "Tune again where a remembered result would be used"),
+    )
+    jobs: int = field(
+        default=0,
+        metadata=_about(_count, "a whole number, 0 for all cores", "Processes that compile at once; 0 for all cores"),
+    )
+    log_level: str = field(
+        default="warning",
+        metadata=_about(
+            _matching("debug|info|warning|error"),
+            _LOG_LEVELS,
+            f"What the logger `tiledsl` lets through: {_LOG_LEVELS}",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        for name in _FIELDS:
+            given = getattr(self, name)
+            object.__setattr__(self, name, _checked(name, given, f"settings({name}={given!r})"))
+
+    @property
+    def workers(self) -> int:
+        """`jobs`, with 0 replaced by the number of cores that this process may use."""
+        return self.jobs or len(os.sched_getaffinity(0))
+
+
+_FIELDS = {setting.name: setting.metadata for setting in fields(Settings)}
+_overrides: ContextVar[dict[str, object]] = ContextVar("tiledsl_settings", default={})  # noqa: B039  (never changed)
+
+
+def current(**overrides: object) -> Settings:
+    """The settings now: the environment, then the enclosing `with settings(...)`, then `overrides` that are not None.
+
+    TileError if a name is unknown or a value is not allowed; the message names the variable or argument.
+    """
+    values: dict[str, Any] = _overrides.get() | _named({k: v for k, v in overrides.items() if v is not None})
+    for name in _FIELDS.keys() - values.keys():
+        variable = PREFIX + name.upper()
+        text = os.environ.get(variable, "")
+        if text:
+            values[name] = _checked(name, text, f"{variable}={text}")
+    return Settings(**values)
+
+
+@contextmanager
+def override(**overrides: object) -> Iterator[Settings]:
+    """Put `overrides` in force inside a `with` block, in this thread or task only. Blocks nest; the inner one wins."""
+    token = _overrides.set(_overrides.get() | _named(overrides))
+    try:
+        yield current()
+    finally:
+        _overrides.reset(token)
+
+
+settings = override
+
+
+def table() -> str:
+    """The README's table of settings, as Markdown."""
+    rows = ["| setting | variable | default | meaning |", "| --- | --- | --- | --- |"]
+    for setting in fields(Settings):
+        default = setting.default
+        if setting.default_factory is not MISSING:
+            shown = "the user's cache folder"
+        else:
+            shown = f"`{int(default) if isinstance(default, bool) else default}`" if default not in ("", None) else ""
+        meaning = setting.metadata["meaning"]
+        rows.append(f"| `{setting.name}` | `{PREFIX}{setting.name.upper()}` | {shown} | {meaning} |")
+    return "\n".join(rows)
+
+
+def _named(overrides: dict[str, object]) -> dict[str, object]:
+    for name, value in overrides.items():
+        if name not in _FIELDS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, _FIELDS, n=1)
+            advice = f"did you mean {near[0]!r}?" if near else "there are " + ", ".join(_FIELDS)
+            raise TileError(f"settings: there is no setting {name!r}", notes=[advice])
+        overrides[name] = _checked(name, value, f"settings({name}={value!r})")
+    return overrides
+
+
+def _checked(name: str, value: object, origin: str) -> object:
+    try:
+        return _FIELDS[name]["parse"](value)
+    except ValueError:
+        raise TileError(f"{origin} is not allowed; {name} is {_FIELDS[name]['allowed']}") from None
+
+
+if __name__ == "__main__":
+    print(table())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Pattern, Rewriter, apply_patterns, pattern
 from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, broadcast_shapes, is_float, is_integer
 from tiledsl.passes.canonicalize_control_flow import CONTROL_FLOW_PATTERNS
+from tiledsl.passes.dce import erase_unused
 
 MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 INVERTED = {"eq": "ne", "ne": "eq", "lt": "ge", "gt": "le", "le": "gt", "ge": "lt"}
@@ -347,6 +348,13 @@ CANONICAL_PATTERNS: list[Pattern] = [
 ]
 
 
+def canonicalize(root: Operation, patterns: Sequence[Pattern]) -> None:
+    """Fold and rewrite to the fixpoint, and erase what that left without use."""
+    apply_patterns(root, patterns, fold=True)
+    for region in root.regions:
+        erase_unused(region, lambda op: op.is_pure)
+
+
 @dataclass(frozen=True)
 class Canonicalize(Pass):
     """Fold what is known, remove dead pure code, and give equal expressions one spelling.
@@ -360,4 +368,4 @@ class Canonicalize(Pass):
     name = "canonicalize"
 
     def run(self, program: Program) -> None:
-        apply_patterns(program.root, CANONICAL_PATTERNS, fold=True)
+        canonicalize(program.root, CANONICAL_PATTERNS)

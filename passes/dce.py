@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tiledsl.dialects.scf import ForOp
@@ -64,15 +65,16 @@ def remove_carried(op: ForOp, positions: list[int]) -> None:
     op.results = [value for index, value in enumerate(op.results) if index not in gone]
 
 
-def _sweep(region: Region) -> None:
+def erase_unused(region: Region, may_go: Callable[[Operation], bool]) -> None:
+    """Erase the operations whose results are unused, users before what they use, where `may_go` allows it."""
     for op in reversed(region):
-        if is_removable(op) and not any(value.uses for value in op.results):
+        if not any(value.uses for value in op.results) and may_go(op):
             op.erase()
             continue
         if isinstance(op, ForOp):
             drop_dead_carried(op)
         for inner in op.regions:
-            _sweep(inner)
+            erase_unused(inner, may_go)
 
 
 @dataclass(frozen=True)
@@ -87,4 +89,4 @@ class Dce(Pass):
 
     def run(self, program: Program) -> None:
         for region in program.root.regions:
-            _sweep(region)
+            erase_unused(region, is_removable)

@@ -1,14 +1,12 @@
 """Indexed reads and writes of tiles that are values: what loads and stores on on-chip buffers become.
 
-Each index of an access is classified: a scalar; the iota of one dimension of the result over the whole dimension
-(identity) or from an offset (slice); or any other tensor. Scalars select, identities only permute, slices split or
-gather, other reads gather, other writes compare every element with the index (one-hot).
+Scalar indices select, identities only permute, other regular walks split or repeat dimensions, or gather. All other
+reads gather, other writes compare every element with the index (one-hot).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tiledsl.dialects import arith, tensor
@@ -17,6 +15,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, broadcast_shapes
 from tiledsl.passes.affine import bounds
+from tiledsl.passes.index_walks import Index, classify
 from tiledsl.passes.tile_values import (
     Shape,
     both,
@@ -40,68 +39,6 @@ class ScatterTooLarge(Exception):
     """A write at computed places would take more comparisons than SCATTER_LIMIT; the argument is their number."""
 
 
-@dataclass(frozen=True)
-class Index:
-    """How one dimension of the buffer is addressed."""
-
-    kind: str  # scalar, identity, slice or general
-    value: Value  # the index as given (general) or the scalar (scalar)
-    axis: int = -1  # of the result, for identity and slice
-    extent: int = 1
-    offset: Value | int = 0  # of a slice
-
-
-def classify(indices: Sequence[Value], shape: Shape) -> list[Index]:
-    """The kinds of the indices into a buffer of this shape. No two identities or slices have one axis."""
-    made: list[Index] = []
-    taken: set[int] = set()
-    for index, dim in zip(indices, shape, strict=True):
-        one = Index("general", index)
-        if not index.shape:
-            one = Index("scalar", index)
-        elif (affine := _affine(index)) is not None and affine[0] not in taken:
-            axis, extent, offset = affine
-            if extent == dim and isinstance(offset, int) and offset == 0:
-                one = Index("identity", index, axis, extent)
-            else:
-                one = Index("slice", index, axis, extent, offset)
-            taken.add(axis)
-        made.append(one)
-    return made
-
-
-def covers_whole(indices: Sequence[Value], mask: Value | None, shape: Shape) -> bool:
-    """Whether a store writes every element of the buffer."""
-    return mask is None and all(
-        index.kind == "identity" or (dim == 1 and prod(index.value.shape) == 1)
-        for index, dim in zip(classify(indices, shape), shape, strict=True)
-    )
-
-
-def _affine(index: Value) -> tuple[int, int, Value | int] | None:
-    """(axis, extent, offset) of offset + iota."""
-    op = index.op
-    if isinstance(op, tensor.IotaOp):
-        return op.axis, op.extent, 0
-    if isinstance(op, arith.CastOp):
-        inner = _affine(op.source)
-        return inner if inner is not None and isinstance(inner[2], int) else None
-    if isinstance(op, (arith.AddOp, arith.SubOp)):
-        lhs, rhs = op.lhs, op.rhs
-        if isinstance(op, arith.AddOp) and not lhs.shape:
-            lhs, rhs = rhs, lhs
-        number = constant_of(rhs)
-        inner = _affine(lhs)
-        if inner is None or (rhs.shape and number is None):
-            return None
-        axis, extent, offset = inner
-        if number is not None and isinstance(offset, int):
-            return axis, extent, offset + (int(number) if isinstance(op, arith.AddOp) else -int(number))
-        if isinstance(op, arith.AddOp) and isinstance(offset, int) and offset == 0:
-            return axis, extent, rhs
-    return None
-
-
 def load(builder: Builder, source: Value, indices: Sequence[Value], mask: Value | None, other: Value | None) -> Value:
     """The elements of `source` at the indices, in their common shape; `other` (or 0) where the mask is false."""
     shape = broadcast_shapes(*(index.shape for index in indices)) or ()
@@ -123,6 +60,8 @@ def _load(builder: Builder, source: Value, indices: Sequence[Value], shape: Shap
     for dim, index in enumerate(kinds):
         if index.kind == "slice":
             source = _take_slice(builder, source, dim, index)
+        elif index.kind in ("strided", "repeated", "wrapped"):
+            source = _take_walk(builder, source, dim, index)
     general = [dim for dim, index in enumerate(kinds) if index.kind == "general"]
     axes = [index.axis for index in kinds if index.kind != "general"]
     if general:
@@ -161,6 +100,20 @@ def _take_slice(builder: Builder, source: Value, dim: int, index: Index) -> Valu
     if not (isinstance(offset, int) and 0 <= offset <= size - extent):
         place = _clamped(builder, place, size)
     return _gather(builder, source, place, dim)
+
+
+def _take_walk(builder: Builder, source: Value, dim: int, index: Index) -> Value:
+    """The positions of a strided, repeated or wrapped walk along a dimension."""
+    before, size, after = source.shape[:dim], source.shape[dim], source.shape[dim + 1 :]
+    if index.kind == "strided":
+        assert isinstance(index.offset, int)
+        parts = reshaped(builder, source, (*before, index.extent, index.step, *after))
+        part = _pick(builder, parts, dim + 1, builder.constant(index.offset, INT32))
+        return reshaped(builder, part, (*before, index.extent, *after))
+    pair = (size, 1) if index.kind == "repeated" else (1, size)
+    wide = (size, index.step) if index.kind == "repeated" else (index.extent // size, size)
+    parts = broadcast(builder, reshaped(builder, source, (*before, *pair, *after)), (*before, *wide, *after))
+    return reshaped(builder, parts, (*before, index.extent, *after))
 
 
 def _take_general(
@@ -239,7 +192,7 @@ def store(builder: Builder, old: Value, value: Value, indices: Sequence[Value], 
     Where several writes hit one element, the one of the last point in row-major order stays.
     """
     shape = old.shape
-    kinds = classify([_narrow(builder, index) for index in indices], shape)
+    kinds = classify([_narrow(builder, index) for index in indices], shape, writes=True)
     if not shape:
         return value if mask is None else selected(builder, mask, value, old)
     general = [index.value for index in kinds if index.kind == "general"]
@@ -250,14 +203,18 @@ def store(builder: Builder, old: Value, value: Value, indices: Sequence[Value], 
         """Over the buffer's dimensions; anything outside of slices."""
         each = _laid_out(builder, each, kinds)
         for dim, index in enumerate(kinds):
-            if index.kind == "slice":
-                each = _spread_slice(builder, each, dim, shape[dim], index)
+            if index.kind in ("slice", "strided"):
+                each = _spread(builder, each, dim, shape[dim], index)
         return each
 
     condition: Value | None = None
     for dim, index in enumerate(kinds):
         if index.kind == "slice":
             condition = both(builder, condition, _inside_slice(builder, len(shape), dim, shape[dim], index))
+        elif index.kind == "strided":
+            lane = arith.FloorModOp(iota(builder, len(shape), dim, shape[dim]), builder.constant(index.step, INT32))
+            offset = index.offset if isinstance(index.offset, Value) else builder.constant(index.offset, INT32)
+            condition = both(builder, condition, compared(builder, builder.insert(lane).result, "eq", offset))
         elif index.kind == "general" or index.kind == "scalar" and shape[dim] > 1:
             place = iota(builder, len(shape), dim, shape[dim])
             condition = both(builder, condition, compared(builder, place, "eq", spread(index.value)))
@@ -301,11 +258,16 @@ def _inside_slice(builder: Builder, rank: int, dim: int, size: int, index: Index
     return both(builder, compared(builder, place, "ge", low), compared(builder, place, "lt", high))
 
 
-def _spread_slice(builder: Builder, value: Value, dim: int, size: int, index: Index) -> Value:
-    """A value over a slice as one over the whole dimension, anything outside of the slice."""
+def _spread(builder: Builder, value: Value, dim: int, size: int, index: Index) -> Value:
+    """A value over a slice or strided walk as one over the whole dimension, anything beside the walk."""
     if not value.shape or value.shape[dim] == 1 or value.shape[dim] == size and index.offset == 0:
         return value
     before, extent, after = value.shape[:dim], value.shape[dim], value.shape[dim + 1 :]
+    if index.kind == "strided":
+        parts = reshaped(builder, value, (*before, extent, 1, *after))
+        return reshaped(
+            builder, broadcast(builder, parts, (*before, extent, index.step, *after)), (*before, size, *after)
+        )
     if isinstance(index.offset, int) and index.offset % extent == 0 and size % extent == 0:
         parts = reshaped(builder, value, (*before, 1, extent, *after))
         parts = broadcast(builder, parts, (*before, size // extent, extent, *after))
@@ -320,8 +282,8 @@ def _spread_slice(builder: Builder, value: Value, dim: int, size: int, index: In
 def _scatter(builder: Builder, old: Value, value: Value, kinds: Sequence[Index], mask: Value | None) -> Value:
     """Write along general indices: find for each element the last point that writes it, and take that one's value."""
     shape = old.shape
-    # As rare as that is, a slice is a general index too.
-    kinds = [Index("general", index.value) if index.kind == "slice" else index for index in kinds]
+    # As rare as that is, other walks are general indices too.
+    kinds = [index if index.kind in ("scalar", "identity") else Index("general", index.value) for index in kinds]
     general = [dim for dim, index in enumerate(kinds) if index.kind == "general"]
     axes = [index.axis for index in kinds if index.kind == "identity"]
     involved = [value, mask, *(kinds[dim].value for dim in general)]
@@ -329,8 +291,6 @@ def _scatter(builder: Builder, old: Value, value: Value, kinds: Sequence[Index],
     rank = len(shape)
     sizes = {axis: max(each.shape[axis] for each in involved if each is not None and each.shape) for axis in extra}
     count = prod(sizes.values())
-    if prod(shape) * count > SCATTER_LIMIT:
-        raise ScatterTooLarge(prod(shape) * count)
 
     def lay_out(each: Value) -> Value:
         """Over the buffer's dimensions and then one of all extra points; 1 where it does not vary."""
@@ -356,17 +316,34 @@ def _scatter(builder: Builder, old: Value, value: Value, kinds: Sequence[Index],
         last = builder.constant(count - 1, INT32)
         written: Value | None = None
     else:
+        comparisons = prod(hit.shape[:-1]) * count
+        if comparisons > SCATTER_LIMIT:
+            raise ScatterTooLarge(comparisons)
         chosen = selected(builder, hit, point, nobody)
         last = reduced(builder, chosen, "max", rank)
         written = compared(builder, last, "ge", builder.constant(0, INT32))
         written = broadcast(builder, written, shape)
     value = lay_out(value)
     if value.shape and value.shape[-1] > 1:
-        value = broadcast(builder, value, (*shape, count))
-        if not last.shape:
-            value = _pick(builder, value, rank, last)
-        else:
-            at = reshaped(builder, broadcast(builder, last, shape), (*shape, 1))
-            value = _gather(builder, value, _clamped(builder, at, count), rank)
-    value = reshaped(builder, value, value.shape[:-1]) if value.shape else value
+        value = _of_last(builder, value, last, [index.kind == "identity" for index in kinds], shape)
+    elif value.shape:
+        value = reshaped(builder, value, value.shape[:-1])
     return broadcast(builder, value, shape) if written is None else selected(builder, written, value, old)
+
+
+def _of_last(builder: Builder, value: Value, last: Value, identity: Sequence[bool], shape: Shape) -> Value:
+    """For each element of a buffer the value of the point `last`. `value` varies along identities and points only."""
+    count = value.shape[-1]
+    if not last.shape:
+        picked = _pick(builder, value, len(shape), last)
+        return reshaped(builder, picked, picked.shape[:-1])
+    order = sorted(range(len(shape)), key=lambda dim: not identity[dim])
+    outer = tuple(shape[dim] for dim in order if identity[dim])
+    inner = tuple(shape[dim] for dim in order if not identity[dim])
+    varying = tuple(value.shape[dim] for dim in order if identity[dim])
+    source = reshaped(builder, permuted(builder, value, [*order, len(shape)]), (*varying, count))
+    source = broadcast(builder, source, (*outer, count))
+    at = permuted(builder, broadcast(builder, _clamped(builder, last, count), shape), order)
+    made = _gather(builder, source, reshaped(builder, at, (*outer, prod(inner))), len(outer))
+    back = [order.index(dim) for dim in range(len(shape))]
+    return permuted(builder, reshaped(builder, made, (*outer, *inner)), back)

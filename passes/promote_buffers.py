@@ -11,7 +11,8 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, Type, with_shape
-from tiledsl.passes.on_chip_access import ScatterTooLarge, covers_whole, load, replace, store
+from tiledsl.passes.index_walks import covers_whole
+from tiledsl.passes.on_chip_access import ScatterTooLarge, load, replace, store
 from tiledsl.passes.tile_values import zero
 
 

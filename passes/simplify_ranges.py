@@ -8,9 +8,9 @@ from tiledsl.dialects import arith, scf
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.ir.rewrite import Pattern, Rewriter, apply_patterns, pattern
+from tiledsl.ir.rewrite import Pattern, Rewriter, pattern
 from tiledsl.ir.types import ELEMENTS, is_float
-from tiledsl.passes.canonicalize import CANONICAL_PATTERNS
+from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.ranges import Ranges, dtype_interval
 
 
@@ -145,4 +145,4 @@ class SimplifyRanges(Pass):
     name = "simplify-ranges"
 
     def run(self, program: Program) -> None:
-        apply_patterns(program.root, [*range_patterns(Ranges(program.root)), *CANONICAL_PATTERNS], fold=True)
+        canonicalize(program.root, [*range_patterns(Ranges(program.root)), *CANONICAL_PATTERNS])

@@ -158,7 +158,7 @@ def test_stages_have_times_and_text() -> None:
 
 def test_a_pass_that_breaks_the_ir_is_named_and_reproduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pass_manager.tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(PassFailure, match="test-break-types failed: arith.constant") as caught:
+    with pytest.raises(PassFailure, match=r"test-break-types failed: arith\.constant") as caught:
         PassManager([Idle(), BreakTypes(), ScaleConstants(3)]).run(program())
     assert caught.value.spec == "test-break-types"
     text = Path(caught.value.reproducer).read_text()

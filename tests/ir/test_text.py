@@ -166,9 +166,11 @@ TEXTS.append(
   scf.yield
 }"""
 )
-SNIPPETS = ["%", "%x", "(", ")", "{", "}", "[", "]", ",", " : ", "=", "-", "1", "999", "inf", "x", "*", '"', "<", ">", "\\",
-            "int32", "float16", "true", "none", "tensor<4xint32>", "buffer<M*float16, global>", "scf.yield",
-            "loc(", "tile.copy", "0.5", "\n", "//", "(1, 2)", "axis = 7", "é"]  # fmt: skip
+SNIPPETS = [
+    *["%", "%x", "(", ")", "{", "}", "[", "]", ",", " : ", "=", "-", "1", "999", "inf", "x", "*", '"', "<", ">", "\\"],
+    *["int32", "float16", "true", "none", "tensor<4xint32>", "buffer<M*float16, global>", "scf.yield", "loc("],
+    *["tile.copy", "0.5", "\n", "//", "(1, 2)", "axis = 7", "é"],
+]
 
 
 @settings(max_examples=250)

@@ -49,7 +49,7 @@ def kernel_of(program: Program) -> Operation:
 def after(passes: Pass | Sequence[Pass], body: str, **options: Any) -> list[str]:
     """The lines of the kernel's body after the passes, without constants, indentation and the last yield.
 
-    Constants are named by their value in the lines: %c5, %c0_5, %ctrue.
+    Constants are named by their value in the lines: %c5, %c0p5, %ctrue.
     """
     made = program(body, **options)
     for each in [passes] if isinstance(passes, Pass) else passes:
@@ -62,8 +62,8 @@ def body_lines(made: Program) -> list[str]:
     kernel = kernel_of(made)
     for op in made.root.walk():
         if op.name == "arith.constant":
-            name = str(op.attributes["value"]).lower().replace("-", "m").replace(".", "_")
+            name = str(op.attributes["value"]).lower().replace("-", "m").replace(".", "p")
             op.result.name = "c" + name
     lines = [line.strip() for line in print_op(kernel).splitlines()[1:-1]]
-    renamed = [re.sub(r"%(c(?:m?\d+(?:_\d+)?|true|false|inf|minf))_\d+\b", r"%\1", line) for line in lines]
+    renamed = [re.sub(r"%(c(?:m?\d+(?:p\d+)?|true|false|inf|minf))_\d+\b", r"%\1", line) for line in lines]
     return [line for line in renamed[:-1] if "= arith.constant" not in line]

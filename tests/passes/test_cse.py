@@ -43,7 +43,9 @@ def test_regions_do_not_see_each_other() -> None:
 
 
 def test_a_kernel_does_not_use_the_hosts_constants() -> None:
-    lines = after(Cse(), "%c = arith.constant {value = 8} : int32\n%x = arith.add %c, %bx : int32\ntile.store %x, %N[%bx]")
+    lines = after(
+        Cse(), "%c = arith.constant {value = 8} : int32\n%x = arith.add %c, %bx : int32\ntile.store %x, %N[%bx]"
+    )
     assert lines[0] == "%x = arith.add %c8, %bx : int32"
 
 

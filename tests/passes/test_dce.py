@@ -38,7 +38,7 @@ def test_values_that_reach_an_effect_in_the_loop_stay() -> None:
       } { scf.yield }
       scf.yield [%n]
     }"""
-    assert len(after(Dce(), body)) == 9
+    assert len(after(Dce(), body)) == 10
 
 
 def test_atomics_prints_and_while_loops_stay() -> None:

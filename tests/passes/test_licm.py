@@ -43,14 +43,18 @@ def test_invariant_operations_leave_all_loops() -> None:
 def test_a_division_moves_where_it_cannot_fail_or_runs_anyway() -> None:
     assert not any("floordiv" in line for line in before_loop(LOOP.format(upper="%s", effect="")))
     assert any("floordiv" in line for line in before_loop(LOOP.format(upper="%c5", effect="")))
-    assert any("floordiv" in line for line in before_loop(LOOP.format(upper="%s", effect="").replace("%x, %s", "%x, %c3")))
+    assert any(
+        "floordiv" in line for line in before_loop(LOOP.format(upper="%s", effect="").replace("%x, %s", "%x, %c3"))
+    )
 
 
 def test_loads_move_out_of_loops_that_run_and_write_nothing() -> None:
     quiet = LOOP.replace("tile.assume %b", "")
     assert any("tile.load" in line for line in before_loop(quiet.format(upper="%m", effect="")))
     assert not any("tile.load" in line for line in before_loop(quiet.format(upper="%s", effect="")))
-    assert not any("tile.load" in line for line in before_loop(quiet.format(upper="%c5", effect="tile.store %y, %N[%j]")))
+    assert not any(
+        "tile.load" in line for line in before_loop(quiet.format(upper="%c5", effect="tile.store %y, %N[%j]"))
+    )
     assert not any("tile.load" in line for line in before_loop(quiet.format(upper="%c5", effect=""), loads=False))
 
 

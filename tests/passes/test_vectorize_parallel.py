@@ -89,7 +89,8 @@ BODIES = {
     "store_row": "tile.parallel {extents = (8,)} (%j: int32) { tile.store #7.0, %a[%bx, %j] }",
     "store_column": """tile.parallel {extents = (4,)} (%i: int32) { %x = tile.load %v[%i] : float32
                        tile.store %x, %a[%i, #5] }""",
-    "store_reversed": """PAR { %r = arith.sub #3, %i : int32 %k = arith.sub #7, %j : int32 %x = tile.load %A[%i, %j] : float32
+    "store_reversed": """PAR { %r = arith.sub #3, %i : int32 %k = arith.sub #7, %j : int32
+                       %x = tile.load %A[%i, %j] : float32
                        tile.store %x, %a[%r, %k] }""",
     "store_permuted": """tile.parallel {extents = (8, 4)} (%j: int32, %i: int32) { %x = tile.load %I[%i, %j] : int32
                        %y = arith.cast %x : float32 tile.store %y, %a[%i, %j] }""",

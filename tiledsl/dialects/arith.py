@@ -71,6 +71,13 @@ class Elementwise(Operation):
         return [with_shape(shape, self.result_dtype())]
 
     def verify(self) -> None:
+        for value in self.operands:
+            if value.type.shape or type(value.type) is BufferType:
+                break
+        else:  # scalars only, the common case
+            if self.results[0].type.shape:
+                raise ValueError(f"the result is {self.results[0].type}, but the operands are scalars")
+            return
         if any(isinstance(value.type, BufferType) for value in self.operands):
             raise ValueError("an operand is a buffer")
         shape = broadcast_shapes(*(value.shape for value in self.operands))
@@ -78,6 +85,8 @@ class Elementwise(Operation):
             raise ValueError(f"shapes {[value.shape for value in self.operands]} do not broadcast")
         if self.result.shape != shape:
             raise ValueError(f"the result is {self.result.type}, but the operands' shape is {shape}")
+        if self.result.dtype != self.result_dtype():
+            raise ValueError(f"the result is {self.result.type} instead of {self.result_dtype()}")
 
     def like_result(self, value: Value) -> Sequence[Value] | None:
         """`value` as a fold result, where its type is the result's."""
@@ -102,7 +111,7 @@ class BinaryOp(Elementwise):
         super().verify()
         if self.lhs.dtype != self.rhs.dtype:
             raise ValueError(f"the operands are {self.lhs.dtype} and {self.rhs.dtype}")
-        if ELEMENTS[self.lhs.dtype].kind not in self.domain:
+        if self.lhs.dtype not in ELEMENTS or ELEMENTS[self.lhs.dtype].kind not in self.domain:
             raise ValueError(f"not defined for {self.lhs.dtype}")
 
     def fold(self) -> Sequence[Value | Number] | None:
@@ -110,10 +119,10 @@ class BinaryOp(Elementwise):
         dtype = self.lhs.dtype
         if a is not None and b is not None and (not is_float(dtype) or dtype in ("float32", "float64")):
             try:
-                number = self.compute(a, b)
+                number = self.compute(rounded(a, dtype), rounded(b, dtype))
             except (ZeroDivisionError, OverflowError, ValueError):
                 return None
-            return [_rounded(as_constant(number, self.out.dtype), self.out.dtype)]
+            return [rounded(as_constant(number, self.out.dtype), self.out.dtype)]
         return self.simplify(a, b)
 
     def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
@@ -121,15 +130,24 @@ class BinaryOp(Elementwise):
         return None
 
 
-def _rounded(number: Number, dtype: str) -> Number:
-    if dtype != "float32" or not isinstance(number, float):
-        return number
-    import struct
+# Bits of the significand and the exponent of the least normal number.
+_FLOAT_FORMATS = {
+    "float16": (11, -14), "bfloat16": (8, -126), "float32": (24, -126), "float8_e4m3fn": (4, -6), "float8_e5m2": (3, -14),
+}  # fmt: skip
 
-    try:
-        return float(struct.unpack("f", struct.pack("f", number))[0])
-    except OverflowError:
-        return math.copysign(math.inf, number)
+
+def rounded(number: Number, dtype: str) -> Number:
+    """A number as `dtype` holds it: floats rounded to the nearest, ties to even."""
+    if dtype not in _FLOAT_FORMATS or not number or number != number:
+        return number
+    nearest = float(number)
+    if math.isfinite(nearest):
+        bits, lowest = _FLOAT_FORMATS[dtype]
+        step = math.ldexp(1.0, max(math.frexp(nearest)[1] - 1, lowest) - bits + 1)
+        nearest = math.copysign(round(abs(nearest) / step) * step, nearest)
+    if abs(nearest) > ELEMENTS[dtype].high:
+        return math.nan if dtype == "float8_e4m3fn" else math.copysign(math.inf, number)
+    return nearest
 
 
 class AddOp(BinaryOp):
@@ -396,7 +414,7 @@ class CmpOp(Elementwise):
     def fold(self) -> Sequence[Value | Number] | None:
         a, b = constant_of(self.lhs), constant_of(self.rhs)
         if a is not None and b is not None:
-            return [PREDICATES[self.predicate](a, b)]
+            return [PREDICATES[self.predicate](rounded(a, self.lhs.dtype), rounded(b, self.lhs.dtype))]
         if self.lhs is self.rhs and not is_float(self.lhs.dtype):
             return [self.predicate in ("eq", "le", "ge")]
         return None
@@ -445,17 +463,24 @@ class CastOp(Elementwise):
     source = operand(ScalarType, TensorType)
     out = result(ScalarType, TensorType)
 
+    def result_dtype(self) -> str:
+        return self.out.dtype
+
     def fold(self) -> Sequence[Value | Number] | None:
         source, to = self.source.dtype, self.out.dtype
         if source == to:
             return self.like_result(self.source)
         number = constant_of(self.source)
         if number is not None:
+            number = rounded(number, source)
             exact = is_float(to) and (number != number or number in (math.inf, -math.inf, 0, 1, -1, 2, 0.5))
             if exact and ELEMENTS[to].bits > 8:
                 return [float(number)]
-            if to in ("float32", "float64") or (not is_float(to) and math.isfinite(number)):
-                return [_rounded(as_constant(number, to), to)]
+            info = ELEMENTS[to]  # a float outside of an integer type's range has no defined value there
+            if to in ("float32", "float64") or to == "bool" and number == number:
+                return [rounded(as_constant(number, to), to)]
+            if not is_float(to) and (not is_float(source) or info.low <= number <= info.high):
+                return [as_constant(number, to)]
         return None
 
 
@@ -465,6 +490,9 @@ class BitcastOp(Elementwise):
     name = "arith.bitcast"
     source = operand(ScalarType, TensorType)
     out = result(ScalarType, TensorType)
+
+    def result_dtype(self) -> str:
+        return self.out.dtype
 
     def verify(self) -> None:
         super().verify()
@@ -545,6 +573,6 @@ class MathOp(Elementwise):
         if self.function not in exact:
             return None
         try:
-            return [_rounded(float(exact[self.function](number)), dtype)]
+            return [rounded(float(exact[self.function](rounded(number, dtype))), dtype)]
         except (ValueError, OverflowError, ZeroDivisionError):
             return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import Flag, auto
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast, overload
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, overload
 
 from tiledsl.ir.location import UNKNOWN, Loc
 from tiledsl.ir.types import Type
@@ -50,7 +50,7 @@ class Value:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of a scalar (empty) or a tensor."""
-        return cast("tuple[int, ...]", self.type.shape)
+        return self.type.shape  # type: ignore[return-value]
 
     @property
     def dtype(self) -> str:
@@ -145,9 +145,6 @@ class Field(Generic[T]):
     @overload
     def __get__(self, op: Operation, owner: type) -> T: ...
     def __get__(self, op: Operation | None, owner: type) -> T | Field[T]:
-        return self if op is None else self.read(op)
-
-    def read(self, op: Operation) -> T:
         raise NotImplementedError
 
 
@@ -163,29 +160,35 @@ class OperandField(Field[T]):
         return op.operands[start : start + op.segments[self.position]]
 
 
-class operand(OperandField[Value]):  # noqa: N801
+class operand(OperandField[Value]):
     """Exactly one operand, of one of the given type classes (any, if none is given)."""
 
-    def read(self, op: Operation) -> Value:
-        return op.operands[sum(op.segments[: self.position])]
+    fixed = False  # no variadic field before it
+
+    def __get__(self, op: Operation | None, owner: type) -> Any:
+        if op is None:
+            return self
+        return op.operands[self.position if self.fixed else sum(op.segments[: self.position])]
 
 
-class operands(OperandField[list[Value]]):  # noqa: N801
+class operands(OperandField[list[Value]]):
     """Any number of operands."""
 
-    def read(self, op: Operation) -> list[Value]:
-        return self.values(op)
+    def __get__(self, op: Operation | None, owner: type) -> Any:
+        return self if op is None else self.values(op)
 
 
-class optional(OperandField["Value | None"]):  # noqa: N801
+class optional(OperandField["Value | None"]):
     """An operand that may be absent; printed as `name=%value`."""
 
-    def read(self, op: Operation) -> Value | None:
+    def __get__(self, op: Operation | None, owner: type) -> Any:
+        if op is None:
+            return self
         values = self.values(op)
         return values[0] if values else None
 
 
-class attr(Field[T]):  # noqa: N801
+class attr(Field[T]):
     """An attribute: an immutable Python value. Without a default it must be given."""
 
     kind = "attr"
@@ -195,11 +198,11 @@ class attr(Field[T]):  # noqa: N801
         self.type = type
         self.default = default
 
-    def read(self, op: Operation) -> T:
-        return cast(T, op.attributes[self.name])
+    def __get__(self, op: Operation | None, owner: type) -> Any:
+        return self if op is None else op.attributes[self.name]
 
 
-class result(Field[Value]):  # noqa: N801
+class result(Field[Value]):
     """Exactly one result."""
 
     kind = "result"
@@ -208,11 +211,11 @@ class result(Field[Value]):  # noqa: N801
         self.types = types
         self.position = 0
 
-    def read(self, op: Operation) -> Value:
-        return op.results[self.position]
+    def __get__(self, op: Operation | None, owner: type) -> Any:
+        return self if op is None else op.results[self.position]
 
 
-class region(Field[Region]):  # noqa: N801
+class region(Field[Region]):
     """A region."""
 
     kind = "region"
@@ -220,8 +223,8 @@ class region(Field[Region]):  # noqa: N801
     def __init__(self) -> None:
         self.position = 0
 
-    def read(self, op: Operation) -> Region:
-        return op.regions[self.position]
+    def __get__(self, op: Operation | None, owner: type) -> Any:
+        return self if op is None else op.regions[self.position]
 
 
 OPERATIONS: dict[str, type[Operation]] = {}
@@ -239,6 +242,9 @@ class Operation:
     attr_fields: ClassVar[dict[str, attr[Any]]] = {}
     result_fields: ClassVar[tuple[result, ...]] = ()
     region_fields: ClassVar[tuple[region, ...]] = ()
+    attr_types: ClassVar[tuple[tuple[str, type], ...]] = ()
+    is_terminator: ClassVar[bool] = False
+    plain_operands: ClassVar[tuple[tuple[type, ...], ...] | None] = ()  # the fields' types, if none is variadic
 
     def __init_subclass__(cls) -> None:
         fields = [value for base in reversed(cls.__mro__) for value in vars(base).values() if isinstance(value, Field)]
@@ -249,6 +255,17 @@ class Operation:
         for group in (cls.operand_fields, cls.result_fields, cls.region_fields):
             for position, field in enumerate(group):
                 field.position = position
+        for position, field in enumerate(cls.operand_fields):
+            if isinstance(field, operand):
+                field.fixed = all(type(before) is operand for before in cls.operand_fields[:position])
+        plain = all(type(field) is operand for field in cls.operand_fields)
+        cls.plain_operands = tuple(field.types for field in cls.operand_fields) if plain else None
+        cls.attr_types = tuple(
+            (name, field.type)
+            for name, field in cls.attr_fields.items()
+            if isinstance(field.type, type) and field.type is not object
+        )
+        cls.is_terminator = Effect.TERMINATE in cls.effects
         if cls.name:
             assert OPERATIONS.get(cls.name, cls).__qualname__ == cls.__qualname__, f"two operations named {cls.name}"
             OPERATIONS[cls.name] = cls
@@ -412,50 +429,67 @@ class VerifyError(Exception):
 
 def verify(root: Operation) -> None:
     """Check declarations, use lists, dominance and each operation's own rules. Raises VerifyError."""
-    visible: set[Value] = set()
+    _verify_op(root, set())
 
-    def check(op: Operation) -> None:
-        position = 0
-        for field, count in zip(op.operand_fields, op.segments, strict=True):
-            if type(field) is operand and count != 1 or type(field) is optional and count > 1:
-                raise VerifyError(op, f"{field.name} has {count} values")
-            if field.types:
-                for value in op.operands[position : position + count]:
-                    if not isinstance(value.type, field.types):
-                        raise VerifyError(op, f"{field.name} is of type {value.type}")
-            position += count
-        for value in op.operands:
-            if value not in visible:
-                raise VerifyError(op, f"operand {value!r} is used where it is not defined")
-            if op not in value.uses:
-                raise VerifyError(op, f"operand {value!r} does not list its use")
-        if not op.variadic_results and len(op.results) != len(op.result_fields):
-            raise VerifyError(op, f"{len(op.results)} results instead of {len(op.result_fields)}")
-        for made, value in zip(op.result_fields, op.results):
-            if made.types and not isinstance(value.type, made.types):
-                raise VerifyError(op, f"{made.name} is of type {value.type}")
-        for key, declared in op.attr_fields.items():
-            if isinstance(declared.type, type) and not isinstance(op.attributes.get(key), declared.type):
-                raise VerifyError(op, f"{key} is {op.attributes.get(key)!r}")
-        if len(op.regions) != len(op.region_fields):
-            raise VerifyError(op, f"{len(op.regions)} regions instead of {len(op.region_fields)}")
-        try:
-            op.verify()
-        except (ValueError, TypeError, LookupError, AssertionError) as error:
-            raise VerifyError(op, str(error) or type(error).__name__) from error
-        for inner in op.regions:
-            if inner.parent is not op:
-                raise VerifyError(op, "a region does not know its owner")
-            added = list(inner.args)
-            visible.update(added)
-            for child in inner:
-                if child.parent is not inner:
-                    raise VerifyError(child, "does not know its region")
-                if Effect.TERMINATE in child.effects and child is not inner.last:
-                    raise VerifyError(child, "stands before the end of its region")
-                check(child)
-                added += child.results
-            visible.difference_update(added)
-        visible.update(op.results)
 
-    check(root)
+def _verify_op(op: Operation, visible: set[Value]) -> None:
+    _verify_fields(op)
+    for value in op.operands:
+        if value not in visible:
+            raise VerifyError(op, f"operand {value!r} is used where it is not defined")
+        if op not in value.uses:
+            raise VerifyError(op, f"operand {value!r} does not list its use")
+    if len(op.results) != len(op.result_fields) and not op.variadic_results:
+        raise VerifyError(op, f"{len(op.results)} results instead of {len(op.result_fields)}")
+    for made, value in zip(op.result_fields, op.results):  # noqa: B905 (variadic results have no fields)
+        if made.types and type(value.type) not in made.types:
+            raise VerifyError(op, f"{made.name} is of type {value.type}")
+    for key, expected in op.attr_types:
+        if not isinstance(op.attributes.get(key), expected):
+            raise VerifyError(op, f"{key} is {op.attributes.get(key)!r}")
+    if len(op.regions) != len(op.region_fields):
+        raise VerifyError(op, f"{len(op.regions)} regions instead of {len(op.region_fields)}")
+    try:
+        op.verify()
+    except (ValueError, TypeError, LookupError, AssertionError) as error:
+        raise VerifyError(op, str(error) or type(error).__name__) from error
+    for inner in op.regions:
+        _verify_region(op, inner, visible)
+    visible.update(op.results)
+
+
+def _verify_fields(op: Operation) -> None:
+    if op.plain_operands is not None:
+        if len(op.plain_operands) != len(op.operands):
+            raise VerifyError(op, f"{len(op.operands)} operands instead of {len(op.plain_operands)}")
+        for types, value, field in zip(op.plain_operands, op.operands, op.operand_fields):  # noqa: B905
+            if types and type(value.type) not in types:
+                raise VerifyError(op, f"{field.name} is of type {value.type}")
+        return
+    position = 0
+    for field, count in zip(op.operand_fields, op.segments, strict=True):
+        if (type(field) is operand and count != 1) or (type(field) is optional and count > 1):
+            raise VerifyError(op, f"{field.name} has {count} values")
+        for value in op.operands[position : position + count]:
+            if field.types and type(value.type) not in field.types:
+                raise VerifyError(op, f"{field.name} is of type {value.type}")
+        position += count
+    if position != len(op.operands):
+        raise VerifyError(op, f"{len(op.operands)} operands instead of {position}")
+
+
+def _verify_region(op: Operation, inner: Region, visible: set[Value]) -> None:
+    if inner.parent is not op:
+        raise VerifyError(op, "a region does not know its owner")
+    visible.update(inner.args)
+    child = inner.first
+    while child is not None:
+        if child.parent is not inner:
+            raise VerifyError(child, "does not know its region")
+        if child.is_terminator and child is not inner.last:
+            raise VerifyError(child, "stands before the end of its region")
+        _verify_op(child, visible)
+        child = child.next
+    visible.difference_update(inner.args)
+    for child in inner:
+        visible.difference_update(child.results)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,7 @@ class ScalarType:
     """One element: `int32`."""
 
     dtype: str
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return ()
+    shape: ClassVar[tuple[int, ...]] = ()
 
     def __str__(self) -> str:
         return self.dtype

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.passes.ir_cases import after
+from tests.support.programs import attention, check_pass, gather_rows, inputs_for, layer_norm, programs, ragged_gemm
+from tiledsl.passes.guard_accesses import GuardAccesses
+
+# The passes that come first
+from tiledsl.passes.lower_tile_ops import LowerTileOps
+from tiledsl.passes.promote_buffers import PromoteBuffers
+from tiledsl.passes.unroll_loops import UnrollLoops
+from tiledsl.passes.vectorize_parallel import VectorizeParallel
+
+TO_VALUES = [UnrollLoops(), LowerTileOps(), VectorizeParallel(), PromoteBuffers()]
+TILE = """
+%i = tensor.iota {axis = 0} : tensor<16x1xint32>
+%j = tensor.iota {axis = 1} : tensor<1x96xint32>
+%o = arith.mul %bx, %c16 : int32
+%p = arith.add %o, %i : tensor<16x1xint32>
+"""
+
+
+def test_an_access_inside_needs_no_mask() -> None:
+    lines = after(GuardAccesses(), TILE + "%x = tile.load %A[%p, %j] : tensor<16x96xfloat32>", grid=(4,))
+    assert lines[-1] == "%x = tile.load %A[%p, %j] {guarded = true} : tensor<16x96xfloat32>"
+
+
+def test_each_dimension_is_compared_in_its_own_shape_and_once() -> None:
+    body = (
+        TILE
+        + """
+    %q = arith.add %j, %c1 : tensor<1x96xint32>
+    %x = tile.load %A[%p, %q] : tensor<16x96xfloat32>
+    tile.store %x, %B[%p, %q]"""
+    )
+    assert after(GuardAccesses(), body, grid=(5,))[5:] == [
+        '%0 = arith.cmp %p, %c64 {predicate = "lt"} : tensor<16x1xbool>',
+        '%1 = arith.cmp %q, %c96 {predicate = "lt"} : tensor<1x96xbool>',
+        "%2 = arith.and %0, %1 : tensor<16x96xbool>",
+        "%x = tile.load %A[%p, %q] mask=%2 {guarded = true} : tensor<16x96xfloat32>",
+        "%3 = arith.and %0, %1 : tensor<16x96xbool>",
+        "tile.store %x, %B[%p, %q] mask=%3 {guarded = true}",
+    ]
+
+
+def test_unknown_indices_are_checked_at_both_ends_also_scalars_and_symbols() -> None:
+    body = """
+    %x = tile.load %D[%l] : float32
+    %y = tile.atomic %x, %D[%s] {kind = "add"} : float32
+    """
+    assert after(GuardAccesses(), body) == [
+        '%0 = arith.cmp %l, %c0 {predicate = "ge"} : bool',
+        "%1 = arith.cast %m : int64",
+        '%2 = arith.cmp %l, %1 {predicate = "lt"} : bool',
+        "%3 = arith.and %0, %2 : bool",
+        "%x = tile.load %D[%l] mask=%3 {guarded = true} : float32",
+        '%4 = arith.cmp %s, %c0 {predicate = "ge"} : bool',
+        '%5 = arith.cmp %s, %m {predicate = "lt"} : bool',
+        "%6 = arith.and %4, %5 : bool",
+        '%y = tile.atomic %x, %D[%s] mask=%6 {kind = "add", guarded = true} : float32',
+    ]
+
+
+def test_a_condition_of_the_program_is_not_repeated_and_its_mask_stays() -> None:
+    body = """
+    %i = tensor.iota {axis = 0} : tensor<16xint32>
+    %o = arith.mul %bx, %c16 : int32
+    %p = arith.add %o, %i : tensor<16xint32>
+    %c = arith.cmp %p, %m {predicate = "lt"} : tensor<16xbool>
+    %x = tile.load %D[%p] mask=%c other=%f : tensor<16xfloat32>"""
+    assert (
+        after(GuardAccesses(), body)[-1]
+        == "%x = tile.load %D[%p] mask=%c other=%f {guarded = true} : tensor<16xfloat32>"
+    )
+
+
+def test_switched_off_it_trusts_the_program() -> None:
+    assert after(GuardAccesses(enabled=False), "%x = tile.load %D[%s] : float32") == [
+        "%x = tile.load %D[%s] {guarded = true} : float32"
+    ]
+
+
+@pytest.mark.parametrize("func", [ragged_gemm(), attention(), layer_norm(), gather_rows()], ids=lambda f: f.sym_name)
+def test_ragged_programs_keep_their_meaning(func) -> None:  # type: ignore[no-untyped-def]
+    check_pass([*TO_VALUES, GuardAccesses()], func, inputs_for(func, 0), tolerance=1e-5)
+
+
+@settings(max_examples=40)
+@given(programs(), st.integers(0, 99))
+def test_meaning_stays(func, seed) -> None:  # type: ignore[no-untyped-def]
+    check_pass([*TO_VALUES, GuardAccesses()], func, inputs_for(func, seed), tolerance=1e-5)

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.passes.ir_cases import after, program
+from tests.support.programs import check_pass, inputs_for, programs
+from tiledsl.passes.legalize_arith import LegalizeArith
+from tiledsl.runtime.target import Target
+
+INTERPRET = Target("interpret")
+
+
+def check(body: str, tolerance: float = 0.0, target: Target | None = None) -> None:
+    made = program(body, target=target)
+    check_pass(LegalizeArith(), made.root, inputs_for(made.root, 1), tolerance=tolerance, target=target)
+
+
+def test_division_of_what_is_positive_truncates() -> None:
+    body = "%q = arith.floordiv %bx, %m : int32\n%r = arith.floormod %bx, %c3 : int32\ntile.store %q, %N[%r]"
+    assert after(LegalizeArith(), body) == [
+        "%q = arith.truncdiv %bx, %m : int32",
+        "%r = arith.truncmod %bx, %c3 : int32",
+        "tile.store %q, %N[%r]",
+    ]
+
+
+def test_division_by_powers_of_two_shifts_and_masks() -> None:
+    body = "%q = arith.floordiv %s, %c8 : int32\n%r = arith.floormod %s, %c8 : int32\ntile.store %q, %N[%r]"
+    assert after(LegalizeArith(), body) == [
+        "%q = arith.shr %s, %c3 : int32",
+        "%r = arith.and %s, %c7 : int32",
+        "tile.store %q, %N[%r]",
+    ]
+
+
+def test_division_by_a_positive_number_corrects_negative_remainders() -> None:
+    assert after(LegalizeArith(), "%r = arith.floormod %s, %c7 : int32\ntile.store %r, %N[%bx]") == [
+        "%0 = arith.truncmod %s, %c7 : int32",
+        '%1 = arith.cmp %0, %c0 {predicate = "lt"} : bool',
+        "%2 = arith.add %0, %c7 : int32",
+        "%r = arith.select %1, %2, %0 : int32",
+        "tile.store %r, %N[%bx]",
+    ]
+
+
+@pytest.mark.parametrize("divisor", ["%c7", "%c-7", "%c8", "%c-8", "%c1", "%t"])
+@pytest.mark.parametrize("operation", ["floordiv", "floormod"])
+def test_division_of_all_signs(divisor: str, operation: str) -> None:
+    check(f"""
+    %n = tensor.iota {{axis = 0}} : tensor<64xint32>
+    %x = arith.sub %n, %c32 : tensor<64xint32>
+    %z = arith.cmp %bx, %c3 {{predicate = "le"}} : bool
+    %u = arith.sub %bx, %c4 : int32
+    %t = arith.select %z, %u, %bx : int32
+    %y = arith.{operation} %x, {divisor} : tensor<64xint32>
+    %o = arith.mul %bx, %c64 : int32
+    %p = arith.add %o, %n : tensor<64xint32>
+    tile.store %y, %N[%p]""")
+
+
+def test_sixteen_bit_functions_and_divisions_are_computed_in_float32() -> None:
+    body = """
+    %h = arith.cast %f : float16
+    %e = arith.math [%h] {function = "exp"} : float16
+    %d = arith.div %e, %h : float16
+    %a = arith.add %d, %h : float16
+    %r = arith.cast %a : float32
+    tile.store %r, %A[%bx, %bx]"""
+    assert after(LegalizeArith(), body) == [
+        "%h = arith.cast %f : float16",
+        "%0 = arith.cast %h : float32",
+        '%1 = arith.math [%0] {function = "exp"} : float32',
+        "%e = arith.cast %1 : float16",
+        "%2 = arith.cast %e : float32",
+        "%3 = arith.cast %h : float32",
+        "%4 = arith.div %2, %3 : float32",
+        "%d = arith.cast %4 : float16",
+        "%a = arith.add %d, %h : float16",
+        "%r = arith.cast %a : float32",
+        "tile.store %r, %A[%bx, %bx]",
+    ]
+
+
+def test_bfloat16_sums_stay_on_a_gpu_and_are_widened_in_the_interpreter() -> None:
+    body = """
+    %h = arith.cast %f : bfloat16
+    %a = arith.add %h, %h : bfloat16
+    %r = arith.cast %a : float32
+    tile.store %r, %A[%bx, %bx]"""
+    assert "%a = arith.add %h, %h : bfloat16" in after(LegalizeArith(), body)
+    lines = after(LegalizeArith(), body, target=INTERPRET)
+    assert not any("arith.add" in line and "bfloat16" in line for line in lines)
+    check(body, target=INTERPRET)
+
+
+def test_eight_bit_floats_are_never_computed_in() -> None:
+    body = """
+    %h = arith.cast %s : float8_e4m3fn
+    %a = arith.mul %h, %h : float8_e4m3fn
+    %c = arith.cmp %a, %h {predicate = "lt"} : bool
+    %r = arith.cast %a : float32
+    %g = arith.select %c, %r, %f : float32
+    tile.store %g, %A[%bx, %bx]"""
+    lines = after(LegalizeArith(), body)
+    assert lines[:2] == ["%0 = arith.cast %s : float32", "%h = arith.cast %0 : float8_e4m3fn"]
+    assert not any(("arith.mul" in line or "arith.cmp" in line) and "float8" in line for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["sum", "max", "min", "abssum", "absmax"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "float32", "int32"])
+def test_reductions_of_narrow_types_are_made_in_32_bits(kind: str, dtype: str) -> None:
+    body = f"""
+    %i = tensor.iota {{axis = 0}} : tensor<4x1xint32>
+    %j = tensor.iota {{axis = 1}} : tensor<1x8xint32>
+    %x = tile.load %A[%i, %j] : tensor<4x8xfloat32>
+    %h = arith.cast %x : tensor<4x8x{dtype}>
+    %y = tensor.reduce %h {{kind = "{kind}", axis = 1}} : tensor<4x{dtype}>
+    %r = arith.cast %y : tensor<4xfloat32>
+    %o = tensor.iota {{axis = 0}} : tensor<4xint32>
+    tile.store %r, %A[%o, %bx]"""
+    (line,) = [line for line in after(LegalizeArith(), body) if "tensor.reduce" in line]
+    assert "abs" not in line and line.endswith("32>")
+    check(body)
+
+
+@pytest.mark.parametrize("kind", ["and", "or", "xor", "max", "min"])
+def test_reductions_of_bools(kind: str) -> None:
+    body = f"""
+    %i = tensor.iota {{axis = 0}} : tensor<8xint32>
+    %x = tile.load %N[%i] : tensor<8xint32>
+    %c = arith.cmp %x, %c0 {{predicate = "gt"}} : tensor<8xbool>
+    %y = tensor.reduce %c {{kind = "{kind}", axis = 0}} : bool
+    %r = arith.cast %y : int32
+    tile.store %r, %N[%bx]"""
+    assert any("tensor.reduce" in line and line.endswith("int32") for line in after(LegalizeArith(), body))
+    check(body)
+
+
+def test_extrema_and_comparisons_of_bools() -> None:
+    body = """
+    %c = arith.cmp %s, %bx {predicate = "lt"} : bool
+    %x = arith.max %c, %b : bool
+    %y = arith.min %x, %c : bool
+    %z = arith.cmp %y, %b {predicate = "le"} : bool
+    %u = arith.cast %s : bool
+    %v = arith.and %z, %u : bool
+    %r = arith.cast %v : int32
+    tile.store %r, %N[%bx]"""
+    lines = after(LegalizeArith(), body)
+    assert "%x = arith.or %c, %b : bool" in lines and "%y = arith.and %x, %c : bool" in lines
+    assert '%u = arith.cmp %s, %c0 {predicate = "ne"} : bool' in lines
+    check(body)
+
+
+@pytest.mark.parametrize("function", ["sigmoid", "isnan", "isinf", "isfinite"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("number", [0.5, math.inf, -math.inf, math.nan])
+def test_functions_are_spelt_out(function: str, dtype: str, number: float) -> None:
+    out = dtype if function == "sigmoid" else "bool"
+    body = f"""
+    %n = arith.constant {{value = {repr(number)}}} : float32
+    %x = arith.cast %n : {dtype}
+    %y = arith.math [%x] {{function = "{function}"}} : {out}
+    %r = arith.cast %y : float32
+    tile.store %r, %A[%bx, %bx]"""
+    assert not any(f'"{function}"' in line for line in after(LegalizeArith(), body))
+    check(body, tolerance=1e-3)
+
+
+def test_clamp_works_on_integers_too() -> None:
+    body = """
+    %y = arith.math [%s, %c2, %c5] {function = "clamp"} : int32
+    tile.store %y, %N[%bx]"""
+    assert after(LegalizeArith(), body) == [
+        "%0 = arith.max %s, %c2 : int32",
+        "%y = arith.min %0, %c5 : int32",
+        "tile.store %y, %N[%bx]",
+    ]
+
+
+def _dot(a: str, b: str, c: str, precision: str = "") -> str:
+    return f"""
+    %i = tensor.iota {{axis = 0}} : tensor<16x1xint32>
+    %j = tensor.iota {{axis = 1}} : tensor<1x16xint32>
+    %xf = tile.load %A[%i, %j] : tensor<16x16xfloat32>
+    %x = arith.cast %xf : tensor<16x16x{a}>
+    %y = arith.cast %xf : tensor<16x16x{b}>
+    %z = arith.cast %xf : tensor<16x16x{c}>
+    %d = tensor.dot %x, %y, %z {precision} : tensor<16x16x{c}>
+    %r = arith.cast %d : tensor<16x16xfloat32>
+    tile.store %r, %B[%i, %j]"""
+
+
+@pytest.mark.parametrize(
+    ("types", "expected"),
+    [
+        (("float16", "float16", "float32"), ("float16", "float32")),
+        (("float16", "float16", "float16"), ("float16", "float16")),
+        (("bfloat16", "bfloat16", "bfloat16"), ("bfloat16", "float32")),
+        (("float16", "bfloat16", "float32"), ("float32", "float32")),
+        (("float8_e4m3fn", "float8_e5m2", "float32"), ("float16", "float32")),
+        (("float16", "float8_e5m2", "float32"), ("float16", "float32")),
+        (("int8", "int8", "int32"), ("int8", "int32")),
+        (("int8", "int8", "float32"), ("int8", "int32")),
+        (("float16", "float16", "int32"), ("float16", "float32")),
+    ],
+)
+def test_dots_get_types_that_triton_has(types: tuple[str, str, str], expected: tuple[str, str]) -> None:
+    made = program(_dot(*types))
+    LegalizeArith().run(made)
+    (dot,) = [op for op in made.root.walk() if op.name == "tensor.dot"]
+    assert (dot.operands[0].dtype, dot.operands[1].dtype, dot.result.dtype) == (expected[0], *expected)
+    if types[2] != "int32" or expected[1] == "int32":
+        check(_dot(*types), tolerance=1e-2)
+
+
+def test_dots_in_the_interpreter_are_float32() -> None:
+    lines = after(LegalizeArith(), _dot("bfloat16", "bfloat16", "float32"), target=INTERPRET)
+    (line,) = [line for line in lines if "tensor.dot" in line]
+    assert 'precision = "ieee"' in line
+    check(_dot("bfloat16", "bfloat16", "float32"), target=INTERPRET)
+
+
+@settings(max_examples=40)
+@given(programs(), st.integers(0, 99))
+def test_meaning_stays(func, seed) -> None:  # type: ignore[no-untyped-def]
+    check_pass(LegalizeArith(), func, inputs_for(func, seed), tolerance=1e-3)

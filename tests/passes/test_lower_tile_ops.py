@@ -1,0 +1,141 @@
+"""lower-tile-ops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.passes.tile_programs import after, kernel, to_values
+from tests.support.programs import check_pass, inputs_for
+from tiledsl.passes.lower_tile_ops import LowerTileOps
+
+
+def test_a_copy_from_global_memory_is_a_load_of_offset_plus_iota() -> None:
+    text = after(
+        kernel(
+            "A: 40*64*float16",
+            """%s = tile.alloc : buffer<8*16*float32, shared> %m = arith.mul %bx, #8 : int32
+               tile.copy %A[%m, #0], %s {shape = (8, 16), source_axes = (0, 1), target_axes = (0, 1)}""",
+        ),
+        LowerTileOps,
+    )
+    assert "%0 = tensor.iota {axis = 0} : tensor<8x1xint32>" in text
+    assert "%1 = arith.add %m, %0 : tensor<8x1xint32>" in text
+    assert "%2 = tensor.iota {axis = 1} : tensor<1x16xint32>" in text
+    assert "%A_1 = tile.load %A[%1, %2] : tensor<8x16xfloat16>" in text
+    assert "arith.cast %A_1 : tensor<8x16xfloat32>" in text
+    assert "tile.write" in text and "tile.copy" not in text
+
+
+def test_a_gemm_reads_transposes_multiplies_and_writes() -> None:
+    text = after(
+        kernel(
+            "A: 4*float16",
+            """%a = tile.alloc : buffer<1*16*8*float16, shared> %b = tile.alloc : buffer<32*16*float32, shared>
+               %c = tile.alloc : buffer<8*32*float32, fragment>
+               tile.gemm %a, %b, %c {trans_a = true, trans_b = true, clear = true, precision = "ieee"}""",
+        ),
+        LowerTileOps,
+    )
+    assert "tensor.reshape %a_1 : tensor<16x8xfloat16>" in text
+    assert text.count("tensor.transpose") == 2
+    assert "arith.cast" in text  # float16 with float32: both float32
+    assert "arith.constant {value = 0.0} : tensor<8x32xfloat32>" in text
+    assert '{precision = "ieee"}' in text
+    assert "tile.read %c" not in text
+
+
+COPIES = {
+    "element_rows": """%t = tile.alloc : buffer<8*float32, shared>
+        tile.copy %A[#1, %bx, #3], %t {shape = (8,), source_axes = (2,), target_axes = (0,)}
+        tile.copy %t, %B[#2, %bx, #0] {shape = (8,), source_axes = (0,), target_axes = (2,)}""",
+    "transposing": """%t = tile.alloc : buffer<5*3*float32, shared>
+        tile.copy %A[#0, #0, #0], %t {shape = (3, 5), source_axes = (1, 2), target_axes = (1, 0)}
+        tile.copy %t, %B[#0, #0, #1] {shape = (5, 3), source_axes = (0, 1), target_axes = (2, 1)}""",
+    "kept_ones": """%t = tile.alloc : buffer<1*3*1*7*float32, fragment>
+        tile.copy %A[%bx, #0, #0], %t {shape = (3, 7), source_axes = (1, 2), target_axes = (1, 3)}
+        tile.copy %t[#0, #0, #0, #0], %B[%bx, #0, #0]
+          {shape = (3, 7), source_axes = (1, 3), target_axes = (1, 2)}""",
+    "ones_in_tile": """%t = tile.alloc : buffer<1*7*float32, fragment>
+        tile.copy %A[%bx, #2, #0], %t {shape = (1, 7), source_axes = (1, 2), target_axes = (0, 1)}
+        tile.copy %t, %B[%bx, #1, #0] {shape = (1, 7), source_axes = (0, 1), target_axes = (1, 2)}""",
+    "one_element": """%t = tile.alloc : buffer<1*1*float32, fragment>
+        tile.copy %A[%bx, #2, #0], %t {shape = (1, 1), source_axes = (1, 2), target_axes = (0, 1)}
+        tile.copy %t, %B[%bx, #1, #5] {shape = (1, 1), source_axes = (0, 1), target_axes = (1, 2)}""",
+    "no_axes": """%t = tile.alloc : buffer<float32, local>
+        tile.copy %A[%bx, #2, #0], %t {shape = (), source_axes = (), target_axes = ()}
+        tile.copy %t, %B[%bx, #1, #5] {shape = (), source_axes = (), target_axes = ()}""",
+    "chip_slices": """%t = tile.alloc : buffer<4*8*float32, shared> %u = tile.alloc : buffer<4*4*float32, shared>
+        tile.fill #0.5, %t
+        tile.copy %A[#0, #0, #0], %t {shape = (4, 8), source_axes = (1, 2), target_axes = (0, 1)}
+        tile.copy %t[#0, #4], %u {shape = (4, 4), source_axes = (0, 1), target_axes = (0, 1)}
+        tile.copy %u[%bx, #1], %t[%bx, #3] {shape = (2, 2), source_axes = (0, 1), target_axes = (0, 1)}
+        tile.copy %t, %B[#1, #0, #0] {shape = (4, 8), source_axes = (0, 1), target_axes = (1, 2)}""",
+    "dynamic_chip_slices": """%t = tile.alloc : buffer<4*8*float32, shared> %o = arith.mul %bx, #3 : int32
+        tile.copy %A[#0, #0, #0], %t {shape = (4, 8), source_axes = (1, 2), target_axes = (0, 1)}
+        tile.copy %t[#0, #1], %t[#0, %o] {shape = (4, 4), source_axes = (0, 1), target_axes = (0, 1)}
+        tile.copy %t, %B[#1, #0, #0] {shape = (4, 8), source_axes = (0, 1), target_axes = (1, 2)}""",
+    "global_to_global": """tile.copy %A[#0, #0, #2], %B[#1, #1, #0]
+        {shape = (3, 9), source_axes = (1, 2), target_axes = (1, 2)}""",
+    "safe_value": """%t = tile.alloc : buffer<8*16*float32, shared>
+        tile.copy %A[#0, #1, #-2], %t {shape = (8, 16), source_axes = (1, 2), target_axes = (0, 1), safe_value = 2.0}
+        tile.copy %t[#0, #0], %B[#0, #0, #0] {shape = (5, 9), source_axes = (0, 1), target_axes = (1, 2)}""",
+    "fill_global": "tile.fill #3.0, %B",
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_copies(name: str) -> None:
+    to_values(kernel("A: 3*5*9*float32, B: 3*5*9*float32", COPIES[name]))
+
+
+REDUCTIONS = [
+    ("sum", "float32", True, "4"), ("sum", "float32", False, "4"), ("max", "float32", False, "4*1"),
+    ("min", "float32", True, "4*1"), ("abssum", "float32", False, "4"), ("absmax", "float16", True, "4"),
+    ("and", "int32", False, "4"), ("or", "int32", True, "4"), ("xor", "int32", False, "4"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "dtype", "clear", "shape"), REDUCTIONS)
+def test_reductions(kind: str, dtype: str, clear: bool, shape: str) -> None:
+    whole = (
+        "{shape = (4, 1), source_axes = (0, 1), target_axes = (0, 1)}"
+        if "*" in shape
+        else "{shape = (4,), source_axes = (0,), target_axes = (0,)}"
+    )
+    func = kernel(
+        f"A: 4*8*{dtype}, B: {shape}*{dtype}",
+        f"""%t = tile.alloc : buffer<4*8*{dtype}, fragment> %r = tile.alloc : buffer<{shape}*{dtype}, fragment>
+            tile.copy %A, %t {{shape = (4, 8), source_axes = (0, 1), target_axes = (0, 1)}} tile.copy %B, %r {whole}
+            tile.reduce %t, %r {{kind = "{kind}", axis = 1, clear = {str(clear).lower()}}}
+            tile.copy %r, %B {whole}""",
+    )
+    to_values(func)
+
+
+def test_a_reduction_to_one_element_and_its_nans() -> None:
+    func = kernel(
+        "A: 8*float32, B: 1*float32",
+        """%t = tile.alloc : buffer<8*float32, fragment> %r = tile.alloc : buffer<1*float32, fragment>
+           tile.copy %A, %t {shape = (8,), source_axes = (0,), target_axes = (0,)} tile.fill #100.0, %r
+           tile.reduce %t, %r {kind = "max", axis = 0, clear = false, propagate_nan = true}
+           tile.copy %r, %B {shape = (1,), source_axes = (0,), target_axes = (0,)}""",
+    )
+    inputs = inputs_for(func)
+    check_pass(LowerTileOps(), func, inputs)
+    inputs[0][3] = np.nan
+    check_pass(LowerTileOps(), func, inputs)
+
+
+@pytest.mark.parametrize("reverse", ["true", "false"])
+def test_scans(reverse: str) -> None:
+    to_values(
+        kernel(
+            "A: 4*8*float16, B: 4*8*float32",
+            f"""%t = tile.alloc : buffer<4*8*float16, fragment> %r = tile.alloc : buffer<4*8*float32, fragment>
+                tile.copy %A, %t {{shape = (4, 8), source_axes = (0, 1), target_axes = (0, 1)}}
+                tile.scan %t, %r {{kind = "sum", axis = 1, reverse = {reverse}}}
+                tile.scan %r, %r {{kind = "max", axis = 0}}
+                tile.copy %r, %B {{shape = (4, 8), source_axes = (0, 1), target_axes = (0, 1)}}""",
+        )
+    )

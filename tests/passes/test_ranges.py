@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.passes.ir_cases import kernel_of, program
+from tests.support import executor
+from tiledsl.dialects import arith, tile
+from tiledsl.ir.core import Value
+from tiledsl.passes.ranges import Interval, Ranges
+
+
+def ranges_of(body: str, *, grid: tuple[int, ...] = (8,)) -> tuple[Ranges, dict[str, Value]]:
+    made = program(body + "\ntile.store %y, %N[%bx]", grid=grid)
+    kernel = kernel_of(made)
+    named = {value.name: value for op in kernel.walk() for value in op.results}
+    named |= {arg.name: arg for op in made.root.walk() for region in op.regions for arg in region.args}
+    return Ranges(made.root), named
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("%i = tensor.iota {axis = 0} : tensor<128xint32>\n%a = arith.mul %bx, %c128 : int32\n"
+         "%y = arith.add %a, %i : tensor<128xint32>", (0, 1023)),
+        ("%y = arith.floordiv %bx, %c3 : int32", (0, 2)),
+        ("%y = arith.floormod %bx, %c3 : int32", (0, 2)),
+        ("%y = arith.floormod %s, %c8 : int32", (0, 7)),
+        ("%y = arith.truncmod %s, %c8 : int32", (-7, 7)),
+        ("%y = arith.min %m, %c5 : int32", (1, 5)),
+        ("%y = arith.and %s, %c31 : int32", (0, 31)),
+        ("%a = arith.and %s, %c31 : int32\n%y = arith.shl %a, %c2 : int32", (0, 124)),
+        ("%y = arith.sub %c7, %bx : int32", (0, 7)),
+        ("%y = arith.mul %m, %c2 : int32", (-(2**31), 2**31 - 1)),
+        ("%y = arith.add %m, %c1 : int32", (-(2**31), 2**31 - 1)),
+        ("%a = arith.cast %m : int64\n%z = arith.add %a, %l : int64\n%y = arith.cast %a : int32", (1, 2**31 - 1)),
+        ("%y = arith.select %b, %bx, %c-4 : int32", (-4, 7)),
+        ("%y = arith.math [%bx] {function = \"abs\"} : int32", (0, 7)),
+        ("%i = tensor.iota {axis = 0} : tensor<12xint32>\n%y = tensor.reduce %i {kind = \"max\", axis = 0} : int32", (0, 11)),
+        ("%y = tile.load %N[%bx] : int32", (-(2**31), 2**31 - 1)),
+        ("%y = scf.if %b : int32 { scf.yield [%c3] } { scf.yield [%bx] }", (0, 7)),
+        ("%y = scf.for %c0, %s, %c1[%c9] : int32 (%i: int32, %x: int32) { scf.yield [%x] }", (9, 9)),
+        ("%y = arith.cast %b : int32", (0, 1)),
+    ],
+)  # fmt: skip
+def test_intervals(body: str, expected: tuple[int, int]) -> None:
+    ranges, named = ranges_of(body)
+    assert ranges.of(named["y"]) == Interval(*expected)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ("%c0, %c10, %c1", (0, 9)),
+        ("%c9, %c-1, %c-1", (0, 9)),
+        ("%bx, %c10, %c3", (0, 9)),
+        ("%c0, %m, %c1", (0, 2**31 - 2)),
+        ("%c0, %c10, %s", (-(2**31), 2**31 - 1)),
+    ],
+)
+def test_loop_indices(bounds: str, expected: tuple[int, int]) -> None:
+    body = f"%y = arith.add %s, %s : int32\nscf.for {bounds} (%k: int32) {{ tile.store %k, %N[%bx]\nscf.yield }}"
+    ranges, named = ranges_of(body)
+    assert ranges.of(named["k"]) == Interval(*expected)
+
+
+def test_a_backward_loop_over_tiles_stays_inside() -> None:
+    ranges, named = ranges_of("""
+    %y = arith.add %s, %s : int32
+    scf.for %c0, %c16, %c1 (%k: int32) {
+      %r = arith.sub %c15, %k : int32
+      %o = arith.mul %r, %c64 : int32
+      %i = tensor.iota {axis = 0} : tensor<64xint32>
+      %p = arith.add %o, %i : tensor<64xint32>
+      tile.store %p, %N[%p]
+      scf.yield
+    }""")
+    assert ranges.of(named["p"]) == Interval(0, 1023)
+
+
+@pytest.mark.parametrize(
+    ("body", "proven"),
+    [
+        ("%y = arith.floormod %s, %m : int32", True),
+        ("%y = arith.truncmod %s, %m : int32", True),  # but perhaps negative
+        ("%a = arith.sub %m, %c1 : int32\n%y = arith.min %s, %a : int32", True),
+        ("%a = arith.sub %m, %c1 : int32\n%y = arith.sub %a, %bx : int32", True),
+        ("%y = arith.sub %m, %bx : int32", False),
+        ("%y = arith.sub %s, %c1 : int32", False),
+        ("%y = arith.add %m, %c1 : int32", False),
+        ("%a = arith.floormod %s, %m : int32\n%y = arith.floordiv %a, %c2 : int32", True),
+        ("%y = arith.floordiv %m, %c2 : int32", False),
+    ],
+)
+def test_below_a_symbol(body: str, proven: bool) -> None:
+    ranges, named = ranges_of(body)
+    assert ranges.below(named["y"], named["m"]) is proven
+
+
+def test_loops_and_their_reverse_over_a_symbol() -> None:
+    ranges, named = ranges_of("""
+    %y = arith.add %s, %s : int32
+    %last = arith.sub %m, %c1 : int32
+    scf.for %c0, %m, %c1 (%k: int32) {
+      %r = arith.sub %last, %k : int32
+      tile.store %r, %N[%k]
+      scf.yield
+    }""")
+    assert ranges.below(named["k"], named["m"])
+    assert ranges.below(named["r"], named["m"])
+    assert ranges.is_nonnegative(named["r"])
+    assert not ranges.is_nonnegative(named["y"])
+
+
+def test_assumptions_narrow() -> None:
+    ranges, named = ranges_of("""
+    %c = arith.cmp %s, %c16 {predicate = "lt"} : bool
+    %d = arith.cmp %c0, %s {predicate = "le"} : bool
+    %e = arith.and %c, %d : bool
+    tile.assume %e
+    %y = arith.mul %s, %c2 : int32""")
+    assert ranges.of(named["y"]) == Interval(0, 30)
+
+
+NUMBERS = st.integers(-9, 9)
+OPERATIONS = [
+    arith.AddOp, arith.SubOp, arith.MulOp, arith.FloorDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp,
+    arith.MinOp, arith.MaxOp, arith.AndOp, arith.OrOp, arith.XorOp, arith.ShlOp, arith.ShrOp,
+]  # fmt: skip
+
+
+@given(
+    st.sampled_from(OPERATIONS),
+    st.tuples(NUMBERS, NUMBERS),
+    st.tuples(NUMBERS, NUMBERS),
+    st.sampled_from(["int32", "int8"]),
+)
+def test_every_value_lies_in_the_interval(operation, a, b, dtype) -> None:  # type: ignore[no-untyped-def]
+    from tiledsl.ir.types import ScalarType
+    from tiledsl.passes.ranges import _of_operation, dtype_interval
+
+    (alow, ahigh), (blow, bhigh) = sorted(a), sorted(b)
+    assume(operation not in (arith.ShlOp, arith.ShrOp) or blow >= 0)
+    made = operation(Value(ScalarType(dtype), None), Value(ScalarType(dtype), None))  # type: ignore[arg-type]
+    found = _of_operation(made, [Interval(alow, ahigh), Interval(blow, bhigh)]) or dtype_interval(dtype)
+    everything = dtype_interval(dtype)
+    for x, y in itertools.product(range(alow, ahigh + 1), range(blow, bhigh + 1)):
+        if y == 0 and "div" in operation.name or y == 0 and "mod" in operation.name:
+            continue
+        number = operation.compute(x, y)
+        if everything.lo <= found.lo and found.hi <= everything.hi:
+            assert found.lo <= number <= found.hi
+
+
+def test_the_executor_agrees_on_a_kernel() -> None:
+    body = """
+    %i = tensor.iota {axis = 0} : tensor<12xint32>
+    %a = arith.mul %bx, %c12 : int32
+    %p = arith.add %a, %i : tensor<12xint32>
+    %q = arith.floordiv %p, %c7 : tensor<12xint32>
+    %r = arith.floormod %p, %c7 : tensor<12xint32>
+    %t = arith.mul %r, %c13 : tensor<12xint32>
+    %y = arith.add %t, %q : tensor<12xint32>
+    tile.store %y, %N[%p]"""
+    made = program(body)
+    (store,) = [op for op in made.root.walk() if isinstance(op, tile.StoreOp)]
+    low, high = Ranges(made.root).of(store.value)
+    arguments = [np.zeros((64, 96), np.float32), np.zeros((64, 96), np.float32), np.zeros(1000, np.int32),
+                 np.zeros(5, np.float32), 1, 1.0, True, 1]  # fmt: skip
+    executor.run(made.root, arguments)
+    stored = arguments[2][:96]  # type: ignore[index]
+    assert (low, high) == (0, 6 * 13 + 13)
+    assert low <= stored.min() and stored.max() <= high

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.passes.ir_cases import after
+from tests.support.programs import check_pass, inputs_for, programs
+from tiledsl.passes.simplify_ranges import SimplifyRanges
+
+TILE = "%i = tensor.iota {axis = 0} : tensor<64x1xint32>\n%a = arith.mul %bx, %c64 : int32\n%p = arith.add %a, %i : tensor<64x1xint32>\n"
+
+
+def result(body: str) -> list[str]:
+    return after(SimplifyRanges(), body + "\ntile.store %y, %N[%bx]")
+
+
+@pytest.mark.parametrize(
+    ("body", "stored"),
+    [
+        ('%c = arith.cmp %bx, %c8 {predicate = "lt"} : bool\n%y = arith.select %c, %s, %bx : int32', "%s"),
+        ('%c = arith.cmp %bx, %c8 {predicate = "ge"} : bool\n%y = arith.select %c, %s, %bx : int32', "%bx"),
+        ('%c = arith.cmp %bx, %c-1 {predicate = "eq"} : bool\n%y = arith.select %c, %s, %bx : int32', "%bx"),
+        ('%k = arith.floormod %s, %m : int32\n%c = arith.cmp %k, %m {predicate = "lt"} : bool\n'
+         "%y = arith.select %c, %s, %bx : int32", "%s"),
+        ("%y = arith.min %bx, %c7 : int32", "%bx"),
+        ("%y = arith.max %bx, %c0 : int32", "%bx"),
+        ("%y = arith.max %bx, %c7 : int32", "%c7"),
+        ("%y = arith.floordiv %bx, %c8 : int32", "%c0"),
+        ("%y = arith.floormod %bx, %c8 : int32", "%bx"),
+        ("%a = arith.mul %bx, %c12 : int32\n%y = arith.floordiv %a, %c12 : int32", "%bx"),
+        ("%a = arith.mul %bx, %c12 : int32\n%k = arith.floormod %s, %c12 : int32\n%t = arith.add %a, %k : int32\n"
+         "%y = arith.floordiv %t, %c12 : int32", "%bx"),
+        ("%a = arith.mul %bx, %c12 : int32\n%y = arith.floormod %a, %c12 : int32", "%c0"),
+    ],
+)  # fmt: skip
+def test_decided_expressions(body: str, stored: str) -> None:
+    assert result(body) == [f"tile.store {stored}, %N[%bx]"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '%c = arith.cmp %bx, %c7 {predicate = "lt"} : bool\n%y = arith.select %c, %s, %bx : int32',
+        "%y = arith.min %s, %c7 : int32",
+        "%a = arith.mul %s, %c12 : int32\n%y = arith.floordiv %a, %c12 : int32",
+        "%a = arith.mul %s, %c12 : int32\n%y = arith.floormod %a, %c12 : int32",
+        "%y = arith.floormod %s, %c8 : int32",
+    ],
+)
+def test_what_depends_on_the_values_stays(body: str) -> None:
+    assert len(result(body)) > 1
+
+
+def test_a_mask_that_always_holds_goes() -> None:
+    body = (
+        TILE
+        + """
+    %n = arith.constant {value = 512} : int32
+    %c = arith.cmp %p, %n {predicate = "lt"} : tensor<64x1xbool>
+    %y = arith.select %c, %p, %c-1 : tensor<64x1xint32>"""
+    )
+    lines = after(SimplifyRanges(), body + "\ntile.store %y, %N[%p]")
+    assert lines[-1] == "tile.store %p, %N[%p]"
+    assert len(lines) == 4
+
+
+def test_the_remainder_of_a_flattened_index() -> None:
+    body = """
+    %k = arith.floormod %s, %c12 : int32
+    %a = arith.mul %bx, %c24 : int32
+    %t = arith.add %a, %k : int32
+    %y = arith.floormod %t, %c12 : int32"""
+    assert result(body) == ["%k = arith.floormod %s, %c12 : int32", "tile.store %k, %N[%bx]"]
+
+
+@settings(max_examples=60)
+@given(programs(), st.integers(0, 99))
+def test_meaning_stays(func, seed) -> None:  # type: ignore[no-untyped-def]
+    check_pass(SimplifyRanges(), func, inputs_for(func, seed))

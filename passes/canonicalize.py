@@ -271,7 +271,8 @@ def drop_needless_broadcast(op: Operation, rw: Rewriter) -> bool:
 
 def _unbroadcast(value: Value) -> Value | None:
     if isinstance(value.op, tensor.BroadcastOp):
-        return value.op.source
+        source: Value = value.op.source
+        return source
     return value if isinstance(value.op, arith.ConstantOp) and value.shape else None
 
 

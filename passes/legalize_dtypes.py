@@ -33,7 +33,8 @@ def _needs_float32(op: arith.Elementwise, interpreted: bool) -> bool:
     if _is_fp8(dtype) or (interpreted and dtype == "bfloat16"):
         return True
     if isinstance(op, MathOp):
-        return op.function != "abs"
+        function: str = op.function
+        return function != "abs"
     return isinstance(op, _WIDENED_BFLOAT16 if dtype == "bfloat16" else _WIDENED)
 
 

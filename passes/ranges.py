@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tiledsl.dialects import arith, scf, tensor, tile
+from tiledsl.dialects import arith, scf, tensor, tile, triton
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS, BufferType
 
@@ -93,11 +93,12 @@ class Ranges:
 
     def _is_below(self, value: Value, bound: Value) -> bool:
         op = value.op
-        bound = _uncast(bound)
+        bound = _origin(bound)
+        blocks = _grid_size(value)
+        if blocks is not None:
+            return self._at_most(blocks, bound)
         if op is None:
-            around = value.owner.parent if isinstance(value.owner, Region) else None
-            if isinstance(around, tile.KernelOp):
-                return self._at_most(around.grid[around.body.args.index(value)], bound)
+            around = _around(value)
             if isinstance(around, scf.ForOp) and value is around.index and self.of(around.step).lo > 0:
                 return self._at_most(around.upper, bound)
             return False
@@ -112,7 +113,7 @@ class Ranges:
         if isinstance(op, arith.SelectOp):
             return self.below(op.on_true, bound) and self.below(op.on_false, bound)
         if isinstance(op, (arith.FloorModOp, arith.TruncModOp)):
-            return (_uncast(op.rhs) is bound and self.of(bound).lo > 0) or (
+            return (_origin(op.rhs) is bound and self.of(bound).lo > 0) or (
                 self.of(op.lhs).lo >= 0 and self.of(op.rhs).lo > 0 and self.below(op.lhs, bound)
             )
         if isinstance(op, (arith.FloorDivOp, arith.TruncDivOp)):
@@ -129,7 +130,7 @@ class Ranges:
         return False
 
     def _at_most(self, value: Value, bound: Value) -> bool:
-        value, bound = _uncast(value), _uncast(bound)
+        value, bound = _origin(value), _origin(bound)
         if value is bound or self.of(value).hi <= self.of(bound).lo:
             return True
         op = value.op
@@ -146,10 +147,13 @@ class Ranges:
         if value.dtype not in ELEMENTS or ELEMENTS[value.dtype].kind == "float":
             return []
         op = value.op
+        blocks = _grid_size(value)
+        if blocks is not None:
+            return [blocks]
         if op is None:
-            around = value.owner.parent if isinstance(value.owner, Region) else None
-            if isinstance(around, tile.KernelOp):
-                return [around.grid[around.body.args.index(value)]]
+            around = _around(value)
+            if isinstance(around, triton.LaunchOp):
+                return [_origin(value)]
             if isinstance(around, scf.ForOp):
                 if value is around.index:
                     return [around.lower, around.upper, around.step]
@@ -175,10 +179,10 @@ class Ranges:
             return everything
         inputs = [self._known[each] for each in self._inputs(value)]
         op = value.op
+        if _grid_size(value) is not None:
+            return Interval(0, max(0, inputs[0].hi - 1))
         if op is None:
-            around = value.owner.parent if isinstance(value.owner, Region) else None
-            if isinstance(around, tile.KernelOp):
-                return Interval(0, max(0, inputs[0].hi - 1))
+            around = _around(value)
             if isinstance(around, scf.ForOp) and value is around.index:
                 return _loop_index(inputs[0], inputs[1], inputs[2], everything)
             return inputs[0] if inputs else everything
@@ -222,10 +226,35 @@ def _facts(condition: Value) -> Iterator[tuple[Value, str, int]]:
             yield op.rhs, mirrored[op.predicate], left
 
 
-def _uncast(value: Value) -> Value:
-    while isinstance(value.op, arith.CastOp) and _widens(value.op):
-        value = value.op.source
-    return value
+def _origin(value: Value) -> Value:
+    """The same number without widening casts, and outside of a launch that it is an argument of."""
+    while True:
+        around = _around(value)
+        if isinstance(value.op, arith.CastOp) and _widens(value.op):
+            value = value.op.source
+        elif isinstance(around, triton.LaunchOp):
+            value = around.arguments[around.body.args.index(value)]
+        else:
+            return value
+
+
+def _around(value: Value) -> Operation | None:
+    """The operation around the region that `value` is an argument of."""
+    return value.owner.parent if isinstance(value.owner, Region) else None
+
+
+def _grid_size(value: Value) -> Value | None:
+    """The extent of the grid along the dimension whose block index `value` is."""
+    around = _around(value)
+    if isinstance(around, tile.KernelOp):
+        return around.grid[around.body.args.index(value)]
+    if isinstance(value.op, triton.ProgramIdOp):
+        around = value.op.parent_op
+        while around is not None and not isinstance(around, triton.LaunchOp):
+            around = around.parent_op
+        if around is not None and value.op.axis < len(around.grid):
+            return around.grid[value.op.axis]
+    return None
 
 
 def _widens(op: arith.CastOp) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiledsl.dialects import arith, scf
+from tiledsl.dialects import arith, scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.pass_manager import Pass, Program
@@ -35,6 +35,14 @@ def decide(ranges: Ranges, predicate: str, lhs: Value, rhs: Value) -> bool | Non
     return less if predicate == "lt" or less is None else not less
 
 
+def _is_assumed(op: Operation) -> bool:
+    return any(_assumes(user) for value in op.results for user in value.uses)
+
+
+def _assumes(op: Operation) -> bool:
+    return isinstance(op, tile.AssumeOp) or (isinstance(op, arith.AndOp) and _is_assumed(op))
+
+
 def range_patterns(ranges: Ranges) -> list[Pattern]:
     """The patterns, over one analysis."""
 
@@ -44,8 +52,17 @@ def range_patterns(ranges: Ranges) -> list[Pattern]:
         known = decide(ranges, op.predicate, op.lhs, op.rhs)
         if known is None:
             return False
-        rw.replace(op, [rw.constant(known, op.out.type)])
-        return True
+        if not _is_assumed(op):
+            rw.replace(op, [rw.constant(known, op.out.type)])
+            return True
+        # An assumption proves itself: it must stay, or later passes could not use it.
+        others = [user for user in op.out.uses if not _assumes(user)]
+        if others:
+            constant = rw.constant(known, op.out.type)
+            for user in others:
+                user.set_operands([constant if value is op.out else value for value in user.operands])
+                rw.changed(user)
+        return bool(others)
 
     @pattern(arith.MinOp, arith.MaxOp)
     def decide_extremum(op: arith.BinaryOp, rw: Rewriter) -> bool:

@@ -33,7 +33,8 @@ def result(body: str, store: str = STORE) -> list[str]:
             ["%y = arith.add %s, %c2 : int32"],
         ),
         ("%a = arith.mul %s, %c3 : int32\n%y = arith.mul %a, %c5 : int32", ["%y = arith.mul %s, %c15 : int32"]),
-        ("%a = arith.floordiv %s, %c3 : int32\n%y = arith.floordiv %a, %c5 : int32", ["%y = arith.floordiv %s, %c15 : int32"]),
+        ("%a = arith.floordiv %s, %c3 : int32\n%y = arith.floordiv %a, %c5 : int32",
+         ["%y = arith.floordiv %s, %c15 : int32"]),
         ("%a = arith.mul %s, %c24 : int32\n%y = arith.floormod %a, %c8 : int32", ["tile.store %c0, %N[%bx]"]),
         ("%a = arith.min %s, %c3 : int32\n%y = arith.min %a, %c5 : int32", ["%y = arith.min %s, %c3 : int32"]),
         ("%a = arith.neg %bx : int32\n%y = arith.add %s, %a : int32", ["%y = arith.sub %s, %bx : int32"]),
@@ -68,10 +69,8 @@ def test_comparisons_of_floats_are_not_inverted_but_for_equality() -> None:
 
 
 def test_adding_zero_to_a_float_stays_because_of_minus_zero() -> None:
-    lines = after(
-        Canonicalize(),
-        "%zero = arith.constant {value = 0.0} : float32\n%y = arith.add %f, %zero : float32\ntile.store %y, %A[%bx, %bx]",
-    )
+    zero = "%zero = arith.constant {value = 0.0} : float32"
+    lines = after(Canonicalize(), f"{zero}\n%y = arith.add %f, %zero : float32\ntile.store %y, %A[%bx, %bx]")
     assert lines[0] == "%y = arith.add %f, %c0p0 : float32"
 
 
@@ -138,7 +137,8 @@ def test_if_without_work_becomes_a_select_and_unused_results_go() -> None:
 
 def test_carried_values_that_do_not_change_or_are_not_used_go() -> None:
     body = """
-    %p, %q, %r = scf.for %c0, %s, %c1[%c5, %bx, %c7] : int32, int32, int32 (%i: int32, %x: int32, %y: int32, %z: int32) {
+    %p, %q, %r = scf.for %c0, %s, %c1[%c5, %bx, %c7] : int32, int32, int32
+        (%i: int32, %x: int32, %y: int32, %z: int32) {
       %n = arith.add %y, %x : int32
       %z2 = arith.add %z, %i : int32
       scf.yield [%x, %n, %z2]

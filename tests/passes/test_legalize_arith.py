@@ -162,7 +162,7 @@ def test_extrema_and_comparisons_of_bools() -> None:
 def test_functions_are_spelt_out(function: str, dtype: str, number: float) -> None:
     out = dtype if function == "sigmoid" else "bool"
     body = f"""
-    %n = arith.constant {{value = {repr(number)}}} : float32
+    %n = arith.constant {{value = {number!r}}} : float32
     %x = arith.cast %n : {dtype}
     %y = arith.math [%x] {{function = "{function}"}} : {out}
     %r = arith.cast %y : float32
@@ -189,7 +189,8 @@ def _dot(a: str, b: str, c: str, precision: str = "") -> str:
     %xf = tile.load %A[%i, %j] : tensor<16x16xfloat32>
     %x = arith.cast %xf : tensor<16x16x{a}>
     %y = arith.cast %xf : tensor<16x16x{b}>
-    %z = arith.cast %xf : tensor<16x16x{c}>
+    %whole = arith.cast %xf : tensor<16x16xint32>
+    %z = arith.cast %whole : tensor<16x16x{c}>
     %d = tensor.dot %x, %y, %z {precision} : tensor<16x16x{c}>
     %r = arith.cast %d : tensor<16x16xfloat32>
     tile.store %r, %B[%i, %j]"""

@@ -11,6 +11,7 @@ from tests.passes.ir_cases import kernel_of, program
 from tests.support import executor
 from tiledsl.dialects import arith, tile
 from tiledsl.ir.core import Value
+from tiledsl.ir.pass_manager import parse_program
 from tiledsl.passes.ranges import Interval, Ranges
 
 
@@ -40,7 +41,8 @@ def ranges_of(body: str, *, grid: tuple[int, ...] = (8,)) -> tuple[Ranges, dict[
         ("%a = arith.cast %m : int64\n%z = arith.add %a, %l : int64\n%y = arith.cast %a : int32", (1, 2**31 - 1)),
         ("%y = arith.select %b, %bx, %c-4 : int32", (-4, 7)),
         ("%y = arith.math [%bx] {function = \"abs\"} : int32", (0, 7)),
-        ("%i = tensor.iota {axis = 0} : tensor<12xint32>\n%y = tensor.reduce %i {kind = \"max\", axis = 0} : int32", (0, 11)),
+        ("%i = tensor.iota {axis = 0} : tensor<12xint32>\n"
+         "%y = tensor.reduce %i {kind = \"max\", axis = 0} : int32", (0, 11)),
         ("%y = tile.load %N[%bx] : int32", (-(2**31), 2**31 - 1)),
         ("%y = scf.if %b : int32 { scf.yield [%c3] } { scf.yield [%bx] }", (0, 7)),
         ("%y = scf.for %c0, %s, %c1[%c9] : int32 (%i: int32, %x: int32) { scf.yield [%x] }", (9, 9)),
@@ -124,6 +126,27 @@ def test_assumptions_narrow() -> None:
     tile.assume %e
     %y = arith.mul %s, %c2 : int32""")
     assert ranges.of(named["y"]) == Interval(0, 30)
+
+
+def test_launches_are_seen_through() -> None:
+    text = """
+    tile.func {sym_name = "test", parameters = ("D",), symbols = ("m",), symbol_sources = ("D.0",)}
+              (%D: buffer<m*int32, global>, %m: int32) {
+      triton.launch [%m], [%D, %m] {sym_name = "k"} (%p: *int32, %n: int32) {
+        %b = triton.program_id {axis = 0} : int32
+        %q = triton.addptr %p, %b : *int32
+        triton.store %q, %n
+        scf.yield
+      }
+      scf.yield
+    }"""
+    made = parse_program(text)
+    launch = next(op for op in made.root.walk() if op.name == "triton.launch")
+    block = next(op for op in made.root.walk() if op.name == "triton.program_id").result
+    ranges = Ranges(made.root)
+    assert ranges.of(launch.regions[0].args[1]) == Interval(1, 2**31 - 1)
+    assert ranges.of(block) == Interval(0, 2**31 - 2)
+    assert ranges.below(block, launch.regions[0].args[1])
 
 
 NUMBERS = st.integers(-9, 9)

@@ -8,7 +8,11 @@ from tests.passes.ir_cases import after
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.passes.simplify_ranges import SimplifyRanges
 
-TILE = "%i = tensor.iota {axis = 0} : tensor<64x1xint32>\n%a = arith.mul %bx, %c64 : int32\n%p = arith.add %a, %i : tensor<64x1xint32>\n"
+TILE = """
+%i = tensor.iota {axis = 0} : tensor<64x1xint32>
+%a = arith.mul %bx, %c64 : int32
+%p = arith.add %a, %i : tensor<64x1xint32>
+"""
 
 
 def result(body: str) -> list[str]:
@@ -63,6 +67,24 @@ def test_a_mask_that_always_holds_goes() -> None:
     lines = after(SimplifyRanges(), body + "\ntile.store %y, %N[%p]")
     assert lines[-1] == "tile.store %p, %N[%p]"
     assert len(lines) == 4
+
+
+def test_an_assumption_decides_others_but_not_itself() -> None:
+    body = """
+    %c = arith.cmp %s, %c16 {predicate = "lt"} : bool
+    %d = arith.cmp %s, %c0 {predicate = "ge"} : bool
+    %e = arith.and %c, %d : bool
+    tile.assume %e
+    %g = arith.cmp %s, %c20 {predicate = "lt"} : bool
+    %h = arith.and %g, %c : bool
+    %y = arith.select %h, %s, %bx : int32"""
+    assert result(body) == [
+        '%c = arith.cmp %s, %c16 {predicate = "lt"} : bool',
+        '%d = arith.cmp %s, %c0 {predicate = "ge"} : bool',
+        "%e = arith.and %c, %d : bool",
+        "tile.assume %e",
+        "tile.store %s, %N[%bx]",
+    ]
 
 
 def test_the_remainder_of_a_flattened_index() -> None:

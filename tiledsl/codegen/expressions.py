@@ -131,6 +131,10 @@ class Expressions:
             assert unsigned or all(each and each[0] >= 0 for each in ends), f"legalize-arith left {op!r}"
         if symbol in ("//", "%") and self.may_be_python(op.lhs) and lhs.precedence < ATOM:
             lhs = Expression(f"tl.cast({lhs.text}, {TRITON_TYPES[op.lhs.dtype]})")  # Python would round down
+        if precedence < ADD:
+            # Python's rules for bits beside arithmetic are known to few: only a & b & c goes without parentheses.
+            again = type(op.lhs.op) is type(op) and op.lhs.op in self.variables.inlined and op.commutes
+            return Expression(f"{lhs.at(precedence if again else ATOM)} {symbol} {rhs.at(ATOM)}", precedence)
         text = f"{lhs.at(precedence)} {symbol} {rhs.at(precedence + 1)}"
         if symbol == "/" and ELEMENTS[op.out.dtype].bits < 32:
             return Expression(f"({text}).to({TRITON_TYPES[op.out.dtype]})")  # Triton divides halves in float32

@@ -142,7 +142,6 @@ class Variables:
 
     def _interfere(self, a: Value, b: Value) -> bool:
         at_a, at_b = self._definition(a), self._definition(b)
-        return False
         if at_a == at_b:
             return True
         return any(

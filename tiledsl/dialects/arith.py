@@ -75,9 +75,9 @@ class Elementwise(Operation):
             if value.type.shape or type(value.type) is BufferType:
                 break
         else:  # scalars only, the common case
-            if self.results[0].type.shape:
-                raise ValueError(f"the result is {self.results[0].type}, but the operands are scalars")
-            return
+            shape = ()
+            if self.results[0].type.shape == () and self.results[0].type.dtype == self.result_dtype():
+                return
         if any(isinstance(value.type, BufferType) for value in self.operands):
             raise ValueError("an operand is a buffer")
         shape = broadcast_shapes(*(value.shape for value in self.operands))

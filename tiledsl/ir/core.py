@@ -134,7 +134,6 @@ class Region:
 class Field(Generic[T]):
     """A declared part of an operation; the name comes from the class body."""
 
-    kind: ClassVar[str] = ""
     name: str
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -149,7 +148,7 @@ class Field(Generic[T]):
 
 
 class OperandField(Field[T]):
-    kind = "operand"
+    """Base of the three kinds of operands."""
 
     def __init__(self, *types: type) -> None:
         self.types = types
@@ -191,7 +190,6 @@ class optional(OperandField["Value | None"]):
 class attr(Field[T]):
     """An attribute: an immutable Python value. Without a default it must be given."""
 
-    kind = "attr"
     REQUIRED: ClassVar[object] = object()
 
     def __init__(self, type: Callable[..., T], default: Any = REQUIRED) -> None:
@@ -205,8 +203,6 @@ class attr(Field[T]):
 class result(Field[Value]):
     """Exactly one result."""
 
-    kind = "result"
-
     def __init__(self, *types: type) -> None:
         self.types = types
         self.position = 0
@@ -217,8 +213,6 @@ class result(Field[Value]):
 
 class region(Field[Region]):
     """A region."""
-
-    kind = "region"
 
     def __init__(self) -> None:
         self.position = 0
@@ -459,9 +453,7 @@ def _verify_op(op: Operation, visible: set[Value]) -> None:
 
 
 def _verify_fields(op: Operation) -> None:
-    if op.plain_operands is not None:
-        if len(op.plain_operands) != len(op.operands):
-            raise VerifyError(op, f"{len(op.operands)} operands instead of {len(op.plain_operands)}")
+    if op.plain_operands is not None and len(op.plain_operands) == len(op.operands):
         for types, value, field in zip(op.plain_operands, op.operands, op.operand_fields):  # noqa: B905
             if types and type(value.type) not in types:
                 raise VerifyError(op, f"{field.name} is of type {value.type}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import math as host
 from collections.abc import Callable
 from typing import Any
@@ -18,16 +19,16 @@ _HOST: dict[str, Callable[..., Any]] = {
     "sin": host.sin, "cos": host.cos, "tan": host.tan, "asin": host.asin, "acos": host.acos, "atan": host.atan,
     "sinh": host.sinh, "cosh": host.cosh, "tanh": host.tanh, "asinh": host.asinh, "acosh": host.acosh,
     "atanh": host.atanh, "erf": host.erf, "sigmoid": lambda x: 1 / (1 + host.exp(-x)), "floor": host.floor,
-    "ceil": host.ceil, "trunc": host.trunc, "rint": round, "nearbyint": round, "isnan": host.isnan, "isinf": host.isinf,
+    "ceil": host.ceil, "trunc": host.trunc, "rint": builtins.round, "nearbyint": builtins.round, "isnan": host.isnan, "isinf": host.isinf,
     "isfinite": host.isfinite, "atan2": host.atan2, "fmod": host.fmod, "hypot": host.hypot, "copysign": host.copysign,
-    "pow": pow, "fma": lambda a, b, c: a * b + c, "round": lambda x: host.copysign(host.floor(abs(x) + 0.5), x),
+    "pow": builtins.pow, "fma": lambda a, b, c: a * b + c, "round": lambda x: host.copysign(host.floor(builtins.abs(x) + 0.5), x),
 }  # fmt: skip
 
 
 def _function(name: str) -> Callable[..., Any]:
     def function(*arguments: Any, **hints: Any) -> Any:
         numbers = [plain(x) for x in arguments]
-        if all(is_number(x) for x in numbers):
+        if builtins.all(is_number(x) for x in numbers):
             return _HOST[name](*numbers)
         return call(name, *numbers)
 

@@ -1,0 +1,154 @@
+"""Emitted modules in processes of their own: run in Triton's interpreter, or compiled for a GPU that is not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tiledsl.codegen.triton_source import EmittedModule, emit
+from tiledsl.ir.core import verify
+from tiledsl.ir.pass_manager import parse_program
+from tiledsl.passes.canonicalize import Canonicalize
+from tiledsl.passes.cse import Cse
+from tiledsl.passes.dce import Dce
+from tiledsl.passes.licm import Licm
+from tiledsl.passes.lower_to_triton import LowerToTriton
+from tiledsl.passes.map_grid import MapGrid
+
+RUN = """
+import importlib.util, json, sys
+import numpy as np, torch
+def load(path, name):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+folder = sys.argv[1]
+for number, (name, entry, scalars) in enumerate(json.load(open(folder + "/jobs.json"))):
+    inputs = np.load(f"{folder}/{number}.npz")
+    arguments = [torch.from_numpy(inputs[key]) if key in inputs else scalars[key] for key in scalars]
+    try:
+        outputs = getattr(load(f"{folder}/{name}.py", name), entry)(*arguments)
+    except Exception as error:
+        cause = error.__cause__ or error
+        open(f"{folder}/{number}.error", "w").write(f"{type(error).__name__}: {error}\\n{cause!r}")
+        continue
+    outputs = [] if outputs is None else [outputs] if isinstance(outputs, torch.Tensor) else outputs
+    tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
+    np.savez(f"{folder}/{number}.out.npz", *[each.numpy() for each in [*outputs, *tensors]])
+"""
+
+COMPILE = """
+import importlib.util, json, sys, types
+try:
+    import torch
+except ImportError:
+    sys.modules["torch"] = types.ModuleType("torch")
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+folder, target = sys.argv[1], GPUTarget("cuda", 90, 32)
+results = []
+for name, kernels in json.load(open(folder + "/compile.json")):
+    spec = importlib.util.spec_from_file_location(name, f"{folder}/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for kernel in kernels:
+        attrs = {(number,): facts for number, facts in kernel["attrs"]}
+        source = ASTSource(getattr(module, kernel["name"]), kernel["signature"], kernel["constexprs"], attrs)
+        try:
+            made = triton.compile(source, target=target, options=kernel["options"])
+        except Exception as error:
+            results.append([name, f"{type(error).__name__}: {error} {error.__cause__!r}", ""])
+        else:
+            results.append([name, "", made.asm["ttgir"]])
+json.dump(results, open(sys.argv[2], "w"))
+"""
+
+
+def lower(text: str, **options: Any) -> EmittedModule:
+    """IR text through the last passes to source."""
+    program = parse_program(text)
+    clean = [Canonicalize(), Cse(), Licm(), Dce()]
+    for each in (MapGrid(**options.get("map_grid", {})), LowerToTriton(**options.get("lower", {})), *clean):
+        each.run(program)
+        verify(program.root)
+    return emit(program.root)
+
+
+@pytest.fixture(scope="session")
+def lowered() -> Callable[..., EmittedModule]:
+    return lower
+
+
+Job = tuple[EmittedModule, Mapping[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def run_modules(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Job]], list[list[np.ndarray] | str]]:
+    """Run modules in Triton's interpreter, all in one process: the outputs and then the arguments of each, or the error."""
+
+    def run(jobs: list[Job]) -> list[list[np.ndarray] | str]:
+        folder = tmp_path_factory.mktemp("run")
+        listed = []
+        for number, (module, arguments) in enumerate(jobs):
+            (folder / f"m{number}.py").write_text(module.source)
+            arrays = {key: value for key, value in arguments.items() if isinstance(value, np.ndarray)}
+            np.savez(folder / f"{number}.npz", **arrays)
+            scalars = {key: None if key in arrays else value for key, value in arguments.items()}
+            listed.append((f"m{number}", module.entry, scalars))
+        (folder / "jobs.json").write_text(json.dumps(listed))
+        _python(sys.executable, RUN, [str(folder)], {"TRITON_INTERPRET": "1"})
+        results: list[list[np.ndarray] | str] = []
+        for number in range(len(jobs)):
+            error = folder / f"{number}.error"
+            if error.exists():
+                results.append(error.read_text())
+            else:
+                results.append(list(np.load(folder / f"{number}.out.npz").values()))
+        return results
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def compile_modules(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[tuple[str, str, str]]]:
+    """Compile all kernels of some modules for cuda:90 with the Triton of an interpreter: (module, error, ttgir) each."""
+
+    def compile(modules: Mapping[str, EmittedModule], python: str = sys.executable) -> list[tuple[str, str, str]]:
+        folder = tmp_path_factory.mktemp("compile")
+        listed = []
+        for name, module in modules.items():
+            (folder / f"{name}.py").write_text(module.source)
+            kernels = [
+                {
+                    "name": each.name,
+                    "signature": each.signature,
+                    "constexprs": each.constexprs,
+                    "attrs": [[number, facts] for (number,), facts in each.attrs.items()],
+                    "options": {"num_warps": each.num_warps, "num_stages": each.num_stages, **each.options},
+                }
+                for each in module.kernels
+            ]
+            listed.append((name, kernels))
+        (folder / "compile.json").write_text(json.dumps(listed))
+        _python(python, COMPILE, [str(folder), str(folder / "results.json")], {"TRITON_INTERPRET": "0"})
+        return [(name, error, ttgir) for name, error, ttgir in json.loads((folder / "results.json").read_text())]
+
+    return compile
+
+
+def _python(python: str, program: str, arguments: list[str], extra: dict[str, str]) -> None:
+    environment = {**os.environ, **extra}
+    if Path(python) != Path(sys.executable):
+        environment.pop("PYTHONPATH", None)
+    done = subprocess.run([python, "-c", program, *arguments], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]

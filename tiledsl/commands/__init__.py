@@ -1,0 +1,1 @@
+"""What the command line does: one module a command. The options are in tiledsl.cli."""

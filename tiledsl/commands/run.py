@@ -1,0 +1,68 @@
+"""`tiledsl run`: run a script written for TileLang, unchanged."""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+from tiledsl.errors import TileError
+from tiledsl.runtime.target import Target
+
+
+def run_script(path: Path, arguments: Sequence[str] = (), text: str | None = None, entry: str | None = None) -> int:
+    """Run a script as `python path arguments...` would, with `tilelang` and, without a GPU, "cuda" standing in.
+
+    `text` is run in place of the file's content. With `entry` the script is only imported, and this Python text is run
+    in its namespace. Returns the exit status; errors are printed to stderr, a TileError without traceback.
+    """
+    from tiledsl.compat import cpu_device, install
+
+    if not path.is_file():
+        raise TileError(f"there is no script {path}")
+    install()
+    source = path.read_text(encoding="utf-8") if text is None else text
+    if text is not None:  # inspect.getsource and tracebacks read the script here
+        linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))
+    emulation = cpu_device.emulate() if Target.parse("auto").kind == "interpret" else contextlib.nullcontext()
+    name = "__main__" if entry is None else path.stem
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    module.__dict__["__builtins__"] = __builtins__
+    saved = sys.argv, sys.path[0], sys.modules.get(name)
+    sys.argv, sys.path[0], sys.modules[name] = [str(path), *arguments], str(path.parent.resolve()), module
+    try:
+        with emulation:
+            exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
+            if entry is not None:
+                exec(compile(entry, "<entry>", "exec", dont_inherit=True), module.__dict__)
+    except SystemExit as stop:
+        return _status(stop)
+    except TileError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except Exception as error:
+        traceback.print_exception(type(error), error, _script_frames(error.__traceback__), file=sys.stderr)
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.argv, sys.path[0] = saved[:2]
+        if saved[2] is not None:
+            sys.modules[name] = saved[2]
+    return 0
+
+
+def _status(stop: SystemExit) -> int:
+    if stop.code is None or isinstance(stop.code, int):
+        return int(stop.code or 0)
+    print(stop.code, file=sys.stderr)
+    return 1
+
+
+def _script_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the script on, without this module's own frame."""
+    return trace.tb_next if trace is not None and trace.tb_next is not None else trace

@@ -1,0 +1,15 @@
+"""`tilelang.env`: where caches lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["TILELANG_CACHE_DIR"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TILELANG_CACHE_DIR":
+        from tiledsl.settings import current
+
+        return str(current().cache_dir)
+    raise AttributeError(name)

@@ -1,0 +1,96 @@
+"""What scripts use of the package `tilelang` itself: jit, compile, tuning, caches, logging."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tiledsl.compat import cpu_device
+from tiledsl.compat.maths import cdiv, next_power_of_2
+from tiledsl.language.dtypes import canonical as DataType
+from tiledsl.runtime import jit as _jit
+from tiledsl.runtime.kernel import Kernel as JITKernel
+from tiledsl.runtime.profiler import Profiler, do_bench
+from tiledsl.runtime.supply import TensorSupplyType
+
+__all__ = [
+    "DataType", "JITKernel", "Profiler", "TensorSupplyType", "autotune", "cached", "cdiv", "clear_cache", "compile",
+    "disable_cache", "do_bench", "enable_cache", "is_cache_enabled", "jit", "lazy_jit", "next_power_of_2",
+    "par_compile", "set_log_level",
+]  # fmt: skip
+
+# Options of TileLang that choose how it generates and builds C++, and mean nothing here.
+_BUILD_OPTIONS = frozenset({
+    "execution_backend", "target_host", "verbose", "debug_root_path", "compile_flags", "mode", "instruments",
+    "postproc", "num_workers", "ignore_error",
+})  # fmt: skip
+
+
+def here(target: Any) -> Any:
+    """The target to compile for where a script names `target`: a GPU's is `interpret` on a machine without one."""
+    return "interpret" if cpu_device.active() and target not in (None, "auto") else target
+
+
+def _options(given: Mapping[str, Any], function: str) -> dict[str, Any]:
+    options = {name: value for name, value in given.items() if name not in _BUILD_OPTIONS}
+    unknown = set(options) - {"out_idx", "target", "pass_configs"}
+    if unknown:
+        raise TypeError(f"tilelang.{function} has no option {sorted(unknown)[0]!r}")
+    return {**options, "target": here(options.get("target"))}
+
+
+def jit(func: Any = None, **given: Any) -> Any:
+    """`@tilelang.jit`: tiledsl.jit, with the script's target translated for this machine."""
+    options = _options(given, "jit")
+    frame = dict(sys._getframe(1).f_locals)
+
+    def decorate(inner: Any) -> Any:
+        if isinstance(inner, _jit.PrimFunc):
+            return _jit.compile(inner, **options)
+        return _jit.JitFunction(inner, options, frame)
+
+    return decorate if func is None else decorate(func)
+
+
+lazy_jit = jit
+
+
+def compile(func: Any = None, **given: Any) -> JITKernel:
+    """`tilelang.compile(prim_func, out_idx=..., target=...)`."""
+    return _jit.compile(func, **_options(given, "compile"))
+
+
+cached = compile
+
+
+def par_compile(funcs: Iterable[Any], **given: Any) -> list[JITKernel]:
+    """Compile several programs."""
+    return [compile(func, **given) for func in funcs]
+
+
+def disable_cache() -> None:
+    """Accepted; kernels are found by their source text, so there is no stale entry to avoid."""
+
+
+enable_cache = clear_cache = disable_cache
+
+
+def is_cache_enabled() -> bool:
+    return True
+
+
+def set_log_level(level: str | int) -> None:
+    """The level of the logger `tiledsl`."""
+    logging.getLogger("tiledsl").setLevel(level.upper() if isinstance(level, str) else level)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "autotune":  # loaded when used: it brings joblib
+        import tiledsl.autotuner
+
+        return tiledsl.autotuner.autotune
+    raise AttributeError(name)
+
+

@@ -1,0 +1,27 @@
+"""`tilelang.layout`: layout objects for T.annotate_layout, which is a hint here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiledsl.language.hints import Fragment, Layout
+
+__all__ = ["Fragment", "Layout"]
+
+
+def _maker(name: str) -> Any:
+    def make(*arguments: Any, **keywords: Any) -> Layout:
+        return Layout(*arguments, **keywords)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = "A layout that T.annotate_layout accepts; it has no effect."
+    __all__.append(name)
+    return make
+
+
+for _name in (
+    "make_swizzled_layout", "make_volta_swizzled_layout", "make_wgmma_swizzled_layout", "make_tcgen05mma_swizzled_layout",
+    "make_full_bank_swizzled_layout", "make_half_bank_swizzled_layout", "make_quarter_bank_swizzled_layout",
+    "make_linear_layout", "make_gemm_fragment_8x8", "make_gemm_fragment_8x8_transposed", "make_fully_replicated_layout_fragment",
+):  # fmt: skip
+    globals()[_name] = _maker(_name)

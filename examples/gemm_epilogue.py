@@ -52,9 +52,11 @@ def linear(X, W, bias, R, activation=gelu, block_M=128, block_N=256, block_K=64,
             T.gemm(X_tile, W_tile, total, transpose_B=True)
 
         T.copy(bias[bx * block_N], bias_tile)
+        for i, j in T.Parallel(block_M, block_N):
+            total[i, j] = activation(total[i, j] + bias_tile[j])
         T.copy(R[by * block_M, bx * block_N], R_tile)
         for i, j in T.Parallel(block_M, block_N):
-            total[i, j] = R_tile[i, j] + activation(total[i, j] + bias_tile[j])
+            total[i, j] += R_tile[i, j]
         T.copy(total, Y[by * block_M, bx * block_N])
     return Y
 

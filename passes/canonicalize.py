@@ -46,7 +46,7 @@ def put_constant_right_of_comparison(op: CmpOp, rw: Rewriter) -> bool:
     if constant_of(op.lhs) is None or constant_of(op.rhs) is not None:
         return False
     op.set_operands([op.rhs, op.lhs])
-    op.attributes["predicate"] = MIRRORED[op.predicate]
+    op.set_attribute("predicate", MIRRORED[op.predicate])
     rw.changed(op)
     return True
 

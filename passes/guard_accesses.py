@@ -37,7 +37,7 @@ class _Guard:
                 conditions.append(self._compare(op, index, "ge", 0))
             if not self._is_below(index, bound) and (index, "lt", bound) not in known:
                 conditions.append(self._compare(op, index, "lt", bound))
-        op.attributes["guarded"] = True
+        op.set_attribute("guarded", True)
         if conditions:
             op.set_field("mask", [_all(op, conditions if op.mask is None else [op.mask, *conditions])])
 
@@ -132,4 +132,4 @@ class GuardAccesses(Pass):
                 if self.enabled:
                     guard.access(op)
                 elif tile.buffer_type(op.buffer).scope == "global":
-                    op.attributes["guarded"] = True
+                    op.set_attribute("guarded", True)

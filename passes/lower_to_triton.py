@@ -76,6 +76,7 @@ class _KernelLowering:
         self.body = Region()
         self.captured: dict[Value, Value] = {}  # host value -> value inside
         self.arguments: list[Value] = []
+        self.types: dict[Operation, BufferType] = {}  # of the buffer that an operation accesses
 
     def run(self, name: str, warp_size: int) -> None:
         kernel = self.kernel
@@ -92,8 +93,13 @@ class _KernelLowering:
             op.detach()
             self.body.insert(op)
         kernel.erase()
+        for op in list(self.body.walk()):
+            if isinstance(op, tile.ViewOp):
+                op.move_before(launch)  # a view of global memory: the host makes it
         inside = {value for op in self.body.walk() for value in _defined_by(op)}
         for op in list(self.body.walk()):
+            if isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)):
+                self.types[op] = tile.buffer_type(op.buffer)
             if any(value not in inside for value in op.operands):
                 op.set_operands([value if value in inside else self.capture(value) for value in op.operands])
         for op in list(self.body.walk()):
@@ -107,6 +113,8 @@ class _KernelLowering:
     def capture(self, value: Value) -> Value:
         """The value inside the kernel that stands for a host value: a constant again, or an argument."""
         inside = self.captured.get(value)
+        if inside is None and isinstance(value.op, tile.ViewOp) and value.op.source.dtype == value.dtype:
+            inside = self.captured[value] = self.capture(value.op.source)
         if inside is None:
             number = constant_of(value)
             if number is not None:
@@ -130,8 +138,7 @@ class _KernelLowering:
 
     def lower_access(self, op: tile.LoadOp | tile.StoreOp | tile.AtomicOp) -> None:
         at = Builder.at(op)
-        host_buffer = self.buffer_of(op.buffer)
-        type = tile.buffer_type(host_buffer)
+        type = self.types[op]
         if type.scope != "global":
             raise TileError(f"{op.buffer.name or 'a buffer'} stays in {type.scope} memory, which Triton cannot address", op.loc)
         shape = op.out.shape if isinstance(op, (tile.LoadOp, tile.AtomicOp)) else _store_shape(op)
@@ -152,9 +159,6 @@ class _KernelLowering:
             made.name = old.name
             old.replace_with(made)
         op.erase()
-
-    def buffer_of(self, inside: Value) -> Value:
-        return next(outer for outer, inner in self.captured.items() if inner is inside)
 
     def pointer(self, at: Builder, base: Value, type: BufferType, indices: Sequence[Value], shape: tuple[int, ...]) -> Value:
         """Base + scalar offset + tensor offset, of this shape."""

@@ -32,7 +32,7 @@ class MapGrid(Pass):
     def run(self, program: Program) -> None:
         for kernel in [op for op in program.root.walk() if isinstance(op, tile.KernelOp)]:
             swizzle = (self.group_m, "row") if self.group_m > 0 else _swizzle(kernel)
-            kernel.attributes["options"] = tuple(pair for pair in kernel.options if pair[0] != "swizzle")
+            kernel.set_attribute("options", tuple(pair for pair in kernel.options if pair[0] != "swizzle"))
             too_long = any((constant_of(extent) or 0) > MAX_YZ for extent in kernel.grid[1:])
             if len(kernel.grid) > 1 and (swizzle is not None or too_long):
                 _remap(kernel, swizzle, fold_z=too_long)

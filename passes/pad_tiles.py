@@ -75,7 +75,7 @@ class _Padder:
             self.shapes[value] = value.shape
         self._ask_first(ops)
         for value in tensors:
-            value.type = TensorType(tuple(map(self.padded, value.shape)), value.dtype)
+            value.set_type(TensorType(tuple(map(self.padded, value.shape)), value.dtype))
         for op in ops:
             self._operation(op)
 

@@ -197,7 +197,9 @@ class Ranges:
 
     def _read_assumptions(self, root: Operation) -> None:
         for op in root.walk():
-            if isinstance(op, tile.AssumeOp) and isinstance(op.parent_op, (tile.KernelOp, tile.FuncOp)):
+            if isinstance(op, tile.AssumeOp) and isinstance(
+                op.parent_op, (tile.KernelOp, tile.FuncOp, triton.LaunchOp)
+            ):
                 for value, predicate, number in _facts(op.condition):
                     old = self._assumed.get(value, EVERYTHING)
                     low = number if predicate in ("ge", "eq") else number + 1 if predicate == "gt" else old.lo

@@ -54,8 +54,14 @@ except ImportError:
     sys.modules["torch"] = types.ModuleType("torch")
 import triton
 from triton.backends.compiler import GPUTarget
+from triton._C.libtriton import ir
 from triton.compiler import ASTSource
+from triton.compiler.compiler import make_backend
 folder, target = sys.argv[1], GPUTarget("cuda", 90, 32)
+backend, context = make_backend(target), ir.context()
+ir.load_dialects(context)
+backend.load_dialects(context)
+front_end = backend.get_codegen_implementation(backend.parse_options({})), backend.get_module_map(), context
 results = []
 for name, kernels in json.load(open(folder + "/compile.json")):
     spec = importlib.util.spec_from_file_location(name, f"{folder}/{name}.py")
@@ -65,11 +71,14 @@ for name, kernels in json.load(open(folder + "/compile.json")):
         attrs = {(number,): facts for number, facts in kernel["attrs"]}
         source = ASTSource(getattr(module, kernel["name"]), kernel["signature"], kernel["constexprs"], attrs)
         try:
-            made = triton.compile(source, target=target, options=kernel["options"])
+            if sys.argv[3] == "full":
+                text = triton.compile(source, target=target, options=kernel["options"]).asm["ttgir"]
+            else:
+                text = str(source.make_ir(target, backend.parse_options(kernel["options"]), *front_end))
         except Exception as error:
             results.append([name, f"{type(error).__name__}: {error} {error.__cause__!r}", ""])
         else:
-            results.append([name, "", made.asm["ttgir"]])
+            results.append([name, "", text])
 json.dump(results, open(sys.argv[2], "w"))
 """
 
@@ -121,9 +130,14 @@ def run_modules(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Job]
 
 @pytest.fixture(scope="session")
 def compile_modules(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[tuple[str, str, str]]]:
-    """Compile all kernels of some modules for cuda:90 with the Triton of an interpreter: (module, error, ttgir) each."""
+    """Compile all kernels of some modules for cuda:90 with the Triton of an interpreter: (module, error, ttgir) each.
 
-    def compile(modules: Mapping[str, EmittedModule], python: str = sys.executable) -> list[tuple[str, str, str]]:
+    Unless `full`, Triton's front end alone checks them and its IR is returned.
+    """
+
+    def compile(
+        modules: Mapping[str, EmittedModule], python: str = sys.executable, full: bool = True
+    ) -> list[tuple[str, str, str]]:
         folder = tmp_path_factory.mktemp("compile")
         listed = []
         for name, module in modules.items():
@@ -140,7 +154,7 @@ def compile_modules(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., l
             ]
             listed.append((name, kernels))
         (folder / "compile.json").write_text(json.dumps(listed))
-        _python(python, COMPILE, [str(folder), str(folder / "results.json")], {"TRITON_INTERPRET": "0"})
+        _python(python, COMPILE, [str(folder), str(folder / "results.json"), "full" if full else ""], {"TRITON_INTERPRET": "0"})
         return [(name, error, ttgir) for name, error, ttgir in json.loads((folder / "results.json").read_text())]
 
     return compile

@@ -37,7 +37,7 @@ class HostWriter:
         all_names = [self._text[value].text for value in self.parameters]
         tensors = [value for value in self.parameters if isinstance(value.type, BufferType)]
         body: list[str] = []
-        used = {use for value in self.symbols if value.uses for use in [value]}
+        used = {value for value in self.symbols if value.uses}
         used |= {self.func.symbol(dim) for value in self._workspaces() for dim in _dims(value) if isinstance(dim, str)}
         for value in self.symbols:
             if value in used:
@@ -85,10 +85,10 @@ class HostWriter:
         return [op.out for op in self.func.body if isinstance(op, tile.AllocOp)]
 
     def _source_of(self, symbol: Value, excluded: Sequence[Value] = ()) -> str:
-        """Where a symbol is read: `A.shape[0]`, or `A.stride(0)` for a source "A.stride.0"."""
+        """Where a symbol is read: `A.shape[0]` for the source "A.0", `A.stride(0)` for "A.stride0"."""
         number = self.symbols.index(symbol)
         source = str(self.func.symbol_sources[number])
-        parameter, *middle, axis = source.split(".")
+        parameter, _, axis = source.rpartition(".")
         if parameter in [self.func.parameters[self.parameters.index(value)] for value in excluded]:
             raise TileError(
                 f"{self.func.symbols[number]} is known from the output {parameter} only, so {parameter} cannot be allocated",
@@ -96,7 +96,7 @@ class HostWriter:
                 ["pass the output to the kernel, or give the size as a parameter"],
             )
         name = self._text[self.parameters[self.func.parameters.index(parameter)]].text
-        return f"{name}.stride({axis})" if middle == ["stride"] else f"{name}.shape[{axis}]"
+        return f"{name}.stride({axis[6:]})" if axis.startswith("stride") else f"{name}.shape[{axis}]"
 
     def _empty(self, value: Value, device: str) -> str:
         """torch.empty for a buffer; with strides, torch.empty_strided."""
@@ -123,6 +123,10 @@ class HostWriter:
         elif isinstance(op, tile.AllocOp):
             name = self._text[op.out] = Expression(self.names.claim(op.out.name or "workspace"))
             self.lines.append(f"{name.text} = {self._empty(op.out, self._device)}")
+        elif isinstance(op, tile.ViewOp):
+            same = op.source.dtype == op.out.dtype
+            view = self._text[op.source].text + ("" if same else f".view({TORCH_TYPES[op.out.dtype]})")
+            self._text[op.out] = Expression(view)
         elif isinstance(op, triton.LaunchOp):
             self.launch(op)
         elif op.name.startswith("arith.") and len(op.results) == 1:

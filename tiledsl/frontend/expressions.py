@@ -14,7 +14,7 @@ from tiledsl.frontend.names import Names
 from tiledsl.language import maths
 from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.expression import Expr, Scalar, as_bool, cast, compare, describe, is_number, logical, plain, select
-from tiledsl.language.loops import serial
+from tiledsl.language.loops import ParallelLoop, PersistentLoop, SerialLoop, serial
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
@@ -33,6 +33,10 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
     builtins.round: maths.round, builtins.int: lambda x: cast(x, "int32"), builtins.float: lambda x: cast(x, "float32"),
     builtins.bool: as_bool,
 }  # fmt: skip
+
+MAX_HOST_ITERATIONS = 100_000
+_MAX_BITS = 1 << 14  # of integers that ** and << make while a program is built
+_MAX_ITEMS = 1_000_000  # of sequences that * makes
 
 
 def snapshot(value: Any) -> Any:
@@ -58,7 +62,7 @@ class Expressions:
             syntax.Subscript: self._subscript,
             syntax.Tuple: lambda node: tuple(self._items(node.elements)),
             syntax.List: lambda node: list(self._items(node.elements)),
-            syntax.Set: lambda node: set(self._items(node.elements)),
+            syntax.Set: lambda node: self._host(node, set, list(self._items(node.elements))),
             syntax.Dict: self._dict,
             syntax.Call: self._call,
             syntax.Binary: self._binary,
@@ -75,18 +79,17 @@ class Expressions:
 
     def evaluate(self, node: syntax.Expression) -> Any:
         """The value of an expression. Errors get its place, where they have none."""
+        handler = self._handlers.get(type(node))
+        if handler is None:
+            raise TileError("this expression is not part of the tile language", node.loc)
         try:
-            return self._handlers[type(node)](node)
+            return handler(node)
         except TileError as error:
             if error.loc is None:
                 error.loc = node.loc
             raise
         except RecursionError:
-            raise TileError("the expression is nested too deeply", node.loc) from None
-        except KeyError:
-            if type(node) not in self._handlers:
-                raise TileError("this expression is not part of the tile language", node.loc) from None
-            raise
+            raise TileError("the expression is nested too deep", node.loc) from None
 
     def _host(self, node: syntax.Node, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """Run host code; whatever goes wrong in it is an error at the node."""
@@ -99,7 +102,24 @@ class Expressions:
             raise TileError("too deep a recursion", node.loc) from None
         except Exception as error:
             name = getattr(function, "__name__", "") or type(function).__name__
-            raise TileError(f"{name} failed: {type(error).__name__}: {error}", node.loc) from error
+            raise TileError(f"{name} failed: {type(error).__name__}: {_first_line(error)}", node.loc) from error
+
+    def _iterate(self, node: syntax.Node, iterable: Any) -> Iterator[Any]:
+        """The items of a host sequence; too many are an error, so that a program is always built in finite time."""
+        if isinstance(iterable, (SerialLoop, ParallelLoop, PersistentLoop)):
+            raise TileError("a device loop can only be written as a `for` statement", node.loc)
+        items = self._host(node, iter, iterable)
+        for _ in range(MAX_HOST_ITERATIONS):
+            try:
+                item = self._host(node, next, items, _END)
+            except TileError as error:
+                raise error from None
+            if item is _END:
+                return
+            yield item
+        raise TileError(
+            f"this loop, which runs while the program is built, does not end after {MAX_HOST_ITERATIONS} rounds", node.loc
+        )
 
     def _items(self, nodes: tuple[syntax.Expression, ...]) -> Iterator[Any]:
         for node in nodes:
@@ -107,7 +127,7 @@ class Expressions:
                 value = self.evaluate(node.value)
                 if isinstance(value, (Expr, Buffer)):
                     raise TileError(f"* needs a sequence, not {describe(value)}", node.loc)
-                yield from self._host(node, list, value)
+                yield from self._iterate(node, value)
             else:
                 yield self.evaluate(node)
 
@@ -163,9 +183,9 @@ class Expressions:
         made: dict[Any, Any] = {}
         for key, value in node.items:
             if key is None:
-                made.update(self.evaluate(value))
+                self._host(value, made.update, self.evaluate(value))
             else:
-                made[self.evaluate(key)] = self.evaluate(value)
+                self._host(key, made.__setitem__, self.evaluate(key), self.evaluate(value))
         return made
 
     def _call(self, node: syntax.Call) -> Any:
@@ -174,9 +194,13 @@ class Expressions:
         keywords: dict[str, Any] = {}
         for key, value in node.keywords:
             if key is None:
-                keywords.update(self.evaluate(value))
+                self._host(value, keywords.update, self.evaluate(value))
             else:
                 keywords[key] = self.evaluate(value)
+        return self.invoke(node, function, arguments, keywords)
+
+    def invoke(self, node: syntax.Call, function: Any, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        """Call a function with evaluated arguments; Python's range, min, max, ... also take device values."""
         dynamic = any(isinstance(x, Expr) for x in arguments)
         if function is builtins.range and (dynamic or (self.ctx.kernel is not None and not self._host_ranges)):
             function = serial
@@ -186,20 +210,35 @@ class Expressions:
             raise TileError("print shows values while the program is built; use T.print for values on the device", node.loc)
         if not callable(function):
             raise TileError(f"{describe(function)} cannot be called", node.loc)
-        return self._host(node, function, *arguments, **keywords)
+        try:
+            return self._host(node, function, *arguments, **keywords)
+        except TileError as error:
+            if isinstance(error.__cause__, TypeError) and error.loc is node.loc and _is_ours(function):
+                raise TileError(_call_mistake(function, error.__cause__), node.loc) from None
+            raise
 
     def _binary(self, node: syntax.Binary) -> Any:
-        left, right = self.evaluate(node.left), self.evaluate(node.right)
-        if isinstance(left, Buffer) or isinstance(right, Buffer):
-            buffer = left if isinstance(left, Buffer) else right
-            raise TileError(
-                f"{node.op} on the whole buffer {buffer.name}; write a T.Parallel loop over its elements", node.loc
-            )
-        return self._host(node, _BINARY[node.op], left, right)
+        return self._arithmetic(node, node.op, self.evaluate(node.left), self.evaluate(node.right), (node.left, node.right))
+
+    def _arithmetic(self, node: syntax.Node, op: str, left: Any, right: Any, parts: tuple[syntax.Expression, ...]) -> Any:
+        """`left op right`; `parts` are the operands' trees, which errors name."""
+        for value, part in zip((left, right), parts, strict=True):
+            if isinstance(value, Buffer):
+                raise TileError(
+                    f"{op} on the whole buffer {value.name}; write a T.Parallel loop over its elements", node.loc
+                )
+            if value is None:
+                raise TileError(f"{op} with {named(part)}, which is None; was a tunable left None?", node.loc)
+        check_size(op, left, right)
+        return self._host(node, _BINARY[op], left, right)
 
     def _unary(self, node: syntax.Unary) -> Any:
         value = self.evaluate(node.operand)
         self.ctx.builder.loc = node.loc
+        if isinstance(value, Buffer):
+            raise TileError(f"{node.op} on the whole buffer {value.name}; write a T.Parallel loop over its elements", node.loc)
+        if value is None and node.op != "not":
+            raise TileError(f"{node.op} with {named(node.operand)}, which is None; was a tunable left None?", node.loc)
         if node.op == "not":
             return logical("not", value)
         return self._host(node, _UNARY[node.op], value)
@@ -219,6 +258,15 @@ class Expressions:
         result: Any = True
         for op, comparator in zip(node.ops, node.comparators, strict=True):
             right = self.evaluate(comparator)
+            if op in _PREDICATES and left is not None and right is not None:
+                for buffer in (left, right):
+                    if isinstance(buffer, Buffer):
+                        raise TileError(
+                            f"{op} on the whole buffer {buffer.name}; compare its elements in a T.Parallel loop", node.loc
+                        )
+            if op in ("<", "<=", ">", ">=") and (left is None or right is None):
+                tree = comparator if right is None else node.left
+                raise TileError(f"{op} with {named(tree)}, which is None; was a tunable left None?", node.loc)
             if isinstance(left, Expr) and op in _PREDICATES:
                 self.ctx.builder.loc = node.loc
                 part = compare(_PREDICATES[op], left, right)
@@ -247,9 +295,13 @@ class Expressions:
                 continue
             value = self.evaluate(part.value)
             if part.conversion:
-                value = {"r": repr, "s": str, "a": ascii}[part.conversion](value)
-            parts.append(format(value, self.evaluate(part.format) if part.format is not None else ""))
+                value = self._host(part, {"r": repr, "s": str, "a": ascii}[part.conversion], value)
+            parts.append(self.formatted(part, value, self.evaluate(part.format) if part.format is not None else ""))
         return "".join(parts)
+
+    def formatted(self, node: syntax.FormattedValue, value: Any, spec: str) -> str:
+        """One replaced field of an f-string."""
+        return str(self._host(node, format, value, spec))
 
     def _lambda(self, node: syntax.Lambda) -> Callable[..., Any]:
         names = [parameter.name for parameter in node.parameters]
@@ -299,18 +351,19 @@ class Expressions:
                 iterable = self.evaluate(each.iterable)
             finally:
                 self._host_ranges = previous
-            if type(iterable).__name__ in ("SerialLoop", "ParallelLoop", "PersistentLoop"):
+            if isinstance(iterable, (SerialLoop, ParallelLoop, PersistentLoop)):
                 raise TileError("a comprehension runs while the program is built; loop over a Python range", each.loc)
-            for item in self._host(each, iter, iterable):
+            if isinstance(iterable, (Expr, Buffer)):
+                raise TileError(f"a comprehension needs a Python sequence, not {describe(iterable)}", each.loc)
+            for item in self._iterate(each, iterable):
                 self.assign(each.target, item)
                 if all(self._host_condition(condition) for condition in each.conditions):
                     clause(number + 1)
 
         with self._bound({}):
             clause(0)
-        if node.kind == "dict":
-            return dict(found)
-        return {"list": list, "set": set, "generator": iter}[node.kind](found)
+        made = {"dict": dict, "list": list, "set": set, "generator": iter}[node.kind]
+        return self._host(node, made, found)
 
     def _host_condition(self, node: syntax.Expression) -> bool:
         value = self.evaluate(node)
@@ -321,6 +374,45 @@ class Expressions:
     def assign(self, target: syntax.Expression, value: Any) -> None:
         """Bind a target of an assignment; the statements part implements it."""
         raise NotImplementedError
+
+
+_END = object()
+
+
+def check_size(op: str, left: Any, right: Any) -> None:
+    """Refuse host arithmetic whose result would not fit in memory. Raises TileError."""
+    if isinstance(left, int) and isinstance(right, int):
+        size = left.bit_length() * right if op == "**" else left.bit_length() + right if op == "<<" else 0
+        if size > _MAX_BITS:
+            raise TileError(f"{op} gives an integer of about {size} bits, more than any element type holds")
+    elif op == "*":
+        for items, count in ((left, right), (right, left)):
+            if isinstance(items, (str, bytes, list, tuple)) and isinstance(count, int) and len(items) * count > _MAX_ITEMS:
+                raise TileError(f"* gives a {type(items).__name__} of {len(items) * count} items, more than {_MAX_ITEMS}")
+
+
+def named(node: syntax.Expression) -> str:
+    """How a message calls an expression: by its name, if it has one."""
+    parts: list[str] = []
+    while isinstance(node, syntax.Attribute):
+        parts.insert(0, node.attr)
+        node = node.value
+    return ".".join([node.id, *parts]) if isinstance(node, syntax.Name) else "an operand"
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")[:200]
+
+
+def _is_ours(function: Any) -> bool:
+    return str(getattr(function, "__module__", "")).startswith("tiledsl.language")
+
+
+def _call_mistake(function: Any, error: BaseException) -> str:
+    """A TypeError of a call of a tile function, with the function under the user's name for it."""
+    name = str(getattr(function, "__name__", function))
+    text = _first_line(error) if isinstance(error, Exception) else ""
+    return f"T.{name}: {text.removeprefix(getattr(function, '__qualname__', name) + '() ')}"
 
 
 def _is_builtin(function: Any) -> bool:

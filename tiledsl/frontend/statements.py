@@ -10,7 +10,7 @@ from tiledsl.dialects import scf, tile
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
 from tiledsl.frontend.context import Context
-from tiledsl.frontend.expressions import Expressions, snapshot
+from tiledsl.frontend.expressions import MAX_HOST_ITERATIONS, Expressions, snapshot
 from tiledsl.frontend.names import Names
 from tiledsl.ir.core import Region
 from tiledsl.ir.types import INT32, BufferType, ScalarType
@@ -22,7 +22,7 @@ from tiledsl.language.maths import ceildiv
 from tiledsl.language.maths import min as minimum
 from tiledsl.language.program import KernelFrame, Macro
 
-MAX_HOST_ITERATIONS = 1_000_000
+_MAX_CALL_DEPTH = 32
 
 
 class _Break(Exception):
@@ -156,14 +156,15 @@ class Statements(Expressions):
         container = self.evaluate(target.value)
         index = self.evaluate(target.index)
         if isinstance(container, (list, dict)) and not isinstance(index, Expr):
-            container[index] = value
+            self._changes(container, target)
+            self._host(target, container.__setitem__, index, value)
             return
         raise TileError(f"{describe(container)} cannot be assigned to by index", target.loc)
 
     def _assign_several(self, target: syntax.Tuple | syntax.List, value: Any) -> None:
         if isinstance(value, (Expr, Buffer)):
             raise TileError(f"{describe(value)} cannot be unpacked into {len(target.elements)} names", target.loc)
-        items = self._host(target, list, value)
+        items = list(self._iterate(target, value))
         starred = [n for n, element in enumerate(target.elements) if isinstance(element, syntax.Starred)]
         if starred:
             at, after = starred[0], len(target.elements) - starred[0] - 1
@@ -179,16 +180,11 @@ class Statements(Expressions):
         if isinstance(old, Reference) and old.is_region or isinstance(old, Buffer):
             raise TileError(f"{node.op}= on a whole tile; write a T.Parallel loop over its elements", node.loc)
         # The target's indices are evaluated once: the place is read and written through `old`.
-        value = self._binary_values(node, old, self.evaluate(node.value))
+        value = self._arithmetic(node, node.op, old, self.evaluate(node.value), (node.target, node.value))
         if isinstance(old, (Reference, Var)):
             old.store(value)
         else:
             self.assign(node.target, value)
-
-    def _binary_values(self, node: syntax.AugmentedAssign, left: Any, right: Any) -> Any:
-        from tiledsl.frontend.expressions import _BINARY
-
-        return self._host(node, _BINARY[node.op], left, right)
 
     def annotated(self, node: syntax.AnnotatedAssign) -> None:
         """`name: annotation [= value]`. The eager style declares its parameters in this way."""
@@ -247,7 +243,7 @@ class Statements(Expressions):
             raise TileError(f"a loop needs T.serial, T.Parallel, ... or a Python sequence, not {describe(iterable)}", node.loc)
         self._jumps.append(None)
         try:
-            for item in self._host(node.iterable, iter, iterable):
+            for item in self._iterate(node.iterable, iterable):
                 self.assign(node.target, item)
                 try:
                     self.block(node.body)
@@ -446,7 +442,7 @@ class Statements(Expressions):
                     self._rename(target, region)
                     self.assign(target, indices if len(indices) > 1 or _is_tuple(target) else indices[0])
                 self.block(node.body)
-            op.attributes["options"] = tuple(ctx.kernel_options.items())
+            op.set_attribute("options", tuple(ctx.kernel_options.items()))
         finally:
             ctx.kernel = None
 

@@ -8,8 +8,9 @@ verification and cloning all work from these declarations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Flag, auto
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, overload
 
 from tiledsl.ir.location import UNKNOWN, Loc
@@ -55,6 +56,13 @@ class Value:
     @property
     def dtype(self) -> str:
         return self.type.dtype
+
+    def set_type(self, type: Type) -> None:
+        """Change the type; the operations that define and use the value are verified again."""
+        self.type = type
+        for op in (self.owner, *self.uses):
+            if isinstance(op, Operation):
+                op.checked = False
 
     def replace_with(self, other: Value) -> None:
         """Make every user of this value use `other`."""
@@ -227,7 +235,7 @@ OPERATIONS: dict[str, type[Operation]] = {}
 class Operation:
     """Base of all operations."""
 
-    __slots__ = ("attributes", "loc", "next", "operands", "parent", "prev", "regions", "results", "segments")
+    __slots__ = ("attributes", "checked", "loc", "next", "operands", "parent", "prev", "regions", "results", "segments")
 
     name: ClassVar[str] = ""
     effects: ClassVar[Effect] = Effect.NONE
@@ -274,6 +282,7 @@ class Operation:
         **attributes: Any,
     ) -> None:
         self.loc = loc
+        self.checked = False  # by the verifier, since its operands, attributes and types last changed
         self.parent: Region | None = None
         self.prev: Operation | None = None
         self.next: Operation | None = None
@@ -291,7 +300,7 @@ class Operation:
             if key not in attributes:
                 assert field.default is not attr.REQUIRED, f"{self.name}: attribute {key} is missing"
                 attributes[key] = field.default
-        self.attributes: dict[str, Any] = attributes
+        self.attributes: Mapping[str, Any] = MappingProxyType(attributes)
         self.regions = list(regions)
         for inner in self.regions:
             assert inner.parent is None, f"{self.name}: the region has an owner"
@@ -317,6 +326,7 @@ class Operation:
 
     def set_operands(self, values: Sequence[Value]) -> None:
         """Replace the operands, field by field as before."""
+        self.checked = False
         for value in self.operands:
             count = value.uses[self] - 1
             if count:
@@ -326,6 +336,11 @@ class Operation:
         self.operands = list(values)
         for value in self.operands:
             value.uses[self] = value.uses.get(self, 0) + 1
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Change an attribute."""
+        self.checked = False
+        self.attributes = MappingProxyType({**self.attributes, name: value})
 
     def set_field(self, name: str, values: Sequence[Value]) -> None:
         """Replace the values of one operand field."""
@@ -381,8 +396,8 @@ class Operation:
     def clone(self, mapping: dict[Value, Value]) -> Operation:
         """A detached copy; operands go through `mapping`, which learns the copies of results and arguments."""
         copy = object.__new__(type(self))
-        copy.loc, copy.parent, copy.prev, copy.next = self.loc, None, None, None
-        copy.segments, copy.attributes = self.segments, dict(self.attributes)
+        copy.loc, copy.parent, copy.prev, copy.next, copy.checked = self.loc, None, None, None, False
+        copy.segments, copy.attributes = self.segments, self.attributes
         copy.operands = [mapping.get(value, value) for value in self.operands]
         for value in copy.operands:
             value.uses[copy] = value.uses.get(copy, 0) + 1
@@ -421,16 +436,32 @@ class VerifyError(Exception):
         self.op = op
 
 
-def verify(root: Operation) -> None:
-    """Check declarations, use lists, dominance and each operation's own rules. Raises VerifyError."""
+def verify(root: Operation, *, everything: bool = True) -> None:
+    """Check declarations, use lists, dominance and each operation's own rules. Raises VerifyError.
+
+    Without `everything`, operations that did not change since they were last verified are checked for dominance only.
+    """
+    if everything:
+        for op in root.walk():
+            op.checked = False
     _verify_op(root, set())
 
 
 def _verify_op(op: Operation, visible: set[Value]) -> None:
+    if not visible.issuperset(op.operands):
+        lost = next(value for value in op.operands if value not in visible)
+        raise VerifyError(op, f"operand {lost!r} is used where it is not defined")
+    if not op.checked:
+        _verify_declared(op)
+        op.checked = not op.regions
+        for inner in op.regions:
+            _verify_region(op, inner, visible)
+    visible.update(op.results)
+
+
+def _verify_declared(op: Operation) -> None:
     _verify_fields(op)
     for value in op.operands:
-        if value not in visible:
-            raise VerifyError(op, f"operand {value!r} is used where it is not defined")
         if op not in value.uses:
             raise VerifyError(op, f"operand {value!r} does not list its use")
     if len(op.results) != len(op.result_fields) and not op.variadic_results:
@@ -447,9 +478,6 @@ def _verify_op(op: Operation, visible: set[Value]) -> None:
         op.verify()
     except (ValueError, TypeError, LookupError, AssertionError) as error:
         raise VerifyError(op, str(error) or type(error).__name__) from error
-    for inner in op.regions:
-        _verify_region(op, inner, visible)
-    visible.update(op.results)
 
 
 def _verify_fields(op: Operation) -> None:
@@ -484,4 +512,5 @@ def _verify_region(op: Operation, inner: Region, visible: set[Value]) -> None:
         child = child.next
     visible.difference_update(inner.args)
     for child in inner:
-        visible.difference_update(child.results)
+        if child.results:
+            visible.difference_update(child.results)

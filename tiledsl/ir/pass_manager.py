@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -130,6 +130,7 @@ class PassManager:
     keep_text: bool = False
     stop_after: str = ""
     locations: bool = False
+    rebuild: Callable[[], Program] | None = None  # makes the program again, for a reproducer
     stages: list[Stage] = field(default_factory=list)
 
     def run(self, program: Program) -> list[Stage]:
@@ -138,6 +139,10 @@ class PassManager:
             raise TileError(
                 f"the pipeline has no pass {self.stop_after!r}; it has {', '.join(each.name for each in self.passes)}"
             )
+        rebuild = self.rebuild
+        if rebuild is None:
+            start_text = print_op(program.root, locations=True)
+            rebuild = lambda: Program(parse_op(start_text), program.target)  # noqa: E731
         watch = bool(self.print_after or self.dump_dir or self.keep_text)
         text = print_op(program.root, locations=self.locations) if watch else ""
         if self.dump_dir:
@@ -145,10 +150,10 @@ class PassManager:
             self._dump(0, "input", text, "")
         for number, each in enumerate(self.passes, 1):
             start = time.perf_counter()
-            with self._reproducer(each, number, program):
+            with self._reproducer(each, number, rebuild):
                 each.run(program)
                 if self.verify_each:
-                    verify(program.root)
+                    verify(program.root, everything=number == len(self.passes))
             stage = Stage(each.name, each.spec(), (time.perf_counter() - start) * 1e3)
             self.stages.append(stage)
             if watch:
@@ -170,24 +175,22 @@ class PassManager:
             file.write((f"// after: {spec}\n" if spec else "") + text + "\n")
 
     @contextmanager
-    def _reproducer(self, each: Pass, number: int, program: Program) -> Iterator[None]:
-        # Printing before every pass would double the cost of the pipeline, so the IR is printed as the pass left it,
-        # and again, up to the pass, from the input text when the caller kept one.
+    def _reproducer(self, each: Pass, number: int, rebuild: Callable[[], Program]) -> Iterator[None]:
+        # The input of every pass is not kept, which would double the cost of the pipeline: it is made again.
         try:
             yield
         except TileError:
             raise
         except (Exception, VerifyError) as error:
+            before = rebuild()
+            for earlier in self.passes[: number - 1]:
+                earlier.run(before)
             rest = ",".join(later.spec() for later in self.passes[number - 1 :])
-            try:
-                text = print_op(program.root, locations=True)
-            except Exception as broken:  # the IR may be in no state to be printed
-                text = f"// the IR cannot be printed: {broken!r}"
             with tempfile.NamedTemporaryFile(
                 "w", prefix=f"tiledsl-{each.name}-", suffix=".mlir", delete=False, encoding="utf-8"
             ) as file:
                 file.write(f"// pass {each.spec()} failed: {str(error).splitlines()[0] if str(error) else error!r}\n")
-                file.write(f"// tiledsl opt {file.name} -p '{rest}'\n{text}\n")
+                file.write(f"// tiledsl opt {file.name} -p '{rest}'\n{print_op(before.root, locations=True)}\n")
             raise PassFailure(each.spec(), error, file.name) from error
 
 

@@ -89,7 +89,8 @@ class Kernel:
     def _manager(self, **options: Any) -> PassManager:
         from tiledsl.passes import default_pipeline
 
-        return PassManager(default_pipeline(self.pass_configs), **options)
+        rebuild = lambda: Program(self._build(), self.target)  # noqa: E731
+        return PassManager(default_pipeline(self.pass_configs), rebuild=rebuild, **options)
 
     def _check_target(self, root: FuncOp) -> None:
         for op in root.walk():

@@ -1,0 +1,83 @@
+"""One configuration's way through a tuning run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+if TYPE_CHECKING:
+    from tiledsl.runtime.kernel import Kernel
+
+Status = Literal[
+    "new", "ok", "pruned", "compile_error", "compile_timeout", "out_of_resources", "launch_error", "crash", "hang",
+    "mismatch", "nonfinite", "screened",
+]  # fmt: skip
+STATUSES: tuple[str, ...] = get_args(Status)
+
+
+@dataclass
+class Trial:
+    """What became of one configuration.
+
+    latency: milliseconds, measured or estimated as the result says. max_error: largest absolute difference from the
+    reference. resources: shared_bytes, registers, spills, occupancy of the compiled kernel. same_as: the index of the
+    trial with identical source, whose outcome this one shares. verified: whether the outputs were compared.
+    """
+
+    index: int
+    config: dict[str, Any]
+    status: Status = "new"
+    message: str = ""
+    latency: float | None = None
+    verified: bool = False
+    max_error: float | None = None
+    mismatched_ratio: float | None = None
+    resources: dict[str, Any] | None = None
+    compile_seconds: float | None = None
+    source_hash: str = ""
+    same_as: int | None = None
+    build: Callable[[], Kernel] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok"
+
+    @property
+    def kernel(self) -> Kernel:
+        """This configuration's kernel; raises what building it raised."""
+        assert self.build is not None, "a trial of a run can build its kernel"
+        return self.build()
+
+    @property
+    def source(self) -> str:
+        """The Triton source of this configuration."""
+        return self.kernel.source
+
+    def ir(self, after: str = "") -> str:
+        """The IR of this configuration after a pass."""
+        return self.kernel.ir(after)
+
+    def fail(self, status: Status, error: BaseException | str) -> None:
+        """End the trial; the message is the error's text, with its type unless it is one of ours."""
+        from tiledsl.errors import TileError
+
+        self.status, self.latency = status, None
+        plain = isinstance(error, (str, TileError))
+        self.message = str(error) if plain else f"{type(error).__name__}: {error}"
+
+
+def summary_of_failures(trials: Sequence[Trial]) -> list[str]:
+    """A line for each status: how many, and the first one's configuration and message."""
+    lines = []
+    for status in STATUSES:
+        failed = [trial for trial in trials if trial.status == status]
+        if failed:
+            first = failed[0].message.strip().replace("\n", "\n    ")
+            lines.append(f"{status}: {len(failed)}; first, {config_text(failed[0].config)}:\n    {first}")
+    return lines
+
+
+def config_text(config: Mapping[str, Any]) -> str:
+    """`block_M=64 block_N=128`."""
+    return " ".join(f"{name}={value}" for name, value in config.items()) or "(no tunables)"

@@ -1,0 +1,131 @@
+"""Attention, forward: multi-head or grouped-query, causal or not, with an optional sliding window.
+
+O = softmax(Q K^T / sqrt(dim)) V in float16, for Q[batch, heads, queries, dim] and K, V[batch, kv_heads, keys, dim]. Each
+block keeps block_M queries of one head in registers and walks over the keys in tiles of block_N; the running maximum
+and sum of each row rescale what has been accumulated so far (Milakov and Gimelshein 2018; Dao et al. 2022), so that the
+scores never reach memory. Exponentials are powers of two, with log2(e) folded into the scale.
+
+With `causal` the last query sees the last key. With `window` w, a query sees the w keys up to its own position, or fewer.
+The walk starts at the first tile that some query of the block sees and stops at the last one. Only tiles that are not
+seen in full are masked: those on the diagonal, at the window's start, and the ragged last one. LSE, the logarithm to base
+2 of each row's sum of exponentials, is what attention_backward.py needs.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from _check_and_time import DEVICE, largest_error, print_speed, run_script
+
+import tiledsl
+import tiledsl.language as T
+
+SMALL = {"batch": 1, "heads": 4, "kv_heads": 2, "queries": 40, "keys": 56, "dim": 16, "block_M": 16, "block_N": 16}
+LOWEST = -1e30  # finite, so that a row that has seen no key yet does not compute inf - inf
+
+
+@tiledsl.jit(out_idx=[3, 4])
+def attention(
+    batch,
+    heads,
+    kv_heads,
+    queries,
+    keys,
+    dim,
+    causal=False,
+    window=0,
+    dtype="float16",
+    block_M=128,
+    block_N=128,
+    threads=256,
+    num_stages=2,
+):
+    group = heads // kv_heads
+    scale = math.log2(math.e) / math.sqrt(dim)
+    past = keys - queries  # query i is at position past + i
+    some_rows_empty = causal and past < 0
+
+    @T.prim_func
+    def attention_forward(
+        Q: T.Tensor((batch, heads, queries, dim), dtype),
+        K: T.Tensor((batch, kv_heads, keys, dim), dtype),
+        V: T.Tensor((batch, kv_heads, keys, dim), dtype),
+        O: T.Tensor((batch, heads, queries, dim), dtype),
+        LSE: T.Tensor((batch, heads, queries), "float32"),
+    ):
+        with T.Kernel(T.ceildiv(queries, block_M), heads, batch, threads=threads) as (bx, head, b):
+            q = T.alloc_shared((block_M, dim), dtype)
+            k = T.alloc_shared((block_N, dim), dtype)
+            v = T.alloc_shared((block_N, dim), dtype)
+            scores = T.alloc_fragment((block_M, block_N), "float32")
+            weights = T.alloc_fragment((block_M, block_N), dtype)
+            acc = T.alloc_fragment((block_M, dim), "float32")
+            highest = T.alloc_fragment((block_M,), "float32")
+            previous = T.alloc_fragment((block_M,), "float32")
+            rescale = T.alloc_fragment((block_M,), "float32")
+            total = T.alloc_fragment((block_M,), "float32")
+            tile_total = T.alloc_fragment((block_M,), "float32")
+
+            position = bx * block_M + past  # of the block's first query
+            kv_head = head // group
+
+            @T.macro
+            def visit(tile, masked):
+                T.copy(K[b, kv_head, tile * block_N, 0], k)
+                T.gemm(q, k, scores, transpose_B=True, clear_accum=True)
+                if masked:
+                    for i, j in T.Parallel(block_M, block_N):
+                        key = tile * block_N + j
+                        seen = key < keys
+                        if causal:
+                            seen = key <= position + i
+                        if window:
+                            seen = seen and key > position + i - window
+                        scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
+                T.copy(highest, previous)
+                T.reduce_max(scores, highest, dim=1, clear=False)
+                for i in T.Parallel(block_M):
+                    rescale[i] = T.exp2(previous[i] * scale - highest[i] * scale)
+                for i, j in T.Parallel(block_M, block_N):
+                    scores[i, j] = T.exp2(scores[i, j] * scale - highest[i] * scale)
+                T.reduce_sum(scores, tile_total, dim=1)
+                for i in T.Parallel(block_M):
+                    total[i] = total[i] * rescale[i] + tile_total[i]
+                for i, j in T.Parallel(block_M, dim):
+                    acc[i, j] *= rescale[i]
+                T.copy(scores, weights)
+                T.copy(V[b, kv_head, tile * block_N, 0], v)
+                T.gemm(weights, v, acc)
+
+            T.copy(Q[b, head, bx * block_M, 0], q)
+            T.clear(acc)
+            T.clear(total)
+            T.fill(highest, LOWEST)
+            first = 0
+            full = keys // block_N  # tiles before this one are seen in full
+            end = T.ceildiv(keys, block_N)
+            if window:
+                first = T.max(0, position - window + 1) // block_N
+            if causal:
+                full = T.min(full, T.max(0, position + 1) // block_N)
+                end = T.min(end, T.ceildiv(T.max(0, position + block_M), block_N))
+            if window:
+                full = first
+            for tile in T.Pipelined(first, full, num_stages=num_stages):
+                visit(tile, False)
+            if causal or window or keys % block_N:
+                for tile in T.Pipelined(full, end, num_stages=num_stages):
+                    visit(tile, True)
+
+            if some_rows_empty:
+                for i in T.Parallel(block_M):
+                    total[i] = T.if_then_else(total[i] == 0, 1, total[i])
+            for i, j in T.Parallel(block_M, dim):
+                acc[i, j] /= total[i]
+            T.copy(acc, O[b, head, bx * block_M, 0])
+            for i in T.Parallel(block_M):
+                total[i] = T.log2(total[i]) + highest[i] * scale
+            T.copy(total, LSE[b, head, bx * block_M])
+
+    return attention_forward

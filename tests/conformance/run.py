@@ -1,0 +1,145 @@
+"""Run TileLang's own example scripts under tiledsl, out of a copy of its repository, and print a table.
+
+    python tests/conformance/run.py FOLDER [--only PATTERN] [--list A|B] [--jobs N] [--timeout SECONDS] [--json FILE]
+
+FOLDER is the repository, or its examples/. The exit status is 0 if no script failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from scripts import SCRIPTS, Script  # noqa: E402
+
+# What scripts print, and then exit with 0, when their result differs from their reference.
+_COMPLAINT = re.compile(r"✗|❌|\bFAILED\b|\bmismatch\b|WARNING: .* Error:|not match", re.IGNORECASE)
+_ENDINGS = {0: "passed", 124: "timeout"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a script. `status` is passed, runs (it compares nothing), failed, timeout, needs or missing."""
+
+    script: str
+    list: str
+    status: str
+    seconds: float
+    reason: str = ""
+
+
+def has_gpu() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def command_of(script: Script, examples: Path, gpu: bool) -> list[str]:
+    """The command that runs a script: `tiledsl run` as it is on a GPU, with smaller sizes elsewhere."""
+    path = str(examples / script.path)
+    if gpu:
+        return [sys.executable, "-m", "tiledsl", "run", path]
+    sizes = [word for pair in script.sizes for word in ("--size", *pair)]
+    entry = ["--entry", script.entry] if script.entry else []
+    return [sys.executable, str(HERE / "one_script.py"), *sizes, *entry, path, *shlex.split(script.arguments)]
+
+
+def run(script: Script, examples: Path, gpu: bool, timeout: float, logs: Path | None) -> Outcome:
+    """Run one script in a process of its own."""
+
+    def outcome(status: str, reason: str = "") -> Outcome:
+        return Outcome(script.path, script.list, status, time.perf_counter() - start, reason)
+
+    start = time.perf_counter()
+    path = examples / script.path
+    if not path.is_file():
+        return outcome("missing", "there is no such file")
+    absent = [name for name in script.needs if importlib.util.find_spec(name) is None]
+    if absent:
+        return outcome("needs", f"needs {', '.join(absent)}")
+    paths = [str(HERE.parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    process = subprocess.Popen(
+        command_of(script, examples, gpu), cwd=path.parent, env=environment, text=True, errors="replace",
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        printed, _ = process.communicate(timeout=timeout)
+        status = process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        printed, _ = process.communicate()
+        status = 124
+    if logs is not None:
+        logs.mkdir(parents=True, exist_ok=True)
+        (logs / (script.name.replace("/", "-") + ".log")).write_text(printed, encoding="utf-8")
+    if status == 124:
+        return outcome("timeout", f"longer than {timeout:g} s")
+    if status != 0:
+        return outcome("failed", reason_of(printed) or f"exit status {status}")
+    complaint = next((line for line in printed.splitlines() if _COMPLAINT.search(line)), None)
+    if complaint is not None:
+        return outcome("failed", f"it prints: {complaint.strip()}")
+    return outcome("runs" if script.prints_only else "passed")
+
+
+def reason_of(printed: str) -> str:
+    """The line that says what went wrong: the last error's message."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    for line in reversed(lines):
+        if re.search(r"(^|\s)(error: |\w*(Error|Exception|Failure|Skip\w*)\b.*: )", line):
+            return line
+    return lines[-1] if lines else ""
+
+
+def selected(options: argparse.Namespace) -> Iterator[Script]:
+    for script in SCRIPTS:
+        if options.list in (None, script.list) and re.search(options.only or "", script.path):
+            yield script
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("folder", type=Path, help="a copy of TileLang's repository")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="scripts whose path matches this pattern")
+    parser.add_argument("--list", choices=["A", "B"], help="A: core passes only; B: a further pass each (default: both)")
+    parser.add_argument("--jobs", type=int, default=1, help="scripts at a time (default 1)")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds for a script (default 300)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes to this file")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="write what each script prints to this folder")
+    options = parser.parse_args()
+    examples = options.folder / "examples" if (options.folder / "examples").is_dir() else options.folder
+    examples = examples.resolve()
+    chosen = list(selected(options))
+    gpu = has_gpu()
+    print(f"{len(chosen)} scripts of {examples}, {'on the GPU' if gpu else 'scaled down, in the interpreter'}")
+    width = max((len(script.path) for script in chosen), default=0)
+    outcomes = []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for found in pool.map(lambda script: run(script, examples, gpu, options.timeout, options.logs), chosen):
+            outcomes.append(found)
+            print(f"{found.script:{width}}  {found.status:8}{found.seconds:7.1f} s  {found.reason[:160]}".rstrip(), flush=True)
+    counts = Counter(found.status for found in outcomes)
+    print(", ".join(f"{count} {status}" for status, count in counts.most_common()))
+    if options.json is not None:
+        options.json.write_text(json.dumps([asdict(found) for found in outcomes], indent=1), encoding="utf-8")
+    return 1 if counts["failed"] or counts["timeout"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

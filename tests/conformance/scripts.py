@@ -1,0 +1,153 @@
+"""Which of TileLang's example scripts are run, and how: paths, arguments and sizes. None of their code is here.
+
+On a GPU a script runs as it is. Without one, `arguments` and `sizes` make it small enough for the interpreter: arguments
+go to scripts that parse some; sizes are (pattern, text) pairs, regular expressions replaced in a copy of its text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LIST_A, LIST_B = "A", "B"  # core passes only; one further pass each
+
+
+@dataclass(frozen=True)
+class Script:
+    """One example script.
+
+    `needs` are packages that it compares with. `entry` replaces its main part on the CPU: Python text run in its
+    namespace after it is imported. `prints_only` says that it compares nothing, or only prints how it compares.
+    """
+
+    path: str
+    list: str
+    arguments: str = ""
+    sizes: tuple[tuple[str, str], ...] = ()
+    entry: str = ""
+    needs: tuple[str, ...] = ()
+    prints_only: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.path.removesuffix(".py")
+
+
+def _a(path: str, arguments: str = "", *sizes: tuple[str, str], **options: object) -> Script:
+    return Script(path + ".py", LIST_A, arguments, sizes, **options)  # type: ignore[arg-type]
+
+
+def _b(path: str, arguments: str = "", *sizes: tuple[str, str], **options: object) -> Script:
+    return Script(path + ".py", LIST_B, arguments, sizes, **options)  # type: ignore[arg-type]
+
+
+_SINK = "attention_sink/example_"
+_VARLEN = "--batch 2 --heads 4 --groups 2 --q_seqlen 160 --k_seqlen 160 --dim 64"
+_GEMM = "--m 256 --n 256 --k 128"
+_KDA = ((r"\bS=8192", "S=128"), (r"\bH=64", "H=2"), (r"\bS=32768", "S=128"), (r"\bH=32\b", "H=2"))
+_FLA = ("fla",)
+
+SCRIPTS = (
+    _a("quickstart", "", (r"= 1024", "= 256")),
+    # Matrix products
+    _a("gemm/example_gemm", "", (r"\b1024\b", "256")),
+    _a("gemm/example_gemm_advanced_autotune", _GEMM),
+    _a("gemm/example_gemm_autotune", _GEMM),
+    _a("gemm/example_gemm_autotune_early_stop", "", (r"= 4096, 4096, 4096", "= 128, 128, 64")),
+    _a("gemm/example_gemm_autotune_pass_configs", "--m 128 --n 128 --k 64"),
+    _a("gemm_tcgen05/gemm_mma"),
+    _a("gemm_fp8/example_tilelang_gemm_fp8", "", (r"1024, 1024, 1024", "256, 256, 128")),
+    _a("gemm_fp8/example_tilelang_gemm_fp8_2xAcc", "", (r"1024, 1024, 8192", "256, 256, 512")),
+    _a("deepseek_deepgemm/example_deepgemm_fp8_2xAcc", "", (r"1024, 1024, 8192", "256, 256, 512")),
+    _a("gemm_splitk/example_tilelang_gemm_splitk", "", (r"= 1024", "= 256")),
+    _a("gemm_splitk/example_tilelang_gemm_splitk_vectorize_atomicadd", "", (r"= 1024", "= 256")),
+    _a("dynamic_shape/example_dynamic", "", (r"16384", "256")),
+    _a("blocksparse_gemm/example_blocksparse_gemm", "--m 256 --n 256 --k 256"),
+    _a("grouped_gemm/example_grouped_gemm_fwd", "--K 256 --M 256"),
+    # Elementwise, norms, casts
+    _a("elementwise/example_elementwise_add", "--m 200 --n 300"),
+    _a("norm/rms_norm", "", (r"= 8192, 8192", "= 16, 1024")),
+    _a("online_softmax/online_softmax", "", (r"= 8192", "= 512")),
+    _a("topk/example_topk"),
+    _a("cast/example_per_token_cast_to_fp8", "", (r"8192", "256")),
+    _a("cast/example_group_per_split_token_cast_to_fp8", "", (r"8192", "256"), (r"2048, 6144", "64, 192")),
+    _a("deepseek_mhc/example_mhc_bwd", "", (r"65536", "64"), (r"repeat = 512", "repeat = 1"), (r"randn\(8192, 8192", "randn(64, 64")),
+    # Attention
+    _a("flash_attention/example_mha_fwd_bhsd"),
+    _a("flash_attention/example_mha_fwd_bshd", "--batch 1 --heads 2 --seq_len 256 --dim 64"),
+    _a("flash_attention/example_gqa_fwd_bshd", "--heads 4 --groups 2 --seq_len 256 --dim 64"),
+    _a("flash_attention/example_mha_bwd_bhsd", "--batch 1 --h 2 --n_ctx 256"),
+    _a("flash_attention/example_mha_bwd_bshd", "--batch 1 --h 2 --n_ctx 256"),
+    _a("flash_attention/example_gqa_bwd", "--batch 1 --h 4 --groups 2 --n_ctx 256"),
+    _a("flash_attention/example_gqa_fwd_varlen", _VARLEN, needs=("flash_attn",)),
+    _a("flash_attention/example_mha_fwd_varlen", "--batch 2 --heads 2 --seq_len 160 --dim 64", needs=("flash_attn",)),
+    _a(_SINK + "mha_sink_fwd_bhsd", "--batch 1 --heads 2 --seq_q 256 --seq_kv 256 --dim 64"),
+    _a(_SINK + "mha_sink_bwd_bhsd", "--h 2 --n_ctx 256 --d_head 64"),
+    _a(_SINK + "gqa_sink_bwd_bhsd", "--h 4 --groups 2 --n_ctx 256 --d_head 64"),
+    _a(_SINK + "gqa_sink_fwd_varlen", _VARLEN),
+    _a(_SINK + "gqa_sink_bwd_varlen", _VARLEN),
+    _a("block_causal_attention/block_causal_attention", "", (r"\(2, 256, 2, 64,", "(1, 128, 1, 64,")),
+    _a(
+        "block_causal_attention/block_causal_attention_varlen", "",
+        (r"\[128, 256, 384\]", "[64, 128]"), (r"\[512, 1024\]", "[128, 256]"), (r"heads=2", "heads=1"),
+    ),
+    _a("deepseek_nsa/example_tilelang_nsa_fwd"),
+    _a("deepseek_nsa/example_tilelang_nsa_decode"),
+    _a("deepseek_nsa/example_tilelang_nsa_fwd_varlen", needs=_FLA),
+    _a("deepseek_nsa/example_tilelang_nsa_bwd", needs=_FLA),
+    _a("deepseek_nsa/benchmark/benchmark_nsa_fwd", "--batch 1 --seq_len 64 --iterations 1 --warmup 1 --selected_blocks 2 --dim 32", needs=_FLA),
+    _a("deepseek_mla/experimental/example_mla_decode_kv_fp8", "--batch 2 --heads 64 --kv_ctx 128 --dim 128", prints_only=True),
+    # Linear attention
+    _a("linear_attention/example_retention_fwd", "--B 1 --S 128 --H 2 --D 64", prints_only=True),
+    _a("linear_attention/example_linear_attn_fwd", "--B 1 --S 128 --H 2 --D 64", needs=_FLA),
+    _a("linear_attention/example_linear_attn_bwd", "--B 1 --S 128 --H 2 --D 64", needs=_FLA),
+    _a("gdn/example_chunk_delta_h", "", *_KDA, needs=_FLA),
+    _a("gdn/example_chunk_o", "", *_KDA, needs=_FLA),
+    _a("gdn/example_chunk_scaled_dot_kkt", "", *_KDA, needs=_FLA),
+    _a("gdn/example_cumsum", "", *_KDA, needs=_FLA),
+    _a("gdn/example_wy_fast", "", *_KDA, needs=_FLA),
+    _a("gdn/example_wy_fast_bwd_split", "", *_KDA, needs=_FLA),
+    _a("kda/chunk_o", "", *_KDA, prints_only=True),
+    _a("kda/chunk_delta_h_fwd", "", *_KDA, prints_only=True),
+    _a("kda/chunk_delta_bwd", "", *_KDA, prints_only=True),
+    _a("kda/chunk_inter_solve_fused", "", *_KDA, prints_only=True),
+    _a("kda/chunk_bwd_dqkwg", "", *_KDA, prints_only=True),
+    _a("kda/chunk_bwd_dv", "", *_KDA, prints_only=True),
+    _a("kda/chunk_bwd_gla_dA", "", *_KDA, prints_only=True),
+    _a("kda/wy_fast", "", *_KDA, prints_only=True),
+    _a("kda/wy_fast_bwd", "", *_KDA, prints_only=True),
+    # List B
+    _b("blocksparse_attention/example_tilelang_block_sparse_attn"),
+    _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_paged"),
+    _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_varlen_indice"),
+    _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_varlen_mask"),
+    _b("convolution/example_convolution"),
+    _b("convolution/example_convolution_autotune"),
+    _b("deepseek_mhc/example_mhc_post"),
+    _b("deepseek_mla/amd/benchmark_mla_decode_amd_tilelang"),
+    _b("deepseek_mla/example_mla_decode"),
+    _b("deepseek_mla/example_mla_decode_paged"),
+    _b("deepseek_v32/inference/kernel"),
+    _b("deepseek_v4/sparse_attn_fwd_sm90"),
+    _b("dequantize_gemm/example_dequant_gemm_fp4_hopper"),
+    _b("dequantize_gemm/example_dequant_gemm_w4a8"),
+    _b("dsa_hisa/block_sparse_mqa_fp8"),
+    _b("dsa_hisa/fp8_block_mean_pooling"),
+    _b("dsa_hisa/pool_mqa_fp8"),
+    _b("dsa_sparse_finetune/indexer_bwd"),
+    _b("dsa_sparse_finetune/sparse_mla_fwd"),
+    _b("dsa_sparse_finetune/sparse_mla_topk_reducesum"),
+    _b("flash_attention/example_gqa_bwd_tma_reduce"),
+    _b("flash_attention/example_gqa_bwd_tma_reduce_varlen"),
+    _b("flash_decoding/example_gqa_decode"),
+    _b("flash_decoding/example_mha_inference"),
+    _b("fusedmoe/example_fusedmoe_tilelang"),
+    _b("gdn/example_chunk_delta_bwd", needs=_FLA),
+    _b("gemm/example_gemm_persistent"),
+    _b("gemm_streamk/example_tilelang_gemm_streamk"),
+    _b("grouped_gemm/example_grouped_gemm_bwd"),
+    _b("kda/chunk_bwd_intra", "", *_KDA, prints_only=True),
+    _b("linear_attention/example_mamba_chunk_scan", needs=("mamba_ssm",)),
+    _b("linear_attention/example_mamba_chunk_state", needs=("mamba_ssm",)),
+    _b("norm/layernorm"),
+    _b("seer_attention/block_sparse_attn_tilelang"),
+)

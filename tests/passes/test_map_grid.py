@@ -1,0 +1,114 @@
+"""map-grid: every block is visited once, whatever the panels; hints and limits of CUDA."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from tiledsl.dialects import arith, tile
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Value, verify
+from tiledsl.ir.pass_manager import Program, parse_program
+from tiledsl.passes.map_grid import MapGrid
+
+
+def program(extents: tuple[int | str, ...], options: str = "()") -> Program:
+    """A kernel that stores its block indices; string extents are scalar parameters."""
+    symbols = [each for each in extents if isinstance(each, str)]
+    arguments = "".join(f", %{name}: int32" for name in symbols)
+    parameters = ", ".join(f'"{name}"' for name in ["A", *symbols])
+    lines, grid = [], []
+    for number, extent in enumerate(extents):
+        if isinstance(extent, int):
+            lines.append(f"%g{number} = arith.constant {{value = {extent}}} : int32")
+        grid.append(f"%{extent}" if isinstance(extent, str) else f"%g{number}")
+    blocks = [f"%b{axis}" for axis in "xyz"[: len(extents)]]
+    stored = [*blocks, *[blocks[0]] * (3 - len(blocks))]
+    return parse_program(
+        f"""tile.func {{sym_name = "f", parameters = ({parameters},)}} (%A: buffer<9*9*9*int32, global>{arguments}) {{
+  {" ".join(lines)}
+  %one = arith.constant {{value = 1}} : int32
+  tile.kernel [{", ".join(grid)}] {{options = {options}}} ({", ".join(f"{b}: int32" for b in blocks)}) {{
+    tile.store %one, %A[{", ".join(stored)}] {{guarded = true}}
+  }}
+}}"""
+    )
+
+
+def evaluate(value: Value, known: dict[Value, int]) -> int:
+    if value not in known:
+        op = value.op
+        if isinstance(op, arith.ConstantOp):
+            return int(op.value)
+        assert isinstance(op, arith.BinaryOp), op
+        known[value] = int(op.compute(*(evaluate(each, known) for each in op.operands)))
+    return known[value]
+
+
+def visited(lowered: Program, sizes: dict[str, int]) -> list[tuple[int, ...]]:
+    """The block indices in launch order: the first grid dimension runs fastest."""
+    kernel = next(op for op in lowered.root.walk() if isinstance(op, tile.KernelOp))
+    store = next(op for op in lowered.root.walk() if isinstance(op, tile.StoreOp))
+    fixed = {arg: sizes[arg.name] for arg in lowered.root.regions[0].args if arg.name in sizes}
+    extents = [evaluate(value, dict(fixed)) for value in kernel.grid]
+    out = []
+    for block in itertools.product(*(range(extent) for extent in reversed(extents))):
+        known = {**fixed, **dict(zip(kernel.body.args, reversed(block), strict=True))}
+        out.append(tuple(evaluate(index, known) for index in store.indices))
+    return out
+
+
+GRIDS: list[tuple[int | str, ...]] = [(5, 7), (8, 4), (1, 9), (9, 1), (4, 6, 3), ("gx", 6), (5, "gy"), ("gx", "gy", 2)]
+
+
+@pytest.mark.parametrize("order", ["row", "column"])
+@pytest.mark.parametrize("panel", [1, 2, 3, 4, 10])
+@pytest.mark.parametrize("grid", GRIDS)
+def test_every_block_once(grid: tuple[int | str, ...], panel: int, order: str) -> None:
+    lowered = program(grid, f'(("swizzle", ({panel}, "{order}")), ("num_warps", 8))')
+    MapGrid().run(lowered)
+    verify(lowered.root)
+    sizes = {"gx": 5, "gy": 7}
+    extents = [sizes[each] if isinstance(each, str) else each for each in grid]
+    expected = {(*point, *[point[0]] * (3 - len(point))) for point in itertools.product(*map(range, extents))}
+    got = visited(lowered, sizes)
+    assert len(got) == len(expected) and set(got) == expected
+    kernel = next(op for op in lowered.root.walk() if isinstance(op, tile.KernelOp))
+    assert kernel.options == (("num_warps", 8),)
+
+
+def test_panels_are_walked_down_first() -> None:
+    lowered = program((3, 4))
+    MapGrid(group_m=2).run(lowered)
+    assert [block[:2] for block in visited(lowered, {})][:7] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (0, 2)]
+
+
+@pytest.mark.parametrize("grid", [(2, 70000), (2, 2, 70000), (3, 70000, 2)])
+def test_long_dimensions_are_folded(grid: tuple[int, ...]) -> None:
+    lowered = program(grid)
+    MapGrid().run(lowered)
+    verify(lowered.root)
+    kernel = next(op for op in lowered.root.walk() if isinstance(op, tile.KernelOp))
+    assert len(kernel.grid) == 1
+    store = next(op for op in lowered.root.walk() if isinstance(op, tile.StoreOp))
+    point = [size - 1 for size in grid]
+    block = 0
+    for size, index in zip(reversed(grid), reversed(point), strict=True):
+        block = block * size + index
+    known: dict[Value, int] = {kernel.body.args[0]: block}
+    assert [evaluate(index, known) for index in store.indices][: len(grid)] == point
+
+
+@pytest.mark.parametrize("grid", [(70000,), (70000, 3), ("gx", "gy")])
+def test_other_grids_stay(grid: tuple[Any, ...]) -> None:
+    lowered = program(grid)
+    MapGrid().run(lowered)
+    kernel = next(op for op in lowered.root.walk() if isinstance(op, tile.KernelOp))
+    assert len(kernel.grid) == len(grid)
+
+
+def test_panel_size_must_be_positive() -> None:
+    with pytest.raises(TileError, match="no positive panel size"):
+        MapGrid().run(program((4, 4), '(("swizzle", (0, "row")),)'))

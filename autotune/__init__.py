@@ -9,4 +9,12 @@ from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.result import AutotuneResult
 from tiledsl.autotuner.trial import Trial
 
-__all__ = ["AutoTuner", "AutotuneResult", "AutotunedFunction", "Trial", "TuneOptions", "autotune", "set_autotune_inputs"]
+__all__ = [
+    "AutoTuner",
+    "AutotuneResult",
+    "AutotunedFunction",
+    "Trial",
+    "TuneOptions",
+    "autotune",
+    "set_autotune_inputs",
+]

@@ -6,11 +6,14 @@ process group, ptxas included, can be killed. Compiled kernels come back through
 
 from __future__ import annotations
 
+import importlib.machinery
 import json
 import os
 import select
 import signal
+import sys
 import time
+import types
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -78,8 +81,7 @@ def compile_all(tasks: Sequence[CompileTask], jobs: int) -> Iterator[CompileOutc
 
 def compile_task(task: CompileTask) -> CompileOutcome:
     """Compile one task in a fork of this process. Never raises for what the compilation does."""
-    import torch  # noqa: F401  (loaded once a worker, not once a fork; the source imports both)
-    import triton  # noqa: F401
+    import triton.compiler  # noqa: F401  (loaded once a worker, not once a fork)
 
     import tiledsl.runtime.compile  # noqa: F401
 
@@ -101,8 +103,8 @@ def compile_task(task: CompileTask) -> CompileOutcome:
     _, code = os.waitpid(child, 0)
     seconds = time.monotonic() - start
     if not answer:
-        death = f"signal {signal.Signals(os.WTERMSIG(code)).name}" if os.WIFSIGNALED(code) else f"exit status {code >> 8}"
-        return CompileOutcome(task.index, "crash", f"the compiler process ended with {death}", seconds=seconds)
+        end = signal.Signals(os.WTERMSIG(code)).name if os.WIFSIGNALED(code) else f"exit status {code >> 8}"
+        return CompileOutcome(task.index, "crash", f"the compiler process ended with {end}", seconds=seconds)
     return CompileOutcome(task.index, seconds=seconds, **json.loads(answer))
 
 
@@ -124,6 +126,9 @@ def _compile(task: CompileTask) -> dict[str, Any]:
     from tiledsl.runtime.module import load_module
     from tiledsl.runtime.target import Target
 
+    if "torch" not in sys.modules:  # only launching needs it, and to load it takes longer than to compile
+        sys.modules["torch"] = stand_in = types.ModuleType("torch")
+        stand_in.__spec__ = importlib.machinery.ModuleSpec("torch", None)
     os.environ["TILEDSL_CACHE_DIR"] = task.cache_dir
     if task.triton_cache_dir is not None:
         os.environ["TRITON_CACHE_DIR"] = task.triton_cache_dir
@@ -148,7 +153,7 @@ def _compile(task: CompileTask) -> dict[str, Any]:
 
 def _read_all(file: int, deadline: float) -> bytes | None:
     """Everything until the other end closes; None if that takes too long."""
-    chunks = []
+    chunks: list[bytes] = []
     while True:
         ready, _, _ = select.select([file], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+OPAQUE = "opaque:"  # stands in a text for an object of which only the type could be told
 _DEPTH = 8  # functions that call functions that ...
 
 
@@ -20,8 +21,8 @@ def digest(text: str) -> str:
 
 
 def canonical(value: Any) -> str:
-    """A text for a value. Functions count with their code, closure and the globals they name; tensors with shape, strides,
-    dtype and device type; objects of unknown kind with their type only."""
+    """A text for a value. Functions count with their code, closure and the globals they name; tensors with shape,
+    strides, dtype and device type; objects that do not print themselves with OPAQUE and their type."""
     return _canonical(value, {}, _DEPTH)
 
 
@@ -31,7 +32,7 @@ def _canonical(value: Any, seen: dict[int, int], depth: int) -> str:
     if id(value) in seen:
         return f"#{seen[id(value)]}"
     if depth == 0:
-        return _type_name(value)
+        return OPAQUE + _type_name(value)
     seen = {**seen, id(value): len(seen)}
     if isinstance(value, Mapping):
         items = (f"{_canonical(k, seen, depth)}={_canonical(v, seen, depth)}" for k, v in value.items())
@@ -51,7 +52,7 @@ def _canonical(value: Any, seen: dict[int, int], depth: int) -> str:
         device = getattr(getattr(value, "device", None), "type", "")
         return f"tensor:{tuple(value.shape)}:{tuple(value.stride())}:{value.dtype}:{device}"
     shown = repr(value)
-    return f"{_type_name(value)}:{shown}" if " at 0x" not in shown else _type_name(value)
+    return f"{_type_name(value)}:{shown}" if " at 0x" not in shown else OPAQUE + _type_name(value)
 
 
 def _type_name(value: Any) -> str:
@@ -61,28 +62,31 @@ def _type_name(value: Any) -> str:
 def _function(function: FunctionType, seen: dict[int, int], depth: int) -> str:
     root = function.__module__.partition(".")[0]
     if root == "tiledsl" or root in sys.stdlib_module_names or root in ("torch", "triton", "numpy"):
-        return f"function:{function.__module__}.{function.__qualname__}"  # their versions are in the key, or do not matter
-    parts = [_code(function), _canonical(function.__defaults__, seen, depth), _canonical(function.__kwdefaults__, seen, depth)]
+        return f"function:{function.__module__}.{function.__qualname__}"  # a version is in the key, or does not matter
+    parts = [_code(function), *(_canonical(v, seen, depth) for v in (function.__defaults__, function.__kwdefaults__))]
     for name, value in sorted(_free_values(function), key=lambda item: item[0]):
         parts.append(f"{name}={_canonical(value, seen, depth)}")
     return "function:" + digest("\n".join(parts))
 
 
 def _code(function: FunctionType) -> str:
-    """The function's syntax tree without decorators, positions, comments and layout; its byte code if there is no text."""
+    """The function's syntax tree without decorators, positions, comments and layout; its byte code without a text."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):  # a lambda in the middle of an expression may not parse by itself
-        return "\n".join(f"{code.co_code.hex()} {_constants(code)} {code.co_names}" for code in _codes(function.__code__))
+        return _byte_code(function)
     if isinstance(tree.body[0], (ast.FunctionDef, ast.AsyncFunctionDef)):
         tree.body[0].decorator_list = []
-    elif function.__name__ == "<lambda>":  # the statement around it holds other things, such as a list of configurations
-        return "\n".join(f"{code.co_code.hex()} {_constants(code)} {code.co_names}" for code in _codes(function.__code__))
-    return ast.dump(tree)
+        return ast.dump(tree)
+    return _byte_code(function)  # a lambda: the statement around it holds other things, such as the configurations
 
 
-def _constants(code: CodeType) -> str:
-    return repr([constant for constant in code.co_consts if not isinstance(constant, CodeType)])
+def _byte_code(function: FunctionType) -> str:
+    lines = []
+    for code in _codes(function.__code__):
+        constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
+        lines.append(f"{code.co_code.hex()} {constants} {code.co_names} {code.co_varnames}")
+    return "\n".join(lines)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

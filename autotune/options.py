@@ -18,8 +18,8 @@ class TuneOptions:
     ref_prog: takes the inputs and returns the right outputs (None: writes them into its inputs, as the kernel does).
     supply_prog: takes the kernel's input parameters and returns the inputs; without it supply_type draws them.
     rtol, atol, max_mismatched_ratio: see verify.compare; atol counts in units of the reference's root mean square.
-    manual_check_prog: takes the kernel's and the reference's outputs and raises if they differ; replaces the comparison.
-    cache_input_tensors: accepted; all configurations of a run share their inputs, so that the reference is computed once.
+    manual_check_prog: takes the kernel's and the reference's outputs and raises if they differ; instead of comparing.
+    cache_input_tensors: accepted; all configurations of a run share their inputs: the reference is computed once.
     early_stop: leave out a configuration whose first calls take early_stop_factor times the best one's time.
     do_not_specialize: names of arguments whose value does not ask for a tuning of its own; the configuration is shared.
     jobs: processes that compile at once (0 or None: the setting's). cache: whether results are kept on disk.
@@ -50,7 +50,8 @@ class TuneOptions:
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise TileError(f"autotune: {name} is a function, not {value!r}")
-        for name, lowest in (("warmup", 0), ("rep", 0), ("timeout", 0), ("rtol", 0), ("atol", 0), ("early_stop_factor", 1)):
+        lowest_values = {"warmup": 0, "rep": 0, "timeout": 0, "rtol": 0, "atol": 0, "early_stop_factor": 1}
+        for name, lowest in lowest_values.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= lowest:
                 raise TileError(f"autotune: {name} is {value!r}; it is a number, at least {lowest}")

@@ -15,11 +15,12 @@ RESERVED = ("pass_configs",)  # keys of a configuration that are not parameters 
 
 
 def check_configs(configs: Any, signature: inspect.Signature, name: str) -> list[dict[str, Any]]:
-    """The configurations as a list. TileError where it is empty, or one is no dict, has an unknown key or comes twice."""
+    """The configurations as a list. TileError if it is empty, or one is no dict, has an unknown key or comes twice."""
     where = f"autotune of {name}"
     if isinstance(configs, (str, Mapping)) or not hasattr(configs, "__iter__"):
         raise TileError(
-            f"{where}: configs is {configs!r}; it is a list of dicts such as {{'block_M': 64}}, or a function that returns one"
+            f"{where}: configs is {configs!r}",
+            notes=["it is a list of dicts such as {'block_M': 64}, or a function that returns one"],
         )
     checked: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
@@ -31,8 +32,8 @@ def check_configs(configs: Any, signature: inspect.Signature, name: str) -> list
         for key in config:
             if not isinstance(key, str) or (key not in known and not takes_any):
                 near = difflib.get_close_matches(str(key), known, n=1)
-                advice = f"did you mean {near[0]!r}?" if near else f"its parameters are {', '.join(signature.parameters)}"
-                raise TileError(f"{where}: configuration {index} sets {key!r}, which is no parameter of {name}", notes=[advice])
+                advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(signature.parameters)}"
+                raise TileError(f"{where}: configuration {index} sets {key!r}, which is no parameter", notes=[advice])
         first = seen.setdefault(config_key(config), index)
         if first != index:
             raise TileError(f"{where}: configurations {first} and {index} are the same: {config_text(config)}")
@@ -63,7 +64,9 @@ def call_configs(
         wanted = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         missing = [p.name for p in wanted if p.default is p.empty and p.name not in values]
         if missing:
-            raise TileError(f"autotune: the configs function wants {missing[0]!r}, which the call does not give") from None
+            raise TileError(
+                f"autotune: configs wants an argument {missing[0]!r}, which the call does not give"
+            ) from None
         named = {p.name: values[p.name] for p in wanted if p.name in values and p.kind is not p.POSITIONAL_ONLY}
         return function(**named)
     return function(*arguments, **keywords)

@@ -127,12 +127,16 @@ def _poisoned_outputs(kernel: Kernel, inputs: Sequence[Any]) -> dict[int, Any] |
     return poisoned
 
 
-def verify(trial: Trial, kernel: Kernel, inputs: Sequence[Any], reference: Reference | None, options: TuneOptions) -> None:
-    """Run the kernel once and compare its outputs; on a failure the trial says what is wrong. `inputs` stay as they are."""
+def verify(
+    trial: Trial, kernel: Kernel, inputs: Sequence[Any], reference: Reference | None, options: TuneOptions
+) -> None:
+    """Run the kernel once and compare its outputs; on a failure the trial says what is wrong. It gets copies of the
+    inputs, so that a kernel that writes into them harms no other."""
     given = copies(inputs)
+    names = [param.name for param in kernel.params if not param.is_output]
     try:
         outputs = run_poisoned(kernel, given)
-        changed = [p.name for p, now, old in zip(_inputs(kernel), given, inputs) if _changed(now, old)] if kernel.outputs else []
+        changed = [name for name, now, old in zip(names, given, inputs) if kernel.outputs and _changed(now, old)]
     except Exception as error:
         trial.fail("out_of_resources" if "out of resource" in str(error).lower() else "launch_error", error)
         return
@@ -189,10 +193,6 @@ def tensors(value: Any) -> list[Any]:
     """The tensors of what a program returned."""
     items = value if isinstance(value, (list, tuple)) else [value]
     return [item for item in items if hasattr(item, "data_ptr")]
-
-
-def _inputs(kernel: Kernel) -> list[Any]:
-    return [param for param in kernel.params if not param.is_output]
 
 
 def _like_returned(outputs: list[Any]) -> Any:

@@ -41,13 +41,18 @@ def print_speed(
     print(f"{title}: matches torch; {ours:.4f} ms, {rate}, {theirs / ours:.2f}x the speed of eager torch")
 
 
-def run_script(main: Callable[..., Any], small: Mapping[str, int]) -> None:
-    """Call main with `name=value` arguments from the command line; without a GPU the rest comes from `small`."""
+def run_script(main: Callable[..., Any], small: Mapping[str, Any]) -> None:
+    """Call main with `name=value` arguments from the command line; without a GPU the rest comes from `small`.
+
+    A value is an integer, or several between commas where main takes a tuple.
+    """
     known = inspect.signature(main).parameters
     chosen = dict(small) if DEVICE == "cpu" else {}
     for argument in sys.argv[1:]:
         name, _, value = argument.partition("=")
-        if name not in known or not value.isdecimal():
+        parts = value.split(",")
+        many = name in known and isinstance(known[name].default, tuple)
+        if name not in known or not all(part.isdecimal() for part in parts) or (len(parts) > 1 and not many):
             sys.exit(f"usage: {sys.argv[0]} [NAME=INTEGER ...], where NAME is one of {', '.join(known)}")
-        chosen[name] = int(value)
+        chosen[name] = tuple(map(int, parts)) if many else int(value)
     main(**chosen)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from _check_and_time import DEVICE, largest_error, print_speed, run_script
 
 import tiledsl
@@ -84,11 +85,12 @@ def attention(
                             seen = seen and key > position + i - window
                         scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
                 T.copy(highest, previous)
-                T.reduce_max(scores, highest, dim=1, clear=False)
+                T.reduce_max(scores, highest, dim=1)
                 for i in T.Parallel(block_M):
-                    rescale[i] = T.exp2(previous[i] * scale - highest[i] * scale)
+                    highest[i] = T.max(previous[i], highest[i] * scale)
+                    rescale[i] = T.exp2(previous[i] - highest[i])
                 for i, j in T.Parallel(block_M, block_N):
-                    scores[i, j] = T.exp2(scores[i, j] * scale - highest[i] * scale)
+                    scores[i, j] = T.exp2(scores[i, j] * scale - highest[i])
                 T.reduce_sum(scores, tile_total, dim=1)
                 for i in T.Parallel(block_M):
                     total[i] = total[i] * rescale[i] + tile_total[i]
@@ -125,7 +127,71 @@ def attention(
                 acc[i, j] /= total[i]
             T.copy(acc, O[b, head, bx * block_M, 0])
             for i in T.Parallel(block_M):
-                total[i] = T.log2(total[i]) + highest[i] * scale
+                total[i] = highest[i] + T.log2(total[i])
             T.copy(total, LSE[b, head, bx * block_M])
 
     return attention_forward
+
+
+def reference(q, k, v, causal=False, window=0):
+    """softmax(Q K^T / sqrt(dim)) V in torch operations, in the tensors' own dtype; 0 for a query that sees no key."""
+    group, (queries, keys) = q.shape[1] // k.shape[1], (q.shape[2], k.shape[2])
+    k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    if causal or window:
+        distance = torch.arange(keys - queries, keys, device=q.device)[:, None] - torch.arange(keys, device=q.device)
+        hidden = distance < 0 if causal else torch.zeros_like(distance, dtype=torch.bool)
+        if window:
+            hidden |= distance >= window
+        scores = scores.masked_fill(hidden, float("-inf"))
+        weights = torch.softmax(scores, dim=-1).masked_fill(hidden.all(dim=-1, keepdim=True), 0)
+    else:
+        weights = torch.softmax(scores, dim=-1)
+    return weights @ v
+
+
+def seen_pairs(queries, keys, causal=False, window=0):
+    """How many (query, key) pairs count: 4 * dim operations each."""
+    if not causal and not window:
+        return queries * keys
+    positions = torch.arange(keys - queries, keys)
+    last = positions.clamp(-1, keys - 1) if causal else torch.full_like(positions, keys - 1)
+    first = (positions - window + 1).clamp(min=0) if window else torch.zeros_like(positions)
+    return int((last - first + 1).clamp(min=0).sum())
+
+
+def random_inputs(batch, heads, kv_heads, queries, keys, dim, dtype=torch.float16):
+    torch.manual_seed(0)
+    q = torch.randn(batch, heads, queries, dim, dtype=dtype, device=DEVICE)
+    k, v = (torch.randn(batch, kv_heads, keys, dim, dtype=dtype, device=DEVICE) for _ in range(2))
+    return q, k, v
+
+
+def main(
+    *, batch=4, heads=32, kv_heads=32, queries=4096, keys=4096, dim=128, causal=0, window=0, block_M=128, block_N=128
+):
+    kernel = attention(
+        batch, heads, kv_heads, queries, keys, dim, bool(causal), window, block_M=block_M, block_N=block_N
+    )
+    q, k, v = random_inputs(batch, heads, kv_heads, queries, keys, dim)
+
+    # The weights are rounded to float16 before they meet V, here before the division by their sum, in torch after it.
+    out = kernel(q, k, v)[0]
+    error = largest_error(out, reference(q.float(), k.float(), v.float(), causal, window), rtol=5e-3, atol=2e-3)
+    kind = f"{'causal ' if causal else ''}attention{f' with a window of {window}' if window else ''}"
+    print_speed(
+        f"{kind}, {batch} x {heads}/{kv_heads} heads, {queries} x {keys}, dim {dim}",
+        lambda: kernel(q, k, v),
+        lambda: reference(q, k, v, causal, window),
+        operations=4 * batch * heads * seen_pairs(queries, keys, causal, window) * dim,
+    )
+    if DEVICE == "cuda" and not window and (not causal or queries == keys):  # torch's causal mask is another otherwise
+        options = {"is_causal": bool(causal), "enable_gqa": heads != kv_heads}
+        ours = tiledsl.do_bench(lambda: kernel(q, k, v))
+        fused = tiledsl.do_bench(lambda: F.scaled_dot_product_attention(q, k, v, **options))
+        print(f"  {fused / ours:.2f}x the speed of torch's scaled_dot_product_attention ({fused:.4f} ms)")
+    return error
+
+
+if __name__ == "__main__":
+    run_script(main, SMALL)

@@ -23,7 +23,7 @@ def cast_fp8(M, N, block_M, threads=128):
     groups = T.ceildiv(N, GROUP)
 
     @T.prim_func
-    def main(
+    def cast_fp8(
         X: T.Tensor((M, N), "bfloat16"),
         Y: T.Tensor((M, N), "float8_e4m3fn"),
         scales: T.Tensor((M, groups), "float32"),
@@ -43,7 +43,7 @@ def cast_fp8(M, N, block_M, threads=128):
                 y[i, j] = T.clamp(x[i, j] / scale[i], -E4M3_MAX, E4M3_MAX)
             T.copy(y, Y[by * block_M, group * GROUP])
 
-    return main
+    return cast_fp8
 
 
 def reference(x):
@@ -64,9 +64,7 @@ def main(*, M=16384, N=7168, block_M=32):
     # A quotient that lies half way between two float8 values may fall to either side: an eighth, and not often.
     largest_error(y, expected_y, rtol=0.125, atol=2**-9)
     assert (y.float() == expected_y.float()).float().mean() > 0.999
-    print_speed(
-        f"cast to e4m3 per token, {M} x {N}", lambda: kernel(x), lambda: reference(x), bytes_moved=3 * M * N
-    )
+    print_speed(f"cast to e4m3 per token, {M} x {N}", lambda: kernel(x), lambda: reference(x), bytes_moved=3 * M * N)
     return error
 
 

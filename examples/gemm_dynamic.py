@@ -22,7 +22,7 @@ def linear_silu(N, K, block_M, block_N, block_K, num_stages=3, threads=256, dtyp
     M = T.dynamic("M")
 
     @T.prim_func
-    def main(X: T.Tensor((M, K), dtype), W: T.Tensor((N, K), dtype), Y: T.Tensor((M, N), dtype)):
+    def linear_silu(X: T.Tensor((M, K), dtype), W: T.Tensor((N, K), dtype), Y: T.Tensor((M, N), dtype)):
         with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
             X_tile = T.alloc_shared((block_M, block_K), dtype)
             W_tile = T.alloc_shared((block_N, block_K), dtype)
@@ -38,7 +38,7 @@ def linear_silu(N, K, block_M, block_N, block_K, num_stages=3, threads=256, dtyp
                 total[i, j] *= T.sigmoid(total[i, j])
             T.copy(total, Y[by * block_M, bx * block_N])
 
-    return main
+    return linear_silu
 
 
 def reference(x, w):

@@ -3,7 +3,8 @@
 C[M, N] = scale * A[M, K] @ B[N, K].T. Tiled as gemm_lazy.py, with twice the depth block_K, since an element takes half
 the room. Hopper's float8 tensor cores want both operands with K contiguous, which [N, K] weights have.
 
-Torch's `@` does not take float8, so the reference converts to bfloat16, which holds every e4m3 value exactly.
+Torch's `@` does not take float8, so the reference converts to bfloat16, which holds every e4m3 value exactly. (The
+library call for float8 is torch._scaled_mm, which has rules of its own for shapes and scales.)
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SMALL = {"M": 70, "N": 100, "K": 144, "block_M": 32, "block_N": 32, "block_K": 6
 @tiledsl.jit(out_idx=[-1])
 def matmul_fp8(M, N, K, scale, block_M, block_N, block_K, num_stages=3, threads=256):
     @T.prim_func
-    def main(
+    def matmul_fp8(
         A: T.Tensor((M, K), "float8_e4m3fn"),
         B: T.Tensor((N, K), "float8_e4m3fn"),
         C: T.Tensor((M, N), "bfloat16"),
@@ -40,7 +41,7 @@ def matmul_fp8(M, N, K, scale, block_M, block_N, block_K, num_stages=3, threads=
                 total[i, j] *= scale
             T.copy(total, C[by * block_M, bx * block_N])
 
-    return main
+    return matmul_fp8
 
 
 def reference(a, b, scale):

@@ -2,7 +2,7 @@
 
 Y[m, n] = sum over blocks kb of x_scale[m, kb] * w_scale[n // 128, kb] * (sum over k in kb of X[m, k] * W[n, k]), in
 bfloat16. A step along K is one scale block, so each step's product is made from zero on the tensor cores, scaled in
-registers and then added to the float32 total. A block's columns all lie in one row of w_scale where block_N divides 128.
+registers and then added to the float32 total. Since block_N divides 128, a block's columns lie in one row of w_scale.
 cast_fp8_per_token.py makes X and x_scale.
 """
 
@@ -25,7 +25,7 @@ def matmul_blockscale(M, N, K, block_M, block_N, num_stages=3, threads=256):
     groups = T.ceildiv(K, GROUP)
 
     @T.prim_func
-    def main(
+    def matmul_blockscale(
         X: T.Tensor((M, K), "float8_e4m3fn"),
         W: T.Tensor((N, K), "float8_e4m3fn"),
         x_scale: T.Tensor((M, groups), "float32"),
@@ -51,7 +51,7 @@ def matmul_blockscale(M, N, K, block_M, block_N, num_stages=3, threads=256):
                     total[i, j] += product[i, j] * scales[i]
             T.copy(total, Y[by * block_M, bx * block_N])
 
-    return main
+    return matmul_blockscale
 
 
 def reference(x, w, x_scale, w_scale):

@@ -17,11 +17,11 @@ SMALL = {"M": 40, "N": 72, "K": 300, "block_M": 32, "block_N": 32, "block_K": 32
 
 
 @tiledsl.jit(out_idx=[-1])
-def matmul_split_k(M, N, K, block_M, block_N, block_K, splits, num_stages=4, threads=128, dtype="float16"):
+def matmul_split_k(M, N, K, block_M, block_N, block_K, splits, num_stages=4, threads=256, dtype="float16"):
     steps = T.ceildiv(K, block_K * splits)  # steps along K of one part; the last part may reach past K and adds zeros
 
     @T.prim_func
-    def main(A: T.Tensor((M, K), dtype), B: T.Tensor((N, K), dtype), C: T.Tensor((M, N), "float32")):
+    def matmul_split_k(A: T.Tensor((M, K), dtype), B: T.Tensor((N, K), dtype), C: T.Tensor((M, N), "float32")):
         with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
             zeros = T.alloc_fragment((block_M, block_N), "float32")
             T.clear(zeros)
@@ -39,14 +39,14 @@ def matmul_split_k(M, N, K, block_M, block_N, block_K, splits, num_stages=4, thr
                 T.gemm(A_tile, B_tile, total, transpose_B=True)
             T.atomic_add(C[by * block_M, bx * block_N], total)
 
-    return main
+    return matmul_split_k
 
 
 def reference(a, b):
     return a.float() @ b.float().T
 
 
-def main(*, M=128, N=1536, K=16384, block_M=128, block_N=64, block_K=128, splits=11):
+def main(*, M=128, N=4096, K=16384, block_M=128, block_N=128, block_K=64, splits=4):
     kernel = matmul_split_k(M, N, K, block_M, block_N, block_K, splits)
     torch.manual_seed(0)
     a = torch.randn(M, K, dtype=torch.float16, device=DEVICE)
@@ -54,7 +54,7 @@ def main(*, M=128, N=1536, K=16384, block_M=128, block_N=64, block_K=128, splits
 
     # Products of float16 are exact in float32, so all of the difference is the order of K float32 additions, which the
     # atomics change from run to run.
-    error = largest_error(kernel(a, b), reference(a, b), rtol=1e-3, atol=2e-5 * K)
+    error = largest_error(kernel(a, b), reference(a, b), rtol=1e-3, atol=1e-5 * K)
     # For speed, torch too may use float16 tensor cores; it then rounds to float16 before the conversion.
     print_speed(
         f"A @ B.T in {splits} parts, {M} x {N} x {K}",

@@ -1,8 +1,8 @@
 """The gate of Kimi delta attention: how much of its state each head and channel keeps, as a logarithm.
 
-Y[t, h, d] = -exp(A[h]) * softplus(G[t, h * D + d] + bias[h * D + d]) in float32, where softplus(x) = log(1 + exp(x)), and x
-itself above a threshold of 20, where the two agree and exp may overflow. A block takes block_T tokens of one head;
-D need not be a power of two.
+Y[t, h, d] = -exp(A[h]) * softplus(G[t, h * D + d] + bias[h * D + d]) in float32. softplus(x) is log(1 + exp(x)), but x
+itself above 20, where the two agree and exp may overflow. A block takes block_T tokens of one head; D need not be a
+power of two.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def softplus(x):
 @tiledsl.jit(out_idx=[-1])
 def kda_gate(tokens, heads, dim, block_T, threads=128, dtype="bfloat16"):
     @T.prim_func
-    def main(
+    def kda_gate(
         G: T.Tensor((tokens, heads * dim), dtype),
         A: T.Tensor((heads,), "float32"),
         bias: T.Tensor((heads * dim,), "float32"),
@@ -38,7 +38,7 @@ def kda_gate(tokens, heads, dim, block_T, threads=128, dtype="bfloat16"):
                 x = T.cast(G[t, h * dim + d], "float32") + bias[h * dim + d]
                 Y[t, h, d] = rate * softplus(x)
 
-    return main
+    return kda_gate
 
 
 def reference(g, a, bias):

@@ -20,7 +20,7 @@ SMALL = {"M": 11, "N": 200, "block_M": 4}
 @tiledsl.jit(out_idx=[-1])
 def layer_norm(M, N, block_M=1, eps=1e-5, threads=256, dtype="bfloat16"):
     @T.prim_func
-    def main(
+    def layer_norm(
         X: T.Tensor((M, N), dtype),
         weight: T.Tensor((N,), dtype),
         bias: T.Tensor((N,), dtype),
@@ -46,7 +46,7 @@ def layer_norm(M, N, block_M=1, eps=1e-5, threads=256, dtype="bfloat16"):
                 x[i, j] = x[i, j] * T.rsqrt(variance[i] / N + eps) * scale[j] + shift[j]
             T.copy(x, Y[bx * block_M, 0])
 
-    return main
+    return layer_norm
 
 
 def reference(x, weight, bias):

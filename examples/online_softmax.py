@@ -22,7 +22,7 @@ def online_softmax(M, N, block_M, block_N, threads=512, dtype="bfloat16"):
     tiles = T.ceildiv(N, block_N)
 
     @T.prim_func
-    def main(X: T.Tensor((M, N), dtype), Y: T.Tensor((M, N), dtype)):
+    def online_softmax(X: T.Tensor((M, N), dtype), Y: T.Tensor((M, N), dtype)):
         with T.Kernel(T.ceildiv(M, block_M), threads=threads) as bx:
             x = T.alloc_fragment((block_M, block_N), "float32")
             weight = T.alloc_fragment((block_M, block_N), "float32")
@@ -51,7 +51,7 @@ def online_softmax(M, N, block_M, block_N, threads=512, dtype="bfloat16"):
                     x[i, j] = T.exp2((x[i, j] - highest[i]) * LOG2_E) / total[i]
                 T.copy(x, Y[bx * block_M, start])
 
-    return main
+    return online_softmax
 
 
 def reference(x):

@@ -20,11 +20,9 @@ SMALL = {"batch": 1, "heads": 2, "length": 100, "dim": 32, "value_dim": 48, "blo
 
 
 @tiledsl.jit(out_idx=[-1])
-def retention(
-    batch, heads, length, dim, value_dim, block_M, block_N, num_stages=2, threads=256, dtype="bfloat16"
-):
+def retention(batch, heads, length, dim, value_dim, block_M, block_N, num_stages=2, threads=256, dtype="bfloat16"):
     @T.prim_func
-    def main(
+    def retention(
         Q: T.Tensor((batch, length, heads, dim), dtype),
         K: T.Tensor((batch, length, heads, dim), dtype),
         V: T.Tensor((batch, length, heads, value_dim), dtype),
@@ -56,7 +54,7 @@ def retention(
                 total[i, j] *= dim**-0.5
             T.copy(total, O[b, bx * block_M : (bx + 1) * block_M, h, :])
 
-    return main
+    return retention
 
 
 def reference(q, k, v, log2_gamma):
@@ -75,9 +73,10 @@ def main(*, batch=2, heads=8, length=4096, dim=128, value_dim=128, block_M=128, 
     v = torch.randn(batch, length, heads, value_dim, dtype=torch.bfloat16, device=DEVICE)
     log2_gamma = torch.tensor([math.log2(1 - 2.0 ** (-5 - h)) for h in range(heads)], device=DEVICE)
 
-    # Both round the weights to bfloat16, torch also the scores: errors add up over about 1 / (1 - gamma^2) positions.
+    # The weights are rounded to bfloat16. Results of heads with long memories are larger, and so are their errors.
     expected = reference(q.float(), k.float(), v.float(), log2_gamma)
-    error = largest_error(kernel(q, k, v, log2_gamma), expected, rtol=2e-2, atol=2e-2 * float(expected.std()))
+    size = expected.std(dim=(0, 1, 3), keepdim=True)
+    error = largest_error(kernel(q, k, v, log2_gamma) / size, expected / size, rtol=1e-2, atol=2e-2)
     print_speed(
         f"retention, batch {batch}, {heads} heads, length {length}",
         lambda: kernel(q, k, v, log2_gamma),

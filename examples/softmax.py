@@ -20,7 +20,7 @@ LOG2_E = 1.4426950408889634
 @tiledsl.jit(out_idx=[-1])
 def softmax(M, N, block_M=1, threads=256, dtype="float16"):
     @T.prim_func
-    def main(X: T.Tensor((M, N), dtype), Y: T.Tensor((M, N), dtype)):
+    def softmax(X: T.Tensor((M, N), dtype), Y: T.Tensor((M, N), dtype)):
         with T.Kernel(T.ceildiv(M, block_M), threads=threads) as bx:
             x = T.alloc_fragment((block_M, N), "float32")
             highest = T.alloc_fragment((block_M,), "float32")
@@ -35,7 +35,7 @@ def softmax(M, N, block_M=1, threads=256, dtype="float16"):
                 x[i, j] /= total[i]
             T.copy(x, Y[bx * block_M, 0])
 
-    return main
+    return softmax
 
 
 def reference(x):

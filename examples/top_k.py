@@ -18,7 +18,7 @@ SMALL = {"M": 21, "N": 50, "k": 3, "block_M": 8}
 @tiledsl.jit(out_idx=[1, 2])
 def top_k(M, N, k, block_M, threads=128, dtype="float32"):
     @T.prim_func
-    def main(X: T.Tensor((M, N), dtype), values: T.Tensor((M, k), dtype), indices: T.Tensor((M, k), "int32")):
+    def top_k(X: T.Tensor((M, N), dtype), values: T.Tensor((M, k), dtype), indices: T.Tensor((M, k), "int32")):
         with T.Kernel(T.ceildiv(M, block_M), threads=threads) as bx:
             x = T.alloc_fragment((block_M, N), dtype)
             places = T.alloc_fragment((block_M, N), "int32")
@@ -37,7 +37,7 @@ def top_k(M, N, k, block_M, threads=128, dtype="float32"):
                     values[bx * block_M + i, rank] = highest[i]
                     indices[bx * block_M + i, rank] = first[i]
 
-    return main
+    return top_k
 
 
 def reference(x, k):

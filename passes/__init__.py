@@ -31,16 +31,14 @@ PIPELINE: tuple[type[Pass], ...] = (
     LowerTileOps,  # copy, gemm, reduce, ... become reads, whole-tile operations and writes
     VectorizeParallel,  # per-element loops become whole-tile operations; `if` becomes masks
     PromoteBuffers,  # on-chip memory disappears: staging copies too, what is left is carried by loops
-    Canonicalize,  # select, reshape and dead code that promotion left
+    SimplifyRanges,  # what promotion left, and comparisons that shapes decide (such as `column < N` for full tiles)
     Cse,
-    SimplifyRanges,  # comparisons that shapes decide (such as `column < N` for full tiles), before they become masks
     GuardAccesses,  # bounds masks on global memory, where ranges do not prove them unneeded
     PadTiles,  # Triton's tiles are powers of two: after guards, which reason about the sizes that the user wrote
     LegalizeArith,  # floor division, element types that Triton cannot compute with
     MapGrid,  # the order in which blocks are visited
     LowerToTriton,  # pointers and launches; last, so that everything above is free of Triton's idioms
-    Canonicalize,
-    SimplifyRanges,
+    SimplifyRanges,  # address arithmetic
     Cse,
     Licm,  # address tensors do not change in loops
     Dce,

@@ -53,10 +53,15 @@ def constant_form(number: int) -> LinearForm:
 
 
 def linear_form(value: Value) -> LinearForm:
-    """An index value as a sum, seen through additions, multiplications, negation, broadcasts and widening casts."""
+    """An index value as a sum, seen through additions, multiplications, negation, broadcasts and widening casts.
+
+    A scalar that has a name in the user's program stays as it is, so that the name stands in the text.
+    """
     number = constant_of(value)
     if number is not None:
         return constant_form(int(number))
+    if value.name and not value.shape:
+        return LinearForm({(value,): 1})
     op = value.op
     if isinstance(op, arith.AddOp):
         return linear_form(op.lhs).plus(linear_form(op.rhs))
@@ -66,7 +71,9 @@ def linear_form(value: Value) -> LinearForm:
         return LinearForm().plus(linear_form(op.source), -1)
     if isinstance(op, arith.MulOp):
         lhs, rhs = linear_form(op.lhs), linear_form(op.rhs)
-        if len(lhs.terms) * len(rhs.terms) <= MAX_TERMS and (_is_constant(lhs) or _is_constant(rhs) or _is_mixed(lhs, rhs)):
+        if len(lhs.terms) * len(rhs.terms) <= MAX_TERMS and (
+            _is_constant(lhs) or _is_constant(rhs) or _is_mixed(lhs, rhs)
+        ):
             return lhs.times(rhs)
     elif (
         isinstance(op, tensor.BroadcastOp)
@@ -134,7 +141,9 @@ def _binary_bounds(op: arith.BinaryOp) -> Bounds | None:
     b = bounds(op.rhs)
     if isinstance(op, (arith.FloorModOp, arith.TruncModOp)) and b is not None and b[0] == b[1] > 0:
         a = bounds(op.lhs)
-        return (0, b[0] - 1) if isinstance(op, arith.FloorModOp) or a is not None and a[0] >= 0 else (1 - b[0], b[0] - 1)
+        return (
+            (0, b[0] - 1) if isinstance(op, arith.FloorModOp) or a is not None and a[0] >= 0 else (1 - b[0], b[0] - 1)
+        )
     a = bounds(op.lhs)
     if a is None or b is None:
         return None

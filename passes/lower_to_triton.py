@@ -65,7 +65,11 @@ def launch_options(kernel: tile.KernelOp, warp_size: int) -> tuple[tuple[str, An
     warps = int(hints.get("num_warps") or max(1, kernel.threads // warp_size))
     warps = 1 << (warps.bit_length() - 1)  # Triton takes powers of two: 384 threads (with a producer warp group) give 8
     stages = int(hints.get("num_stages") or 1)
-    return (("num_warps", warps), ("num_stages", stages), *((key, hints[key]) for key in LAUNCH_OPTIONS if hints.get(key)))
+    return (
+        ("num_warps", warps),
+        ("num_stages", stages),
+        *((key, hints[key]) for key in LAUNCH_OPTIONS if hints.get(key)),
+    )
 
 
 class _KernelLowering:
@@ -81,7 +85,12 @@ class _KernelLowering:
     def run(self, name: str, warp_size: int) -> None:
         kernel = self.kernel
         launch = triton.LaunchOp(
-            list(kernel.grid), [], sym_name=name, options=launch_options(kernel, warp_size), regions=[self.body], loc=kernel.loc
+            list(kernel.grid),
+            [],
+            sym_name=name,
+            options=launch_options(kernel, warp_size),
+            regions=[self.body],
+            loc=kernel.loc,
         )
         Builder.at(kernel).insert(launch)
         at_start = Builder(self.body, loc=kernel.loc)
@@ -140,7 +149,9 @@ class _KernelLowering:
         at = Builder.at(op)
         type = self.types[op]
         if type.scope != "global":
-            raise TileError(f"{op.buffer.name or 'a buffer'} stays in {type.scope} memory, which Triton cannot address", op.loc)
+            raise TileError(
+                f"{op.buffer.name or 'a buffer'} stays in {type.scope} memory, which Triton cannot address", op.loc
+            )
         shape = op.out.shape if isinstance(op, (tile.LoadOp, tile.AtomicOp)) else _store_shape(op)
         pointer = self.pointer(at, op.buffer, type, op.indices, shape)
         new: Operation
@@ -149,7 +160,9 @@ class _KernelLowering:
             if op.mask is not None and other is None:
                 other = at.constant(*_zero(type.dtype))
             new = at.insert(
-                triton.LoadOp(pointer, op.mask, other if op.mask is not None else None, cache=op.cache, eviction=op.eviction)
+                triton.LoadOp(
+                    pointer, op.mask, other if op.mask is not None else None, cache=op.cache, eviction=op.eviction
+                )
             )
         elif isinstance(op, tile.StoreOp):
             new = at.insert(triton.StoreOp(pointer, op.value, op.mask, cache=op.cache, eviction=op.eviction))
@@ -160,7 +173,9 @@ class _KernelLowering:
             old.replace_with(made)
         op.erase()
 
-    def pointer(self, at: Builder, base: Value, type: BufferType, indices: Sequence[Value], shape: tuple[int, ...]) -> Value:
+    def pointer(
+        self, at: Builder, base: Value, type: BufferType, indices: Sequence[Value], shape: tuple[int, ...]
+    ) -> Value:
         """Base + scalar offset + tensor offset, of this shape."""
         small = self.index_bits == 32 or self.index_bits == 0 and _max_offset(type) < INT32_ELEMENTS
         scalar, tensors = LinearForm(), LinearForm()
@@ -175,7 +190,13 @@ class _KernelLowering:
             base = at.insert(triton.AddPtrOp(base, self.materialize(at, scalar, "int32" if small else "int64"))).result
         if tensors.terms:
             ends = form_bounds(tensors)
-            fits = small or self.index_bits == 0 and ends is not None and -INT32_ELEMENTS <= ends[0] and ends[1] < INT32_ELEMENTS
+            fits = (
+                small
+                or self.index_bits == 0
+                and ends is not None
+                and ends[0] >= -INT32_ELEMENTS
+                and ends[1] < INT32_ELEMENTS
+            )
             offset = self.materialize(at, tensors, "int32" if fits else "int64")
             if offset.shape != shape:
                 offset = at.insert(tensor.BroadcastOp(offset, result_types=[with_shape(shape, offset.dtype)])).result
@@ -203,6 +224,8 @@ class _KernelLowering:
     def materialize(self, at: Builder, form: LinearForm, width: Width) -> Value:
         """Operations for a sum, all in one integer type; what is subtracted comes last."""
         total: Value | None = None
+        if [*form.terms.values()] == [1] and [len(factors) for factors in form.terms] == [1]:
+            return next(iter(form.terms))[0]  # a single index moves a pointer in whatever type it has
         for factors, coefficient in sorted(form.terms.items(), key=lambda item: (item[1] < 0, not item[0])):
             term, sign = self.product(at, factors, coefficient, width, first=total is None)
             if total is None:
@@ -212,9 +235,7 @@ class _KernelLowering:
         assert total is not None
         return total
 
-    def product(
-        self, at: Builder, factors: Factors, coefficient: int, width: Width, first: bool
-    ) -> tuple[Value, int]:
+    def product(self, at: Builder, factors: Factors, coefficient: int, width: Width, first: bool) -> tuple[Value, int]:
         """One term, and the sign with which it is still to be taken; the first term has none."""
         sign = 1 if coefficient > 0 or first else -1
         amount = coefficient * sign

@@ -68,7 +68,7 @@ class _Arithmetic:
 
 
 def _remap(kernel: tile.KernelOp, swizzle: tuple[int, str] | None, fold_z: bool) -> None:
-    """Replace the grid's first two dimensions (all three with `fold_z`) by one, and compute the block indices from it."""
+    """Replace the grid's first two dimensions (all three with `fold_z`) by one; compute the indices from it."""
     host, inside = _Arithmetic(Builder.at(kernel)), _Arithmetic(Builder(kernel.body, kernel.body.first, kernel.loc))
     old, (gx, gy, *gz) = kernel.body.args, kernel.grid
     plane = host.apply(arith.MulOp, gx, gy, "plane")

@@ -9,7 +9,7 @@ from tiledsl.settings import settings
 
 if TYPE_CHECKING:
     from tiledsl.autotuner import AutotuneResult, autotune
-    from tiledsl.frontend.text_program import parse
+    from tiledsl.frontend.text_program import TextProgram, parse, parse_file
     from tiledsl.runtime.jit import compile, jit
     from tiledsl.runtime.kernel import Kernel
     from tiledsl.runtime.profiler import Profiler, do_bench
@@ -21,7 +21,9 @@ __version__ = "0.1.0"
 _LAZY = {
     "AutotuneResult": "tiledsl.autotuner",
     "autotune": "tiledsl.autotuner",
+    "TextProgram": "tiledsl.frontend.text_program",
     "parse": "tiledsl.frontend.text_program",
+    "parse_file": "tiledsl.frontend.text_program",
     "compile": "tiledsl.runtime.jit",
     "jit": "tiledsl.runtime.jit",
     "Kernel": "tiledsl.runtime.kernel",
@@ -32,8 +34,8 @@ _LAZY = {
 }
 
 __all__ = [
-    "AutotuneResult", "Kernel", "Profiler", "Target", "TensorSupplyType", "TileError", "autotune", "compile", "do_bench",
-    "jit", "parse", "settings",
+    "AutotuneResult", "Kernel", "Profiler", "Target", "TensorSupplyType", "TextProgram", "TileError", "autotune",
+    "compile", "do_bench", "jit", "parse", "parse_file", "settings",
 ]  # fmt: skip
 
 

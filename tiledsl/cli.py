@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,20 +15,85 @@ from tiledsl.errors import TileError
 
 
 class _Commands(click.Group):
-    """A TileError of any command is printed as it is and ends with status 1."""
+    """A TileError of any command is printed as it is, as is a pass's failure, and ends with status 1."""
 
-    def invoke(self, ctx: click.Context) -> object:
+    def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except TileError as error:
             click.echo(str(error), err=True)
-            ctx.exit(1)
+        except Exception as error:
+            if type(error).__name__ != "PassFailure":  # its module is loaded only where a pass has run
+                raise
+            click.echo(str(error), err=True)
+        ctx.exit(1)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, package_name="tiledsl")
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.version_option(__version__, prog_name="tiledsl")
 def main() -> None:
     """Look into tile programs, run pipelines over their IR, run TileLang scripts, and check this machine."""
+
+
+@main.command()
+@click.argument("program", metavar="FILE[:FUNCTION]")
+@click.option("-D", "values", multiple=True, metavar="NAME=VALUE", help="A value of the builder; repeat for more.")
+@click.option("--target", default=None, help="cuda:90, hip:gfx942, ...; by default the GPU here, else cuda:90.")
+@click.option("--emit", default="source", metavar="STAGE", help="source, tile, triton, ttir, ttgir, llir, ptx, sass.")
+@click.option("--after", default="", metavar="PASS", help="Print the IR after this pass.")
+@click.option("--print-changed", is_flag=True, help="Print the IR after each pass that changes it, to stderr.")
+@click.option("--pass-config", "configs", multiple=True, metavar="PASS.OPTION=VALUE", help="An option of a pass.")
+@click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file.")
+def lower(
+    program: str,
+    values: tuple[str, ...],
+    target: str | None,
+    emit: str,
+    after: str,
+    print_changed: bool,
+    configs: tuple[str, ...],
+    output: Path | None,
+) -> None:
+    """Show what a program becomes. FILE is a Python file with a @T.prim_func or a @jit function, or a .tile program.
+
+    \b
+    tile    the program as elaborated     triton  the IR at the end of the pipeline
+    source  Triton source                 ttir, ttgir, llir, ptx, sass  what Triton makes of it
+    """
+    from tiledsl.commands import lower as command
+    from tiledsl.runtime.target import Target
+
+    if emit not in command.EMIT:
+        raise TileError(f"--emit {emit}: it is one of {', '.join(command.EMIT)}")
+    file, function = command.split_function(program)
+    request = command.Request(
+        file=file,
+        function=function,
+        values=dict(map(command.parse_value, values)),
+        target=command.default_target() if target is None else Target.parse(target),
+        emit=emit,
+        after=after,
+        print_changed=print_changed,
+        pass_configs=dict(map(command.parse_option, configs)),
+    )
+    _write(command.lower(request), output)
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("-p", "--passes", "spec", required=True, metavar="SPEC", help="a,b{option=value},c")
+@click.option("--target", default=None, help="The target that passes may ask for.")
+@click.option("--verify/--no-verify", default=True, help="Verify the IR after every pass.")
+@click.option("--generic", is_flag=True, help="Print MLIR's generic form.")
+@click.option("--timing", is_flag=True, help="Print each pass's time to stderr.")
+@click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file.")
+def opt(file: Path, spec: str, target: str | None, verify: bool, generic: bool, timing: bool, output: Path | None) -> None:  # fmt: skip # noqa: E501
+    """Run a pipeline over the IR in FILE ("-": stdin) and print the result."""
+    from tiledsl.commands.opt import opt as run_passes
+    from tiledsl.runtime.target import Target
+
+    chosen = None if target is None else Target.parse(target)
+    _write(run_passes(file, spec, chosen, verify=verify, generic=generic, timing=timing), output)
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -37,3 +105,29 @@ def run(script: Path, arguments: tuple[str, ...]) -> None:
     from tiledsl.commands.run import run_script
 
     sys.exit(run_script(script, arguments))
+
+
+@main.command()
+def doctor() -> None:
+    """Say what is installed, what works on this machine, and what does not. Status 1 if something needed is broken."""
+    from tiledsl.commands.doctor import doctor as examine
+
+    sys.exit(examine())
+
+
+def _write(text: str, output: Path | None) -> None:
+    """Print a text, or write it to a file in one step."""
+    text = text if text.endswith("\n") else text + "\n"
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=output.parent, prefix=".", delete=False, encoding="utf-8") as file:
+            file.write(text)
+        os.replace(file.name, output)
+    except OSError as error:
+        raise TileError(f"{output} cannot be written: {error.strerror}") from None
+
+
+if __name__ == "__main__":
+    main()

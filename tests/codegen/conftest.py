@@ -103,7 +103,7 @@ Job = tuple[EmittedModule, Mapping[str, Any]]
 
 @pytest.fixture(scope="session")
 def run_modules(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Job]], list[list[np.ndarray] | str]]:
-    """Run modules in Triton's interpreter, all in one process: the outputs and then the arguments of each, or the error."""
+    """Run modules in Triton's interpreter, all in one process: outputs and then arguments of each, or the error."""
 
     def run(jobs: list[Job]) -> list[list[np.ndarray] | str]:
         folder = tmp_path_factory.mktemp("run")
@@ -154,7 +154,12 @@ def compile_modules(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., l
             ]
             listed.append((name, kernels))
         (folder / "compile.json").write_text(json.dumps(listed))
-        _python(python, COMPILE, [str(folder), str(folder / "results.json"), "full" if full else ""], {"TRITON_INTERPRET": "0"})
+        _python(
+            python,
+            COMPILE,
+            [str(folder), str(folder / "results.json"), "full" if full else ""],
+            {"TRITON_INTERPRET": "0"},
+        )
         return [(name, error, ttgir) for name, error, ttgir in json.loads((folder / "results.json").read_text())]
 
     return compile
@@ -164,5 +169,7 @@ def _python(python: str, program: str, arguments: list[str], extra: dict[str, st
     environment = {**os.environ, **extra}
     if Path(python) != Path(sys.executable):
         environment.pop("PYTHONPATH", None)
-    done = subprocess.run([python, "-c", program, *arguments], env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [python, "-c", program, *arguments], env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr[-3000:]

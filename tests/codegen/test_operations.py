@@ -38,7 +38,8 @@ class Case:
         )
         return f"""
 tile.func {{sym_name = "program", parameters = ("X", "Y", "OUT"), outputs = (2,)}}
-    (%X: buffer<{N}*{self.dtype}, global>, %Y: buffer<{N}*{self.dtype}, global>, %OUT: buffer<{self.out_size}*{out}, global>) {{
+    (%X: buffer<{N}*{self.dtype}, global>, %Y: buffer<{N}*{self.dtype}, global>,
+     %OUT: buffer<{self.out_size}*{out}, global>) {{
   %one = arith.constant {{value = 1}} : int32
   tile.kernel [%one] (%bx: int32) {{
     %i = tensor.iota {{axis = 0}} : tensor<{N}xint32>
@@ -117,12 +118,24 @@ with_constant("shr", "uint8", 2, lambda x: x >> 2)
 with_constant("shl", "int32", 2, lambda x: x << 2)
 for dtype in ("float16", "float64", "int64", "uint8", "int32", "float32"):
     one, two = (1.0, 2.5) if dtype.startswith("float") else (1, 2)
-    choose = '%zero = arith.constant {value = 0} : int32\n    %m = arith.cmp %i, %c3 {predicate = "lt"} : tensor<16xbool>\n    '
-    body = choose + constant("a", one, dtype) + constant("b", two, dtype) + f"%r = arith.select %m, %a, %b : {tensor_of(dtype)}"
-    CASES.append(Case(f"select-constants-{dtype}", dtype, body, lambda x, a=one, b=two: np.where(np.arange(N) < 3, a, b)))
+    choose = '%m = arith.cmp %i, %c3 {predicate = "lt"} : tensor<16xbool>\n    '
+    body = (
+        choose
+        + constant("a", one, dtype)
+        + constant("b", two, dtype)
+        + f"%r = arith.select %m, %a, %b : {tensor_of(dtype)}"
+    )
+    CASES.append(
+        Case(f"select-constants-{dtype}", dtype, body, lambda x, a=one, b=two: np.where(np.arange(N) < 3, a, b))
+    )
     body = choose + constant("b", two, dtype) + f"%r = arith.select %m, %x, %b : {tensor_of(dtype)}"
     CASES.append(
-        Case(f"select-{dtype}", dtype, body, lambda x, b=two: np.where(np.arange(N) < 3, x, np.asarray(b).astype(x.dtype)))
+        Case(
+            f"select-{dtype}",
+            dtype,
+            body,
+            lambda x, b=two: np.where(np.arange(N) < 3, x, np.asarray(b).astype(x.dtype)),
+        )
     )
 for source, target in (
     ("float32", "float16"), ("float32", "int32"), ("int32", "float32"), ("int32", "int64"), ("int64", "int8"),
@@ -159,13 +172,17 @@ for kind, ufunc in (("sum", np.add), ("max", np.maximum), ("min", np.minimum), (
             continue
         attributes = f'{{kind = "{kind}", axis = 0}}'
         body = f"%s = tensor.reduce %x {attributes} : {dtype}\n    %r = tensor.broadcast %s : {tensor_of(dtype)}"
-        CASES.append(Case(f"reduce-{kind}-{dtype}", dtype, body, lambda x, f=ufunc: np.full_like(x, f.reduce(x, dtype=x.dtype))))
+        CASES.append(
+            Case(f"reduce-{kind}-{dtype}", dtype, body, lambda x, f=ufunc: np.full_like(x, f.reduce(x, dtype=x.dtype)))
+        )
     for reverse in (False, True):
         attributes = f'{{kind = "{kind}", axis = 0, reverse = {str(reverse).lower()}}}'
         body = f"%r = tensor.scan %x {attributes} : tensor<16xfloat32>"
         CASES.append(Case(f"scan-{kind}-{reverse}", "float32", body, lambda x, f=ufunc, r=reverse: _scan(f, x, r)))
 for kind, ufunc in (("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bitwise_xor)):
-    body = f'%s = tensor.reduce %x {{kind = "{kind}", axis = 0}} : int32\n    %r = tensor.broadcast %s : tensor<16xint32>'
+    body = (
+        f'%s = tensor.reduce %x {{kind = "{kind}", axis = 0}} : int32\n    %r = tensor.broadcast %s : tensor<16xint32>'
+    )
     CASES.append(Case(f"reduce-{kind}", "int32", body, lambda x, f=ufunc: np.full_like(x, f.reduce(x))))
 CASES += [
     Case(
@@ -181,7 +198,8 @@ CASES += [
     Case(
         "shapes", "float32",
         "%a = tensor.reshape %x : tensor<16x1xfloat32>\n %b = tensor.reshape %x : tensor<1x16xfloat32>\n"
-        "%p = arith.mul %a, %b : tensor<16x16xfloat32>\n %t = tensor.transpose %p {permutation = (1, 0)} : tensor<16x16xfloat32>\n"
+        "%p = arith.mul %a, %b : tensor<16x16xfloat32>\n"
+        "%t = tensor.transpose %p {permutation = (1, 0)} : tensor<16x16xfloat32>\n"
         "%q = tensor.reshape %t : tensor<4x4x16xfloat32>\n"
         "%u = tensor.transpose %q {permutation = (2, 0, 1)} : tensor<16x4x4xfloat32>\n"
         "%r = tensor.reshape %u : tensor<256xfloat32>",
@@ -208,9 +226,7 @@ for name, function in (
     out = "bool" if name == "isfinite" else ""
     body = f'%r = arith.math [%x] {{function = "{name}"}} : {tensor_of(out or "float32")}'
     CASES.append(Case(f"math-{name}", "float32", body, function, out))
-CASES.append(
-    Case("math-abs-int", "int32", '%r = arith.math [%x] {function = "abs"} : tensor<16xint32>', np.abs)
-)
+CASES.append(Case("math-abs-int", "int32", '%r = arith.math [%x] {function = "abs"} : tensor<16xint32>', np.abs))
 for name in ("log", "log2", "sqrt", "rsqrt"):
     exact = {"log": np.log, "log2": np.log2, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x)}[name]
     body = (
@@ -219,8 +235,27 @@ for name in ("log", "log2", "sqrt", "rsqrt"):
     )
     CASES.append(Case(f"math-{name}", "float32", body, lambda x, f=exact: f(np.exp(x))))
 LIBDEVICE = (
-    "exp10 expm1 log10 log1p tan asin acos atan sinh cosh tanh asinh acosh atanh trunc round rint nearbyint isnan isinf"
-).split()
+    "exp10",
+    "expm1",
+    "log10",
+    "log1p",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "trunc",
+    "round",
+    "rint",
+    "nearbyint",
+    "isnan",
+    "isinf",
+)
 for dtype in ("float32", "float64"):
     for name in LIBDEVICE:
         out = "bool" if name.startswith("is") else ""
@@ -267,6 +302,8 @@ def test_both_tritons_accept(
     options = {"python": request.getfixturevalue("triton36")} if version == "3.6" else {}
     made = compile_modules(modules, full=False, **options)
     failed = [f"{name}: {error}\n{modules[name].source}" for name, error, _ in made if error]
-    linked = {name: module for name, module in modules.items() if name in ("libdevice-pow-float64", "libdevice-isnan-float32")}
+    linked = {
+        name: module for name, module in modules.items() if name in ("libdevice-pow-float64", "libdevice-isnan-float32")
+    }
     failed += [f"{name}: {error}" for name, error, _ in compile_modules(linked, **options) if error]
     assert not failed, "\n".join(failed)

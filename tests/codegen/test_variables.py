@@ -105,7 +105,9 @@ class RandomProgram:
         before = Region([INT32] * len(inits), ["count", *(self.random.choice(NAMES) for _ in inits[1:])])
         inside = Builder(before)
         known = self.statements(inside, values + before.args, 3) if self.random.random() < 0.5 else values + before.args
-        going = inside.insert(arith.CmpOp(before.args[0], inside.constant(3, INT32), predicate="lt", result_types=[BOOL])).result
+        going = inside.insert(
+            arith.CmpOp(before.args[0], inside.constant(3, INT32), predicate="lt", result_types=[BOOL])
+        ).result
         handed = list(before.args[1:]) if self.random.random() < 0.5 else self.pick(known, len(inits) - 1)
         before.insert(scf.ConditionOp(going, [before.args[0], *handed]))
         after = Region([INT32] * len(inits), ["count", *(self.random.choice(NAMES) for _ in inits[1:])])
@@ -168,7 +170,10 @@ def execute(launch: triton.LaunchOp, memory: dict[int, int]) -> None:
 def execute_text(lines: list[str], memory: dict[int, int]) -> None:
     """The kernel's text as plain Python."""
     fake = types.SimpleNamespace(
-        program_id=lambda axis: 5, store=memory.__setitem__, maximum=max, range=lambda *bounds, **options: range(*bounds)
+        program_id=lambda axis: 5,
+        store=memory.__setitem__,
+        maximum=max,
+        range=lambda *bounds, **options: range(*bounds),
     )
     scope: dict[str, Any] = {"tl": fake, "triton": types.SimpleNamespace(jit=lambda function: function)}
     exec("\n".join(lines), scope)

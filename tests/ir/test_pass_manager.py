@@ -61,7 +61,7 @@ class ScaleConstants(Pass):
 
     def run(self, program: Program) -> None:
         for op in constants(program.root):
-            op.attributes["value"] *= self.factor
+            op.set_attribute("value", op.attributes["value"] * self.factor)
 
 
 @dataclass(frozen=True)
@@ -231,4 +231,4 @@ def test_check_pass_sees_a_changed_meaning() -> None:
     check_pass("test-idle", func, inputs)
     check_pass([Idle(), Idle()], func, inputs)
     with pytest.raises(AssertionError, match="Y after the pass"):
-        check_pass(lambda program: constants(program.root)[1].attributes.update(value=9), func, inputs)
+        check_pass(lambda program: constants(program.root)[1].set_attribute("value", 9), func, inputs)

@@ -109,7 +109,7 @@ def test_patterns_for_any_operation_and_changes_in_place() -> None:
     def raise_to_seven(op: arith.ConstantOp, rw: Rewriter) -> bool:
         if op.value >= 7:
             return False
-        op.attributes["value"] += 1
+        op.set_attribute("value", op.attributes["value"] + 1)
         rw.changed(op)
         return True
 

@@ -22,8 +22,8 @@ COMPARE, OR, XOR, AND, SHIFT, ADD, MULTIPLY, UNARY, ATOM = range(9)
 
 BINARY: dict[type[Operation], tuple[str, int]] = {
     arith.AddOp: ("+", ADD), arith.SubOp: ("-", ADD), arith.MulOp: ("*", MULTIPLY), arith.DivOp: ("/", MULTIPLY),
-    arith.TruncDivOp: ("//", MULTIPLY), arith.TruncModOp: ("%", MULTIPLY), arith.AndOp: ("&", AND), arith.OrOp: ("|", OR),
-    arith.XorOp: ("^", XOR), arith.ShlOp: ("<<", SHIFT), arith.ShrOp: (">>", SHIFT),
+    arith.TruncDivOp: ("//", MULTIPLY), arith.TruncModOp: ("%", MULTIPLY), arith.AndOp: ("&", AND),
+    arith.OrOp: ("|", OR), arith.XorOp: ("^", XOR), arith.ShlOp: ("<<", SHIFT), arith.ShrOp: (">>", SHIFT),
     arith.FloorDivOp: ("//", MULTIPLY), arith.FloorModOp: ("%", MULTIPLY),
 }  # fmt: skip
 PREDICATES = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -74,17 +74,24 @@ class Expressions:
             shape = broadcast_shapes(*(each.shape for each in rest)) if rest else None
             if shape is not None and broadcast_shapes(shape, value.shape) == shape:
                 return self.number(number, value.dtype)
-        elif isinstance(value.op, arith.CastOp) and value.op in self.variables.inlined:
-            # int32 beside int64 becomes int64 by itself.
-            source = value.op.source
-            wide = [each for each in others if constant_of(each) is None and not self._is_widened(each)]
-            if (source.dtype, value.dtype) == ("int32", "int64") and wide:
-                return self.value(source)
         return self.value(value)
 
-    def _is_widened(self, value: Value) -> bool:
+    def operand_pair(self, op: arith.BinaryOp | arith.CmpOp) -> tuple[Expression, Expression]:
+        """Both operands. int32 beside int64 becomes int64 by itself, so one of two widening casts is enough."""
+        lhs, rhs = op.lhs, op.rhs
+        if rhs.dtype == "int64" and constant_of(lhs) is None and constant_of(rhs) is None:
+            narrow = [self._before_widening(each) for each in (lhs, rhs)]
+            if narrow[1] is not None:
+                return self.value(lhs), self.value(narrow[1])
+            if narrow[0] is not None:
+                return self.value(narrow[0]), self.value(rhs)
+        return self.beside(lhs, rhs), self.beside(rhs, lhs)
+
+    def _before_widening(self, value: Value) -> Value | None:
+        """The int32 value of which this is the int64 cast, written in place."""
         op = value.op
-        return isinstance(op, arith.CastOp) and op in self.variables.inlined and op.source.dtype == "int32"
+        inlined = isinstance(op, arith.CastOp) and op in self.variables.inlined and op.source.dtype == "int32"
+        return op.operands[0] if inlined and op is not None else None
 
     def number(self, number: bool | int | float, dtype: str) -> Expression:
         text = literal(number, dtype)
@@ -104,7 +111,7 @@ class Expressions:
         if value.shape or is_float(value.dtype):
             return False
         if isinstance(owner, Region):
-            return owner is self.variables.body
+            return owner is self.variables.body and value.dtype == "int32"
         if owner not in self.variables.inlined or isinstance(owner, (triton.ProgramIdOp, arith.CastOp)):
             return isinstance(owner, arith.ConstantOp)
         return all(self.may_be_python(each) for each in owner.operands)
@@ -122,7 +129,7 @@ class Expressions:
 
     def binary(self, op: arith.BinaryOp) -> Expression:
         symbol, precedence = BINARY[type(op)]
-        lhs, rhs = self.beside(op.lhs, op.rhs), self.beside(op.rhs, op.lhs)
+        lhs, rhs = self.operand_pair(op)
         if isinstance(op, (arith.FloorDivOp, arith.FloorModOp)):
             from tiledsl.passes.affine import bounds  # late: the passes import nothing from here, nor we at the top
 
@@ -145,7 +152,7 @@ class Expressions:
         dtype = op.out.dtype
         if dtype == "bool":
             symbol, precedence = ("|", OR) if isinstance(op, arith.MaxOp) else ("&", AND)
-            lhs, rhs = self.beside(op.lhs, op.rhs), self.beside(op.rhs, op.lhs)
+            lhs, rhs = self.operand_pair(op)
             return Expression(f"{lhs.at(precedence)} {symbol} {rhs.at(precedence + 1)}", precedence)
         operands = ", ".join(self.argument(each, op.operands) for each in op.operands)
         return self.narrowed(f"{name}({operands})", dtype, dtype == "bfloat16")
@@ -161,7 +168,7 @@ class Expressions:
         return Expression(f"{text}.to({TRITON_TYPES[dtype]})" if needed else text)
 
     def compare(self, op: arith.CmpOp) -> Expression:
-        lhs, rhs = self.beside(op.lhs, op.rhs), self.beside(op.rhs, op.lhs)
+        lhs, rhs = self.operand_pair(op)
         return Expression(f"{lhs.at(OR)} {PREDICATES[op.predicate]} {rhs.at(OR)}", COMPARE)
 
     def select(self, op: arith.SelectOp) -> Expression:
@@ -268,11 +275,15 @@ class Expressions:
             return self.combined("tl.reduce", combine, f"{source}, {op.axis}")
         if kind in ("max", "min") and op.propagate_nan and is_float(dtype):
             name = "_maximum_or_nan" if kind == "max" else "_minimum_or_nan"
-            return self.narrowed(self.combined("tl.reduce", name, f"{source}, {op.axis}").text, dtype, dtype == "bfloat16")
+            return self.narrowed(
+                self.combined("tl.reduce", name, f"{source}, {op.axis}").text, dtype, dtype == "bfloat16"
+            )
         if kind in ("sum", "max", "min", "xor"):
             name = "tl.xor_sum" if kind == "xor" else f"tl.{kind}"
             return self.narrowed(f"{name}({source}, axis={op.axis})", dtype, narrow)
-        return self.combined("tl.reduce", {"prod": "_multiply", "and": "_and", "or": "_or"}[kind], f"{source}, {op.axis}")
+        return self.combined(
+            "tl.reduce", {"prod": "_multiply", "and": "_and", "or": "_or"}[kind], f"{source}, {op.axis}"
+        )
 
     def combined(self, function: str, combine: str, arguments: str) -> Expression:
         self.combine_functions.add(combine)
@@ -314,7 +325,7 @@ class Expressions:
 
 
 def _inserted(source: tuple[int, ...], shape: tuple[int, ...]) -> list[str] | None:
-    """The subscript that turns one shape into the other by new dimensions of 1, or None where that is not what happens."""
+    """The subscript that turns one shape into the other by inserting dimensions of 1, or None."""
     places: list[str] = []
     left = list(source)
     for position, size in enumerate(shape):
@@ -329,7 +340,7 @@ def _inserted(source: tuple[int, ...], shape: tuple[int, ...]) -> list[str] | No
     return places if not left and len(shape) > len(source) else None
 
 
-_HANDLERS: dict[type[Operation], Callable[[Expressions, object], Expression]] = {  # type: ignore[assignment]
+_HANDLERS: dict[type[Operation], Callable[..., Expression]] = {
     arith.MaxOp: Expressions.extremum,
     arith.MinOp: Expressions.extremum,
     arith.CmpOp: Expressions.compare,

@@ -35,9 +35,33 @@ LIBDEVICE_FUNCTIONS = {
     **{
         name: f"libdevice.{name}"
         for name in (
-            "exp10 expm1 log10 log1p tan asin acos atan sinh cosh tanh asinh acosh atanh trunc round rint nearbyint "
-            "pow atan2 fmod hypot copysign nextafter isnan isinf"
-        ).split()
+            "exp10",
+            "expm1",
+            "log10",
+            "log1p",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+            "sinh",
+            "cosh",
+            "tanh",
+            "asinh",
+            "acosh",
+            "atanh",
+            "trunc",
+            "round",
+            "rint",
+            "nearbyint",
+            "pow",
+            "atan2",
+            "fmod",
+            "hypot",
+            "copysign",
+            "nextafter",
+            "isnan",
+            "isinf",
+        )
     },
     "popcount": "libdevice.popc",
     "clz": "libdevice.clz",

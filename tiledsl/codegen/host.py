@@ -55,7 +55,13 @@ class HostWriter:
         if entry != into:
             lines += ["", "", *self.allocating(entry, into, all_names)]
         if self._uses_truncating_division:
-            lines = ["def _truncdiv(a, b):", "    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)", "", "", *lines]
+            lines = [
+                "def _truncdiv(a, b):",
+                "    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)",
+                "",
+                "",
+                *lines,
+            ]
         return lines
 
     def allocating(self, entry: str, into: str, all_names: Sequence[str]) -> list[str]:
@@ -91,7 +97,7 @@ class HostWriter:
         parameter, _, axis = source.rpartition(".")
         if parameter in [self.func.parameters[self.parameters.index(value)] for value in excluded]:
             raise TileError(
-                f"{self.func.symbols[number]} is known from the output {parameter} only, so {parameter} cannot be allocated",
+                f"{self.func.symbols[number]} is known only from the output {parameter}, which cannot be allocated",
                 self.func.loc,
                 ["pass the output to the kernel, or give the size as a parameter"],
             )
@@ -132,7 +138,8 @@ class HostWriter:
         elif op.name.startswith("arith.") and len(op.results) == 1:
             expression = self.operation(op)
             several = sum(op.results[0].uses.values()) > 1
-            if several and expression.precedence != ATOM or len(expression.text) > 60:
+            simple = expression.precedence == ATOM and not expression.text.endswith(")")
+            if several and not simple or len(expression.text) > 60:
                 name = self._text[op.results[0]] = Expression(self.names.claim(op.results[0].name or "size"))
                 self.lines.append(f"{name.text} = {expression.text}")
             else:
@@ -188,7 +195,9 @@ class HostWriter:
         if isinstance(op, arith.NegOp):
             return Expression(f"-{values[0].at(UNARY)}", UNARY)
         if isinstance(op, arith.NotOp):
-            return Expression(f"(not {values[0].at(AND)})" if op.out.dtype == "bool" else f"~{values[0].at(UNARY)}", UNARY)
+            return Expression(
+                f"(not {values[0].at(AND)})" if op.out.dtype == "bool" else f"~{values[0].at(UNARY)}", UNARY
+            )
         if isinstance(op, arith.CastOp):
             kind = "bool" if op.out.dtype == "bool" else "float" if op.out.dtype.startswith(("float", "bf")) else "int"
             same = kind == "int" and op.source.dtype.startswith(("int", "uint"))
@@ -201,7 +210,12 @@ class HostWriter:
     def _rounded_up(self, op: arith.FloorDivOp | arith.TruncDivOp) -> Expression | None:
         """(n + c - 1) // c reads as triton.cdiv(n, c)."""
         divisor, total = constant_of(op.rhs), op.lhs.op
-        if isinstance(total, arith.AddOp) and divisor is not None and constant_of(total.rhs) == divisor - 1 and divisor > 0:
+        if (
+            isinstance(total, arith.AddOp)
+            and divisor is not None
+            and constant_of(total.rhs) == divisor - 1
+            and divisor > 0
+        ):
             return Expression(f"triton.cdiv({self._text[total.lhs].text}, {divisor})")
         return None
 

@@ -35,14 +35,20 @@ class KernelWriter:
     def write(self) -> list[str]:
         """The lines of the function, decorator included."""
         arguments = ", ".join(self.argument(value) for value in self.launch.body.args)
+        for value in self.launch.body.args:
+            if self.is_annotated(value) and value.dtype != "bool":
+                # Triton's own interpreter goes by the number's size and not by the annotation.
+                self.line(f"{self.name(value)} = tl.cast({self.name(value)}, {TRITON_TYPES[value.dtype]})")
         self.block(self.launch.body)
         return ["@triton.jit", f"def {self.launch.sym_name}({arguments}):", *(self.lines or ["    pass"])]
 
     def argument(self, value: Value) -> str:
-        # Annotated where Triton would take a Python number for another type.
-        name = self.variables.name(value)
-        plain = value.dtype.startswith("*") or value.dtype in ("int32", "float32")
-        return name if plain else f"{name}: {TRITON_TYPES[value.dtype]}"
+        name = self.name(value)
+        return f"{name}: {TRITON_TYPES[value.dtype]}" if self.is_annotated(value) else name
+
+    def is_annotated(self, value: Value) -> bool:
+        """Whether Triton would take a Python number for another type than this argument's."""
+        return not value.dtype.startswith("*") and value.dtype not in ("int32", "float32")
 
     # Lines
 
@@ -127,7 +133,9 @@ class KernelWriter:
         return text[1:-1] if text.startswith("(not ") and text.count("(") == 1 else text
 
     def branch(self, op: scf.IfOp) -> None:
-        used = [number for number, value in enumerate(op.results) if value.uses or len(self.variables.members(value)) > 1]
+        used = [
+            number for number, value in enumerate(op.results) if value.uses or len(self.variables.members(value)) > 1
+        ]
         results = [op.results[number] for number in used]
 
         def ending(region: Region) -> Callable[[], None]:
@@ -196,7 +204,9 @@ class KernelWriter:
 
     def store(self, op: triton.StoreOp) -> None:
         number = constant_of(op.value)
-        value = self.expressions.text(op.value) if number is None else self.expressions.number(number, op.value.dtype).text
+        value = (
+            self.expressions.text(op.value) if number is None else self.expressions.number(number, op.value.dtype).text
+        )
         parts = [self.expressions.text(op.pointer), value]
         if op.mask is not None:
             parts.append(f"mask={self.expressions.text(op.mask)}")
@@ -248,14 +258,14 @@ def _cache_options(cache: str, eviction: str) -> list[str]:
 
 def _unroll_factor(op: scf.ForOp) -> int:
     if op.unroll > 1:
-        return op.unroll
+        return int(op.unroll)
     lower, upper, step = (constant_of(each) for each in (op.lower, op.upper, op.step))
     if lower is None or upper is None or step is None:
         raise TileError("a loop with unknown bounds cannot be unrolled completely", op.loc)
     return max(1, len(range(int(lower), int(upper), int(step))))
 
 
-_STATEMENTS: dict[type[Operation], Callable[[KernelWriter, object], None]] = {  # type: ignore[assignment]
+_STATEMENTS: dict[type[Operation], Callable[..., None]] = {
     scf.ForOp: KernelWriter.for_loop,
     scf.IfOp: KernelWriter.branch,
     scf.WhileOp: KernelWriter.while_loop,

@@ -72,8 +72,12 @@ class Variables:
                 length[op.result] = 6 if not op.result.shape else 24
                 self.inlined.add(op)
                 continue
-            inside = {v: length[v] for v in op.operands if v in length and self._may_inline(v, op) and length[v] <= MAX_INLINE}
-            outside = sum(length[v] if is_free(v) else 2 + len(v.name or "index") for v in op.operands if v not in inside)
+            inside = {
+                v: length[v] for v in op.operands if v in length and self._may_inline(v, op) and length[v] <= MAX_INLINE
+            }
+            outside = sum(
+                length[v] if is_free(v) else 2 + len(v.name or "index") for v in op.operands if v not in inside
+            )
             while inside and sum(inside.values()) + outside > MAX_STATEMENT:
                 outside += 8
                 del inside[max(inside, key=lambda value: inside[value])]
@@ -87,7 +91,7 @@ class Variables:
 
     def _may_inline(self, value: Value, user: Operation) -> bool:
         op = value.op
-        if op is None or value.name or op.parent is not user.parent or sum(value.uses.values()) != 1:
+        if op is None or value.name and not _is_same_thing(op) or op.parent is not user.parent or sum(value.uses.values()) != 1:
             return False
         if op.effects is not Effect.NONE or isinstance(op, _STATEMENTS):
             return False
@@ -224,6 +228,13 @@ def _related(op: Operation) -> Iterator[tuple[Value, Value]]:
             yield from zip(op.results, inner.terminator.operands)
 
 
+def _is_same_thing(op: Operation) -> bool:
+    """Whether an operation only shows its operand in another shape or element type: passes hand its name on."""
+    if isinstance(op, (tensor.ReshapeOp, tensor.BroadcastOp, arith.CastOp)):
+        return op.source.name == op.out.name
+    return False
+
+
 def _overhead(op: Operation) -> int:
     """Characters of an operation beside its operands."""
     if isinstance(op, (arith.BinaryOp, arith.CmpOp)):
@@ -238,6 +249,8 @@ def _overhead(op: Operation) -> int:
 def _hint(value: Value) -> str:
     """A name for a value that has none, from what it is and where it goes."""
     op = value.op
+    if isinstance(op, arith.CastOp) and op.source.name and op.out.dtype == "int64":
+        return op.source.name + "_64"
     pointer = _moved_pointer(value)
     if pointer is not None:
         return _base_name(pointer) + ("_offsets" if value.shape else "_start")
@@ -250,7 +263,7 @@ def _hint(value: Value) -> str:
     if isinstance(op, tensor.DotOp):
         return "product"
     if isinstance(op, tensor.ReduceOp):
-        return {"sum": "total", "max": "highest", "min": "lowest"}.get(op.kind, op.kind)
+        return {"sum": "total", "max": "highest", "min": "lowest"}.get(op.kind, "reduced")
     if isinstance(op, triton.AtomicOp):
         return "old"
     if isinstance(op, triton.ProgramIdOp):
@@ -264,7 +277,7 @@ def _moved_pointer(value: Value) -> Value | None:
         user = next(iter(value.uses), None)
         if isinstance(user, triton.AddPtrOp):
             return user.pointer if value is user.offset else None
-        if not isinstance(user, (arith.AddOp, arith.SubOp, arith.MulOp, arith.CastOp, tensor.BroadcastOp)):
+        if not isinstance(user, (arith.AddOp, arith.SubOp, tensor.BroadcastOp)):
             return None
         value = user.result
     return None

@@ -18,7 +18,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "tilelang.cache": ("tiledsl.compat.host",),
     "tilelang.env": ("tiledsl.compat.environment",),
     "tilelang.math": ("tiledsl.compat.maths",),
-    "tilelang.autotuner": ("tiledsl.autotuner",),
+    "tilelang.autotuner": ("tiledsl.compat.tuning", "tiledsl.autotuner"),
     "tilelang.profiler": ("tiledsl.runtime.profiler",),
     "tilelang.profiler.bench": ("tiledsl.runtime.profiler",),
     "tilelang.testing": ("tiledsl.compat.testing",),

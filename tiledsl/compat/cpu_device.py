@@ -1,11 +1,13 @@
 """Let a script written for CUDA run on a machine without a GPU: its "cuda" tensors lie on the CPU.
 
-`emulate()` puts a torch function mode in force that rewrites device arguments, and answers questions to `torch.cuda`
-as an H100 would. torch, triton and tiledsl themselves still get the true answer.
+`emulate()` puts a torch function mode in force that rewrites device arguments, answers questions to `torch.cuda` as an
+H100 would, and gives scripts that bring Triton kernels of their own the interpreting copy of Triton. torch, triton and
+tiledsl themselves still get the true answer and the true Triton.
 """
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import importlib
 import sys
@@ -15,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 _active = False
-_INSIDE = ("torch", "triton", "tiledsl", "_tiledsl")
+_INSIDE = ("torch", "triton", "tiledsl", "_tiledsl_interpreted_triton")
 
 
 def active() -> bool:
@@ -151,10 +153,32 @@ def _for_scripts(emulated: Any, true: Any) -> Any:
 
     def answer(*arguments: Any, **keywords: Any) -> Any:
         caller = sys._getframe(1).f_globals.get("__name__", "")
-        inside = caller.split(".")[0] in _INSIDE
-        return (true if inside else emulated)(*arguments, **keywords)
+        return (true if _is_inside(caller) else emulated)(*arguments, **keywords)
 
     return answer
+
+
+def _is_inside(module: str) -> bool:
+    return module.split(".")[0] in _INSIDE
+
+
+def _import(true: Any) -> Any:
+    """`__import__` under which a script's `triton` is the interpreting copy."""
+    from tiledsl.runtime.interpreter import interpreting_triton
+    from tiledsl.runtime.private_triton import private_import
+
+    def import_(name: str, names: Any = None, locals_: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        if level == 0 and name.split(".")[0] == "triton" and not _is_inside((names or {}).get("__name__") or "torch"):
+            _without_tuning(interpreting_triton())
+            return private_import(name, names, locals_, fromlist, level)
+        return true(name, names, locals_, fromlist, level)
+
+    return import_
+
+
+def _without_tuning(package: Any) -> None:
+    """`triton.autotune` takes its first configuration: there is no driver to time with, and nothing to gain."""
+    package.runtime.autotuner.Autotuner.do_bench = property(lambda self: lambda *_, **__: [0.0, 0.0, 0.0])
 
 
 def _generator(true: Any) -> Any:
@@ -188,6 +212,7 @@ def emulate() -> Iterator[None]:
     replace(torch, "Generator", _generator(torch.Generator))
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         replace(torch.cuda.nvtx, name, lambda *_, **__: 0)
+    replace(builtins, "__import__", _import(builtins.__import__))
     _active = True
     try:
         with function_mode():

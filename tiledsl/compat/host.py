@@ -41,6 +41,18 @@ def _options(given: Mapping[str, Any], function: str) -> dict[str, Any]:
     return {**options, "target": here(options.get("target"))}
 
 
+class JitImpl(_jit.JitFunction):
+    """A function under `@tilelang.jit`, with what TileLang's has beyond tiledsl's."""
+
+    def get_kernel_source(self, *arguments: Any, kernel_only: bool = True, **keywords: Any) -> str:
+        """The Triton source for these arguments."""
+        return self.compile(*arguments, **keywords).get_kernel_source(kernel_only)
+
+    def par_compile(self, configs: Iterable[Any], **_: Any) -> list[JITKernel]:
+        """Kernels for several sets of arguments: tuples or dictionaries."""
+        return [self.compile(**each) if isinstance(each, Mapping) else self.compile(*each) for each in configs]
+
+
 def jit(func: Any = None, **given: Any) -> Any:
     """`@tilelang.jit`: tiledsl.jit, with the script's target translated for this machine."""
     options = _options(given, "jit")
@@ -49,7 +61,7 @@ def jit(func: Any = None, **given: Any) -> Any:
     def decorate(inner: Any) -> Any:
         if isinstance(inner, _jit.PrimFunc):
             return _jit.compile(inner, **options)
-        return _jit.JitFunction(inner, options, frame)
+        return JitImpl(inner, options, frame)
 
     return decorate if func is None else decorate(func)
 
@@ -88,9 +100,9 @@ def set_log_level(level: str | int) -> None:
 
 def __getattr__(name: str) -> Any:
     if name == "autotune":  # loaded when used: it brings joblib
-        import tiledsl.autotuner
+        from tiledsl.compat import tuning
 
-        return tiledsl.autotuner.autotune
+        return tuning.autotune
     raise AttributeError(name)
 
 

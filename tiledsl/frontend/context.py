@@ -45,6 +45,7 @@ class Context:
         self.kernel_count = 0
         self._last_alloc: tile.AllocOp | None = None
         self.loc: Loc = UNKNOWN
+        self.calls: list[Any] = []  # functions that are being expanded, innermost last
 
     @contextmanager
     def activate(self) -> Iterator[Context]:

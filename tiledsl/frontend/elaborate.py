@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tiledsl.dialects import tile
@@ -13,6 +13,7 @@ from tiledsl.frontend.names import Names, outer_names
 from tiledsl.frontend.parser import parse_function
 from tiledsl.frontend.statements import Returned, Statements
 from tiledsl.ir.core import Value
+from tiledsl.language import Refused
 from tiledsl.language.buffer import Buffer, TensorSpec
 from tiledsl.language.dtypes import DType, canonical
 from tiledsl.language.expression import Symbol, context, plain
@@ -31,15 +32,27 @@ class Arguments:
 def elaborate(program: PrimFunc, out_idx: Sequence[int] = ()) -> tile.FuncOp:
     """The program of a @T.prim_func. `out_idx` are positions of parameters (negative ones from the end) that the
     runtime allocates and returns. Raises TileError."""
-    tree = parse_function(program.function)
-    ctx = Context(program.name)
-    ctx.loc = tree.loc
-    names = Names(outer_names(program.function, program.frame_locals))
-    scope = Statements(ctx, names)
+    outer = outer_names(program.function, program.frame_locals)
     annotations = getattr(program.function, "__annotations__", {})
+    return elaborate_tree(parse_function(program.function), outer, out_idx, annotations)
+
+
+def elaborate_tree(
+    tree: syntax.Function,
+    outer: Callable[[str], Any],
+    out_idx: Sequence[int] = (),
+    annotations: Mapping[str, Any] | None = None,
+    statements: Callable[[Context, Names], Statements] = Statements,
+) -> tile.FuncOp:
+    """The program of a parsed function. `annotations` are the parameters' types where they are known already."""
+    ctx = Context(tree.name)
+    ctx.loc = tree.loc
+    names = Names(outer)
+    names.body = tree.body
+    scope = statements(ctx, names)
     with ctx.activate():
         for parameter in tree.parameters:
-            names.local[parameter.name] = _declare(ctx, scope, parameter, annotations.get(parameter.name))
+            names.local[parameter.name] = _declare(ctx, scope, parameter, (annotations or {}).get(parameter.name))
         try:
             scope.block(tree.body)
         except Returned:
@@ -60,6 +73,8 @@ def _declare(ctx: Context, scope: Statements, parameter: syntax.Parameter, annot
 
 def _parameter(ctx: Context, parameter: syntax.Parameter, annotation: Any) -> Any:
     if not isinstance(annotation, TensorSpec):
+        if isinstance(annotation, Refused):
+            raise TileError(annotation.error, parameter.loc)
         try:
             annotation = canonical(annotation)
         except TileError:
@@ -129,7 +144,7 @@ class EagerContext(Context):
 class EagerStatements(Statements):
     """Statements of an eager function, whose annotations declare the tensor parameters."""
 
-    pending: Mapping[str, Any]
+    pending: Mapping[str, Any] = {}
     ctx: EagerContext
 
     def annotated(self, node: syntax.AnnotatedAssign) -> None:
@@ -232,6 +247,4 @@ def call_macro(macro: Macro, arguments: Sequence[Any], keywords: Mapping[str, An
     tree = parse_function(macro.function)
     outer = outer_names(macro.function, macro.frame_locals)
     scope = EagerStatements(ctx, Names(outer)) if isinstance(ctx, EagerContext) else Statements(ctx, Names(outer))
-    if isinstance(scope, EagerStatements):
-        scope.pending = {}
     return scope.call_function(tree, {}, outer, arguments, dict(keywords))

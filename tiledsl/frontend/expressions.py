@@ -13,7 +13,7 @@ from tiledsl.frontend.context import Context
 from tiledsl.frontend.names import Names
 from tiledsl.language import maths
 from tiledsl.language.buffer import Buffer, Reference, Var
-from tiledsl.language.expression import Expr, Scalar, as_bool, cast, compare, describe, is_number, logical, plain, select
+from tiledsl.language.expression import Expr, Scalar, as_bool, cast, check_size, compare, describe, is_number, logical, plain, select
 from tiledsl.language.loops import ParallelLoop, PersistentLoop, SerialLoop, serial
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -35,8 +35,6 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
 }  # fmt: skip
 
 MAX_HOST_ITERATIONS = 100_000
-_MAX_BITS = 1 << 14  # of integers that ** and << make while a program is built
-_MAX_ITEMS = 1_000_000  # of sequences that * makes
 
 
 def snapshot(value: Any) -> Any:
@@ -141,7 +139,10 @@ class Expressions:
             raise
 
     def _subscript(self, node: syntax.Subscript) -> Any:
-        value, index = self.evaluate(node.value), self.evaluate(node.index)
+        return self.item(node, self.evaluate(node.value), self.evaluate(node.index))
+
+    def item(self, node: syntax.Subscript, value: Any, index: Any) -> Any:
+        """`value[index]`: a place in a buffer, or an item of a Python sequence."""
         if isinstance(index, tuple):
             index = tuple(map(plain, index))
         if isinstance(value, (Buffer, Var)):
@@ -377,18 +378,6 @@ class Expressions:
 
 
 _END = object()
-
-
-def check_size(op: str, left: Any, right: Any) -> None:
-    """Refuse host arithmetic whose result would not fit in memory. Raises TileError."""
-    if isinstance(left, int) and isinstance(right, int):
-        size = left.bit_length() * right if op == "**" else left.bit_length() + right if op == "<<" else 0
-        if size > _MAX_BITS:
-            raise TileError(f"{op} gives an integer of about {size} bits, more than any element type holds")
-    elif op == "*":
-        for items, count in ((left, right), (right, left)):
-            if isinstance(items, (str, bytes, list, tuple)) and isinstance(count, int) and len(items) * count > _MAX_ITEMS:
-                raise TileError(f"* gives a {type(items).__name__} of {len(items) * count} items, more than {_MAX_ITEMS}")
 
 
 def named(node: syntax.Expression) -> str:

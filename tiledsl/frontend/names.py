@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import builtins
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.errors import TileError
+from tiledsl.frontend import syntax
 from tiledsl.ir.location import Loc
 from tiledsl.language.buffer import Reference, Var
 from tiledsl.language.expression import Expr, Scalar, is_number, plain
@@ -30,11 +31,13 @@ class Names:
         self.local: dict[str, Any] = {}
         self.outer = outer
         self._trackers: list[tuple[dict[str, Any], set[str], set[str]]] = []  # before, read before rebound, rebound
+        self.body: Sequence[syntax.Statement] = ()  # of the function, to tell unknown names from those assigned later
+        self._regions: list[dict[str, Any]] = []  # names before each device region around
 
     def get(self, name: str) -> Any:
         """The value of a name. Raises TileError for an unknown one, or one that ended with a loop or branch."""
         if name not in self.local:
-            return self.outer(name)
+            return self._outer(name)
         value = self.local[name]
         if isinstance(value, Gone):
             what = "was assigned again" if value.rebound else "was first assigned"
@@ -46,6 +49,19 @@ class Names:
             if name in before and name not in rebound:
                 read.add(name)
         return value
+
+    def _outer(self, name: str) -> Any:
+        try:
+            return self.outer(name)
+        except UnknownName as error:
+            if any(name in targets(statement) for statement in self.body):
+                raise TileError(f"{name} is read before it is assigned") from None
+            raise unknown_name(name, [*self.local, *error.known]) from None
+
+    def is_older(self, value: Any) -> bool:
+        """Whether a host object was there before the innermost device region."""
+        known = [*self._regions[-1].values()] if self._regions else []
+        return any(each is value for each in known) or not any(each is value for each in self.local.values())
 
     def set(self, name: str, value: Any) -> None:
         for before, _, rebound in self._trackers:
@@ -60,9 +76,11 @@ class Names:
         tracker: tuple[dict[str, Any], set[str], set[str]] = (before, set(), set())
         if repeats:
             self._trackers.append(tracker)
+        self._regions.append(before)
         try:
             yield
         finally:
+            self._regions.pop()
             if repeats:
                 self._trackers.pop()
         for name, value in self.local.items():
@@ -106,7 +124,44 @@ def outer_names(function: Any, frame_locals: Mapping[str, Any]) -> Callable[[str
     return look
 
 
-def unknown_name(name: str, known: Any) -> TileError:
+class UnknownName(TileError):
+    """A name that is defined nowhere; `known` are those that are."""
+
+    known: Sequence[str] = ()
+
+
+def unknown_name(name: str, known: Iterable[str]) -> UnknownName:
     """The error for a name that is defined nowhere."""
-    near = difflib.get_close_matches(name, list(known), 1)
-    return TileError(f"{name} is not defined" + (f"; did you mean {near[0]}?" if near else ""))
+    names = list(known)
+    near = difflib.get_close_matches(name, names, 1)
+    error = UnknownName(f"{name} is not defined" + (f"; did you mean {near[0]}?" if near else ""))
+    error.known = names
+    return error
+
+
+def targets(node: object) -> set[str]:
+    """Names that statements assign, those of nested blocks included."""
+    if isinstance(node, (tuple, list)):
+        return set().union(*map(targets, node))
+    if isinstance(node, syntax.Name):
+        return {node.id}
+    if isinstance(node, syntax.Starred):
+        return targets(node.value)
+    if isinstance(node, (syntax.Tuple, syntax.List)):
+        return targets(node.elements)
+    if isinstance(node, syntax.Function):
+        return {node.name}
+    if isinstance(node, syntax.Import):
+        return {bound for _, _, bound in node.names}
+    found: set[str] = set()
+    if isinstance(node, syntax.Assign):
+        found |= targets(node.targets)
+    elif isinstance(node, (syntax.AnnotatedAssign, syntax.AugmentedAssign, syntax.For)):
+        found |= targets(node.target)
+    elif isinstance(node, syntax.With):
+        found |= targets([target for _, target in node.items if target is not None])
+    if isinstance(node, (syntax.If, syntax.For, syntax.While)):
+        found |= targets(node.orelse)
+    if isinstance(node, (syntax.If, syntax.For, syntax.While, syntax.With)):
+        found |= targets(node.body)
+    return found

@@ -56,7 +56,8 @@ class Statements(Expressions):
     def __init__(self, ctx: Context, names: Names) -> None:
         super().__init__(ctx, names)
         self._device_depth = 0
-        self._jumps: list[_Jumps | None] = []  # of the loops around, innermost last; None for host loops
+        # The loops around, innermost last: the flags of device loops (None without jumps), the depth of host loops.
+        self._jumps: list[_Jumps | int | None] = []
         self._statements: dict[type, Callable[[Any], None]] = {
             syntax.Assign: self._assign,
             syntax.AugmentedAssign: self._augmented,
@@ -74,6 +75,7 @@ class Statements(Expressions):
             syntax.Break: self._break,
             syntax.Continue: self._continue,
             syntax.Function: self._function,
+            syntax.Nonlocal: self._nonlocal,
         }
 
     def execute(self, node: syntax.Statement) -> None:
@@ -94,13 +96,15 @@ class Statements(Expressions):
         for number, statement in enumerate(statements):
             self.execute(statement)
             jumps = self._jumps[-1] if self._jumps else None
-            if jumps is not None and isinstance(statement, syntax.If) and _jumping([statement]):
+            if not isinstance(jumps, _Jumps):
+                continue
+            if isinstance(statement, syntax.If) and _jumping([statement]):
                 rest = statements[number + 1 :]
                 if rest:
                     go_on = unary("not", Scalar(jumps.skip.value()))
                     self._branch(as_value(go_on), rest, (), statement.loc)
                 return
-            if jumps is not None and isinstance(statement, (syntax.Break, syntax.Continue)):
+            if isinstance(statement, (syntax.Break, syntax.Continue)):
                 return
 
     # Assignment
@@ -144,7 +148,14 @@ class Statements(Expressions):
         self.names.set(target.id, value)
 
     def _assign_element(self, target: syntax.Subscript, value: Any) -> None:
-        place = self.evaluate(target)
+        container, index = self.evaluate(target.value), self.evaluate(target.index)
+        if isinstance(container, (list, dict)) and not isinstance(index, Expr):
+            self._changes(container, target)
+            self._host(target, container.__setitem__, index, value)
+            return
+        if not isinstance(container, (Buffer, Reference, Var)):
+            raise TileError(f"{describe(container)} cannot be assigned to by index", target.loc)
+        place = self.item(target, container, index)
         if isinstance(place, (Reference, Var)):
             if isinstance(place, Reference) and place.is_region and isinstance(value, (Buffer, Reference)):
                 from tiledsl.language.operations import copy
@@ -152,14 +163,16 @@ class Statements(Expressions):
                 copy(value, place)
             else:
                 place.store(value)
-            return
-        container = self.evaluate(target.value)
-        index = self.evaluate(target.index)
-        if isinstance(container, (list, dict)) and not isinstance(index, Expr):
-            self._changes(container, target)
-            self._host(target, container.__setitem__, index, value)
-            return
-        raise TileError(f"{describe(container)} cannot be assigned to by index", target.loc)
+
+    def _changes(self, container: Any, node: syntax.Node) -> None:
+        """Refuse to change a host list in device code, which would happen once and not at each iteration."""
+        if self._device_depth and self.names.is_older(container):
+            raise TileError(
+                f"a Python {type(container).__name__} from outside of this device loop or branch cannot be changed in it: "
+                "that would happen once, while the program is built",
+                node.loc,
+                ["keep the values in a buffer: T.alloc_local, T.alloc_fragment or T.alloc_var"],
+            )
 
     def _assign_several(self, target: syntax.Tuple | syntax.List, value: Any) -> None:
         if isinstance(value, (Expr, Buffer)):
@@ -241,7 +254,7 @@ class Statements(Expressions):
             return
         if isinstance(iterable, (Expr, Buffer)):
             raise TileError(f"a loop needs T.serial, T.Parallel, ... or a Python sequence, not {describe(iterable)}", node.loc)
-        self._jumps.append(None)
+        self._jumps.append(self._device_depth)
         try:
             for item in self._iterate(node.iterable, iterable):
                 self.assign(node.target, item)
@@ -292,7 +305,7 @@ class Statements(Expressions):
 
     def _guarded(self, node: syntax.Node, statements: Sequence[syntax.Statement]) -> None:
         jumps = self._jumps[-1]
-        if jumps is None:
+        if not isinstance(jumps, _Jumps):
             self.block(statements)
             return
         jumps.skip.store(False)
@@ -361,7 +374,7 @@ class Statements(Expressions):
 
         def body() -> None:
             jumps = self._jumps[-1]
-            stop[0] = jumps.stop if jumps is not None else None
+            stop[0] = jumps.stop if isinstance(jumps, _Jumps) else None
             self._guarded(node, node.body)
 
         self._device_loop(node, [after], body)
@@ -374,7 +387,7 @@ class Statements(Expressions):
         self.ctx.builder.insert(scf.WhileOp([], result_types=[], regions=[before, after], loc=node.loc))
 
     def _host_while(self, node: syntax.While, test: Any) -> None:
-        self._jumps.append(None)
+        self._jumps.append(self._device_depth)
         try:
             for _ in range(MAX_HOST_ITERATIONS):
                 if not test:
@@ -407,9 +420,17 @@ class Statements(Expressions):
         jumps.skip.store(True)
 
     def _loop_flags(self, what: str, node: syntax.Node) -> _Jumps | None:
+        """The flags of the innermost loop; None for a loop that runs while the program is built."""
         if not self._jumps:
             raise TileError(f"`{what}` outside of a loop", node.loc)
-        return self._jumps[-1]
+        jumps = self._jumps[-1]
+        if isinstance(jumps, int) and jumps != self._device_depth:
+            raise TileError(
+                f"`{what}` of a loop that runs while the program is built depends on a value known only on the device",
+                node.loc,
+                ["make it a device loop: for i in T.serial(n)"],
+            )
+        return jumps if isinstance(jumps, _Jumps) else None
 
     # Kernels, functions, the rest
 
@@ -475,6 +496,13 @@ class Statements(Expressions):
         elif not test:
             raise TileError("assertion failed" + (f": {message}" if message else ""), node.loc)
 
+    def _nonlocal(self, node: syntax.Nonlocal) -> None:
+        raise TileError(
+            f"`{node.keyword} {node.names[0]}`: a tile program cannot rebind a name outside of it",
+            node.loc,
+            ["keep the value in a variable: T.alloc_var(dtype, init); a @T.macro changes one through a T.Ref parameter"],
+        )
+
     def _import(self, node: syntax.Import) -> None:
         for module, name, bound in node.names:
             imported = self._host(node, importlib.import_module, module)
@@ -501,19 +529,34 @@ class Statements(Expressions):
         self, node: syntax.Function, local: dict[str, Any], outer: Callable[[str], Any], arguments: Any, keywords: Any
     ) -> Any:
         """Run a function's body here with its parameters bound; the value that it returns."""
-        inner = type(self)(self.ctx, Names(outer))
+        inner = self.nested(outer)
         inner.names.local = dict(local)
         inner._in_function = True
+        inner.names.body = node.body
+        loc = self.ctx.builder.loc
+        if self.ctx.calls.count(node) or len(self.ctx.calls) >= _MAX_CALL_DEPTH:
+            raise TileError(
+                f"{node.name} calls itself; a macro is expanded where it is called, so that would never end",
+                notes=[("it is defined", node.loc), "use a loop"],
+            )
         for name, value in bind(node, arguments, keywords, inner).items():
             inner.names.local[name] = value
-        loc = self.ctx.builder.loc
+        self.ctx.calls.append(node)
         try:
             inner.block(node.body)
         except Returned as returned:
             return snapshot(returned.value)
+        except TileError as error:
+            error.notes.append((f"in {node.name}, called", loc))
+            raise
         finally:
+            self.ctx.calls.pop()
             self.ctx.builder.loc = loc
         return None
+
+    def nested(self, outer: Callable[[str], Any]) -> Statements:
+        """Statements of a function that is expanded here."""
+        return type(self)(self.ctx, Names(outer))
 
 
 def bind(node: syntax.Function, arguments: Sequence[Any], keywords: dict[str, Any], scope: Statements) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from types import ModuleType
 from typing import Any
 
 from tiledsl.errors import TileError
@@ -27,14 +28,18 @@ bool, float, int, uint = (_dtypes.canonical(name) for name in ("bool", "float", 
 float8_e4m3, half, double, tfloat32 = (_dtypes.canonical(name) for name in ("float8_e4m3", "half", "double", "tfloat32"))
 reduce_and, reduce_or = reduce_bitand, reduce_bitor
 
-__all__ = [name for name in dir() if not name.startswith("_") and name not in ("annotations", "difflib", "TileError")]
+__all__ = [
+    name
+    for name, value in list(globals().items())
+    if not name.startswith("_") and name not in ("annotations", "Any", "ModuleType", "TileError") and not isinstance(value, ModuleType)
+]
 __all__ += [name for name in _hints if name not in __all__]
 
 _THREADS = "thread-level code has no Triton form; write the loop over the tile with T.Parallel"
 _BARRIERS = "explicit barriers and asynchronous copies have no Triton form; use T.copy inside T.Pipelined, which overlaps them"
 _BLACKWELL = "Blackwell's tensor memory has no Triton form here; use T.alloc_fragment and T.gemm"
 _SHUFFLE = "warp-level communication has no Triton form; use T.reduce_sum, T.reduce_max or T.cumsum on a fragment"
-_REFUSED = {
+REFUSED = {
     **dict.fromkeys("get_thread_binding get_thread_bindings thread_binding get_thread_extent get_thread_extents get_lane_idx get_warp_idx get_warp_idx_sync get_warp_group_idx shuffle_elect access_ptr address_of".split(), _THREADS),  # noqa: E501
     **dict.fromkeys("alloc_barrier alloc_cluster_barrier mbarrier_arrive mbarrier_wait_parity mbarrier_expect_tx mbarrier_arrive_expect_tx barrier_arrive barrier_wait tma_copy tma_gather4 tma_scatter4 async_copy copy_cluster ptx_cp_async ptx_commit_group ptx_wait_group cp_async_barrier_noinc fence_proxy_async fence_proxy_async_generic ws WSID WSPipeline WSRole WSSchedule WSScope WSSync ws_op annotate_ws_schedule ClusterKernel cluster_sync block_rank_in_cluster set_max_nreg wgmma_gemm wait_wgmma warpgroup_arrive warpgroup_commit_batch warpgroup_wait warpgroup_fence_operand clc_try_cancel_multicast clc_is_canceled clc_get_first_ctaid_x pdl_trigger pdl_sync create_tma_descriptor alloc_descriptor alloc_wgmma_desc".split(), _BARRIERS),  # noqa: E501
     **dict.fromkeys("alloc_tmem tcgen05_gemm tcgen05_gemm_blockscaled tcgen05_mma_arrive tcgen05_cp_warpx4 tcgen05_sf_warp_transpose mma_gemm_blockscaled gemm_sp".split(), _BLACKWELL),  # noqa: E501
@@ -48,19 +53,19 @@ _REFUSED = {
 }
 
 
-class _Refused:
+class Refused:
     """A name of TileLang without a Triton form: using it is an error that says what to write instead."""
 
     def __init__(self, name: str, why: str) -> None:
-        self._error = f"T.{name}: {why}"
+        self.error = f"T.{name}: {why}"
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        raise TileError(self._error)
+        raise TileError(self.error)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise TileError(self._error)
+        raise TileError(self.error)
 
     __getitem__ = __enter__ = __iter__ = __bool__ = __call__
 
@@ -71,8 +76,8 @@ class _Refused:
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    if name in _REFUSED:
-        return _Refused(name, _REFUSED[name])
+    if name in REFUSED:
+        return Refused(name, REFUSED[name])
     near = difflib.get_close_matches(name, __all__, 1)
     raise AttributeError(f"T.{name} is not part of the tile language" + (f"; did you mean T.{near[0]}?" if near else ""))
 

@@ -243,6 +243,21 @@ _HOST: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 _RANK = {"float64": 5, "float32": 4, "bfloat16": 3, "float16": 3, "float8_e5m2": 2, "float8_e4m3fn": 2}
 
+_MAX_BITS = 1 << 14  # of integers that ** and << make while a program is built
+_MAX_ITEMS = 1_000_000  # of sequences that * makes
+
+
+def check_size(op: str, left: Any, right: Any) -> None:
+    """Refuse host arithmetic whose result would not fit in memory. Raises TileError."""
+    if isinstance(left, int) and isinstance(right, int):
+        size = left.bit_length() * right if op == "**" else left.bit_length() + right if op == "<<" else 0
+        if size > _MAX_BITS:
+            raise TileError(f"{op} gives an integer of about {size} bits, more than any element type holds")
+    elif op == "*":
+        for items, count in ((left, right), (right, left)):
+            if isinstance(items, (str, bytes, list, tuple)) and isinstance(count, int) and len(items) * count > _MAX_ITEMS:
+                raise TileError(f"* gives a {type(items).__name__} of {len(items) * count} items, more than {_MAX_ITEMS}")
+
 
 def is_number(x: Any) -> bool:
     """A Python or NumPy number; not an expression."""
@@ -316,6 +331,7 @@ def binary(kind: str, a: Any, b: Any) -> Any:
     """`a kind b`: computed on numbers, emitted on expressions."""
     a, b = plain(a), plain(b)
     if is_number(a) and is_number(b):
+        check_size(_WORDS.get(kind, kind), a, b)
         return _HOST[kind](a, b)
     for x in (a, b):
         if not isinstance(x, Expr) and not is_number(x):

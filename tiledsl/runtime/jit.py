@@ -65,6 +65,8 @@ class JitFunction:
     """A function under @tiledsl.jit. Lazy style: called with the builder's arguments, it returns a Kernel. Eager style:
     called with tensors and tunables, it compiles for their shapes and runs; `compile` gives the Kernel."""
 
+    __name__: str
+
     def __init__(self, function: FunctionType, options: Mapping[str, Any], frame_locals: Mapping[str, Any]) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -101,14 +103,19 @@ class JitFunction:
         bound = self._bind(arguments, keywords)
         return self.kernel_for(bound)
 
-    def kernel_for(self, bound: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> Kernel:
-        """The kernel of a lazy builder for bound arguments and a configuration's tunables, built once."""
+    def kernel_for(
+        self, bound: Mapping[str, Any], config: Mapping[str, Any] | None = None, target: Target | None = None
+    ) -> Kernel:
+        """The kernel for bound arguments and a configuration, built once, for `target` or the decorator's."""
+        if self.is_eager:
+            return self._eager_kernel({**bound, **(config or {})}, config, target)
         values = {**bound, **(config or {})}
         pass_configs = {**(self.options.get("pass_configs") or {}), **(values.pop("pass_configs", None) or {})}
-        key = (_key(values), _key(pass_configs), resolve_target(self.options.get("target")))
+        target = target or resolve_target(self.options.get("target"))
+        key = (_key(values), _key(pass_configs), target)
         if key not in self._kernels:
             program = self.build(values)
-            options = {**self.options, "pass_configs": pass_configs}
+            options = {**self.options, "pass_configs": pass_configs, "target": target}
             kernel = compile(program, **options)
             kernel.config = dict(config) if config is not None else None
             self._kernels[key] = kernel
@@ -141,16 +148,19 @@ class JitFunction:
         bound.apply_defaults()
         return {**bound.arguments, **(extra if partial and not takes_any else {})}
 
-    def _eager_kernel(self, bound: dict[str, Any], config: Mapping[str, Any] | None = None) -> Kernel:
+    def _eager_kernel(
+        self, bound: Mapping[str, Any], config: Mapping[str, Any] | None = None, target: Target | None = None
+    ) -> Kernel:
         values = {name: _argument(value) for name, value in bound.items()}
-        host = _key({name: value for name, value in values.items() if not isinstance(value, Arguments)})
-        target = resolve_target(self.options.get("target"))
+        pass_configs = {**(self.options.get("pass_configs") or {}), **(values.pop("pass_configs", None) or {})}
+        host = _key([{n: v for n, v in values.items() if not isinstance(v, Arguments)}, pass_configs])
+        target = target or resolve_target(self.options.get("target"))
         dynamic = self._dynamic.get(host, {})
         key = (host, target, tuple(_shape_key(n, v, dynamic) for n, v in values.items() if isinstance(v, Arguments)))
         if key not in self._kernels or (host not in self._dynamic and any(isinstance(v, Arguments) for v in values.values())):
             missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
             arguments = {**dict.fromkeys(missing), **values}
-            kernel = Kernel(self._builder(arguments), target, self.options.get("pass_configs"), config)
+            kernel = Kernel(self._builder(arguments), target, pass_configs, config)
             dynamic = {p.name: frozenset(a for a, d in enumerate(p.shape) if isinstance(d, str)) for p in kernel.params}
             self._dynamic[host] = dynamic
             key = (host, target, tuple(_shape_key(n, v, dynamic) for n, v in values.items() if isinstance(v, Arguments)))

@@ -1,0 +1,211 @@
+"""`@tiledsl.autotune`, and the same as an object with `AutoTuner.from_kernel`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from types import FunctionType
+from typing import Any
+
+from tiledsl.autotuner.engine import Problem, tune
+from tiledsl.autotuner.fingerprint import canonical
+from tiledsl.autotuner.inputs import given_inputs
+from tiledsl.autotuner.options import TuneOptions
+from tiledsl.autotuner.result import AutotuneResult
+from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tunables, tunables
+from tiledsl.errors import TileError
+from tiledsl.runtime.jit import JitFunction, _key, resolve_target
+from tiledsl.runtime.supply import TensorSupplyType
+from tiledsl.settings import current
+
+Configs = Iterable[Mapping[str, Any]] | Callable[..., Any]
+
+
+class AutotunedFunction:
+    """A function under @tiledsl.autotune and @tiledsl.jit.
+
+    Lazy style: called with the builder's arguments without the tunables, it returns an AutotuneResult. Eager style:
+    called with tensors, it tunes on copies of them and runs; `compile` gives the AutotuneResult. A tunable that a call
+    passes is fixed to that value, and the others are tuned. Results are kept by arguments, in memory and on disk.
+    """
+
+    def __init__(self, jit: JitFunction, configs: Any, options: TuneOptions) -> None:
+        functools.update_wrapper(self, jit.function)
+        self.jit = jit
+        self.name = jit.function.__name__
+        self.options = options
+        self.configs = configs if callable(configs) else check_configs(configs, jit.signature, self.name)
+        unknown = [name for name in options.do_not_specialize if name not in jit.signature.parameters]
+        if unknown:
+            raise TileError(f"autotune of {self.name}: do_not_specialize names {unknown[0]!r}, which is no parameter")
+        self._results: dict[Any, AutotuneResult] = {}
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        result = self.compile(*arguments, **keywords)
+        if not self.jit.is_eager:
+            return result
+        bound = self.jit._bind(arguments, keywords, partial=True)
+        return result.kernel(*[bound[param.name] for param in result.kernel.params if not param.is_output])
+
+    def compile(self, *arguments: Any, **keywords: Any) -> AutotuneResult:
+        """The tuned kernel for these arguments. Eager style: tensors may be left out if T.const values are named."""
+        jit, options = self.jit, self.options
+        values = jit._bind(arguments, keywords, partial=True)
+        own = {name: value for name, value in keywords.items() if name in jit.signature.parameters}
+        given = jit.signature.bind_partial(*arguments, **own).arguments  # what the call itself says, without defaults
+        target = resolve_target(jit.options.get("target") if options.target is None else options.target)
+        special = {n: canonical(v) if hasattr(v, "data_ptr") else v for n, v in values.items()}
+        special = {name: value for name, value in special.items() if name not in options.do_not_specialize}
+        key = (_key(special), frozenset(n for n in given if given[n] is not None), target, canonical(given_inputs()))
+        known = None if current().always_tune else self._results.get(key)
+        if known is not None:
+            if options.do_not_specialize:
+                return replace(known, kernel=jit.kernel_for(values, known.config, target), from_cache="memory")
+            return known
+        configs = self.configs
+        if callable(configs):
+            configs = check_configs(call_configs(configs, arguments, keywords, values), jit.signature, self.name)
+        names = tunables(configs)
+        self._check_call(values, names)
+        result = tune(
+            Problem(
+                name=self.name,
+                function=jit.function,
+                build=lambda config, target: jit.kernel_for(values, config, target),
+                values=values,
+                configs=fix(configs, given_tunables(given, names)),
+                target=target,
+                options=options,
+                compile_options={name: jit.options.get(name) for name in ("out_idx", "pass_configs")},
+                call_inputs={n: v for n, v in values.items() if hasattr(v, "data_ptr")} if jit.is_eager else None,
+            )
+        )
+        self._results[key] = replace(result, from_cache="memory")
+        return result
+
+    def _check_call(self, values: Mapping[str, Any], names: Sequence[str]) -> None:
+        if self.jit.is_eager:  # tensors may be left out, and T.const values be given
+            return
+        parameters = self.jit.signature.parameters
+        for name, parameter in parameters.items():
+            variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            if name not in values and name not in names and not variadic:
+                raise TileError(f"{self.name} is called without {name!r}, which is no tunable")
+        unknown = [name for name in values if name not in parameters]
+        if unknown:
+            raise TileError(f"{self.name} has no parameter {unknown[0]!r}")
+
+    def __repr__(self) -> str:
+        return f"<autotuned {self.name}>"
+
+
+def autotune(
+    *misplaced: Any,
+    configs: Any = None,
+    warmup: float = 25,
+    rep: float = 100,
+    timeout: float = 100,
+    supply_type: TensorSupplyType | str = TensorSupplyType.Auto,
+    ref_prog: Callable[..., Any] | None = None,
+    supply_prog: Callable[..., Any] | None = None,
+    rtol: float = 1e-2,
+    atol: float = 1e-2,
+    max_mismatched_ratio: float = 0.01,
+    skip_check: bool = False,
+    manual_check_prog: Callable[..., Any] | None = None,
+    cache_input_tensors: bool = False,
+    do_not_specialize: Iterable[str] | None = None,
+    early_stop: bool = False,
+    early_stop_factor: float = 2.0,
+    jobs: int | None = None,
+    target: Any = None,
+    cache: bool = True,
+) -> Callable[[Any], AutotunedFunction]:
+    """Decorator above @tiledsl.jit: choose the best of several configurations at the first call with given arguments.
+
+    configs: dicts of tunables (parameters of the function; `pass_configs` as well), or a function of the call's
+    arguments that returns them. target: what to tune for, in place of @tiledsl.jit's; a GPU that is not here is compiled
+    for, and its configurations are checked in the interpreter and ranked by estimates. The rest: see TuneOptions.
+    """
+    if misplaced:
+        if callable(misplaced[0]) or isinstance(misplaced[0], JitFunction):
+            raise TileError("@tiledsl.autotune needs configurations: write @tiledsl.autotune(configs=[{...}, ...])")
+        raise TileError("autotune takes keywords only: write @tiledsl.autotune(configs=[{...}, ...])")
+    if configs is None:
+        raise TileError("autotune needs configurations: write @tiledsl.autotune(configs=[{...}, ...])")
+    if isinstance(do_not_specialize, str):
+        do_not_specialize = (do_not_specialize,)
+    options = TuneOptions(
+        warmup, rep, timeout, ref_prog, supply_prog, supply_type, rtol, atol, max_mismatched_ratio, skip_check,
+        manual_check_prog, cache_input_tensors, early_stop, early_stop_factor, tuple(do_not_specialize or ()), jobs,
+        target, cache,
+    )  # fmt: skip
+
+    def decorate(function: Any) -> AutotunedFunction:
+        if not isinstance(function, JitFunction):
+            shown = getattr(function, "__name__", repr(function))
+            raise TileError(f"@tiledsl.autotune stands above @tiledsl.jit; {shown} is not jitted")
+        return AutotunedFunction(function, configs, options)
+
+    return decorate
+
+
+class AutoTuner:
+    """The tuner as an object. Names are TileLang's.
+
+    Example: `AutoTuner.from_kernel(builder, configs).set_compile_args(out_idx=-1).set_profile_args(ref_prog=f).run()`
+    """
+
+    def __init__(self, fn: Any, configs: Any) -> None:
+        self.function = fn
+        self.configs = configs
+        self.options = TuneOptions()
+        self.compile_args: dict[str, Any] = {}
+
+    @classmethod
+    def from_kernel(cls, kernel: Any, configs: Any) -> AutoTuner:
+        """A tuner for a builder: a function of the tunables that returns a @T.prim_func."""
+        return cls(kernel, configs)
+
+    def set_compile_args(
+        self,
+        out_idx: int | Sequence[int] | None = None,
+        target: Any = None,
+        execution_backend: str | None = None,
+        target_host: Any = None,
+        verbose: bool | None = None,
+        pass_configs: Mapping[str, Any] | None = None,
+    ) -> AutoTuner:
+        """How configurations are compiled; see tiledsl.compile."""
+        self.compile_args = {"out_idx": out_idx, "target": target, "pass_configs": pass_configs}
+        return self
+
+    def set_profile_args(self, *, backend: str | None = None, **options: Any) -> AutoTuner:
+        """How configurations are checked and timed: the fields of TuneOptions. `backend` has no effect."""
+        self.options = _with(self.options, options)
+        return self
+
+    def run(self, warmup: float | None = None, rep: float | None = None, timeout: float | None = None, **options: Any) -> AutotuneResult:  # fmt: skip # noqa: E501
+        """Tune, with the builder's defaults for what the configurations leave out. Results are kept on disk."""
+        named = {"warmup": warmup, "rep": rep, "timeout": timeout}
+        chosen = _with(self.options, {name: value for name, value in named.items() if value is not None} | options)
+        function = self.function
+        if isinstance(function, AutotunedFunction):
+            function = function.jit
+        if isinstance(function, JitFunction):
+            given = {name: value for name, value in self.compile_args.items() if value is not None}
+            jit = JitFunction(function.function, {**function.options, **given}, function.frame_locals)
+        elif isinstance(function, FunctionType):
+            jit = JitFunction(function, self.compile_args, {})
+        else:
+            raise TileError(f"AutoTuner takes a builder function, not {type(function).__name__}")
+        return AutotunedFunction(jit, self.configs, chosen).compile()
+
+
+def _with(options: TuneOptions, changes: Mapping[str, Any]) -> TuneOptions:
+    known = {each.name for each in fields(TuneOptions)}
+    unknown = [name for name in changes if name not in known]
+    if unknown:
+        raise TileError(f"autotune has no option {unknown[0]!r}", notes=[f"there are {', '.join(sorted(known))}"])
+    return replace(options, **changes)

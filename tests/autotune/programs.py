@@ -1,0 +1,39 @@
+"""Builders that the tuner's tests tune."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tiledsl.language as T
+
+SIZE = 64
+
+
+def scale_builder(block: int | None = None, factor: float = 2.0, variant: str = "right", size: int = SIZE) -> Any:
+    """B = 2 * A. `variant` makes configurations that are wrong in some way."""
+    if variant == "raises":
+        raise ValueError(f"no block of {block}")
+    if variant == "refused":
+        block = 48 // (block - block)  # type: ignore[operator]  (a division by zero in the builder)
+
+    @T.prim_func
+    def scale(A: T.Tensor((size,), "float32"), B: T.Tensor((size,), "float32")):
+        with T.Kernel(T.ceildiv(size, block), threads=128) as bx:
+            A_local = T.alloc_fragment((block,), "float32")
+            if variant != "unwritten" and variant != "half":
+                T.copy(A[bx * block], A_local)
+                for i in T.Parallel(block):
+                    A_local[i] = A_local[i] * factor
+                T.copy(A_local, B[bx * block])
+            if variant == "half":
+                if bx == 0:
+                    T.copy(A[bx * block], A_local)
+                    for i in T.Parallel(block):
+                        A_local[i] = A_local[i] * factor
+                    T.copy(A_local, B[bx * block])
+
+    return scale
+
+
+def twice(A: Any) -> Any:
+    return A * 2

@@ -1,0 +1,158 @@
+"""The decorator and AutoTuner: arguments, both styles, errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as T
+from tests.autotune.programs import SIZE, scale_builder, twice
+from tiledsl.autotuner import AutotuneResult, AutoTuner, set_autotune_inputs
+
+BLOCKS = [{"block": 64}, {"block": 32}, {"block": 16}]
+scale_jit = tiledsl.jit(out_idx=-1)(scale_builder)
+
+
+def tuned(configs: Any = BLOCKS, **options: Any) -> Any:
+    return tiledsl.autotune(configs=configs, **{"ref_prog": twice, **options})(scale_jit)
+
+
+def test_a_lazy_builder_returns_a_result_that_is_a_kernel() -> None:
+    result = tuned()()
+    assert isinstance(result, tiledsl.AutotuneResult)
+    A = torch.randn(SIZE)
+    torch.testing.assert_close(result(A), A * 2)
+    assert result.config in BLOCKS and result.kernel.config == result.config
+    assert result.latency is not None and result.latency == result.kernel.latency and result.latency_kind == "estimated"
+    assert result.ref_latency is None and result.from_cache == ""
+    assert result.source == result.kernel.source == result.get_kernel_source() == result.libcode == result.best.source
+    assert [param.name for param in result.params] == ["A", "B"]
+    assert result.ir("cse") == result.kernel.ir("cse") and "tile.copy" in result.trials[1].ir()
+    result.get_profiler().assert_allclose(twice)
+    assert [trial.config for trial in result.trials] == BLOCKS
+    assert all(trial.ok and trial.verified and trial.max_error == 0 for trial in result.trials)
+    with pytest.raises(AttributeError, match="nothing_of_this_name"):
+        result.nothing_of_this_name
+
+
+def test_the_table_names_every_configuration() -> None:
+    result = tuned([*BLOCKS, {"block": 64, "variant": "unwritten"}])()
+    lines = result.table().splitlines()
+    assert [line.split("ok")[0].split() for line in lines if line.startswith("*")] == [["*", f"block={result.config['block']}"]]
+    assert sum(" ok " in line for line in lines) == 3
+    assert any(line.split()[:3] == ["block=64", "variant=unwritten", "nonfinite"] for line in lines)
+    assert "not written" in lines[-1]
+
+
+def test_a_tunable_given_by_the_call_is_fixed() -> None:
+    function = tuned([{"block": b, "factor": f} for b in (16, 32) for f in (2.0, 2.001)])
+    result = function(block=64)
+    assert [trial.config for trial in result.trials] == [{"block": 64, "factor": 2.0}, {"block": 64, "factor": 2.001}]
+    assert len(function(16, 2.0).trials) == 1
+    assert len(function(block=None).trials) == 4
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        lambda block=None, factor=2.0, variant="right", size=0: [{"block": size // 2}],
+        lambda size: [{"block": size // 2}],
+        lambda *args, **kwargs: [{"block": kwargs["size"] // 2}],
+    ],
+)
+def test_a_configs_function_gets_the_call(configs: Any) -> None:
+    assert tuned(configs)(size=32).config == {"block": 16}
+
+
+def test_pass_configs_are_tunable() -> None:
+    configs = [{"block": 32, "pass_configs": {"unroll-loops.limit": limit}} for limit in ("nonsense",)]
+    with pytest.raises(tiledsl.TileError, match="pass_configs=.*nonsense|unroll-loops"):
+        tuned(configs)()
+
+
+def test_eager_style_tunes_on_the_call_and_runs() -> None:
+    @tiledsl.autotune(configs=[{"block": 16}, {"block": 32}], ref_prog=twice)
+    @tiledsl.jit
+    def scale(A, block=None):
+        N = T.const("N")
+        A: T.Tensor[[N], T.float32]
+        B = T.empty((N,), T.float32)
+        with T.Kernel(T.ceildiv(N, block), threads=128) as bx:
+            x = T.alloc_fragment((block,), "float32")
+            T.copy(A[bx * block], x)
+            for i in T.Parallel(block):
+                x[i] = x[i] * 2
+            T.copy(x, B[bx * block])
+        return B
+
+    A = torch.randn(48)
+    kept = A.clone()
+    torch.testing.assert_close(scale(A), kept * 2)
+    assert torch.equal(A, kept)
+    result = scale.compile(A)
+    assert result.from_cache == "memory" and [trial.status for trial in result.trials] == ["ok", "ok"]
+    assert scale.compile(torch.randn(96)).from_cache == ""
+
+
+def test_auto_tuner_as_an_object() -> None:
+    tuner = AutoTuner.from_kernel(kernel=scale_builder, configs=BLOCKS)
+    result = tuner.set_compile_args(out_idx=[-1], target="interpret").set_profile_args(ref_prog=twice).run(warmup=3, rep=5)
+    assert isinstance(result, AutotuneResult) and result.config in BLOCKS
+    assert AutoTuner(scale_jit, BLOCKS).set_profile_args(ref_prog=twice, backend="event").run().kernel.outputs == (1,)
+    with pytest.raises(tiledsl.TileError, match="no option 'ref_progg'"):
+        tuner.set_profile_args(ref_progg=twice)
+
+
+def test_set_autotune_inputs() -> None:
+    seen = []
+
+    def reference(A: Any) -> Any:
+        seen.append(A.clone())
+        return A * 2
+
+    given = torch.full((SIZE,), 3.0)
+    with set_autotune_inputs([given]):
+        tuned(ref_prog=reference)()
+    assert torch.equal(seen[0], given)
+    with set_autotune_inputs(given, given), pytest.raises(tiledsl.TileError, match="set_autotune_inputs gives 2 inputs"):
+        tuned()()
+    with pytest.raises(tiledsl.TileError, match="supply_prog gives 2 inputs; scale takes 1"):
+        tuned(supply_prog=lambda params: [given] * 2)()
+    assert tuned(supply_prog=lambda params: [torch.ones(p.shape) for p in params])().best.verified
+
+
+@pytest.mark.parametrize(
+    ("configs", "message"),
+    [
+        ([], "there is no configuration to try"),
+        ([{"block": 16}, 32], "configuration 1 is 32, not a dict"),
+        ([{"blok": 16}], "sets 'blok', which is no parameter\n  note: did you mean 'block'"),
+        ([{"block": 16}, {"block": 16}], "configurations 0 and 1 are the same: block=16"),
+        ({"block": 16}, "configs is {'block': 16}\n  note: it is a list of dicts"),
+        (None, "write @tiledsl.autotune"),
+    ],
+)
+def test_bad_configs(configs: Any, message: str) -> None:
+    with pytest.raises(tiledsl.TileError) as caught:
+        tuned(configs)
+    assert message in str(caught.value)
+
+
+def test_bad_decorations_and_calls() -> None:
+    with pytest.raises(tiledsl.TileError, match=r"needs configurations: write @tiledsl.autotune\(configs="):
+        tiledsl.autotune(scale_jit)
+    with pytest.raises(tiledsl.TileError, match=r"stands above @tiledsl.jit; scale_builder is not jitted"):
+        tiledsl.autotune(configs=BLOCKS)(scale_builder)
+    with pytest.raises(tiledsl.TileError, match="'nothing', which is no parameter"):
+        tuned(do_not_specialize=["nothing"])
+    with pytest.raises(tiledsl.TileError, match="has no parameter 'sise'"):
+        tuned()(sise=3)
+    with pytest.raises(tiledsl.TileError, match="rep is -1"):
+        tuned(rep=-1)
+    with pytest.raises(tiledsl.TileError, match="configs wants an argument 'other'"):
+        tuned(lambda other: BLOCKS)()
+    with pytest.raises(tiledsl.TileError, match="unknown tensor supply 'fibonacci'"):
+        tuned(supply_type="fibonacci")

@@ -1,0 +1,179 @@
+"""A tuning run: who wins, what is recorded, what cannot end it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as T
+from tests.autotune.programs import scale_builder, twice
+from tiledsl.autotuner import verify
+
+scale_jit = tiledsl.jit(out_idx=-1)(scale_builder)
+
+
+def tuned(*configs: dict[str, Any], **options: Any) -> Any:
+    return tiledsl.autotune(configs=configs, **{"ref_prog": twice, **options})(scale_jit)
+
+
+def test_the_fastest_right_configuration_wins(timer: Any) -> None:
+    times = {16: 3.0, 32: 1.0, 64: 2.0}
+    timed = timer(lambda config: times[config["block"]])
+    result = tuned(*({"block": block} for block in times))()
+    assert (result.config, result.latency, result.ref_latency, result.latency_kind) == ({"block": 32}, 1.0, 7.0, "measured")
+    assert (result.kernel.latency, result.kernel.ref_latency) == (1.0, 7.0)
+    assert [config["block"] for config in timed] == [16, 32, 64]
+
+
+def test_of_equals_the_first_wins(timer: Any) -> None:
+    timer(lambda config: 1.0)
+    assert tuned({"block": 32}, {"block": 16})().config == {"block": 32}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status", "message"),
+    [
+        ({"factor": 2.5}, "mismatch", r"wrong in \d+ of 64 elements"),
+        ({"variant": "unwritten"}, "nonfinite", "not written; wrong in 64 of 64"),
+        ({"variant": "half"}, "nonfinite", "not written; wrong in 32 of 64"),
+    ],
+)
+def test_a_wrong_configuration_never_wins(timer: Any, wrong: dict[str, Any], status: str, message: str) -> None:
+    timed = timer(lambda config: 0.001 if config["block"] == 32 else 1.0)
+    result = tuned({"block": 32, **wrong}, {"block": 16})()
+    assert result.config == {"block": 16} and len(timed) == 1
+    failed = result.trials[0]
+    assert (failed.status, failed.latency, failed.verified) == (status, None, False)
+    pytest.raises(AssertionError, result.trials[0].fail, "ok", "") if failed.ok else None
+    import re
+
+    assert re.search(message, failed.message)
+
+
+def test_failing_configurations_are_recorded() -> None:
+    configs = [{"block": 16, "variant": "raises"}, {"block": 16, "variant": "refused"}, {"block": None}, {"block": 32}]
+    result = tuned(*configs)()
+    assert [trial.status for trial in result.trials] == ["compile_error"] * 3 + ["ok"]
+    messages = [trial.message for trial in result.trials]
+    assert messages[0] == "ValueError: no block of 16" and "ZeroDivisionError" in messages[1]
+    assert "programs.py:" in messages[2] and "^" in messages[2]
+    assert result.config == {"block": 32}
+
+
+def test_if_none_works_the_error_is_a_table() -> None:
+    configs = [{"block": 16, "variant": "raises"}, {"block": 32, "variant": "raises"}, {"block": 16, "factor": 3.0}]
+    with pytest.raises(tiledsl.TileError) as caught:
+        tuned(*configs)()
+    text = str(caught.value)
+    assert "none of 3 configurations of scale_builder works on interpret" in text
+    assert "compile_error: 2; first, block=16 variant=raises:\n    ValueError: no block of 16" in text
+    assert "mismatch: 1; first, block=16 factor=3.0:" in text
+
+
+def test_a_launch_that_fails_costs_only_itself(timer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    timer(lambda config: 1.0)
+    original = verify.run_poisoned
+
+    def run(kernel: Any, inputs: Any) -> Any:
+        if kernel.config["block"] == 16:
+            raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
+        return original(kernel, inputs)
+
+    monkeypatch.setattr(verify, "run_poisoned", run)
+    result = tuned({"block": 16}, {"block": 32})()
+    assert [trial.status for trial in result.trials] == ["launch_error", "ok"]
+    assert "illegal memory access" in result.trials[0].message
+
+
+def test_a_timer_that_fails_costs_only_its_configuration(timer: Any) -> None:
+    timer(lambda config: 1.0 if config["block"] == 32 else 1 // 0)
+    assert [trial.status for trial in tuned({"block": 16}, {"block": 32})().trials] == ["launch_error", "ok"]
+
+
+def test_hopeless_configurations_are_screened(timer: Any) -> None:
+    timer(lambda config: float(config["block"]))
+    result = tuned({"block": 16}, {"block": 64}, {"block": 32}, early_stop=True, early_stop_factor=3.0)()
+    assert [trial.status for trial in result.trials] == ["ok", "screened", "ok"]
+
+
+def test_identical_sources_are_run_once(stages: Counter[str]) -> None:
+    configs = [{"block": 32}, {"block": 32, "variant": "also right"}, {"block": 16}]
+    result = tuned(*configs)()
+    assert stages["verify"] == 2
+    first, second, _ = result.trials
+    assert second.same_as == 0 and second.ok and second.verified and second.latency == first.latency
+    assert "(as 0)" in result.table()
+
+
+def test_a_reference_that_raises_is_an_error_at_once() -> None:
+    with pytest.raises(tiledsl.TileError, match="ref_prog raises ZeroDivisionError"):
+        tuned({"block": 16}, ref_prog=lambda A: A * (1 // 0))()
+
+
+def test_the_reference_runs_twice_however_many_configurations() -> None:
+    dtypes = []
+
+    def reference(A: Any) -> Any:
+        dtypes.append(A.dtype)
+        return A * 2
+
+    tuned({"block": 16}, {"block": 32}, {"block": 64}, ref_prog=reference)()
+    assert dtypes == [torch.float32, torch.float64]  # as written, and in higher precision
+
+
+def test_manual_check() -> None:
+    def check(outputs: Any, expected: Any) -> None:
+        assert torch.allclose(outputs, expected), "not close"
+
+    result = tuned({"block": 16, "factor": 2.001}, {"block": 32}, manual_check_prog=check)()
+    assert [trial.status for trial in result.trials] == ["mismatch", "ok"]
+    assert "not close" in result.trials[0].message
+    assert tuned({"block": 16, "factor": 3.0}, skip_check=True)().best.verified is False
+
+
+def test_kernels_that_write_into_their_inputs() -> None:
+    def builder(block: int = 32, factor: float = 2.0) -> Any:
+        @T.prim_func
+        def scale_in_place(A: T.Tensor((64,), "float32")):
+            with T.Kernel(64 // block, threads=128) as bx:
+                x = T.alloc_fragment((block,), "float32")
+                T.copy(A[bx * block], x)
+                for i in T.Parallel(block):
+                    x[i] = x[i] * factor
+                T.copy(x, A[bx * block])
+
+        return scale_in_place
+
+    configs = [{"block": 64, "factor": 4.0}, {"block": 32}, {"block": 16}]
+    for reference in (lambda A: A.mul_(2), lambda A: None if A.mul_(2) is None else None):
+        result = tiledsl.autotune(configs=configs, ref_prog=reference)(tiledsl.jit(builder))()
+        assert [trial.status for trial in result.trials] == ["mismatch", "ok", "ok"]
+
+
+def test_comparison_scales_with_the_reference() -> None:
+    small = torch.full((100,), 1e-6)
+    assert verify.compare(torch.zeros(100), small, 1e-2, 1e-2).mismatched == 100
+    large = torch.randn(1000) * 1e4
+    large[0] = 0.0
+    close = large.clone()
+    close[0] = 3.0
+    assert verify.compare(close, large, 1e-2, 1e-2).mismatched == 0
+    both = torch.tensor([float("nan"), float("inf"), 1.0])
+    assert verify.compare(both, both, 0, 0).mismatched == 0
+    assert not verify.compare(torch.tensor([float("nan")]), torch.tensor([1.0]), 0, 0).finite
+
+
+def test_a_reference_that_depends_on_dtypes_counts_as_written() -> None:
+    def reference(A: Any) -> Any:
+        return A * 2 if A.dtype is torch.float32 else A * 5
+
+    assert tuned({"block": 32}, ref_prog=reference)().best.verified
+
+    def casting(A: Any) -> Any:
+        return torch.ones(1, 1) @ A[None]  # float32 and float64 do not multiply
+
+    assert [list(each[0].shape) for each in verify.Reference(casting, [torch.randn(4)]).candidates] == [[1, 4]]

@@ -1,0 +1,102 @@
+"""The programs of examples/ (without attention) match torch at small ragged shapes, in the interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.example_modules import BASIC, EXAMPLES, load_example
+
+# A second shape for each program: the smallest ones, or one that the tiles divide, so that masks vanish.
+OTHER_SHAPES: dict[str, dict[str, Any]] = {
+    "cast_fp8_per_token": {"M": 16, "N": 128, "block_M": 8},
+    "elementwise": {"M": 1, "N": 1, "block_M": 2, "block_N": 32},
+    "gemm_dynamic": {"N": 64, "K": 64, "block_M": 32, "block_N": 32, "block_K": 32, "rows": (32,)},
+    "gemm_epilogue": {"M": 32, "N": 64, "K": 32, "block_M": 32, "block_N": 64, "block_K": 32},
+    "gemm_fp8": {"M": 32, "N": 32, "K": 64, "block_M": 32, "block_N": 32, "block_K": 64},
+    "gemm_fp8_blockscale": {"M": 32, "N": 128, "K": 256, "block_M": 32, "block_N": 128},
+    "gemm_lazy": {"M": 64, "N": 32, "K": 64, "block_M": 32, "block_N": 32, "block_K": 32},
+    "gemm_split_k": {"M": 32, "N": 32, "K": 128, "block_M": 32, "block_N": 32, "block_K": 32, "splits": 2},
+    "grouped_gemm": {"groups": 5, "total": 7, "N": 32, "K": 32, "block_M": 16, "block_N": 32, "block_K": 32},
+    "kda_gate": {"tokens": 8, "heads": 1, "dim": 16, "block_T": 8},
+    "layer_norm": {"M": 2, "N": 64, "block_M": 1},
+    "online_softmax": {"M": 2, "N": 128, "block_M": 1, "block_N": 64},
+    "retention": {"batch": 2, "heads": 1, "length": 64, "dim": 16, "value_dim": 16, "block_M": 32, "block_N": 16},
+    "rms_norm": {"M": 2, "N": 64, "block_M": 1},
+    "softmax": {"M": 3, "N": 1, "block_M": 2},
+    "top_k": {"M": 8, "N": 8, "k": 8, "block_M": 8},
+}
+
+
+def test_every_program_is_tested() -> None:
+    programs = {path.stem for path in EXAMPLES.glob("[a-z]*.py")}
+    others = {name for name in programs if name.startswith(("attention", "quickstart"))}
+    assert programs - others == set(BASIC) == set(OTHER_SHAPES)
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests interpret, on machines with a GPU too; tests/gpu runs the programs there."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.mark.parametrize("name", BASIC)
+def test_matches_torch_at_a_ragged_shape(name: str) -> None:
+    example = load_example(name)
+    assert 0 <= example.main(**example.SMALL) < 0.1
+
+
+@pytest.mark.parametrize("name", BASIC)
+def test_matches_torch_at_another_shape(name: str) -> None:
+    assert 0 <= load_example(name).main(**OTHER_SHAPES[name]) < 0.1
+
+
+@pytest.mark.parametrize("name", ["gemm_lazy", "grouped_gemm", "softmax", "layer_norm", "retention", "kda_gate"])
+def test_one_wrong_element_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = load_example(name)
+    right = example.reference
+
+    def wrong(*arguments: Any) -> torch.Tensor:
+        result: torch.Tensor = right(*arguments)
+        result.view(-1)[-1] += 0.5  # the corner where ragged tiles end
+        return result
+
+    monkeypatch.setattr(example, "reference", wrong)
+    with pytest.raises(AssertionError, match="1 / "):
+        example.main(**OTHER_SHAPES[name])
+
+
+def test_runs_as_a_script_from_any_folder(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, str(EXAMPLES / "softmax.py"), "M=5"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "softmax, 5 x 229: matches torch; interpreted on the CPU" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_arguments_of_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = load_example("gemm_dynamic")
+    taken = []
+
+    def main(*, N: int = 1, rows: tuple[int, ...] = (2,)) -> None:
+        taken.append((N, rows))
+
+    for arguments in ([], ["rows=7"], ["rows=7,8", "N=5"]):
+        monkeypatch.setattr(sys, "argv", ["example.py", *arguments])
+        example.run_script(main, {"N": 3})
+    assert taken == [(3, (2,)), (3, (7,)), (5, (7, 8))]
+
+
+@pytest.mark.parametrize("argument", ["width=5", "M=many", "M", "M=1,2", "M=-1"])
+def test_an_unknown_argument_is_explained(argument: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = load_example("softmax")
+    monkeypatch.setattr(sys, "argv", ["softmax.py", argument])
+    with pytest.raises(SystemExit, match="where NAME is one of M, N, block_M"):
+        example.run_script(example.main, example.SMALL)

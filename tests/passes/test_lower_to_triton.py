@@ -1,0 +1,206 @@
+"""lower-to-triton: launches that see only their arguments, and offsets that are split, wide enough and correct."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from tiledsl.dialects import arith, scf, tensor, triton
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Value, verify
+from tiledsl.ir.pass_manager import Program, parse_program
+from tiledsl.ir.text import print_op
+from tiledsl.passes.affine import bounds, linear_form
+from tiledsl.passes.lower_to_triton import LowerToTriton
+
+
+def lower(buffer: str, body: str, index_bits: int = 0, symbols: str = "", kernel: str = "threads = 64") -> Program:
+    """One kernel over 8 by 4 blocks that has %A and int32 scalars %s, %t; `symbols` such as "M N"."""
+    names = symbols.split()
+    quoted = "".join(f'"{name}", ' for name in names)
+    sources = "".join(f'"A.{axis}", ' for axis, _ in enumerate(names))
+    arguments = "".join(f", %{name}: int32" for name in names)
+    program = parse_program(
+        f"""tile.func {{sym_name = "f", parameters = ("A", "s", "t"),
+           symbols = ({quoted}), symbol_sources = ({sources})}}
+    (%A: buffer<{buffer}>, %s: int32, %t: int32{arguments}) {{
+  %gx = arith.constant {{value = 8}} : int32
+  %gy = arith.constant {{value = 4}} : int32
+  tile.kernel [%gx, %gy] {{{kernel}}} (%bx: int32, %by: int32) {{
+    %c0 = arith.constant {{value = 0}} : int32
+    %c1 = arith.constant {{value = 1}} : int32
+    %c16 = arith.constant {{value = 16}} : int32
+    %i = tensor.iota {{axis = 0}} : tensor<16x1xint32>
+    %j = tensor.iota {{axis = 1}} : tensor<1x16xint32>
+    {body}
+  }}
+}}"""
+    )
+    LowerToTriton(index_bits).run(program)
+    verify(program.root)
+    return program
+
+
+ROWS = """%m = arith.mul %by, %c16 : int32
+    %n = arith.mul %bx, %c16 : int32
+    %rows = arith.add %i, %m : tensor<16x1xint32>
+    %columns = arith.add %j, %n : tensor<1x16xint32>
+    %x = tile.load %A[%rows, %columns] {guarded = true} : tensor<16x16xfloat16>
+    tile.store %x, %A[%rows, %columns] {guarded = true}"""
+
+
+def pointer_moves(program: Program) -> list[tuple[str, tuple[int, ...]]]:
+    """Element type and shape of the offsets of the first access, base first."""
+    access = next(op for op in program.root.walk() if isinstance(op, (triton.LoadOp, triton.StoreOp, triton.AtomicOp)))
+    out, value = [], access.operands[0]
+    while isinstance(value.op, triton.AddPtrOp):
+        out.append((value.op.offset.dtype, value.op.offset.shape))
+        value = value.op.pointer
+    return out[::-1]
+
+
+@pytest.mark.parametrize(
+    ("buffer", "symbols", "bits", "expected"),
+    [
+        ("64*128*float16, global", "", 0, ("int32", "int32")),
+        ("32768*65536*float16, global", "", 0, ("int32", "int32")),  # 2**31 elements: the last offset still fits
+        ("32769*65536*float16, global", "", 0, ("int64", "int32")),  # the tile's own extent fits
+        ("M*1024*float16, global", "M", 0, ("int64", "int32")),
+        ("M*N*float16, global", "M N", 0, ("int64", "int64")),
+        ("M*N*float16, global", "M N", 32, ("int32", "int32")),
+        ("64*128*float16, global", "", 64, ("int64", "int64")),
+        ("64*128*float16, global, strides(90000000, 1)", "", 0, ("int64", "int32")),
+        ("64*128*float16, global, strides(200000000, 1)", "", 0, ("int64", "int64")),
+    ],
+)
+def test_width_of_offsets(buffer: str, symbols: str, bits: int, expected: tuple[str, str]) -> None:
+    moves = pointer_moves(lower(buffer, ROWS, bits, symbols))
+    assert moves == [(expected[0], ()), (expected[1], (16, 16))]
+
+
+GATHER = """%table = tile.load %A[%c0, %j] {guarded = true} : tensor<1x16xint32>
+    %p = arith.add %table, %s : tensor<1x16xint32>
+    %x = tile.load %A[%c0, %p] {guarded = true} : tensor<1x16xint32>
+    tile.store %x, %A[%c0, %j] {guarded = true}"""
+
+
+def test_unbounded_sums_stay_whole_in_32_bits() -> None:
+    # Scalar and table may both be far outside while their sum is inside: two wrapped halves would not meet again.
+    text = print_op(lower("64*128*int32, global", GATHER).root)
+    assert "triton.addptr %A_1, %p" in text or "triton.addptr %A, %p" in text, text
+
+
+def test_masks_and_shapes() -> None:
+    body = """%ok = arith.cmp %i, %s {predicate = "lt"} : tensor<16x1xbool>
+    %x = tile.load %A[%s, %t] mask=%ok {guarded = true} : tensor<16x1xfloat16>
+    %y = tile.load %A[%s, %t] {guarded = true} : float16
+    tile.store %y, %A[%i, %j] mask=%ok {guarded = true}"""
+    program = lower("64*128*float16, global", body)
+    loads = [op for op in program.root.walk() if isinstance(op, triton.LoadOp)]
+    assert loads[0].pointer.shape == (16, 1) and loads[0].other is not None and loads[1].pointer.shape == ()
+    store = next(op for op in program.root.walk() if isinstance(op, triton.StoreOp))
+    assert store.pointer.shape == (16, 16)
+
+
+def test_launch_is_isolated() -> None:
+    program = lower("M*N*float16, global", ROWS, symbols="M N", kernel='threads = 384, options = (("maxnreg", 128),)')
+    launch = next(op for op in program.root.walk() if isinstance(op, triton.LaunchOp))
+    assert [value.name for value in launch.arguments] == ["A", "N"]
+    assert launch.sym_name == "f_kernel"
+    assert launch.options == (("num_warps", 8), ("num_stages", 1), ("maxnreg", 128))
+    inside = set(launch.body.args)
+    for op in launch.body.walk():
+        assert all(value in inside for value in op.operands)
+        inside |= {*op.results, *(arg for region in op.regions for arg in region.args)}
+
+
+def test_views_share_or_are_made_by_the_host() -> None:
+    body = """%flat = tile.view %A : buffer<8192*float16, global>
+    %bits = tile.view %flat : buffer<8192*int16, global>
+    %x = tile.load %flat[%s] {guarded = true} : float16
+    %b = tile.load %bits[%s] {guarded = true} : int16
+    tile.store %x, %A[%s, %t] {guarded = true}
+    tile.store %b, %bits[%t] {guarded = true}"""
+    launch = next(op for op in lower("64*128*float16, global", body).root.walk() if isinstance(op, triton.LaunchOp))
+    assert [arg.dtype for arg in launch.body.args if arg.dtype.startswith("*")] == ["*float16", "*int16"]
+
+
+def test_on_chip_buffers_are_refused() -> None:
+    body = """%B = tile.alloc : buffer<16*16*float16, shared>
+    %x = tile.load %B[%i, %j] : tensor<16x16xfloat16>"""
+    with pytest.raises((TileError, AssertionError), match=r"promote-buffers|shared"):
+        lower("64*128*float16, global", body)
+
+
+INDICES = [
+    "%r = arith.add %i, %s : tensor<16x1xint32>",
+    "%a = arith.mul %i, %s : tensor<16x1xint32>\n %r = arith.sub %a, %t : tensor<16x1xint32>",
+    "%a = arith.add %i, %bx : tensor<16x1xint32>\n %r = arith.mul %a, %t : tensor<16x1xint32>",
+    "%a = arith.sub %s, %i : tensor<16x1xint32>\n %b = arith.neg %a : tensor<16x1xint32>\n"
+    "%d = arith.mul %b, %c16 : tensor<16x1xint32>\n %r = arith.add %d, %by : tensor<16x1xint32>",
+    "%a = arith.truncdiv %i, %c16 : tensor<16x1xint32>\n %r = arith.add %a, %by : tensor<16x1xint32>",
+]
+
+
+@pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize("buffer", ["64*128*float16, global", "M*N*float16, global", "99999*99999*float16, global"])
+def test_offsets_are_exact(index: str, buffer: str) -> None:
+    symbols = "M N" if "M" in buffer else ""
+    width = {"M": 777, "9": 99999, "6": 128}[buffer[0]]
+    program = lower(buffer, index + "\n %x = tile.load %A[%r, %j] {guarded = true} : tensor<16x16xfloat16>", 0, symbols)
+    load = next(op for op in program.root.walk() if isinstance(op, triton.LoadOp))
+    for s, t, bx, by in [(3, 5, 2, 1), (0, 7, 7, 3), (11, 1, 0, 0)]:
+        scalars = {"s": s, "t": t, "bx": bx, "by": by, "M": 10, "N": width, "A": 0}
+        for i, j in itertools.product((0, 7, 15), (0, 9)):
+            value = {0: i + s, 1: i * s - t, 2: (i + bx) * t, 3: (i - s) * 16 + by, 4: i // 16 + by}[
+                INDICES.index(index)
+            ]
+            assert evaluate(load.pointer, scalars, (i, j)) == value * width + j
+
+
+def evaluate(value: Value, scalars: dict[str, int], point: tuple[int, int]) -> Any:
+    """One element of an index expression; int32 results must not overflow."""
+    op = value.op
+    if op is None or isinstance(op, triton.ProgramIdOp):
+        return scalars[value.name]
+    operands = [evaluate(each, scalars, point) for each in op.operands]
+    if isinstance(op, arith.ConstantOp):
+        return op.value
+    if isinstance(op, tensor.IotaOp):
+        return point[op.axis]
+    if isinstance(op, triton.AddPtrOp):
+        return sum(operands)
+    if isinstance(op, arith.NegOp):
+        return -operands[0]
+    if isinstance(op, (arith.CastOp, tensor.BroadcastOp)):
+        return operands[0]
+    assert isinstance(op, arith.BinaryOp), op
+    out = op.compute(*operands)
+    assert value.dtype == "int64" or -(1 << 31) <= out < 1 << 31
+    return out
+
+
+def test_bounds() -> None:
+    program = lower(
+        "64*128*float16, global",
+        """%r = scf.for %c0, %c16, %c1[%c0] : int32 (%k: int32, %acc: int32) {
+      %q = arith.truncdiv %k, %c16 : int32
+      %e = arith.add %q, %i : tensor<16x1xint32>
+      %f = arith.add %e, %bx : tensor<16x1xint32>
+      %x = tile.load %A[%f, %j] {guarded = true} : tensor<16x16xfloat16>
+      scf.yield [%acc]
+    }""",
+    )
+    known: dict[str, Any] = {value.name: bounds(value) for op in program.root.walk() for value in op.results}
+    loop = next(op for op in program.root.walk() if isinstance(op, scf.ForOp))
+    assert bounds(loop.index) == (0, 15) and known["q"] == (0, 0) and known["e"] == (0, 15) and known["f"] == (0, 22)
+    assert bounds(loop.body.args[1]) is None
+
+
+def test_linear_form_keeps_named_scalars() -> None:
+    program = lower("64*128*float16, global", ROWS)
+    rows = next(value for op in program.root.walk() for value in op.results if value.name == "rows")
+    names = {factors[0].name: coefficient for factors, coefficient in linear_form(rows).terms.items()}
+    assert names == {"i": 1, "m": 1}

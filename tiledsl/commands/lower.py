@@ -1,0 +1,208 @@
+"""`tiledsl lower`: what a program becomes, at any stage."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from inspect import Parameter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tiledsl.dialects.tile import FuncOp
+from tiledsl.errors import TileError
+from tiledsl.frontend.elaborate import elaborate
+from tiledsl.ir.pass_manager import PassManager, Program
+from tiledsl.ir.text import print_op
+from tiledsl.language.program import PrimFunc
+from tiledsl.runtime.jit import JitFunction
+from tiledsl.runtime.kernel import Kernel
+from tiledsl.runtime.target import Target
+from tiledsl.settings import current
+
+IR_LEVELS = ("tile", "triton")
+ASSEMBLY = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")
+EMIT = ("source", *IR_LEVELS, *ASSEMBLY)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to lower, and how far."""
+
+    file: Path
+    function: str
+    values: Mapping[str, Any]
+    target: Target
+    emit: str = "source"
+    after: str = ""
+    print_changed: bool = False
+    pass_configs: Mapping[str, Any] | None = None
+
+
+def lower(request: Request) -> str:
+    """The text that was asked for. Raises TileError for what is wrong with the file, the function or the values."""
+    build = _build(request)
+    if request.emit in IR_LEVELS or request.after:
+        return _ir(build, request)
+    kernel = Kernel(build, request.target, request.pass_configs)
+    if request.print_changed:
+        _ir(build, request)
+    if request.emit == "source":
+        return kernel.source
+    texts = {}
+    for name, compiled in kernel.compiled.items():
+        if request.emit not in compiled.asm:
+            raise TileError(f"{request.target} has no {request.emit}; it has {', '.join(compiled.asm)}")
+        texts[name] = compiled.asm[request.emit]
+        if texts[name] is None:
+            raise TileError(f"{request.emit} cannot be shown: the tool that makes it is missing")
+    return "\n".join(f"// {name}\n{text}" if len(texts) > 1 else text for name, text in texts.items())
+
+
+def _ir(build: Callable[[], FuncOp], request: Request) -> str:
+    from tiledsl.passes import default_pipeline
+
+    root = build()
+    if request.emit == "tile" and not request.after:
+        return print_op(root)
+    passes = default_pipeline(request.pass_configs)
+    if request.after:
+        names = [each.name for each in passes]
+        if request.after not in names:
+            raise TileError(f"the pipeline has no pass {request.after!r}; it has {', '.join(dict.fromkeys(names))}")
+        passes = passes[: len(names) - names[::-1].index(request.after)]
+    changed = "changed" if request.print_changed else current().print_after
+    PassManager(passes, print_after=changed, verify_each=current().verify_each).run(Program(root, request.target))
+    return print_op(root)
+
+
+def default_target() -> Target:
+    """The setting's target; in place of `interpret`, which compiles nothing, that of an H100."""
+    target = Target.parse(current().target)
+    return Target.parse("cuda:90") if target.kind == "interpret" else target
+
+
+def parse_value(text: str) -> tuple[str, Any]:
+    """`name=value`: a Python literal, else a name, such as that of an element type. Raises TileError without `=`."""
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip().isidentifier():
+        raise TileError(f"{text!r} is not name=value")
+    try:
+        return name.strip(), ast.literal_eval(value.strip())
+    except (ValueError, SyntaxError):
+        return name.strip(), value.strip()
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """`pass-name.option=value`, or the name that another compiler has for an option."""
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise TileError(f"{text!r} is not pass-name.option=value")
+    try:
+        return name.strip(), ast.literal_eval(value.strip().capitalize() if value in ("true", "false") else value)
+    except (ValueError, SyntaxError):
+        return name.strip(), value
+
+
+def split_function(text: str) -> tuple[Path, str]:
+    """FILE or FILE:FUNCTION."""
+    head, _, tail = text.rpartition(":")
+    return (Path(head), tail) if head and tail.isidentifier() else (Path(text), "")
+
+
+def _build(request: Request) -> Callable[[], FuncOp]:
+    """A function that elaborates the program that was asked for."""
+    if not request.file.is_file():
+        raise TileError(f"there is no file {request.file}")
+    if request.file.suffix != ".py":
+        return _text_program(request)
+    module = import_file(request.file)
+    if request.function:
+        if not hasattr(module, request.function):
+            raise TileError(f"{request.file} has no {request.function}", notes=[_listed(candidates(module))])
+        return _of(getattr(module, request.function), request)
+    found = candidates(module)
+    if len(found) != 1:
+        raise TileError(f"{request.file} has {len(found)} programs; say FILE:FUNCTION", notes=[_listed(found)] if found else [])
+    return _of(next(iter(found.values())), request)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return "there are " + (", ".join(names) or "no programs in it")
+
+
+def _text_program(request: Request) -> Callable[[], FuncOp]:
+    import tiledsl
+
+    if request.function:
+        raise TileError(f"{request.file} is a text program; FILE:FUNCTION is for Python files")
+    program = tiledsl.parse(request.file.read_text(encoding="utf-8"), **request.values)
+    return _of(program, request, given=True)
+
+
+def import_file(file: Path) -> ModuleType:
+    """A Python file as a module, its main part not run. `import tilelang` in it finds tiledsl."""
+    from tiledsl.compat import install
+
+    install()
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise TileError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    sys.path.insert(0, str(file.parent.resolve()))
+    spec.loader.exec_module(module)
+    return module
+
+
+def candidates(module: ModuleType) -> dict[str, Any]:
+    """The programs and builders that a module defines itself, by name."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, (PrimFunc, JitFunction, Kernel)) or isinstance(getattr(value, "jit", None), JitFunction)
+        if getattr(value, "__module__", module.__name__) in (module.__name__, Kernel.__module__)
+    }
+
+
+def _of(found: Any, request: Request, given: bool = False) -> Callable[[], FuncOp]:
+    values = dict(request.values)
+    if isinstance(found, Kernel):
+        found = found.prim_func
+    found = getattr(found, "jit", found) if isinstance(getattr(found, "jit", None), JitFunction) else found
+    if isinstance(found, JitFunction):
+        return _of_jit(found, values)
+    if not isinstance(found, PrimFunc) and callable(found) and not hasattr(found, "build"):
+        found, values = _called(found, values), {}
+    if values and not given:
+        raise TileError(f"{request.function or 'the program'} takes no values, but -D gives {next(iter(values))}")
+    if isinstance(found, PrimFunc):
+        return lambda: elaborate(found)
+    if hasattr(found, "build"):
+        return lambda: found.build(())  # type: ignore[no-any-return]
+    raise TileError(f"{request.function or request.file} is {type(found).__name__}, not a program")
+
+
+def _called(builder: Any, values: Mapping[str, Any]) -> Any:
+    try:
+        return builder(**values)
+    except TypeError as error:
+        raise TileError(f"{getattr(builder, '__name__', builder)}: {error}") from None
+
+
+def _of_jit(function: JitFunction, values: dict[str, Any]) -> Callable[[], FuncOp]:
+    out_idx = function.options.get("out_idx")
+    if function.is_eager:
+        names = function.signature.parameters
+        bound = {**{n: p.default for n, p in names.items() if p.default is not p.empty}, **values}
+        return function._builder({**dict.fromkeys(n for n in names if n not in bound), **bound})
+    missing = [n for n, p in function.signature.parameters.items() if p.default is p.empty and n not in values]
+    missing = [n for n in missing if function.signature.parameters[n].kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
+    if missing:
+        raise TileError(f"{function.__name__} needs {', '.join(missing)}", notes=[f"give them: -D {missing[0]}=..."])
+    program = function.build(function._bind((), values))
+    indices = () if out_idx is None else (out_idx,) if isinstance(out_idx, int) else tuple(out_idx)
+    return lambda: elaborate(program, indices)

@@ -1,0 +1,29 @@
+"""`tiledsl opt`: run a pipeline over IR text."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tiledsl.errors import TileError
+from tiledsl.ir.pass_manager import PassManager, parse_pipeline, parse_program
+from tiledsl.ir.text import print_generic, print_op
+from tiledsl.runtime.target import Target
+
+
+def opt(file: Path, spec: str, target: Target | None = None, verify: bool = True, generic: bool = False, timing: bool = False) -> str:  # fmt: skip # noqa: E501
+    """The IR of a file ("-" is stdin) after the passes of `spec`. With `timing`, milliseconds per pass go to stderr.
+
+    Raises TileError for text that is no IR and for unknown passes and options.
+    """
+    if str(file) != "-" and not file.is_file():
+        raise TileError(f"there is no file {file}")
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    program = parse_program(text, target, "<stdin>" if str(file) == "-" else str(file))
+    manager = PassManager(parse_pipeline(spec), verify_each=verify)
+    manager.run(program)
+    if timing:
+        for stage in manager.stages:
+            print(f"{stage.milliseconds:8.2f} ms  {stage.spec}", file=sys.stderr)
+        print(f"{sum(stage.milliseconds for stage in manager.stages):8.2f} ms  in all", file=sys.stderr)
+    return print_generic(program.root) if generic else print_op(program.root)

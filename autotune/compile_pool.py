@@ -6,6 +6,9 @@ process group, ptxas included, can be killed. Compiled kernels come back through
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
 import importlib.machinery
 import json
 import os
@@ -81,10 +84,7 @@ def compile_all(tasks: Sequence[CompileTask], jobs: int) -> Iterator[CompileOutc
 
 def compile_task(task: CompileTask) -> CompileOutcome:
     """Compile one task in a fork of this process. Never raises for what the compilation does."""
-    import triton.compiler  # noqa: F401  (loaded once a worker, not once a fork)
-
-    import tiledsl.runtime.compile  # noqa: F401
-
+    _warm_up()
     start = time.monotonic()
     read, write = os.pipe()
     with warnings.catch_warnings():
@@ -106,6 +106,19 @@ def compile_task(task: CompileTask) -> CompileOutcome:
         end = signal.Signals(os.WTERMSIG(code)).name if os.WIFSIGNALED(code) else f"exit status {code >> 8}"
         return CompileOutcome(task.index, "crash", f"the compiler process ended with {end}", seconds=seconds)
     return CompileOutcome(task.index, seconds=seconds, **json.loads(answer))
+
+
+@functools.cache
+def _warm_up() -> None:
+    """What a worker does once, and its forks not again: imports, and Triton's hash of its own library (a second)."""
+    import triton.compiler.code_generator  # noqa: F401
+
+    import tiledsl.codegen.triton_source
+    import tiledsl.runtime.compile
+    import tiledsl.runtime.module  # noqa: F401
+
+    with contextlib.suppress(ImportError, AttributeError):  # no public name; without it the forks take longer
+        importlib.import_module("triton.runtime.cache").triton_key()
 
 
 def _child(task: CompileTask, read: int, write: int) -> None:

@@ -125,8 +125,8 @@ def autotune(
     """Decorator above @tiledsl.jit: choose the best of several configurations at the first call with given arguments.
 
     configs: dicts of tunables (parameters of the function; `pass_configs` as well), or a function of the call's
-    arguments that returns them. target: what to tune for, in place of @tiledsl.jit's; a GPU that is not here is compiled
-    for, and its configurations are checked in the interpreter and ranked by estimates. The rest: see TuneOptions.
+    arguments that returns them. target: what to tune for, in place of @tiledsl.jit's; for a GPU that is not here,
+    configurations are compiled, checked in the interpreter and ranked by estimates. The rest: see TuneOptions.
     """
     if misplaced:
         if callable(misplaced[0]) or isinstance(misplaced[0], JitFunction):

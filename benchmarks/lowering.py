@@ -70,12 +70,16 @@ def milliseconds(program) -> float:
 
 
 def main() -> None:
-    configs = list(itertools.product((64, 128, 256), (64, 128), (32, 64), (1, 2, 3, 4), (128, 256), (False, True), (1024, 1000)))
+    configs = list(
+        itertools.product((64, 128, 256), (64, 128), (32, 64), (1, 2, 3, 4), (128, 256), (False, True), (1024, 1000))
+    )
     with tiledsl.settings(verify_each=True):
         milliseconds(gemm(512, 512, 512, 64, 64, 32, 2, 128, False))
         times = [milliseconds(gemm(M, 1024, 1024, m, n, k, s, t, w)) for m, n, k, s, t, w, M in configs]
         times = times[:384]
-        print(f"{len(times)} GEMM configurations on {platform.processor() or platform.machine()}, Python {platform.python_version()}")
+        print(
+            f"{len(times)} GEMM configurations on {platform.processor() or platform.machine()}, Python {platform.python_version()}"
+        )
         low, high = min(times), sorted(times)[int(len(times) * 0.95)]
         print(f"median {statistics.median(times):.2f} ms, least {low:.2f} ms, 95th percentile {high:.2f} ms")
         base = 0.0

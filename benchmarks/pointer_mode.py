@@ -56,11 +56,16 @@ def compare(title: str, ours: Callable[[], Any], theirs: Callable[[], Any], oper
         "least": ratios[0],
         "most": ratios[-1],
     }
-    print(f"{title:44} {row['emitted']:8.1f} {row['by_hand']:8.1f}   {row['ratio']:.3f} [{ratios[0]:.3f}-{ratios[-1]:.3f}]", flush=True)
+    print(
+        f"{title:44} {row['emitted']:8.1f} {row['by_hand']:8.1f}   {row['ratio']:.3f} [{ratios[0]:.3f}-{ratios[-1]:.3f}]",
+        flush=True,
+    )
     return row
 
 
-def gemm_row(M: int, N: int, K: int, block_M: int, block_N: int, block_K: int, stages: int, warps: int) -> dict[str, Any]:
+def gemm_row(
+    M: int, N: int, K: int, block_M: int, block_N: int, block_K: int, stages: int, warps: int
+) -> dict[str, Any]:
     a = torch.randn(M, K, dtype=torch.float16, device="cuda")
     b = torch.randn(N, K, dtype=torch.float16, device="cuda")
     kernel = matmul_relu(M, N, K, block_M, block_N, block_K, num_stages=stages, threads=32 * warps)
@@ -70,10 +75,17 @@ def gemm_row(M: int, N: int, K: int, block_M: int, block_N: int, block_K: int, s
         return gemm_by_hand.matmul(a, b.T, relu=True, group=8, **tiles)
 
     torch.testing.assert_close(kernel(a, b), by_hand(), rtol=1e-3, atol=1e-2)
-    return compare(f"gemm {M}x{N}x{K}, {block_M}x{block_N}x{block_K} s{stages} w{warps}", lambda: kernel(a, b), by_hand, 2 * M * N * K)
+    return compare(
+        f"gemm {M}x{N}x{K}, {block_M}x{block_N}x{block_K} s{stages} w{warps}",
+        lambda: kernel(a, b),
+        by_hand,
+        2 * M * N * K,
+    )
 
 
-def attention_row(batch: int, heads: int, length: int, dim: int, causal: bool, block_N: int, stages: int, warps: int) -> dict[str, Any]:
+def attention_row(
+    batch: int, heads: int, length: int, dim: int, causal: bool, block_N: int, stages: int, warps: int
+) -> dict[str, Any]:
     q, k, v = random_inputs(batch, heads, heads, length, length, dim)
     tiles = {"block_M": 128, "block_N": block_N, "num_stages": stages}
     kernel = attention(batch, heads, heads, length, length, dim, causal, threads=32 * warps, **tiles)

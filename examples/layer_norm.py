@@ -29,8 +29,8 @@ def layer_norm(M, N, block_M=1, eps=1e-5, threads=256, dtype="bfloat16"):
         with T.Kernel(T.ceildiv(M, block_M), threads=threads) as bx:
             x = T.alloc_fragment((block_M, N), "float32")
             squares = T.alloc_fragment((block_M, N), "float32")
-            scale = T.alloc_fragment((N,), "float32")
-            shift = T.alloc_fragment((N,), "float32")
+            scale = T.alloc_fragment((N,), dtype)
+            shift = T.alloc_fragment((N,), dtype)
             mean = T.alloc_fragment((block_M,), "float32")
             variance = T.alloc_fragment((block_M,), "float32")
 

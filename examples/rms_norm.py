@@ -27,7 +27,7 @@ def rms_norm(X, weight, block_M=1, eps=1e-6, threads=256):
         x = T.alloc_fragment((block_M, N), "float32")
         squares = T.alloc_fragment((block_M, N), "float32")
         total = T.alloc_fragment((block_M,), "float32")
-        scale = T.alloc_fragment((N,), "float32")
+        scale = T.alloc_fragment((N,), "bfloat16")
 
         T.copy(X[bx * block_M, 0], x)
         T.copy(weight, scale)

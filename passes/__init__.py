@@ -41,6 +41,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     SimplifyRanges,  # address arithmetic
     Cse,
     Licm,  # address tensors do not change in loops
+    Cse,  # what two loops computed alike stands before both now
     Dce,
 )
 
@@ -69,7 +70,9 @@ def default_pipeline(options: Mapping[str, Any] | None = None) -> list[Pass]:
         else:
             name, _, option = key.partition(".")
             if name not in PASSES or not option:
-                raise TileError(f"pass option {key!r} is not of the form 'pass-name.option'; passes: {', '.join(PASSES)}")
+                raise TileError(
+                    f"pass option {key!r} is not of the form 'pass-name.option'; passes: {', '.join(PASSES)}"
+                )
             chosen.setdefault(name, {})[option] = value
     unused = set(chosen) - {each.name for each in PIPELINE}
     if unused:

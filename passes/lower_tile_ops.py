@@ -14,6 +14,8 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, BufferType, is_float, with_shape
 from tiledsl.passes.tile_values import Shape, broadcast, converted, iota, permuted, reshaped, selected, zero
 
+Axes = tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class LowerTileOps(Pass):
@@ -39,10 +41,26 @@ class LowerTileOps(Pass):
 
 
 def _copy(op: tile.CopyOp, builder: Builder) -> None:
-    shape: Shape = op.shape
-    value = _read_tile(builder, op.source, op.source_offsets, shape, op.source_axes, op.safe_value)
+    shape, source_axes, target_axes = op.shape, op.source_axes, op.target_axes
+    # Between global memory and a whole tile such as (1, n), the tile's own shape: no reshape, for which Triton would
+    # move the elements between threads through shared memory.
+    source, target = tile.buffer_type(op.source), tile.buffer_type(op.target)
+    if source.scope == "global" and _is_whole(target, op.target_offsets, shape, target_axes):
+        shape, target_axes, source_axes = _with_ones(target, shape, target_axes, source_axes)
+    elif target.scope == "global" and _is_whole(source, op.source_offsets, shape, source_axes):
+        shape, source_axes, target_axes = _with_ones(source, shape, source_axes, target_axes)
+    value = _read_tile(builder, op.source, op.source_offsets, shape, source_axes, op.safe_value)
     value = converted(builder, value, op.target.dtype)
-    _write_tile(builder, value, op.target, op.target_offsets, shape, op.target_axes)
+    _write_tile(builder, value, op.target, op.target_offsets, shape, target_axes)
+
+
+def _with_ones(type: BufferType, shape: Shape, axes: Axes, others: Axes) -> tuple[Shape, Axes, Axes]:
+    """The domain of a copy with all dimensions of the buffer; -1 where the other side has none that corresponds."""
+    if len(shape) == len(type.shape) or list(axes) != sorted(axes):
+        return shape, axes, others
+    other = dict(zip(axes, others, strict=True))
+    dims = tuple(range(len(type.shape)))
+    return type.static_shape, dims, tuple(other.get(dim, -1) for dim in dims)
 
 
 def _fill(op: tile.FillOp, builder: Builder) -> None:
@@ -132,7 +150,7 @@ def _write_whole(builder: Builder, value: Value, buffer: Value) -> None:
 
 
 def _read_tile(
-    builder: Builder, buffer: Value, offsets: list[Value], shape: Shape, axes: tuple[int, ...], safe: float = 0.0
+    builder: Builder, buffer: Value, offsets: list[Value], shape: Shape, axes: Axes, safe: float = 0.0
 ) -> Value:
     """The tile at `offsets`, in `shape`."""
     type = tile.buffer_type(buffer)
@@ -149,9 +167,7 @@ def _read_tile(
     return reshaped(builder, value, shape)
 
 
-def _write_tile(
-    builder: Builder, value: Value, buffer: Value, offsets: list[Value], shape: Shape, axes: tuple[int, ...]
-) -> None:
+def _write_tile(builder: Builder, value: Value, buffer: Value, offsets: list[Value], shape: Shape, axes: Axes) -> None:
     """Put a value of `shape` at `offsets`."""
     type = tile.buffer_type(buffer)
     if _is_whole(type, offsets, shape, axes):
@@ -168,7 +184,7 @@ def _write_tile(
     builder.insert(tile.StoreOp(value, buffer, indices))
 
 
-def _is_whole(type: BufferType, offsets: list[Value], shape: Shape, axes: tuple[int, ...]) -> bool:
+def _is_whole(type: BufferType, offsets: list[Value], shape: Shape, axes: Axes) -> bool:
     """Whether the tile is all of an on-chip buffer, up to the order of dimensions and dimensions of 1."""
     if type.scope == "global":
         return False
@@ -178,9 +194,7 @@ def _is_whole(type: BufferType, offsets: list[Value], shape: Shape, axes: tuple[
     )
 
 
-def _indices(
-    builder: Builder, type: BufferType, offsets: list[Value], shape: Shape, axes: tuple[int, ...]
-) -> list[Value]:
+def _indices(builder: Builder, type: BufferType, offsets: list[Value], shape: Shape, axes: Axes) -> list[Value]:
     """One index for each dimension: offset + iota along the tile's dimension, or only the offset."""
     indices: list[Value] = []
     for dim in range(len(type.shape)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tiledsl.dialects import arith, scf, tile
@@ -87,7 +88,7 @@ def range_patterns(ranges: Ranges) -> list[Pattern]:
 
     @pattern(arith.FloorDivOp, arith.TruncDivOp, arith.FloorModOp, arith.TruncModOp)
     def divide_multiple(op: arith.BinaryOp, rw: Rewriter) -> bool:
-        # (x * 24 + y) // 8 with 0 <= y < 8  ==>  x * 3;    (x * 24 + y) % 8  ==>  y % 8
+        # (x * 24 + y) // 8 with 16 <= y < 24  ==>  x * 3 + 2;    (x * 24 + y) % 8  ==>  y % 8
         divisor = constant_of(op.rhs)
         if type(divisor) is not int or divisor <= 0:
             return False
@@ -114,12 +115,16 @@ def range_patterns(ranges: Ranges) -> list[Pattern]:
                 return False
             rw.replace(op, [rw.insert(type(op)(rest, op.rhs)).result])
             return True
-        if rest is not None and (ranges.of(rest).lo < 0 or ranges.of(rest).hi >= divisor):
+        ends = (0, 0) if rest is None else ranges.of(rest)
+        if product.type != op.out.type or math.isinf(ends[0]) or math.isinf(ends[1]):
             return False
-        if product.type != op.out.type:
+        more = int(ends[0]) // divisor
+        if more != int(ends[1]) // divisor:
             return False
-        scale = rw.constant(factor // divisor, op.rhs.type)
-        rw.replace(op, [rw.insert(arith.MulOp(times.lhs, scale)).result])
+        quotient = rw.insert(arith.MulOp(times.lhs, rw.constant(factor // divisor, op.rhs.type))).result
+        if more:
+            quotient = rw.insert(arith.AddOp(quotient, rw.constant(more, op.rhs.type))).result
+        rw.replace(op, [quotient])
         return True
 
     def _exact(op: arith.AddOp | arith.MulOp) -> bool:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import os
+import sys
 from collections.abc import Sequence
 
 from tiledsl.ir.location import UNKNOWN, Loc
 
+_ROOT = os.path.dirname(os.path.abspath(__file__))
+_PACKAGES = tuple(
+    os.path.join(folder, "")
+    for folder in {_ROOT, *(os.path.realpath(os.path.join(_ROOT, name)) for name in ("passes", "autotuner"))}
+)
 _sources: dict[str, list[str]] = {}
 
 
@@ -49,6 +56,23 @@ class TileError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.message, self.loc, self.notes))
+
+
+def user_loc() -> Loc | None:
+    """Where the caller's code called into this package, for errors that no tree has a place for."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGES):
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None or frame.f_code.co_filename.startswith("<"):
+        return None
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    if hasattr(frame.f_code, "co_positions"):  # Python 3.11
+        place = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
+        if place is not None and None not in place:
+            first, last, start, end = place
+            return Loc(file, first, start + 1, last, end + 1)
+    text = source_line(file, line)
+    return Loc(file, line, len(text) - len(text.lstrip()) + 1, line, len(text) + 1)
 
 
 def _short(loc: Loc) -> str:

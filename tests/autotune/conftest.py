@@ -41,12 +41,12 @@ Timer = Callable[[dict[str, Any]], float]
 
 @pytest.fixture
 def timer(monkeypatch: pytest.MonkeyPatch) -> Callable[[Timer], list[dict[str, Any]]]:
-    """Pretend that this machine can measure: `timer(f)` makes f(config) a kernel's milliseconds; returns who was timed."""
+    """Pretend that this machine can measure: `timer(f)` makes f(config) a kernel's milliseconds; returns the timed."""
 
     def install(milliseconds: Timer) -> list[dict[str, Any]]:
         timed: list[dict[str, Any]] = []
 
-        def time_kernel(kernel: Kernel, inputs: Sequence[Any], options: Any, best: float | None) -> tuple[float, bool]:
+        def time_kernel(kernel: Kernel, inputs: Sequence[Any], options: Any, best: Any) -> tuple[float, bool]:
             assert kernel.config is not None
             timed.append(kernel.config)
             value = milliseconds(kernel.config)

@@ -16,21 +16,17 @@ def scale_builder(block: int | None = None, factor: float = 2.0, variant: str = 
     if variant == "refused":
         block = 48 // (block - block)  # type: ignore[operator]  (a division by zero in the builder)
 
+    written = {"unwritten": 0, "half": 1}.get(variant, size)  # blocks
+
     @T.prim_func
     def scale(A: T.Tensor((size,), "float32"), B: T.Tensor((size,), "float32")):
         with T.Kernel(T.ceildiv(size, block), threads=128) as bx:
             A_local = T.alloc_fragment((block,), "float32")
-            if variant != "unwritten" and variant != "half":
-                T.copy(A[bx * block], A_local)
-                for i in T.Parallel(block):
-                    A_local[i] = A_local[i] * factor
+            T.copy(A[bx * block], A_local)
+            for i in T.Parallel(block):
+                A_local[i] = A_local[i] * factor
+            if bx < written:
                 T.copy(A_local, B[bx * block])
-            if variant == "half":
-                if bx == 0:
-                    T.copy(A[bx * block], A_local)
-                    for i in T.Parallel(block):
-                        A_local[i] = A_local[i] * factor
-                    T.copy(A_local, B[bx * block])
 
     return scale
 

@@ -39,7 +39,9 @@ def test_the_second_call_comes_from_memory(stages: Counter[str]) -> None:
     assert stages["run"] == 2
 
 
-def test_a_new_process_loads_from_disk_and_builds_one_kernel(stages: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_function_loads_from_disk_and_builds_one_kernel(
+    stages: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = tuned()()
     before = dict(stages)
     from tiledsl.runtime.jit import JitFunction
@@ -200,7 +202,8 @@ import logging, sys
 import tiledsl
 from tests.autotune.programs import scale_builder, twice
 logging.basicConfig()
-f = tiledsl.autotune(configs=[{"block": b} for b in (64, 32, 16)], ref_prog=twice)(tiledsl.jit(out_idx=-1)(scale_builder))
+configs = [{"block": b} for b in (64, 32, 16)]
+f = tiledsl.autotune(configs=configs, ref_prog=twice)(tiledsl.jit(out_idx=-1)(scale_builder))
 print(f().from_cache or "tuned", f().from_cache)
 """
 
@@ -209,7 +212,12 @@ def test_processes_at_the_same_time_leave_one_valid_file(cache_dir: Path) -> Non
     def start() -> subprocess.Popen[str]:
         environment = {**os.environ, "TILEDSL_TARGET": "interpret", "PYTHONPATH": str(ROOT)}
         return subprocess.Popen(
-            [sys.executable, "-c", SCRIPT], cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [sys.executable, "-c", SCRIPT],
+            cwd=ROOT,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
 
     both = [start(), start()]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tiledsl
-from tests.autotune.programs import scale_builder, twice
+from tests.autotune.programs import scale_builder
 from tiledsl.autotuner.compile_pool import CompileTask, compile_all, task_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +53,9 @@ def test_one_bad_compilation_costs_only_itself(program: tiledsl.Kernel, cache_di
     assert "scale_kernel" in outcomes[3].message
     resources = outcomes[4].resources
     assert resources is not None and resources["registers"] > 0 and resources["spills"] == 0
-    assert "sleep\x004711" not in "".join(path.read_text() for path in Path("/proc").glob("[0-9]*/cmdline") if _alive(path))
+    assert "sleep\x004711" not in "".join(
+        path.read_text() for path in Path("/proc").glob("[0-9]*/cmdline") if _alive(path)
+    )
     assert time.monotonic() - start < 60
 
 
@@ -69,7 +71,7 @@ SCRIPT = """
 import logging, sys
 print("top")
 import tiledsl
-from tests.autotune.programs import scale_builder, twice
+from tests.autotune.programs import scale_builder
 configs = [{"block": 32}, {"block": 16}, {"block": 64, "factor": 3.0}, {"block": None}]
 f = tiledsl.autotune(configs=configs, ref_prog=twice, target="cuda:90", jobs=1)(tiledsl.jit(out_idx=-1)(scale_builder))
 result = f()

@@ -10,7 +10,7 @@ import torch
 import tiledsl
 import tiledsl.language as T
 from tests.autotune.programs import SIZE, scale_builder, twice
-from tiledsl.autotuner import AutotuneResult, AutoTuner, set_autotune_inputs
+from tiledsl.autotuner import AutoTuner, AutotuneResult, set_autotune_inputs
 
 BLOCKS = [{"block": 64}, {"block": 32}, {"block": 16}]
 scale_jit = tiledsl.jit(out_idx=-1)(scale_builder)
@@ -41,7 +41,9 @@ def test_a_lazy_builder_returns_a_result_that_is_a_kernel() -> None:
 def test_the_table_names_every_configuration() -> None:
     result = tuned([*BLOCKS, {"block": 64, "variant": "unwritten"}])()
     lines = result.table().splitlines()
-    assert [line.split("ok")[0].split() for line in lines if line.startswith("*")] == [["*", f"block={result.config['block']}"]]
+    assert [line.split("ok")[0].split() for line in lines if line.startswith("*")] == [
+        ["*", f"block={result.config['block']}"]
+    ]
     assert sum(" ok " in line for line in lines) == 3
     assert any(line.split()[:3] == ["block=64", "variant=unwritten", "nonfinite"] for line in lines)
     assert "not written" in lines[-1]
@@ -69,7 +71,7 @@ def test_a_configs_function_gets_the_call(configs: Any) -> None:
 
 def test_pass_configs_are_tunable() -> None:
     configs = [{"block": 32, "pass_configs": {"unroll-loops.limit": limit}} for limit in ("nonsense",)]
-    with pytest.raises(tiledsl.TileError, match="pass_configs=.*nonsense|unroll-loops"):
+    with pytest.raises(tiledsl.TileError, match="unroll-loops"):
         tuned(configs)()
 
 
@@ -99,7 +101,9 @@ def test_eager_style_tunes_on_the_call_and_runs() -> None:
 
 def test_auto_tuner_as_an_object() -> None:
     tuner = AutoTuner.from_kernel(kernel=scale_builder, configs=BLOCKS)
-    result = tuner.set_compile_args(out_idx=[-1], target="interpret").set_profile_args(ref_prog=twice).run(warmup=3, rep=5)
+    result = (
+        tuner.set_compile_args(out_idx=[-1], target="interpret").set_profile_args(ref_prog=twice).run(warmup=3, rep=5)
+    )
     assert isinstance(result, AutotuneResult) and result.config in BLOCKS
     assert AutoTuner(scale_jit, BLOCKS).set_profile_args(ref_prog=twice, backend="event").run().kernel.outputs == (1,)
     with pytest.raises(tiledsl.TileError, match="no option 'ref_progg'"):
@@ -117,7 +121,10 @@ def test_set_autotune_inputs() -> None:
     with set_autotune_inputs([given]):
         tuned(ref_prog=reference)()
     assert torch.equal(seen[0], given)
-    with set_autotune_inputs(given, given), pytest.raises(tiledsl.TileError, match="set_autotune_inputs gives 2 inputs"):
+    with (
+        set_autotune_inputs(given, given),
+        pytest.raises(tiledsl.TileError, match="set_autotune_inputs gives 2 inputs"),
+    ):
         tuned()()
     with pytest.raises(tiledsl.TileError, match="supply_prog gives 2 inputs; scale takes 1"):
         tuned(supply_prog=lambda params: [given] * 2)()

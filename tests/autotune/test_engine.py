@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -24,7 +25,12 @@ def test_the_fastest_right_configuration_wins(timer: Any) -> None:
     times = {16: 3.0, 32: 1.0, 64: 2.0}
     timed = timer(lambda config: times[config["block"]])
     result = tuned(*({"block": block} for block in times))()
-    assert (result.config, result.latency, result.ref_latency, result.latency_kind) == ({"block": 32}, 1.0, 7.0, "measured")
+    assert (result.config, result.latency, result.ref_latency, result.latency_kind) == (
+        {"block": 32},
+        1.0,
+        7.0,
+        "measured",
+    )
     assert (result.kernel.latency, result.kernel.ref_latency) == (1.0, 7.0)
     assert [config["block"] for config in timed] == [16, 32, 64]
 
@@ -48,9 +54,6 @@ def test_a_wrong_configuration_never_wins(timer: Any, wrong: dict[str, Any], sta
     assert result.config == {"block": 16} and len(timed) == 1
     failed = result.trials[0]
     assert (failed.status, failed.latency, failed.verified) == (status, None, False)
-    pytest.raises(AssertionError, result.trials[0].fail, "ok", "") if failed.ok else None
-    import re
-
     assert re.search(message, failed.message)
 
 
@@ -149,7 +152,7 @@ def test_kernels_that_write_into_their_inputs() -> None:
         return scale_in_place
 
     configs = [{"block": 64, "factor": 4.0}, {"block": 32}, {"block": 16}]
-    for reference in (lambda A: A.mul_(2), lambda A: None if A.mul_(2) is None else None):
+    for reference in (lambda A: A.mul_(2), lambda A: [A.mul_(2), None][1]):
         result = tiledsl.autotune(configs=configs, ref_prog=reference)(tiledsl.jit(builder))()
         assert [trial.status for trial in result.trials] == ["mismatch", "ok", "ok"]
 

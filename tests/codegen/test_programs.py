@@ -141,9 +141,42 @@ tile.func {sym_name = "control", parameters = ("T", "big", "flag", "X", "H", "OU
 }"""
 
 
+# What has effects only: prints, assertions, atomics of all kinds, an unrolled loop and one that counts down.
+EFFECTS = """
+tile.func {sym_name = "effects", parameters = ("F", "I", "H")}
+    (%F: buffer<16*float32, global>, %I: buffer<16*int32, global>, %H: buffer<16*bfloat16, global>) {
+  %one = arith.constant {value = 1} : int32
+  tile.kernel [%one] {threads = 32} (%b: int32) {
+    %c0 = arith.constant {value = 0} : int32
+    %c3 = arith.constant {value = 3} : int32
+    %down = arith.constant {value = -1} : int32
+    %i = tensor.iota {axis = 0} : tensor<16xint32>
+    %ones = arith.constant {value = 1.0} : tensor<16xfloat32>
+    %halves = arith.constant {value = 0.5} : tensor<16xbfloat16>
+    %low = arith.cmp %i, %c3 {predicate = "lt"} : tensor<16xbool>
+    %ok = arith.cmp %b, %c3 {predicate = "lt"} : bool
+    tile.assume %ok
+    tile.assert %low {message = "low \\"part\\""}
+    tile.print [%i, %b] {message = "index"}
+    %f = tile.atomic %ones, %F[%i] mask=%low {kind = "max", guarded = true} : tensor<16xfloat32>
+    %h = tile.atomic %halves, %H[%i] {kind = "add", guarded = true} : tensor<16xbfloat16>
+    %old = tile.atomic %c3, %I[%c0] {kind = "load", semantics = "acquire", guarded = true} : int32
+    %seen = tile.atomic %c3, %I[%c0] {kind = "load", guarded = true} : int32
+    %sum = arith.add %old, %seen : int32
+    %set = tile.atomic %sum, %I[%one] {kind = "store", semantics = "release", guarded = true} : int32
+    %swap = tile.atomic %c3, %I[%c3] {kind = "exchange", guarded = true} : int32
+    scf.for %c3, %c0, %down {unroll = 1} (%k: int32) {
+      %and = tile.atomic %k, %I[%k] {kind = "and", semantics = "acq_rel", guarded = true} : int32
+      scf.yield
+    }
+  }
+}"""
+
+
 @pytest.fixture(scope="module")
 def modules(lowered: Callable[..., EmittedModule]) -> dict[str, EmittedModule]:
-    return {"gemm": lowered(GEMM), "softmax": lowered(SOFTMAX), "control": lowered(CONTROL)}
+    programs = {"gemm": GEMM, "softmax": SOFTMAX, "control": CONTROL, "effects": EFFECTS}
+    return {name: lowered(text) for name, text in programs.items()}
 
 
 def test_gemm_reads_well(modules: dict[str, EmittedModule]) -> None:
@@ -205,6 +238,32 @@ def test_control_reads_well(modules: dict[str, EmittedModule]) -> None:
     assert 'tl.atomic_add(H + rest, 1, sem="relaxed")' in source
     assert "s = X.stride(0)" in source
     assert modules["control"].entry == modules["control"].into == "control"
+
+
+def test_effects_stay_in_order(modules: dict[str, EmittedModule]) -> None:
+    source = modules["effects"].source
+    kernel = source[source.index("@triton.jit") : source.index("def effects(")].rstrip()
+    assert (
+        kernel
+        == """\
+@triton.jit
+def effects_kernel(F, I, H):
+    b = tl.program_id(0)
+    low = tl.arange(0, 16) < 3
+    ok = b < 3
+    tl.assume(ok)
+    tl.device_assert(low, "low \\"part\\"")
+    tl.device_print("index", tl.arange(0, 16), b)
+    tl.atomic_max(F + tl.arange(0, 16), tl.full((16,), 1.0, tl.float32), mask=low, sem="relaxed")
+    tl.atomic_add(H + tl.arange(0, 16), tl.full((16,), 0.5, tl.bfloat16), sem="relaxed")
+    old = tl.atomic_add(I, tl.full((), 0, tl.int32), sem="acquire")
+    seen = tl.load(I, volatile=True)
+    sum_ = old + seen
+    tl.atomic_xchg(I + 1, sum_, sem="release")
+    tl.atomic_xchg(I + 3, 3, sem="relaxed")
+    for k in tl.range(3, 0, -1, loop_unroll_factor=3):
+        tl.atomic_and(I + k, k, sem="acq_rel")"""
+    )
 
 
 def test_results(modules: dict[str, EmittedModule], run_modules: Callable[..., Any]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import tiledsl
 from tests.support.example_modules import BASIC, EXAMPLES, load_example
 
 # A second shape for each program: the smallest ones, or one that the tiles divide, so that masks vanish.
@@ -41,9 +43,11 @@ def test_every_program_is_tested() -> None:
 
 
 @pytest.fixture(autouse=True)
-def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """These tests interpret, on machines with a GPU too; tests/gpu runs the programs there."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # asked when an example is loaded
+    with tiledsl.settings(target="interpret"):
+        yield
 
 
 @pytest.mark.parametrize("name", BASIC)

@@ -45,6 +45,20 @@ def test_a_gemm_reads_transposes_multiplies_and_writes() -> None:
     assert "tile.read %c" not in text
 
 
+def test_a_tile_with_dimensions_of_1_is_loaded_and_stored_in_its_own_shape() -> None:
+    text = after(
+        kernel(
+            "A: 3*5*9*float32, B: 3*5*9*float32",
+            """%t = tile.alloc : buffer<1*9*float32, fragment>
+               tile.copy %A[%bx, #2, #0], %t {shape = (9,), source_axes = (2,), target_axes = (1,)}
+               tile.copy %t, %B[%bx, #2, #0] {shape = (9,), source_axes = (1,), target_axes = (2,)}""",
+        ),
+        LowerTileOps,
+    )
+    assert "= tile.load %A[%bx, %c2, %0] : tensor<1x9xfloat32>" in text
+    assert "tensor.reshape" not in text  # Triton would exchange elements between threads
+
+
 COPIES = {
     "element_rows": """%t = tile.alloc : buffer<8*float32, shared>
         tile.copy %A[#1, %bx, #3], %t {shape = (8,), source_axes = (2,), target_axes = (0,)}

@@ -306,7 +306,7 @@ class Expressions:
         parts = [a, b] if number == 0 else [a, b, self.text(op.accumulator)]
         if op.precision != "default" and op.a.dtype == "float32":
             parts.append(f'input_precision="{op.precision}"')
-        if dtype != "float32" and is_float(op.a.dtype):
+        if dtype != "float32":  # Triton 3.6 takes float32 for the default, whatever the accumulator is
             parts.append(f"out_dtype={TRITON_TYPES[dtype]}")
         return Expression(f"tl.dot({', '.join(parts)})")
 

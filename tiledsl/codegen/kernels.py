@@ -261,7 +261,7 @@ def _unroll_factor(op: scf.ForOp) -> int:
         return int(op.unroll)
     lower, upper, step = (constant_of(each) for each in (op.lower, op.upper, op.step))
     if lower is None or upper is None or step is None:
-        raise TileError("a loop with unknown bounds cannot be unrolled completely", op.loc)
+        return 1  # a hint, which cannot be followed for bounds known only at run time
     return max(1, len(range(int(lower), int(upper), int(step))))
 
 

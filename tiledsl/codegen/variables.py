@@ -91,7 +91,13 @@ class Variables:
 
     def _may_inline(self, value: Value, user: Operation) -> bool:
         op = value.op
-        if op is None or value.name and not _is_same_thing(op) or op.parent is not user.parent or sum(value.uses.values()) != 1:
+        if (
+            op is None
+            or value.name
+            and not _is_same_thing(op)
+            or op.parent is not user.parent
+            or sum(value.uses.values()) != 1
+        ):
             return False
         if op.effects is not Effect.NONE or isinstance(op, _STATEMENTS):
             return False
@@ -196,20 +202,42 @@ class Variables:
                 self._join(a, b)
         self._join_namesakes(body)
 
-    def _join_namesakes(self, region: Region) -> None:
-        """Values of one name and region share a variable where they follow each other; sibling loops share an index."""
-        latest: dict[str, list[Value]] = {}
+    def _join_namesakes(self, region: Region, latest: dict[str, list[Value]] | None = None) -> None:
+        """Values of one name and region share a variable where they follow each other; sibling loops share an index.
+
+        The bodies of sibling loops share what is local to each of them, also what has no name of its own: `latest` has
+        the values of the bodies before this one.
+        """
+        is_loop = latest is not None
+        latest = {} if latest is None else latest
+        in_loops: dict[str, list[Value]] = {}
         for op in region:
             results = [] if op in self.inlined else op.results
             indices = [op.index] if isinstance(op, scf.ForOp) else []
             for value in (*results, *indices):
-                if not value.name:
+                name = value.name or (_hint(value) if is_loop else "")
+                if not name:
                     continue
-                earlier = latest.setdefault(value.name, [])
-                if not any(self._join(each, value) for each in earlier):
+                earlier = latest.setdefault(name, [])
+                if not any(self._may_share(each, value) and self._join(each, value) for each in earlier):
                     earlier.append(value)
             for inner in op.regions:
-                self._join_namesakes(inner)
+                self._join_namesakes(inner, in_loops if isinstance(op, scf.ForOp) else None)
+
+    def _may_share(self, earlier: Value, value: Value) -> bool:
+        """In one region by name. Between loops only what is local to them: Triton would carry others through the loop."""
+        if self._scope(earlier) is self._scope(value):
+            return bool(earlier.name and value.name)
+        members = [*self.members(earlier), *self.members(value)]
+        scopes = [self._scope(each) for each in members]
+        return all(scope is not None and isinstance(scope.parent, scf.ForOp) for scope in scopes)
+
+    def _scope(self, value: Value) -> Region | None:
+        """The region that assigns a value: around its operation, or around the loop it is the index of."""
+        loop = value.owner.parent if isinstance(value.owner, Region) else None
+        if loop is None:
+            return self._definition(value)[0]
+        return loop.parent if isinstance(loop, scf.ForOp) and value is loop.index else None
 
 
 def _related(op: Operation) -> Iterator[tuple[Value, Value]]:
@@ -251,9 +279,10 @@ def _hint(value: Value) -> str:
     op = value.op
     if isinstance(op, arith.CastOp) and op.source.name and op.out.dtype == "int64":
         return op.source.name + "_64"
-    pointer = _moved_pointer(value)
-    if pointer is not None:
-        return _base_name(pointer) + ("_offsets" if value.shape else "_start")
+    moved = _moved_pointers(value)
+    if moved:
+        # K_V_start: two pointers move alike. With more, a list of them says less than none.
+        return "_".join([*(moved if len(moved) < 3 else []), "offsets" if value.shape else "start"])
     if value.dtype.startswith("*"):
         return _base_name(value) + ("_pointers" if value.shape else "_tile")
     if isinstance(op, triton.LoadOp):
@@ -271,16 +300,15 @@ def _hint(value: Value) -> str:
     return "index" if value.dtype in ("int32", "int64") else "x"
 
 
-def _moved_pointer(value: Value) -> Value | None:
-    """The pointer that a value, or a sum it is a term of, moves."""
-    for _ in range(4):
-        user = next(iter(value.uses), None)
-        if isinstance(user, triton.AddPtrOp):
-            return user.pointer if value is user.offset else None
-        if not isinstance(user, (arith.AddOp, arith.SubOp, tensor.BroadcastOp)):
-            return None
-        value = user.result
-    return None
+def _moved_pointers(value: Value, depth: int = 4) -> list[str]:
+    """The names of the pointers that a value, or a sum it is a term of, moves."""
+    names: dict[str, None] = {}
+    for user in value.uses:
+        if isinstance(user, triton.AddPtrOp) and value is user.offset:
+            names[_base_name(user.pointer)] = None
+        elif isinstance(user, (arith.AddOp, arith.SubOp, tensor.BroadcastOp)) and depth:
+            names.update(dict.fromkeys(_moved_pointers(user.result, depth - 1)))
+    return list(names)
 
 
 def _base_name(pointer: Value) -> str:

@@ -75,7 +75,6 @@ class Elementwise(Operation):
             if value.type.shape or type(value.type) is BufferType:
                 break
         else:  # scalars only, the common case
-            shape = ()
             if self.results[0].type.shape == () and self.results[0].type.dtype == self.result_dtype():
                 return
         if any(isinstance(value.type, BufferType) for value in self.operands):
@@ -103,7 +102,7 @@ class BinaryOp(Elementwise):
     domain: ClassVar[tuple[str, ...]] = ("int", "uint", "float")
 
     @staticmethod
-    def compute(a: Any, b: Any) -> Number:
+    def compute(a: Any, b: Any) -> Any:
         """The operation on Python numbers."""
         raise NotImplementedError
 
@@ -157,7 +156,7 @@ class AddOp(BinaryOp):
     commutes = True
 
     @staticmethod
-    def compute(a: Any, b: Any) -> Number:
+    def compute(a: Any, b: Any) -> Any:
         return a + b
 
     def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
@@ -172,7 +171,7 @@ class SubOp(BinaryOp):
     name = "arith.sub"
 
     @staticmethod
-    def compute(a: Any, b: Any) -> Number:
+    def compute(a: Any, b: Any) -> Any:
         return a - b
 
     def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
@@ -190,7 +189,7 @@ class MulOp(BinaryOp):
     commutes = True
 
     @staticmethod
-    def compute(a: Any, b: Any) -> Number:
+    def compute(a: Any, b: Any) -> Any:
         return a * b
 
     def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
@@ -208,7 +207,7 @@ class DivOp(BinaryOp):
     domain = ("float",)
 
     @staticmethod
-    def compute(a: Any, b: Any) -> Number:
+    def compute(a: Any, b: Any) -> Any:
         return a / b
 
     def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
@@ -237,7 +236,7 @@ class FloorDivOp(_DivisionOp):
     name = "arith.floordiv"
 
     @staticmethod
-    def compute(a: Any, b: Any) -> Number:
+    def compute(a: Any, b: Any) -> Any:
         return a // b
 
 
@@ -247,7 +246,7 @@ class FloorModOp(_RemainderOp):
     name = "arith.floormod"
 
     @staticmethod
-    def compute(a: Any, b: Any) -> Number:
+    def compute(a: Any, b: Any) -> Any:
         return a % b
 
 
@@ -257,7 +256,7 @@ class TruncDivOp(_DivisionOp):
     name = "arith.truncdiv"
 
     @staticmethod
-    def compute(a: Any, b: Any) -> Number:
+    def compute(a: Any, b: Any) -> Any:
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
@@ -267,7 +266,7 @@ class TruncModOp(_RemainderOp):
     name = "arith.truncmod"
 
     @staticmethod
-    def compute(a: Any, b: Any) -> Number:
+    def compute(a: Any, b: Any) -> Any:
         return abs(a) % abs(b) * (1 if a >= 0 else -1)
 
 
@@ -285,7 +284,7 @@ class MaxOp(_ExtremumOp):
     name = "arith.max"
 
     @staticmethod
-    def compute(a: Any, b: Any) -> Number:
+    def compute(a: Any, b: Any) -> Any:
         return b if a != a else a if b != b else max(a, b)
 
 
@@ -295,7 +294,7 @@ class MinOp(_ExtremumOp):
     name = "arith.min"
 
     @staticmethod
-    def compute(a: Any, b: Any) -> Number:
+    def compute(a: Any, b: Any) -> Any:
         return b if a != a else a if b != b else min(a, b)
 
 
@@ -310,7 +309,7 @@ class AndOp(_BitOp):
     commutes = True
 
     @staticmethod
-    def compute(a: Any, b: Any) -> Number:
+    def compute(a: Any, b: Any) -> Any:
         return a & b
 
     def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
@@ -330,7 +329,7 @@ class OrOp(_BitOp):
     commutes = True
 
     @staticmethod
-    def compute(a: Any, b: Any) -> Number:
+    def compute(a: Any, b: Any) -> Any:
         return a | b
 
     def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
@@ -349,7 +348,7 @@ class XorOp(_BitOp):
     commutes = True
 
     @staticmethod
-    def compute(a: Any, b: Any) -> Number:
+    def compute(a: Any, b: Any) -> Any:
         return a ^ b
 
 
@@ -360,7 +359,7 @@ class ShlOp(BinaryOp):
     domain = ("int", "uint")
 
     @staticmethod
-    def compute(a: Any, b: Any) -> Number:
+    def compute(a: Any, b: Any) -> Any:
         if not 0 <= b < 64:
             raise ValueError("shift out of range")
         return a << b
@@ -373,7 +372,7 @@ class ShrOp(BinaryOp):
     domain = ("int", "uint")
 
     @staticmethod
-    def compute(a: Any, b: Any) -> Number:
+    def compute(a: Any, b: Any) -> Any:
         if not 0 <= b < 64:
             raise ValueError("shift out of range")
         return a >> b
@@ -530,11 +529,10 @@ class NotOp(Elementwise):
 # Functions of MathOp with the number of their operands. All are on floats but abs and clamp, which take integers too.
 MATH_FUNCTIONS: dict[str, int] = {
     **dict.fromkeys(
-        "exp exp2 exp10 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-        "erf sigmoid floor ceil trunc round rint nearbyint abs isnan isinf isfinite popcount clz".split(),
+        ["exp", "exp2", "exp10", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "sigmoid", "floor", "ceil", "trunc", "round", "rint", "nearbyint", "abs", "isnan", "isinf", "isfinite", "popcount", "clz"],
         1,
     ),
-    **dict.fromkeys("pow atan2 fmod hypot copysign nextafter ldexp mulhi".split(), 2),
+    **dict.fromkeys(["pow", "atan2", "fmod", "hypot", "copysign", "nextafter", "ldexp", "mulhi"], 2),
     "fma": 3,
     "clamp": 3,
 }

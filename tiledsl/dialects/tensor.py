@@ -64,7 +64,8 @@ class BroadcastOp(Operation):
     def verify(self) -> None:
         shape = self.source.shape
         if shape and (
-            len(shape) != len(self.out.shape) or any(a not in (1, b) for a, b in zip(shape, self.out.shape, strict=True))
+            len(shape) != len(self.out.shape)
+            or any(a not in (1, b) for a, b in zip(shape, self.out.shape, strict=True))
         ):
             raise ValueError(f"{self.source.type} cannot become {self.out.type}")
 

@@ -283,7 +283,7 @@ class LoadOp(Operation):
     out = result(ScalarType, TensorType)
 
     def infer(self) -> Sequence[Type]:
-        return [with_shape(_access_shape(self, self.mask), self.operands[0].dtype)]
+        return [with_shape(_access_shape(self, self.mask) or (), self.operands[0].dtype)]
 
     def verify(self) -> None:
         _indexed(self, self.buffer, self.indices)

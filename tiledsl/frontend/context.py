@@ -15,7 +15,7 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, BufferType, ScalarType
 from tiledsl.language.buffer import Buffer, TensorSpec
 from tiledsl.language.dtypes import canonical
-from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, as_value, linear, plain
+from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, as_value, describe, linear, plain
 
 log = logging.getLogger("tiledsl")
 _noted: set[str] = set()
@@ -39,6 +39,7 @@ class Context:
         self.outputs: list[Value] = []
         self.symbols: dict[str, Value] = {}
         self.symbol_sources: dict[str, str] = {}
+        self._symbol_locs: dict[str, Loc] = {}
         self.safe_values: dict[Value, float] = {}
         self.kernel: tile.KernelOp | None = None
         self.kernel_options: dict[str, Any] = {}
@@ -101,6 +102,7 @@ class Context:
         if symbol.name not in self.symbols:
             self.symbols[symbol.name] = Value(INT32, self.body, symbol.name)
             self.symbol_sources[symbol.name] = ""
+            self._symbol_locs[symbol.name] = self.builder.loc
         return self.symbols[symbol.name]
 
     def finish(self, returns_list: bool, outputs: Sequence[int] = ()) -> tile.FuncOp:
@@ -109,7 +111,8 @@ class Context:
         if missing:
             raise TileError(
                 f"the dynamic dimension {missing[0]} is used but is no tensor parameter's dimension by itself",
-                notes=[f"declare a parameter such as T.Tensor(({missing[0]}, ...), dtype)"],
+                self._symbol_locs.get(missing[0], self.loc),
+                [f"declare a parameter such as T.Tensor(({missing[0]}, ...), dtype)"],
             )
         values = [value for _, value in self.parameters] + self.outputs
         positions = tuple(outputs) or tuple(range(len(self.parameters), len(values)))
@@ -146,6 +149,9 @@ class Context:
         if self.kernel is not None:
             raise TileError("T.alloc_global: workspaces are allocated outside of T.Kernel")
         dims = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+        for axis, dim in enumerate(dims):
+            if not isinstance(dim, Expr) and (isinstance(dim, bool) or not isinstance(plain(dim), int) or plain(dim) < 1):
+                raise TileError(f"T.alloc_global: dimension {axis} is {describe(dim)}; dimensions are integers of at least 1")
         type = BufferType(tuple(self._static(plain(dim)) for dim in dims), canonical(dtype), "global")
         return Buffer(self.builder.insert(tile.AllocOp(result_types=[type])).result)
 

@@ -13,10 +13,11 @@ from tiledsl.frontend.names import Names, outer_names
 from tiledsl.frontend.parser import parse_function
 from tiledsl.frontend.statements import Returned, Statements
 from tiledsl.ir.core import Value
+from tiledsl.ir.types import BufferType
 from tiledsl.language import Refused
 from tiledsl.language.buffer import Buffer, TensorSpec
 from tiledsl.language.dtypes import DType, canonical
-from tiledsl.language.expression import Symbol, context, plain
+from tiledsl.language.expression import Symbol, context, describe, plain
 from tiledsl.language.program import Macro, PrimFunc
 
 
@@ -64,7 +65,11 @@ def elaborate_tree(
 
 
 def _declare(ctx: Context, scope: Statements, parameter: syntax.Parameter, annotation: Any) -> Any:
+    if parameter.kind in ("*", "**"):
+        raise TileError(f"{parameter.kind}{parameter.name}: a tile program has a fixed number of parameters", parameter.loc)
     if annotation is None or isinstance(annotation, str):
+        if parameter.annotation is None and parameter.name == "self":
+            raise TileError("a tile program cannot be a method", parameter.loc, ["write it inside of the method that returns it"])
         if parameter.annotation is None:
             raise TileError(f"parameter {parameter.name} has no type; write {parameter.name}: T.Tensor((M, N), dtype)", parameter.loc)  # noqa: E501
         annotation = scope.evaluate(parameter.annotation)
@@ -97,8 +102,10 @@ def _check_written(func: tile.FuncOp, outputs: Sequence[Value], tree: syntax.Fun
     """Every output, and at least one parameter, must be written somewhere."""
     if not any(isinstance(op, tile.KernelOp) for op in func.body):
         raise TileError(f"{tree.name} has no `with T.Kernel(...)`, so nothing would run", tree.loc)
-    written = {value for value in func.body.args if isinstance(value.type, tile.BufferType) and _is_written(value)}
+    written = {value for value in func.body.args if isinstance(value.type, BufferType) and _is_written(value)}
     for value in outputs:
+        if not isinstance(value.type, tile.BufferType):
+            raise TileError(f"out_idx names {value.name} of {tree.name}, which is no tensor", tree.loc)
         if value not in written:
             raise TileError(f"the output {value.name} of {tree.name} is never written", tree.loc)
     if not written:
@@ -162,6 +169,8 @@ class EagerStatements(Statements):
         if self.ctx.dry:
             if isinstance(annotation, TensorSpec) and isinstance(given, Arguments):
                 self._unify(name, annotation, given, node)
+            elif isinstance(annotation, TensorSpec) and given is not None:
+                raise TileError(f"{name} is a tensor, but the call gives {describe(given)}", node.loc, ["pass a torch.Tensor"])
             return
         if isinstance(annotation, TensorSpec) and isinstance(given, Arguments):
             annotation = TensorSpec(annotation.shape, annotation.dtype, annotation.strides)
@@ -171,6 +180,8 @@ class EagerStatements(Statements):
         if len(spec.shape) != len(given.shape):
             raise TileError(f"{name} has {len(given.shape)} dimensions {given.shape}, but is declared as {spec!r}", node.loc)
         for axis, (dim, size) in enumerate(zip(spec.shape, given.shape, strict=True)):
+            if size == 0:
+                raise TileError(f"dimension {axis} of {name} is 0: its shape is {given.shape}", node.loc)
             if not isinstance(dim, Symbol) or dim.name not in self.ctx.consts:
                 continue
             known = self.ctx.values.setdefault(dim.name, size)
@@ -210,14 +221,14 @@ def _bind_parameters(scope: EagerStatements, tree: syntax.Function, function: An
             scope.names.local[parameter.name] = value
 
 
-def _run(scope: EagerStatements, tree: syntax.Function, dry: bool) -> Any:
+def _run(scope: EagerStatements, tree: syntax.Function, dry: bool) -> Returned | None:
     for statement in tree.body:
         if dry and isinstance(statement, syntax.With):
             break
         try:
             scope.execute(statement)
         except Returned as returned:
-            return returned.value
+            return returned
         except TileError:
             # The dry run only learns sizes from declarations; statements that need them fail and run later.
             if not dry or isinstance(statement, syntax.AnnotatedAssign):
@@ -225,12 +236,18 @@ def _run(scope: EagerStatements, tree: syntax.Function, dry: bool) -> Any:
     return None
 
 
-def _finish_eager(ctx: EagerContext, tree: syntax.Function, returned: Any) -> tile.FuncOp:
-    results = () if returned is None else returned if isinstance(returned, (tuple, list)) else (returned,)
+def _finish_eager(ctx: EagerContext, tree: syntax.Function, returned: Returned | None) -> tile.FuncOp:
+    value, loc = (None, tree.loc) if returned is None else (returned.value, returned.loc)
+    results = () if value is None else value if isinstance(value, (tuple, list)) else (value,)
     order = []
-    for number, result in enumerate(results):
+    for result in results:
         if not isinstance(result, Buffer) or result.value not in ctx.outputs:
-            raise TileError(f"{tree.name} returns something that is not from T.empty (item {number})", tree.loc)
+            what = result.name if isinstance(result, Buffer) else describe(result)
+            raise TileError(
+                f"{tree.name} returns {what}, which is not from T.empty",
+                loc,
+                ["return only what T.empty made; tensors that are parameters are written in place"],
+            )
         order.append(len(ctx.parameters) + ctx.outputs.index(result.value))
     for number, value in enumerate(ctx.outputs):
         value.name = value.name or f"output_{number}"

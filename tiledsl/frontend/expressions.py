@@ -135,7 +135,12 @@ class Expressions:
             return self._host(node, getattr, value, node.attr)
         except TileError as error:
             if isinstance(error.__cause__, AttributeError):
-                raise TileError(str(error.__cause__), node.loc) from None
+                text = str(error.__cause__)
+                if value is None:
+                    text = f"{named(node.value)} is None and has no attribute {node.attr!r}; was a tunable left None?"
+                elif isinstance(value, Expr) and not isinstance(value, Reference):
+                    text = f"a value has no attribute {node.attr!r}; it has dtype and astype(dtype)"
+                raise TileError(text, node.loc) from None
             raise
 
     def _subscript(self, node: syntax.Subscript) -> Any:
@@ -231,7 +236,15 @@ class Expressions:
             if value is None:
                 raise TileError(f"{op} with {named(part)}, which is None; was a tunable left None?", node.loc)
         check_size(op, left, right)
-        return self._host(node, _BINARY[op], left, right)
+        self.ctx.builder.loc = node.loc
+        try:
+            return _BINARY[op](left, right)
+        except TileError:
+            raise
+        except ZeroDivisionError:
+            raise TileError(f"{op}: division by 0", node.loc) from None
+        except Exception as error:
+            raise TileError(f"{op}: {_first_line(error)}", node.loc) from error
 
     def _unary(self, node: syntax.Unary) -> Any:
         value = self.evaluate(node.operand)

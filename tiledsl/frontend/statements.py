@@ -23,6 +23,7 @@ from tiledsl.language.maths import min as minimum
 from tiledsl.language.program import KernelFrame, Macro
 
 _MAX_CALL_DEPTH = 32
+_CHANGING = frozenset({"add", "append", "clear", "discard", "extend", "insert", "pop", "remove", "setdefault", "update"})
 
 
 class _Break(Exception):
@@ -113,7 +114,9 @@ class Statements(Expressions):
         if isinstance(node, syntax.Call) and isinstance(node.function, syntax.Attribute) and node.function.attr == "loop_break":
             self._break(node)
             return
-        self.evaluate(node)
+        value = self.evaluate(node)
+        if isinstance(node, (syntax.Name, syntax.Attribute)) and callable(value) and not isinstance(value, Expr):
+            raise TileError(f"this names {getattr(value, '__name__', 'a function')} but does not call it", node.loc)
 
     def _assign(self, node: syntax.Assign) -> None:
         value = self.evaluate(node.value)
@@ -140,6 +143,12 @@ class Statements(Expressions):
                 raise TileError(f"{target.id} is a variable of type {old.dtype}; {describe(value)} cannot be stored in it")
             old.store(value)
             return
+        if isinstance(old, Buffer) and old.scope() != "global" and (isinstance(value, Expr) or is_number(value)):
+            raise TileError(
+                f"{target.id} is a buffer, and this would only give its name to {describe(value)}",
+                target.loc,
+                [f"store in it: T.fill({target.id}, value), or {target.id}[...] = value in a T.Parallel loop"],
+            )
         held = value.value if isinstance(value, Buffer) else value.buffer if isinstance(value, Var) else None
         if isinstance(value, Scalar):
             held = value.value()
@@ -174,9 +183,16 @@ class Statements(Expressions):
                 ["keep the values in a buffer: T.alloc_local, T.alloc_fragment or T.alloc_var"],
             )
 
+    def invoke(self, node: syntax.Call, function: Any, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, (list, dict, set)) and getattr(function, "__name__", "") in _CHANGING:
+            self._changes(owner, node)
+        return super().invoke(node, function, arguments, keywords)
+
     def _assign_several(self, target: syntax.Tuple | syntax.List, value: Any) -> None:
         if isinstance(value, (Expr, Buffer)):
-            raise TileError(f"{describe(value)} cannot be unpacked into {len(target.elements)} names", target.loc)
+            what = f"the buffer {value.name}" if isinstance(value, Buffer) else "one value"
+            raise TileError(f"{what} cannot be unpacked into {len(target.elements)} names", target.loc)
         items = list(self._iterate(target, value))
         starred = [n for n, element in enumerate(target.elements) if isinstance(element, syntax.Starred)]
         if starred:
@@ -184,7 +200,8 @@ class Statements(Expressions):
             if len(items) >= len(target.elements) - 1:
                 items = [*items[:at], items[at : len(items) - after], *items[len(items) - after :]]
         if len(items) != len(target.elements):
-            raise TileError(f"{len(items)} values for {len(target.elements)} names", target.loc)
+            values = "1 value" if len(items) == 1 else f"{len(items)} values"
+            raise TileError(f"{values} for {len(target.elements)} names", target.loc)
         for element, item in zip(target.elements, items, strict=True):
             self.assign(element.value if isinstance(element, syntax.Starred) else element, item)
 

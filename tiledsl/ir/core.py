@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Flag, auto
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, overload
 
 from tiledsl.ir.location import UNKNOWN, Loc
 from tiledsl.ir.types import Type
@@ -172,27 +172,33 @@ class operand(OperandField[Value]):
 
     fixed = False  # no variadic field before it
 
-    def __get__(self, op: Operation | None, owner: type) -> Any:
-        if op is None:
-            return self
-        return op.operands[self.position if self.fixed else sum(op.segments[: self.position])]
+    if not TYPE_CHECKING:  # the base class has the types
+
+        def __get__(self, op, owner):
+            if op is None:
+                return self
+            return op.operands[self.position if self.fixed else sum(op.segments[: self.position])]
 
 
 class operands(OperandField[list[Value]]):
     """Any number of operands."""
 
-    def __get__(self, op: Operation | None, owner: type) -> Any:
-        return self if op is None else self.values(op)
+    if not TYPE_CHECKING:  # the base class has the types
+
+        def __get__(self, op, owner):
+            return self if op is None else self.values(op)
 
 
 class optional(OperandField["Value | None"]):
     """An operand that may be absent; printed as `name=%value`."""
 
-    def __get__(self, op: Operation | None, owner: type) -> Any:
-        if op is None:
-            return self
-        values = self.values(op)
-        return values[0] if values else None
+    if not TYPE_CHECKING:  # the base class has the types
+
+        def __get__(self, op, owner):
+            if op is None:
+                return self
+            values = self.values(op)
+            return values[0] if values else None
 
 
 class attr(Field[T]):
@@ -204,8 +210,10 @@ class attr(Field[T]):
         self.type = type
         self.default = default
 
-    def __get__(self, op: Operation | None, owner: type) -> Any:
-        return self if op is None else op.attributes[self.name]
+    if not TYPE_CHECKING:  # the base class has the types
+
+        def __get__(self, op, owner):
+            return self if op is None else op.attributes[self.name]
 
 
 class result(Field[Value]):
@@ -215,8 +223,10 @@ class result(Field[Value]):
         self.types = types
         self.position = 0
 
-    def __get__(self, op: Operation | None, owner: type) -> Any:
-        return self if op is None else op.results[self.position]
+    if not TYPE_CHECKING:  # the base class has the types
+
+        def __get__(self, op, owner):
+            return self if op is None else op.results[self.position]
 
 
 class region(Field[Region]):
@@ -225,8 +235,10 @@ class region(Field[Region]):
     def __init__(self) -> None:
         self.position = 0
 
-    def __get__(self, op: Operation | None, owner: type) -> Any:
-        return self if op is None else op.regions[self.position]
+    if not TYPE_CHECKING:  # the base class has the types
+
+        def __get__(self, op, owner):
+            return self if op is None else op.regions[self.position]
 
 
 OPERATIONS: dict[str, type[Operation]] = {}
@@ -256,7 +268,7 @@ class Operation:
         cls.attr_fields = {field.name: field for field in fields if isinstance(field, attr)}
         for group in (cls.operand_fields, cls.result_fields, cls.region_fields):
             for position, field in enumerate(group):
-                field.position = position
+                field.position = position  # type: ignore[attr-defined]
         for position, field in enumerate(cls.operand_fields):
             if isinstance(field, operand):
                 field.fixed = all(type(before) is operand for before in cls.operand_fields[:position])
@@ -466,7 +478,7 @@ def _verify_declared(op: Operation) -> None:
             raise VerifyError(op, f"operand {value!r} does not list its use")
     if len(op.results) != len(op.result_fields) and not op.variadic_results:
         raise VerifyError(op, f"{len(op.results)} results instead of {len(op.result_fields)}")
-    for made, value in zip(op.result_fields, op.results):  # noqa: B905 (variadic results have no fields)
+    for made, value in zip(op.result_fields, op.results):
         if made.types and type(value.type) not in made.types:
             raise VerifyError(op, f"{made.name} is of type {value.type}")
     for key, expected in op.attr_types:
@@ -482,7 +494,7 @@ def _verify_declared(op: Operation) -> None:
 
 def _verify_fields(op: Operation) -> None:
     if op.plain_operands is not None and len(op.plain_operands) == len(op.operands):
-        for types, value, field in zip(op.plain_operands, op.operands, op.operand_fields):  # noqa: B905
+        for types, value, field in zip(op.plain_operands, op.operands, op.operand_fields):
             if types and type(value.type) not in types:
                 raise VerifyError(op, f"{field.name} is of type {value.type}")
         return

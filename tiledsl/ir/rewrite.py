@@ -126,7 +126,8 @@ def apply_patterns(root: Operation, patterns: Sequence[Pattern], *, fold: bool =
     worklist = Worklist()
     start = [op for region in root.regions for op in region.walk()]
     worklist.add(reversed(start))
-    changes, limit, fired = 0, 64 * (len(start) + 16), {}
+    changes, limit = 0, 64 * (len(start) + 16)
+    fired: dict[str, int] = {}
     while (op := worklist.pop()) is not None:
         if op.parent is None:
             continue

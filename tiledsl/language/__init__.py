@@ -47,7 +47,7 @@ REFUSED = {
     **dict.fromkeys("call_extern call_intrin call_pure_extern evaluate attr dp4a pragma_import_c CUDASourceCodeKernel tvm_mfma tvm_mfma_store ptx_mma ptx_ldmatrix mma_store".split(), "C code and intrinsics have no Triton form; write the arithmetic in the tile language"),  # noqa: E501
     **dict.fromkeys("sync_grid sync_global".split(), "blocks of one launch cannot wait for each other in Triton; write two T.Kernel blocks, which run in order"),  # noqa: E501
     **dict.fromkeys("rng_init rng_rand rng_rand_float".split(), "random numbers in a kernel are not part of the tile language; pass a tensor of them"),  # noqa: E501
-    **dict.fromkeys("int4 uint4 int2 float4_e2m1fn float4_e2m1_unpacked float6_e2m3fn float6_e3m2fn float8_e8m0fnu".split(), "Triton has no such element type; keep the packed bytes in uint8 and unpack them in T.Parallel"),  # noqa: E501
+    **dict.fromkeys(sorted(_dtypes.UNSUPPORTED), _dtypes.NO_FORM),
     **dict.fromkeys("ptr make_tensor make_tensor_from_addr".split(), "tensors made from raw addresses are not part of the tile language; pass one tensor and index it"),  # noqa: E501
     **dict.fromkeys("handle Var call_packed block evaluate_block alloc_smem".split(), "this is not part of the tile language"),
 }

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tiledsl.dialects import tile
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.core import Value
+from tiledsl.ir.location import Loc
 from tiledsl.ir.types import BufferType
 from tiledsl.language.dtypes import DType, canonical
-from tiledsl.language.expression import Expr, Scalar, Symbol, as_value, context, describe, difference, is_number, plain
+from tiledsl.language.expression import Expr, Scalar, Symbol, active, as_value, context, describe, difference, is_number, plain
 
 
 class Buffer:
@@ -68,6 +69,9 @@ class Buffer:
 
     def __bool__(self) -> bool:
         raise TileError(f"the truth value of buffer {self.name} is not defined; index one element")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the buffer {self.name} has no attribute {name!r}; it has shape, dtype, ndim, scope() and data")
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.type}>"
@@ -150,6 +154,9 @@ class Reference(Expr):
         op = context("a load").builder.insert(tile.LoadOp(self.buffer.value, _index_values(self.indices())))
         return op.result
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"an element or part of {self.buffer.name} has no attribute {name!r}; it has dtype and astype(dtype)")
+
     def store(self, value: Any) -> None:
         """`buffer[indices] = value`, converted to the buffer's element type; on a region, every element."""
         builder = context("a store").builder
@@ -209,12 +216,21 @@ class TensorSpec:
     def __init__(self, shape: Any, dtype: Any = "float32", strides: Any = None, scope: str = "global") -> None:
         shape = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
         self.shape = tuple(_dimension(plain(dim), axis) for axis, dim in enumerate(shape))
-        self.dtype = canonical(dtype)
+        try:
+            self.dtype = canonical(dtype)
+        except TileError as error:
+            error.loc = error.loc or _caller()
+            raise
         self.strides = None if strides is None else tuple(plain(stride) for stride in strides)
         self.scope = scope
 
     def __repr__(self) -> str:
         return f"T.Tensor(({', '.join(map(str, self.shape))}), {str(self.dtype)!r})"
+
+
+def _caller() -> Loc | None:
+    """The user's line for errors in a declaration that Python itself evaluates; inside a program its tree has a place."""
+    return user_loc() if active.get() is None else None
 
 
 def _dimension(dim: Any, axis: int) -> Any:
@@ -223,10 +239,9 @@ def _dimension(dim: Any, axis: int) -> Any:
     if isinstance(dim, str):
         dim = Symbol(dim)
     if isinstance(dim, bool) or not isinstance(dim, (int, Expr)):
-        hint = " (was a tunable left None?)" if dim is None else ""
-        raise TileError(f"dimension {axis} of a tensor is {describe(dim)}, not an integer or a T.dynamic symbol{hint}")
+        raise TileError(f"dimension {axis} of a tensor is {describe(dim)}, not an integer or a T.dynamic symbol", _caller())
     if isinstance(dim, int) and dim <= 0:
-        raise TileError(f"dimension {axis} of a tensor is {dim}; dimensions are at least 1")
+        raise TileError(f"dimension {axis} of a tensor is {dim}; dimensions are at least 1", _caller())
     return dim
 
 

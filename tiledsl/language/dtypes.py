@@ -16,6 +16,12 @@ ALIASES = {
 }  # fmt: skip
 
 
+UNSUPPORTED = frozenset(
+    "int4 uint4 int2 float4_e2m1fn float4_e2m1_unpacked float6_e2m3fn float6_e3m2fn float8_e8m0fnu".split()
+)
+NO_FORM = "Triton has no such element type; keep the packed bytes in uint8 and unpack them in T.Parallel"
+
+
 class DType(str):
     """An element type: a string with its name, callable as a cast (`T.float32(x)`)."""
 
@@ -79,6 +85,10 @@ def canonical(dtype: Any) -> DType:
     name = ALIASES.get(name, name)
     if name in DTYPES:
         return DTYPES[name]
+    if name in UNSUPPORTED:
+        raise TileError(f"{name}: {NO_FORM}")
+    if dtype is None:
+        raise TileError("an element type is None; was a tunable left None?")
     near = difflib.get_close_matches(name, DTYPES, 1)
     raise TileError(
         f"{dtype!r} is no element type" + (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(DTYPES)}")

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tiledsl.dialects import arith
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS, ScalarType, is_float
 from tiledsl.language.dtypes import DType, canonical
@@ -28,7 +28,8 @@ def context(what: str = "this") -> Context:
     """The program being built. Raises TileError outside of one."""
     found = active.get()
     if found is None:
-        raise TileError(f"{what} is only possible inside a tile program (a @T.prim_func, @T.macro or eager @tiledsl.jit)")
+        message = f"{what} is only possible inside a tile program (a @T.prim_func, @T.macro or eager @tiledsl.jit)"
+        raise TileError(message, user_loc())
     return found
 
 
@@ -297,7 +298,13 @@ def describe(x: Any) -> str:
 
     if isinstance(x, Buffer):
         return f"the whole buffer {x.name} (index it: {x.name}[...])"
-    return "None" if x is None else f"{type(x).__name__} {x!r}"[:80]
+    if x is None:
+        return "None (was a tunable left None?)"
+    if isinstance(x, Expr):
+        return f"a value known only at run time ({str(x).strip('<>')[:60]})"
+    if not is_number(x) and (text := getattr(x, "error", None)) is not None:
+        return str(text)
+    return f"{type(x).__name__} {x!r}"[:80]
 
 
 def promote(a: Any, b: Any) -> str:
@@ -332,10 +339,12 @@ def binary(kind: str, a: Any, b: Any) -> Any:
     a, b = plain(a), plain(b)
     if is_number(a) and is_number(b):
         check_size(_WORDS.get(kind, kind), a, b)
+        _check_divisor(kind, a, b)
         return _HOST[kind](a, b)
     for x in (a, b):
         if not isinstance(x, Expr) and not is_number(x):
             raise TileError(f"{_WORDS.get(kind, kind)} needs values, not {describe(x)}")
+    _check_divisor(kind, a, b)
     found = active.get()
     if found is None:
         return Symbolic(kind, (a, b), promote(a, b))
@@ -353,6 +362,12 @@ def binary(kind: str, a: Any, b: Any) -> Any:
             return call("floor", binary("div", a, b))
         raise TileError(f"{_WORDS.get(kind, kind)} is not defined on {dtype}")
     return Scalar(found.builder.insert(_BINARY[kind](as_value(a, dtype), as_value(b, dtype))).result)
+
+
+def _check_divisor(kind: str, a: Any, b: Any) -> None:
+    integral = not isinstance(a, float) and not (isinstance(a, Expr) and is_float(a.dtype))
+    if is_number(b) and b == 0 and (kind in ("floordiv", "floormod", "truncdiv", "truncmod")) and integral:
+        raise TileError(f"{_WORDS.get(kind, kind)}: division by 0")
 
 
 _WORDS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "floormod": "%", "shl": "<<", "shr": ">>", "pow": "**"}  # fmt: skip

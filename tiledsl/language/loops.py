@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,14 +47,27 @@ class PersistentLoop:
     def __iter__(self) -> Any:
         raise TileError("this loop can only be written as a `for` statement of a tile program (or a @T.macro)")
 
+MAX_ELEMENTS = 1 << 20  # of a tile: Triton's TRITON_MAX_TENSOR_NUMEL
+MAX_UNROLLED = 4096
+
+
+def check_elements(what: str, shape: Sequence[int]) -> None:
+    """Refuse a tile that Triton cannot hold. Each dimension counts as the next power of two."""
+    padded = [1 << (size - 1).bit_length() for size in shape]
+    if math.prod(padded) > MAX_ELEMENTS:
+        told = "" if list(shape) == padded else f" ({math.prod(padded)} with each dimension padded to a power of two)"
+        raise TileError(
+            f"{what}: {' x '.join(map(str, shape))} is a tile of {math.prod(shape)} elements{told}; Triton's limit is {MAX_ELEMENTS}",
+            notes=["use smaller tiles: more blocks in T.Kernel, or a T.serial loop around them"],
+        )
+
 
 def _bound(what: str, x: Any) -> Any:
     x = plain(x)
     if isinstance(x, float) and x.is_integer():
         x = int(x)
     if isinstance(x, bool) or not isinstance(x, (int, Expr)):
-        hint = "; was a tunable left None?" if x is None else ""
-        raise TileError(f"{what}: a bound is {describe(x)}, not an integer{hint}")
+        raise TileError(f"{what}: a bound is {describe(x)}, not an integer")
     if isinstance(x, Expr) and x.dtype.is_float():
         raise TileError(f"{what}: a bound is {x.dtype}; convert it with T.cast(x, 'int32')")
     return x
@@ -85,14 +100,19 @@ def Parallel(*extents: Any, coalesced_width: Any = None, loop_layout: Any = None
             raise TileError(f"T.Parallel: extent {axis} is {size}; extents are at least 1")
     if not sizes:
         raise TileError("T.Parallel needs at least one extent")
+    check_elements("T.Parallel", sizes)
     return ParallelLoop(tuple(sizes))
 
 
 def Pipelined(start: Any, stop: Any = None, num_stages: int = 0, order: Any = None, stage: Any = None, sync: Any = None, group: Any = None, **hints: Any) -> SerialLoop:  # fmt: skip # noqa: E501, N802
     """A serial loop whose loads run num_stages iterations ahead. order, stage, sync and group are hints without effect."""
-    if num_stages is None or not is_number(num_stages) or num_stages < 0:
-        raise TileError(f"T.Pipelined: num_stages is {num_stages!r}, not a number of stages")
-    return SerialLoop(*_range("T.Pipelined", start, stop), num_stages=int(num_stages))
+    num_stages = plain(num_stages)
+    if not isinstance(num_stages, int) or not 0 <= num_stages <= 64:
+        raise TileError(f"T.Pipelined: num_stages is {describe(num_stages)}; it is a number from 0 (no pipelining) on")
+    unknown = sorted(set(hints) - {"annotations"})
+    if unknown:
+        raise TileError(f"T.Pipelined has no argument {unknown[0]!r}; it has num_stages, order, stage, sync and group")
+    return SerialLoop(*_range("T.Pipelined", start, stop), num_stages=num_stages)
 
 
 def serial(start: Any, stop: Any = None, step: Any = None, *, annotations: Any = None) -> SerialLoop:
@@ -102,7 +122,15 @@ def serial(start: Any, stop: Any = None, step: Any = None, *, annotations: Any =
 
 def unroll(start: Any, stop: Any = None, step: Any = None, *, explicit: bool = False, unroll_factor: int | None = None, annotations: Any = None) -> SerialLoop:  # fmt: skip # noqa: E501
     """A loop that is unrolled: completely, or by a factor."""
-    return SerialLoop(*_range("T.unroll", start, stop, step), unroll=unroll_factor or 1)
+    loop = SerialLoop(*_range("T.unroll", start, stop, step), unroll=unroll_factor or 1)
+    if not unroll_factor and is_number(loop.start) and is_number(loop.stop) and is_number(loop.step):
+        rounds = len(range(loop.start, loop.stop, loop.step))
+        if rounds > MAX_UNROLLED:
+            raise TileError(
+                f"T.unroll: {rounds} copies of the body, more than {MAX_UNROLLED}",
+                notes=["use T.serial, or unroll in part: T.unroll(n, unroll_factor=4)"],
+            )
+    return loop
 
 
 def vectorized(start: Any, stop: Any = None, *, annotations: Any = None) -> ParallelLoop | SerialLoop:
@@ -117,10 +145,15 @@ def grid(*extents: Any) -> ParallelLoop:
     return Parallel(*extents)
 
 
-def Persistent(domain: Any, wave_size: Any, index: Any, group_size: int = 8) -> PersistentLoop:  # noqa: N802
+def Persistent(domain: Any, wave_size: Any, index: Any, group_size: Any = 8) -> PersistentLoop:  # noqa: N802
     """Tiles of a grid that block `index` of `wave_size` takes one after the other."""
+    if not isinstance(domain, (tuple, list)) or not domain:
+        raise TileError(f"T.Persistent: the domain is a list of sizes, not {describe(domain)}")
+    group_size = 8 if group_size is None else plain(group_size)
+    if not isinstance(group_size, int) or group_size < 1:
+        raise TileError(f"T.Persistent: group_size is {describe(group_size)}; it is at least 1")
     sizes = tuple(_bound("T.Persistent", size) for size in domain)
-    return PersistentLoop(sizes, _bound("T.Persistent", wave_size), _bound("T.Persistent", index), int(group_size))
+    return PersistentLoop(sizes, _bound("T.Persistent", wave_size), _bound("T.Persistent", index), group_size)
 
 
 Serial, Unroll, Vectorized, parallel = serial, unroll, vectorized, Parallel

@@ -7,11 +7,11 @@ import math as host
 from collections.abc import Callable
 from typing import Any
 
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.types import ELEMENTS, is_float
 from tiledsl.language.buffer import Buffer, Reference
 from tiledsl.language.dtypes import canonical
-from tiledsl.language.expression import Expr, active, as_value, binary, bitcast, call, cast, compare, is_number, logical, plain, promote, select, unary  # noqa: E501
+from tiledsl.language.expression import Expr, active, as_value, binary, bitcast, call, cast, compare, describe, is_number, logical, plain, promote, select, unary  # noqa: E501
 
 _HOST: dict[str, Callable[..., Any]] = {
     "exp": host.exp, "exp2": lambda x: 2.0**x, "exp10": lambda x: 10.0**x, "expm1": host.expm1, "log": host.log,
@@ -87,10 +87,9 @@ def ceildiv(a: Any, b: Any) -> Any:
     a, b = plain(a), plain(b)
     for x in (a, b):
         if x is None or not (is_number(x) or isinstance(x, Expr)):
-            hint = " (was a tunable left None?)" if x is None else ""
-            raise TileError(f"T.ceildiv needs integers, not {x!r}{hint}")
+            raise TileError(f"T.ceildiv needs integers, not {describe(x)}", None if active.get() else user_loc())
     if is_number(b) and b == 0:
-        raise TileError("T.ceildiv: division by 0")
+        raise TileError("T.ceildiv: division by 0", None if active.get() else user_loc())
     if is_number(a) and is_number(b):
         return -(-a // b)
     return binary("floordiv", binary("sub", binary("add", a, b), 1), b)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tiledsl.dialects import tensor, tile
@@ -12,6 +14,7 @@ from tiledsl.ir.types import BufferType, ScalarType
 from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.dtypes import canonical
 from tiledsl.language.expression import Expr, as_value, context, describe, plain
+from tiledsl.language.loops import check_elements
 
 _INNER = {"global": 0, "shared": 1, "fragment": 2, "local": 2}
 
@@ -21,12 +24,13 @@ def _alloc(what: str, shape: Any, dtype: Any, scope: str) -> Buffer:
     dims = tuple(plain(dim) for dim in dims)
     for axis, dim in enumerate(dims):
         if isinstance(dim, bool) or not isinstance(dim, int):
-            hint = "; was a tunable left None?" if dim is None else "; on-chip buffers need constant shapes"
+            hint = "" if dim is None else "; on-chip buffers need constant shapes"
             raise TileError(f"{what}: dimension {axis} is {describe(dim)}{hint}")
         if dim <= 0:
             raise TileError(f"{what}: dimension {axis} is {dim}; dimensions are at least 1")
     if not dims and what != "T.alloc_var":
         raise TileError(f"{what}: the shape is empty; use T.alloc_var for a scalar")
+    check_elements(what, dims)
     return Buffer(context(what).alloc(BufferType(dims, canonical(dtype), scope), what))
 
 
@@ -240,6 +244,16 @@ class GemmWarpPolicy(enum.Enum):
         return self is GemmWarpPolicy.Square
 
 
+def _check_hints(what: str, given: Mapping[str, Any], function: Any) -> None:
+    """Refuse an argument that the function does not have: it would be a misspelt one."""
+    for name in given:
+        known = [each for each in inspect.signature(function).parameters if each not in ("ignored", "_")]
+        near = difflib.get_close_matches(name, known, 1)
+        raise TileError(
+            f"{what} has no argument {name!r}; " + (f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}")
+        )
+
+
 def gemm(
     A: Any,  # noqa: N803
     B: Any,  # noqa: N803
@@ -260,6 +274,7 @@ def gemm(
     tf32 on tensor cores.
     """
     ctx = context("T.gemm")
+    _check_hints("T.gemm", ignored, gemm)
     for name, value in (("mbar", mbar),):
         if value is not None:
             raise TileError(f"T.gemm: {name} has no Triton form; leave it out, T.Pipelined does the waiting")
@@ -303,6 +318,15 @@ def gemm(
         copy(c, back)
 
 
+def _axis(what: str, buffer: Buffer, dim: Any) -> int:
+    dim = plain(dim)
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise TileError(f"{what}: dim is {describe(dim)}, not an integer")
+    if not -buffer.ndim <= dim < buffer.ndim:
+        raise TileError(f"{what}: {buffer.name} is {_dims(buffer)} and has no dimension {dim}")
+    return dim % buffer.ndim
+
+
 def reduce(
     buffer: Any, out: Any, reduce_type: str, dim: int = -1, clear: bool = True, batch: int = 1, nan_propagate: bool = False, **_: Any
 ) -> None:  # fmt: skip
@@ -315,9 +339,7 @@ def reduce(
     if kind not in tensor.REDUCTIONS:
         raise TileError(f"T.reduce: no reduction {reduce_type!r}")
     (source, _), (target, back) = _whole(what, buffer), _whole(what, out, write_back=True)
-    axis = dim + source.ndim if dim < 0 else dim
-    if not 0 <= axis < source.ndim:
-        raise TileError(f"{what}: {source.name} is {_dims(source)} and has no dimension {dim}")
+    axis = _axis(what, source, dim)
     shape = source.type.static_shape
     without, kept = shape[:axis] + shape[axis + 1 :], (*shape[:axis], 1, *shape[axis + 1 :])
     if target.type.static_shape not in (without or (1,), kept):
@@ -352,9 +374,7 @@ def _scan(what: str, kind: str, src: Any, dst: Any, dim: int, reverse: bool) -> 
     target = source
     if dst is not None:
         target, back = _whole(what, dst, write_back=True)
-    axis = dim + source.ndim if dim < 0 else dim
-    if not 0 <= axis < source.ndim:
-        raise TileError(f"{what}: {source.name} is {_dims(source)} and has no dimension {dim}")
+    axis = _axis(what, source, dim)
     if source.type.shape != target.type.shape:
         raise TileError(f"{what}: {source.name} is {_dims(source)}, but {target.name} is {_dims(target)}")
     if source.dtype != target.dtype:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, user_loc
 from tiledsl.language.buffer import Buffer, TensorSpec
 from tiledsl.language.expression import Expr, Symbol, active, as_value, context, describe, is_number, plain
 
@@ -29,25 +31,22 @@ class KernelFrame:
         pass
 
 
-def Kernel(*blocks: Any, threads: Any = None, is_cpu: bool = False, prelude: Any = None, cluster_dims: Any = None, **options: Any) -> KernelFrame:  # fmt: skip # noqa: E501, N802
+def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any = None, cluster_dims: Any = None, **options: Any) -> KernelFrame:  # fmt: skip # noqa: E501, N802
     """A launch over one to three grid dimensions, ints or expressions. `threads` (default 128) is a multiple of 32."""
     if not 1 <= len(blocks) <= 3:
         raise TileError(f"T.Kernel takes one to three grid dimensions, not {len(blocks)}")
     for axis, extent in enumerate(map(plain, blocks)):
         if isinstance(extent, bool) or not isinstance(extent, (int, Expr)):
-            hint = "; was a tunable left None?" if extent is None else ""
-            raise TileError(f"T.Kernel: grid dimension {axis} is {describe(extent)}, not an integer{hint}")
+            raise TileError(f"T.Kernel: grid dimension {axis} is {describe(extent)}, not an integer")
         if isinstance(extent, int) and extent <= 0:
             raise TileError(f"T.Kernel: grid dimension {axis} is {extent}; is a dimension of a tensor 0?")
-    count = 128 if threads is None else threads
-    if isinstance(count, (tuple, list)):
-        total = 1
-        for each in count:
-            total *= each
-        count = total
-    count = plain(count)
+    parts = [plain(each) for each in (threads if isinstance(threads, (tuple, list)) else (threads,))]
+    wrong = [each for each in parts if isinstance(each, bool) or not isinstance(each, int)]
+    if wrong:
+        raise TileError(f"T.Kernel: threads is {describe(wrong[0])}; it is a number from 1 to 1024, 128 if left out")
+    count = math.prod(parts)
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1024:
-        raise TileError(f"T.Kernel: threads is {describe(threads)}; it is 1 to 1024")
+        raise TileError(f"T.Kernel: threads is {count}; it is a number from 1 to 1024")
     unknown = set(options) - {"num_warps", "num_stages", "num_ctas", "maxnreg"}
     if unknown:
         raise TileError(f"T.Kernel has no option {sorted(unknown)[0]!r}")
@@ -56,10 +55,16 @@ def Kernel(*blocks: Any, threads: Any = None, is_cpu: bool = False, prelude: Any
     return KernelFrame(tuple(map(plain, blocks)), count, options)
 
 
+def _check_function(what: str, function: Any) -> None:
+    if not isinstance(inspect.unwrap(function) if callable(function) else function, FunctionType):
+        raise TileError(f"@{what} stands before a function; this is {describe(function)}", user_loc())
+
+
 class PrimFunc:
     """A tile program: a function whose body is read as source text, never run by Python."""
 
     def __init__(self, function: Callable[..., Any], frame_locals: Mapping[str, Any]) -> None:
+        _check_function("T.prim_func", function)
         functools.update_wrapper(self, function)
         self.function = function
         self.frame_locals = frame_locals
@@ -71,6 +76,7 @@ class PrimFunc:
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise TileError(
             f"{self.name} is a tile program and cannot be called directly",
+            None if is_active() else user_loc(),
             notes=["compile it: kernel = tiledsl.compile(program); or return it from a function under @tiledsl.jit"],
         )
 
@@ -95,6 +101,7 @@ class Macro:
     """A function that is expanded where it is called, in a tile program or in a helper that one calls."""
 
     def __init__(self, function: FunctionType, frame_locals: Mapping[str, Any]) -> None:
+        _check_function("T.macro", function)
         functools.update_wrapper(self, function)
         self.function = function
         self.frame_locals = frame_locals

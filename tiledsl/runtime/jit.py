@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import Any
 
 from tiledsl.dialects.tile import FuncOp
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, user_loc
 from tiledsl.frontend import syntax
 from tiledsl.frontend.elaborate import Arguments, elaborate, elaborate_eager
 from tiledsl.frontend.parser import parse_function
@@ -68,6 +68,8 @@ class JitFunction:
     __name__: str
 
     def __init__(self, function: FunctionType, options: Mapping[str, Any], frame_locals: Mapping[str, Any]) -> None:
+        if not callable(function):
+            raise TileError(f"@tiledsl.jit stands before a function, not {type(function).__name__} {function!r}", user_loc())
         functools.update_wrapper(self, function)
         self.function = function
         self.options = dict(options)
@@ -129,7 +131,9 @@ class JitFunction:
         if not isinstance(program, PrimFunc) and not hasattr(program, "build"):
             raise TileError(
                 f"{self.__name__} returns {type(program).__name__}, not a program",
-                notes=["return the function under @T.prim_func; in the eager style write `with T.Kernel` in the function itself"],
+                notes=[
+                    "return the function under @T.prim_func; in the eager style write `with T.Kernel` in the function itself"
+                ],
             )
         return program
 
@@ -144,26 +148,38 @@ class JitFunction:
             else:
                 bound = self.signature.bind(*arguments, **(keywords if takes_any else {**own, **extra}))
         except TypeError as error:
-            raise TileError(f"{self.__name__}: {error}") from None
+            raise TileError(f"{self.__name__}: {error}", user_loc()) from None
         bound.apply_defaults()
         return {**bound.arguments, **(extra if partial and not takes_any else {})}
 
     def _eager_kernel(
         self, bound: Mapping[str, Any], config: Mapping[str, Any] | None = None, target: Target | None = None
     ) -> Kernel:
+        if self.options.get("out_idx") is not None:
+            raise TileError(
+                f"{self.__name__}: out_idx belongs to the lazy style",
+                parse_function(self.function).loc,
+                ["this function has T.Kernel itself: what T.empty makes and it returns are its outputs"],
+            )
         values = {name: _argument(value) for name, value in bound.items()}
         pass_configs = {**(self.options.get("pass_configs") or {}), **(values.pop("pass_configs", None) or {})}
         host = _key([{n: v for n, v in values.items() if not isinstance(v, Arguments)}, pass_configs])
         target = target or resolve_target(self.options.get("target"))
         dynamic = self._dynamic.get(host, {})
         key = (host, target, tuple(_shape_key(n, v, dynamic) for n, v in values.items() if isinstance(v, Arguments)))
-        if key not in self._kernels or (host not in self._dynamic and any(isinstance(v, Arguments) for v in values.values())):
+        if key not in self._kernels or (
+            host not in self._dynamic and any(isinstance(v, Arguments) for v in values.values())
+        ):
             missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
             arguments = {**dict.fromkeys(missing), **values}
             kernel = Kernel(self._builder(arguments), target, pass_configs, config)
             dynamic = {p.name: frozenset(a for a, d in enumerate(p.shape) if isinstance(d, str)) for p in kernel.params}
             self._dynamic[host] = dynamic
-            key = (host, target, tuple(_shape_key(n, v, dynamic) for n, v in values.items() if isinstance(v, Arguments)))
+            key = (
+                host,
+                target,
+                tuple(_shape_key(n, v, dynamic) for n, v in values.items() if isinstance(v, Arguments)),
+            )
             self._kernels[key] = kernel
         return self._kernels[key]
 
@@ -235,4 +251,6 @@ def jit(
         return compile(func, **options)
     if func is not None:
         return JitFunction(func, options, locals_)
-    return lambda inner: compile(inner, **options) if isinstance(inner, PrimFunc) else JitFunction(inner, options, locals_)
+    return lambda inner: (
+        compile(inner, **options) if isinstance(inner, PrimFunc) else JitFunction(inner, options, locals_)
+    )

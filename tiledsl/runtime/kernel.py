@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.dialects.tile import FuncOp
-from tiledsl.errors import TileError
+from tiledsl.dialects.tile import FuncOp, GemmOp, KernelOp, buffer_type
+from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.pass_manager import PassManager, Program, Stage
 from tiledsl.ir.text import print_op
-from tiledsl.ir.types import BufferType
+from tiledsl.ir.types import ELEMENTS, BufferType
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -74,6 +74,7 @@ class Kernel:
         self.outputs: tuple[int, ...] = root.outputs
         self._inputs = [p for p in self.params if not p.is_output]
         self._check_target(root)
+        self._places = [op.loc for op in root.walk() if isinstance(op, KernelOp)]  # one for each kernel of the module
         dump = str(settings.dump_dir or "")
         manager = self._manager(print_after=settings.print_after, dump_dir=dump, verify_each=settings.verify_each)
         manager.run(Program(root, target))
@@ -98,6 +99,27 @@ class Kernel:
                 dtype = value.type.dtype
                 if not self.target.supports(dtype):
                     raise TileError(f"{value.name or 'a value'} is {dtype}, which {self.target} does not have", op.loc)
+            if isinstance(op, GemmOp):
+                self._check_shared(op)
+
+    def _check_shared(self, op: GemmOp) -> None:
+        """A product's operands in shared memory lie there whole and at once, so they must fit. Stages come on top."""
+        tiles = {value for value in (op.a, op.b) if buffer_type(value).scope == "shared"}
+        sizes = {value: buffer_type(value).numel() * ELEMENTS[value.dtype].bits // 8 for value in tiles}
+        needed, available = sum(sizes.values()), self.target.max_shared_bytes
+        if needed > available:
+            raise TileError(
+                f"T.gemm needs {needed} bytes of shared memory for its operands, and {self.target} has {available} for a block",
+                op.loc,
+                [
+                    *[
+                        (f"{value.name} is {buffer_type(value).shape} of {value.dtype}, {size} bytes, allocated", value.op.loc)
+                        for value, size in sizes.items()
+                        if value.op is not None
+                    ],
+                    "use smaller tiles",
+                ],
+            )
 
     # Looking inside
 
@@ -156,13 +178,17 @@ class Kernel:
                 notes=["compile for a GPU, which needs none: tiledsl.compile(program, target='cuda:90')"],
             )
         loaded = load_module(self.name, self.source, interpret=False)
-        return {
-            each.name: compile_kernel(
-                getattr(loaded, each.name), each.signature, each.constexprs, self.target, each.num_warps, each.num_stages,
-                attrs=each.divisible_by_16, **each.options,
-            )
-            for each in self.module.kernels
-        }  # fmt: skip
+        compiled = {}
+        for each, place in zip(self.module.kernels, self._places):
+            try:
+                compiled[each.name] = compile_kernel(
+                    getattr(loaded, each.name), each.signature, each.constexprs, self.target, each.num_warps,
+                    each.num_stages, attrs=each.divisible_by_16, **each.options,
+                )  # fmt: skip
+            except TileError as error:
+                error.loc = error.loc or place
+                raise
+        return compiled
 
     @property
     def asm(self) -> Mapping[str, Any]:
@@ -177,7 +203,9 @@ class Kernel:
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write the source as a file that needs only torch and triton. An existing file is replaced in one step."""
         to = Path(path)
-        with tempfile.NamedTemporaryFile("w", dir=to.parent, prefix=f".{to.name}.", delete=False, encoding="utf-8") as file:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=to.parent, prefix=f".{to.name}.", delete=False, encoding="utf-8"
+        ) as file:
             file.write(self.source)
         os.replace(file.name, to)
         return to
@@ -209,9 +237,15 @@ class Kernel:
             arguments = self._with_keywords(arguments, keywords)
         given = self.params if len(arguments) == len(self.params) else self._inputs
         if len(arguments) != len(given):
-            expected = f"{len(self._inputs)} inputs" + (f" or all {len(self.params)} parameters" if self.outputs else "")
-            raise TileError(f"{self.name} takes {expected} ({', '.join(map(repr, self.params))}), not {len(arguments)}")
-        self.check(given, arguments)
+            expected = f"{len(self._inputs)} inputs" + (
+                f" or all {len(self.params)} parameters" if self.outputs else ""
+            )
+            raise TileError(f"{self.name} takes {expected} ({', '.join(map(repr, self.params))}), not {len(arguments)}", user_loc())
+        try:
+            self.check(given, arguments)
+        except TileError as error:
+            error.loc = error.loc or user_loc()
+            raise
         if given is not self.params or not self.outputs:
             return self._launch(*arguments)
         self._launch_into(*arguments)
@@ -219,7 +253,7 @@ class Kernel:
         return results[0] if len(results) == 1 else results
 
     def _with_keywords(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
-        rest = [p for p in self._inputs][len(arguments) :]
+        rest = self._inputs[len(arguments) :]
         unknown = set(keywords) - {p.name for p in rest}
         if unknown:
             raise TileError(f"{self.name} has no further parameter {sorted(unknown)[0]!r}")
@@ -242,7 +276,9 @@ class Kernel:
             if not isinstance(given, torch.Tensor):
                 raise TileError(f"{self.name}: {param.name} is a tensor, not {type(given).__name__}")
             if str(given.dtype) != f"torch.{param.dtype}":
-                raise TileError(f"{self.name}: {param.name} must be {param.dtype}, but the tensor is {str(given.dtype)[6:]}")
+                raise TileError(
+                    f"{self.name}: {param.name} must be {param.dtype}, but the tensor is {str(given.dtype)[6:]}"
+                )
             self._check_shape(param, given, symbols)
             if device is None:
                 device = (given.device, param.name)
@@ -257,12 +293,18 @@ class Kernel:
     def _check_shape(self, param: Parameter, given: Any, symbols: dict[str, tuple[int, str]]) -> None:
         shape = tuple(given.shape)
         if len(shape) != len(param.shape):
-            raise TileError(f"{self.name}: {param.name} has shape {shape}, but {len(param.shape)} dimensions {param.shape} are declared")  # noqa: E501
+            raise TileError(
+                f"{self.name}: {param.name} has shape {shape}, but {len(param.shape)} dimensions {param.shape} are declared"
+            )
         for axis, (dim, size) in enumerate(zip(param.shape, shape, strict=True)):
+            if size == 0:
+                raise TileError(f"{self.name}: dimension {axis} of {param.name} is 0: its shape is {shape}")
             if isinstance(dim, str):
                 known, where = symbols.setdefault(dim, (size, f"{param.name}.shape[{axis}]"))
                 if known != size:
-                    raise TileError(f"{self.name}: {param.name}.shape[{axis}] is {size}, but {dim} is {known} by {where}")
+                    raise TileError(
+                        f"{self.name}: {param.name}.shape[{axis}] is {size}, but {dim} is {known} by {where}"
+                    )
             elif dim != size:
                 raise TileError(f"{self.name}: {param.name} has shape {shape}, but it was compiled for {param.shape}")
         if param.strides is None:

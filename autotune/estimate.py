@@ -77,9 +77,11 @@ def _add(ops: Iterable[Operation], times: float, work: BlockWork) -> None:
             k = _shape(op.a)[-2 if op.trans_a else -1]
             work.operations += times * 2 * m * n * k
         elif isinstance(op, tile.CopyOp):
-            touched = [side for side in (op.source, op.target) if side.type.scope == "global"]
+            touched = [side for side in (op.source, op.target) if tile.buffer_type(side).scope == "global"]
             work.bytes += times * sum(math.prod(op.shape) * ELEMENTS[side.dtype].bits / 8 for side in touched)
-        elif isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)) and op.buffer.type.scope == "global":
+        elif (
+            isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)) and tile.buffer_type(op.buffer).scope == "global"
+        ):
             work.bytes += times * ELEMENTS[op.buffer.dtype].bits / 8
         inner = times
         if isinstance(op, scf.ForOp):

@@ -1,14 +1,14 @@
 """Attention, forward: multi-head or grouped-query, causal or not, with an optional sliding window.
 
-O = softmax(Q K^T / sqrt(dim)) V in float16, for Q[batch, heads, queries, dim] and K, V[batch, kv_heads, keys, dim]. Each
-block keeps block_M queries of one head in registers and walks over the keys in tiles of block_N; the running maximum
-and sum of each row rescale what has been accumulated so far (Milakov and Gimelshein 2018; Dao et al. 2022), so that the
-scores never reach memory. Exponentials are powers of two, with log2(e) folded into the scale.
+O = softmax(Q K^T / sqrt(dim)) V in float16, for Q[batch, heads, queries, dim] and K, V[batch, kv_heads, keys, dim].
+Each block keeps block_M queries of one head in registers and walks over the keys in tiles of block_N; the running
+maximum and sum of each row rescale what has been accumulated so far (Milakov and Gimelshein 2018; Dao et al. 2022), so
+that the scores never reach memory. Exponentials are powers of two, with log2(e) folded into the scale.
 
-With `causal` the last query sees the last key. With `window` w, a query sees the w keys up to its own position, or fewer.
-The walk starts at the first tile that some query of the block sees and stops at the last one. Only tiles that are not
-seen in full are masked: those on the diagonal, at the window's start, and the ragged last one. LSE, the logarithm to base
-2 of each row's sum of exponentials, is what attention_backward.py needs.
+With `causal` the last query sees the last key. With a window of w, a query sees no key before the w last ones up to its
+own position. The walk starts at the first tile that some query of the block sees and ends with the last one. Only tiles
+that are not seen in full are masked: at the window's start, on the diagonal, and the ragged last one. LSE, the
+logarithm to base 2 of each row's sum of exponentials, is what attention_backward.py needs.
 """
 
 from __future__ import annotations
@@ -78,9 +78,7 @@ def attention(
                 if masked:
                     for i, j in T.Parallel(block_M, block_N):
                         key = tile * block_N + j
-                        seen = key < keys
-                        if causal:
-                            seen = key <= position + i
+                        seen = key <= position + i if causal else key < keys
                         if window:
                             seen = seen and key > position + i - window
                         scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
@@ -104,19 +102,22 @@ def attention(
             T.clear(acc)
             T.clear(total)
             T.fill(highest, LOWEST)
-            first = 0
-            full = keys // block_N  # tiles before this one are seen in full
+            # Tiles from `first` to `inner` begin before some window, and those from `full` to `end` have later keys.
+            inner = 0
+            full = keys // block_N
             end = T.ceildiv(keys, block_N)
-            if window:
-                first = T.max(0, position - window + 1) // block_N
             if causal:
                 full = T.min(full, T.max(0, position + 1) // block_N)
                 end = T.min(end, T.ceildiv(T.max(0, position + block_M), block_N))
             if window:
-                full = first
-            for tile in T.Pipelined(first, full, num_stages=num_stages):
+                first = T.max(0, position - window + 1) // block_N
+                inner = T.min(end, T.ceildiv(T.max(0, position + block_M - window), block_N))
+                full = T.max(inner, full)
+                for tile in T.Pipelined(first, inner, num_stages=num_stages):
+                    visit(tile, True)
+            for tile in T.Pipelined(inner, full, num_stages=num_stages):
                 visit(tile, False)
-            if causal or window or keys % block_N:
+            if causal or keys % block_N:
                 for tile in T.Pipelined(full, end, num_stages=num_stages):
                     visit(tile, True)
 

@@ -4,10 +4,10 @@ With P = softmax(Q K^T / sqrt(dim)) and O = P V, the gradients for dO are dV = P
 dS = P * (dO V^T - D), dQ = dS K / sqrt(dim) and dK = dS^T Q / sqrt(dim). P is computed again from the forward kernel's
 LSE, so that nothing of size queries x keys is stored (Dao et al. 2022).
 
-Three kernels: D; then dK and dV, where a block owns block_N keys of one K/V head and walks over the queries of all query
-heads that share it; then dQ, where a block owns block_M queries and walks over the keys. No block writes what another one
-does, so there are no atomics, and the results are the same on every run. In the first walk the scores are computed
-transposed, S^T = K Q^T, so that P^T and dS^T come out of registers as the left operands they are.
+Three kernels: D; then dK and dV, where a block owns block_N keys of one K/V head and walks over the queries of all
+query heads that share it; then dQ, where a block owns block_M queries and walks over the keys. No block writes what
+another one does, so there are no atomics, and the results are the same on every run. In the first walk the scores are
+computed transposed, S^T = K Q^T, so that P^T and dS^T come out of registers as the left operands they are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 
 import torch
-from _check_and_time import DEVICE, largest_error, print_speed, run_script
+from _check_and_time import largest_error, print_speed, run_script
 from attention import attention, random_inputs, reference, seen_pairs
 
 import tiledsl
@@ -251,9 +251,7 @@ def gradients(function, inputs, grad):
     return torch.autograd.grad(function(*inputs), inputs, grad)
 
 
-def main(
-    *, batch=4, heads=32, kv_heads=32, queries=4096, keys=4096, dim=128, causal=0, block_M=128, block_N=128
-):
+def main(*, batch=4, heads=32, kv_heads=32, queries=4096, keys=4096, dim=128, causal=0, block_M=128, block_N=128):
     inputs = random_inputs(batch, heads, kv_heads, queries, keys, dim)
     grad = torch.randn_like(inputs[0])
 
@@ -263,7 +261,7 @@ def main(
     def eager(q, k, v):
         return reference(q, k, v, causal)
 
-    # P and dS are rounded to float16 before they meet Q, K and dO; the sums are float32. The largest gradients are about 10.
+    # P and dS are rounded to float16 before they meet Q, K and dO; sums are float32. The largest gradients are near 10.
     expected = gradients(eager, [each.float() for each in inputs], grad.float())
     error = 0.0
     for actual, wanted in zip(gradients(ours, inputs, grad), expected):

@@ -1,12 +1,13 @@
 """Causal attention with attention sinks and an optional sliding window, grouped-query, forward.
 
-Each head has one learned logit, its sink, that takes part in the softmax of every query but has no value: attention that
-goes there is lost (Xiao et al. 2023; gpt-oss). O = sum_j exp(s_j) V_j / (exp(sink) + sum_j exp(s_j)), in bfloat16, for
-Q[batch, heads, queries, dim] and K, V[batch, kv_heads, keys, dim]; the last query is at the position of the last key.
+Each head has one learned logit, its sink, that takes part in the softmax of every query but has no value: attention
+that goes there is lost (Xiao et al. 2023; gpt-oss). O = sum_j exp(s_j) V_j / (exp(sink) + sum_j exp(s_j)), in bfloat16,
+for Q[batch, heads, queries, dim] and K, V[batch, kv_heads, keys, dim]; the last query is at the last key's position.
 
 In the online softmax a sink costs nothing: it is where the running maximum and sum start, highest = sink and total = 1
-instead of -inf and 0. With a window of w a query sees the w keys up to its own position, and the walk over the keys starts
-at the first tile that some query of the block sees. Tiles that all of them see in full are not masked.
+instead of -inf and 0. With a window of w a query sees the w keys up to its own position, and the walk over the keys
+starts at the first tile that some query of the block sees. Windows are taken to be short, a few tiles, so that all of
+these are masked; attention.py leaves out what a long one does not need.
 """
 
 from __future__ import annotations
@@ -129,9 +130,7 @@ def reference(q, k, v, sinks, window=0):
     return weights @ v
 
 
-def main(
-    *, batch=2, heads=64, kv_heads=8, queries=4096, keys=4096, dim=64, window=128, block_M=128, block_N=64
-):
+def main(*, batch=2, heads=64, kv_heads=8, queries=4096, keys=4096, dim=64, window=128, block_M=128, block_N=64):
     kernel = attention_sink(batch, heads, kv_heads, queries, keys, dim, window, block_M=block_M, block_N=block_N)
     q, k, v = random_inputs(batch, heads, kv_heads, queries, keys, dim, torch.bfloat16)
     sinks = torch.randn(heads, device=DEVICE)
@@ -139,8 +138,9 @@ def main(
     # bfloat16 keeps 8 bits: the weights are rounded before they meet V, and the result once more.
     expected = reference(q.float(), k.float(), v.float(), sinks, window)
     error = largest_error(kernel(q, k, v, sinks), expected, rtol=2e-2, atol=1e-2)
+    shape = f"{batch} x {heads}/{kv_heads} heads, {queries} x {keys}, dim {dim}, window {window or 'none'}"
     print_speed(
-        f"attention with sinks, {batch} x {heads}/{kv_heads} heads, {queries} x {keys}, dim {dim}, window {window or 'none'}",
+        f"attention with sinks, {shape}",
         lambda: kernel(q, k, v, sinks),
         lambda: reference(q, k, v, sinks, window),
         operations=4 * batch * heads * seen_pairs(queries, keys, True, window) * dim,

@@ -1,7 +1,7 @@
 """The life of a kernel, which `make demo` prints: written, lowered, compiled for a GPU, run, checked and tuned.
 
-Works without a GPU: programs then run in Triton's interpreter, and the tuner compiles for cuda:90, checks results in the
-interpreter and ranks by an estimate. With a GPU everything runs and is timed on it.
+Works without a GPU: programs then run in Triton's interpreter, and the tuner compiles for cuda:90, checks results in
+the interpreter and ranks by an estimate. With a GPU everything runs and is timed on it.
 """
 
 from __future__ import annotations

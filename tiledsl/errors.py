@@ -15,6 +15,7 @@ _PACKAGES = tuple(
     os.path.join(folder, "")
     for folder in {_ROOT, *(os.path.realpath(os.path.join(_ROOT, name)) for name in ("passes", "autotuner"))}
 )
+_WIDTH = 200  # of a quoted line
 _sources: dict[str, list[str]] = {}
 
 
@@ -83,6 +84,10 @@ def _excerpt(loc: Loc) -> list[str]:
     text = source_line(loc.file, loc.line)
     if not text:
         return []
+    if len(text) > _WIDTH:  # a window that starts a little before the caret
+        start = min(max(0, loc.column - 40), len(text) - _WIDTH)
+        text = text[start : start + _WIDTH]
+        loc = Loc(loc.file, loc.line, max(1, loc.column - start), loc.end_line, max(1, loc.end_column - start))
     last = loc.end_column if loc.end_line == loc.line else len(text) + 1
     width = max(1, min(last, len(text) + 1) - loc.column)
     number = f"{loc.line:6d} | "

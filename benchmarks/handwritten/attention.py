@@ -1,7 +1,7 @@
 """Attention forward in Triton by hand, the usual way, with the configuration of examples/attention.py: a yardstick.
 
-attention(q, k, v, causal=False) takes float16 or bfloat16 tensors [batch, heads, length, dim], the head counts of K and V
-dividing that of Q, and returns the output and each row's logarithm to base 2 of its sum of exponentials.
+attention(q, k, v, causal=False) takes float16 or bfloat16 tensors [batch, heads, length, dim], the head counts of K and
+V dividing that of Q, and returns the output and each row's logarithm to base 2 of its sum of exponentials.
 """
 
 from __future__ import annotations

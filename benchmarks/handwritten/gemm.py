@@ -1,6 +1,6 @@
 """Matrix product in Triton by hand, the usual way (pointers, grouped order), as in examples/gemm_lazy.py: a yardstick.
 
-matmul(a, b) takes A[M, K] and B[K, N] of one 16-bit type, with any strides (pass b.T for a weight stored as [N, K]), and
+matmul(a, b) takes A[M, K] and B[K, N] of one 16-bit type, with any strides (b.T for a weight stored as [N, K]), and
 returns C[M, N] of that type, accumulated in float32; with relu=True, max(C, 0).
 """
 
@@ -15,8 +15,9 @@ import triton.language as tl
 def matmul_kernel(
     A, B, C,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-    stride_am: tl.constexpr, stride_ak: tl.constexpr, stride_bk: tl.constexpr, stride_bn: tl.constexpr, RELU: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr,
+    stride_am: tl.constexpr, stride_ak: tl.constexpr, stride_bk: tl.constexpr, stride_bn: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr, STAGES: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0)
     blocks_m = tl.cdiv(M, BLOCK_M)
@@ -67,6 +68,7 @@ def matmul(a, b, *, relu=False, block_M=128, block_N=256, block_K=64, group=1, n
     N = b.shape[1]
     c = torch.empty((M, N), dtype=a.dtype, device=a.device)
     matmul_kernel[(triton.cdiv(M, block_M) * triton.cdiv(N, block_N),)](
-        a, b, c, M, N, K, *a.stride(), *b.stride(), relu, block_M, block_N, block_K, group, num_stages, num_warps=num_warps
+        a, b, c, M, N, K, *a.stride(), *b.stride(),
+        block_M, block_N, block_K, group, num_stages, relu, num_warps=num_warps,
     )  # fmt: skip
     return c

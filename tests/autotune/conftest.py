@@ -13,8 +13,9 @@ from tiledsl.runtime.kernel import Kernel
 
 
 @pytest.fixture(autouse=True)
-def _fresh_cache(cache_dir: Any) -> None:
-    """No test finds what another one tuned."""
+def _same_everywhere(cache_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test finds what another one tuned, or a GPU."""
+    monkeypatch.setenv("TILEDSL_TARGET", "interpret")
 
 
 @pytest.fixture

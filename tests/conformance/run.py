@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -52,11 +53,26 @@ def has_gpu() -> bool:
 def command_of(script: Script, examples: Path, gpu: bool) -> list[str]:
     """The command that runs a script: `tiledsl run` as it is on a GPU, with smaller sizes elsewhere."""
     path = str(examples / script.path)
-    if gpu:
-        return [sys.executable, "-m", "tiledsl", "run", path]
-    sizes = [word for pair in script.sizes for word in ("--size", *pair)]
     entry = ["--entry", script.entry] if script.entry else []
-    return [sys.executable, str(HERE / "one_script.py"), *sizes, *entry, path, *shlex.split(script.arguments)]
+    if gpu and not entry:
+        return [sys.executable, "-m", "tiledsl", "run", path]
+    scaled = [] if gpu else [word for pair in script.sizes for word in ("--size", *pair)]
+    arguments = [] if gpu else shlex.split(script.arguments)
+    return [sys.executable, str(HERE / "one_script.py"), *scaled, *entry, path, *arguments]
+
+
+def is_missing(need: str) -> bool:
+    """Whether a needed package is absent, or too new: "name" or "name<version"."""
+    name, bound, version = need.partition("<")
+    if importlib.util.find_spec(name) is None:
+        return True
+    if not bound:
+        return False
+
+    def numbers(text: str) -> tuple[int, ...]:
+        return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
+
+    return numbers(metadata.version(name)) >= numbers(version)
 
 
 def run(script: Script, examples: Path, gpu: bool, timeout: float, logs: Path | None) -> Outcome:
@@ -69,10 +85,10 @@ def run(script: Script, examples: Path, gpu: bool, timeout: float, logs: Path | 
     path = examples / script.path
     if not path.is_file():
         return outcome("missing", "there is no such file")
-    absent = [name for name in script.needs if importlib.util.find_spec(name) is None]
+    absent = [need for need in script.needs if is_missing(need)]
     if absent:
         return outcome("needs", f"needs {', '.join(absent)}")
-    paths = [str(HERE.parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(HERE.parent.parent), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     process = subprocess.Popen(
         command_of(script, examples, gpu), cwd=path.parent, env=environment, text=True, errors="replace",

@@ -15,8 +15,8 @@ LIST_A, LIST_B = "A", "B"  # core passes only; one further pass each
 class Script:
     """One example script.
 
-    `needs` are packages that it compares with. `entry` replaces its main part on the CPU: Python text run in its
-    namespace after it is imported. `prints_only` says that it compares nothing, or only prints how it compares.
+    `needs` are packages that it compares with, such as "fla" or "triton<3.7". `entry` replaces its main part, on a GPU
+    too: Python text run in its namespace after it is imported. `prints_only` says that it compares nothing.
     """
 
     path: str
@@ -45,6 +45,13 @@ _VARLEN = "--batch 2 --heads 4 --groups 2 --q_seqlen 160 --k_seqlen 160 --dim 64
 _GEMM = "--m 256 --n 256 --k 128"
 _KDA = ((r"\bS=8192", "S=128"), (r"\bH=64", "H=2"), (r"\bS=32768", "S=128"), (r"\bH=32\b", "H=2"))
 _FLA = ("fla",)
+# The references are Triton kernels beside the scripts, which use block pointers; the scripts print differences.
+_KDA_ENTRY = "from checks import bench as do_bench, close as compare_tensors\nmain()"
+
+
+def _kda(name: str, list: str = LIST_A) -> Script:
+    return Script(f"kda/{name}.py", list, "", _KDA, _KDA_ENTRY, ("triton<3.7",))
+
 
 SCRIPTS = (
     _a("quickstart", "", (r"= 1024", "= 256")),
@@ -106,15 +113,15 @@ SCRIPTS = (
     _a("gdn/example_cumsum", "", *_KDA, needs=_FLA),
     _a("gdn/example_wy_fast", "", *_KDA, needs=_FLA),
     _a("gdn/example_wy_fast_bwd_split", "", *_KDA, needs=_FLA),
-    _a("kda/chunk_o", "", *_KDA, prints_only=True),
-    _a("kda/chunk_delta_h_fwd", "", *_KDA, prints_only=True),
-    _a("kda/chunk_delta_bwd", "", *_KDA, prints_only=True),
-    _a("kda/chunk_inter_solve_fused", "", *_KDA, prints_only=True),
-    _a("kda/chunk_bwd_dqkwg", "", *_KDA, prints_only=True),
-    _a("kda/chunk_bwd_dv", "", *_KDA, prints_only=True),
-    _a("kda/chunk_bwd_gla_dA", "", *_KDA, prints_only=True),
-    _a("kda/wy_fast", "", *_KDA, prints_only=True),
-    _a("kda/wy_fast_bwd", "", *_KDA, prints_only=True),
+    _kda("chunk_o"),
+    _kda("chunk_delta_h_fwd"),
+    _kda("chunk_delta_bwd"),
+    _kda("chunk_inter_solve_fused"),
+    _kda("chunk_bwd_dqkwg"),
+    _kda("chunk_bwd_dv"),
+    _kda("chunk_bwd_gla_dA"),
+    _kda("wy_fast"),
+    _kda("wy_fast_bwd"),
     # List B
     _b("blocksparse_attention/example_tilelang_block_sparse_attn"),
     _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_paged"),
@@ -145,7 +152,7 @@ SCRIPTS = (
     _b("gemm/example_gemm_persistent"),
     _b("gemm_streamk/example_tilelang_gemm_streamk"),
     _b("grouped_gemm/example_grouped_gemm_bwd"),
-    _b("kda/chunk_bwd_intra", "", *_KDA, prints_only=True),
+    _kda("chunk_bwd_intra", LIST_B),
     _b("linear_attention/example_mamba_chunk_scan", needs=("mamba_ssm",)),
     _b("linear_attention/example_mamba_chunk_state", needs=("mamba_ssm",)),
     _b("norm/layernorm"),

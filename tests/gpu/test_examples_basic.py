@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tests.support.example_modules import BASIC, load_example
 
 pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def float8_where_needed(name: str) -> None:
+    if "fp8" in name and torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("float8 needs compute capability 8.9")
 
 
 @pytest.mark.parametrize("name", BASIC)

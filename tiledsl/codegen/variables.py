@@ -225,7 +225,7 @@ class Variables:
                 self._join_namesakes(inner, in_loops if isinstance(op, scf.ForOp) else None)
 
     def _may_share(self, earlier: Value, value: Value) -> bool:
-        """In one region by name. Between loops only what is local to them: Triton would carry others through the loop."""
+        """In one region by name. Between loops only what is local to them: Triton would carry others through."""
         if self._scope(earlier) is self._scope(value):
             return bool(earlier.name and value.name)
         members = [*self.members(earlier), *self.members(value)]

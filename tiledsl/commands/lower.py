@@ -81,8 +81,12 @@ def _ir(build: Callable[[], FuncOp], request: Request) -> str:
 
 def default_target() -> Target:
     """The setting's target; in place of `interpret`, which compiles nothing, that of an H100."""
-    target = Target.parse(current().target)
-    return Target.parse("cuda:90") if target.kind == "interpret" else target
+    named = current().target
+    if named == "auto":
+        import torch
+
+        named = "auto" if torch.cuda.is_available() else "cuda:90"
+    return Target.parse("cuda:90" if named == "interpret" else named)
 
 
 def parse_value(text: str) -> tuple[str, Any]:

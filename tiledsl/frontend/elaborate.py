@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
-from tiledsl.frontend.context import Context
+from tiledsl.frontend.context import Context, log
 from tiledsl.frontend.names import Names, outer_names
 from tiledsl.frontend.parser import parse_function
 from tiledsl.frontend.statements import Returned, Statements
@@ -106,10 +107,25 @@ def _check_written(func: tile.FuncOp, outputs: Sequence[Value], tree: syntax.Fun
     for value in outputs:
         if not isinstance(value.type, tile.BufferType):
             raise TileError(f"out_idx names {value.name} of {tree.name}, which is no tensor", tree.loc)
-        if value not in written:
+        if value in written:
+            continue
+        if not _in_a_branch(tree.body, value.name):
             raise TileError(f"the output {value.name} of {tree.name} is never written", tree.loc)
+        log.warning("%s: this configuration writes nothing to the output %s", tree.name, value.name)
     if not written:
         raise TileError(f"{tree.name} writes none of its tensors", tree.loc)
+
+
+def _in_a_branch(node: Any, name: str, inside: bool = False) -> bool:
+    """Whether the code under some `if` names a variable: an output may be written in some configurations only."""
+    if isinstance(node, tuple):
+        return any(_in_a_branch(item, name, inside) for item in node)
+    if not isinstance(node, syntax.Node):
+        return False
+    if isinstance(node, syntax.Name):
+        return inside and node.id == name
+    inside = inside or isinstance(node, syntax.If)
+    return any(_in_a_branch(getattr(node, field.name), name, inside) for field in fields(node))
 
 
 def _is_written(value: Value) -> bool:

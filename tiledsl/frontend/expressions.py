@@ -100,7 +100,8 @@ class Expressions:
             raise TileError("too deep a recursion", node.loc) from None
         except Exception as error:
             name = getattr(function, "__name__", "") or type(function).__name__
-            raise TileError(f"{name} failed: {type(error).__name__}: {_first_line(error)}", node.loc) from error
+            what = "" if name.startswith("__") or name == "getitem" else f"{name} failed: "
+            raise TileError(f"{what}{type(error).__name__}: {_first_line(error)}", node.loc) from error
 
     def _iterate(self, node: syntax.Node, iterable: Any) -> Iterator[Any]:
         """The items of a host sequence; too many are an error, so that a program is always built in finite time."""

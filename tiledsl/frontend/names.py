@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import difflib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
 from tiledsl.ir.location import Loc
-from tiledsl.language.buffer import Reference, Var
+from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.expression import Expr, Scalar, is_number, plain
 
 
@@ -22,6 +23,7 @@ class Gone:
 
     loc: Loc
     rebound: bool
+    is_buffer: bool = False
 
 
 class Names:
@@ -39,6 +41,11 @@ class Names:
         if name not in self.local:
             return self._outer(name)
         value = self.local[name]
+        if isinstance(value, Gone) and value.is_buffer:
+            raise TileError(
+                f"{name} is an on-chip buffer of a T.Kernel that has ended",
+                notes=[("that kernel begins", value.loc), "pass data between kernels through T.alloc_global"],
+            )
         if isinstance(value, Gone):
             what = "was assigned again" if value.rebound else "was first assigned"
             raise TileError(
@@ -70,8 +77,11 @@ class Names:
         self.local[name] = value
 
     @contextmanager
-    def device_region(self, loc: Loc, repeats: bool) -> Iterator[None]:
-        """A loop body or branch: bindings made in it end with it. `repeats`: the region may run more than once."""
+    def device_region(self, loc: Loc, repeats: bool, in_kernel: bool = False) -> Iterator[None]:
+        """A loop body or branch: bindings made in it end with it. `repeats`: the region may run more than once.
+
+        `in_kernel`: it is the whole of a kernel, so that on-chip buffers end with it, too.
+        """
         before = dict(self.local)
         tracker: tuple[dict[str, Any], set[str], set[str]] = (before, set(), set())
         if repeats:
@@ -94,7 +104,9 @@ class Names:
                     loc,
                     [f"make it a variable: {name} = T.alloc_var(dtype, init) before the loop"],
                 )
-            if _is_device(value) or old is not before:
+            if in_kernel and (isinstance(value, Var) or (isinstance(value, Buffer) and value.scope() != "global")):
+                self.local[name] = Gone(loc, False, is_buffer=True)
+            elif _is_device(value) or old is not before:
                 self.local[name] = Gone(loc, old is not before)
 
 
@@ -106,6 +118,7 @@ def _is_device(value: Any) -> bool:
 
 def outer_names(function: Any, frame_locals: Mapping[str, Any]) -> Callable[[str], Any]:
     """Looks up free names of a function as Python does; names that only annotations use come from its frame."""
+    function = inspect.unwrap(function)
     code = function.__code__
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     globals_ = function.__globals__

@@ -474,7 +474,7 @@ class Statements(Expressions):
         ctx.builder.insert(op)
         ctx.begin_kernel(op, frame.options)
         try:
-            with ctx.inside(region), self.names.device_region(node.loc, repeats=False):
+            with ctx.inside(region), self.names.device_region(node.loc, repeats=False, in_kernel=True):
                 if target is not None:
                     indices = tuple(Scalar(arg) for arg in region.args)
                     self._rename(target, region)
@@ -597,7 +597,7 @@ def bind(node: syntax.Function, arguments: Sequence[Any], keywords: dict[str, An
         if isinstance(bound[parameter.name], Var) and not _is_reference(parameter.annotation):
             bound[parameter.name] = snapshot(bound[parameter.name])
     if rest or left:
-        extra = f"{len(rest)} arguments too many" if rest else f"the unknown argument {next(iter(left))}"
+        extra = f"{len(rest)} argument{'s' * (len(rest) > 1)} too many" if rest else f"the unknown argument {next(iter(left))}"
         raise TileError(f"{node.name} is called with {extra}")
     return bound
 

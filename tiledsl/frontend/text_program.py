@@ -44,7 +44,7 @@ from tiledsl.language.loops import ParallelLoop, PersistentLoop, SerialLoop
 from tiledsl.language.operations import GemmWarpPolicy
 from tiledsl.language.program import KernelFrame, Ref
 
-MAX_STEPS = 200_000
+MAX_STEPS = 100_000
 """Evaluated expressions, statements and items of sequences while one program is built."""
 _MAX_ITEMS = 100_000  # characters of a string; numbers and strings in a container, nested ones included
 _MAX_BITS = 4096

@@ -75,7 +75,7 @@ class Refused:
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
-        raise AttributeError(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in REFUSED:
         return Refused(name, REFUSED[name])
     near = difflib.get_close_matches(name, __all__, 1)

@@ -370,7 +370,7 @@ def _check_divisor(kind: str, a: Any, b: Any) -> None:
         raise TileError(f"{_WORDS.get(kind, kind)}: division by 0")
 
 
-_WORDS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "floormod": "%", "shl": "<<", "shr": ">>", "pow": "**"}  # fmt: skip
+_WORDS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "floormod": "%", "shl": "<<", "shr": ">>", "pow": "**", "max": "T.max", "min": "T.min"}  # fmt: skip
 
 
 def _power(a: Any, b: Any, dtype: str) -> Any:
@@ -440,6 +440,9 @@ def select(condition: Any, on_true: Any, on_false: Any) -> Any:
     """`on_true if condition else on_false`."""
     if not isinstance(condition, Expr):
         return on_true if condition else on_false
+    for value in (on_true, on_false):
+        if not isinstance(value, Expr) and not is_number(value):
+            raise TileError(f"a choice that depends on a device value needs values, not {describe(value)}")
     found = active.get()
     if found is None:
         return Symbolic("select", (condition, on_true, on_false), promote(on_true, on_false))

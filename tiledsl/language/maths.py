@@ -56,6 +56,8 @@ pow = power  # noqa: A001
 def _fold(kind: str, values: tuple[Any, ...]) -> Any:
     if len(values) == 1 and isinstance(values[0], (tuple, list)):
         values = tuple(values[0])
+    if not values:
+        raise TileError(f"T.{kind} needs at least one value")
     result = values[0]
     for value in values[1:]:
         result = binary(kind, result, value)

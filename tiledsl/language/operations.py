@@ -13,7 +13,7 @@ from tiledsl.errors import TileError
 from tiledsl.ir.types import BufferType, ScalarType
 from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.dtypes import canonical
-from tiledsl.language.expression import Expr, as_value, context, describe, plain
+from tiledsl.language.expression import Expr, as_value, context, describe, is_number, plain
 from tiledsl.language.loops import check_elements
 
 _INNER = {"global": 0, "shared": 1, "fragment": 2, "local": 2}
@@ -287,9 +287,9 @@ def gemm(
     k2, n = (n, k2) if transpose_B else (k2, n)
     if k != k2:
         notes: list[Any] = [(f"{x.name} was allocated", x.value.op.loc) for x in (a, b) if x.value.op is not None]
-        if not transpose_B and n == k:
+        if not transpose_B and n == k and (m, k2) == (cm, cn):
             notes.append("did you mean transpose_B=True?")
-        elif not transpose_A and m == k2:
+        elif not transpose_A and m == k2 and (k, n) == (cm, cn):
             notes.append("did you mean transpose_A=True?")
         raise TileError(
             f"T.gemm: {a.name} is {_dims(a)} and {b.name} is {_dims(b)}: the inner sizes {k} and {k2} differ", notes=notes
@@ -413,6 +413,9 @@ def view(src: Any, shape: Any = None, dtype: Any = None) -> Any:
     if not isinstance(src, Buffer):
         raise TileError(f"T.view needs a buffer, not {describe(src)}")
     dims = tuple(plain(dim) for dim in (shape if isinstance(shape, Sequence) else (shape,))) if shape is not None else src.type.shape
+    for axis, dim in enumerate(dims):
+        if isinstance(dim, bool) or not isinstance(dim, (int, Expr)) and dim not in src.type.shape:
+            raise TileError(f"T.view: dimension {axis} is {describe(dim)}, not an integer")
     return context("T.view").view(src, dims, canonical(dtype) if dtype is not None else src.dtype)
 
 
@@ -424,6 +427,8 @@ def reshape(src: Any, shape: Any) -> Any:
 def annotate_safe_value(safe_value_map: dict[Any, Any]) -> None:
     """What T.copy reads outside of these global buffers, instead of 0."""
     for buffer, value in safe_value_map.items():
+        if not isinstance(buffer, Buffer) or not is_number(value):
+            raise TileError(f"T.annotate_safe_value takes {{buffer: number}}, not {describe(buffer)}: {describe(value)}")
         context("T.annotate_safe_value").safe_values[buffer.value] = float(value)
 
 

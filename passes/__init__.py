@@ -19,6 +19,7 @@ from tiledsl.passes.lower_to_triton import LowerToTriton
 from tiledsl.passes.map_grid import MapGrid
 from tiledsl.passes.pad_tiles import PadTiles
 from tiledsl.passes.promote_buffers import PromoteBuffers
+from tiledsl.passes.resolve_views import ResolveViews
 from tiledsl.passes.simplify_ranges import SimplifyRanges
 from tiledsl.passes.unroll_loops import UnrollLoops
 from tiledsl.passes.vectorize_parallel import VectorizeParallel
@@ -30,6 +31,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     UnrollLoops,  # before anything looks at loops: indices of small local arrays become constants
     LowerTileOps,  # copy, gemm, reduce, ... become reads, whole-tile operations and writes
     VectorizeParallel,  # per-element loops become whole-tile operations; `if` becomes masks
+    ResolveViews,  # T.reshape of on-chip buffers: promotion knows no aliases
     PromoteBuffers,  # on-chip memory disappears: staging copies too, what is left is carried by loops
     SimplifyRanges,  # what promotion left, and comparisons that shapes decide (such as `column < N` for full tiles)
     Cse,

@@ -43,10 +43,14 @@ def _b(path: str, arguments: str = "", *sizes: tuple[str, str], **options: objec
 _SINK = "attention_sink/example_"
 _VARLEN = "--batch 2 --heads 4 --groups 2 --q_seqlen 160 --k_seqlen 160 --dim 64"
 _GEMM = "--m 256 --n 256 --k 128"
-_KDA = ((r"\bS=8192", "S=128"), (r"\bH=64", "H=2"), (r"\bS=32768", "S=128"), (r"\bH=32\b", "H=2"))
+_KDA = ((r"\bS=8192|\bS=1024 \* 8", "S=128"), (r"\bH=64", "H=2"), (r"\bS=32768", "S=128"), (r"\bH=32\b", "H=2"))
+_DECODE = "--batch 2 --heads 8 --heads_kv 2 --max_cache_seqlen 512 --dim 64 --dim_v 64"
+_MLA = "--batch 2 --heads 64 --kv_ctx 256 --dim 128"
+_DSA = ((r"S=2048", "S=64"), (r"H=16,", "H=16,"), (r"1023", "31"))
+_DSA_ENTRY = "from checks import ratio as get_err_ratio\ntest_kernel()"
 _FLA = ("fla",)
 # The references are Triton kernels beside the scripts, which use block pointers; the scripts print differences.
-_KDA_ENTRY = "from checks import bench as do_bench, close as compare_tensors\nmain()"
+_KDA_ENTRY = "from checks import bench as do_bench, close as compare_tensors, poison\npoison()\nmain()"
 
 
 def _kda(name: str, list: str = LIST_A) -> Script:
@@ -123,38 +127,49 @@ SCRIPTS = (
     _kda("wy_fast"),
     _kda("wy_fast_bwd"),
     # List B
-    _b("blocksparse_attention/example_tilelang_block_sparse_attn"),
-    _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_paged"),
-    _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_varlen_indice"),
-    _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_varlen_mask"),
-    _b("convolution/example_convolution"),
-    _b("convolution/example_convolution_autotune"),
-    _b("deepseek_mhc/example_mhc_post"),
-    _b("deepseek_mla/amd/benchmark_mla_decode_amd_tilelang"),
-    _b("deepseek_mla/example_mla_decode"),
-    _b("deepseek_mla/example_mla_decode_paged"),
-    _b("deepseek_v32/inference/kernel"),
-    _b("deepseek_v4/sparse_attn_fwd_sm90"),
+    _b(
+        "blocksparse_attention/example_tilelang_block_sparse_attn", "",
+        (r"N_HEADS, SEQ_LEN, D_HEAD = 4, 2, 256, 64", "N_HEADS, SEQ_LEN, D_HEAD = 1, 2, 256, 64"),
+    ),
+    _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_paged", _DECODE + " --num_pages 16"),
+    _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_varlen_indice", _DECODE),
+    _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_varlen_mask", _DECODE),
+    _b("convolution/example_convolution", "--n 2 --c 32 --h 16 --w 16 --f 64"),
+    _b("convolution/example_convolution_autotune", "--n 2 --c 32 --h 16 --w 16 --f 64"),
+    _b("deepseek_mhc/example_mhc_post", "", (r"n=4096, h=2560", "n=16, h=640")),
+    _b("deepseek_mla/amd/benchmark_mla_decode_amd_tilelang", _MLA),
+    _b("deepseek_mla/example_mla_decode", _MLA),
+    _b("deepseek_mla/example_mla_decode_paged", "--batch 2 --h_q 64 --cache_seqlen 128 --d 192 --dv 128"),
+    _b("deepseek_v32/inference/kernel", prints_only=True),
+    _b("deepseek_v4/sparse_attn_fwd_sm90", "--h 64 --n_ctx 8 --n_kv 128 --d_head 128 --topk 64"),
     _b("dequantize_gemm/example_dequant_gemm_fp4_hopper"),
-    _b("dequantize_gemm/example_dequant_gemm_w4a8"),
-    _b("dsa_hisa/block_sparse_mqa_fp8"),
-    _b("dsa_hisa/fp8_block_mean_pooling"),
-    _b("dsa_hisa/pool_mqa_fp8"),
-    _b("dsa_sparse_finetune/indexer_bwd"),
-    _b("dsa_sparse_finetune/sparse_mla_fwd"),
-    _b("dsa_sparse_finetune/sparse_mla_topk_reducesum"),
-    _b("flash_attention/example_gqa_bwd_tma_reduce"),
-    _b("flash_attention/example_gqa_bwd_tma_reduce_varlen"),
-    _b("flash_decoding/example_gqa_decode"),
-    _b("flash_decoding/example_mha_inference"),
-    _b("fusedmoe/example_fusedmoe_tilelang"),
-    _b("gdn/example_chunk_delta_bwd", needs=_FLA),
-    _b("gemm/example_gemm_persistent"),
-    _b("gemm_streamk/example_tilelang_gemm_streamk"),
-    _b("grouped_gemm/example_grouped_gemm_bwd"),
+    _b("dequantize_gemm/example_dequant_gemm_w4a8", "--m 128 --n 128 --k 128"),
+    _b(
+        "dsa_hisa/block_sparse_mqa_fp8", "", (r"\(1024, 64,", "(256, 16,"), (r"\(4096, 64,", "(256, 16,"),
+        (r"\(8192, 64,", "(512, 16,"),
+    ),
+    _b(
+        "dsa_hisa/fp8_block_mean_pooling", "", (r"\(16384,", "(512,"), (r"\(65536,", "(1024,"), (r"\(131072,", "(2048,"),
+    ),
+    _b("dsa_hisa/pool_mqa_fp8", "", (r"\(32768, 64,", "(512, 16,"), (r"\(65536, 64,", "(512, 16,"), (r"\(131072, 64,", "(1024, 16,")),
+    _b("dsa_sparse_finetune/indexer_bwd", "", *_DSA, entry=_DSA_ENTRY, needs=("einops",)),
+    _b("dsa_sparse_finetune/sparse_mla_fwd", "", (r"S=4096", "S=128"), (r"H=128,", "H=64,"), (r"topk=1024", "topk=64")),
+    _b("dsa_sparse_finetune/sparse_mla_topk_reducesum", "", *_DSA, entry=_DSA_ENTRY, needs=("einops",)),
+    _b("flash_attention/example_gqa_bwd_tma_reduce", "--batch 1 --h 4 --groups 2 --n_ctx 256"),
+    _b("flash_attention/example_gqa_bwd_tma_reduce_varlen", "--batch 2 --h 4 --groups 2 --n_ctx 160", needs=("einops",)),
+    _b("flash_decoding/example_gqa_decode", "--heads 16 --groups 2 --kv_seqlen 2048 --dim 64", needs=("einops",)),
+    _b("flash_decoding/example_mha_inference", "", (r"H=32, Q_CTX=128, KV_CTX=8192, D_HEAD=128", "H=2, Q_CTX=128, KV_CTX=1024, D_HEAD=64")),
+    _b(
+        "fusedmoe/example_fusedmoe_tilelang", "", (r"d_hidden=7168, d_expert=2048", "d_hidden=256, d_expert=128"),
+        (r"seq_len=8192", "seq_len=64"),
+    ),
+    _b("gdn/example_chunk_delta_bwd", "", *_KDA, needs=_FLA),
+    _b("gemm/example_gemm_persistent", "--M 512 --N 512 --K 128"),
+    _b("gemm_streamk/example_tilelang_gemm_streamk", "", (r"n = 1024", "n = 256"), (r"k = 512", "k = 128")),
+    _b("grouped_gemm/example_grouped_gemm_bwd", "--K 256 --M 256"),
     _kda("chunk_bwd_intra", LIST_B),
-    _b("linear_attention/example_mamba_chunk_scan", needs=("mamba_ssm",)),
-    _b("linear_attention/example_mamba_chunk_state", needs=("mamba_ssm",)),
-    _b("norm/layernorm"),
-    _b("seer_attention/block_sparse_attn_tilelang"),
+    _b("linear_attention/example_mamba_chunk_scan", "--batch 1 --heads 2 --seq_len 512 --chunk_size 128", needs=("einops",)),
+    _b("linear_attention/example_mamba_chunk_state", "--batch 1 --heads 2 --seq_len 512 --chunk_size 128", needs=("einops",)),
+    _b("norm/layernorm", "", (r"N, D = 4096, 8192", "N, D = 64, 1024")),
+    _b("seer_attention/block_sparse_attn_tilelang", "", (r"= 4, 2, 256, 64", "= 1, 2, 256, 64")),
 )

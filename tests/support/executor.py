@@ -609,6 +609,20 @@ def _alloc(op: Operation, executor: _Executor) -> Step:
     return step
 
 
+@meaning("tile.view")
+def _view(op: Operation, executor: _Executor) -> Step:
+    source, out = op.operands[0], op.results[0]
+
+    def step(env: Env) -> None:
+        array = env[source]
+        if not array.flags.c_contiguous:
+            raise ExecutorError("a view of a strided buffer")
+        shape = [executor.dims[dim] if isinstance(dim, str) else dim for dim in out.type.shape]
+        env[out] = array.view(DTYPES[out.type.dtype]).reshape(shape)
+
+    return step
+
+
 def _inside(array: np.ndarray, indices: Sequence[Any]) -> Any:
     inside: Any = True
     for index, size in zip(indices, array.shape, strict=True):

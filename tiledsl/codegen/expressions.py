@@ -188,7 +188,7 @@ class Expressions:
         inner = self.value(source)
         if dtype == "bool":
             return Expression(f"{inner.at(OR)} != 0", COMPARE)
-        if self.may_be_python(source):
+        if self.may_be_python(source) or constant_of(source) is not None:
             return Expression(f"tl.cast({inner.text}, {TRITON_TYPES[dtype]})")
         return Expression(f"{inner.at(ATOM)}.to({TRITON_TYPES[dtype]})")
 

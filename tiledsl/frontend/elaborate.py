@@ -15,7 +15,7 @@ from tiledsl.frontend.parser import parse_function
 from tiledsl.frontend.statements import Returned, Statements
 from tiledsl.ir.core import Value
 from tiledsl.ir.types import BufferType
-from tiledsl.language import Refused
+from tiledsl.language.refused import Refused
 from tiledsl.language.buffer import Buffer, TensorSpec
 from tiledsl.language.dtypes import DType, canonical
 from tiledsl.language.expression import Symbol, context, describe, plain

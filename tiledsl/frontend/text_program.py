@@ -36,7 +36,7 @@ from tiledsl.frontend.names import Names, targets, unknown_name
 from tiledsl.frontend.parser import parse_module
 from tiledsl.frontend.statements import Statements
 from tiledsl.ir.location import Loc
-from tiledsl.language import Refused
+from tiledsl.language.refused import REFUSED, Refused
 from tiledsl.language.buffer import Buffer, Reference, TensorSpec, Var
 from tiledsl.language.dtypes import DType, canonical
 from tiledsl.language.expression import Expr, describe
@@ -102,7 +102,7 @@ class _Language:
     def get(self, name: str) -> Any:
         if name in self.values:
             return self.values[name]
-        if name in self.language.REFUSED:
+        if name in REFUSED:
             return getattr(self.language, name)  # using it is an error that says what to write instead
         near = difflib.get_close_matches(name, list(self.values), 1)
         raise TileError(f"T.{name} is not part of the tile language" + (f"; did you mean T.{near[0]}?" if near else ""))

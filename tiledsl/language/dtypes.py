@@ -27,6 +27,10 @@ class DType(str):
 
     __slots__ = ()
 
+    def __new__(cls, dtype: Any) -> DType:
+        found = DTYPES.get(dtype) if type(dtype) is str else None
+        return canonical(dtype) if found is None else found
+
     @property
     def bits(self) -> int:
         return ELEMENTS[self].bits
@@ -53,6 +57,9 @@ class DType(str):
 
         return cast(value, self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (canonical, (str(self),))
+
     def __eq__(self, other: object) -> bool:
         if isinstance(other, str):
             return str.__eq__(self, ALIASES.get(other, other))
@@ -68,7 +75,7 @@ class DType(str):
         return f"T.{str(self)}"
 
 
-DTYPES = {name: DType(name) for name in ELEMENTS}
+DTYPES: dict[str, DType] = {name: str.__new__(DType, name) for name in ELEMENTS}
 
 
 def canonical(dtype: Any) -> DType:

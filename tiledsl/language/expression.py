@@ -278,6 +278,8 @@ def as_value(x: Any, dtype: str | None = None) -> Value:
     x = plain(x)
     builder = context("a value").builder
     if isinstance(x, (bool, int, float)):
+        if isinstance(x, int) and not -(1 << 63) <= x < 1 << 64:
+            raise TileError(f"an integer of {x.bit_length()} bits does not fit in {dtype or 'int64'}")
         if dtype is None:
             fits = -(1 << 31) <= x < (1 << 31) if isinstance(x, int) else True
             dtype = "bool" if isinstance(x, bool) else "float32" if isinstance(x, float) else "int32" if fits else "int64"
@@ -308,7 +310,7 @@ def describe(x: Any) -> str:
 
 
 def promote(a: Any, b: Any) -> str:
-    """The common element type of two operands; a Python number adapts to the other side.
+    """The common element type of two operands; a Python number adapts to the other side, but has 32 bits at least.
 
     The wider float wins, float over integer, the wider integer; bfloat16 with float16 is float32.
     """
@@ -316,9 +318,9 @@ def promote(a: Any, b: Any) -> str:
         if is_number(x) and isinstance(y, Expr):
             if isinstance(x, float) and not is_float(y.dtype):
                 return "float32"
-            if y.dtype == "bool" and not isinstance(x, bool):
-                return "int32"
-            return str(y.dtype)
+            if isinstance(x, bool) or is_float(y.dtype):
+                return str(y.dtype) if ELEMENTS[y.dtype].bits > 8 or not is_float(y.dtype) else "float32"
+            return _with_integer(str(y.dtype), x)
     if is_number(a) and is_number(b):
         return "float32" if isinstance(a, float) or isinstance(b, float) else "int32"
     x, y = str(a.dtype), str(b.dtype)
@@ -332,6 +334,16 @@ def promote(a: Any, b: Any) -> str:
         return y if x == "bool" else x
     bits = max(ELEMENTS[x].bits, ELEMENTS[y].bits)
     return f"int{bits}" if ELEMENTS[x].kind != ELEMENTS[y].kind else f"{ELEMENTS[x].kind}{bits}"
+
+
+def _with_integer(dtype: str, x: int) -> str:
+    """The type of arithmetic between a value of an integer type and a Python integer."""
+    dtype = dtype if ELEMENTS[dtype].bits >= 32 else "int32"
+    for wide in (dtype, "int64", "uint64"):
+        info = ELEMENTS[wide]
+        if min(info.low, -(2 ** (info.bits - 1))) <= x <= max(info.high, 2**info.bits - 1):
+            return wide
+    raise TileError(f"the integer {x if abs(x) < 10**30 else 'written here'} does not fit in 64 bits")
 
 
 def binary(kind: str, a: Any, b: Any) -> Any:

@@ -6,8 +6,6 @@ from typing import Any
 
 from tiledsl.language.expression import context
 
-__all__: list[str] = []
-
 
 def _hint(name: str) -> Any:
     def hint(*_: Any, **__: Any) -> None:
@@ -18,7 +16,6 @@ def _hint(name: str) -> Any:
 
     hint.__name__ = hint.__qualname__ = name
     hint.__doc__ = f"A hint without effect ({name})."
-    __all__.append(name)
     return hint
 
 
@@ -26,7 +23,8 @@ annotate_layout, annotate_l2_hit_ratio, annotate_min_blocks_per_sm, annotate_res
     _hint, "annotate_layout annotate_l2_hit_ratio annotate_min_blocks_per_sm annotate_restrict_buffers".split()
 )
 no_set_max_nreg, disable_warp_group_reg_alloc, annotate_producer_reg_dealloc, annotate_consumer_reg_alloc = map(
-    _hint, "no_set_max_nreg disable_warp_group_reg_alloc annotate_producer_reg_dealloc annotate_consumer_reg_alloc".split()
+    _hint,
+    "no_set_max_nreg disable_warp_group_reg_alloc annotate_producer_reg_dealloc annotate_consumer_reg_alloc".split(),
 )
 # A block's threads run in step between tile operations, so there is nothing to wait for.
 sync_threads, sync_warp, syncthreads = map(_hint, "sync_threads sync_warp syncthreads".split())
@@ -46,6 +44,3 @@ class Layout:
 
 class Fragment(Layout):
     """A fragment layout; means nothing here."""
-
-
-__all__ += ["Fragment", "Layout"]

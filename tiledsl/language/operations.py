@@ -13,7 +13,7 @@ from tiledsl.errors import TileError
 from tiledsl.ir.types import BufferType, ScalarType
 from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.dtypes import canonical
-from tiledsl.language.expression import Expr, as_value, context, describe, is_number, plain
+from tiledsl.language.expression import Expr, as_value, compare, context, describe, is_number, plain, select
 from tiledsl.language.loops import check_elements
 
 _INNER = {"global": 0, "shared": 1, "fragment": 2, "local": 2}
@@ -189,7 +189,7 @@ def copy(
 def _offsets(offsets: list[Any]) -> list[Any]:
     if all(isinstance(offset, int) and offset == 0 for offset in offsets):
         return []
-    return [as_value(offset, None if isinstance(offset, Expr) else "int32") for offset in offsets]
+    return [as_value(offset, None if isinstance(offset, Expr) and offset.dtype in ("int32", "int64") else "int32") for offset in offsets]  # fmt: skip # noqa: E501
 
 
 def _whole(what: str, x: Any, *, write_back: bool = False) -> tuple[Buffer, Any]:
@@ -406,6 +406,36 @@ def transpose(src: Any, dst: Any) -> None:
     )
     if back is not None:
         copy(b, back)
+
+
+def im2col(
+    img: Any, col: Any, nhw_step: Any, c_step: Any, kernel: int, stride: int, dilation: int, pad: int, **_: Any
+) -> None:  # fmt: skip
+    """A tile of the matrix whose product with the flattened kernel is a convolution of an image [N, H, W, C].
+
+    Row m of that matrix is an output position (n, oh, ow), column k a (kh, kw, c) of the window; `col` of shape (BM, BK)
+    gets rows nhw_step * BM ... and columns c_step * BK ...; positions in the padding are 0.
+    """
+    what = "T.im2col"
+    if not isinstance(img, Buffer) or img.ndim != 4 or not isinstance(col, Buffer) or col.ndim != 2:
+        raise TileError(f"{what} takes a global image [N, H, W, C] and a tile of two dimensions")
+    _, height, width, channels = img.shape
+    rows, columns = col.type.static_shape
+    out_h = (height + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
+    out_w = (width + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
+
+    def body(indices: list[Any]) -> None:
+        m, k = nhw_step * rows + indices[0], c_step * columns + indices[1]
+        h = m % (out_h * out_w) // out_w * stride + k // (kernel * channels) * dilation - pad
+        w = m % out_w * stride + k // channels % kernel * dilation - pad
+        # Loads outside of the image give 0; a column behind the last one would otherwise wrap into the next row.
+        value = select(compare("lt", k, kernel * kernel * channels), img[m // (out_h * out_w), h, w, k % channels], 0)
+        col[tuple(indices)].store(value)
+
+    context(what).parallel((rows, columns), body)
+
+
+c2d_im2col = im2col
 
 
 def view(src: Any, shape: Any = None, dtype: Any = None) -> Any:

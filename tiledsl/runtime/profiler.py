@@ -173,6 +173,13 @@ class Profiler:
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         return make_inputs(self.params, self.supply, device, self.seed)
 
+    _get_inputs = get_inputs  # what programs written for TileLang call
+
+    @property
+    def func(self) -> Callable[..., Any]:
+        """The kernel."""
+        return self.run
+
     def run_once(self, func: Callable[..., Any] | None = None) -> Any:
         """Call the kernel (or `func`) once, on fresh inputs."""
         return (func or self.run)(*self.get_inputs())

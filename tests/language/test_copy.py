@@ -1,0 +1,213 @@
+"""T.copy: which elements go where, and what happens outside of a tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl.language as T
+
+F = "float32"
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    return torch.arange(1, torch.Size(shape).numel() + 1, dtype=torch.float32).reshape(shape)
+
+
+def test_extents_are_aligned_at_the_right(run: Any) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((3, 2, 8, 8), F), B: T.Tensor((4, 4), F), C: T.Tensor((2, 3, 4), F)):
+        with T.Kernel(1) as bx:
+            tile = T.alloc_shared((4, 4), F)
+            row = T.alloc_fragment((4,), F)
+            T.copy(A[2, 1, 3, 2], tile)  # a place takes the tile's extents in its last dimensions
+            T.copy(tile, B)
+            T.copy(A[0, 0, 5, 1], row)
+            T.copy(row, C[1, 2, 0])
+            T.copy(row, C[0, 0, 0:4])
+
+    a = numbers(3, 2, 8, 8)
+    c = torch.zeros(2, 3, 4)
+    b = torch.zeros(4, 4)
+    run(main, a, b, c, out_idx=())
+    assert torch.equal(b, a[2, 1, 3:7, 2:6])
+    assert torch.equal(c[1, 2], a[0, 0, 5, 1:5]) and torch.equal(c[0, 0], c[1, 2]) and not c[1, :2].any()
+
+
+def test_dimensions_of_one_do_not_count(run: Any) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((2, 6, 3, 4), F), B: T.Tensor((6, 4), F), C: T.Tensor((1, 6), F)):
+        with T.Kernel(1) as bx:
+            tile = T.alloc_shared((6, 4), F)
+            column = T.alloc_fragment((1, 6), F)
+            T.copy(A[1, 0:6, 2, :], tile)
+            T.copy(tile, B)
+            T.copy(A[0, 0:6, 1, 3], column)
+            T.copy(column, C)
+
+    a = numbers(2, 6, 3, 4)
+    b, c = run(main, a, out_idx=(1, 2))
+    assert torch.equal(b, a[1, :, 2])
+    assert torch.equal(c[0], a[0, :, 1, 3])
+
+
+def test_elements_and_negative_indices(run: Any) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((5, 6), F), B: T.Tensor((5, 6), F)):
+        with T.Kernel(1) as bx:
+            x = T.alloc_fragment((2, 3), F)
+            T.fill(x, 0)
+            T.copy(A[-1, -2], x[1, 2])
+            x[0, 0] = A[-5, 0]
+            B[-1, -1] = A[-1, -1] + x[-1, -1]
+            T.copy(x, B[0:2, 0:3])
+            T.copy(A[-2:, -3:], B[2:4, 0:3])
+
+    a, b = numbers(5, 6), torch.zeros(5, 6)
+    run(main, a, b, out_idx=())
+    want = torch.zeros(5, 6)
+    want[1, 2], want[0, 0] = a[4, 4], a[0, 0]
+    want[2:4, 0:3] = a[3:, 3:]
+    want[4, 5] = a[4, 5] + a[4, 4]
+    assert torch.equal(b, want)
+
+
+@pytest.mark.parametrize("safe", [None, -7.0])
+def test_reads_outside_give_zero_or_the_safe_value_and_writes_are_dropped(run: Any, safe: float | None) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((5, 7), F), B: T.Tensor((3, 4, 4), F), C: T.Tensor((5, 7), F)):
+        with T.Kernel(3) as bx:
+            if safe is not None:
+                T.annotate_safe_value({A: safe})
+            x = T.alloc_shared((4, 4), F)
+            T.copy(A[bx * 4 - 2, bx * 4 - 2], x)
+            T.copy(x, B[bx, 0, 0])
+            T.copy(x, C[bx * 4 - 2, bx * 4 - 2])
+
+    a, c = numbers(5, 7), torch.full((5, 7), -1.0)
+    b = torch.zeros(3, 4, 4)
+    run(main, a, b, c, out_idx=())
+    want_b = torch.full((3, 4, 4), 0.0 if safe is None else safe)
+    want_c = torch.full((5, 7), -1.0)
+    for n in range(3):
+        for i in range(4):
+            for j in range(4):
+                y, x = n * 4 - 2 + i, n * 4 - 2 + j
+                if 0 <= y < 5 and 0 <= x < 7:
+                    want_b[n, i, j] = want_c[y, x] = a[y, x]
+    assert torch.equal(b, want_b) and torch.equal(c, want_c)
+
+
+def test_slices_of_dynamic_extent_take_the_tile_s_shape(run: Any) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((16,), F), starts: T.Tensor((3,), "int32"), B: T.Tensor((2, 4), F)):
+        with T.Kernel(2) as bx:
+            x = T.alloc_fragment((4,), F)
+            T.copy(A[starts[bx] : starts[bx + 1]], x)
+            T.copy(x, B[bx, :])
+
+    a = numbers(16)
+    b = run(main, a, torch.tensor([3, 7, 20], dtype=torch.int32))
+    assert torch.equal(b, torch.stack([a[3:7], a[7:11]]))
+
+
+def test_conversion_and_whole_tensors(run: Any) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((3, 5), F), B: T.Tensor((3, 5), "int32"), C: T.Tensor((3, 5), "bfloat16")):
+        with T.Kernel(1) as bx:
+            x = T.alloc_fragment((3, 5), "float16")
+            T.copy(A, x)
+            T.copy(x, B)
+            T.copy(x, C)
+
+    a = numbers(3, 5) * 1.3 - 4
+    b, c = run(main, a, out_idx=(1, 2))
+    assert torch.equal(b, a.half().int()) and torch.equal(c, a.half().bfloat16())
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(3, 96), (5, 77), (1, 229), (2, 192)])
+def test_tiles_that_are_no_powers_of_two(run: Any, rows: int, columns: int) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((rows, columns), F), B: T.Tensor((rows, columns), F), S: T.Tensor((rows,), F)):
+        with T.Kernel(1) as bx:
+            x = T.alloc_fragment((rows, columns), F)
+            s = T.alloc_fragment((rows,), F)
+            T.copy(A, x)
+            T.reduce_max(x, s, dim=1)
+            for i, j in T.Parallel(rows, columns):
+                x[i, j] = x[i, j] - s[i]
+            T.copy(x, B)
+            T.reduce_min(x, s, dim=1)
+            T.copy(s, S)
+
+    a = torch.randn(rows, columns) - 10
+    b, s = run(main, a, out_idx=(1, 2))
+    want = a - a.max(1, keepdim=True).values
+    assert torch.equal(b, want) and torch.equal(s, want.min(1).values)
+
+
+def test_fill_and_clear_of_parts(run: Any) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((4, 6), F)):
+        with T.Kernel(1) as bx:
+            x = T.alloc_shared((4, 6), F)
+            T.fill(x, 2)
+            T.clear(x[1, 0:6])
+            T.fill(x[2:4, 3:5], 7.5)
+            x[0, 0:3] = -1
+            T.copy(x, A)
+            T.fill(A[3, 0:2], 9)
+
+    a = run(main)
+    want = torch.full((4, 6), 2.0)
+    want[1], want[2:4, 3:5], want[0, :3], want[3, :2] = 0, 7.5, -1, 9
+    assert torch.equal(a, want)
+
+
+def test_views_and_reshapes_alias(run: Any) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((4, 6), F), B: T.Tensor((3, 8), F), C: T.Tensor((24,), "int32")):
+        with T.Kernel(1) as bx:
+            x = T.alloc_shared((4, 6), F)
+            T.copy(A, x)
+            y = T.reshape(x, (3, 8))
+            for i, j in T.Parallel(3, 8):
+                y[i, j] = y[i, j] + 1.0
+            T.copy(T.reshape(x, [3, 8]), B)
+            bits = T.view(A, (24,), "int32")
+            flat = T.Tensor((24,), F, A.data)
+            for i in T.Parallel(24):
+                C[i] = T.if_then_else(flat[i] > 12.0, bits[i], 0)
+
+    a = numbers(4, 6)
+    b, c = run(main, a, out_idx=(1, 2))
+    assert torch.equal(b, (a + 1).reshape(3, 8))
+    assert torch.equal(c, torch.where(a > 12, a.view(torch.int32), 0).reshape(24))
+
+
+def test_transpose(run: Any) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((4, 6), F), B: T.Tensor((6, 4), F)):
+        with T.Kernel(1) as bx:
+            x, y = T.alloc_shared((4, 6), F), T.alloc_shared((6, 4), F)
+            T.copy(A, x)
+            T.transpose(x, y)
+            T.copy(y, B)
+
+    a = numbers(4, 6)
+    assert torch.equal(run(main, a), a.t())
+
+
+@pytest.mark.parametrize("order", ["row", "column"])
+def test_swizzled_blocks_cover_everything_once(run: Any, order: str) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((5, 7), F)):
+        with T.Kernel(7, 5) as (bx, by):
+            T.use_swizzle(2, order=order)
+            T.atomic_add(A[by, bx], T.cast(by * 7 + bx + 1, F))
+
+    a = torch.zeros(5, 7)
+    run(main, a, out_idx=())
+    assert torch.equal(a, numbers(5, 7))

@@ -2,9 +2,10 @@
 
     python benchmarks/pointer_mode.py [--json FILE]
 
-Each pair runs in alternating windows of about 0.2 s, back to back without idling (the card then holds its power-capped
-clock, where single runs differ by less than a per cent); the first window of each is warm-up. Printed are the medians of
-the windows' TFLOP/s and the median of the ratios of neighbouring windows. Results are checked against each other first.
+Each pair runs in alternating windows of about 0.2 s, back to back without idling (the card then holds its
+power-capped clock, where single runs differ by less than a per cent); the first window of each is warm-up. Printed are
+the medians of the windows' TFLOP/s and the median of the ratios of neighbouring windows. Results are checked against
+each other first.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def compare(title: str, ours: Callable[[], Any], theirs: Callable[[], Any], oper
         "most": ratios[-1],
     }
     print(
-        f"{title:44} {row['emitted']:8.1f} {row['by_hand']:8.1f}   {row['ratio']:.3f} [{ratios[0]:.3f}-{ratios[-1]:.3f}]",
+        f"{title:44} {row['emitted']:8.1f} {row['by_hand']:8.1f}   "
+        f"{row['ratio']:.3f} [{row['least']:.3f}-{row['most']:.3f}]",
         flush=True,
     )
     return row

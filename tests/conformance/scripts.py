@@ -45,8 +45,8 @@ _VARLEN = "--batch 2 --heads 4 --groups 2 --q_seqlen 160 --k_seqlen 160 --dim 64
 _GEMM = "--m 256 --n 256 --k 128"
 _KDA = ((r"\bS=8192|\bS=1024 \* 8", "S=128"), (r"\bH=64", "H=2"), (r"\bS=32768", "S=128"), (r"\bH=32\b", "H=2"))
 _DECODE = "--batch 2 --heads 8 --heads_kv 2 --max_cache_seqlen 512 --dim 64 --dim_v 64"
-_MLA = "--batch 2 --heads 64 --kv_ctx 256 --dim 128"
-_DSA = ((r"S=2048", "S=64"), (r"H=16,", "H=16,"), (r"1023", "31"))
+_MLA = "--batch 1 --heads 64 --kv_ctx 8192 --dim 128"  # the tolerance fits this length: results shrink with it
+_DSA = ((r"S=2048", "S=256"), (r"1023", "128"))
 _DSA_ENTRY = "from checks import ratio as get_err_ratio\ntest_kernel()"
 _FLA = ("fla",)
 # The references are Triton kernels beside the scripts, which use block pointers; the scripts print differences.
@@ -129,31 +129,31 @@ SCRIPTS = (
     # List B
     _b(
         "blocksparse_attention/example_tilelang_block_sparse_attn", "",
-        (r"N_HEADS, SEQ_LEN, D_HEAD = 4, 2, 256, 64", "N_HEADS, SEQ_LEN, D_HEAD = 1, 2, 256, 64"),
+        (r"= 1, 1, 256, 64", "= 1, 1, 192, 64"),
     ),
-    _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_paged", _DECODE + " --num_pages 16"),
-    _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_varlen_indice", _DECODE),
-    _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_varlen_mask", _DECODE),
+    _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_paged", _DECODE + " --num_pages 16", needs=("flash_attn",)),
+    _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_varlen_indice", _DECODE, needs=("flash_attn",)),
+    _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_varlen_mask", _DECODE, needs=("flash_attn",)),
     _b("convolution/example_convolution", "--n 2 --c 32 --h 16 --w 16 --f 64"),
     _b("convolution/example_convolution_autotune", "--n 2 --c 32 --h 16 --w 16 --f 64"),
     _b("deepseek_mhc/example_mhc_post", "", (r"n=4096, h=2560", "n=16, h=640")),
     _b("deepseek_mla/amd/benchmark_mla_decode_amd_tilelang", _MLA),
     _b("deepseek_mla/example_mla_decode", _MLA),
-    _b("deepseek_mla/example_mla_decode_paged", "--batch 2 --h_q 64 --cache_seqlen 128 --d 192 --dv 128"),
+    _b("deepseek_mla/example_mla_decode_paged", "--batch 2 --h_q 64 --cache_seqlen 512 --d 192 --dv 128"),
     _b("deepseek_v32/inference/kernel", prints_only=True),
     _b("deepseek_v4/sparse_attn_fwd_sm90", "--h 64 --n_ctx 8 --n_kv 128 --d_head 128 --topk 64"),
     _b("dequantize_gemm/example_dequant_gemm_fp4_hopper"),
     _b("dequantize_gemm/example_dequant_gemm_w4a8", "--m 128 --n 128 --k 128"),
     _b(
-        "dsa_hisa/block_sparse_mqa_fp8", "", (r"\(1024, 64,", "(256, 16,"), (r"\(4096, 64,", "(256, 16,"),
-        (r"\(8192, 64,", "(512, 16,"),
+        "dsa_hisa/block_sparse_mqa_fp8", "", (r"\(1024, 64,", "(64, 16,"), (r"\(4096, 64,", "(64, 16,"),
+        (r"\(8192, 64,", "(64, 16,"),
     ),
     _b(
         "dsa_hisa/fp8_block_mean_pooling", "", (r"\(16384,", "(512,"), (r"\(65536,", "(1024,"), (r"\(131072,", "(2048,"),
     ),
-    _b("dsa_hisa/pool_mqa_fp8", "", (r"\(32768, 64,", "(512, 16,"), (r"\(65536, 64,", "(512, 16,"), (r"\(131072, 64,", "(1024, 16,")),
+    _b("dsa_hisa/pool_mqa_fp8", "", (r"\(\d+, 64, 128, 128, 256,", "(512, 16, 128, 16, 32,")),
     _b("dsa_sparse_finetune/indexer_bwd", "", *_DSA, entry=_DSA_ENTRY, needs=("einops",)),
-    _b("dsa_sparse_finetune/sparse_mla_fwd", "", (r"S=4096", "S=128"), (r"H=128,", "H=64,"), (r"topk=1024", "topk=64")),
+    _b("dsa_sparse_finetune/sparse_mla_fwd", "", (r"S=4096", "S=256"), (r"H=128,", "H=64,"), (r"topk=1024", "topk=64")),
     _b("dsa_sparse_finetune/sparse_mla_topk_reducesum", "", *_DSA, entry=_DSA_ENTRY, needs=("einops",)),
     _b("flash_attention/example_gqa_bwd_tma_reduce", "--batch 1 --h 4 --groups 2 --n_ctx 256"),
     _b("flash_attention/example_gqa_bwd_tma_reduce_varlen", "--batch 2 --h 4 --groups 2 --n_ctx 160", needs=("einops",)),

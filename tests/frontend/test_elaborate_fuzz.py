@@ -21,7 +21,7 @@ from tiledsl.frontend.elaborate import elaborate
 from tiledsl.ir.core import verify
 from tiledsl.language.program import PrimFunc
 
-GEMM = '''
+GEMM = """
 @T.macro
 def load(A, s, by, ko):
     T.copy(A[by * block_M, ko * block_K], s)
@@ -41,8 +41,8 @@ def main(A: T.Tensor((M, K), dtype), B: T.Tensor((K, N), dtype), C: T.Tensor((M,
         for i, j in T.Parallel(block_M, block_N):
             c[i, j] = T.max(c[i, j], 0) if i < j else T.exp(c[i, j])
         T.copy(c, C[by * block_M, bx * block_N])
-'''
-ROWS = '''
+"""
+ROWS = """
 @T.prim_func
 def main(A: T.Tensor((M, N), "float32"), I: T.Tensor((M,), "int32"), B: T.Tensor((M, N), "float16"), n: T.int32):
     S = T.alloc_global((M, N), "float32")
@@ -70,7 +70,7 @@ def main(A: T.Tensor((M, N), "float32"), I: T.Tensor((M,), "int32"), B: T.Tensor
             T.atomic_add(A[bx, j], S[bx, j])
             B[bx, j] = S[bx, N - 1 - j] ** 2
         T.cumsum(A[bx, 0:N], dim=1)
-'''
+"""
 VALUES = {"M": 32, "N": 16, "K": 48, "block_M": 16, "block_N": 16, "block_K": 16, "dtype": "float16"}
 TOKEN = re.compile(r'"[^"]*"|[A-Za-z_][\w.]*|\d+(?:\.\d+)?|[-+*/%<>=!&|^~]+|[\[\](){}:,]')
 WORDS = [

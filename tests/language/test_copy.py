@@ -19,7 +19,7 @@ def numbers(*shape: int) -> torch.Tensor:
 def test_extents_are_aligned_at_the_right(run: Any) -> None:
     @T.prim_func
     def main(A: T.Tensor((3, 2, 8, 8), F), B: T.Tensor((4, 4), F), C: T.Tensor((2, 3, 4), F)):
-        with T.Kernel(1) as bx:
+        with T.Kernel(1):
             tile = T.alloc_shared((4, 4), F)
             row = T.alloc_fragment((4,), F)
             T.copy(A[2, 1, 3, 2], tile)  # a place takes the tile's extents in its last dimensions
@@ -39,7 +39,7 @@ def test_extents_are_aligned_at_the_right(run: Any) -> None:
 def test_dimensions_of_one_do_not_count(run: Any) -> None:
     @T.prim_func
     def main(A: T.Tensor((2, 6, 3, 4), F), B: T.Tensor((6, 4), F), C: T.Tensor((1, 6), F)):
-        with T.Kernel(1) as bx:
+        with T.Kernel(1):
             tile = T.alloc_shared((6, 4), F)
             column = T.alloc_fragment((1, 6), F)
             T.copy(A[1, 0:6, 2, :], tile)
@@ -56,7 +56,7 @@ def test_dimensions_of_one_do_not_count(run: Any) -> None:
 def test_elements_and_negative_indices(run: Any) -> None:
     @T.prim_func
     def main(A: T.Tensor((5, 6), F), B: T.Tensor((5, 6), F)):
-        with T.Kernel(1) as bx:
+        with T.Kernel(1):
             x = T.alloc_fragment((2, 3), F)
             T.fill(x, 0)
             T.copy(A[-1, -2], x[1, 2])
@@ -116,7 +116,7 @@ def test_slices_of_dynamic_extent_take_the_tile_s_shape(run: Any) -> None:
 def test_conversion_and_whole_tensors(run: Any) -> None:
     @T.prim_func
     def main(A: T.Tensor((3, 5), F), B: T.Tensor((3, 5), "int32"), C: T.Tensor((3, 5), "bfloat16")):
-        with T.Kernel(1) as bx:
+        with T.Kernel(1):
             x = T.alloc_fragment((3, 5), "float16")
             T.copy(A, x)
             T.copy(x, B)
@@ -131,7 +131,7 @@ def test_conversion_and_whole_tensors(run: Any) -> None:
 def test_tiles_that_are_no_powers_of_two(run: Any, rows: int, columns: int) -> None:
     @T.prim_func
     def main(A: T.Tensor((rows, columns), F), B: T.Tensor((rows, columns), F), S: T.Tensor((rows,), F)):
-        with T.Kernel(1) as bx:
+        with T.Kernel(1):
             x = T.alloc_fragment((rows, columns), F)
             s = T.alloc_fragment((rows,), F)
             T.copy(A, x)
@@ -151,7 +151,7 @@ def test_tiles_that_are_no_powers_of_two(run: Any, rows: int, columns: int) -> N
 def test_fill_and_clear_of_parts(run: Any) -> None:
     @T.prim_func
     def main(A: T.Tensor((4, 6), F)):
-        with T.Kernel(1) as bx:
+        with T.Kernel(1):
             x = T.alloc_shared((4, 6), F)
             T.fill(x, 2)
             T.clear(x[1, 0:6])
@@ -169,7 +169,7 @@ def test_fill_and_clear_of_parts(run: Any) -> None:
 def test_views_and_reshapes_alias(run: Any) -> None:
     @T.prim_func
     def main(A: T.Tensor((4, 6), F), B: T.Tensor((3, 8), F), C: T.Tensor((24,), "int32")):
-        with T.Kernel(1) as bx:
+        with T.Kernel(1):
             x = T.alloc_shared((4, 6), F)
             T.copy(A, x)
             y = T.reshape(x, (3, 8))
@@ -190,7 +190,7 @@ def test_views_and_reshapes_alias(run: Any) -> None:
 def test_transpose(run: Any) -> None:
     @T.prim_func
     def main(A: T.Tensor((4, 6), F), B: T.Tensor((6, 4), F)):
-        with T.Kernel(1) as bx:
+        with T.Kernel(1):
             x, y = T.alloc_shared((4, 6), F), T.alloc_shared((6, 4), F)
             T.copy(A, x)
             T.transpose(x, y)

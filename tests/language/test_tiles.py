@@ -18,7 +18,7 @@ def test_gemm(run: Any, ta: bool, tb: bool) -> None:
 
     @T.prim_func
     def main(A: T.Tensor(a_shape, "float16"), B: T.Tensor((1, *b_shape), "float16"), C: T.Tensor((3, 20, 12), F)):
-        with T.Kernel(1) as bx:
+        with T.Kernel(1):
             a, b = T.alloc_shared(a_shape, "float16"), T.alloc_shared((1, *b_shape), "float16")
             c = T.alloc_fragment((20, 12), F)
             T.copy(A, a)
@@ -41,7 +41,7 @@ def test_gemm(run: Any, ta: bool, tb: bool) -> None:
 def test_gemm_of_integers_and_slices(run: Any) -> None:
     @T.prim_func
     def main(A: T.Tensor((16, 40), "int8"), B: T.Tensor((32, 16), "int8"), C: T.Tensor((16, 16), "int32")):
-        with T.Kernel(1) as bx:
+        with T.Kernel(1):
             a, b = T.alloc_shared((16, 40), "int8"), T.alloc_shared((32, 16), "int8")
             c = T.alloc_fragment((16, 16), "int32")
             T.copy(A, a)
@@ -72,7 +72,7 @@ def test_reductions(run: Any, kind: str, dim: int) -> None:
 
     @T.prim_func
     def main(A: T.Tensor((6, 10), F), B: T.Tensor((size,), F), C: T.Tensor(kept, F), D: T.Tensor((size,), F)):
-        with T.Kernel(1) as bx:
+        with T.Kernel(1):
             x, s = T.alloc_shared((6, 10), F), T.alloc_fragment((6, 10), F)
             b, c, d = T.alloc_fragment((size,), F), T.alloc_shared(kept, F), T.alloc_fragment((size,), F)
             T.copy(A, x)
@@ -103,7 +103,7 @@ def test_bit_reductions(run: Any, kind: str) -> None:
 
     @T.prim_func
     def main(A: T.Tensor((5, 12), "int32"), B: T.Tensor((5,), "int32")):
-        with T.Kernel(1) as bx:
+        with T.Kernel(1):
             x, b = T.alloc_fragment((5, 12), "int32"), T.alloc_fragment((5,), "int32")
             T.copy(A, x)
             reduce(x, b, dim=1)
@@ -119,7 +119,7 @@ def test_bit_reductions(run: Any, kind: str) -> None:
 def test_reductions_of_three_dimensions_and_to_one_element(run: Any) -> None:
     @T.prim_func
     def main(A: T.Tensor((3, 4, 5), F), B: T.Tensor((3, 5), F), C: T.Tensor((1,), F)):
-        with T.Kernel(1) as bx:
+        with T.Kernel(1):
             x, b = T.alloc_fragment((3, 4, 5), F), T.alloc_fragment((3, 5), F)
             row, c = T.alloc_fragment((5,), F), T.alloc_fragment((1,), F)
             T.copy(A, x)
@@ -138,7 +138,7 @@ def test_reductions_of_three_dimensions_and_to_one_element(run: Any) -> None:
 def test_nan_in_reductions(run: Any) -> None:
     @T.prim_func
     def main(A: T.Tensor((2, 8), F), B: T.Tensor((2,), F), C: T.Tensor((2,), F)):
-        with T.Kernel(1) as bx:
+        with T.Kernel(1):
             x, b = T.alloc_fragment((2, 8), F), T.alloc_fragment((2,), F)
             T.copy(A, x)
             T.reduce_max(x, b, dim=1)
@@ -158,7 +158,7 @@ def test_nan_in_reductions(run: Any) -> None:
 def test_scans(run: Any, reverse: bool, dim: int) -> None:
     @T.prim_func
     def main(A: T.Tensor((5, 12), F), B: T.Tensor((5, 12), F), C: T.Tensor((5, 12), F)):
-        with T.Kernel(1) as bx:
+        with T.Kernel(1):
             x, y = T.alloc_shared((5, 12), F), T.alloc_fragment((5, 12), F)
             T.copy(A, x)
             T.cumsum(x, y, dim=dim, reverse=reverse)

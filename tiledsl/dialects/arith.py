@@ -131,7 +131,8 @@ class BinaryOp(Elementwise):
 
 # Bits of the significand and the exponent of the least normal number.
 _FLOAT_FORMATS = {
-    "float16": (11, -14), "bfloat16": (8, -126), "float32": (24, -126), "float8_e4m3fn": (4, -6), "float8_e5m2": (3, -14),
+    "float16": (11, -14), "bfloat16": (8, -126), "float32": (24, -126), "float8_e4m3fn": (4, -6),
+    "float8_e5m2": (3, -14),
 }  # fmt: skip
 
 
@@ -529,7 +530,8 @@ class NotOp(Elementwise):
 # Functions of MathOp with the number of their operands. All are on floats but abs and clamp, which take integers too.
 MATH_FUNCTIONS: dict[str, int] = {
     **dict.fromkeys(
-        ["exp", "exp2", "exp10", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "sigmoid", "floor", "ceil", "trunc", "round", "rint", "nearbyint", "abs", "isnan", "isinf", "isfinite", "popcount", "clz"],
+        "exp exp2 exp10 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+        "atanh erf sigmoid floor ceil trunc round rint nearbyint abs isnan isinf isfinite popcount clz".split(),
         1,
     ),
     **dict.fromkeys(["pow", "atan2", "fmod", "hypot", "copysign", "nextafter", "ldexp", "mulhi"], 2),

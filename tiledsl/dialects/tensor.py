@@ -187,7 +187,8 @@ class ScanOp(Operation):
 class DotOp(Operation):
     """`accumulator + a @ b`, of shapes (M, N), (M, K) and (K, N), accumulated in the accumulator's element type.
 
-    precision: "default" (16-bit and narrower inputs exactly; float32 inputs as tf32), "ieee" (float32 exactly) or "tf32".
+    precision: "default" (16-bit and narrower inputs exactly; float32 inputs as tf32), "ieee" (float32 exactly) or
+    "tf32".
 
     Example: `%d = tensor.dot %a, %b, %c : tensor<128x128xfloat32>`
     """

@@ -3,9 +3,9 @@
 A program is one `tile.func`: its body runs on the host (scalar arithmetic for grids, workspaces) and holds kernels in
 launch order. Inside a kernel, buffers on chip (shared, fragment, local) start undefined.
 
-First come operations on whole buffers (copy, fill, gemm, reduce, scan) and `tile.parallel`, whose body is written for one
-element. `lower-tile-ops` and `vectorize-parallel` turn them into reads, writes and indexed loads and stores of whole
-tiles; `promote-buffers` then removes on-chip buffers, so that only accesses to global buffers are left.
+First come operations on whole buffers (copy, fill, gemm, reduce, scan) and `tile.parallel`, whose body is written for
+one element. `lower-tile-ops` and `vectorize-parallel` turn them into reads, writes and indexed loads and stores of
+whole tiles; `promote-buffers` then removes on-chip buffers, so that only accesses to global buffers are left.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FuncOp(Operation):
     where the host reads it, as "parameter.axis". `outputs` are the positions of parameters that the runtime allocates
     and returns, in the order returned. `returns_list`: several outputs come as a list (else a tuple).
 
-    Example: `tile.func {sym_name = "scale", parameters = ("A", "n")} (%A: buffer<64*float16, global>, %n: int32) { ... }`
+    Example: `tile.func {sym_name = "f", parameters = ("A", "n")} (%A: buffer<64*float16, global>, %n: int32) { ... }`
     """
 
     name = "tile.func"
@@ -147,7 +147,7 @@ class FillOp(Operation):
 
 
 class GemmOp(Operation):
-    """`c += op(a) @ op(b)`, accumulated in c's element type; with `clear`, `c = op(a) @ op(b)`. Leading dimensions are 1.
+    """`c += op(a) @ op(b)`, accumulated in c's element type; with `clear`, `c = op(a) @ op(b)`. Leading sizes are 1.
 
     Example: `tile.gemm %A_shared, %B_shared, %C_local {trans_b = true}`
     """
@@ -265,8 +265,8 @@ class LoadOp(Operation):
 
     Indices are int32 or int64, scalars or tensors that broadcast to the result's shape; one for each dimension. The
     result's shape is their common one, joined with the mask's. Where `mask` is false, `other` (0 if absent) is the
-    value. In global buffers an index outside its dimension gives `other` too, until `guard-accesses` has put that check into
-    the mask (`guarded`). On-chip buffers are not checked.
+    value. In global buffers an index outside its dimension gives `other` too, until `guard-accesses` has put that check
+    into the mask (`guarded`). On-chip buffers are not checked.
 
     Example: `%x = tile.load %A[%rows, %columns] mask=%m : tensor<128x64xfloat16>`
     """

@@ -63,7 +63,10 @@ class AddPtrOp(Operation):
 
 
 class LoadOp(Operation):
-    """`*pointer` where the mask holds, else `other` (undefined if absent). Example: `%x = triton.load %p mask=%m : int32`"""
+    """`*pointer` where the mask holds, else `other` (undefined if absent).
+
+    Example: `%x = triton.load %p mask=%m : int32`
+    """
 
     name = "triton.load"
     effects = Effect.READ

@@ -77,7 +77,10 @@ class Context:
 
     def _buffer_type(self, name: str, spec: TensorSpec) -> BufferType:
         def dims(items: Sequence[Any], source: str) -> tuple[int | str, ...]:
-            return tuple(item if isinstance(item, int) else self._dimension(item, f"{name}.{source}{axis}") for axis, item in enumerate(items))  # noqa: E501
+            return tuple(
+                item if isinstance(item, int) else self._dimension(item, f"{name}.{source}{axis}")
+                for axis, item in enumerate(items)
+            )  # noqa: E501
 
         strides = None if spec.strides is None else dims(spec.strides, "stride")
         return BufferType(dims(spec.shape, ""), str(spec.dtype), "global", strides)
@@ -150,8 +153,12 @@ class Context:
             raise TileError("T.alloc_global: workspaces are allocated outside of T.Kernel")
         dims = tuple(shape) if isinstance(shape, Sequence) else (shape,)
         for axis, dim in enumerate(dims):
-            if not isinstance(dim, Expr) and (isinstance(dim, bool) or not isinstance(plain(dim), int) or plain(dim) < 1):
-                raise TileError(f"T.alloc_global: dimension {axis} is {describe(dim)}; dimensions are integers of at least 1")
+            if not isinstance(dim, Expr) and (
+                isinstance(dim, bool) or not isinstance(plain(dim), int) or plain(dim) < 1
+            ):
+                raise TileError(
+                    f"T.alloc_global: dimension {axis} is {describe(dim)}; dimensions are integers of at least 1"
+                )
         type = BufferType(tuple(self._static(plain(dim)) for dim in dims), canonical(dtype), "global")
         return Buffer(self.builder.insert(tile.AllocOp(result_types=[type])).result)
 

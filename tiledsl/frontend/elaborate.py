@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -15,11 +16,11 @@ from tiledsl.frontend.parser import parse_function
 from tiledsl.frontend.statements import Returned, Statements
 from tiledsl.ir.core import Value
 from tiledsl.ir.types import BufferType
-from tiledsl.language.refused import Refused
 from tiledsl.language.buffer import Buffer, TensorSpec
 from tiledsl.language.dtypes import DType, canonical
 from tiledsl.language.expression import Symbol, context, describe, plain
 from tiledsl.language.program import Macro, PrimFunc
+from tiledsl.language.refused import Refused
 
 
 class Arguments:
@@ -55,10 +56,8 @@ def elaborate_tree(
     with ctx.activate():
         for parameter in tree.parameters:
             names.local[parameter.name] = _declare(ctx, scope, parameter, (annotations or {}).get(parameter.name))
-        try:
+        with contextlib.suppress(Returned):
             scope.block(tree.body)
-        except Returned:
-            pass
     outputs = _positions(out_idx, len(ctx.parameters), tree)
     func = ctx.finish(returns_list=True, outputs=outputs)
     _check_written(func, [ctx.parameters[position][1] for position in outputs], tree)
@@ -67,12 +66,19 @@ def elaborate_tree(
 
 def _declare(ctx: Context, scope: Statements, parameter: syntax.Parameter, annotation: Any) -> Any:
     if parameter.kind in ("*", "**"):
-        raise TileError(f"{parameter.kind}{parameter.name}: a tile program has a fixed number of parameters", parameter.loc)
+        raise TileError(
+            f"{parameter.kind}{parameter.name}: a tile program has a fixed number of parameters", parameter.loc
+        )
     if annotation is None or isinstance(annotation, str):
         if parameter.annotation is None and parameter.name == "self":
-            raise TileError("a tile program cannot be a method", parameter.loc, ["write it inside of the method that returns it"])
+            raise TileError(
+                "a tile program cannot be a method", parameter.loc, ["write it inside of the method that returns it"]
+            )
         if parameter.annotation is None:
-            raise TileError(f"parameter {parameter.name} has no type; write {parameter.name}: T.Tensor((M, N), dtype)", parameter.loc)  # noqa: E501
+            raise TileError(
+                f"parameter {parameter.name} has no type; write {parameter.name}: T.Tensor((M, N), dtype)",
+                parameter.loc,
+            )  # noqa: E501
         annotation = scope.evaluate(parameter.annotation)
     return _parameter(ctx, parameter, annotation)
 
@@ -84,7 +90,9 @@ def _parameter(ctx: Context, parameter: syntax.Parameter, annotation: Any) -> An
         try:
             annotation = canonical(annotation)
         except TileError:
-            raise TileError(f"parameter {parameter.name} is {annotation!r}, neither a T.Tensor nor an element type", parameter.loc) from None  # noqa: E501
+            raise TileError(
+                f"parameter {parameter.name} is {annotation!r}, neither a T.Tensor nor an element type", parameter.loc
+            ) from None  # noqa: E501
     return ctx.parameter(parameter.name, annotation)
 
 
@@ -186,7 +194,9 @@ class EagerStatements(Statements):
             if isinstance(annotation, TensorSpec) and isinstance(given, Arguments):
                 self._unify(name, annotation, given, node)
             elif isinstance(annotation, TensorSpec) and given is not None:
-                raise TileError(f"{name} is a tensor, but the call gives {describe(given)}", node.loc, ["pass a torch.Tensor"])
+                raise TileError(
+                    f"{name} is a tensor, but the call gives {describe(given)}", node.loc, ["pass a torch.Tensor"]
+                )
             return
         if isinstance(annotation, TensorSpec) and isinstance(given, Arguments):
             annotation = TensorSpec(annotation.shape, annotation.dtype, annotation.strides)
@@ -194,7 +204,9 @@ class EagerStatements(Statements):
 
     def _unify(self, name: str, spec: TensorSpec, given: Arguments, node: syntax.Node) -> None:
         if len(spec.shape) != len(given.shape):
-            raise TileError(f"{name} has {len(given.shape)} dimensions {given.shape}, but is declared as {spec!r}", node.loc)
+            raise TileError(
+                f"{name} has {len(given.shape)} dimensions {given.shape}, but is declared as {spec!r}", node.loc
+            )
         for axis, (dim, size) in enumerate(zip(spec.shape, given.shape, strict=True)):
             if size == 0:
                 raise TileError(f"dimension {axis} of {name} is 0: its shape is {given.shape}", node.loc)
@@ -205,7 +217,9 @@ class EagerStatements(Statements):
                 raise TileError(f"dimension {axis} of {name} is {size}, but {dim.name} is {known}", node.loc)
 
 
-def elaborate_eager(function: Any, arguments: Mapping[str, Any], frame_locals: Mapping[str, Any] | None = None) -> tile.FuncOp:
+def elaborate_eager(
+    function: Any, arguments: Mapping[str, Any], frame_locals: Mapping[str, Any] | None = None
+) -> tile.FuncOp:
     """The program of an eager function for one call.
 
     `arguments` gives each parameter's value: Arguments for tensors, None for tensors of a compile() without them, other
@@ -228,7 +242,9 @@ def elaborate_eager(function: Any, arguments: Mapping[str, Any], frame_locals: M
 
 def _bind_parameters(scope: EagerStatements, tree: syntax.Function, function: Any) -> None:
     annotations = getattr(function, "__annotations__", {})
-    declared = {s.target.id for s in tree.body if isinstance(s, syntax.AnnotatedAssign) and isinstance(s.target, syntax.Name)}
+    declared = {
+        s.target.id for s in tree.body if isinstance(s, syntax.AnnotatedAssign) and isinstance(s.target, syntax.Name)
+    }
     for parameter in tree.parameters:
         value = scope.pending[parameter.name]
         if isinstance(annotations.get(parameter.name), TensorSpec) and parameter.name not in declared:

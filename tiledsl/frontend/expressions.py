@@ -13,7 +13,19 @@ from tiledsl.frontend.context import Context
 from tiledsl.frontend.names import Names
 from tiledsl.language import maths
 from tiledsl.language.buffer import Buffer, Reference, Var
-from tiledsl.language.expression import Expr, Scalar, as_bool, cast, check_size, compare, describe, is_number, logical, plain, select
+from tiledsl.language.expression import (
+    Expr,
+    Scalar,
+    as_bool,
+    cast,
+    check_size,
+    compare,
+    describe,
+    is_number,
+    logical,
+    plain,
+    select,
+)
 from tiledsl.language.loops import ParallelLoop, PersistentLoop, SerialLoop, serial
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -117,7 +129,8 @@ class Expressions:
                 return
             yield item
         raise TileError(
-            f"this loop, which runs while the program is built, does not end after {MAX_HOST_ITERATIONS} rounds", node.loc
+            f"this loop, which runs while the program is built, does not end after {MAX_HOST_ITERATIONS} rounds",
+            node.loc,
         )
 
     def _items(self, nodes: tuple[syntax.Expression, ...]) -> Iterator[Any]:
@@ -184,7 +197,9 @@ class Expressions:
         return value.buffer[tuple(full)]
 
     def _slice(self, node: syntax.Slice) -> slice:
-        return slice(*(None if part is None else snapshot(self.evaluate(part)) for part in (node.lower, node.upper, node.step)))
+        return slice(
+            *(None if part is None else snapshot(self.evaluate(part)) for part in (node.lower, node.upper, node.step))
+        )
 
     def _dict(self, node: syntax.Dict) -> dict[Any, Any]:
         made: dict[Any, Any] = {}
@@ -214,7 +229,9 @@ class Expressions:
         elif dynamic:
             function = _BUILTINS.get(function, function) if _is_builtin(function) else function
         if function is builtins.print and any(isinstance(x, (Expr, Buffer)) for x in arguments):
-            raise TileError("print shows values while the program is built; use T.print for values on the device", node.loc)
+            raise TileError(
+                "print shows values while the program is built; use T.print for values on the device", node.loc
+            )
         if not callable(function):
             raise TileError(f"{describe(function)} cannot be called", node.loc)
         try:
@@ -225,9 +242,13 @@ class Expressions:
             raise
 
     def _binary(self, node: syntax.Binary) -> Any:
-        return self._arithmetic(node, node.op, self.evaluate(node.left), self.evaluate(node.right), (node.left, node.right))
+        return self._arithmetic(
+            node, node.op, self.evaluate(node.left), self.evaluate(node.right), (node.left, node.right)
+        )
 
-    def _arithmetic(self, node: syntax.Node, op: str, left: Any, right: Any, parts: tuple[syntax.Expression, ...]) -> Any:
+    def _arithmetic(
+        self, node: syntax.Node, op: str, left: Any, right: Any, parts: tuple[syntax.Expression, ...]
+    ) -> Any:
         """`left op right`; `parts` are the operands' trees, which errors name."""
         for value, part in zip((left, right), parts, strict=True):
             if isinstance(value, Buffer):
@@ -251,7 +272,9 @@ class Expressions:
         value = self.evaluate(node.operand)
         self.ctx.builder.loc = node.loc
         if isinstance(value, Buffer):
-            raise TileError(f"{node.op} on the whole buffer {value.name}; write a T.Parallel loop over its elements", node.loc)
+            raise TileError(
+                f"{node.op} on the whole buffer {value.name}; write a T.Parallel loop over its elements", node.loc
+            )
         if value is None and node.op != "not":
             raise TileError(f"{node.op} with {named(node.operand)}, which is None; was a tunable left None?", node.loc)
         if node.op == "not":
@@ -277,7 +300,8 @@ class Expressions:
                 for buffer in (left, right):
                     if isinstance(buffer, Buffer):
                         raise TileError(
-                            f"{op} on the whole buffer {buffer.name}; compare its elements in a T.Parallel loop", node.loc
+                            f"{op} on the whole buffer {buffer.name}; compare its elements in a T.Parallel loop",
+                            node.loc,
                         )
             if op in ("<", "<=", ">", ">=") and (left is None or right is None):
                 tree = comparator if right is None else node.left
@@ -383,7 +407,9 @@ class Expressions:
     def _host_condition(self, node: syntax.Expression) -> bool:
         value = self.evaluate(node)
         if isinstance(value, Expr):
-            raise TileError("this condition decides while the program is built, but is known only on the device", node.loc)
+            raise TileError(
+                "this condition decides while the program is built, but is known only on the device", node.loc
+            )
         return bool(value)
 
     def assign(self, target: syntax.Expression, value: Any) -> None:

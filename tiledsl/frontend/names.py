@@ -50,7 +50,10 @@ class Names:
             what = "was assigned again" if value.rebound else "was first assigned"
             raise TileError(
                 f"{name} {what} in device code that has ended, so its value is not known here",
-                notes=[(f"{name} {what}", value.loc), f"make it a variable: {name} = T.alloc_var(dtype, init) before that"],
+                notes=[
+                    (f"{name} {what}", value.loc),
+                    f"make it a variable: {name} = T.alloc_var(dtype, init) before that",
+                ],
             )
         for before, read, rebound in self._trackers:
             if name in before and name not in rebound:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,14 +17,28 @@ from tiledsl.ir.core import Region
 from tiledsl.ir.types import INT32, BufferType, ScalarType
 from tiledsl.language.buffer import Buffer, Reference, TensorSpec, Var
 from tiledsl.language.dtypes import DType
-from tiledsl.language.expression import Expr, Scalar, as_bool, as_value, binary, cast, describe, is_number, logical, select, unary
+from tiledsl.language.expression import (
+    Expr,
+    Scalar,
+    as_bool,
+    as_value,
+    binary,
+    cast,
+    describe,
+    is_number,
+    logical,
+    select,
+    unary,
+)
 from tiledsl.language.loops import ParallelLoop, PersistentLoop, SerialLoop
 from tiledsl.language.maths import ceildiv
 from tiledsl.language.maths import min as minimum
 from tiledsl.language.program import KernelFrame, Macro
 
 _MAX_CALL_DEPTH = 32
-_CHANGING = frozenset({"add", "append", "clear", "discard", "extend", "insert", "pop", "remove", "setdefault", "update"})
+_CHANGING = frozenset(
+    {"add", "append", "clear", "discard", "extend", "insert", "pop", "remove", "setdefault", "update"}
+)
 
 
 class _Break(Exception):
@@ -111,7 +126,11 @@ class Statements(Expressions):
     # Assignment
 
     def _expression(self, node: syntax.Expression) -> None:
-        if isinstance(node, syntax.Call) and isinstance(node.function, syntax.Attribute) and node.function.attr == "loop_break":
+        if (
+            isinstance(node, syntax.Call)
+            and isinstance(node.function, syntax.Attribute)
+            and node.function.attr == "loop_break"
+        ):
             self._break(node)
             return
         value = self.evaluate(node)
@@ -119,9 +138,7 @@ class Statements(Expressions):
             raise TileError(f"this names {getattr(value, '__name__', 'a function')} but does not call it", node.loc)
 
     def _assign(self, node: syntax.Assign) -> None:
-        value = self.evaluate(node.value)
-        if not (isinstance(value, Var) and isinstance(node.value, syntax.Call)):
-            value = snapshot(value)
+        value = _held(node.value, self.evaluate(node.value))
         for target in node.targets:
             self.assign(target, value)
 
@@ -140,7 +157,9 @@ class Statements(Expressions):
         old = self.names.local.get(target.id)
         if isinstance(old, Var) and not isinstance(value, Var):
             if not isinstance(value, Expr) and not is_number(value):
-                raise TileError(f"{target.id} is a variable of type {old.dtype}; {describe(value)} cannot be stored in it")
+                raise TileError(
+                    f"{target.id} is a variable of type {old.dtype}; {describe(value)} cannot be stored in it"
+                )
             old.store(value)
             return
         if isinstance(old, Buffer) and old.scope() != "global" and (isinstance(value, Expr) or is_number(value)):
@@ -224,7 +243,11 @@ class Statements(Expressions):
                 raise TileError("only the parameters of an eager function are declared by an annotation", node.loc)
             return
         value = self.evaluate(node.value)
-        if isinstance(annotation, DType) and (isinstance(value, Expr) or is_number(value)) and self.ctx.kernel is not None:
+        if (
+            isinstance(annotation, DType)
+            and (isinstance(value, Expr) or is_number(value))
+            and self.ctx.kernel is not None
+        ):
             value = cast(value, annotation)
         self.assign(node.target, snapshot(value) if not isinstance(value, Var) else value)
 
@@ -239,7 +262,9 @@ class Statements(Expressions):
         self.ctx.builder.loc = node.test.loc
         self._branch(as_value(as_bool(test)), node.body, node.orelse, node.loc)
 
-    def _branch(self, condition: Any, body: Sequence[syntax.Statement], orelse: Sequence[syntax.Statement], loc: Any) -> None:
+    def _branch(
+        self, condition: Any, body: Sequence[syntax.Statement], orelse: Sequence[syntax.Statement], loc: Any
+    ) -> None:
         self.ctx.builder.loc = loc
         regions = [Region(), Region()]
         self._device_depth += 1
@@ -252,7 +277,9 @@ class Statements(Expressions):
 
     def _need_kernel(self, what: str, node: syntax.Node) -> None:
         if self.ctx.kernel is None:
-            raise TileError(f"`{what}` on a device value stands outside of T.Kernel, where nothing runs on the device", node.loc)
+            raise TileError(
+                f"`{what}` on a device value stands outside of T.Kernel, where nothing runs on the device", node.loc
+            )
 
     # Loops
 
@@ -270,7 +297,9 @@ class Statements(Expressions):
                 self._persistent(node, iterable)
             return
         if isinstance(iterable, (Expr, Buffer)):
-            raise TileError(f"a loop needs T.serial, T.Parallel, ... or a Python sequence, not {describe(iterable)}", node.loc)
+            raise TileError(
+                f"a loop needs T.serial, T.Parallel, ... or a Python sequence, not {describe(iterable)}", node.loc
+            )
         self._jumps.append(self._device_depth)
         try:
             for item in self._iterate(node.iterable, iterable):
@@ -301,7 +330,9 @@ class Statements(Expressions):
         self._device_loop(node, [region], body)
         scf.yielding(region)
         stages, unroll = loop.num_stages, loop.unroll
-        self.ctx.builder.insert(scf.ForOp(*values, [], num_stages=stages, unroll=unroll, regions=[region], loc=node.loc))
+        self.ctx.builder.insert(
+            scf.ForOp(*values, [], num_stages=stages, unroll=unroll, regions=[region], loc=node.loc)
+        )
 
     def _device_loop(self, node: syntax.For | syntax.While, regions: list[Region], body: Callable[[], None]) -> None:
         """Run `body` into the last region, with the loop's names and its jump flags around it."""
@@ -410,12 +441,13 @@ class Statements(Expressions):
                 if not test:
                     self.block(node.orelse)
                     return
-                try:
+                with contextlib.suppress(_Continue):
                     self.block(node.body)
-                except _Continue:
-                    pass
                 test = self.evaluate(node.test)
-            raise TileError(f"this loop, which runs while the program is built, does not end after {MAX_HOST_ITERATIONS} rounds", node.loc)  # noqa: E501
+            raise TileError(
+                f"this loop, which runs while the program is built, does not end after {MAX_HOST_ITERATIONS} rounds",
+                node.loc,
+            )  # noqa: E501
         except _Break:
             pass
         finally:
@@ -517,7 +549,9 @@ class Statements(Expressions):
         raise TileError(
             f"`{node.keyword} {node.names[0]}`: a tile program cannot rebind a name outside of it",
             node.loc,
-            ["keep the value in a variable: T.alloc_var(dtype, init); a @T.macro changes one through a T.Ref parameter"],
+            [
+                "keep the value in a variable: T.alloc_var(dtype, init); a @T.macro changes one through a T.Ref parameter"
+            ],
         )
 
     def _import(self, node: syntax.Import) -> None:
@@ -576,7 +610,9 @@ class Statements(Expressions):
         return type(self)(self.ctx, Names(outer))
 
 
-def bind(node: syntax.Function, arguments: Sequence[Any], keywords: dict[str, Any], scope: Statements) -> dict[str, Any]:
+def bind(
+    node: syntax.Function, arguments: Sequence[Any], keywords: dict[str, Any], scope: Statements
+) -> dict[str, Any]:
     """Parameters and their values for a call. Values of variables are read, unless the parameter is a T.Ref."""
     bound: dict[str, Any] = {}
     rest = list(arguments)
@@ -597,7 +633,11 @@ def bind(node: syntax.Function, arguments: Sequence[Any], keywords: dict[str, An
         if isinstance(bound[parameter.name], Var) and not _is_reference(parameter.annotation):
             bound[parameter.name] = snapshot(bound[parameter.name])
     if rest or left:
-        extra = f"{len(rest)} argument{'s' * (len(rest) > 1)} too many" if rest else f"the unknown argument {next(iter(left))}"
+        extra = (
+            f"{len(rest)} argument{'s' * (len(rest) > 1)} too many"
+            if rest
+            else f"the unknown argument {next(iter(left))}"
+        )
         raise TileError(f"{node.name} is called with {extra}")
     return bound
 
@@ -605,9 +645,20 @@ def bind(node: syntax.Function, arguments: Sequence[Any], keywords: dict[str, An
 def _is_reference(annotation: syntax.Expression | None) -> bool:
     if isinstance(annotation, syntax.Subscript):
         annotation = annotation.value
-    return isinstance(annotation, syntax.Attribute) and annotation.attr == "Ref" or (
-        isinstance(annotation, syntax.Name) and annotation.id == "Ref"
+    return (
+        isinstance(annotation, syntax.Attribute)
+        and annotation.attr == "Ref"
+        or (isinstance(annotation, syntax.Name) and annotation.id == "Ref")
     )
+
+
+def _held(node: syntax.Expression, value: Any) -> Any:
+    """What an assignment binds: the values of variables and places, but a variable itself where it is made."""
+    if isinstance(value, Var) and isinstance(node, syntax.Call):
+        return value
+    if type(value) is tuple and isinstance(node, syntax.Tuple) and len(value) == len(node.elements):
+        return tuple(_held(*each) for each in zip(node.elements, value, strict=True))
+    return snapshot(value)
 
 
 def _is_tuple(target: syntax.Expression) -> bool:

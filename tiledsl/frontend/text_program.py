@@ -36,13 +36,13 @@ from tiledsl.frontend.names import Names, targets, unknown_name
 from tiledsl.frontend.parser import parse_module
 from tiledsl.frontend.statements import Statements
 from tiledsl.ir.location import Loc
-from tiledsl.language.refused import REFUSED, Refused
 from tiledsl.language.buffer import Buffer, Reference, TensorSpec, Var
 from tiledsl.language.dtypes import DType, canonical
 from tiledsl.language.expression import Expr, describe
 from tiledsl.language.loops import ParallelLoop, PersistentLoop, SerialLoop
 from tiledsl.language.operations import GemmWarpPolicy
 from tiledsl.language.program import KernelFrame, Ref
+from tiledsl.language.refused import REFUSED, Refused
 
 MAX_STEPS = 100_000
 """Evaluated expressions, statements and items of sequences while one program is built."""
@@ -50,7 +50,9 @@ _MAX_ITEMS = 100_000  # characters of a string; numbers and strings in a contain
 _MAX_BITS = 4096
 _MAX_TEXT = 1_000_000  # characters of a program
 
-_EXCLUDED = frozenset({"Any", "Buffer", "Macro", "PrimExpr", "PrimFunc", "Symbol", "dtype", "inline", "macro", "prim_func"})
+_EXCLUDED = frozenset(
+    {"Any", "Buffer", "Macro", "PrimExpr", "PrimFunc", "Symbol", "dtype", "inline", "macro", "prim_func"}
+)
 _BUILTINS: dict[str, Any] = {
     name: getattr(builtins, name)
     for name in ("abs", "bool", "float", "int", "len", "list", "max", "min", "range", "round", "sum", "tuple")
@@ -162,14 +164,18 @@ class TextStatements(Statements):
         """Refuse numbers, strings and containers that are too large. Shared parts count each time they appear."""
         if isinstance(value, int):
             if value.bit_length() > _MAX_BITS:
-                raise TileError(f"an integer of {value.bit_length()} bits; at most {_MAX_BITS} are possible in a text program")
+                raise TileError(
+                    f"an integer of {value.bit_length()} bits; at most {_MAX_BITS} are possible in a text program"
+                )
             return
         pending, count = [value], 0
         while pending:
             each = pending.pop()
             count += len(each) if isinstance(each, (str, range, *_CONTAINERS)) else 1
             if count > _MAX_ITEMS:
-                raise TileError(f"a {type(value).__name__} of more than {_MAX_ITEMS} items is not possible in a text program")
+                raise TileError(
+                    f"a {type(value).__name__} of more than {_MAX_ITEMS} items is not possible in a text program"
+                )
             if isinstance(each, dict):
                 pending.extend((*each, *each.values()))
             elif isinstance(each, (tuple, list, set)):
@@ -189,7 +195,11 @@ class TextStatements(Statements):
                 if node.attr in allowed:
                     return getattr(value, node.attr)
                 near = difflib.get_close_matches(node.attr, allowed, 1)
-                hint = f"; did you mean .{near[0]}?" if near else f"; there are {', '.join(f'.{each}' for each in sorted(allowed))}"
+                hint = (
+                    f"; did you mean .{near[0]}?"
+                    if near
+                    else f"; there are {', '.join(f'.{each}' for each in sorted(allowed))}"
+                )
                 raise TileError(f"{_kind(value)} has no attribute {node.attr!r} in a text program{hint}", node.loc)
         if isinstance(value, Refused):
             raise TileError(value.error, node.loc)
@@ -213,12 +223,18 @@ class TextStatements(Statements):
         if any(function is each for each in _BUILTINS.values()):
             if function is range:
                 return self._range(node, arguments, keywords)
-            if function is round and any(isinstance(x, int) and abs(x) > 400 for x in (*arguments[1:], *keywords.values())):
+            if function is round and any(
+                isinstance(x, int) and abs(x) > 400 for x in (*arguments[1:], *keywords.values())
+            ):
                 raise TileError("round: too many digits", node.loc)
-            if function is sum and any(isinstance(x, (str, *_CONTAINERS)) for x in (*arguments[1:], *keywords.values())):
+            if function is sum and any(
+                isinstance(x, (str, *_CONTAINERS)) for x in (*arguments[1:], *keywords.values())
+            ):
                 raise TileError("sum adds numbers", node.loc)
             if keywords.keys() - {"default", "ndigits", "start"}:
-                raise TileError(f"{function.__name__} takes no argument {next(iter(keywords))!r} in a text program", node.loc)
+                raise TileError(
+                    f"{function.__name__} takes no argument {next(iter(keywords))!r} in a text program", node.loc
+                )
             return super().invoke(node, function, arguments, keywords)
         bound = getattr(function, "__self__", None)
         methods = ("astype", "is_float", "is_square", "scope")
@@ -237,9 +253,13 @@ class TextStatements(Statements):
             raise TileError(f"range: more than {MAX_HOST_ITERATIONS} rounds while the program is built", node.loc)
         return made
 
-    def _arithmetic(self, node: syntax.Node, op: str, left: Any, right: Any, parts: tuple[syntax.Expression, ...]) -> Any:
+    def _arithmetic(
+        self, node: syntax.Node, op: str, left: Any, right: Any, parts: tuple[syntax.Expression, ...]
+    ) -> Any:
         for value in (left, right):
-            if op in ("%", "@", "|", "&", "^", "-", "/", "//", "**", "<<", ">>") and isinstance(value, (str, *_CONTAINERS, range)):
+            if op in ("%", "@", "|", "&", "^", "-", "/", "//", "**", "<<", ">>") and isinstance(
+                value, (str, *_CONTAINERS, range)
+            ):
                 raise TileError(f"{op} is not defined on {_kind(value)} in a text program", node.loc)
         return super()._arithmetic(node, op, left, right, parts)
 
@@ -264,7 +284,9 @@ class TextStatements(Statements):
 
     def defined(self, node: syntax.Function, local: dict[str, Any], outer: Callable[[str], Any]) -> _Function:
         """A function of the text, expanded where it is called."""
-        return _Function(node.name, lambda *values, **keywords: self.call_function(node, local, outer, values, keywords))
+        return _Function(
+            node.name, lambda *values, **keywords: self.call_function(node, local, outer, values, keywords)
+        )
 
     def _import(self, node: syntax.Import) -> None:
         raise TileError("a text program imports nothing: T, the parameters and numbers are all there is", node.loc)
@@ -277,7 +299,9 @@ class TextStatements(Statements):
 class TextProgram:
     """A program from a text, with its parameters. `tiledsl.compile` takes it like a @T.prim_func."""
 
-    def __init__(self, text: str, module: syntax.Module, function: syntax.Function, parameters: Mapping[str, Any]) -> None:
+    def __init__(
+        self, text: str, module: syntax.Module, function: syntax.Function, parameters: Mapping[str, Any]
+    ) -> None:
         self.text = text
         self.module = module
         self.function = function
@@ -314,7 +338,11 @@ class TextProgram:
 
 
 def _define(
-    module: syntax.Module, parameters: Mapping[str, Any], scope: TextStatements, known: dict[str, Any], look: Callable[[str], Any]
+    module: syntax.Module,
+    parameters: Mapping[str, Any],
+    scope: TextStatements,
+    known: dict[str, Any],
+    look: Callable[[str], Any],
 ) -> None:
     """Put the text's functions, its constants and the parameters among the known names."""
     known.update(parameters)
@@ -367,12 +395,17 @@ def _choose(module: syntax.Module, name: str | None, file: str) -> syntax.Functi
                 raise TileError(f"two functions are called {statement.name}", statement.loc)
             functions[statement.name] = statement
         elif not isinstance(statement, (syntax.Assign, syntax.AnnotatedAssign)) and not _is_text(statement):
-            what = "imports nothing: T is there already" if isinstance(statement, syntax.Import) else "holds functions and constants"
+            what = (
+                "imports nothing: T is there already"
+                if isinstance(statement, syntax.Import)
+                else "holds functions and constants"
+            )
             raise TileError(f"a text program {what}", statement.loc)
     programs = {
         each.name: each
         for each in functions.values()
-        if any(_is_decorator(d, "prim_func") for d in each.decorators) or (not each.decorators and _opens_kernel(each.body))
+        if any(_is_decorator(d, "prim_func") for d in each.decorators)
+        or (not each.decorators and _opens_kernel(each.body))
     }
     if name is not None:
         if name not in programs:
@@ -382,7 +415,11 @@ def _choose(module: syntax.Module, name: str | None, file: str) -> syntax.Functi
         return programs[name]
     if len(programs) != 1:
         found = f"holds {len(programs)} programs: {', '.join(programs)}" if programs else "holds no program"
-        hint = "choose one with name=..." if programs else "write `@T.prim_func` before a function with `with T.Kernel(...)`"
+        hint = (
+            "choose one with name=..."
+            if programs
+            else "write `@T.prim_func` before a function with `with T.Kernel(...)`"
+        )
         raise TileError(f"{file} {found}", Loc(file, 1, 1, 1, 1) if not programs else None, [hint])
     return next(iter(programs.values()))
 
@@ -396,7 +433,10 @@ def _is_decorator(node: syntax.Expression, name: str) -> bool:
     if isinstance(node, syntax.Call) and not node.arguments:
         node = node.function
     return (
-        isinstance(node, syntax.Attribute) and node.attr == name and isinstance(node.value, syntax.Name) and node.value.id == "T"
+        isinstance(node, syntax.Attribute)
+        and node.attr == name
+        and isinstance(node.value, syntax.Name)
+        and node.value.id == "T"
     )
 
 
@@ -404,7 +444,9 @@ def _opens_kernel(statements: Sequence[syntax.Statement]) -> bool:
     for statement in statements:
         if isinstance(statement, syntax.With):
             return True
-        if isinstance(statement, (syntax.If, syntax.For, syntax.While)) and _opens_kernel((*statement.body, *statement.orelse)):
+        if isinstance(statement, (syntax.If, syntax.For, syntax.While)) and _opens_kernel(
+            (*statement.body, *statement.orelse)
+        ):
             return True
     return False
 
@@ -465,7 +507,9 @@ def _check_parameters(module: syntax.Module, function: syntax.Function, values: 
         hint = [f"pass it: tiledsl.parse(text, {', '.join(f'{each}=...' for each in needed)})"]
         if near:
             hint.append(f"or did you mean {near[0]}?")
-        raise TileError(f"{name}{several} has no value: it is neither in the text nor a parameter that was given", loc, hint)
+        raise TileError(
+            f"{name}{several} has no value: it is neither in the text nor a parameter that was given", loc, hint
+        )
 
 
 def _free(nodes: Iterable[Any], bound: set[str]) -> dict[str, Loc]:
@@ -537,6 +581,6 @@ def _kind(value: Any) -> str:
     if isinstance(value, Expr):
         return "a value"
     if isinstance(value, DType):
-        return f"the element type {str(value)}"
+        return f"the element type {value!s}"
     name = type(value).__name__
     return "None" if value is None else f"a{'n' * (name[0] in 'aeiou')} {name}"

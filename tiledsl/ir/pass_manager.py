@@ -119,8 +119,9 @@ class Stage:
 class PassManager:
     """Runs passes in order.
 
-    `print_after` is '', 'all', 'changed' or a pass's name and writes to stderr; `dump_dir` gets NN-name.mlir files, those
-    of passes that changed nothing marked `-same`; `keep_text` keeps each stage's text; `stop_after` names the last pass.
+    `print_after` is '', 'all', 'changed' or a pass's name and writes to stderr; `dump_dir` gets NN-name.mlir files,
+    those of passes that changed nothing marked `-same`; `keep_text` keeps each stage's text; `stop_after` names the
+    last pass.
     """
 
     passes: Sequence[Pass]

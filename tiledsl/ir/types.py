@@ -1,6 +1,6 @@
 """Types of IR values, and the table of element types.
 
-An element type is its name: 'float16', 'int32', 'bool', ...; '*float16' is a pointer to float16 (Triton's own notation).
+An element type is its name: 'float16', 'int32', 'bool', ...; '*float16' is a pointer to float16, as Triton writes it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class ElementInfo:
-    """What the compiler must know of an element type. `kind` is float, int, uint or bool; `bits` its width in memory."""
+    """What the compiler must know of an element type: `kind` float, int, uint or bool; `bits`, its width in memory."""
 
     kind: str
     bits: int

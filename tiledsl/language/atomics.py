@@ -26,7 +26,9 @@ def _element(what: str, kind: str, place: Reference, value: Any, order: str | No
     if place.buffer.scope() != "global":
         raise TileError(
             f"{what}: {place.buffer.name} is on chip, where Triton has no atomics",
-            notes=["inside T.Parallel combine with T.reduce_sum or T.reduce_max; outside, a plain assignment is enough"],
+            notes=[
+                "inside T.Parallel combine with T.reduce_sum or T.reduce_max; outside, a plain assignment is enough"
+            ],
         )
     ctx = context(what)
     return ctx.builder.insert(

@@ -11,7 +11,18 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.location import Loc
 from tiledsl.ir.types import BufferType
 from tiledsl.language.dtypes import DType, canonical
-from tiledsl.language.expression import Expr, Scalar, Symbol, active, as_value, context, describe, difference, is_number, plain
+from tiledsl.language.expression import (
+    Expr,
+    Scalar,
+    Symbol,
+    active,
+    as_value,
+    context,
+    describe,
+    difference,
+    is_number,
+    plain,
+)
 
 
 class Buffer:
@@ -71,7 +82,9 @@ class Buffer:
         raise TileError(f"the truth value of buffer {self.name} is not defined; index one element")
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the buffer {self.name} has no attribute {name!r}; it has shape, dtype, ndim, scope() and data")
+        raise AttributeError(
+            f"the buffer {self.name} has no attribute {name!r}; it has shape, dtype, ndim, scope() and data"
+        )
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.type}>"
@@ -89,7 +102,9 @@ class Reference(Expr):
             fill = len(shape) - len(indices) + 1
             indices = (*indices[:at], *[slice(None)] * fill, *indices[at + 1 :])
         if len(indices) > len(shape):
-            raise TileError(f"{len(indices)} indices for {buffer.name}, which has {len(shape)} dimensions: {buffer.type}")
+            raise TileError(
+                f"{len(indices)} indices for {buffer.name}, which has {len(shape)} dimensions: {buffer.type}"
+            )
         self.buffer = buffer
         self.offsets: list[Any] = []
         # For each dimension: None at a single index, else the slice's extent (an int, or -1 where it is dynamic).
@@ -126,7 +141,9 @@ class Reference(Expr):
             raise TileError(f"slice {axis} of {self.buffer.name} has the extent {extent}")
         on_chip = self.buffer.scope() != "global"
         if extent is not None and isinstance(dim, int) and isinstance(lower, int) and on_chip and lower + extent > dim:
-            raise TileError(f"slice {lower}:{lower + extent} exceeds dimension {axis} of {self.buffer.name}, which has {dim}")
+            raise TileError(
+                f"slice {lower}:{lower + extent} exceeds dimension {axis} of {self.buffer.name}, which has {dim}"
+            )
         self.offsets.append(lower)
         self.extents.append(-1 if extent is None else extent)
 
@@ -155,7 +172,9 @@ class Reference(Expr):
         return op.result
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"an element or part of {self.buffer.name} has no attribute {name!r}; it has dtype and astype(dtype)")
+        raise AttributeError(
+            f"an element or part of {self.buffer.name} has no attribute {name!r}; it has dtype and astype(dtype)"
+        )
 
     def store(self, value: Any) -> None:
         """`buffer[indices] = value`, converted to the buffer's element type; on a region, every element."""
@@ -239,7 +258,9 @@ def _dimension(dim: Any, axis: int) -> Any:
     if isinstance(dim, str):
         dim = Symbol(dim)
     if isinstance(dim, bool) or not isinstance(dim, (int, Expr)):
-        raise TileError(f"dimension {axis} of a tensor is {describe(dim)}, not an integer or a T.dynamic symbol", _caller())
+        raise TileError(
+            f"dimension {axis} of a tensor is {describe(dim)}, not an integer or a T.dynamic symbol", _caller()
+        )
     if isinstance(dim, int) and dim <= 0:
         raise TileError(f"dimension {axis} of a tensor is {dim}; dimensions are at least 1", _caller())
     return dim
@@ -273,6 +294,6 @@ FragmentBuffer = _TensorMaker("fragment")
 LocalBuffer = _TensorMaker("local")
 
 
-def StridedTensor(shape: Any, strides: Any, dtype: Any = "float32") -> TensorSpec:  # noqa: N802
+def StridedTensor(shape: Any, strides: Any, dtype: Any = "float32") -> TensorSpec:
     """A tensor parameter with strides in elements, outermost first."""
     return TensorSpec(shape, dtype, strides)

@@ -72,7 +72,7 @@ class DType(str):
     __hash__ = str.__hash__
 
     def __repr__(self) -> str:
-        return f"T.{str(self)}"
+        return f"T.{self!s}"
 
 
 DTYPES: dict[str, DType] = {name: str.__new__(DType, name) for name in ELEMENTS}
@@ -98,5 +98,6 @@ def canonical(dtype: Any) -> DType:
         raise TileError("an element type is None; was a tunable left None?")
     near = difflib.get_close_matches(name, DTYPES, 1)
     raise TileError(
-        f"{dtype!r} is no element type" + (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(DTYPES)}")
+        f"{dtype!r} is no element type"
+        + (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(DTYPES)}")
     )

@@ -158,7 +158,9 @@ class Expr:
     def __bool__(self) -> bool:
         raise TileError(
             "a value known only on the device cannot decide a Python condition here",
-            notes=["in a helper function use T.if_then_else, or make the helper a @T.macro, where `if` becomes device code"],
+            notes=[
+                "in a helper function use T.if_then_else, or make the helper a @T.macro, where `if` becomes device code"
+            ],
         )
 
     def __index__(self) -> int:
@@ -167,7 +169,9 @@ class Expr:
     __int__ = __index__
 
     def __float__(self) -> float:
-        raise TileError("a value known only at run time cannot be used as a Python number; use T.cast(value, 'float32')")
+        raise TileError(
+            "a value known only at run time cannot be used as a Python number; use T.cast(value, 'float32')"
+        )
 
 
 class Scalar(Expr):
@@ -256,8 +260,14 @@ def check_size(op: str, left: Any, right: Any) -> None:
             raise TileError(f"{op} gives an integer of about {size} bits, more than any element type holds")
     elif op == "*":
         for items, count in ((left, right), (right, left)):
-            if isinstance(items, (str, bytes, list, tuple)) and isinstance(count, int) and len(items) * count > _MAX_ITEMS:
-                raise TileError(f"* gives a {type(items).__name__} of {len(items) * count} items, more than {_MAX_ITEMS}")
+            if (
+                isinstance(items, (str, bytes, list, tuple))
+                and isinstance(count, int)
+                and len(items) * count > _MAX_ITEMS
+            ):
+                raise TileError(
+                    f"* gives a {type(items).__name__} of {len(items) * count} items, more than {_MAX_ITEMS}"
+                )
 
 
 def is_number(x: Any) -> bool:
@@ -282,7 +292,9 @@ def as_value(x: Any, dtype: str | None = None) -> Value:
             raise TileError(f"an integer of {x.bit_length()} bits does not fit in {dtype or 'int64'}")
         if dtype is None:
             fits = -(1 << 31) <= x < (1 << 31) if isinstance(x, int) else True
-            dtype = "bool" if isinstance(x, bool) else "float32" if isinstance(x, float) else "int32" if fits else "int64"
+            dtype = (
+                "bool" if isinstance(x, bool) else "float32" if isinstance(x, float) else "int32" if fits else "int64"
+            )
         if not is_float(dtype) and isinstance(x, float) and not math.isfinite(x):
             raise TileError(f"{x} cannot be converted to {dtype}")
         return builder.constant(arith.as_constant(x, dtype), ScalarType(dtype))

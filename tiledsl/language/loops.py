@@ -47,6 +47,7 @@ class PersistentLoop:
     def __iter__(self) -> Any:
         raise TileError("this loop can only be written as a `for` statement of a tile program (or a @T.macro)")
 
+
 MAX_ELEMENTS = 1 << 20  # of a tile: Triton's TRITON_MAX_TENSOR_NUMEL
 MAX_UNROLLED = 4096
 
@@ -82,7 +83,7 @@ def _range(what: str, start: Any, stop: Any, step: Any = None) -> tuple[Any, Any
     return _bound(what, start), _bound(what, stop), step
 
 
-def Parallel(*extents: Any, coalesced_width: Any = None, loop_layout: Any = None, prefer_async: Any = None, annotations: Any = None) -> ParallelLoop:  # fmt: skip # noqa: E501, N802
+def Parallel(*extents: Any, coalesced_width: Any = None, loop_layout: Any = None, prefer_async: Any = None, annotations: Any = None) -> ParallelLoop:  # fmt: skip # noqa: E501
     """Independent iterations over a box of constant extents, executed by all threads of the block."""
     if len(extents) == 1 and isinstance(extents[0], (tuple, list)):
         extents = tuple(extents[0])
@@ -104,7 +105,7 @@ def Parallel(*extents: Any, coalesced_width: Any = None, loop_layout: Any = None
     return ParallelLoop(tuple(sizes))
 
 
-def Pipelined(start: Any, stop: Any = None, num_stages: int = 0, order: Any = None, stage: Any = None, sync: Any = None, group: Any = None, **hints: Any) -> SerialLoop:  # fmt: skip # noqa: E501, N802
+def Pipelined(start: Any, stop: Any = None, num_stages: int = 0, order: Any = None, stage: Any = None, sync: Any = None, group: Any = None, **hints: Any) -> SerialLoop:  # fmt: skip # noqa: E501
     """A serial loop whose loads run num_stages iterations ahead. order, stage, sync and group are hints without effect."""
     num_stages = plain(num_stages)
     if not isinstance(num_stages, int) or not 0 <= num_stages <= 64:
@@ -145,7 +146,7 @@ def grid(*extents: Any) -> ParallelLoop:
     return Parallel(*extents)
 
 
-def Persistent(domain: Any, wave_size: Any, index: Any, group_size: Any = 8) -> PersistentLoop:  # noqa: N802
+def Persistent(domain: Any, wave_size: Any, index: Any, group_size: Any = 8) -> PersistentLoop:
     """Tiles of a grid that block `index` of `wave_size` takes one after the other."""
     if not isinstance(domain, (tuple, list)) or not domain:
         raise TileError(f"T.Persistent: the domain is a list of sizes, not {describe(domain)}")

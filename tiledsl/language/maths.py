@@ -11,7 +11,23 @@ from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.types import ELEMENTS, is_float
 from tiledsl.language.buffer import Buffer, Reference
 from tiledsl.language.dtypes import canonical
-from tiledsl.language.expression import Expr, active, as_value, binary, bitcast, call, cast, compare, describe, is_number, logical, plain, promote, select, unary  # noqa: E501
+from tiledsl.language.expression import (
+    Expr,
+    active,
+    as_value,
+    binary,
+    bitcast,
+    call,
+    cast,
+    compare,
+    describe,
+    is_number,
+    logical,
+    plain,
+    promote,
+    select,
+    unary,
+)
 
 _HOST: dict[str, Callable[..., Any]] = {
     "exp": host.exp, "exp2": lambda x: 2.0**x, "exp10": lambda x: 10.0**x, "expm1": host.expm1, "log": host.log,
@@ -39,8 +55,10 @@ def _function(name: str) -> Callable[..., Any]:
 
 exp, exp2, exp10, expm1, log, log2, log10, log1p = map(_function, "exp exp2 exp10 expm1 log log2 log10 log1p".split())
 sqrt, rsqrt, sin, cos, tan, asin, acos, atan = map(_function, "sqrt rsqrt sin cos tan asin acos atan".split())
-sinh, cosh, tanh, asinh, acosh, atanh, erf, sigmoid = map(_function, "sinh cosh tanh asinh acosh atanh erf sigmoid".split())
-floor, ceil, trunc, round, rint, nearbyint = map(_function, "floor ceil trunc round rint nearbyint".split())  # noqa: A001
+sinh, cosh, tanh, asinh, acosh, atanh, erf, sigmoid = map(
+    _function, "sinh cosh tanh asinh acosh atanh erf sigmoid".split()
+)
+floor, ceil, trunc, round, rint, nearbyint = map(_function, "floor ceil trunc round rint nearbyint".split())
 isnan, isinf, isfinite, atan2, fmod, hypot = map(_function, "isnan isinf isfinite atan2 fmod hypot".split())
 copysign, fma = map(_function, "copysign fma".split())
 
@@ -50,7 +68,7 @@ def power(x: Any, y: Any) -> Any:
     return binary("pow", x, y)
 
 
-pow = power  # noqa: A001
+pow = power
 
 
 def _fold(kind: str, values: tuple[Any, ...]) -> Any:
@@ -64,17 +82,17 @@ def _fold(kind: str, values: tuple[Any, ...]) -> Any:
     return result
 
 
-def max(*values: Any) -> Any:  # noqa: A001
+def max(*values: Any) -> Any:
     """The greatest value; a NaN is dropped."""
     return _fold("max", values)
 
 
-def min(*values: Any) -> Any:  # noqa: A001
+def min(*values: Any) -> Any:
     """The least value; a NaN is dropped."""
     return _fold("min", values)
 
 
-def abs(x: Any) -> Any:  # noqa: A001
+def abs(x: Any) -> Any:
     """The absolute value."""
     return unary("abs", x)
 
@@ -162,22 +180,22 @@ def if_then_else(condition: Any, on_true: Any, on_false: Any) -> Any:
 Select = if_then_else
 
 
-def And(*values: Any) -> Any:  # noqa: N802
+def And(*values: Any) -> Any:
     """Logical and."""
     return logical("and", *values)
 
 
-def Or(*values: Any) -> Any:  # noqa: N802
+def Or(*values: Any) -> Any:
     """Logical or."""
     return logical("or", *values)
 
 
-def Not(value: Any) -> Any:  # noqa: N802
+def Not(value: Any) -> Any:
     """Logical not."""
     return logical("not", value)
 
 
-all, any = And, Or  # noqa: A001
+all, any = And, Or
 
 
 def infinity(dtype: Any = "float32") -> float:
@@ -199,7 +217,7 @@ def min_value(dtype: Any) -> Any:
     return info.low if info.kind == "float" else int(info.low)
 
 
-def Cast(dtype: Any, value: Any) -> Any:  # noqa: N802
+def Cast(dtype: Any, value: Any) -> Any:
     """`value` converted; the dtype comes first. T.cast takes them the other way round."""
     return cast(value, dtype)
 

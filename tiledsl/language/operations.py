@@ -198,7 +198,9 @@ def _whole(what: str, x: Any, *, write_back: bool = False) -> tuple[Buffer, Any]
         return x, None
     buffer, _, extents = _place(what, x)
     if isinstance(x, Reference) and not x.is_region:
-        raise TileError(f"{what}: {buffer.name}[...] is one element, a tile is needed; pass a slice or the whole buffer")
+        raise TileError(
+            f"{what}: {buffer.name}[...] is one element, a tile is needed; pass a slice or the whole buffer"
+        )
     sizes = [1 if extent is None else extent for extent in extents]
     if -1 in sizes:
         raise TileError(f"{what}: the part of {buffer.name} has no constant shape")
@@ -223,7 +225,9 @@ def fill(buffer: Any, value: Any, annotations: Any = None) -> None:
     sizes = tuple(extent for extent in extents if extent is not None)
     if -1 in sizes:
         raise TileError(f"T.fill: the part of {target.name} has no constant shape")
-    part = Buffer(context("T.fill").alloc(BufferType(sizes, target.dtype, "fragment"), "T.fill", name=f"{target.name}_fill"))
+    part = Buffer(
+        context("T.fill").alloc(BufferType(sizes, target.dtype, "fragment"), "T.fill", name=f"{target.name}_fill")
+    )
     builder.insert(tile.FillOp(as_value(value, target.dtype), part.value))
     copy(part, buffer if isinstance(buffer, Reference) else buffer[(slice(None),) * buffer.ndim])
 
@@ -250,16 +254,17 @@ def _check_hints(what: str, given: Mapping[str, Any], function: Any) -> None:
         known = [each for each in inspect.signature(function).parameters if each not in ("ignored", "_")]
         near = difflib.get_close_matches(name, known, 1)
         raise TileError(
-            f"{what} has no argument {name!r}; " + (f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}")
+            f"{what} has no argument {name!r}; "
+            + (f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}")
         )
 
 
 def gemm(
-    A: Any,  # noqa: N803
-    B: Any,  # noqa: N803
-    C: Any,  # noqa: N803
-    transpose_A: bool = False,  # noqa: N803
-    transpose_B: bool = False,  # noqa: N803
+    A: Any,
+    B: Any,
+    C: Any,
+    transpose_A: bool = False,
+    transpose_B: bool = False,
     policy: GemmWarpPolicy = GemmWarpPolicy.Square,
     clear_accum: Any = False,
     k_pack: int = 1,
@@ -292,13 +297,16 @@ def gemm(
         elif not transpose_A and m == k2 and (k, n) == (cm, cn):
             notes.append("did you mean transpose_A=True?")
         raise TileError(
-            f"T.gemm: {a.name} is {_dims(a)} and {b.name} is {_dims(b)}: the inner sizes {k} and {k2} differ", notes=notes
+            f"T.gemm: {a.name} is {_dims(a)} and {b.name} is {_dims(b)}: the inner sizes {k} and {k2} differ",
+            notes=notes,
         )
     if (m, n) != (cm, cn):
         raise TileError(f"T.gemm: {a.name} and {b.name} give ({m}, {n}), but {c.name} is {_dims(c)}")
     fp = {x.dtype.is_float() for x in (a, b)}
     if len(fp) == 2:
-        raise TileError(f"T.gemm: {a.name} is {a.dtype} and {b.name} is {b.dtype}; both must be floats or both integers")
+        raise TileError(
+            f"T.gemm: {a.name} is {a.dtype} and {b.name} is {b.dtype}; both must be floats or both integers"
+        )
     constant = not isinstance(clear_accum, Expr)
     if not constant:
         from tiledsl.language.expression import select
@@ -345,11 +353,15 @@ def reduce(
     if target.type.static_shape not in (without or (1,), kept):
         raise TileError(f"{what}: {source.name} is {_dims(source)}, so along dimension {dim} it gives {without or (1,)}, but {target.name} is {_dims(target)}")  # fmt: skip # noqa: E501
     if source.dtype != target.dtype:
-        wide = Buffer(context(what).alloc(BufferType(shape, target.dtype, "fragment"), what, name=f"{source.name}_cast"))
+        wide = Buffer(
+            context(what).alloc(BufferType(shape, target.dtype, "fragment"), what, name=f"{source.name}_cast")
+        )
         copy(source, wide)
         source = wide
     context(what).builder.insert(
-        tile.ReduceOp(source.value, target.value, kind=kind, axis=axis, clear=bool(clear), propagate_nan=bool(nan_propagate))
+        tile.ReduceOp(
+            source.value, target.value, kind=kind, axis=axis, clear=bool(clear), propagate_nan=bool(nan_propagate)
+        )
     )
     if back is not None:
         copy(target, back)
@@ -442,7 +454,11 @@ def view(src: Any, shape: Any = None, dtype: Any = None) -> Any:
     """The same memory in another shape: of a global buffer, or of an on-chip buffer (then without a change of dtype)."""
     if not isinstance(src, Buffer):
         raise TileError(f"T.view needs a buffer, not {describe(src)}")
-    dims = tuple(plain(dim) for dim in (shape if isinstance(shape, Sequence) else (shape,))) if shape is not None else src.type.shape
+    dims = (
+        tuple(plain(dim) for dim in (shape if isinstance(shape, Sequence) else (shape,)))
+        if shape is not None
+        else src.type.shape
+    )
     for axis, dim in enumerate(dims):
         if isinstance(dim, bool) or not isinstance(dim, (int, Expr)) and dim not in src.type.shape:
             raise TileError(f"T.view: dimension {axis} is {describe(dim)}, not an integer")
@@ -458,7 +474,9 @@ def annotate_safe_value(safe_value_map: dict[Any, Any]) -> None:
     """What T.copy reads outside of these global buffers, instead of 0."""
     for buffer, value in safe_value_map.items():
         if not isinstance(buffer, Buffer) or not is_number(value):
-            raise TileError(f"T.annotate_safe_value takes {{buffer: number}}, not {describe(buffer)}: {describe(value)}")
+            raise TileError(
+                f"T.annotate_safe_value takes {{buffer: number}}, not {describe(buffer)}: {describe(value)}"
+            )
         context("T.annotate_safe_value").safe_values[buffer.value] = float(value)
 
 

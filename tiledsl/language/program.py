@@ -31,7 +31,7 @@ class KernelFrame:
         pass
 
 
-def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any = None, cluster_dims: Any = None, **options: Any) -> KernelFrame:  # fmt: skip # noqa: E501, N802
+def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any = None, cluster_dims: Any = None, **options: Any) -> KernelFrame:  # fmt: skip # noqa: E501
     """A launch over one to three grid dimensions, ints or expressions. `threads` (default 128) is a multiple of 32."""
     if not 1 <= len(blocks) <= 3:
         raise TileError(f"T.Kernel takes one to three grid dimensions, not {len(blocks)}")
@@ -167,7 +167,9 @@ def const(name: str) -> Any:
 
     ctx = context("T.const")
     if not isinstance(ctx, EagerContext):
-        raise TileError("T.const belongs to the eager style: use it in the function under @tiledsl.jit that has T.Kernel")
+        raise TileError(
+            "T.const belongs to the eager style: use it in the function under @tiledsl.jit that has T.Kernel"
+        )
     values = [ctx.const(each) for each in _names(name)]
     return values[0] if len(values) == 1 else tuple(values)
 
@@ -205,7 +207,7 @@ def assume(condition: Any) -> None:
         context("T.assume").builder.insert(AssumeOp(as_value(condition, "bool")))
 
 
-def print(*values: Any, msg: str = "") -> None:  # noqa: A001
+def print(*values: Any, msg: str = "") -> None:
     """Print from the device."""
     from tiledsl.dialects.tile import PrintOp, ReadOp
 

@@ -7,6 +7,7 @@ import linecache
 import os
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
 from tiledsl.ir.location import UNKNOWN, Loc
 
@@ -61,16 +62,16 @@ class TileError(Exception):
 
 def user_loc() -> Loc | None:
     """Where the caller's code called into this package, for errors that no tree has a place for."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGES):
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     if frame is None or frame.f_code.co_filename.startswith("<"):
         return None
     file, line = frame.f_code.co_filename, frame.f_lineno
     if hasattr(frame.f_code, "co_positions"):  # Python 3.11
         place = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
-        if place is not None and None not in place:
-            first, last, start, end = place
+        first, last, start, end = place or (None, None, None, None)
+        if first is not None and last is not None and start is not None and end is not None:
             return Loc(file, first, start + 1, last, end + 1)
     text = source_line(file, line)
     return Loc(file, line, len(text) - len(text.lstrip()) + 1, line, len(text) + 1)

@@ -38,3 +38,62 @@ def bench(function: Any, *arguments: Any, warmup: int = 20, rep: int = 10, **key
     """In place of a script's own timing loop: one call. Timings are not what is looked at here."""
     function(*arguments, **keywords)
     return 1.0
+
+
+# Scripts that time their kernels and compare nothing. The references here are written from the formulas.
+
+
+def check_retention(builder: Any, postprocess: Any) -> None:
+    """o[t] = sum over s <= t of gamma^(t-s) (q[t] . k[s]) v[s] / sqrt(d), where gamma = 1 - 2^(-5-head)."""
+    import torch
+
+    batch, length, heads, dim = 2, 192, 3, 64
+    q, k, v = (torch.randn((batch, length, heads, dim), device="cuda").half() for _ in range(3))
+    actual = postprocess(builder(batch, length, heads, dim, dim)(q, k, v))
+    gamma = 1 - 2.0 ** (-5 - torch.arange(heads, device=q.device).float())
+    distance = torch.arange(length, device=q.device)[:, None] - torch.arange(length, device=q.device)[None, :]
+    decay = torch.where(distance >= 0, gamma[:, None, None] ** distance.clamp(min=0), 0.0)
+    scores = torch.einsum("bthd,bshd->bhts", q.float(), k.float()) * dim**-0.5 * decay
+    close("retention", actual, torch.einsum("bhts,bshd->bthd", scores, v.float()))
+
+
+def check_mla_fp8(builder: Any, reference: Any) -> None:
+    """The script's own reference, on the 8-bit keys and values converted to 16 bits."""
+    import torch
+
+    batch, heads, length, dim, rope = 2, 64, 256, 128, 64
+    q, q_rope = (torch.randn((batch, heads, size), device="cuda").half() for size in (dim, rope))
+    kv = torch.randn((batch, length, 1, dim), device="cuda").to(torch.float8_e4m3fn)
+    k_rope = torch.randn((batch, length, 1, rope), device="cuda").half()
+    actual = builder(batch, heads, 1, length, dim, rope, 64, 64)(q, q_rope, kv, k_rope)
+    close("attention", actual, reference(q, q_rope, kv.half(), k_rope))
+
+
+def check_inference(act_quant: Any, fp8_gemm: Any, fp8_index: Any) -> None:
+    """Quantise blocks of 128, multiply with scales per block, and score keys: relu(q . k) weighted by head, times scale."""
+    import torch
+
+    torch.set_default_dtype(torch.bfloat16)
+    rows, columns, depth = 40, 256, 384
+    x = torch.randn((rows, depth), device="cuda").bfloat16()
+    for rounded in (None, "ue8m0"):
+        y, scale = act_quant(x, scale_fmt=rounded)
+        restored = y.float() * scale.repeat_interleave(128, dim=1)
+        assert float((restored - x.float()).abs().max() / x.float().abs().max()) < 0.07, "act_quant"
+        largest = x.float().view(rows, -1, 128).abs().amax(dim=2).clamp_min(1e-4) / 448
+        wanted = largest if rounded is None else torch.exp2(torch.ceil(torch.log2(largest)))
+        close(f"scales, {rounded}", scale, wanted)
+    weight = torch.randn((columns, depth), device="cuda").float().to(torch.float8_e4m3fn)
+    weight_scale = torch.rand((columns // 128, depth // 128), device="cuda").float() + 0.5
+    y, scale = act_quant(x)
+    wide = weight.float() * weight_scale.repeat_interleave(128, dim=0).repeat_interleave(128, dim=1)
+    product = (y.float() * scale.repeat_interleave(128, dim=1)) @ wide.T
+    close("fp8_gemm", fp8_gemm(y, scale, weight, weight_scale), product)
+    heads, queries, keys, dim = 32, 3, 640, 128
+    q = torch.randn((2, queries, heads, dim), device="cuda").float().to(torch.float8_e4m3fn)
+    k = torch.randn((2, keys, dim), device="cuda").float().to(torch.float8_e4m3fn)
+    q_scale = torch.rand((2, queries, heads), device="cuda").float()
+    k_scale = torch.rand((2, keys), device="cuda").float()
+    logits = torch.einsum("bmhd,bnd->bmnh", q.float(), k.float()).relu()
+    scores = torch.einsum("bmnh,bmh->bmn", logits, q_scale) * k_scale[:, None, :]
+    close("fp8_index", fp8_index(q, q_scale, k, k_scale), scores)

@@ -106,9 +106,15 @@ SCRIPTS = (
     _a("deepseek_nsa/example_tilelang_nsa_fwd_varlen", needs=_FLA),
     _a("deepseek_nsa/example_tilelang_nsa_bwd", needs=_FLA),
     _a("deepseek_nsa/benchmark/benchmark_nsa_fwd", "--batch 1 --seq_len 64 --iterations 1 --warmup 1 --selected_blocks 2 --dim 32", needs=_FLA),
-    _a("deepseek_mla/experimental/example_mla_decode_kv_fp8", "--batch 2 --heads 64 --kv_ctx 128 --dim 128", prints_only=True),
+    _a(
+        "deepseek_mla/experimental/example_mla_decode_kv_fp8", needs=("einops",),
+        entry="from checks import check_mla_fp8\ncheck_mla_fp8(flashattn, ref_program)",
+    ),
     # Linear attention
-    _a("linear_attention/example_retention_fwd", "--B 1 --S 128 --H 2 --D 64", prints_only=True),
+    _a(
+        "linear_attention/example_retention_fwd",
+        entry="from checks import check_retention\ncheck_retention(chunk_retention_fwd_kernel, postprocess)",
+    ),
     _a("linear_attention/example_linear_attn_fwd", "--B 1 --S 128 --H 2 --D 64", needs=_FLA),
     _a("linear_attention/example_linear_attn_bwd", "--B 1 --S 128 --H 2 --D 64", needs=_FLA),
     _a("gdn/example_chunk_delta_h", "", *_KDA, needs=_FLA),
@@ -140,7 +146,10 @@ SCRIPTS = (
     _b("deepseek_mla/amd/benchmark_mla_decode_amd_tilelang", _MLA),
     _b("deepseek_mla/example_mla_decode", _MLA),
     _b("deepseek_mla/example_mla_decode_paged", "--batch 2 --h_q 64 --cache_seqlen 512 --d 192 --dv 128"),
-    _b("deepseek_v32/inference/kernel", prints_only=True),
+    _b(
+        "deepseek_v32/inference/kernel",
+        entry="from checks import check_inference\ncheck_inference(act_quant, fp8_gemm, fp8_index)",
+    ),
     _b("deepseek_v4/sparse_attn_fwd_sm90", "--h 64 --n_ctx 8 --n_kv 128 --d_head 128 --topk 64"),
     _b("dequantize_gemm/example_dequant_gemm_fp4_hopper"),
     _b("dequantize_gemm/example_dequant_gemm_w4a8", "--m 128 --n 128 --k 128"),
@@ -152,7 +161,7 @@ SCRIPTS = (
         "dsa_hisa/fp8_block_mean_pooling", "", (r"\(16384,", "(512,"), (r"\(65536,", "(1024,"), (r"\(131072,", "(2048,"),
     ),
     _b("dsa_hisa/pool_mqa_fp8", "", (r"\(\d+, 64, 128, 128, 256,", "(512, 16, 128, 16, 32,")),
-    _b("dsa_sparse_finetune/indexer_bwd", "", *_DSA, entry=_DSA_ENTRY, needs=("einops",)),
+    _b("dsa_sparse_finetune/indexer_bwd", "", (r"S=2048", "S=128"), (r"1023", "64"), needs=("einops",), prints_only=True),  # adds into T.empty
     _b("dsa_sparse_finetune/sparse_mla_fwd", "", (r"S=4096", "S=256"), (r"H=128,", "H=64,"), (r"topk=1024", "topk=64")),
     _b("dsa_sparse_finetune/sparse_mla_topk_reducesum", "", *_DSA, entry=_DSA_ENTRY, needs=("einops",)),
     _b("flash_attention/example_gqa_bwd_tma_reduce", "--batch 1 --h 4 --groups 2 --n_ctx 256"),

@@ -1,4 +1,5 @@
 """Programs made wrong at random, as texts and as functions: nothing but a TileError comes out, and in finite time."""
+# ruff: noqa: E501
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def main(A: T.Tensor((M, N), "float32"), I: T.Tensor((M,), "int32"), B: T.Tensor
         for j in T.Parallel(N):
             T.atomic_add(A[bx, j], S[bx, j])
             B[bx, j] = S[bx, N - 1 - j] ** 2
-        T.cumsum(A[bx, 0:N], dim=1)
+        T.cumsum(A[bx, 0:N], dim=0)
 """
 VALUES = {"M": 32, "N": 16, "K": 48, "block_M": 16, "block_N": 16, "block_K": 16, "dtype": "float16"}
 TOKEN = re.compile(r'"[^"]*"|[A-Za-z_][\w.]*|\d+(?:\.\d+)?|[-+*/%<>=!&|^~]+|[\[\](){}:,]')

@@ -80,7 +80,7 @@ class Context:
             return tuple(
                 item if isinstance(item, int) else self._dimension(item, f"{name}.{source}{axis}")
                 for axis, item in enumerate(items)
-            )  # noqa: E501
+            )
 
         strides = None if spec.strides is None else dims(spec.strides, "stride")
         return BufferType(dims(spec.shape, ""), str(spec.dtype), "global", strides)

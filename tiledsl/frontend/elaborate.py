@@ -78,7 +78,7 @@ def _declare(ctx: Context, scope: Statements, parameter: syntax.Parameter, annot
             raise TileError(
                 f"parameter {parameter.name} has no type; write {parameter.name}: T.Tensor((M, N), dtype)",
                 parameter.loc,
-            )  # noqa: E501
+            )
         annotation = scope.evaluate(parameter.annotation)
     return _parameter(ctx, parameter, annotation)
 
@@ -92,7 +92,7 @@ def _parameter(ctx: Context, parameter: syntax.Parameter, annotation: Any) -> An
         except TileError:
             raise TileError(
                 f"parameter {parameter.name} is {annotation!r}, neither a T.Tensor nor an element type", parameter.loc
-            ) from None  # noqa: E501
+            ) from None
     return ctx.parameter(parameter.name, annotation)
 
 
@@ -113,7 +113,7 @@ def _check_written(func: tile.FuncOp, outputs: Sequence[Value], tree: syntax.Fun
         raise TileError(f"{tree.name} has no `with T.Kernel(...)`, so nothing would run", tree.loc)
     written = {value for value in func.body.args if isinstance(value.type, BufferType) and _is_written(value)}
     for value in outputs:
-        if not isinstance(value.type, tile.BufferType):
+        if not isinstance(value.type, BufferType):
             raise TileError(f"out_idx names {value.name} of {tree.name}, which is no tensor", tree.loc)
         if value in written:
             continue

@@ -39,6 +39,7 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "is": operator.is_, "is not": operator.is_not,
     "in": lambda a, b: a in b, "not in": lambda a, b: a not in b,
 }  # fmt: skip
+_CONVERSIONS: dict[str, Callable[[Any], str]] = {"r": repr, "s": str, "a": ascii}
 _PREDICATES = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
 _BUILTINS: dict[Any, Callable[..., Any]] = {
     builtins.min: maths.min, builtins.max: maths.max, builtins.abs: maths.abs, builtins.pow: maths.pow,
@@ -334,7 +335,7 @@ class Expressions:
                 continue
             value = self.evaluate(part.value)
             if part.conversion:
-                value = self._host(part, {"r": repr, "s": str, "a": ascii}[part.conversion], value)
+                value = self._host(part, _CONVERSIONS[part.conversion], value)
             parts.append(self.formatted(part, value, self.evaluate(part.format) if part.format is not None else ""))
         return "".join(parts)
 
@@ -401,7 +402,8 @@ class Expressions:
 
         with self._bound({}):
             clause(0)
-        made = {"dict": dict, "list": list, "set": set, "generator": iter}[node.kind]
+        kinds: dict[str, Callable[[Any], Any]] = {"dict": dict, "list": list, "set": set, "generator": iter}
+        made = kinds[node.kind]
         return self._host(node, made, found)
 
     def _host_condition(self, node: syntax.Expression) -> bool:

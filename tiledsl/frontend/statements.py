@@ -196,7 +196,7 @@ class Statements(Expressions):
         """Refuse to change a host list in device code, which would happen once and not at each iteration."""
         if self._device_depth and self.names.is_older(container):
             raise TileError(
-                f"a Python {type(container).__name__} from outside of this device loop or branch cannot be changed in it: "
+                f"a Python {type(container).__name__} from outside this device loop or branch cannot be changed in it: "
                 "that would happen once, while the program is built",
                 node.loc,
                 ["keep the values in a buffer: T.alloc_local, T.alloc_fragment or T.alloc_var"],
@@ -447,7 +447,7 @@ class Statements(Expressions):
             raise TileError(
                 f"this loop, which runs while the program is built, does not end after {MAX_HOST_ITERATIONS} rounds",
                 node.loc,
-            )  # noqa: E501
+            )
         except _Break:
             pass
         finally:
@@ -550,7 +550,8 @@ class Statements(Expressions):
             f"`{node.keyword} {node.names[0]}`: a tile program cannot rebind a name outside of it",
             node.loc,
             [
-                "keep the value in a variable: T.alloc_var(dtype, init); a @T.macro changes one through a T.Ref parameter"
+                "keep the value in a variable: T.alloc_var(dtype, init); a @T.macro changes one through a T.Ref "
+                "parameter"
             ],
         )
 

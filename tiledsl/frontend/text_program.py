@@ -463,7 +463,8 @@ def _parameter(name: str, value: Any) -> Any:
         return canonical(value)
     except TileError:
         raise TileError(
-            f"the parameter {name} is {describe(value)}; parameters are numbers, strings, element types and tuples of them"
+            f"the parameter {name} is {describe(value)}; parameters are numbers, strings, element types and tuples of "
+            "them"
         ) from None
 
 

@@ -166,7 +166,8 @@ class Reference(Expr):
     def value(self) -> Value:
         if self.is_region:
             raise TileError(
-                f"a slice of {self.buffer.name} is used as a number; index one element, or T.copy the slice to a fragment"
+                f"a slice of {self.buffer.name} is used as a number; index one element, or T.copy the slice to a "
+                "fragment"
             )
         op = context("a load").builder.insert(tile.LoadOp(self.buffer.value, _index_values(self.indices())))
         return op.result
@@ -248,7 +249,7 @@ class TensorSpec:
 
 
 def _caller() -> Loc | None:
-    """The user's line for errors in a declaration that Python itself evaluates; inside a program its tree has a place."""
+    """The user's line, for errors in a declaration that Python evaluates; inside a program its tree has a place."""
     return user_loc() if active.get() is None else None
 
 
@@ -267,7 +268,7 @@ def _dimension(dim: Any, axis: int) -> Any:
 
 
 class _TensorMaker:
-    """`T.Tensor(shape, dtype)`, `T.Tensor[shape, dtype]`; in a program `T.Tensor(shape, dtype, buffer.data)` is a view."""
+    """`T.Tensor(shape, dtype)`, `T.Tensor[shape, dtype]`; in programs `T.Tensor(shape, dtype, buffer.data)`, a view."""
 
     def __init__(self, scope: str = "global") -> None:
         self.scope = scope
@@ -282,7 +283,7 @@ class _TensorMaker:
     def __getitem__(self, key: Any) -> TensorSpec:
         key = key if isinstance(key, tuple) else (key,)
         if len(key) == 2 and isinstance(key[0], (tuple, list)):
-            return TensorSpec(*key, scope=self.scope)
+            return TensorSpec(key[0], key[1], scope=self.scope)
         if not is_number(key[-1]) and not isinstance(key[-1], Expr):
             return TensorSpec(key[:-1], key[-1], scope=self.scope)
         return TensorSpec(key, scope=self.scope)

@@ -237,7 +237,8 @@ class Symbol(Symbolic):
 _BINARY: dict[str, type[Operation]] = {
     "add": arith.AddOp, "sub": arith.SubOp, "mul": arith.MulOp, "div": arith.DivOp, "floordiv": arith.FloorDivOp,
     "floormod": arith.FloorModOp, "truncdiv": arith.TruncDivOp, "truncmod": arith.TruncModOp, "max": arith.MaxOp,
-    "min": arith.MinOp, "and": arith.AndOp, "or": arith.OrOp, "xor": arith.XorOp, "shl": arith.ShlOp, "shr": arith.ShrOp,
+    "min": arith.MinOp, "and": arith.AndOp, "or": arith.OrOp, "xor": arith.XorOp, "shl": arith.ShlOp,
+    "shr": arith.ShrOp,
 }  # fmt: skip
 _HOST: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv,
@@ -394,7 +395,10 @@ def _check_divisor(kind: str, a: Any, b: Any) -> None:
         raise TileError(f"{_WORDS.get(kind, kind)}: division by 0")
 
 
-_WORDS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "floormod": "%", "shl": "<<", "shr": ">>", "pow": "**", "max": "T.max", "min": "T.min"}  # fmt: skip
+_WORDS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "floormod": "%", "shl": "<<", "shr": ">>",
+    "pow": "**", "max": "T.max", "min": "T.min",
+}  # fmt: skip
 
 
 def _power(a: Any, b: Any, dtype: str) -> Any:
@@ -535,8 +539,8 @@ def linear(value: Value) -> tuple[dict[Value, int], int]:
         return {term: factor for term, factor in terms.items() if factor}, a + sign * b
     if isinstance(op, arith.MulOp):
         (left, a), (right, b) = linear(op.lhs), linear(op.rhs)
-        for terms, constant, factor in ((left, a, b if not right else None), (right, b, a if not left else None)):
-            if factor is not None:
+        for terms, constant, other, factor in ((left, a, right, b), (right, b, left, a)):
+            if not other:
                 return {term: k * factor for term, k in terms.items() if k * factor}, constant * factor
     return {value: 1}, 0
 

@@ -1,4 +1,4 @@
-"""Names that other compilers act on. Triton decides these things itself: they are accepted and noted once in the log."""
+"""Names that other compilers act on. Triton decides them itself: they are accepted and noted once in the log."""
 
 from __future__ import annotations
 

@@ -58,7 +58,8 @@ def check_elements(what: str, shape: Sequence[int]) -> None:
     if math.prod(padded) > MAX_ELEMENTS:
         told = "" if list(shape) == padded else f" ({math.prod(padded)} with each dimension padded to a power of two)"
         raise TileError(
-            f"{what}: {' x '.join(map(str, shape))} is a tile of {math.prod(shape)} elements{told}; Triton's limit is {MAX_ELEMENTS}",
+            f"{what}: {' x '.join(map(str, shape))} is a tile of {math.prod(shape)} elements{told}; Triton's limit is "
+            f"{MAX_ELEMENTS}",
             notes=["use smaller tiles: more blocks in T.Kernel, or a T.serial loop around them"],
         )
 
@@ -106,7 +107,7 @@ def Parallel(*extents: Any, coalesced_width: Any = None, loop_layout: Any = None
 
 
 def Pipelined(start: Any, stop: Any = None, num_stages: int = 0, order: Any = None, stage: Any = None, sync: Any = None, group: Any = None, **hints: Any) -> SerialLoop:  # fmt: skip # noqa: E501
-    """A serial loop whose loads run num_stages iterations ahead. order, stage, sync and group are hints without effect."""
+    """A serial loop whose loads run num_stages iterations ahead. order, stage, sync and group have no effect."""
     num_stages = plain(num_stages)
     if not isinstance(num_stages, int) or not 0 <= num_stages <= 64:
         raise TileError(f"T.Pipelined: num_stages is {describe(num_stages)}; it is a number from 0 (no pipelining) on")

@@ -35,9 +35,11 @@ _HOST: dict[str, Callable[..., Any]] = {
     "sin": host.sin, "cos": host.cos, "tan": host.tan, "asin": host.asin, "acos": host.acos, "atan": host.atan,
     "sinh": host.sinh, "cosh": host.cosh, "tanh": host.tanh, "asinh": host.asinh, "acosh": host.acosh,
     "atanh": host.atanh, "erf": host.erf, "sigmoid": lambda x: 1 / (1 + host.exp(-x)), "floor": host.floor,
-    "ceil": host.ceil, "trunc": host.trunc, "rint": builtins.round, "nearbyint": builtins.round, "isnan": host.isnan, "isinf": host.isinf,
+    "ceil": host.ceil, "trunc": host.trunc, "rint": builtins.round, "nearbyint": builtins.round,
+    "isnan": host.isnan, "isinf": host.isinf,
     "isfinite": host.isfinite, "atan2": host.atan2, "fmod": host.fmod, "hypot": host.hypot, "copysign": host.copysign,
-    "pow": builtins.pow, "fma": lambda a, b, c: a * b + c, "round": lambda x: host.copysign(host.floor(builtins.abs(x) + 0.5), x),
+    "pow": builtins.pow, "fma": lambda a, b, c: a * b + c,
+    "round": lambda x: host.copysign(host.floor(builtins.abs(x) + 0.5), x),
 }  # fmt: skip
 
 

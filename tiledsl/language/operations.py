@@ -108,8 +108,8 @@ def _pair(what: str, source: Any, target: Any) -> tuple[tuple[int, ...], tuple[i
         assert x is not None and y is not None
         if x != y and -1 not in (x, y):
             raise TileError(
-                f"{what}: {a.name} and {b.name} do not fit: dimension {axis_a} of {a.name} gives {x}, dimension {axis_b} of "
-                f"{b.name} takes {y}",
+                f"{what}: {a.name} and {b.name} do not fit: dimension {axis_a} of {a.name} gives {x}, dimension "
+                f"{axis_b} of {b.name} takes {y}",
                 notes=[f"{a.name} is {_dims(a)}, {b.name} is {_dims(b)}"],
             )
         chosen, other = (x, y) if base_is_source else (y, x)
@@ -193,7 +193,7 @@ def _offsets(offsets: list[Any]) -> list[Any]:
 
 
 def _whole(what: str, x: Any, *, write_back: bool = False) -> tuple[Buffer, Any]:
-    """An on-chip buffer that holds what `x` names: itself, or a copy of the slice; and where to copy it back, or None."""
+    """An on-chip buffer with what `x` names: itself, or a copy of the slice; and where to copy it back, or None."""
     if isinstance(x, Buffer) and x.scope() != "global":
         return x, None
     buffer, _, extents = _place(what, x)
@@ -217,7 +217,7 @@ def fill(buffer: Any, value: Any, annotations: Any = None) -> None:
     if isinstance(buffer, (Var,)) or (isinstance(buffer, Reference) and not buffer.is_region):
         buffer.store(value)
         return
-    target, offsets, extents = _place("T.fill", buffer)
+    target, _, extents = _place("T.fill", buffer)
     builder = context("T.fill").builder
     if isinstance(buffer, Buffer) and target.scope() != "global":
         builder.insert(tile.FillOp(as_value(value, target.dtype), target.value))
@@ -336,8 +336,15 @@ def _axis(what: str, buffer: Buffer, dim: Any) -> int:
 
 
 def reduce(
-    buffer: Any, out: Any, reduce_type: str, dim: int = -1, clear: bool = True, batch: int = 1, nan_propagate: bool = False, **_: Any
-) -> None:  # fmt: skip
+    buffer: Any,
+    out: Any,
+    reduce_type: str,
+    dim: int = -1,
+    clear: bool = True,
+    batch: int = 1,
+    nan_propagate: bool = False,
+    **_: Any,
+) -> None:
     """Combine the elements of `buffer` along `dim` into `out`, whose shape lacks that dimension or has 1 there.
 
     `reduce_type` is sum, max, min, abssum, absmax, bitand, bitor or bitxor. With clear=False the old `out` takes part.
@@ -425,8 +432,8 @@ def im2col(
 ) -> None:  # fmt: skip
     """A tile of the matrix whose product with the flattened kernel is a convolution of an image [N, H, W, C].
 
-    Row m of that matrix is an output position (n, oh, ow), column k a (kh, kw, c) of the window; `col` of shape (BM, BK)
-    gets rows nhw_step * BM ... and columns c_step * BK ...; positions in the padding are 0.
+    Row m of that matrix is an output position (n, oh, ow), column k a (kh, kw, c) of the window; `col`, of shape
+    (BM, BK), gets rows nhw_step * BM ... and columns c_step * BK ...; positions in the padding are 0.
     """
     what = "T.im2col"
     if not isinstance(img, Buffer) or img.ndim != 4 or not isinstance(col, Buffer) or col.ndim != 2:
@@ -451,7 +458,7 @@ c2d_im2col = im2col
 
 
 def view(src: Any, shape: Any = None, dtype: Any = None) -> Any:
-    """The same memory in another shape: of a global buffer, or of an on-chip buffer (then without a change of dtype)."""
+    """The same memory in another shape: of a global buffer, or of one on chip (then without a change of dtype)."""
     if not isinstance(src, Buffer):
         raise TileError(f"T.view needs a buffer, not {describe(src)}")
     dims = (

@@ -174,13 +174,14 @@ def const(name: str) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def empty(*shape: Any, dtype: Any = "float32") -> Any:
+def empty(*sizes: Any, dtype: Any = "float32") -> Any:
     """An output of an eager function: allocated at each call and returned."""
     from tiledsl.frontend.elaborate import EagerContext
 
-    if len(shape) == 2 and isinstance(shape[0], (tuple, list)):
-        shape, dtype = (shape[0],), shape[1]
-    dims = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    given = list(sizes)
+    if len(given) == 2 and isinstance(given[0], (tuple, list)):
+        dtype = given.pop()
+    dims = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
     ctx = context("T.empty")
     if not isinstance(ctx, EagerContext):
         raise TileError("T.empty belongs to the eager style; in a @T.prim_func use out_idx, or T.alloc_global")

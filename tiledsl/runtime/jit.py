@@ -69,7 +69,9 @@ class JitFunction:
 
     def __init__(self, function: FunctionType, options: Mapping[str, Any], frame_locals: Mapping[str, Any]) -> None:
         if not callable(function):
-            raise TileError(f"@tiledsl.jit stands before a function, not {type(function).__name__} {function!r}", user_loc())
+            raise TileError(
+                f"@tiledsl.jit stands before a function, not {type(function).__name__} {function!r}", user_loc()
+            )
         functools.update_wrapper(self, function)
         self.function = function
         self.options = dict(options)
@@ -132,7 +134,8 @@ class JitFunction:
             raise TileError(
                 f"{self.__name__} returns {type(program).__name__}, not a program",
                 notes=[
-                    "return the function under @T.prim_func; in the eager style write `with T.Kernel` in the function itself"
+                    "return the function under @T.prim_func; in the eager style write `with T.Kernel` in the function "
+                    "itself"
                 ],
             )
         return program

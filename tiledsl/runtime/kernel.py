@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
@@ -42,7 +43,7 @@ class Parameter:
 class Kernel:
     """A program lowered for a target.
 
-    Called with its inputs it returns its outputs (one tensor, or several); called with all parameters it writes into the
+    Called with its inputs it returns its outputs (a tensor, or several); called with all parameters it writes into the
     given outputs. Nothing but the lowering happens before the first call: Triton compiles then, or when `asm`,
     `resources` or `compiled` is asked for.
     """
@@ -105,15 +106,19 @@ class Kernel:
     def _check_shared(self, op: GemmOp) -> None:
         """A product's operands in shared memory lie there whole and at once, so they must fit. Stages come on top."""
         tiles = {value for value in (op.a, op.b) if buffer_type(value).scope == "shared"}
-        sizes = {value: buffer_type(value).numel() * ELEMENTS[value.dtype].bits // 8 for value in tiles}
+        sizes = {value: math.prod(buffer_type(value).static_shape) * ELEMENTS[value.dtype].bits // 8 for value in tiles}
         needed, available = sum(sizes.values()), self.target.max_shared_bytes
         if needed > available:
             raise TileError(
-                f"T.gemm needs {needed} bytes of shared memory for its operands, and {self.target} has {available} for a block",
+                f"T.gemm needs {needed} bytes of shared memory for its operands, and {self.target} has {available} "
+                "for a block",
                 op.loc,
                 [
                     *[
-                        (f"{value.name} is {buffer_type(value).shape} of {value.dtype}, {size} bytes, allocated", value.op.loc)
+                        (
+                            f"{value.name} is {buffer_type(value).shape} of {value.dtype}, {size} bytes, allocated",
+                            value.op.loc,
+                        )
                         for value, size in sizes.items()
                         if value.op is not None
                     ],
@@ -240,7 +245,9 @@ class Kernel:
             expected = f"{len(self._inputs)} inputs" + (
                 f" or all {len(self.params)} parameters" if self.outputs else ""
             )
-            raise TileError(f"{self.name} takes {expected} ({', '.join(map(repr, self.params))}), not {len(arguments)}", user_loc())
+            raise TileError(
+                f"{self.name} takes {expected} ({', '.join(map(repr, self.params))}), not {len(arguments)}", user_loc()
+            )
         try:
             self.check(given, arguments)
         except TileError as error:
@@ -294,7 +301,8 @@ class Kernel:
         shape = tuple(given.shape)
         if len(shape) != len(param.shape):
             raise TileError(
-                f"{self.name}: {param.name} has shape {shape}, but {len(param.shape)} dimensions {param.shape} are declared"
+                f"{self.name}: {param.name} has shape {shape}, but {len(param.shape)} dimensions {param.shape} are "
+                "declared"
             )
         for axis, (dim, size) in enumerate(zip(param.shape, shape, strict=True)):
             if size == 0:

@@ -1,0 +1,31 @@
+"""What the README shows works as it stands there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    text = README.read_text(encoding="utf-8")
+    found = re.search(r"<!-- example -->\n```python\n(.*?)```\n<!-- /example -->", text, re.DOTALL)
+    assert found is not None
+    check = "\ntorch.testing.assert_close(c, torch.relu(a @ b.T), rtol=2e-3, atol=2e-2)\nprint('checked')\n"
+    script = tmp_path / "readme.py"
+    script.write_text(found[1] + check, encoding="utf-8")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "tl.dot" in done.stdout and done.stdout.endswith("checked\n")
+    exported = (tmp_path / "matmul_relu.py").read_text()
+    assert "import triton" in exported and "tiledsl" not in exported.split("\n", 1)[1]
+
+
+def test_the_commands_exist() -> None:
+    text = README.read_text(encoding="utf-8")
+    commands = set(re.findall(r"^tiledsl (\w+)", text, re.MULTILINE))
+    shown = subprocess.run([sys.executable, "-m", "tiledsl.cli", "--help"], capture_output=True, text=True).stdout
+    assert commands and all(command in shown for command in commands), (commands, shown)

@@ -171,6 +171,16 @@ class Kernel:
             return print_generic(root)
         return print_op(root, locations=locations)
 
+    def graph(self, after: str = "") -> Any:
+        """The program after a pass (see `ir`) as a networkx graph: operations, and an edge for each use of a value.
+
+        `tiledsl.graphs.to_dot` makes Graphviz text of it; `tiledsl.graphs.launch_graph` has the order of kernels.
+        """
+        from tiledsl.graphs import ssa_graph
+        from tiledsl.ir.text import parse_op
+
+        return ssa_graph(parse_op(self.ir(after, locations=True)))
+
     @cached_property
     def compiled(self) -> dict[str, CompiledKernel]:
         """The kernels compiled by Triton for the target, by name. Needs no GPU. Raises CompileError."""

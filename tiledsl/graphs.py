@@ -1,0 +1,132 @@
+"""Programs as networkx graphs: the values of a program, the order that its launches need, and both as Graphviz text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import networkx as nx
+
+from tiledsl.dialects import tile, triton
+from tiledsl.ir.core import Operation, Region, Value
+
+
+def ssa_graph(root: Operation) -> nx.MultiDiGraph:
+    """The operations below `root` as nodes 0, 1, ... in program order, an edge for each use of a value.
+
+    Nodes have `name`, `label` (the operation's first line), `op` and `parent` (the node of the operation around, or None
+    at the top); region arguments are nodes named "argument". Edges have `value`, the value's name, and `type`.
+    """
+    graph = nx.MultiDiGraph()
+    of: dict[Value, int] = {}
+
+    def add(name: str, label: str, op: Operation | None, parent: int | None) -> int:
+        node = graph.number_of_nodes()
+        graph.add_node(node, name=name, label=label, op=op, parent=parent)
+        return node
+
+    def walk(region: Region, parent: int | None) -> None:
+        for arg in region.args:
+            of[arg] = add("argument", f"%{arg.name}: {arg.type}", None, parent)
+        for op in region:
+            node = add(op.name, repr(op).splitlines()[0].removesuffix(" {"), op, parent)
+            for value in op.operands:
+                graph.add_edge(of[value], node, value=value.name, type=str(value.type))
+            for inner in op.regions:
+                walk(inner, node)
+            of.update(dict.fromkeys(op.results, node))
+
+    for region in root.regions:
+        walk(region, None)
+    return graph
+
+
+def launch_graph(func: tile.FuncOp) -> nx.DiGraph:
+    """The kernels of a program, by position among its launches; an edge where a later one must wait for an earlier.
+
+    A kernel waits for another if one of them writes a global buffer that the other reads or writes. Nodes have `name`,
+    `reads` and `writes`; edges have `buffers`. All are names.
+    """
+    graph = nx.DiGraph()
+    launches = [op for op in func.body if isinstance(op, (tile.KernelOp, triton.LaunchOp))]
+    for number, op in enumerate(launches):
+        reads, writes = _accesses(op)
+        graph.add_node(number, name=op.attributes["sym_name"], reads=reads, writes=writes)
+        for earlier in range(number):
+            before = graph.nodes[earlier]
+            shared = before["writes"] & (reads | writes) | before["reads"] & writes
+            if shared:
+                graph.add_edge(earlier, number, buffers=sorted(shared))
+    reduced = nx.transitive_reduction(graph)  # without the edges that others imply
+    reduced.add_nodes_from(graph.nodes(data=True))
+    reduced.add_edges_from((a, b, graph.edges[a, b]) for a, b in reduced.edges)
+    return reduced
+
+
+def _accesses(launch: Operation) -> tuple[set[str], set[str]]:
+    """Names of the global buffers that a kernel reads and writes; views and pointers count as what they come from."""
+    reads: set[str] = set()
+    writes: set[str] = set()
+    for op in launch.walk():
+        if isinstance(op, tile.CopyOp):
+            found: Iterable[tuple[Value, set[str]]] = ((op.source, reads), (op.target, writes))
+        elif isinstance(op, tile.LoadOp):
+            found = ((op.buffer, reads),)
+        elif isinstance(op, tile.StoreOp):
+            found = ((op.buffer, writes),)
+        elif isinstance(op, tile.AtomicOp):
+            found = ((op.buffer, reads), (op.buffer, writes))
+        elif isinstance(op, triton.LoadOp):
+            found = ((op.pointer, reads),)
+        elif isinstance(op, triton.StoreOp):
+            found = ((op.pointer, writes),)
+        elif isinstance(op, triton.AtomicOp):
+            found = ((op.pointer, reads), (op.pointer, writes))
+        else:
+            continue
+        for value, names in found:
+            root = _root(value)
+            if root is not None:
+                names.add(root.name)
+    return reads, writes
+
+
+def _root(value: Value) -> Value | None:
+    """The buffer that a view, pointer or kernel argument comes from; None for buffers on chip."""
+    while True:
+        op = value.op
+        if isinstance(op, tile.ViewOp):
+            value = op.source
+        elif isinstance(op, triton.AddPtrOp):
+            value = op.pointer
+        elif isinstance(value.owner, Region) and isinstance(value.owner.parent, triton.LaunchOp):
+            value = value.owner.parent.arguments[value.owner.args.index(value)]
+        else:
+            break
+    scope: Any = getattr(value.type, "scope", "global")
+    return value if scope == "global" else None
+
+
+def to_dot(graph: nx.MultiDiGraph) -> str:
+    """An ssa_graph as Graphviz text; regions are boxes around what is in them."""
+    inside: dict[int | None, list[int]] = {}
+    for node, data in graph.nodes(data=True):
+        inside.setdefault(data["parent"], []).append(node)
+    lines = ["digraph program {", "  node [shape=box, fontname=monospace, fontsize=10];"]
+
+    def write(parent: int | None, indent: str) -> None:
+        for node in inside.get(parent, ()):
+            lines.append(f"{indent}n{node} [label={_quoted(graph.nodes[node]['label'])}];")
+            if node in inside:
+                lines.append(f"{indent}subgraph cluster_{node} {{")
+                lines.append(f"{indent}  label={_quoted(graph.nodes[node]['name'])};")
+                write(node, indent + "  ")
+                lines.append(indent + "}")
+
+    write(None, "  ")
+    lines += [f"  n{a} -> n{b} [label={_quoted(data['value'])}];" for a, b, data in graph.edges(data=True)]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -100,8 +100,8 @@ def opt(file: Path, spec: str, target: str | None, verify: bool, generic: bool, 
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(script: Path, arguments: tuple[str, ...]) -> None:
-    """Run a script written for TileLang, unchanged: `import tilelang` finds tiledsl. Without a GPU its "cuda" tensors lie
-    on the CPU, and kernels run in Triton's interpreter."""
+    """Run a script written for TileLang, unchanged: `import tilelang` finds tiledsl. Without a GPU its "cuda" tensors
+    lie on the CPU, and kernels run in Triton's interpreter."""
     from tiledsl.commands.run import run_script
 
     sys.exit(run_script(script, arguments))

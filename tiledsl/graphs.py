@@ -14,7 +14,7 @@ from tiledsl.ir.core import Operation, Region, Value
 def ssa_graph(root: Operation) -> nx.MultiDiGraph:
     """The operations below `root` as nodes 0, 1, ... in program order, an edge for each use of a value.
 
-    Nodes have `name`, `label` (the operation's first line), `op` and `parent` (the node of the operation around, or None
+    Nodes have `name`, `label` (the first line), `op` and `parent` (the node of the operation around, or None
     at the top); region arguments are nodes named "argument". Edges have `value`, the value's name, and `type`.
     """
     graph = nx.MultiDiGraph()

@@ -89,7 +89,12 @@ def run(script: Script, examples: Path, gpu: bool, timeout: float, logs: Path | 
     if absent:
         return outcome("needs", f"needs {', '.join(absent)}")
     paths = [str(HERE.parent.parent), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     process = subprocess.Popen(
         command_of(script, examples, gpu), cwd=path.parent, env=environment, text=True, errors="replace",
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
@@ -133,7 +138,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("folder", type=Path, help="a copy of TileLang's repository")
     parser.add_argument("--only", default="", metavar="PATTERN", help="scripts whose path matches this pattern")
-    parser.add_argument("--list", choices=["A", "B"], help="A: core passes only; B: a further pass each (default: both)")
+    parser.add_argument(
+        "--list", choices=["A", "B"], help="A: core passes only; B: a further pass each (default: both)"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="scripts at a time (default 1)")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for a script (default 300)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes to this file")
@@ -149,7 +156,10 @@ def main() -> int:
     with ThreadPoolExecutor(options.jobs) as pool:
         for found in pool.map(lambda script: run(script, examples, gpu, options.timeout, options.logs), chosen):
             outcomes.append(found)
-            print(f"{found.script:{width}}  {found.status:8}{found.seconds:7.1f} s  {found.reason[:160]}".rstrip(), flush=True)
+            print(
+                f"{found.script:{width}}  {found.status:8}{found.seconds:7.1f} s  {found.reason[:160]}".rstrip(),
+                flush=True,
+            )
     counts = Counter(found.status for found in outcomes)
     print(", ".join(f"{count} {status}" for status, count in counts.most_common()))
     if options.json is not None:

@@ -1,7 +1,7 @@
 """Which of TileLang's example scripts are run, and how: paths, arguments and sizes. None of their code is here.
 
-On a GPU a script runs as it is. Without one, `arguments` and `sizes` make it small enough for the interpreter: arguments
-go to scripts that parse some; sizes are (pattern, text) pairs, regular expressions replaced in a copy of its text.
+On a GPU a script runs as it is. Without one, `arguments` and `sizes` make it small enough for the interpreter:
+arguments go to scripts that parse some; sizes are (pattern, text) pairs, regular expressions replaced in its text.
 """
 
 from __future__ import annotations
@@ -81,7 +81,13 @@ SCRIPTS = (
     _a("topk/example_topk"),
     _a("cast/example_per_token_cast_to_fp8", "", (r"8192", "256")),
     _a("cast/example_group_per_split_token_cast_to_fp8", "", (r"8192", "256"), (r"2048, 6144", "64, 192")),
-    _a("deepseek_mhc/example_mhc_bwd", "", (r"65536", "64"), (r"repeat = 512", "repeat = 1"), (r"randn\(8192, 8192", "randn(64, 64")),
+    _a(
+        "deepseek_mhc/example_mhc_bwd",
+        "",
+        (r"65536", "64"),
+        (r"repeat = 512", "repeat = 1"),
+        (r"randn\(8192, 8192", "randn(64, 64"),
+    ),
     # Attention
     _a("flash_attention/example_mha_fwd_bhsd"),
     _a("flash_attention/example_mha_fwd_bshd", "--batch 1 --heads 2 --seq_len 256 --dim 64"),
@@ -98,16 +104,24 @@ SCRIPTS = (
     _a(_SINK + "gqa_sink_bwd_varlen", _VARLEN),
     _a("block_causal_attention/block_causal_attention", "", (r"\(2, 256, 2, 64,", "(1, 128, 1, 64,")),
     _a(
-        "block_causal_attention/block_causal_attention_varlen", "",
-        (r"\[128, 256, 384\]", "[128, 256]"), (r"\[512, 1024\]", "[256, 512]"), (r"heads=2", "heads=1"),
+        "block_causal_attention/block_causal_attention_varlen",
+        "",
+        (r"\[128, 256, 384\]", "[128, 256]"),
+        (r"\[512, 1024\]", "[256, 512]"),
+        (r"heads=2", "heads=1"),
     ),
     _a("deepseek_nsa/example_tilelang_nsa_fwd"),
     _a("deepseek_nsa/example_tilelang_nsa_decode"),
     _a("deepseek_nsa/example_tilelang_nsa_fwd_varlen", needs=_FLA),
     _a("deepseek_nsa/example_tilelang_nsa_bwd", needs=_FLA),
-    _a("deepseek_nsa/benchmark/benchmark_nsa_fwd", "--batch 1 --seq_len 64 --iterations 1 --warmup 1 --selected_blocks 2 --dim 32", needs=_FLA),
     _a(
-        "deepseek_mla/experimental/example_mla_decode_kv_fp8", needs=("einops",),
+        "deepseek_nsa/benchmark/benchmark_nsa_fwd",
+        "--batch 1 --seq_len 64 --iterations 1 --warmup 1 --selected_blocks 2 --dim 32",
+        needs=_FLA,
+    ),
+    _a(
+        "deepseek_mla/experimental/example_mla_decode_kv_fp8",
+        needs=("einops",),
         entry="from checks import check_mla_fp8\ncheck_mla_fp8(flashattn, ref_program)",
     ),
     # Linear attention
@@ -134,10 +148,15 @@ SCRIPTS = (
     _kda("wy_fast_bwd"),
     # List B
     _b(
-        "blocksparse_attention/example_tilelang_block_sparse_attn", "",
+        "blocksparse_attention/example_tilelang_block_sparse_attn",
+        "",
         (r"= 1, 1, 256, 64", "= 1, 1, 192, 64"),
     ),
-    _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_paged", _DECODE + " --num_pages 16", needs=("flash_attn",)),
+    _b(
+        "blocksparse_attention/example_tilelang_sparse_gqa_decode_paged",
+        _DECODE + " --num_pages 16",
+        needs=("flash_attn",),
+    ),
     _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_varlen_indice", _DECODE, needs=("flash_attn",)),
     _b("blocksparse_attention/example_tilelang_sparse_gqa_decode_varlen_mask", _DECODE, needs=("flash_attn",)),
     _b("convolution/example_convolution", "--n 2 --c 32 --h 16 --w 16 --f 64"),
@@ -154,22 +173,44 @@ SCRIPTS = (
     _b("dequantize_gemm/example_dequant_gemm_fp4_hopper"),
     _b("dequantize_gemm/example_dequant_gemm_w4a8", "--m 128 --n 128 --k 128"),
     _b(
-        "dsa_hisa/block_sparse_mqa_fp8", "", (r"\(1024, 64,", "(64, 16,"), (r"\(4096, 64,", "(64, 16,"),
+        "dsa_hisa/block_sparse_mqa_fp8",
+        "",
+        (r"\(1024, 64,", "(64, 16,"),
+        (r"\(4096, 64,", "(64, 16,"),
         (r"\(8192, 64,", "(64, 16,"),
     ),
     _b(
-        "dsa_hisa/fp8_block_mean_pooling", "", (r"\(16384,", "(512,"), (r"\(65536,", "(1024,"), (r"\(131072,", "(2048,"),
+        "dsa_hisa/fp8_block_mean_pooling",
+        "",
+        (r"\(16384,", "(512,"),
+        (r"\(65536,", "(1024,"),
+        (r"\(131072,", "(2048,"),
     ),
     _b("dsa_hisa/pool_mqa_fp8", "", (r"\(\d+, 64, 128, 128, 256,", "(512, 16, 128, 16, 32,")),
-    _b("dsa_sparse_finetune/indexer_bwd", "", (r"S=2048", "S=128"), (r"1023", "64"), needs=("einops",), prints_only=True),  # adds into T.empty
+    _b(
+        "dsa_sparse_finetune/indexer_bwd",
+        "",
+        (r"S=2048", "S=128"),
+        (r"1023", "64"),
+        needs=("einops",),
+        prints_only=True,
+    ),  # adds into T.empty
     _b("dsa_sparse_finetune/sparse_mla_fwd", "", (r"S=4096", "S=256"), (r"H=128,", "H=64,"), (r"topk=1024", "topk=64")),
     _b("dsa_sparse_finetune/sparse_mla_topk_reducesum", "", *_DSA, entry=_DSA_ENTRY, needs=("einops",)),
     _b("flash_attention/example_gqa_bwd_tma_reduce", "--batch 1 --h 4 --groups 2 --n_ctx 256"),
-    _b("flash_attention/example_gqa_bwd_tma_reduce_varlen", "--batch 2 --h 4 --groups 2 --n_ctx 160", needs=("einops",)),
-    _b("flash_decoding/example_gqa_decode", "--heads 16 --groups 2 --kv_seqlen 2048 --dim 64", needs=("einops",)),
-    _b("flash_decoding/example_mha_inference", "", (r"H=32, Q_CTX=128, KV_CTX=8192, D_HEAD=128", "H=2, Q_CTX=128, KV_CTX=1024, D_HEAD=64")),
     _b(
-        "fusedmoe/example_fusedmoe_tilelang", "", (r"d_hidden=7168, d_expert=2048", "d_hidden=256, d_expert=128"),
+        "flash_attention/example_gqa_bwd_tma_reduce_varlen", "--batch 2 --h 4 --groups 2 --n_ctx 160", needs=("einops",)
+    ),
+    _b("flash_decoding/example_gqa_decode", "--heads 16 --groups 2 --kv_seqlen 2048 --dim 64", needs=("einops",)),
+    _b(
+        "flash_decoding/example_mha_inference",
+        "",
+        (r"H=32, Q_CTX=128, KV_CTX=8192, D_HEAD=128", "H=2, Q_CTX=128, KV_CTX=1024, D_HEAD=64"),
+    ),
+    _b(
+        "fusedmoe/example_fusedmoe_tilelang",
+        "",
+        (r"d_hidden=7168, d_expert=2048", "d_hidden=256, d_expert=128"),
         (r"seq_len=8192", "seq_len=64"),
     ),
     _b("gdn/example_chunk_delta_bwd", "", *_KDA, needs=_FLA),
@@ -177,8 +218,16 @@ SCRIPTS = (
     _b("gemm_streamk/example_tilelang_gemm_streamk", "", (r"n = 1024", "n = 256"), (r"k = 512", "k = 128")),
     _b("grouped_gemm/example_grouped_gemm_bwd", "--K 256 --M 256"),
     _kda("chunk_bwd_intra", LIST_B),
-    _b("linear_attention/example_mamba_chunk_scan", "--batch 1 --heads 2 --seq_len 512 --chunk_size 128", needs=("einops",)),
-    _b("linear_attention/example_mamba_chunk_state", "--batch 1 --heads 2 --seq_len 512 --chunk_size 128", needs=("einops",)),
+    _b(
+        "linear_attention/example_mamba_chunk_scan",
+        "--batch 1 --heads 2 --seq_len 512 --chunk_size 128",
+        needs=("einops",),
+    ),
+    _b(
+        "linear_attention/example_mamba_chunk_state",
+        "--batch 1 --heads 2 --seq_len 512 --chunk_size 128",
+        needs=("einops",),
+    ),
     _b("norm/layernorm", "", (r"N, D = 4096, 8192", "N, D = 64, 1024")),
     _b("seer_attention/block_sparse_attn_tilelang", "", (r"= 4, 2, 256, 64", "= 1, 2, 256, 64")),
 )

@@ -45,7 +45,7 @@ def examine() -> Iterator[Finding]:
         yield _version(package, least)
     live = Target.parse("auto")
     has_gpu = live.kind != "interpret"
-    yield Finding("GPU", True if has_gpu else None, _gpu_name(live) if has_gpu else "none: kernels are interpreted on the CPU")
+    yield Finding("GPU", True if has_gpu else None, _gpu_name(live) if has_gpu else "none: kernels are interpreted")
     yield _cache()
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
     missing = "none; Triton builds its launcher with one" + ("" if has_gpu else ", on machines with a GPU")
@@ -106,8 +106,8 @@ def _run(target: str, device: str) -> str:
 
 def _compile() -> str:
     asm: Any = compile_program(doubled, out_idx=[1], target="cuda:90").asm
-    disassembles = asm["sass"] is not None
-    return f"{len(asm['ptx'].splitlines())} lines of PTX" + ("" if disassembles else "; no SASS, as nvdisasm is missing")
+    missing = "; no SASS, as nvdisasm is missing" if asm["sass"] is None else ""
+    return f"{len(asm['ptx'].splitlines())} lines of PTX{missing}"
 
 
 def doctor() -> int:

@@ -130,7 +130,7 @@ def _build(request: Request) -> Callable[[], FuncOp]:
         return _of(getattr(module, request.function), request)
     found = candidates(module)
     if len(found) != 1:
-        raise TileError(f"{request.file} has {len(found)} programs; say FILE:FUNCTION", notes=[_listed(found)] if found else [])
+        raise TileError(f"{request.file} has {len(found)} programs; say FILE:FUNCTION", notes=[_listed(found)])
     return _of(next(iter(found.values())), request)
 
 
@@ -186,7 +186,7 @@ def _of(found: Any, request: Request, given: bool = False) -> Callable[[], FuncO
     if isinstance(found, PrimFunc):
         return lambda: elaborate(found)
     if hasattr(found, "build"):
-        return lambda: found.build(())  # type: ignore[no-any-return]
+        return lambda: found.build(())
     raise TileError(f"{request.function or request.file} is {type(found).__name__}, not a program")
 
 
@@ -203,8 +203,9 @@ def _of_jit(function: JitFunction, values: dict[str, Any]) -> Callable[[], FuncO
         names = function.signature.parameters
         bound = {**{n: p.default for n, p in names.items() if p.default is not p.empty}, **values}
         return function._builder({**dict.fromkeys(n for n in names if n not in bound), **bound})
-    missing = [n for n, p in function.signature.parameters.items() if p.default is p.empty and n not in values]
-    missing = [n for n in missing if function.signature.parameters[n].kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
+    named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    needed = [n for n, p in function.signature.parameters.items() if p.default is p.empty and p.kind in named]
+    missing = [name for name in needed if name not in values]
     if missing:
         raise TileError(f"{function.__name__} needs {', '.join(missing)}", notes=[f"give them: -D {missing[0]}=..."])
     program = function.build(function._bind((), values))

@@ -102,5 +102,6 @@ def install() -> None:
     for name in [each for each in sys.modules if each.split(".")[0] in ("tilelang", "tvm")]:
         del sys.modules[name]
     for name, sources in MODULES.items():
-        sys.modules[name] = importlib.import_module(sources[0]) if name == "tilelang.language" else StandIn(name, sources)
+        sys.modules[name] = StandIn(name, sources)
+    sys.modules["tilelang.language"] = importlib.import_module("tiledsl.language")
     sys.modules["tilelang"].__version__ = "0.1.15"  # type: ignore[attr-defined]

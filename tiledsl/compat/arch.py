@@ -9,8 +9,8 @@ from tiledsl.runtime.target import Target
 __all__ = [
     "CDNA", "CUDA", "Target", "auto_infer_current_arch", "check_cuda_availability", "check_hip_availability",
     "determine_target", "driver", "get_max_dynamic_shared_size_bytes", "get_num_sms", "get_target_arch",
-    "get_target_compute_version", "is_ampere_arch", "is_blackwell_arch", "is_cdna_arch", "is_cuda_arch", "is_hopper_arch",
-    "parse_compute_version", "target_is_cuda", "target_is_hip",
+    "get_target_compute_version", "is_ampere_arch", "is_blackwell_arch", "is_cdna_arch", "is_cuda_arch",
+    "is_hopper_arch", "parse_compute_version", "target_is_cuda", "target_is_hip",
 ]  # fmt: skip
 
 
@@ -117,11 +117,11 @@ def get_target_compute_version(target: Any = None) -> str:
 
 
 def get_target_arch(compute_version: str) -> str:
-    """"9.0" -> "90"."""
+    """ "9.0" -> "90"."""
     return compute_version.replace(".", "")
 
 
 def parse_compute_version(compute_version: str) -> tuple[int, int]:
-    """"9.0" -> (9, 0)."""
+    """ "9.0" -> (9, 0)."""
     major, _, minor = compute_version.partition(".")
     return int(major), int(minor or 0)

@@ -121,6 +121,7 @@ def _answers() -> dict[str, Any]:
     """What torch.cuda answers: an H100 SXM (its data sheet; CUDA C++ Programming Guide, compute capability 9.0)."""
     nothing: Callable[..., None] = lambda *_, **__: None  # noqa: E731
     zero: Callable[..., int] = lambda *_, **__: 0  # noqa: E731
+    ignored = ("init", "synchronize", "set_device", "empty_cache", "reset_peak_memory_stats", "ipc_collect")
     properties = SimpleNamespace(
         name="CPU standing in for an H100", major=9, minor=0, multi_processor_count=132, total_memory=80 << 30,
         warp_size=32, L2_cache_size=50 << 20, max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536,
@@ -143,7 +144,7 @@ def _answers() -> dict[str, Any]:
         "mem_get_info": lambda *_: (properties.total_memory, properties.total_memory),
         "Event": _Event,
         "Stream": _Stream,
-        **dict.fromkeys(("init", "synchronize", "set_device", "empty_cache", "reset_peak_memory_stats", "ipc_collect"), nothing),
+        **dict.fromkeys(ignored, nothing),
         **dict.fromkeys(("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"), zero),
     }
 

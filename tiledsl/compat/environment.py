@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["TILELANG_CACHE_DIR"]
-
 
 def __getattr__(name: str) -> Any:
     if name == "TILELANG_CACHE_DIR":

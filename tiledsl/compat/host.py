@@ -10,6 +10,7 @@ from typing import Any
 from tiledsl.compat import cpu_device
 from tiledsl.compat.maths import cdiv, next_power_of_2
 from tiledsl.language.dtypes import canonical as DataType
+from tiledsl.language.program import PrimFunc
 from tiledsl.runtime import jit as _jit
 from tiledsl.runtime.kernel import Kernel as JITKernel
 from tiledsl.runtime.profiler import Profiler, do_bench
@@ -59,7 +60,7 @@ def jit(func: Any = None, **given: Any) -> Any:
     frame = dict(sys._getframe(1).f_locals)
 
     def decorate(inner: Any) -> Any:
-        if isinstance(inner, _jit.PrimFunc):
+        if isinstance(inner, PrimFunc):
             return _jit.compile(inner, **options)
         return JitImpl(inner, options, frame)
 
@@ -98,11 +99,8 @@ def set_log_level(level: str | int) -> None:
     logging.getLogger("tiledsl").setLevel(level.upper() if isinstance(level, str) else level)
 
 
-def __getattr__(name: str) -> Any:
-    if name == "autotune":  # loaded when used: it brings joblib
-        from tiledsl.compat import tuning
+def autotune(*misplaced: Any, **options: Any) -> Any:
+    """`@tilelang.autotune(configs=...)`; see tiledsl.autotune."""
+    from tiledsl.compat import tuning  # loaded when used: it brings joblib
 
-        return tuning.autotune
-    raise AttributeError(name)
-
-
+    return tuning.autotune(*misplaced, **options)

@@ -19,9 +19,9 @@ def _maker(name: str) -> Any:
     return make
 
 
-for _name in (
-    "make_swizzled_layout", "make_volta_swizzled_layout", "make_wgmma_swizzled_layout", "make_tcgen05mma_swizzled_layout",
-    "make_full_bank_swizzled_layout", "make_half_bank_swizzled_layout", "make_quarter_bank_swizzled_layout",
-    "make_linear_layout", "make_gemm_fragment_8x8", "make_gemm_fragment_8x8_transposed", "make_fully_replicated_layout_fragment",
-):  # fmt: skip
+for _kind in ("swizzled", "volta_swizzled", "wgmma_swizzled", "tcgen05mma_swizzled", "linear"):
+    globals()[f"make_{_kind}_layout"] = _maker(f"make_{_kind}_layout")
+for _part in ("full", "half", "quarter"):
+    globals()[f"make_{_part}_bank_swizzled_layout"] = _maker(f"make_{_part}_bank_swizzled_layout")
+for _name in ("make_gemm_fragment_8x8", "make_gemm_fragment_8x8_transposed", "make_fully_replicated_layout_fragment"):
     globals()[_name] = _maker(_name)

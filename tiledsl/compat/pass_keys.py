@@ -1,4 +1,4 @@
-"""PassConfigKey: names of TileLang's compiler options. Nearly all of them mean nothing here and are noted in the log."""
+"""PassConfigKey: names of TileLang's compiler options. Nearly all mean nothing here and are noted in the log."""
 
 from __future__ import annotations
 

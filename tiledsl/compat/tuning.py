@@ -14,7 +14,8 @@ __all__ = ["AutoTuner", "AutotuneResult", "autotune", "set_autotune_inputs"]
 
 # How TileLang compiles and times configurations. Here that is always done in processes, compiling while measuring.
 _WITHOUT_EFFECT = frozenset({
-    "backend", "benchmark_devices", "benchmark_multi_gpu", "enable_grouped_compile", "group_compile_size", "use_pipeline",
+    "backend", "benchmark_devices", "benchmark_multi_gpu", "enable_grouped_compile", "group_compile_size",
+    "use_pipeline",
 })  # fmt: skip
 
 

@@ -1,0 +1,197 @@
+"""Trials as lines of strict JSON: written one by one as they finish, read back with suspicion.
+
+A line names a configuration by its canonical text and gives numbers and messages for it. Nothing in a file becomes a
+value of a configuration, a path, or code.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from tiledsl.autotuner.space import config_key
+from tiledsl.autotuner.trial import STATUSES, Trial
+
+SCHEMA = 2
+Record = dict[str, Any]  # a trial as it is written; what reading returns has been checked
+LARGEST_FILE = 64 << 20
+_LARGEST_LINE = 1 << 20
+_LONGEST_MESSAGE = 20_000
+_DEEPEST = 6
+NONSENSE = (ValueError, TypeError, KeyError, RecursionError, OverflowError)  # what reading a file may raise
+
+# A trial's fields that are kept; those that compare=False marks belong to the running process.
+_KEPT = {each.name: (str(each.type), each.default) for each in fields(Trial) if each.compare}
+for _name in ("index", "config", "same_as"):
+    del _KEPT[_name]
+
+
+def encode(trial: Trial) -> Record:
+    """A trial as a record. Numbers that JSON does not have become null, values of a configuration text."""
+    values = {name: plain(getattr(trial, name)) for name in _KEPT}
+    values["message"] = trial.message[:_LONGEST_MESSAGE]
+    shown = {name: value if _is_plain(value) else repr(value) for name, value in trial.config.items()}
+    return {"schema": SCHEMA, "time": time.time(), "key": config_key(trial.config), "config": shown, **values}
+
+
+def decode(index: int, config: dict[str, Any], record: Mapping[str, Any]) -> Trial:
+    """The trial of a record, with the configuration of the running program. ValueError if the record makes no sense."""
+    if not isinstance(record, Mapping) or record.get("schema") != SCHEMA or not isinstance(record.get("key"), str):
+        raise ValueError(f"not a trial of schema {SCHEMA}")
+    number(record["time"])
+    trial = Trial(index, config)
+    for name, (kind, _) in _KEPT.items():
+        if name in record:
+            setattr(trial, name, _checked(name, kind, record[name]))
+    if "status" not in record or trial.status == "new":
+        raise ValueError("a trial that has not ended")
+    if trial.ok and trial.latency is None:
+        raise ValueError("ok without a latency")
+    return trial
+
+
+def _checked(name: str, kind: str, value: Any) -> Any:
+    if name == "status":
+        good = isinstance(value, str) and value in STATUSES
+    elif kind == "float | None":
+        return number(value)
+    else:
+        first = kind.partition("[")[0].removesuffix(" | None")
+        known = {"str": str, "bool": bool, "int": int, "float": float, "dict": dict, "list": list, "tuple": list}
+        expected = known.get(first)
+        good = (value is None and kind.endswith("None")) or expected is None or type(value) is expected
+        if good and first == "tuple" and value is not None:
+            return tuple(value)
+    if not good:
+        raise ValueError(f"{name} is {str(value)[:40]!r}")
+    return value
+
+
+def number(value: Any) -> float | None:
+    """A finite number from 0, or None. ValueError for anything else."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"{str(value)[:40]!r} is no time or error")
+    return float(value)
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """A value as strict JSON has it: sequences as lists, infinities as null, other objects as their text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if depth < _DEEPEST and isinstance(value, Mapping):
+        return {str(name): plain(item, depth + 1) for name, item in value.items()}
+    if depth < _DEEPEST and isinstance(value, (list, tuple)):
+        return [plain(item, depth + 1) for item in value]
+    return str(value)
+
+
+def _is_plain(value: Any) -> bool:
+    return plain(value) is value
+
+
+def parse(text: str | bytes) -> Any:
+    """Strict JSON: no NaN, no infinity, not even as 1e999. Raises one of NONSENSE."""
+    return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} in a file")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} in a file")
+    return value
+
+
+def read_file(path: Path) -> bytes:
+    """A regular file of bearable size. OSError or ValueError otherwise; never waits, as reading a pipe would."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("not a regular file")
+        if found.st_size > LARGEST_FILE:
+            raise ValueError(f"too large, {found.st_size} bytes")
+        return file.read(LARGEST_FILE)
+
+
+def read_journal(path: Path) -> tuple[dict[str, Record], int]:
+    """The trials of a journal by the canonical text of their configuration, the last of each; and how many lines make
+    no sense. A last line that was cut short counts as not written. OSError or ValueError if the file cannot be read."""
+    *lines, tail = read_file(path).split(b"\n")
+    records: dict[str, Record] = {}
+    wrong = 0
+    for line in [*lines, tail]:
+        if not line.strip():
+            continue
+        try:
+            if len(line) > _LARGEST_LINE:
+                raise ValueError("a line too long")
+            record = parse(line)
+            decode(0, {}, record)
+        except NONSENSE:
+            wrong += line is not tail
+            continue
+        records.pop(record["key"], None)
+        records[record["key"]] = record
+    return records, wrong
+
+
+def line_of(record: Mapping[str, Any]) -> bytes:
+    """A record as a line. Bytes beyond ASCII do not occur, so that a cut anywhere leaves valid text."""
+    return json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def append(path: Path, line: bytes, after_torn: bool) -> None:
+    """Add a line in one write, so that writers at the same time do not mix. OSError if it was not written whole.
+
+    `after_torn`: the file's last line may be cut short; a line break then comes first.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o644)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(f"{path} is not a regular file")
+        if after_torn and found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n":
+            line = b"\n" + line
+        if os.write(descriptor, line) != len(line):
+            raise OSError(f"{path}: only part of a line was written")
+    finally:
+        os.close(descriptor)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file in one step: others see what was there before or all of this."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """As write_file, strict JSON that people can read."""
+    write_file(path, json.dumps(data, indent=1, allow_nan=False).encode() + b"\n")
+
+
+def write_journal(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Replace a journal in one step."""
+    write_file(path, b"".join(line_of(record) for record in records))

@@ -1,0 +1,317 @@
+"""What a program does, read from its tile IR before anything is lowered: products, traffic, tiles, pipelined loops.
+
+The pruner and the model ask for it once for each configuration, so it costs less than elaborating the program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tiledsl.autotuner.index_values import average_trips, constant, divisor, grid_axes, is_data_dependent
+from tiledsl.dialects import arith, scf, tile
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.types import ELEMENTS, BufferType
+from tiledsl.runtime.kernel import Kernel
+from tiledsl.runtime.target import Target
+
+_COSTLY = {"floor", "ceil", "trunc", "round", "rint", "nearbyint", "abs", "fma", "clamp", "copysign", "isnan", "isinf"}
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A matrix product of m x k by k x n, `times` for each block; sizes as padded to powers of two."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    times: float
+    k_major: bool  # both operands lie with k innermost
+    precision: str = "default"
+    useful: float = 0.0  # operations of one product, without padding
+
+    @property
+    def tile(self) -> int:
+        return self.m * self.n
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Elements of a global buffer that a block touches: `bytes` in all, of the buffer's `size`; None: dynamic.
+
+    `axes` are the grid dimensions on which the addresses depend: blocks that differ in others touch the same bytes.
+    """
+
+    buffer: str
+    bytes: float
+    size: int | None
+    axes: frozenset[int]
+    is_store: bool
+    scattered: bool = False  # the address depends on data
+
+
+@dataclass
+class Loop:
+    """A loop that Triton pipelines: its depth, iterations, and bytes of the tiles that it keeps in shared memory."""
+
+    stages: int
+    trips: float
+    staged: dict[str, tuple[int, Dot]] = field(default_factory=dict)  # buffer -> bytes of a tile, and its consumer
+    held: dict[str, tuple[int, Dot]] = field(default_factory=dict)  # operands loaded before the loop
+
+
+@dataclass
+class Work:
+    """One launch."""
+
+    name: str
+    grid: tuple[int | None, ...]
+    threads: int
+    options: dict[str, Any]
+    dots: list[Dot] = field(default_factory=list)
+    traffic: list[Traffic] = field(default_factory=list)
+    loops: list[Loop] = field(default_factory=list)
+    elementwise: float = 0.0  # arithmetic operations a block, outside dots
+    special: float = 0.0  # exponentials, logarithms, roots a block
+    largest_tile: int = 1
+    largest_name: str = ""
+    dtypes: set[str] = field(default_factory=set)
+    is_static: bool = True  # all sizes and trip counts are known
+    panel: int = 0  # rows of blocks visited together (swizzle)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid; unknown dimensions count once."""
+        return math.prod(each for each in self.grid if each is not None)
+
+    @property
+    def operations(self) -> float:
+        """Floating-point operations of a block's products, padding included."""
+        return sum(2.0 * dot.m * dot.n * dot.k * dot.times for dot in self.dots)
+
+    def warps(self, target: Target) -> int:
+        """Warps of a block, as lower-to-triton chooses them."""
+        count = int(self.options.get("num_warps") or max(1, self.threads // target.warp_size))
+        return 1 << (count.bit_length() - 1)
+
+
+def work_of(kernel: Kernel) -> tuple[Work, ...]:
+    """The launches of a kernel, read once."""
+    known = kernel.__dict__.get("_work")
+    if known is None:
+        known = kernel.__dict__["_work"] = tuple(read(kernel._build(), kernel.pass_configs))
+    return known  # type: ignore[no-any-return]
+
+
+def read(root: Operation, pass_configs: Mapping[str, Any] | None = None) -> list[Work]:
+    """The launches of a program as the front-end elaborated it."""
+    chosen = dict(pass_configs or {})
+    works = []
+    for op in root.walk():
+        if isinstance(op, tile.KernelOp):
+            options = {name: value for name, value in op.options if name != "swizzle"}
+            options |= {name: chosen[f"lower-to-triton.{name}"] for name in OPTIONS if chosen.get(f"lower-to-triton.{name}")}
+            grid = tuple(None if (n := constant(each)) is None else int(n) for each in op.grid)
+            work = Work(op.sym_name, grid, op.threads, options, is_static=None not in grid)
+            hint = op.option("swizzle")
+            work.panel = int(chosen.get("map-grid.group_m") or (hint[0] if isinstance(hint, tuple) else 0))
+            _Reader(op, work).run()
+            works.append(work)
+    return works
+
+
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+
+
+def padded(size: int) -> int:
+    """The next power of two, as Triton's tiles have it."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+class _Reader:
+    def __init__(self, kernel: tile.KernelOp, work: Work) -> None:
+        self.kernel, self.work = kernel, work
+        self.axes = {value: axis for axis, value in enumerate(kernel.body.args)}
+        self.writers: dict[Value, list[Operation]] = {}
+
+    def run(self) -> None:
+        for op in self.kernel.walk():
+            if isinstance(op, (tile.AllocOp, tile.ViewOp)):
+                self.note_tile(op.results[0])
+            for written in _written(op):
+                self.writers.setdefault(written, []).append(op)
+        self.walk(self.kernel.body, 1.0, ())
+
+    def note_tile(self, value: Value) -> None:
+        type = tile.buffer_type(value)
+        self.work.dtypes.add(value.dtype)
+        if type.scope in ("shared", "fragment") and type.is_static:
+            elements = math.prod(padded(each) for each in type.static_shape)
+            if elements > self.work.largest_tile:
+                self.work.largest_tile, self.work.largest_name = elements, value.name or "a tile"
+
+    def walk(self, ops: Iterable[Operation], times: float, points: tuple[Value, ...]) -> None:
+        """`points`: the indices of enclosing T.Parallel loops; `times` counts their iterations, too."""
+        for op in ops:
+            inner, inside = times, points
+            if isinstance(op, tile.GemmOp):
+                self.dot(op, times)
+            elif isinstance(op, tile.CopyOp):
+                self.copy(op, times)
+            elif isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)):
+                self.access(op, times, points)
+            elif isinstance(op, arith.MathOp):
+                self.work.special += times if op.function not in _COSTLY else 0.0
+                self.work.elementwise += times if op.function in _COSTLY else 0.0
+            elif isinstance(op, arith.Elementwise) and op.result.dtype.startswith(("float", "bfloat")):
+                self.work.elementwise += times
+            elif isinstance(op, tile.ReduceOp):
+                self.work.elementwise += times * tile.buffer_type(op.source).numel()
+            elif isinstance(op, scf.ForOp):
+                trips = average_trips(op, self.axes, self.work.grid)
+                if trips is None:
+                    self.work.is_static, trips = False, 1.0
+                self.pipeline(op, trips, times)
+                inner *= trips
+            elif isinstance(op, scf.WhileOp):
+                self.work.is_static = False
+            elif isinstance(op, tile.ParallelOp):
+                inner *= math.prod(op.extents)
+                inside = (*points, *op.body.args)
+            for region in op.regions:
+                self.walk(region, inner, inside)
+
+    def dot(self, op: tile.GemmOp, times: float) -> None:
+        self.work.dots.append(_dot_of(op, times))
+
+    def copy(self, op: tile.CopyOp, times: float) -> None:
+        elements = math.prod(op.shape)
+        for side, offsets, is_store in (
+            (op.source, op.source_offsets, False),
+            (op.target, op.target_offsets, True),
+        ):
+            if tile.buffer_type(side).scope == "global":
+                self.touch(side, offsets, elements * times, is_store)
+
+    def access(self, op: tile.LoadOp | tile.StoreOp | tile.AtomicOp, times: float, points: tuple[Value, ...]) -> None:
+        if tile.buffer_type(op.buffer).scope != "global":
+            return
+        spread = set(points)
+        used = {value for index in op.indices for value in sources(index) if value in spread}
+        for point in spread - used:  # every iteration along this index touches the same element
+            owner = point.owner
+            parallel = next(p for p in _parents(op) if isinstance(p, tile.ParallelOp) and p.body is owner)
+            times /= parallel.extents[parallel.body.args.index(point)]
+        self.touch(op.buffer, op.indices, times, not isinstance(op, tile.LoadOp))
+
+    def touch(self, buffer: Value, indices: Iterable[Value], elements: float, is_store: bool) -> None:
+        type = tile.buffer_type(buffer)
+        width = ELEMENTS[buffer.dtype].bits / 8
+        self.work.dtypes.add(buffer.dtype)
+        size = int(type.numel() * width) if type.is_static else None
+        indices = list(indices)
+        axes = frozenset(axis for index in indices for axis in grid_axes(index, self.axes))
+        scattered = any(is_data_dependent(index) for index in indices)
+        name = buffer.name or "a buffer"
+        self.work.traffic.append(Traffic(name, elements * width, size, axes, is_store, scattered))
+        if size is None:
+            self.work.is_static = False
+
+    # Pipelining
+
+    def pipeline(self, loop: scf.ForOp, trips: float, times: float) -> None:
+        """Note what Triton will keep in shared memory for a loop. It pipelines innermost loops without branches."""
+        stages = loop.num_stages or int(self.work.options.get("num_stages") or 1)
+        children = list(loop.body)
+        nested = any(isinstance(op, (scf.ForOp, scf.IfOp, scf.WhileOp)) for op in loop.body.walk())
+        if nested or loop.unroll or trips <= 1 or stages > 64:
+            stages = 1
+        found = Loop(max(1, stages), trips)
+        for op in children:
+            if isinstance(op, tile.GemmOp):
+                dot = _dot_of(op, times * trips)
+                for side in (op.a, op.b):
+                    self.operand(side, dot, loop, found)
+        if found.staged or found.held or stages > 1:
+            self.work.loops.append(found)
+
+    def operand(self, buffer: Value, dot: Dot, loop: scf.ForOp, found: Loop) -> None:
+        writers = self.writers.get(buffer, [])
+        if len(writers) != 1 or not isinstance(writers[0], tile.CopyOp):
+            return
+        copy = writers[0]
+        whole = math.prod(copy.shape) == tile.buffer_type(buffer).numel()
+        if tile.buffer_type(copy.source).scope != "global" or copy.source.dtype != buffer.dtype or not whole:
+            return
+        bytes = math.prod(map(padded, copy.shape)) * ELEMENTS[buffer.dtype].bits // 8
+        inside = copy.parent is loop.body
+        if inside and vectorizes(copy):
+            found.staged[buffer.name or str(id(buffer))] = (bytes, dot)
+        elif not inside and buffer.name and copy.parent is self.kernel.body:
+            found.held[buffer.name] = (bytes, dot)
+
+
+def _dot_of(op: tile.GemmOp, times: float) -> Dot:
+    m, n = tile.buffer_type(op.c).static_shape[-2:]
+    k = tile.buffer_type(op.a).static_shape[-2 if op.trans_a else -1]
+    k_major = not op.trans_a and op.trans_b
+    return Dot(padded(m), padded(n), padded(k), op.a.dtype, times, k_major, op.precision, 2.0 * m * n * k)
+
+
+def vectorizes(copy: tile.CopyOp) -> bool:
+    """Whether Triton can copy four bytes or more at once, without which it does not copy asynchronously."""
+    type = tile.buffer_type(copy.source)
+    if not isinstance(type, BufferType) or not type.is_static or copy.source_axes[-1] != len(type.shape) - 1:
+        return False
+    if tuple(copy.source_axes) != tuple(copy.target_axes) and len(copy.shape) == len(type.shape):
+        return False
+    step = max(1, 4 // max(1, ELEMENTS[copy.source.dtype].bits // 8))
+    strides = type.strides if type.strides is not None else _row_major(type.static_shape)
+    if any(not isinstance(stride, int) for stride in strides) or strides[-1] != 1:
+        return False
+    if any(int(stride) % step for stride in strides[:-1]) or type.static_shape[-1] % step or copy.shape[-1] % step:
+        return False
+    return not copy.source_offsets or divisor(copy.source_offsets[-1]) % step == 0
+
+
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def sources(value: Value) -> Iterator[Value]:
+    """The value and everything it is computed from."""
+    pending, seen = [value], {value}
+    while pending:
+        current = pending.pop()
+        yield current
+        if current.op is not None:
+            fresh = [each for each in current.op.operands if each not in seen]
+            seen.update(fresh)
+            pending.extend(fresh)
+
+
+def _written(op: Operation) -> list[Value]:
+    if isinstance(op, (tile.CopyOp, tile.ReduceOp, tile.ScanOp)):
+        return [op.target]
+    if isinstance(op, tile.GemmOp):
+        return [op.c]
+    if isinstance(op, tile.FillOp):
+        return [op.operands[-1]]
+    if isinstance(op, (tile.StoreOp, tile.AtomicOp, tile.WriteOp)):
+        return [op.buffer]
+    if isinstance(op, tile.ViewOp):  # written through the view, perhaps
+        return [op.source, op.result]
+    return []
+
+
+def _parents(op: Operation) -> Iterator[Operation]:
+    parent = op.parent_op
+    while parent is not None:
+        yield parent
+        parent = parent.parent_op
+
+
+__all__ = ["Dot", "Loop", "Region", "Traffic", "Work", "padded", "read", "work_of"]

@@ -1,0 +1,90 @@
+"""The default pipeline as a whole: after each of its passes the program means what it meant before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.executor import run
+from tests.support.programs import NAMED, copy_arguments, inputs_for, programs, same_array
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation, verify
+from tiledsl.ir.pass_manager import PassManager, Program, parse_pipeline
+from tiledsl.ir.text import parse_op, print_op
+from tiledsl.passes import PIPELINE, default_pipeline
+from tiledsl.runtime.target import Target
+
+# fp8 and bfloat16 round after each operation; where legalize-arith computes wider, results are nearer to exact ones.
+TOLERANCE = 2e-2
+
+
+def without_names(root: Operation) -> Operation:
+    for op in root.walk():
+        for value in (*op.results, *(arg for region in op.regions for arg in region.args)):
+            value.name = ""
+    return root
+
+
+def check_each_pass(func: Operation, inputs: list[Any], target: Target) -> None:
+    expected = copy_arguments(inputs)
+    run(func, expected, uninitialised="zero")
+    program = Program(func.clone({}), target)
+    for each in default_pipeline():
+        each.run(program)
+        verify(program.root)
+        actual = copy_arguments(inputs)
+        run(program.root, actual, uninitialised="zero")
+        for name, old, new in zip(func.attributes["parameters"], expected, actual, strict=True):
+            if isinstance(old, np.ndarray):
+                same_array(old, new, TOLERANCE, f"{name} after {each.spec()}:\n{program.root}")
+    text = print_op(program.root)
+    assert print_op(parse_op(text)) == text
+
+
+@pytest.mark.parametrize("target", ["cuda:90", "interpret"])
+@pytest.mark.parametrize("name", NAMED)
+def test_named_programs(name: str, target: str) -> None:
+    func = NAMED[name]()
+    check_each_pass(func, inputs_for(func, 0), Target.parse(target))
+
+
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@given(programs(), st.integers(0, 99))
+def test_random_programs(func: Operation, seed: int) -> None:
+    check_each_pass(func, inputs_for(func, seed), Target.parse("cuda:90"))
+
+
+@pytest.mark.parametrize("each", dict.fromkeys(each.name for each in PIPELINE))
+def test_resumes_from_the_text_after_a_pass(each: str) -> None:
+    """Printed after any pass and parsed back, the rest of the pipeline gives the same program, but for names."""
+    func = NAMED["attention"]()
+    names = [one.name for one in default_pipeline()]
+    at = len(names) - names[::-1].index(each)
+    whole = Program(func.clone({}), Target.parse("cuda:90"))
+    PassManager(default_pipeline()[:at]).run(whole)
+    resumed = Program(parse_op(print_op(whole.root, locations=True)), whole.target)
+    PassManager(default_pipeline()[at:]).run(whole)
+    PassManager(default_pipeline()[at:]).run(resumed)
+    assert print_op(without_names(resumed.root)) == print_op(without_names(whole.root))
+
+
+def test_the_pipeline_is_written_as_text() -> None:
+    spec = ",".join(each.spec() for each in default_pipeline())
+    assert parse_pipeline(spec) == default_pipeline()
+
+
+def test_options_reach_their_pass() -> None:
+    passes = default_pipeline({"guard-accesses.enabled": False, "tl.disable_tma_lower": True, "map-grid.group_m": 4})
+    shown = [each.spec() for each in passes if each.spec() != each.name]
+    assert shown == ["guard-accesses{enabled=false}", "map-grid{group_m=4}"]
+    for wrong, message in (
+        ({"guard-accesses.enable": False}, "has no option 'enable'; its options are enabled"),
+        ({"guard": 1}, "is not of the form 'pass-name.option'"),
+        ({"map-grid.group_m": "4"}, "its type is int"),
+    ):
+        with pytest.raises(TileError, match=message):
+            default_pipeline(wrong)

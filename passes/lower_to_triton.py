@@ -17,7 +17,7 @@ from tiledsl.passes.affine import Factors, LinearForm, constant_form, form_bound
 
 Width = Literal["int32", "int64"]
 INT32_ELEMENTS = 1 << 31
-LAUNCH_OPTIONS = ("num_ctas", "maxnreg")
+LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # of T.Kernel, and options of the pass
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,16 @@ class LowerToTriton(Pass):
              %x = triton.load %q mask=%m other=%zero
 
     Needs:   guard-accesses, promote-buffers: no on-chip buffers are left. Offsets are int32 where they provably fit.
-    `index_bits` forces 32 or 64 bits for all offsets; 0 decides for each access.
+    `index_bits` forces 32 or 64 bits for all offsets; 0 decides for each access. num_warps, num_stages, num_ctas and
+    maxnreg override what T.Kernel says for every launch (0: as T.Kernel says); the tuner sets them.
     """
 
     name = "lower-to-triton"
     index_bits: int = 0
+    num_warps: int = 0
+    num_stages: int = 0
+    num_ctas: int = 0
+    maxnreg: int = 0
 
     def run(self, program: Program) -> None:
         func = program.root
@@ -42,7 +47,10 @@ class LowerToTriton(Pass):
         kernels = [op for op in func.body if isinstance(op, tile.KernelOp)]
         names = _kernel_names(func, kernels)
         warp_size = getattr(program.target, "warp_size", None) or 32
+        overrides = {option: getattr(self, option) for option in LAUNCH_OPTIONS if getattr(self, option)}
         for kernel, name in zip(kernels, names):
+            if overrides:
+                kernel.set_attribute("options", tuple({**dict(kernel.options), **overrides}.items()))
             _KernelLowering(func, kernel, self.index_bits).run(name, warp_size)
 
 
@@ -68,7 +76,7 @@ def launch_options(kernel: tile.KernelOp, warp_size: int) -> tuple[tuple[str, An
     return (
         ("num_warps", warps),
         ("num_stages", stages),
-        *((key, hints[key]) for key in LAUNCH_OPTIONS if hints.get(key)),
+        *((key, hints[key]) for key in ("num_ctas", "maxnreg") if hints.get(key)),
     )
 
 

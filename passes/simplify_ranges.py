@@ -129,7 +129,7 @@ def range_patterns(ranges: Ranges) -> list[Pattern]:
         a, b = ranges.of(op.lhs), ranges.of(op.rhs)
         corners = [op.compute(x, y) for x in a for y in b]
         everything = dtype_interval(op.out.dtype)
-        return everything.lo <= min(corners) and max(corners) <= everything.hi
+        return bool(everything.lo <= min(corners) and max(corners) <= everything.hi)
 
     @pattern(scf.ForOp)
     def drop_loop_that_never_runs(op: scf.ForOp, rw: Rewriter) -> bool:

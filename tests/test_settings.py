@@ -22,7 +22,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert current() == Settings("auto", tmp_path / "tiledsl", True, "", None, False, 0, "warning")
+    assert current() == Settings("auto", tmp_path / "tiledsl", True, "", None, False, True, 0, "warning")
     assert current().workers == len(os.sched_getaffinity(0))
 
 

@@ -352,6 +352,8 @@ def promote(a: Any, b: Any) -> str:
 def _with_integer(dtype: str, x: int) -> str:
     """The type of arithmetic between a value of an integer type and a Python integer."""
     dtype = dtype if ELEMENTS[dtype].bits >= 32 else "int32"
+    if -(1 << 31) <= x < 1 << 31:
+        return dtype
     for wide in (dtype, "int64", "uint64"):
         info = ELEMENTS[wide]
         if min(info.low, -(2 ** (info.bits - 1))) <= x <= max(info.high, 2**info.bits - 1):

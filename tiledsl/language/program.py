@@ -16,6 +16,9 @@ from tiledsl.language.buffer import Buffer, TensorSpec
 from tiledsl.language.expression import Expr, Symbol, active, as_value, context, describe, is_number, plain
 
 
+LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # keywords of T.Kernel that Triton takes
+
+
 @dataclass
 class KernelFrame:
     """`with T.Kernel(gx, gy, threads=128) as (bx, by):`"""
@@ -47,7 +50,7 @@ def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any 
     count = math.prod(parts)
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1024:
         raise TileError(f"T.Kernel: threads is {count}; it is a number from 1 to 1024")
-    unknown = set(options) - {"num_warps", "num_stages", "num_ctas", "maxnreg"}
+    unknown = set(options) - set(LAUNCH_OPTIONS)
     if unknown:
         raise TileError(f"T.Kernel has no option {sorted(unknown)[0]!r}")
     if prelude is not None:

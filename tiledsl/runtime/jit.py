@@ -14,7 +14,7 @@ from tiledsl.errors import TileError, user_loc
 from tiledsl.frontend import syntax
 from tiledsl.frontend.elaborate import Arguments, elaborate, elaborate_eager
 from tiledsl.frontend.parser import parse_function
-from tiledsl.language.program import PrimFunc
+from tiledsl.language.program import LAUNCH_OPTIONS, PrimFunc
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
@@ -114,7 +114,7 @@ class JitFunction:
         if self.is_eager:
             return self._eager_kernel({**bound, **(config or {})}, config, target)
         values = {**bound, **(config or {})}
-        pass_configs = {**(self.options.get("pass_configs") or {}), **(values.pop("pass_configs", None) or {})}
+        pass_configs = self._pass_configs(values)
         target = target or resolve_target(self.options.get("target"))
         key = (_key(values), _key(pass_configs), target)
         if key not in self._kernels:
@@ -124,6 +124,38 @@ class JitFunction:
             kernel.config = dict(config) if config is not None else None
             self._kernels[key] = kernel
         return self._kernels[key]
+
+    def program_for(
+        self, bound: Mapping[str, Any], config: Mapping[str, Any] | None = None
+    ) -> tuple[FuncOp, dict[str, Any]]:
+        """The program of a configuration as elaborated, lowered no further, and its pass_configs. Nothing is kept."""
+        values = {**bound, **(config or {})}
+        if self.is_eager:
+            values = {name: _argument(value) for name, value in values.items()}
+            pass_configs = self._pass_configs(values)
+            missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
+            return self._builder({**dict.fromkeys(missing), **values})(), pass_configs
+        pass_configs = self._pass_configs(values)
+        program, outputs = self.build(values), _indices(self.options.get("out_idx"))
+        return (program.build(outputs) if hasattr(program, "build") else elaborate(program, outputs)), pass_configs
+
+    def _pass_configs(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The decorator's, and what `values` (of which it is taken out) says: pass_configs and launch options such as
+        num_warps that are no parameters of the function."""
+        chosen = {**(self.options.get("pass_configs") or {}), **(values.pop("pass_configs", None) or {})}
+        for name in LAUNCH_OPTIONS:
+            if name in values and name not in self.signature.parameters and not self._takes_any:
+                given = values.pop(name)
+                if given is None:
+                    continue
+                if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+                    raise TileError(f"{self.__name__}: {name} is {given!r}; it is a number from 1 on")
+                chosen[f"lower-to-triton.{name}"] = given
+        return chosen
+
+    @functools.cached_property
+    def _takes_any(self) -> bool:
+        return any(p.kind is p.VAR_KEYWORD for p in self.signature.parameters.values())
 
     def build(self, values: Mapping[str, Any]) -> Any:
         """Run the builder. Raises TileError if it does not return a program."""
@@ -165,7 +197,7 @@ class JitFunction:
                 ["this function has T.Kernel itself: what T.empty makes and it returns are its outputs"],
             )
         values = {name: _argument(value) for name, value in bound.items()}
-        pass_configs = {**(self.options.get("pass_configs") or {}), **(values.pop("pass_configs", None) or {})}
+        pass_configs = self._pass_configs(values)
         host = _key([{n: v for n, v in values.items() if not isinstance(v, Arguments)}, pass_configs])
         target = target or resolve_target(self.options.get("target"))
         dynamic = self._dynamic.get(host, {})

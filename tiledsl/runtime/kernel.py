@@ -105,7 +105,7 @@ class Kernel:
 
     def _check_shared(self, op: GemmOp) -> None:
         """A product's operands in shared memory lie there whole and at once, so they must fit. Stages come on top."""
-        tiles = {value for value in (op.a, op.b) if buffer_type(value).scope == "shared"}
+        tiles = dict.fromkeys(value for value in (op.a, op.b) if buffer_type(value).scope == "shared")
         sizes = {value: math.prod(buffer_type(value).static_shape) * ELEMENTS[value.dtype].bits // 8 for value in tiles}
         needed, available = sum(sizes.values()), self.target.max_shared_bytes
         if needed > available:

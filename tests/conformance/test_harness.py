@@ -1,0 +1,79 @@
+"""The conformance harness on scripts of our own: what it reports for each kind of ending."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import run  # noqa: E402
+from scripts import SCRIPTS, Script  # noqa: E402
+
+
+def test_the_table_lists_every_script_once() -> None:
+    paths = [script.path for script in SCRIPTS]
+    assert len(set(paths)) == len(paths)
+    assert sum(script.list == "A" for script in SCRIPTS) == 61
+    assert sum(script.list == "B" for script in SCRIPTS) == 34
+    for script in SCRIPTS:
+        for pattern, text in script.sizes:
+            re.compile(pattern)
+            assert isinstance(text, str)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "status", "reason"),
+    [
+        ("print('fine')", {}, "passed", ""),
+        ("print('fine')", {"prints_only": True}, "runs", ""),
+        ("assert 1 == 2, 'not equal'", {}, "failed", "AssertionError: not equal"),
+        ("print('❌ the results differ')", {}, "failed", "it prints: ❌ the results differ"),
+        ("import time\ntime.sleep(60)", {}, "timeout", "longer than 8 s"),
+        ("", {"needs": ("no_such_package",)}, "needs", "needs no_such_package"),
+        ("assert SIZE == 4", {"sizes": ((r"\bSIZE\b", "4"),)}, "passed", ""),
+        ("x = 1", {"sizes": (("absent", "4"),)}, "failed", "'absent' is nowhere in the script"),
+        ("def main(n):\n    assert n == 3", {"entry": "main(3)"}, "passed", ""),
+    ],
+)
+def test_endings(tmp_path: Path, text: str, options: dict[str, object], status: str, reason: str) -> None:
+    (tmp_path / "example.py").write_text(text + "\n")
+    script = Script("example.py", "A", **options)  # type: ignore[arg-type]
+    outcome = run.run(script, tmp_path, gpu=False, timeout=8, logs=tmp_path / "logs")
+    assert (outcome.status, reason in outcome.reason) == (status, True), outcome
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """Scripts that are not in the folder are `missing`, which is no failure."""
+    (tmp_path / "examples").mkdir()
+    done = subprocess.run(
+        [sys.executable, str(HERE / "run.py"), str(tmp_path), "--only", "^gemm/", "--json", str(tmp_path / "out.json")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "missing" in done.stdout
+    assert {each["status"] for each in json.loads((tmp_path / "out.json").read_text())} == {"missing"}
+
+
+def test_the_reason_is_the_last_error() -> None:
+    printed = (
+        "Traceback\nValueError: first\nsome output\nfile.py:3:4: error: T.copy: wrong\n    3 | line\n  note: hint\n"
+    )
+    assert run.reason_of(printed) == "file.py:3:4: error: T.copy: wrong"
+    assert run.reason_of("just text\n") == "just text"
+    assert run.reason_of("") == ""
+
+
+def test_versions_of_needed_packages() -> None:
+    assert run.is_missing("no_such_package")
+    assert not run.is_missing("torch")
+    assert run.is_missing("torch<1.0")
+    assert not run.is_missing("torch<99.0")

@@ -1,0 +1,270 @@
+"""The command line: what each command prints, its exit status, and that mistakes are one readable message."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tiledsl.cli import main
+
+PROGRAMS = """
+import tiledsl
+import tiledsl.language as T
+
+BLOCK = 16
+
+
+@tiledsl.jit(out_idx=[-1])
+def scaled(M, N, factor=2.0, dtype="float32"):
+    @T.prim_func
+    def scale(X: T.Tensor((M, N), dtype), Y: T.Tensor((M, N), dtype)):
+        with T.Kernel(T.ceildiv(M, BLOCK), threads=32) as bx:
+            tile = T.alloc_fragment((BLOCK, N), dtype)
+            T.copy(X[bx * BLOCK, 0], tile)
+            for i, j in T.Parallel(BLOCK, N):
+                tile[i, j] = tile[i, j] * factor
+            T.copy(tile, Y[bx * BLOCK, 0])
+
+    return scale
+
+
+@tiledsl.jit
+def negated(X, block=16):
+    N = T.const("N")
+    X: T.Tensor((N,), "float32")
+    Y = T.empty((N,), "float32")
+    with T.Kernel(T.ceildiv(N, block), threads=32) as bx:
+        for i in T.Parallel(block):
+            Y[bx * block + i] = -X[bx * block + i]
+    return Y
+
+
+@T.prim_func
+def cleared(X: T.Tensor((32,), "float16")):
+    with T.Kernel(1, threads=32) as _:
+        for i in T.Parallel(32):
+            X[i] = 0.0
+
+
+if __name__ == "__main__":
+    raise SystemExit("the main part must not run")
+"""
+TEXT_PROGRAM = """
+@T.prim_func
+def ones(X: T.Tensor((N,), "float32")):
+    with T.Kernel(T.ceildiv(N, 16), threads=32) as bx:
+        for i in T.Parallel(16):
+            X[bx * 16 + i] = 1.0
+"""
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("programs") / "programs_for_the_cli.py"
+    file.write_text(PROGRAMS)
+    return file
+
+
+def tiledsl(*arguments: object, text: str = "") -> Result:
+    return CliRunner().invoke(main, [str(each) for each in arguments], input=text)
+
+
+def printed(*arguments: object, text: str = "") -> str:
+    result = tiledsl(*arguments, text=text)
+    assert result.exit_code == 0, result.output
+    return str(result.stdout)
+
+
+def refused(*arguments: object, text: str = "") -> str:
+    result = tiledsl(*arguments, text=text)
+    assert result.exit_code == 1, result.output
+    assert "Traceback" not in result.output
+    return str(result.output)
+
+
+# lower
+
+
+def test_source_is_the_default(programs: Path) -> None:
+    source = printed("lower", f"{programs}:scaled", "-D", "M=32", "-D", "N=16")
+    assert "@triton.jit" in source
+    assert "* 2.0" in source
+
+
+def test_values_are_literals_or_names(programs: Path) -> None:
+    text = printed(
+        "lower", f"{programs}:scaled", "-D", "M=32", "-D", "N=16", "-D", "dtype=float16", "-D", "factor=-3.0"
+    )
+    assert "tl.float16" in text or "float16" in text
+    assert "-3.0" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--emit", "tile"], "tile.copy"),
+        (["--emit", "triton"], "triton.launch"),
+        (["--after", "promote-buffers"], "tile.kernel"),
+        (["--emit", "ttgir", "--target", "cuda:90"], '"ttg.num-warps" = 1'),
+        (["--emit", "ptx", "--target", "cuda:80"], ".target sm_80"),
+    ],
+)
+def test_stages(programs: Path, options: list[str], expected: str) -> None:
+    assert expected in printed("lower", f"{programs}:scaled", "-D", "M=32", "-D", "N=16", *options)
+
+
+def test_an_eager_function_takes_its_symbols(programs: Path) -> None:
+    text = printed("lower", f"{programs}:negated", "-D", "N=40", "-D", "block=32", "--emit", "tile")
+    assert "buffer<40*float32, global>" in text
+    assert "extents = (32)" in text or "extents = (32,)" in text
+
+
+def test_a_program_without_values(programs: Path) -> None:
+    assert "buffer<32*float16, global>" in printed("lower", f"{programs}:cleared", "--emit", "tile")
+    assert "takes no values, but -D gives M" in refused("lower", f"{programs}:cleared", "-D", "M=3")
+
+
+def test_text_programs(tmp_path: Path) -> None:
+    file = tmp_path / "ones.tile"
+    file.write_text(TEXT_PROGRAM)
+    assert "buffer<48*float32, global>" in printed("lower", file, "-D", "N=48", "--emit", "tile")
+    assert "FILE:FUNCTION is for Python files" in refused("lower", f"{file}:ones", "-D", "N=48")
+
+
+def test_print_changed_goes_to_stderr(programs: Path) -> None:
+    result = tiledsl("lower", f"{programs}:cleared", "--print-changed", "--emit", "triton")
+    assert result.exit_code == 0
+    assert "// ----- after vectorize-parallel" in result.stderr
+    assert "// ----- after" not in result.stdout
+
+
+def test_pass_options_reach_the_pipeline(programs: Path) -> None:
+    arguments = ["lower", f"{programs}:scaled", "-D", "M=40", "-D", "N=16"]
+    assert "mask" in printed(*arguments)
+    assert "mask" not in printed(*arguments, "--pass-config", "tl.disable_safe_memory_legalize=true")
+    assert "'no-such.option'" in refused(*arguments, "--pass-config", "no-such.option=1")
+
+
+def test_output_goes_to_a_file(programs: Path, tmp_path: Path) -> None:
+    to = tmp_path / "out.py"
+    assert printed("lower", f"{programs}:cleared", "-o", to) == ""
+    compile(to.read_text(), str(to), "exec")
+    assert [each.name for each in tmp_path.iterdir()] == ["out.py"]
+    assert "cannot be written" in refused("lower", f"{programs}:cleared", "-o", tmp_path / "none" / "out.py")
+
+
+def test_mistakes_in_what_to_lower(programs: Path, tmp_path: Path) -> None:
+    several = refused("lower", programs)
+    assert "has 3 programs; say FILE:FUNCTION" in several
+    assert "note: there are scaled, negated, cleared" in several
+    assert "has no scales" in refused("lower", f"{programs}:scales")
+    assert "BLOCK is int, not a program" in refused("lower", f"{programs}:BLOCK")
+    assert "scaled needs M, N" in refused("lower", f"{programs}:scaled")
+    assert "there is no file" in refused("lower", tmp_path / "absent.py")
+    assert "'M' is not name=value" in refused("lower", f"{programs}:scaled", "-D", "M")
+    assert "--emit c++: it is one of source, tile" in refused("lower", f"{programs}:cleared", "--emit", "c++")
+    assert "the pipeline has no pass 'cze'" in refused("lower", f"{programs}:cleared", "--after", "cze")
+    assert "unknown target" in refused("lower", f"{programs}:cleared", "--target", "tpu")
+    assert "cuda:80 has no amdgcn" in refused("lower", f"{programs}:cleared", "--target", "cuda:80", "--emit", "amdgcn")
+
+
+def test_an_error_in_the_program_shows_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.py"
+    file.write_text(PROGRAMS.replace("T.copy(tile, Y[bx * BLOCK, 0])", "T.cpy(tile, Y[bx * BLOCK, 0])"))
+    error = refused("lower", f"{file}:scaled", "-D", "M=32", "-D", "N=16")
+    assert "wrong.py:17:13: error: T.cpy is not part of the tile language; did you mean T.copy?" in error
+    assert "^^^^^" in error
+
+
+# opt
+
+
+def test_opt_runs_a_pipeline(programs: Path, tmp_path: Path) -> None:
+    file = tmp_path / "cleared.mlir"
+    printed("lower", f"{programs}:cleared", "--emit", "tile", "-o", file)
+    before, after = file.read_text(), printed("opt", file, "-p", "vectorize-parallel,canonicalize,dce")
+    assert "tile.parallel" in before
+    assert "tile.parallel" not in after
+    assert after == printed("opt", "-", "-p", "vectorize-parallel,canonicalize,dce", text=before)
+    assert '"tile.kernel"' in printed("opt", file, "-p", "dce", "--generic")
+    timed = tiledsl("opt", file, "-p", "canonicalize,dce", "--timing", "--no-verify")
+    assert [line.split()[2] for line in timed.stderr.splitlines()] == ["canonicalize", "dce", "in"]
+
+
+def test_mistakes_in_opt(programs: Path, tmp_path: Path) -> None:
+    file = tmp_path / "cleared.mlir"
+    printed("lower", f"{programs}:cleared", "--emit", "tile", "-o", file)
+    assert "no pass is named 'magic'" in refused("opt", file, "-p", "magic")
+    assert "there is no file" in refused("opt", tmp_path / "absent.mlir", "-p", "dce")
+    assert "<stdin>:1:" in refused("opt", "-", "-p", "dce", text="not ir")
+
+
+# run, doctor
+
+
+def test_run_as_a_process(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import sys
+            import tilelang
+            import tilelang.language as T
+            import neighbour
+
+            @tilelang.jit(target="cuda")
+            def plus_one(X):
+                N = T.const("N")
+                X: T.Tensor((N,), "float32")
+                Y = T.empty((N,), "float32")
+                with T.Kernel(1, threads=32) as _:
+                    for i in T.Parallel(N):
+                        Y[i] = X[i] + 1.0
+                return Y
+
+            if __name__ == "__main__":
+                import torch
+
+                assert torch.cuda.is_available()
+                x = torch.arange(16, dtype=torch.float32, device="cuda").cuda()
+                print(sys.argv[1:], neighbour.NAME, (plus_one(x) == x + 1).all().item())
+            """
+        )
+    )
+    (tmp_path / "neighbour.py").write_text('NAME = "neighbour"\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "tiledsl", "run", str(script), "--flag", "3"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "['--flag', '3'] neighbour True"
+
+
+def test_doctor() -> None:
+    result = tiledsl("doctor")
+    assert result.exit_code == 0, result.output
+    lines = {line[:22].strip(): line[22:].split() for line in result.stdout.splitlines()}
+    assert lines["python"][0] == lines["triton"][0] == lines["interpret a kernel"][0] == "ok"
+    assert lines["compile for cuda:90"][0] == "ok"
+
+
+def test_doctor_says_what_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    result = tiledsl("doctor")
+    assert result.exit_code == 1
+    assert "cannot be written" in result.stdout
+    assert "set TILEDSL_CACHE_DIR" in result.stdout
+
+
+def test_help_names_the_commands() -> None:
+    text = printed("--help")
+    assert all(name in text for name in ("lower", "opt", "run", "doctor"))
+    assert printed("--version").startswith("tiledsl, version ")

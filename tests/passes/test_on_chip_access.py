@@ -69,7 +69,7 @@ def test_writes(first: str, second: str, masked: bool) -> None:
     access(first, second, body)
 
 
-@pytest.mark.parametrize(("first", "second"), itertools.product(["strided", "aligned", "shifted"], repeat=2))
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(["strided", "aligned", "shifted"], repeat=2)))
 def test_regular_walks_are_not_compared_one_by_one(first: str, second: str) -> None:
     text = access(first, second, "%x = tile.load %Y[%i0, %i1] : float32 tile.store %x, %t[%k0, %k1]")
     assert 'kind = "max"' not in text

@@ -1,0 +1,144 @@
+"""A kernel from stored Triton source: no builder, no lowering until the IR is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from tiledsl.codegen.triton_source import EmittedKernel, EmittedModule
+from tiledsl.dialects.tile import FuncOp
+from tiledsl.ir.pass_manager import Stage
+from tiledsl.ir.text import parse_op, print_op
+from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType
+from tiledsl.runtime.kernel import Kernel, Parameter
+from tiledsl.runtime.target import Target
+
+
+def describe(kernel: Kernel) -> dict[str, Any]:
+    """What StoredKernel needs, as values that JSON has."""
+    return {
+        "name": kernel.name,
+        "target": str(kernel.target),
+        "pass_configs": dict(kernel.pass_configs),
+        "program": kernel.ir() if not isinstance(kernel, StoredKernel) else kernel.program,
+        "source": kernel.source,
+        "entry": kernel.module.entry,
+        "into": kernel.module.into,
+        "outputs": list(kernel.outputs),
+        "params": [
+            {
+                "name": each.name,
+                "dtype": each.dtype,
+                "shape": list(each.shape) if each.is_tensor else None,
+                "strides": None if each.strides is None else list(each.strides),
+            }
+            for each in kernel.params
+        ],
+        "kernels": [
+            {
+                "name": each.name,
+                "signature": dict(each.signature),
+                "num_warps": each.num_warps,
+                "num_stages": each.num_stages,
+                "options": dict(each.options),
+                "constexprs": dict(each.constexprs),
+                "divisible_by_16": list(each.divisible_by_16),
+                "grid": list(each.grid),
+            }
+            for each in kernel.module.kernels
+        ],
+    }
+
+
+class StoredKernel(Kernel):
+    """As the Kernel that `describe` described, with its source as it was. `prim_func` is None."""
+
+    def __init__(self, described: Mapping[str, Any]) -> None:
+        """Raises ValueError, TypeError or KeyError for a description that makes no sense."""
+        self.program = _text(described["program"])
+        self.name = _identifier(described["name"])
+        self.target = Target.parse(_text(described["target"]))
+        self.pass_configs = dict(_mapping(described["pass_configs"]))
+        self.prim_func = None
+        self.config = None
+        self.latency = self.ref_latency = None
+        self._build = lambda: _parsed(self.program)
+        self.outputs = tuple(_count(each) for each in described["outputs"])
+        self.params = [_parameter(each, i in self.outputs) for i, each in enumerate(described["params"])]
+        if any(each >= len(self.params) for each in self.outputs):
+            raise ValueError("an output that is no parameter")
+        self._inputs = [each for each in self.params if not each.is_output]
+        kernels = tuple(_kernel(each) for each in described["kernels"])
+        self._places = [None] * len(kernels)
+        self.module = EmittedModule(
+            _text(described["source"]), _identifier(described["entry"]), _identifier(described["into"]), kernels
+        )
+
+    @cached_property
+    def stages(self) -> list[Stage]:
+        """As of the program lowered again, by this version of the compiler; the last one is the stored source."""
+        *stages, last = Kernel(self._build, self.target, self.pass_configs).stages
+        return [*stages, Stage(last.name, last.spec, last.milliseconds, self.source)]
+
+    def for_target(self, target: Target) -> Kernel:
+        """The same program lowered for another target."""
+        return Kernel(self._build, target, self.pass_configs, self.config)
+
+
+def _parsed(text: str) -> FuncOp:
+    root = parse_op(text)
+    if not isinstance(root, FuncOp):
+        raise ValueError(f"{root.name} is no program: {print_op(root)[:80]}")
+    return root
+
+
+def _parameter(described: Mapping[str, Any], is_output: bool) -> Parameter:
+    dtype, shape, strides = described["dtype"], described["shape"], described["strides"]
+    if dtype not in ELEMENTS:
+        raise ValueError(f"element type {dtype!r}")
+    if shape is None:
+        return Parameter(_identifier(described["name"]), ScalarType(dtype), is_output)
+    type = BufferType(_dims(shape), dtype, "global", None if strides is None else _dims(strides))
+    return Parameter(_identifier(described["name"]), type, is_output)
+
+
+def _kernel(described: Mapping[str, Any]) -> EmittedKernel:
+    return EmittedKernel(
+        _identifier(described["name"]),
+        {_identifier(name): _text(type) for name, type in _mapping(described["signature"]).items()},
+        _count(described["num_warps"]),
+        _count(described["num_stages"]),
+        dict(_mapping(described["options"])),
+        dict(_mapping(described["constexprs"])),
+        tuple(_identifier(each) for each in described["divisible_by_16"]),
+        tuple(None if each is None else _count(each) for each in described["grid"]),
+    )
+
+
+def _dims(values: Sequence[Any]) -> tuple[int | str, ...]:
+    return tuple(each if isinstance(each, str) and each.isidentifier() else _count(each) for each in values)
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise ValueError(f"{str(value)[:40]!r} is no count")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:40]!r} is no text")
+    return value
+
+
+def _identifier(value: Any) -> str:
+    if not _text(value).isidentifier():
+        raise ValueError(f"{value[:40]!r} is no name")
+    return str(value)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{str(value)[:40]!r} is no object")
+    return value

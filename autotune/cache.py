@@ -1,163 +1,196 @@
-"""Tuning results on disk: one folder for each kernel and key, with key.json and best.json.
+"""Tuning results on disk: read one, list all, compare their keys, clear them. `store` writes them.
 
-Nothing read from disk is executed or used as a value of a configuration: a file names configurations of the running
-program by their text, and gives numbers and messages for them.
+Nothing read from disk is executed, becomes a path, or a value of a configuration: a file names configurations of the
+running program by their text, and gives numbers and messages for them.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
-import math
 import os
 import re
-import tempfile
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tiledsl.autotuner.fingerprint import digest
+from tiledsl.autotuner import journal
+from tiledsl.autotuner.fingerprint import OPAQUE
+from tiledsl.autotuner.journal import NONSENSE, SCHEMA
+from tiledsl.autotuner.key import VERSION_FIELDS, Key, difference_lines, differences, folder_name
 from tiledsl.autotuner.space import config_key
-from tiledsl.autotuner.trial import STATUSES, Trial
+from tiledsl.autotuner.trial import Trial
 
-SCHEMA = 1
-_LARGEST_FILE = 64 << 20
-_NUMBERS = ("latency", "max_error", "mismatched_ratio", "compile_seconds")
+_MOST_KEYS = 500  # of one kernel, the newest, that are compared
 _log = logging.getLogger("tiledsl")
-
-
-@dataclass(frozen=True)
-class Key:
-    """What a remembered result depends on, by name. The list of configurations is not part of it."""
-
-    kernel: str
-    fields: Mapping[str, Any]
-
-    @property
-    def digest(self) -> str:
-        """24 hexadecimal digits."""
-        return digest(json.dumps(self.fields, sort_keys=True))[:24]
-
-    def folder(self, root: Path) -> Path:
-        name = re.sub(r"\W", "_", self.kernel)[:80] or "kernel"
-        return root / "autotune" / name / self.digest
 
 
 @dataclass
 class Remembered:
-    """What a best.json says about the configurations of this run."""
+    """A tuning's outcome. best: the winner's place in `trials`, where it was chosen among just these or more; else
+    None. other_versions: the result is another Triton's or tiledsl's, which counts with strict_versions off."""
 
     trials: list[Trial]
     latency_kind: str
     ref_latency: float | None
+    best: int | None = None
+    other_versions: bool = False
 
 
-def load(root: Path, key: Key, configs: Sequence[dict[str, Any]]) -> Remembered | None:
-    """What is remembered for all of these configurations; None if there is nothing, or not all of them are there.
-
-    A file that cannot be read or makes no sense counts as nothing, with a warning.
-    """
-    path = key.folder(root) / "best.json"
-    try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise ValueError("too large")
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        _log.warning("autotune: cannot read %s (%s); tuning again", path, error)
-        return None
-    try:
-        return _parse(text, configs)
-    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-        _log.warning("autotune: %s makes no sense (%s: %s); tuning again", path, type(error).__name__, error)
-        return None
-
-
-def _parse(text: str, configs: Sequence[dict[str, Any]]) -> Remembered | None:
-    data = json.loads(text, parse_constant=_no_constant)
+def parse_best(content: bytes) -> dict[str, Any]:
+    """A best.json with its outer fields checked; its trials are not. Raises one of NONSENSE."""
+    data = journal.parse(content)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise ValueError(f"not schema {SCHEMA}")
-    kind, ref_latency = data["latency_kind"], _number(data["ref_latency"])
-    if kind not in ("measured", "estimated") or not isinstance(data["trials"], list):
+    if data["latency_kind"] not in ("measured", "estimated") or not isinstance(data["trials"], list):
         raise ValueError("unknown latency_kind, or no list of trials")
-    stored = {entry["key"]: entry for entry in data["trials"]}
-    trials = []
-    for index, config in enumerate(configs):
-        entry = stored.get(config_key(config))
-        if entry is None:
-            return None
-        trials.append(_trial(index, config, entry))
-    return Remembered(trials, kind, ref_latency)
+    if type(data["tried"]) is not int or not isinstance(data["key"], str) or not isinstance(data["best"], str):
+        raise ValueError("wrong types")
+    journal.number(data["ref_latency"])
+    return data
 
 
-def _trial(index: int, config: dict[str, Any], entry: Mapping[str, Any]) -> Trial:
-    status, message, verified, source_hash = (entry[name] for name in ("status", "message", "verified", "source_hash"))
-    if status not in STATUSES or not isinstance(message, str) or not isinstance(verified, bool):
-        raise ValueError(f"trial {index}: status, message or verified")
-    if not isinstance(source_hash, str) or not isinstance(entry["resources"], (dict, type(None))):
-        raise ValueError(f"trial {index}: source_hash or resources")
-    trial = Trial(index, config, status, message, verified=verified, source_hash=source_hash)
-    trial.resources = entry["resources"]
-    for name in _NUMBERS:
-        setattr(trial, name, _number(entry[name]))
-    if trial.ok and trial.latency is None:
-        raise ValueError(f"trial {index}: ok without a latency")
-    return trial
-
-
-def _number(value: Any) -> float | None:
-    if value is None:
+def recall(data: Mapping[str, Any], configs: Sequence[dict[str, Any]]) -> Remembered | None:
+    """What a best.json says about configurations; None unless it knows all of them. Raises one of NONSENSE."""
+    records = {record["key"]: record for record in data["trials"]}
+    chosen_from = {record["key"] for record in data["trials"][: data["tried"]]}
+    keys = [config_key(config) for config in configs]
+    if not all(key in records and OPAQUE not in key for key in keys):
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{value!r} is no time or error")
-    return float(value)
+    trials = [journal.decode(i, config, records[key]) for i, (config, key) in enumerate(zip(configs, keys))]
+    best = keys.index(data["best"]) if data["best"] in keys and chosen_from.issuperset(keys) else None
+    if best is not None and not trials[best].ok:
+        raise ValueError("the best trial is not ok")
+    first: dict[str, int] = {}
+    for trial in trials:  # of identical sources or binaries, the first was run
+        hashes = [each for each in (trial.source_hash, trial.binary_hash) if each]
+        earlier = min((first.setdefault(each, trial.index) for each in hashes), default=trial.index)
+        trial.same_as = earlier if earlier != trial.index else None
+    return Remembered(trials, data["latency_kind"], journal.number(data["ref_latency"]), best)
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} in a file")
+@dataclass(frozen=True)
+class Entry:
+    """One key's folder. `fields` is None where key.json makes no sense."""
+
+    folder: Path
+    kernel: str
+    digest: str
+    fields: dict[str, Any] | None
+    modified: float
+
+    def best(self) -> dict[str, Any] | None:
+        """best.json; None if there is none that makes sense."""
+        try:
+            return parse_best(journal.read_file(self.folder / "best.json"))
+        except (OSError, *NONSENSE):
+            return None
+
+    def trials(self) -> dict[str, journal.Record]:
+        """The trials of the result and the journal, by canonical configuration; empty if neither can be read."""
+        from tiledsl.autotuner.store import merge
+
+        with contextlib.suppress(OSError, ValueError):
+            return merge(self.best(), journal.read_journal(self.folder / "trials.jsonl")[0])
+        return merge(self.best(), {})
+
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(file.lstat().st_size for file in self.folder.rglob("*") if file.is_file())
 
 
-def store(root: Path, key: Key, remembered: Remembered) -> None:
-    """Write key.json and best.json, each in one step. A folder that cannot be written costs a warning, no more."""
-    folder = key.folder(root)
-    trials = [_entry(trial) for trial in remembered.trials]
-    best = {
-        "schema": SCHEMA,
-        "latency_kind": remembered.latency_kind,
-        "ref_latency": remembered.ref_latency,
-        "trials": trials,
-    }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / "key.json", {"schema": SCHEMA, "kernel": key.kernel, **key.fields})
-        _write(folder / "best.json", best)
-    except OSError as error:
-        _log.warning("autotune: the result cannot be kept in %s (%s)", folder, error)
+def entries(root: Path, kernel: str | None = None) -> list[Entry]:
+    """The keys of a kernel, or of all, the newest first. Only folders that the tuner names so are looked into."""
+    found = []
+    for folder in _subfolders(root / "autotune", r"\w{1,80}"):
+        if kernel is None or folder.name == folder_name(kernel):
+            found += [_entry(each) for each in _subfolders(folder, r"[0-9a-f]{24}")]
+    return sorted(found, key=lambda entry: (-entry.modified, entry.kernel, entry.digest))
 
 
-def _entry(trial: Trial) -> dict[str, Any]:
-    names = ("status", "message", "verified", "source_hash", "resources", *_NUMBERS)
-    values = {name: getattr(trial, name) for name in names}
-    for name in _NUMBERS:  # an error may be infinite, and JSON has no such number
-        if values[name] is not None and not math.isfinite(values[name]):
-            values[name] = None
-    shown = {name: value if _is_plain(value) else repr(value) for name, value in trial.config.items()}
-    return {"key": config_key(trial.config), "config": shown, **values}
+def _subfolders(folder: Path, pattern: str) -> Iterator[Path]:
+    with contextlib.suppress(OSError), os.scandir(folder) as items:
+        for item in items:
+            if re.fullmatch(pattern, item.name, re.ASCII) and item.is_dir(follow_symlinks=False):
+                yield Path(item.path)
 
 
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
+def _entry(folder: Path) -> Entry:
+    modified = 0.0
+    for name in ("best.json", "trials.jsonl", "key.json"):
+        with contextlib.suppress(OSError):
+            modified = max(modified, (folder / name).stat().st_mtime)
+    fields = None
+    with contextlib.suppress(OSError, *NONSENSE):
+        data = journal.parse(journal.read_file(folder / "key.json"))
+        if data["schema"] == SCHEMA and isinstance(data["fields"], dict) and isinstance(data["kernel"], str):
+            fields = data["fields"]
+    return Entry(folder, folder.parent.name, folder.name, fields, modified)
 
 
-def _write(path: Path, data: Mapping[str, Any]) -> None:
-    text = json.dumps(data, indent=1, allow_nan=False)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+def clear(chosen: Sequence[Entry]) -> int:
+    """Delete the folders of entries, and kernels' folders that get empty. Returns how many entries are gone."""
+    gone = 0
+    for entry in chosen:
+        try:
+            shutil.rmtree(entry.folder)
+        except OSError as error:
+            _log.warning("cannot delete %s (%s)", entry.folder, error)
+            continue
+        gone += 1
+        with contextlib.suppress(OSError):
+            entry.folder.parent.rmdir()
+    return gone
+
+
+def nearest(root: Path, key: Key) -> list[tuple[Entry, dict[str, tuple[Any, Any]]]]:
+    """The stored keys of a kernel with the fields in which they differ from a wanted one, the nearest first."""
+    others = [entry for entry in entries(root, key.kernel)[:_MOST_KEYS] if entry.fields is not None]
+    compared = [(entry, differences(entry.fields or {}, key.fields)) for entry in others if entry.digest != key.digest]
+    return sorted(compared, key=lambda pair: len(pair[1]))
+
+
+def other_versions(root: Path, key: Key) -> list[tuple[str, list[str]]]:
+    """Stored keys that differ from a wanted one in versions only, the newest first, with what differs."""
+    found = []
+    for entry in entries(root, key.kernel)[:_MOST_KEYS]:
+        changed = differences(entry.fields or {}, key.fields)
+        if entry.fields is not None and entry.digest != key.digest and set(changed) <= set(VERSION_FIELDS):
+            found.append((entry.digest, difference_lines(entry.fields, key.fields)))
+    return found
+
+
+def explain(root: Path, key: Key, most: int = 5) -> str:
+    """Whether the wanted key is stored, and which fields differ in the kernel's other keys, the nearest first."""
+    stored = {entry.digest: entry for entry in entries(root, key.kernel)}
+    lines = [f"{key.kernel}/{key.digest}"]
+    if key.digest in stored:
+        best, count = stored[key.digest].best(), len(stored[key.digest].trials())
+        lines.append(
+            f"  stored: {count} trials, " + ("with a result" if best else "without a result: it is not finished")
+        )
+    else:
+        lines.append("  not stored" + ("" if stored else "; nothing is stored for this kernel"))
+    others = nearest(root, key)
+    for entry, changed in others[:most]:
+        lines.append(f"  {entry.digest} differs in {', '.join(changed) or 'nothing that it names'}")
+        lines += [f"    {line}" for line in difference_lines(entry.fields or {}, key.fields)]
+    if len(others) > most:
+        lines.append(f"  and {len(others) - most} more keys")
+    return "\n".join(lines)
+
+
+def why_missing(root: Path, key: Key, configs: Sequence[dict[str, Any]]) -> str:
+    """A line for the log: why there is no result for these configurations."""
+    records = next((entry.trials() for entry in entries(root, key.kernel) if entry.digest == key.digest), {})
+    known = sum(config_key(config) in records for config in configs)
+    if records:
+        return f"{key.kernel}: {known} of {len(configs)} configurations are known"
+    others = nearest(root, key)
+    if not others:
+        return f"{key.kernel}: nothing is remembered"
+    entry, _ = others[0]
+    lines = difference_lines(entry.fields or {}, key.fields)
+    return f"{key.kernel}: not tuned for this; the nearest result, {entry.digest}, differs in {'; '.join(lines)}"

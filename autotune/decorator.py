@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from types import FunctionType
@@ -13,10 +14,11 @@ from tiledsl.autotuner.fingerprint import canonical
 from tiledsl.autotuner.inputs import given_inputs
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.result import AutotuneResult
-from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tunables, tunables
+from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tunables, tunables, with_seeds
 from tiledsl.errors import TileError
 from tiledsl.runtime.jit import JitFunction, _key, resolve_target
 from tiledsl.runtime.supply import TensorSupplyType
+from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
 Configs = Iterable[Mapping[str, Any]] | Callable[..., Any]
@@ -51,38 +53,56 @@ class AutotunedFunction:
     def compile(self, *arguments: Any, **keywords: Any) -> AutotuneResult:
         """The tuned kernel for these arguments. Eager style: tensors may be left out if T.const values are named."""
         jit, options = self.jit, self.options
-        values = jit._bind(arguments, keywords, partial=True)
-        own = {name: value for name, value in keywords.items() if name in jit.signature.parameters}
-        given = jit.signature.bind_partial(*arguments, **own).arguments  # what the call itself says, without defaults
-        target = resolve_target(jit.options.get("target") if options.target is None else options.target)
+        values, given, target = self._call(arguments, keywords)
         special = {n: canonical(v) if hasattr(v, "data_ptr") else v for n, v in values.items()}
         special = {name: value for name, value in special.items() if name not in options.do_not_specialize}
-        key = (_key(special), frozenset(n for n in given if given[n] is not None), target, canonical(given_inputs()))
+        own = None if options.key is None else canonical(options.key(**values))
+        explicit = frozenset(n for n in given if given[n] is not None)
+        key = (own, _key(special), explicit, target, canonical(given_inputs()))
         known = None if current().always_tune else self._results.get(key)
         if known is not None:
             if options.do_not_specialize:
                 return replace(known, kernel=jit.kernel_for(values, known.config, target), from_cache="memory")
             return known
-        configs = self.configs
+        result = tune(self._problem(arguments, keywords, values, given, target))
+        if result.complete:
+            self._results[key] = replace(result, from_cache="memory")
+        return result
+
+    def key(self, *arguments: Any, **keywords: Any) -> Any:
+        """The key under which the result of this call is kept on disk; None if it is not kept. Tunes nothing."""
+        values, given, target = self._call(arguments, keywords)
+        return self._problem(arguments, keywords, values, given, target).key()
+
+    def _call(self, arguments: Any, keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Target]:
+        """A call's values by name, defaults included; what the call itself says, without defaults; its target."""
+        jit = self.jit
+        own = {name: value for name, value in keywords.items() if name in jit.signature.parameters}
+        given = jit.signature.bind_partial(*arguments, **own).arguments
+        target = resolve_target(jit.options.get("target") if self.options.target is None else self.options.target)
+        return jit._bind(arguments, keywords, partial=True), given, target
+
+    def _problem(
+        self, arguments: Any, keywords: Mapping[str, Any], values: dict[str, Any], given: Any, target: Target
+    ) -> Problem:
+        jit, configs = self.jit, self.configs
         if callable(configs):
             configs = check_configs(call_configs(configs, arguments, keywords, values), jit.signature, self.name)
+        configs = with_seeds(configs, self.options.seed_configs, jit.signature, self.name)
         names = tunables(configs)
         self._check_call(values, names)
-        result = tune(
-            Problem(
-                name=self.name,
-                function=jit.function,
-                build=lambda config, target: jit.kernel_for(values, config, target),
-                values=values,
-                configs=fix(configs, given_tunables(given, names)),
-                target=target,
-                options=options,
-                compile_options={name: jit.options.get(name) for name in ("out_idx", "pass_configs")},
-                call_inputs={n: v for n, v in values.items() if hasattr(v, "data_ptr")} if jit.is_eager else None,
-            )
+        return Problem(
+            name=self.name,
+            function=jit.function,
+            build=lambda config, target: jit.kernel_for(values, config, target),
+            program=lambda config: jit.program_for(values, config),
+            values=values,
+            configs=fix(configs, given_tunables(given, names)),
+            target=target,
+            options=self.options,
+            compile_options={name: jit.options.get(name) for name in ("out_idx", "pass_configs")},
+            call_inputs={n: v for n, v in values.items() if hasattr(v, "data_ptr")} if jit.is_eager else None,
         )
-        self._results[key] = replace(result, from_cache="memory")
-        return result
 
     def _check_call(self, values: Mapping[str, Any], names: Sequence[str]) -> None:
         if self.jit.is_eager:  # tensors may be left out, and T.const values be given
@@ -121,6 +141,18 @@ def autotune(
     jobs: int | None = None,
     target: Any = None,
     cache: bool = True,
+    devices: Iterable[int] | None = None,
+    isolate: bool = True,
+    run_timeout: float | None = None,
+    budget: float | None = None,
+    prune: bool = True,
+    search: str = "auto",
+    progress: bool | None = None,
+    timer: str | None = None,
+    max_trials: int | None = None,
+    seed_configs: Iterable[Mapping[str, Any]] = (),
+    store: str | os.PathLike[str] | None = None,
+    key: Callable[..., Any] | None = None,
 ) -> Callable[[Any], AutotunedFunction]:
     """Decorator above @tiledsl.jit: choose the best of several configurations at the first call with given arguments.
 
@@ -139,7 +171,8 @@ def autotune(
     options = TuneOptions(
         warmup, rep, timeout, ref_prog, supply_prog, supply_type, rtol, atol, max_mismatched_ratio, skip_check,
         manual_check_prog, cache_input_tensors, early_stop, early_stop_factor, tuple(do_not_specialize or ()), jobs,
-        target, cache,
+        target, cache, None if devices is None else tuple(devices), isolate, run_timeout, budget, prune,
+        search, progress, timer, max_trials, tuple(seed_configs), store, key,
     )  # fmt: skip
 
     def decorate(function: Any) -> AutotunedFunction:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import enum
+import functools
 import hashlib
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
-from types import CodeType, FunctionType, ModuleType
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 OPAQUE = "opaque:"  # stands in a text for an object of which only the type could be told
+VAGUE = "vague:"  # stands in a text where behaviour may differ although the texts are equal
 _DEPTH = 8  # functions that call functions that ...
 
 
@@ -21,8 +24,9 @@ def digest(text: str) -> str:
 
 
 def canonical(value: Any) -> str:
-    """A text for a value. Functions count with their code, closure and the globals they name; tensors with shape,
-    strides, dtype and device type; objects that do not print themselves with OPAQUE and their type."""
+    """A text for a value. Functions count with their code, closure and the globals they name, classes with their
+    methods; tensors with shape, strides, dtype and device type; objects that do not print themselves with OPAQUE and
+    their type."""
     return _canonical(value, {}, _DEPTH)
 
 
@@ -42,43 +46,101 @@ def _canonical(value: Any, seen: dict[int, int], depth: int) -> str:
     if isinstance(value, (set, frozenset)):
         return "set{" + ",".join(sorted(_canonical(item, seen, depth) for item in value)) + "}"
     if isinstance(value, ModuleType):
-        return f"module:{value.__name__}"
+        return f"module:{'' if _is_library(value.__name__) else VAGUE}{value.__name__}"
     if isinstance(value, type):
-        return f"class:{value.__module__}.{value.__qualname__}"
+        return _class(value, seen, depth - 1)
+    if isinstance(value, functools.partial):
+        return "partial:" + _canonical([value.func, value.args, value.keywords], seen, depth)
+    if isinstance(value, MethodType):
+        return f"method:{_canonical(value.__func__, seen, depth)} of {_canonical(value.__self__, seen, depth)}"
     function = value if isinstance(value, FunctionType) else getattr(value, "function", None)
     if isinstance(function, FunctionType):  # of ours: jitted functions, programs, macros
         return _function(function, seen, depth - 1)
     if hasattr(value, "stride") and hasattr(value, "dtype") and hasattr(value, "shape"):
         device = getattr(getattr(value, "device", None), "type", "")
-        return f"tensor:{tuple(value.shape)}:{tuple(value.stride())}:{value.dtype}:{device}"
-    shown = repr(value)
-    return f"{_type_name(value)}:{shown}" if " at 0x" not in shown else OPAQUE + _type_name(value)
+        mark = VAGUE if len(seen) > 1 else ""  # one in a closure may count with its values; an argument does not
+        return f"tensor:{mark}{tuple(value.shape)}:{tuple(value.stride())}:{value.dtype}:{device}"
+    shown, known = repr(value), _is_library(type(value).__module__) or isinstance(value, enum.Enum)
+    return (
+        f"{'' if known else VAGUE}{_type_name(value)}:{shown}" if " at 0x" not in shown else OPAQUE + _type_name(value)
+    )
 
 
 def _type_name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _function(function: FunctionType, seen: dict[int, int], depth: int) -> str:
-    root = function.__module__.partition(".")[0]
-    if root == "tiledsl" or root in sys.stdlib_module_names or root in ("torch", "triton", "numpy"):
-        return f"function:{function.__module__}.{function.__qualname__}"  # a version is in the key, or does not matter
-    parts = [_code(function), *(_canonical(v, seen, depth) for v in (function.__defaults__, function.__kwdefaults__))]
-    for name, value in sorted(_free_values(function), key=lambda item: item[0]):
+def program_text(function: FunctionType, tuned: Collection[str] = ()) -> str:
+    """A text for a builder or a program: canonical, without the defaults of the parameters that every configuration
+    sets."""
+    return _function(function, {id(function): 0}, _DEPTH, tuned)
+
+
+def _is_library(module: str | None) -> bool:
+    """Whether a version in the key stands for the code of a module, or it does not matter."""
+    root = (module or "").partition(".")[0]
+    return root in ("tiledsl", "torch", "triton", "numpy") or root in sys.stdlib_module_names
+
+
+def _class(value: type, seen: dict[int, int], depth: int) -> str:
+    name = f"class:{value.__module__}.{value.__qualname__}"
+    if _is_library(value.__module__) or depth <= 0:
+        return name
+    members = {n: getattr(m, "__func__", getattr(m, "fget", m)) for n, m in vars(value).items()}
+    plain = (FunctionType, bool, int, float, str, tuple, list, dict)
+    kept = [(n, m) for n, m in members.items() if isinstance(m, plain) and (callable(m) or not n.startswith("__"))]
+    parts = [f"{n}={_canonical(m, seen, depth)}" for n, m in sorted(kept, key=lambda item: item[0])]
+    return f"{name}:{_summary([*(_canonical(base, seen, depth) for base in value.__bases__), *parts])}"
+
+
+def _summary(parts: Sequence[str]) -> str:
+    """The digest of texts, marked if one of them is vague."""
+    text = "\n".join(parts)
+    return (VAGUE if VAGUE in text or OPAQUE in text else "") + digest(text)
+
+
+def _function(function: FunctionType, seen: dict[int, int], depth: int, tuned: Collection[str] = ()) -> str:
+    if _is_library(function.__module__):
+        return f"function:{function.__module__}.{function.__qualname__}"
+    code = function.__code__
+    positional = code.co_varnames[: code.co_argcount]
+    defaults = dict(zip(reversed(positional), reversed(function.__defaults__ or ()))) | (function.__kwdefaults__ or {})
+    parts = [_code(function)]
+    named = {f"{name}:=": value for name, value in defaults.items() if name not in tuned}
+    for name, value in sorted([*named.items(), *_free_values(function)], key=lambda item: item[0]):
         parts.append(f"{name}={_canonical(value, seen, depth)}")
-    return "function:" + digest("\n".join(parts))
+    return "function:" + _summary(parts)
 
 
 def _code(function: FunctionType) -> str:
-    """The function's syntax tree without decorators, positions, comments and layout; its byte code without a text."""
+    """The function's syntax tree without decorators, defaults, docstrings, positions, comments and layout, the same in
+    every Python; its byte code where there is no text of its own."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):  # a lambda in the middle of an expression may not parse by itself
         return _byte_code(function)
-    if isinstance(tree.body[0], (ast.FunctionDef, ast.AsyncFunctionDef)):
-        tree.body[0].decorator_list = []
-        return ast.dump(tree)
+    definition = tree.body[0]
+    if isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        definition.decorator_list = []
+        definition.args.defaults, definition.args.kw_defaults = [], []
+        return _dump(definition)
     return _byte_code(function)  # a lambda: the statement around it holds other things, such as the configurations
+
+
+def _dump(node: Any) -> str:
+    """A syntax tree as text. Fields that are empty do not show: which ones there are depends on the Python."""
+    if isinstance(node, list):
+        return "[" + ",".join(map(_dump, node)) + "]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = {name: value for name, value in ast.iter_fields(node) if value is not None and value != []}
+    if isinstance(node, ast.Constant):
+        fields = {"value": node.value}  # None as well; whether a text was written u"" does not count
+    elif (
+        isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None
+    ):
+        fields["body"] = node.body[1:]
+    return f"{type(node).__name__}({','.join(f'{name}={_dump(value)}' for name, value in fields.items())})"
 
 
 def _byte_code(function: FunctionType) -> str:
@@ -97,14 +159,20 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _free_values(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Closure variables and the globals named in the function or in functions inside it."""
+    """Closure variables and the globals named in the function or in functions inside it; of modules of the user's, what
+    the function names."""
     names: set[str] = set()
     for code in _codes(function.__code__):
         names.update(code.co_names)
-    for name in names & function.__globals__.keys():
-        yield name, function.__globals__[name]
+    found = {name: function.__globals__[name] for name in names & function.__globals__.keys()}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
-            yield name, cell.cell_contents
+            found[name] = cell.cell_contents
         except ValueError:  # not assigned yet
-            yield name, None
+            found[name] = None
+    for name, value in found.items():
+        if isinstance(value, ModuleType) and not _is_library(value.__name__):
+            for part in names & vars(value).keys():
+                yield f"{name}.{part}", vars(value)[part]
+        else:
+            yield name, value

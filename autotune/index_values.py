@@ -1,4 +1,4 @@
-"""Integers of a program before lowering: constants, trip counts averaged over the grid, divisors, what they depend on."""
+"""Integers of a program before lowering: constants, trip counts over the grid, divisors, what they depend on."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ def evaluate(value: Value, known: Mapping[Value, float]) -> float | None:
     return None
 
 
-def average_trips(loop: scf.ForOp, axes: Mapping[Value, int], grid: Sequence[int | None]) -> float | None:
-    """Iterations of a loop, averaged over the grid where its bounds depend on block indices; None if unknown.
+def trip_counts(loop: scf.ForOp, axes: Mapping[Value, int], grid: Sequence[int | None]) -> tuple[float, float] | None:
+    """Iterations of a loop: the average over the grid where its bounds depend on block indices, and the most; None if
+    unknown.
 
     An enclosing loop's index stands at the middle of its range.
     """
@@ -70,7 +71,10 @@ def average_trips(loop: scf.ForOp, axes: Mapping[Value, int], grid: Sequence[int
                 return None
             count = min(extent, _SAMPLES)
             choices.append([(leaf, float(int((i + 0.5) * extent / count))) for i in range(count)])
-        elif isinstance(leaf.owner, Region) and isinstance(outer := _owner(leaf), scf.ForOp) and leaf is outer.index:
+            choices[-1].append((leaf, float(extent - 1)))  # for the most; not part of the average
+        elif (
+            isinstance(leaf.owner, Region) and isinstance(outer := leaf.owner.parent, scf.ForOp) and leaf is outer.index
+        ):
             first, last = (evaluate(bound, {}) for bound in (outer.lower, outer.upper))
             if first is None or last is None:
                 return None
@@ -79,19 +83,17 @@ def average_trips(loop: scf.ForOp, axes: Mapping[Value, int], grid: Sequence[int
             return None
     if len(choices) > 2 or not all(choices):
         return None
-    total, count = 0.0, 0
+    total, count, most = 0.0, 0, 0.0
     for chosen in itertools.product(*choices):
         known = {value: int(number) for value, number in chosen}
         lower, upper, step = (evaluate(bound, known) for bound in bounds)
         if lower is None or upper is None or not step:
             return None
-        total += max(0, math.ceil((upper - lower) / step))
-        count += 1
-    return total / count
-
-
-def _owner(value: Value) -> object:
-    return getattr(value.owner, "parent_op", None) or getattr(value.owner, "parent", None)
+        trips = max(0, math.ceil((upper - lower) / step))
+        most = max(most, trips)
+        if all(each is not options[-1] or len(options) == 1 for each, options in zip(chosen, choices)):
+            total, count = total + trips, count + 1
+    return total / count, most
 
 
 def leaves(value: Value) -> set[Value]:

@@ -58,5 +58,40 @@ def make_inputs(kernel: Kernel, options: TuneOptions, call_inputs: dict[str, Any
 
 
 def copies(inputs: Sequence[Any]) -> list[Any]:
-    """The inputs again, tensors cloned with their strides."""
-    return [item.clone() if hasattr(item, "data_ptr") else item for item in inputs]
+    """The inputs again, tensors cloned with their strides (unless elements share memory)."""
+    return [_copy(item) if hasattr(item, "data_ptr") else item for item in inputs]
+
+
+def _copy(tensor: Any) -> Any:
+    import torch
+
+    copy = tensor.clone()
+    if copy.stride() == tensor.stride() or any(s == 0 and n > 1 for n, s in zip(tensor.shape, tensor.stride())):
+        return copy
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def stand_ins(inputs: Sequence[Any]) -> list[Any]:
+    """The inputs without their elements, to check a kernel's parameters against."""
+    import torch
+
+    return [
+        torch.empty_strided(item.shape, item.stride(), dtype=item.dtype, device="meta")
+        if hasattr(item, "data_ptr")
+        else item
+        for item in inputs
+    ]
+
+
+def changed(now: Any, old: Any) -> bool:
+    """Whether a tensor's values differ from those of its copy; NaN equals NaN."""
+    import torch
+
+    if not isinstance(now, torch.Tensor):
+        return False
+    if now.dtype.is_floating_point and now.dtype.itemsize == 1:  # eight-bit floats compare as bits
+        now, old = now.view(torch.uint8), old.view(torch.uint8)
+    same = now == old
+    if now.dtype.is_floating_point:
+        same |= now.isnan() & old.isnan()
+    return not bool(same.all())

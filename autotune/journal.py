@@ -39,7 +39,7 @@ def encode(trial: Trial) -> Record:
     values = {name: plain(getattr(trial, name)) for name in _KEPT}
     values["message"] = trial.message[:_LONGEST_MESSAGE]
     shown = {name: value if _is_plain(value) else repr(value) for name, value in trial.config.items()}
-    return {"schema": SCHEMA, "time": time.time(), "key": config_key(trial.config), "config": shown, **values}
+    return {"schema": SCHEMA, "time": round(time.time(), 6), "key": config_key(trial.config), "config": shown, **values}
 
 
 def decode(index: int, config: dict[str, Any], record: Mapping[str, Any]) -> Trial:
@@ -48,9 +48,10 @@ def decode(index: int, config: dict[str, Any], record: Mapping[str, Any]) -> Tri
         raise ValueError(f"not a trial of schema {SCHEMA}")
     number(record["time"])
     trial = Trial(index, config)
-    for name, (kind, _) in _KEPT.items():
-        if name in record:
-            setattr(trial, name, _checked(name, kind, record[name]))
+    for name, (kind, default) in _KEPT.items():
+        value = record.get(name, default)
+        if value is not default:
+            setattr(trial, name, _checked(name, kind, value))
     if "status" not in record or trial.status == "new":
         raise ValueError("a trial that has not ended")
     if trial.ok and trial.latency is None:
@@ -68,6 +69,7 @@ def _checked(name: str, kind: str, value: Any) -> Any:
         known = {"str": str, "bool": bool, "int": int, "float": float, "dict": dict, "list": list, "tuple": list}
         expected = known.get(first)
         good = (value is None and kind.endswith("None")) or expected is None or type(value) is expected
+        good = good and not (type(value) is int and abs(value) >> 63)
         if good and first == "tuple" and value is not None:
             return tuple(value)
     if not good:
@@ -120,13 +122,16 @@ def _finite(text: str) -> float:
 def read_file(path: Path) -> bytes:
     """A regular file of bearable size. OSError or ValueError otherwise; never waits, as reading a pipe would."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise ValueError("not a regular file")
         if found.st_size > LARGEST_FILE:
             raise ValueError(f"too large, {found.st_size} bytes")
-        return file.read(LARGEST_FILE)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(LARGEST_FILE)
+    finally:
+        os.close(descriptor)
 
 
 def read_journal(path: Path) -> tuple[dict[str, Record], int]:
@@ -156,10 +161,10 @@ def line_of(record: Mapping[str, Any]) -> bytes:
     return json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
-def append(path: Path, line: bytes, after_torn: bool) -> None:
+def append(path: Path, line: bytes, sync: bool = False) -> None:
     """Add a line in one write, so that writers at the same time do not mix. OSError if it was not written whole.
 
-    `after_torn`: the file's last line may be cut short; a line break then comes first.
+    A last line that was cut short is ended first. `sync`: return when the file is on the disk.
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o644)
@@ -167,10 +172,12 @@ def append(path: Path, line: bytes, after_torn: bool) -> None:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(f"{path} is not a regular file")
-        if after_torn and found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n":
+        if found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n":
             line = b"\n" + line
         if os.write(descriptor, line) != len(line):
             raise OSError(f"{path}: only part of a line was written")
+        if sync:
+            os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -8,12 +8,12 @@ import importlib.metadata
 import json
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tiledsl.autotuner.fingerprint import digest
+from tiledsl.autotuner.fingerprint import OPAQUE, VAGUE, canonical, digest, program_text
 
 # Fields that name software: with strict_versions off, a result from other versions counts, with a warning.
 VERSION_FIELDS = ("tiledsl", "compiler", "triton", "ptxas", "driver")
@@ -27,6 +27,7 @@ class Key:
 
     kernel: str
     fields: Mapping[str, Any]
+    exact: bool = field(default=False, compare=False)  # equal keys surely mean equal programs
 
     @functools.cached_property
     def digest(self) -> str:
@@ -36,6 +37,45 @@ class Key:
     def folder(self, root: Path) -> Path:
         """Where the results for this key lie under a cache folder."""
         return root / "autotune" / folder_name(self.kernel) / self.digest
+
+
+def tuning_key(
+    kernel: str,
+    function: Any,
+    values: Mapping[str, Any],
+    configs: Sequence[Mapping[str, Any]],
+    target: Any,
+    measured: bool,
+    *,
+    shared: Collection[str] = (),
+    inputs: Any = None,
+    compile_options: Mapping[str, Any] | None = None,
+    references: Sequence[Any] = (),
+    policy: Mapping[str, Any] | None = None,
+) -> Key | None:
+    """The key of one call's tuning; None if it cannot be told for an argument, such as an object without a repr.
+
+    function, values: the builder, and the arguments of the call by name, defaults and an eager call's tensors included.
+    configs: of these only the names that all of them set count, in that their values and defaults do not. measured: see
+    environment. shared: arguments that share a result (do_not_specialize). inputs: tensors of set_autotune_inputs.
+    references: ref_prog and what else decides about right and wrong. policy: how is checked and timed, as JSON values.
+    """
+    tuned = set.intersection(*(set(config) for config in configs)) if configs else set()
+    arguments = {n: canonical(v) for n, v in sorted(values.items()) if n not in tuned and n not in shared}
+    if any(OPAQUE in text for text in arguments.values()):
+        return None
+    program = program_text(function, tuned)
+    fields: dict[str, Any] = {
+        "program": digest(program),
+        "arguments": arguments,
+        "inputs": canonical(inputs),
+        "compile_options": canonical(dict(sorted((compile_options or {}).items()))),
+        **environment(target, measured),
+        "reference": digest(canonical(list(references))),
+        "policy": dict(policy or {}),
+    }
+    exact = VAGUE not in "".join([program, *arguments.values(), fields["compile_options"]]) and not shared
+    return Key(kernel, json.loads(json.dumps(fields)), exact)
 
 
 def folder_name(kernel: str) -> str:
@@ -77,7 +117,7 @@ def triton_version() -> str:
 
 
 def ptxas() -> str:
-    """"" for the ptxas that comes with Triton, whose version is Triton's; else which file stands in for it."""
+    """ "" for the ptxas that comes with Triton, whose version is Triton's; else which file stands in for it."""
     given = [os.environ.get(name, "") for name in ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")]
     shown = []
     for path in filter(None, given):
@@ -92,7 +132,10 @@ def ptxas() -> str:
 @functools.cache
 def driver_version() -> str:
     """The GPU driver's version as the kernel module tells it; "" where it does not."""
-    for path, pattern in (("/proc/driver/nvidia/version", r"\s(\d+\.[\d.]+)\s"), ("/sys/module/amdgpu/version", r"(\S+)")):
+    for path, pattern in (
+        ("/proc/driver/nvidia/version", r"\s(\d+\.[\d.]+)\s"),
+        ("/sys/module/amdgpu/version", r"(\S+)"),
+    ):
         try:
             text = Path(path).read_text(encoding="utf-8", errors="replace")
         except OSError:

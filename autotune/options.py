@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,15 @@ class TuneOptions:
     early_stop: leave out a configuration whose first calls take early_stop_factor times the best one's time.
     do_not_specialize: names of arguments whose value does not ask for a tuning of its own; the configuration is shared.
     jobs: processes that compile at once (0 or None: the setting's). cache: whether results are kept on disk.
+    devices: numbers of the GPUs that measure, a process on each (None: all that are like the current one). isolate:
+    check and time in processes of their own; without, a configuration that crashes or hangs takes the program with it.
+    run_timeout: seconds a configuration may take to be checked and timed (None: 30, and `timeout` in the interpreter).
+    budget: seconds after which no further configuration is tried. max_trials: how many are tried (None: all, unless the
+    search says otherwise). prune: leave out what the target's limits rule out. search: how configurations are chosen;
+    see search.make_strategy. seed_configs: some of the configurations, or further ones, to be tried first.
+    progress: show a bar (None: if stderr is a terminal). store: a folder in place of the setting cache_dir. key: takes
+    the call's arguments by name and returns what else a remembered result depends on.
+    timer: `module:function` in place of the clock, for tests; see bench.
     """
 
     warmup: float = 25
@@ -43,10 +53,22 @@ class TuneOptions:
     jobs: int | None = None
     target: Any = None
     cache: bool = True
+    devices: tuple[int, ...] | None = None
+    isolate: bool = True
+    run_timeout: float | None = None
+    budget: float | None = None
+    prune: bool = True
+    search: str = "auto"
+    progress: bool | None = None
+    timer: str | None = None
+    max_trials: int | None = None
+    seed_configs: tuple[Mapping[str, Any], ...] = ()
+    store: str | os.PathLike[str] | None = None
+    key: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         TensorSupplyType.parse(self.supply_type)
-        for name in ("ref_prog", "supply_prog", "manual_check_prog"):
+        for name in ("ref_prog", "supply_prog", "manual_check_prog", "key"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise TileError(f"autotune: {name} is a function, not {value!r}")
@@ -61,6 +83,14 @@ class TuneOptions:
             raise TileError(f"autotune: max_mismatched_ratio is {self.max_mismatched_ratio!r}; it is 0 to 1")
         if self.jobs is not None and (isinstance(self.jobs, bool) or not isinstance(self.jobs, int) or self.jobs < 0):
             raise TileError(f"autotune: jobs is {self.jobs!r}; it is a whole number, 0 for all cores")
+        for name in ("run_timeout", "budget"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
+                raise TileError(f"autotune: {name} is {value!r}; it is seconds, more than 0")
+        if self.devices is not None:
+            object.__setattr__(self, "devices", tuple(self.devices))
+            if not self.devices or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in self.devices):
+                raise TileError(f"autotune: devices is {list(self.devices)!r}; it is numbers of GPUs, such as [0, 1]")
         if self.manual_check_prog is not None and self.ref_prog is None:
             raise TileError("autotune: manual_check_prog compares with the reference, and there is no ref_prog")
         if isinstance(self.do_not_specialize, str):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tiledsl.autotuner.trial import Trial, config_text
@@ -15,9 +18,11 @@ if TYPE_CHECKING:
 class AutotuneResult:
     """The best configuration's kernel. Called, it runs; what it does not have itself, the kernel answers.
 
+    complete: False where Ctrl-C ended the run before every configuration was tried.
+
     latency: milliseconds; latency_kind says whether they were "measured" on this GPU or "estimated" by a model, as they
-    are where the target cannot run. ref_latency: ref_prog's, where measured. from_cache: "" (tuned just now), "memory"
-    or "disk".
+    are where the target cannot run. ref_latency: ref_prog's, where measured. from_cache: "" (tuned just now), "memory",
+    "disk" or "file" (see load). `trials[i]` answers for any configuration: .ir(after=...), .source, .asm, .resources.
     """
 
     kernel: Kernel
@@ -26,7 +31,8 @@ class AutotuneResult:
     ref_latency: float | None
     trials: tuple[Trial, ...]
     latency_kind: Literal["measured", "estimated"]
-    from_cache: Literal["", "memory", "disk"] = ""
+    from_cache: Literal["", "memory", "disk", "file"] = ""
+    complete: bool = True
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the kernel."""
@@ -50,40 +56,83 @@ class AutotuneResult:
     @property
     def best(self) -> Trial:
         """The winner's trial."""
-        return next(trial for trial in self.trials if trial.ok and trial.config == self.config)
+        return next(trial for trial in self.trials if self.is_winner(trial))
 
-    def table(self) -> str:
-        """The trials as text, the best first, then the failures in order."""
-        ranked = sorted(self.trials, key=lambda trial: (not trial.ok, trial.latency if trial.ok else 0.0, trial.index))
-        head = ["", "configuration", "status", f"{self.latency_kind} ms", "max error", "registers", "spills", "shared"]
-        rows = [head]
-        for trial in ranked:
-            resources = trial.resources or {}
-            rows.append(
-                [
-                    "*" if trial.ok and trial.config == self.config else "",
-                    config_text(trial.config),
-                    trial.status + (f" (as {trial.same_as})" if trial.same_as is not None else ""),
-                    _shown(trial.latency, ".4f"),
-                    _shown(trial.max_error, ".2g"),
-                    *(_shown(resources.get(name), "d") for name in ("registers", "spills", "shared_bytes")),
-                ]
-            )
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        left = 3  # columns of words; the others are numbers
-        lines = [
-            "  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
-            for row in rows
-        ]
-        notes = [f"  {config_text(t.config)}: {t.message.strip().splitlines()[0]}" for t in ranked if t.message.strip()]
-        return "\n".join([*lines, *notes])
+    def is_winner(self, trial: Trial) -> bool:
+        """Whether the kernel is this trial's."""
+        return trial.ok and trial.config == self.config
+
+    @cached_property
+    def ranks(self) -> dict[int, int]:
+        """Places from 1 on by trial index, of the trials that work: the winner, then by latency."""
+        working = [trial for trial in self.trials if trial.ok]
+        working.sort(key=lambda t: (not self.is_winner(t), t.latency if t.latency is not None else 0.0, t.index))
+        return {trial.index: place for place, trial in enumerate(working, 1)}
+
+    @cached_property
+    def flops(self) -> float | None:
+        """Floating-point operations of the program's matrix products in one call; None if that is not known."""
+        from tiledsl.autotuner import model
+
+        return model.flops(self.kernel)
+
+    @cached_property
+    def bytes_moved(self) -> float | None:
+        """Bytes that one call must move to and from memory, each once; None if that is not known."""
+        from tiledsl.autotuner import model
+
+        return model.bytes_moved(self.kernel)
+
+    def table(self, sort: str = "latency") -> str:
+        """The trials as text, by default the best first, then the failures in order. sort: a column, see table.COLUMNS.
+
+        Shared memory is in bytes a block, spills in bytes a thread. TFLOPS and GB/s stand there where the program says
+        how much it computes and moves.
+        """
+        from tiledsl.autotuner.table import as_text
+
+        return as_text(self, sort)
+
+    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The trials as CSV, a column for each tunable and each number; written to a file, too, if one is named."""
+        from tiledsl.autotuner.table import as_csv, write_text
+
+        text = as_csv(self)
+        if path is not None:
+            write_text(path, text)
+        return text
+
+    def diff(self, i: int, j: int, stage: str = "triton", context: int = 3) -> str:
+        """A unified diff from trial i's kernel to trial j's, empty if they are equal. stage: "triton" or "source", the
+        name of a pass, or ttir, ttgir, llir, ptx, sass, amdgcn, for which both are compiled."""
+        from tiledsl.autotuner.difference import unified
+
+        return unified(self.trials[i], self.trials[j], stage, context)
+
+    def explain(self) -> str:
+        """Why the winner won against the runner-up: resources, occupancy, waves, bytes, and the model's opinion."""
+        from tiledsl.autotuner.explain import explain
+
+        return explain(self)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the result as one JSON file, from which `load` makes a callable result in another process."""
+        from tiledsl.autotuner.saved import save
+
+        return save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], target: Any = None) -> AutotuneResult:
+        """A result that `save` wrote. It needs no builder and starts no compiler until called.
+
+        target: in place of the one it was tuned for, such as "interpret"; the source is the same. The file has Triton
+        source, which calling runs: load only what you trust as you trust a program. Raises TileError for a file that
+        makes no sense.
+        """
+        from tiledsl.autotuner.saved import load
+
+        return load(cls, path, target)
 
     def __repr__(self) -> str:
         latency = "no latency" if self.latency is None else f"{self.latency:.4f} ms {self.latency_kind}"
         return f"<tuned {self.kernel.name}: {config_text(self.config)}, {latency}, {len(self.trials)} trials>"
-
-
-def _shown(value: Any, form: str) -> str:
-    if form == "d":
-        return str(value) if isinstance(value, int) else "-"
-    return format(value, form) if isinstance(value, (int, float)) else "-"

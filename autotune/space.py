@@ -1,17 +1,139 @@
-"""The search space: configurations checked, and those of one call."""
+"""The search space: `tiledsl.space`, configurations checked, and those of one call."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from tiledsl.autotuner.fingerprint import canonical
 from tiledsl.autotuner.trial import config_text
 from tiledsl.errors import TileError
+from tiledsl.language.program import LAUNCH_OPTIONS
 
-RESERVED = ("pass_configs",)  # keys of a configuration that are not parameters of the builder
+# Keys of a configuration that need not be parameters of the builder: choices of the compiler.
+RESERVED = ("pass_configs",)
+
+
+class Config(dict[str, Any]):
+    """A configuration as `where` sees it: values as items and as attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the configuration has no {name!r}; it has {', '.join(self)}") from None
+
+
+class Space:
+    """Configurations: all combinations of values, less those that `where` refuses; see `space`.
+
+    Iterates over dicts in a fixed order, the last name counting fastest. `a | b` and `a + b` have the configurations of
+    both, each once, those of `a` first; either side may be a plain list of dicts.
+    """
+
+    def __init__(self, parts: Sequence[Callable[[], Iterable[dict[str, Any]]]], text: str) -> None:
+        self._parts = tuple(parts)
+        self._text = text
+
+    @cached_property
+    def configs(self) -> tuple[dict[str, Any], ...]:
+        """The configurations, without repetitions."""
+        if len(self._parts) == 1:
+            return tuple(self._parts[0]())
+        unique: dict[str, dict[str, Any]] = {}
+        for part in self._parts:
+            for config in part():
+                unique.setdefault(config_key(config), config)
+        return tuple(unique.values())
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (dict(config) for config in self.configs)
+
+    def __len__(self) -> int:
+        return len(self.configs)
+
+    def __contains__(self, config: object) -> bool:
+        return config in self.configs
+
+    def __or__(self, other: Space | Iterable[Mapping[str, Any]]) -> Space:
+        return Space((*self._parts, *_parts(other)), f"{self._text} | {_text(other)}")
+
+    def __ror__(self, other: Iterable[Mapping[str, Any]]) -> Space:
+        return Space((*_parts(other), *self._parts), f"{_text(other)} | {self._text}")
+
+    __add__, __radd__ = __or__, __ror__
+
+    def where(self, condition: Callable[[Config], Any]) -> Space:
+        """The configurations for which `condition` holds."""
+        return Space([lambda: [dict(c) for c in self.configs if _holds(condition, c)]], f"{self._text}.where(...)")
+
+    def __repr__(self) -> str:
+        return f"<{self._text}: {len(self)} configurations>"
+
+
+def space(*, where: Callable[[Config], Any] | None = None, **values: Any) -> Space:
+    """All combinations of the tunables' values, as `configs=` of @tiledsl.autotune.
+
+    A value that is no list, tuple, range or set stands alone. `where` keeps what it returns true for. Beside parameters
+    of the function there may be `pass_configs` (dicts of pass options) and options of T.Kernel, for every launch of the
+    program: num_warps, num_stages (of loops that do not say), num_ctas, maxnreg.
+
+    Example: `space(block_M=[64, 128], block_N=[64, 128], threads=[128, 256], where=lambda c: c.block_M <= c.block_N)`
+    """
+    if where is not None and not callable(where):
+        raise TileError(f"tiledsl.space: where is {where!r}; it is a function of a configuration")
+    if not values:
+        raise TileError("tiledsl.space: there is no tunable; write tiledsl.space(block_M=[64, 128], ...)")
+    lists: dict[str, list[Any]] = {}
+    for name, given in values.items():
+        several = isinstance(given, (list, tuple, range, set, frozenset))
+        lists[name] = (
+            sorted(given, key=repr) if isinstance(given, (set, frozenset)) else list(given) if several else [given]
+        )
+        if not lists[name]:
+            raise TileError(f"tiledsl.space: {name} has no values")
+        texts = [canonical(each) for each in lists[name]]
+        twice = next((each for position, each in enumerate(lists[name]) if texts[position] in texts[:position]), None)
+        if twice is not None:
+            raise TileError(f"tiledsl.space: {name} has {twice!r} twice")
+
+    def enumerate_all() -> Iterator[dict[str, Any]]:
+        for combination in itertools.product(*lists.values()):
+            config = dict(zip(lists, combination))
+            if where is None or _holds(where, config):
+                yield config
+
+    shown = ", ".join(f"{name}={each}" for name, each in lists.items())
+    return Space([enumerate_all], f"space({shown}{', where=...' if where else ''})")
+
+
+def _holds(condition: Callable[[Config], Any], config: Mapping[str, Any]) -> bool:
+    try:
+        return bool(condition(Config(config)))
+    except Exception as error:
+        raise TileError(
+            f"tiledsl.space: where raises {type(error).__name__}: {error}", notes=[f"for {config_text(config)}"]
+        ) from error
+
+
+def _parts(other: Space | Iterable[Mapping[str, Any]]) -> tuple[Callable[[], Iterable[dict[str, Any]]], ...]:
+    if isinstance(other, Space):
+        return other._parts
+    if isinstance(other, (str, Mapping)) or not hasattr(other, "__iter__"):
+        raise TileError(f"a space is joined with a space or a list of dicts, not with {other!r}")
+    configs = list(other)
+    for config in configs:
+        if not isinstance(config, Mapping):
+            raise TileError(f"a space is joined with a list of dicts; {config!r} is none")
+    return (lambda: [dict(config) for config in configs],)
+
+
+def _text(other: Any) -> str:
+    return other._text if isinstance(other, Space) else "a list"
 
 
 def check_configs(configs: Any, signature: inspect.Signature, name: str) -> list[dict[str, Any]]:
@@ -25,7 +147,7 @@ def check_configs(configs: Any, signature: inspect.Signature, name: str) -> list
     checked: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    known = [*signature.parameters, *RESERVED]
+    known = [*signature.parameters, *RESERVED, *LAUNCH_OPTIONS]
     for index, config in enumerate(configs):
         if not isinstance(config, Mapping):
             raise TileError(f"{where}: configuration {index} is {config!r}, not a dict")
@@ -84,3 +206,13 @@ def fix(configs: Sequence[dict[str, Any]], fixed: Mapping[str, Any]) -> list[dic
 def given_tunables(explicit: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Tunables that a call passes itself; None stands for "not given"."""
     return {name: value for name, value in explicit.items() if name in names and value is not None}
+
+
+def with_seeds(
+    configs: Sequence[dict[str, Any]], seeds: Sequence[Mapping[str, Any]], signature: inspect.Signature, name: str
+) -> list[dict[str, Any]]:
+    """The configurations and, behind them, the seeds that are not among them."""
+    if not seeds:
+        return list(configs)
+    known = {config_key(config) for config in configs}
+    return [*configs, *(each for each in check_configs(seeds, signature, name) if config_key(each) not in known)]

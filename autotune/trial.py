@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
@@ -13,6 +13,10 @@ Status = Literal[
     "new", "ok", "pruned", "compile_error", "compile_timeout", "out_of_resources", "launch_error", "crash", "hang",
     "mismatch", "nonfinite", "screened",
 ]  # fmt: skip
+_MEASURED = (
+    "status", "message", "latency", "spread", "timing", "verified", "max_error", "mean_error", "mismatched_ratio"
+)  # fmt: skip
+_SHARED = (*_MEASURED, "rounds", "resources", "compile_seconds", "binary_hash")
 STATUSES: tuple[str, ...] = get_args(Status)
 
 
@@ -20,9 +24,11 @@ STATUSES: tuple[str, ...] = get_args(Status)
 class Trial:
     """What became of one configuration.
 
-    latency: milliseconds, measured or estimated as the result says. max_error: largest absolute difference from the
-    reference. resources: shared_bytes, registers, spills, occupancy of the compiled kernel. same_as: the index of the
-    trial with identical source, whose outcome this one shares. verified: whether the outputs were compared.
+    latency: milliseconds, measured or estimated as the result says; spread: the interquartile range of the samples;
+    timing: how they were taken; rounds: of the final measurement, in which the best few are timed against each other.
+    max_error, mean_error: largest and mean absolute difference from the reference. resources: shared_bytes, registers,
+    spills, occupancy of the compiled kernel. same_as: the index of the trial with identical source or an identical
+    binary, whose outcome this one shares. verified: whether the outputs were compared.
     """
 
     index: int
@@ -30,12 +36,17 @@ class Trial:
     status: Status = "new"
     message: str = ""
     latency: float | None = None
+    spread: float | None = None
+    timing: str = ""
+    rounds: int = 0
     verified: bool = False
     max_error: float | None = None
+    mean_error: float | None = None
     mismatched_ratio: float | None = None
     resources: dict[str, Any] | None = None
     compile_seconds: float | None = None
     source_hash: str = ""
+    binary_hash: str = ""
     same_as: int | None = None
     build: Callable[[], Kernel] | None = field(default=None, repr=False, compare=False)
 
@@ -58,11 +69,35 @@ class Trial:
         """The IR of this configuration after a pass."""
         return self.kernel.ir(after)
 
+    def share(self, other: Trial) -> None:
+        """Take the outcome of a trial with the same source or binary."""
+        for name in _SHARED:
+            setattr(self, name, getattr(other, name))
+
+    @property
+    def asm(self) -> Mapping[str, Any]:
+        """ttir, ttgir, llir, ptx, sass (or amdgcn) of this configuration, compiled now unless Triton's cache has it."""
+        return self.kernel.asm
+
+    def find_resources(self) -> dict[str, Any]:
+        """The recorded resources, or for a configuration that was not compiled those of compiling it now."""
+        if self.resources is None:
+            self.resources = asdict(self.kernel.resources)
+        return self.resources
+
+    def record(self, outcome: Mapping[str, Any]) -> None:
+        """Take over what a benchmark process found."""
+        for name in _MEASURED:
+            if name in outcome:
+                setattr(self, name, outcome[name])
+        if self.status not in ("new", "ok", "screened"):
+            self.fail(self.status, self.message)
+
     def fail(self, status: Status, error: BaseException | str) -> None:
         """End the trial; the message is the error's text, with its type unless it is one of ours."""
         from tiledsl.errors import TileError
 
-        self.status, self.latency = status, None
+        self.status, self.latency, self.spread, self.verified = status, None, None, False
         plain = isinstance(error, (str, TileError))
         self.message = str(error) if plain else f"{type(error).__name__}: {error}"
 

@@ -1,17 +1,15 @@
-"""Check a configuration's outputs against a reference that is computed once."""
+"""Compare a kernel's outputs with the reference's. Runs where the kernels run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tiledsl.autotuner.inputs import copies
-from tiledsl.autotuner.options import TuneOptions
-from tiledsl.autotuner.trial import Trial
-from tiledsl.errors import TileError
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.autotuner.reference import Expected
+
+_CHUNK = 1 << 24  # elements compared at once: float64 copies of whole outputs would not fit beside them
 
 
 @dataclass(frozen=True)
@@ -21,6 +19,7 @@ class Comparison:
     mismatched: int
     elements: int
     max_error: float
+    mean_error: float
     finite: bool
     atol: float
 
@@ -37,175 +36,124 @@ def compare(actual: Any, expected: Any, rtol: float, atol: float) -> Comparison:
     """
     import torch
 
-    wide = torch.complex128 if expected.dtype.is_complex else torch.float64
-    got, want = actual.detach().to(expected.device, wide), expected.detach().to(wide)
-    finite = want[torch.isfinite(want)]
-    rms = math.sqrt((finite.abs() ** 2).mean().item()) if finite.numel() else 0.0
+    squares, numbers = 0.0, 0
+    for (want,) in _chunks(expected):
+        finite = want[torch.isfinite(want)].abs()
+        squares += float((finite * finite).sum())
+        numbers += finite.numel()
+    rms = math.sqrt(squares / numbers) if numbers else 0.0
     scaled = atol * (rms or 1.0)
-    bad = ~torch.isclose(got, want, rtol=rtol, atol=scaled, equal_nan=True)
-    error = (got - want).abs()
-    error = error[torch.isfinite(error)]
-    largest = error.max().item() if error.numel() else 0.0
-    stray = bad & torch.isfinite(want) & ~torch.isfinite(got)
-    return Comparison(int(bad.sum()), bad.numel(), largest, not bool(stray.any()), scaled)
+    mismatched, largest, total, counted, finite_where_due = 0, 0.0, 0.0, 0, True
+    for got, want in _chunks(actual, expected):
+        bad = ~torch.isclose(got, want, rtol=rtol, atol=scaled, equal_nan=True)
+        error = (got - want).abs()
+        error = error[torch.isfinite(error)]
+        mismatched += int(bad.sum())
+        if error.numel():
+            largest, total, counted = (
+                max(largest, float(error.max())),
+                total + float(error.sum()),
+                counted + error.numel(),
+            )
+        stray = bad & torch.isfinite(want) & ~torch.isfinite(got)
+        finite_where_due = finite_where_due and not bool(stray.any())
+    return Comparison(mismatched, expected.numel(), largest, total / max(1, counted), finite_where_due, scaled)
 
 
-class Reference:
-    """The reference's outputs for one set of inputs: in higher precision where ref_prog allows it, and as written.
-
-    A configuration is right if it agrees with either: some references depend on their inputs' dtype, and then only the
-    one as written is meant. Inputs that ref_prog writes into are copies. TileError if ref_prog raises.
-    """
-
-    def __init__(self, ref_prog: Callable[..., Any], inputs: Sequence[Any]) -> None:
-        try:
-            self.candidates = [_reference_outputs(ref_prog, copies(inputs))]
-        except Exception as error:
-            raise TileError(f"autotune: ref_prog raises {type(error).__name__}: {error}") from error
-        widened = [_widened(item) for item in inputs]
-        if any(wide is not item for wide, item in zip(widened, inputs)):
-            try:
-                precise = _reference_outputs(ref_prog, copies(widened))
-            except Exception:  # a reference that casts or mixes dtypes itself
-                return
-            if [each.shape for each in precise] == [each.shape for each in self.candidates[0]]:
-                self.candidates.insert(0, precise)
-
-
-def _reference_outputs(ref_prog: Callable[..., Any], inputs: list[Any]) -> list[Any]:
-    before = copies(inputs)
-    outputs = tensors(ref_prog(*inputs))
-    return outputs or [now for now, old in zip(inputs, before) if _changed(now, old)]
-
-
-def _widened(item: Any) -> Any:
-    """Floats of 16 bits and less in float32, of 32 bits in float64: the reference's own rounding no longer counts."""
+def _chunks(*values: Any) -> Iterator[tuple[Any, ...]]:
     import torch
 
-    if not isinstance(item, torch.Tensor) or not item.dtype.is_floating_point or item.dtype is torch.float64:
-        return item
-    return item.to(torch.float64 if item.dtype is torch.float32 else torch.float32)
+    wide = torch.complex128 if any(value.dtype.is_complex for value in values) else torch.float64
+    device = values[-1].device
+    flat = [value.detach().reshape(-1) for value in values]
+    for start in range(0, flat[0].numel(), _CHUNK):
+        yield tuple(each[start : start + _CHUNK].to(device, wide) for each in flat)
 
 
-def run_poisoned(kernel: Kernel, inputs: Sequence[Any]) -> list[Any]:
-    """The kernel's outputs, from buffers that held NaN (integers: a far-off number) before the call, so that elements
-    which are never written show up. A kernel without outputs: the inputs that it changed. The inputs may be changed."""
-    outputs = _poisoned_outputs(kernel, inputs)
-    before = [] if kernel.outputs else copies(inputs)
-    if outputs is None:
-        results = tensors(kernel(*inputs))
-    else:
-        rest = iter(inputs)
-        arguments = [outputs[i] if param.is_output else next(rest) for i, param in enumerate(kernel.params)]
-        results = tensors(kernel(*arguments)) if kernel.outputs else tensors(kernel(*inputs))
-    return results or [now for now, old in zip(inputs, before) if _changed(now, old)]
+@dataclass(frozen=True)
+class Tolerance:
+    """When outputs count as equal; see TuneOptions."""
+
+    rtol: float
+    atol: float
+    max_mismatched_ratio: float
 
 
-def _poisoned_outputs(kernel: Kernel, inputs: Sequence[Any]) -> dict[int, Any] | None:
-    """A tensor for each output position; None where a size or stride is not known before the call."""
-    import torch
+@dataclass
+class Ran:
+    """What a call of the kernel did: tensors returned, and inputs afterwards, with the positions that changed."""
 
-    sizes: dict[str, int] = {}
-    rest = iter(inputs)
-    for param in kernel.params:
-        given = None if param.is_output else next(rest)
-        if given is not None and param.is_tensor:
-            sizes.update((dim, size) for dim, size in zip(param.shape, given.shape) if isinstance(dim, str))
-    device = next((item.device for item in inputs if isinstance(item, torch.Tensor)), None)
-    poisoned = {}
-    for position in kernel.outputs:
-        param = kernel.params[position]
-        shape = [sizes.get(dim) if isinstance(dim, str) else dim for dim in param.shape]
-        if device is None or None in shape or param.strides is not None:
-            return None
-        dtype = getattr(torch, param.dtype)
-        if dtype.is_floating_point:
-            poisoned[position] = torch.full(shape, math.nan, device=device).to(dtype)
-        else:
-            filler = 1 if dtype is torch.bool else torch.iinfo(dtype).max - 5
-            poisoned[position] = torch.full(shape, filler, dtype=dtype, device=device)
-    return poisoned
+    names: Sequence[str]  # of the inputs
+    outputs: Sequence[Any]
+    after: Sequence[Any]
+    changed: Sequence[int]
 
 
-def verify(
-    trial: Trial, kernel: Kernel, inputs: Sequence[Any], reference: Reference | None, options: TuneOptions
-) -> None:
-    """Run the kernel once and compare its outputs; on a failure the trial says what is wrong. It gets copies of the
-    inputs, so that a kernel that writes into them harms no other."""
-    given = copies(inputs)
-    names = [param.name for param in kernel.params if not param.is_output]
-    try:
-        outputs = run_poisoned(kernel, given)
-        changed = [name for name, now, old in zip(names, given, inputs) if kernel.outputs and _changed(now, old)]
-    except Exception as error:
-        trial.fail("out_of_resources" if "out of resource" in str(error).lower() else "launch_error", error)
-        return
-    if reference is None:
-        return
-    if changed:
-        trial.message = f"changes its input {', '.join(changed)}"
-    if options.manual_check_prog is not None:
-        written = reference.candidates[-1]
-        try:
-            options.manual_check_prog(_like_returned(outputs), _like_returned(written))
-        except Exception as error:
-            trial.fail("mismatch", error)
-            return
-        trial.verified = True
-        return
-    _judge(trial, outputs, reference, options)
+def judge(ran: Ran, candidates: Sequence[Expected], tolerance: Tolerance) -> dict[str, Any]:
+    """The fields of a Trial that checking sets: verified, errors, and a status and message if no candidate agrees."""
+    first: dict[str, Any] | None = None
+    for expected in candidates:
+        verdict = _against(ran, expected, tolerance)
+        if "status" not in verdict:
+            return verdict
+        first = first or verdict
+    assert first is not None
+    return first
 
 
-def _judge(trial: Trial, outputs: list[Any], reference: Reference, options: TuneOptions) -> None:
-    failure: tuple[Any, str] | None = None
-    for expected in reference.candidates:
-        problem = _difference(trial, outputs, expected, options)
-        if problem is None:
-            trial.verified = True
-            return
-        failure = failure or problem
-    assert failure is not None
-    trial.fail(*failure)
-
-
-def _difference(trial: Trial, outputs: list[Any], expected: list[Any], options: TuneOptions) -> tuple[Any, str] | None:
-    """The status and message of a failure, or None. Sets the trial's errors."""
-    if len(outputs) != len(expected):
-        return "mismatch", f"the kernel gives {len(outputs)} tensors and ref_prog {len(expected)}"
-    trial.max_error = trial.mismatched_ratio = 0.0
-    for number, (output, wanted) in enumerate(zip(outputs, expected)):
-        name = f"output {number}" if len(outputs) > 1 else "the output"
-        if tuple(output.shape) != tuple(wanted.shape):
-            return "mismatch", f"{name} has shape {tuple(output.shape)}, ref_prog's {tuple(wanted.shape)}"
-        found = compare(output, wanted, options.rtol, options.atol)
-        trial.max_error = max(trial.max_error, found.max_error)
-        trial.mismatched_ratio = max(trial.mismatched_ratio, found.ratio)
+def _against(ran: Ran, expected: Expected, tolerance: Tolerance) -> dict[str, Any]:
+    pairs = _pairs(ran, expected)
+    if isinstance(pairs, str):
+        return {"status": "mismatch", "message": pairs}
+    verdict: dict[str, Any] = {"max_error": 0.0, "mean_error": 0.0, "mismatched_ratio": 0.0}
+    for name, (got, wanted) in pairs.items():
+        if tuple(got.shape) != tuple(wanted.shape):
+            shapes = f"{name} has shape {tuple(got.shape)}, ref_prog's {tuple(wanted.shape)}"
+            return {**verdict, "status": "mismatch", "message": shapes}
+        found = compare(got, wanted, tolerance.rtol, tolerance.atol)
+        verdict["max_error"] = max(verdict["max_error"], found.max_error)
+        verdict["mean_error"] = max(verdict["mean_error"], found.mean_error)
+        verdict["mismatched_ratio"] = max(verdict["mismatched_ratio"], found.ratio)
         share = f"in {found.mismatched} of {found.elements} elements ({found.ratio:.2%})"
         if not found.finite:
-            return "nonfinite", f"{name} is NaN or infinite where the reference is not, or not written; wrong {share}"
-        if found.ratio > options.max_mismatched_ratio:
-            tolerance = f"rtol={options.rtol:g}, atol={found.atol:.3g}"
-            return "mismatch", f"{name} is wrong {share}, by {found.max_error:.4g} at most ({tolerance})"
-    return None
+            why = f"{name} is NaN or infinite where the reference is not, or not written; wrong {share}"
+            return {**verdict, "status": "nonfinite", "message": why}
+        if found.ratio > tolerance.max_mismatched_ratio:
+            limits = f"rtol={tolerance.rtol:g}, atol={found.atol:.3g}"
+            why = f"{name} is wrong {share}, by {found.max_error:.4g} at most ({limits})"
+            return {**verdict, "status": "mismatch", "message": why}
+    return {**verdict, "verified": True}
 
 
-def tensors(value: Any) -> list[Any]:
-    """The tensors of what a program returned."""
-    items = value if isinstance(value, (list, tuple)) else [value]
-    return [item for item in items if hasattr(item, "data_ptr")]
+def _pairs(ran: Ran, expected: Expected) -> Mapping[str, tuple[Any, Any]] | str:
+    """What to compare with what, by name; a text where the kernel and the reference do not give the same things.
 
-
-def _like_returned(outputs: list[Any]) -> Any:
-    return outputs[0] if len(outputs) == 1 else outputs
-
-
-def _changed(now: Any, old: Any) -> bool:
-    """Whether a tensor's bits differ from those of its copy."""
-    import torch
-
-    if not isinstance(now, torch.Tensor):
-        return False
-    same = now == old
-    if now.dtype.is_floating_point:
-        same |= now.isnan() & old.isnan()
-    return not bool(same.all())
+    Returned tensors are compared in order, and inputs that the reference changes with the kernel's. A kernel without
+    outputs writes into its inputs: a tensor that the reference returns stands for the input that it is, or else for
+    the next one that the kernel changes.
+    """
+    pairs: dict[str, tuple[Any, Any]] = {}
+    outputs, wanted = list(ran.outputs), list(expected.returned)
+    in_place = dict(expected.changed)
+    if not outputs and not wanted and not in_place:
+        return "there is nothing to compare"
+    if not outputs and wanted:
+        in_place.update({at: value for at, value in zip(expected.aliases, wanted) if at is not None})
+        wanted = [value for at, value in zip(expected.aliases, wanted) if at is None]
+        rest = [at for at in ran.changed if at not in in_place]
+        if wanted and not ran.changed:
+            return "the kernel writes nothing: it has no outputs and changes no input"
+        if wanted and len(rest) != len(wanted):
+            return f"the kernel changes {len(rest)} inputs and ref_prog returns {len(wanted)} tensors"
+        in_place.update(zip(rest, wanted))
+    elif outputs and not wanted and len(outputs) == len(in_place):
+        wanted, in_place = list(in_place.values()), {}
+    elif len(outputs) != len(wanted):
+        return f"the kernel gives {len(outputs)} tensors and ref_prog {len(wanted)}"
+    if outputs:  # a reference may compute its results in its inputs and return those: they are compared already
+        in_place = {at: value for at, value in in_place.items() if at not in expected.aliases}
+        for number, pair in enumerate(zip(outputs, wanted)):
+            pairs[f"output {number}" if len(outputs) > 1 else "the output"] = pair
+    for at, value in in_place.items():
+        pairs[f"{ran.names[at]}, which it writes into,"] = (ran.after[at], value)
+    return pairs

@@ -7,103 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from tiledsl.autotuner.index_values import average_trips, constant, divisor, grid_axes, is_data_dependent
+from tiledsl.autotuner.index_values import constant, divisor, grid_axes, is_data_dependent, trip_counts
+from tiledsl.autotuner.work_types import Dot, Loop, Traffic, Work, padded
 from tiledsl.dialects import arith, scf, tile
-from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS, BufferType
+from tiledsl.language.program import LAUNCH_OPTIONS
 from tiledsl.runtime.kernel import Kernel
-from tiledsl.runtime.target import Target
 
 _COSTLY = {"floor", "ceil", "trunc", "round", "rint", "nearbyint", "abs", "fma", "clamp", "copysign", "isnan", "isinf"}
 
 
-@dataclass(frozen=True)
-class Dot:
-    """A matrix product of m x k by k x n, `times` for each block; sizes as padded to powers of two."""
-
-    m: int
-    n: int
-    k: int
-    dtype: str
-    times: float
-    k_major: bool  # both operands lie with k innermost
-    precision: str = "default"
-    useful: float = 0.0  # operations of one product, without padding
-
-    @property
-    def tile(self) -> int:
-        return self.m * self.n
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Elements of a global buffer that a block touches: `bytes` in all, of the buffer's `size`; None: dynamic.
-
-    `axes` are the grid dimensions on which the addresses depend: blocks that differ in others touch the same bytes.
-    """
-
-    buffer: str
-    bytes: float
-    size: int | None
-    axes: frozenset[int]
-    is_store: bool
-    scattered: bool = False  # the address depends on data
-
-
-@dataclass
-class Loop:
-    """A loop that Triton pipelines: its depth, iterations, and bytes of the tiles that it keeps in shared memory."""
-
-    stages: int
-    trips: float
-    staged: dict[str, tuple[int, Dot]] = field(default_factory=dict)  # buffer -> bytes of a tile, and its consumer
-    held: dict[str, tuple[int, Dot]] = field(default_factory=dict)  # operands loaded before the loop
-
-
-@dataclass
-class Work:
-    """One launch."""
-
-    name: str
-    grid: tuple[int | None, ...]
-    threads: int
-    options: dict[str, Any]
-    dots: list[Dot] = field(default_factory=list)
-    traffic: list[Traffic] = field(default_factory=list)
-    loops: list[Loop] = field(default_factory=list)
-    elementwise: float = 0.0  # arithmetic operations a block, outside dots
-    special: float = 0.0  # exponentials, logarithms, roots a block
-    largest_tile: int = 1
-    largest_name: str = ""
-    dtypes: set[str] = field(default_factory=set)
-    is_static: bool = True  # all sizes and trip counts are known
-    panel: int = 0  # rows of blocks visited together (swizzle)
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of the grid; unknown dimensions count once."""
-        return math.prod(each for each in self.grid if each is not None)
-
-    @property
-    def operations(self) -> float:
-        """Floating-point operations of a block's products, padding included."""
-        return sum(2.0 * dot.m * dot.n * dot.k * dot.times for dot in self.dots)
-
-    def warps(self, target: Target) -> int:
-        """Warps of a block, as lower-to-triton chooses them."""
-        count = int(self.options.get("num_warps") or max(1, self.threads // target.warp_size))
-        return 1 << (count.bit_length() - 1)
-
-
 def work_of(kernel: Kernel) -> tuple[Work, ...]:
     """The launches of a kernel, read once."""
-    known = kernel.__dict__.get("_work")
+    known: tuple[Work, ...] | None = kernel.__dict__.get("_work")
     if known is None:
         known = kernel.__dict__["_work"] = tuple(read(kernel._build(), kernel.pass_configs))
-    return known  # type: ignore[no-any-return]
+    return known
 
 
 def read(root: Operation, pass_configs: Mapping[str, Any] | None = None) -> list[Work]:
@@ -113,7 +35,8 @@ def read(root: Operation, pass_configs: Mapping[str, Any] | None = None) -> list
     for op in root.walk():
         if isinstance(op, tile.KernelOp):
             options = {name: value for name, value in op.options if name != "swizzle"}
-            options |= {name: chosen[f"lower-to-triton.{name}"] for name in OPTIONS if chosen.get(f"lower-to-triton.{name}")}
+            for name in LAUNCH_OPTIONS:
+                options[name] = chosen.get(f"lower-to-triton.{name}") or options.get(name)
             grid = tuple(None if (n := constant(each)) is None else int(n) for each in op.grid)
             work = Work(op.sym_name, grid, op.threads, options, is_static=None not in grid)
             hint = op.option("swizzle")
@@ -121,14 +44,6 @@ def read(root: Operation, pass_configs: Mapping[str, Any] | None = None) -> list
             _Reader(op, work).run()
             works.append(work)
     return works
-
-
-OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-
-
-def padded(size: int) -> int:
-    """The next power of two, as Triton's tiles have it."""
-    return 1 << max(0, size - 1).bit_length()
 
 
 class _Reader:
@@ -143,7 +58,7 @@ class _Reader:
                 self.note_tile(op.results[0])
             for written in _written(op):
                 self.writers.setdefault(written, []).append(op)
-        self.walk(self.kernel.body, 1.0, ())
+        self.walk(self.kernel.body, 1.0, 1.0, ())
 
     def note_tile(self, value: Value) -> None:
         type = tile.buffer_type(value)
@@ -153,27 +68,30 @@ class _Reader:
             if elements > self.work.largest_tile:
                 self.work.largest_tile, self.work.largest_name = elements, value.name or "a tile"
 
-    def walk(self, ops: Iterable[Operation], times: float, points: tuple[Value, ...]) -> None:
-        """`points`: the indices of enclosing T.Parallel loops; `times` counts their iterations, too."""
+    def walk(self, ops: Iterable[Operation], times: float, most: float, points: tuple[Value, ...]) -> None:
+        """`points`: the indices of enclosing T.Parallel loops. `times` counts all iterations of a block on average,
+        `most` those of the block with most, over the average."""
         for op in ops:
-            inner, inside = times, points
+            inner, inside, inner_most = times, points, most
             if isinstance(op, tile.GemmOp):
                 self.dot(op, times)
             elif isinstance(op, tile.CopyOp):
-                self.copy(op, times)
+                self.copy(op, times, most)
             elif isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)):
-                self.access(op, times, points)
+                self.access(op, times, most, points)
             elif isinstance(op, arith.MathOp):
                 self.work.special += times if op.function not in _COSTLY else 0.0
                 self.work.elementwise += times if op.function in _COSTLY else 0.0
             elif isinstance(op, arith.Elementwise) and op.result.dtype.startswith(("float", "bfloat")):
                 self.work.elementwise += times
             elif isinstance(op, tile.ReduceOp):
-                self.work.elementwise += times * tile.buffer_type(op.source).numel()
+                self.work.elementwise += times * (tile.buffer_type(op.source).numel() or 1)
             elif isinstance(op, scf.ForOp):
-                trips = average_trips(op, self.axes, self.work.grid)
-                if trips is None:
-                    self.work.is_static, trips = False, 1.0
+                counted = trip_counts(op, self.axes, self.work.grid)
+                if counted is None:
+                    self.work.is_static = False
+                trips, longest = counted or (1.0, 1.0)
+                inner_most *= longest / trips if trips else 1.0
                 self.pipeline(op, trips, times)
                 inner *= trips
             elif isinstance(op, scf.WhileOp):
@@ -182,21 +100,23 @@ class _Reader:
                 inner *= math.prod(op.extents)
                 inside = (*points, *op.body.args)
             for region in op.regions:
-                self.walk(region, inner, inside)
+                self.walk(region, inner, inner_most, inside)
 
     def dot(self, op: tile.GemmOp, times: float) -> None:
         self.work.dots.append(_dot_of(op, times))
 
-    def copy(self, op: tile.CopyOp, times: float) -> None:
+    def copy(self, op: tile.CopyOp, times: float, most: float) -> None:
         elements = math.prod(op.shape)
         for side, offsets, is_store in (
             (op.source, op.source_offsets, False),
             (op.target, op.target_offsets, True),
         ):
             if tile.buffer_type(side).scope == "global":
-                self.touch(side, offsets, elements * times, is_store)
+                self.touch(side, offsets, elements * times, most, is_store)
 
-    def access(self, op: tile.LoadOp | tile.StoreOp | tile.AtomicOp, times: float, points: tuple[Value, ...]) -> None:
+    def access(
+        self, op: tile.LoadOp | tile.StoreOp | tile.AtomicOp, times: float, most: float, points: tuple[Value, ...]
+    ) -> None:
         if tile.buffer_type(op.buffer).scope != "global":
             return
         spread = set(points)
@@ -205,18 +125,20 @@ class _Reader:
             owner = point.owner
             parallel = next(p for p in _parents(op) if isinstance(p, tile.ParallelOp) and p.body is owner)
             times /= parallel.extents[parallel.body.args.index(point)]
-        self.touch(op.buffer, op.indices, times, not isinstance(op, tile.LoadOp))
+        self.touch(op.buffer, op.indices, times, most, not isinstance(op, tile.LoadOp))
 
-    def touch(self, buffer: Value, indices: Iterable[Value], elements: float, is_store: bool) -> None:
+    def touch(self, buffer: Value, indices: Iterable[Value], elements: float, most: float, is_store: bool) -> None:
         type = tile.buffer_type(buffer)
         width = ELEMENTS[buffer.dtype].bits / 8
         self.work.dtypes.add(buffer.dtype)
-        size = int(type.numel() * width) if type.is_static else None
+        elements_there = type.numel()
+        size = None if elements_there is None else int(elements_there * width)
         indices = list(indices)
         axes = frozenset(axis for index in indices for axis in grid_axes(index, self.axes))
         scattered = any(is_data_dependent(index) for index in indices)
         name = buffer.name or "a buffer"
-        self.work.traffic.append(Traffic(name, elements * width, size, axes, is_store, scattered))
+        amount = elements * width
+        self.work.traffic.append(Traffic(name, amount, amount * most, size, axes, is_store, scattered))
         if size is None:
             self.work.is_static = False
 
@@ -233,12 +155,12 @@ class _Reader:
         for op in children:
             if isinstance(op, tile.GemmOp):
                 dot = _dot_of(op, times * trips)
-                for side in (op.a, op.b):
-                    self.operand(side, dot, loop, found)
+                self.operand(op.a, dot, loop, found, is_turned=op.trans_a)
+                self.operand(op.b, dot, loop, found, is_turned=False)
         if found.staged or found.held or stages > 1:
             self.work.loops.append(found)
 
-    def operand(self, buffer: Value, dot: Dot, loop: scf.ForOp, found: Loop) -> None:
+    def operand(self, buffer: Value, dot: Dot, loop: scf.ForOp, found: Loop, is_turned: bool) -> None:
         writers = self.writers.get(buffer, [])
         if len(writers) != 1 or not isinstance(writers[0], tile.CopyOp):
             return
@@ -249,16 +171,18 @@ class _Reader:
         bytes = math.prod(map(padded, copy.shape)) * ELEMENTS[buffer.dtype].bits // 8
         inside = copy.parent is loop.body
         if inside and vectorizes(copy):
-            found.staged[buffer.name or str(id(buffer))] = (bytes, dot)
-        elif not inside and buffer.name and copy.parent is self.kernel.body:
-            found.held[buffer.name] = (bytes, dot)
+            found.staged[_name(buffer)] = (bytes, dot)
+            if is_turned:
+                found.turned.add(_name(buffer))
+        elif not inside and copy.parent is self.kernel.body:
+            found.held[_name(buffer)] = (bytes, dot)
 
 
 def _dot_of(op: tile.GemmOp, times: float) -> Dot:
     m, n = tile.buffer_type(op.c).static_shape[-2:]
     k = tile.buffer_type(op.a).static_shape[-2 if op.trans_a else -1]
     k_major = not op.trans_a and op.trans_b
-    return Dot(padded(m), padded(n), padded(k), op.a.dtype, times, k_major, op.precision, 2.0 * m * n * k)
+    return Dot(padded(m), padded(n), padded(k), op.a.dtype, times, k_major, op.precision, 2.0 * m * n * k, _name(op.c))
 
 
 def vectorizes(copy: tile.CopyOp) -> bool:
@@ -275,6 +199,10 @@ def vectorizes(copy: tile.CopyOp) -> bool:
     if any(int(stride) % step for stride in strides[:-1]) or type.static_shape[-1] % step or copy.shape[-1] % step:
         return False
     return not copy.source_offsets or divisor(copy.source_offsets[-1]) % step == 0
+
+
+def _name(value: Value) -> str:
+    return value.name or f"buffer {id(value):x}"
 
 
 def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -312,6 +240,3 @@ def _parents(op: Operation) -> Iterator[Operation]:
     while parent is not None:
         yield parent
         parent = parent.parent_op
-
-
-__all__ = ["Dot", "Loop", "Region", "Traffic", "Work", "padded", "read", "work_of"]

@@ -41,7 +41,6 @@ PIPELINE: tuple[type[Pass], ...] = (
     MapGrid,  # the order in which blocks are visited
     LowerToTriton,  # pointers and launches; last, so that everything above is free of Triton's idioms
     SimplifyRanges,  # address arithmetic
-    Cse,
     Licm,  # address tensors do not change in loops
     Cse,  # what two loops computed alike stands before both now
     Dce,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from tiledsl.dialects.arith import (
 )
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.ir.rewrite import Pattern, Rewriter, apply_patterns, pattern
+from tiledsl.ir.rewrite import Patterns, Rewriter, apply_patterns, pattern
 from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, broadcast_shapes, is_float, is_integer
 from tiledsl.passes.canonicalize_control_flow import CONTROL_FLOW_PATTERNS
 from tiledsl.passes.dce import erase_unused
@@ -249,10 +249,10 @@ def drop_cast_there_and_back(op: CastOp, rw: Rewriter) -> bool:
     return lossless
 
 
-@pattern()
-def drop_needless_broadcast(op: Operation, rw: Rewriter) -> bool:
+@pattern(arith.Elementwise)
+def drop_needless_broadcast(op: arith.Elementwise, rw: Rewriter) -> bool:
     # broadcast(x) + y  ==>  x + y, where y alone gives the shape; splat constants become scalars likewise
-    if not isinstance(op, arith.Elementwise) or not op.result.shape or len(op.operands) < 2:
+    if not op.result.shape or len(op.operands) < 2:
         return False
     for position, value in enumerate(op.operands):
         source = _unbroadcast(value)
@@ -325,33 +325,35 @@ def fold_iota_of_one(op: tensor.IotaOp, rw: Rewriter) -> bool:
     return True
 
 
-CANONICAL_PATTERNS: list[Pattern] = [
-    put_constant_right,
-    put_constant_right_of_comparison,
-    combine_added_constants,
-    subtract_from_constant_twice,
-    combine_repeated_constants,
-    combine_divisions,
-    drop_repeated_remainder,
-    add_negated,
-    negate_twice,
-    invert_comparison,
-    drop_comparison_of_bool,
-    simplify_select,
-    drop_repeated_condition,
-    drop_cast_there_and_back,
-    drop_needless_broadcast,
-    broadcast_once,
-    reshape_splat_or_iota,
-    transpose_once,
-    fold_iota_of_one,
-    *CONTROL_FLOW_PATTERNS,
-]
+CANONICAL_PATTERNS = Patterns(
+    [
+        put_constant_right,
+        put_constant_right_of_comparison,
+        combine_added_constants,
+        subtract_from_constant_twice,
+        combine_repeated_constants,
+        combine_divisions,
+        drop_repeated_remainder,
+        add_negated,
+        negate_twice,
+        invert_comparison,
+        drop_comparison_of_bool,
+        simplify_select,
+        drop_repeated_condition,
+        drop_cast_there_and_back,
+        drop_needless_broadcast,
+        broadcast_once,
+        reshape_splat_or_iota,
+        transpose_once,
+        fold_iota_of_one,
+        *CONTROL_FLOW_PATTERNS,
+    ]
+)
 
 
-def canonicalize(root: Operation, patterns: Sequence[Pattern]) -> None:
+def canonicalize(root: Operation, patterns: Patterns, analysis: Any = None) -> None:
     """Fold and rewrite to the fixpoint, and erase what that left without use."""
-    apply_patterns(root, patterns, fold=True)
+    apply_patterns(root, patterns, fold=True, analysis=analysis)
     for region in root.regions:
         erase_unused(region, lambda op: op.is_pure)
 

@@ -9,7 +9,7 @@ from tiledsl.dialects import tile, triton
 from tiledsl.dialects.arith import BinaryOp
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.ir.types import BufferType
+from tiledsl.ir.types import BufferType, Type
 
 Key = tuple[object, ...]  # hashable
 
@@ -21,21 +21,27 @@ def attribute_key(value: Any) -> object:
     """Equal for attributes that same_attribute calls the same: 1, 1.0 and true differ, and 0.0 and -0.0."""
     if isinstance(value, tuple):
         return ("tuple", *map(attribute_key, value))
-    return (type(value).__name__, repr(value))
+    return (type(value), repr(value) if isinstance(value, float) else value)
 
 
 def operation_key(op: Operation) -> Key:
     """Equal for operations without regions that compute the same."""
-    operands: list[int] = [id(value) for value in op.operands]
-    if isinstance(op, BinaryOp) and op.commutes:
+    operands: list[int] = [*map(id, op.operands)]
+    if len(operands) == 2 and isinstance(op, BinaryOp) and op.commutes:
         operands.sort()
+    attributes = op.attributes
     return (
         type(op),
-        tuple(operands),
+        *operands,
         op.segments,
-        tuple((name, attribute_key(value)) for name, value in sorted(op.attributes.items())),
-        tuple(value.type for value in op.results),
+        tuple([(name, attribute_key(attributes[name])) for name in sorted(attributes)]) if attributes else (),
+        *[_type_key(value.type) for value in op.results],
     )
+
+
+def _type_key(type: Type) -> object:
+    """Quicker to hash than the type."""
+    return type if isinstance(type, BufferType) else (type.dtype, type.shape)
 
 
 class _Scope:
@@ -51,7 +57,7 @@ class _Scope:
             if op.regions:
                 for inner in op.regions:
                     (_Scope() if isinstance(op, _ISOLATED) else self).run(inner, loads)
-            if op.effects is Effect.NONE:
+            if not op.has_effects:
                 key = operation_key(op)
                 if _reuse(op, key, self.known):
                     added.append(key)
@@ -69,7 +75,7 @@ def _reuse(op: Operation, key: Key, known: dict[Key, Operation]) -> bool:
     if twin is None:
         known[key] = op
         return True
-    for old, new in zip(op.results, twin.results, strict=True):
+    for old, new in zip(op.results, twin.results):
         old.replace_with(new)
     op.erase()
     return False

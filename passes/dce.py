@@ -9,14 +9,14 @@ from tiledsl.dialects.scf import ForOp
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
 
-_UNOBSERVED = Effect.READ | Effect.ALLOCATE | Effect.REGION | Effect.TERMINATE
+_OBSERVED = ~(Effect.READ | Effect.ALLOCATE | Effect.REGION | Effect.TERMINATE)
 
 
 def is_removable(op: Operation) -> bool:
     """Whether the operation may go once its results are unused: it writes nothing and always ends."""
-    if Effect.TERMINATE in op.effects or op.effects & ~_UNOBSERVED:
+    if op.is_terminator:
         return False
-    return not any(inner.effects & ~_UNOBSERVED for region in op.regions for inner in region.walk())
+    return not any(inner.has_effects and inner.effects & _OBSERVED for inner in op.walk())
 
 
 def drop_dead_carried(op: ForOp) -> bool:
@@ -68,7 +68,7 @@ def remove_carried(op: ForOp, positions: list[int]) -> None:
 def erase_unused(region: Region, may_go: Callable[[Operation], bool]) -> None:
     """Erase the operations whose results are unused, users before what they use, where `may_go` allows it."""
     for op in reversed(region):
-        if not any(value.uses for value in op.results) and may_go(op):
+        if not op.is_used and may_go(op):
             op.erase()
             continue
         if isinstance(op, ForOp):

@@ -9,6 +9,7 @@ from math import prod
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Value
+from tiledsl.passes.affine import bounds, linear_form
 from tiledsl.passes.tile_values import Shape
 
 
@@ -67,12 +68,71 @@ def _walk(index: Value, dim: int) -> Index | None:
     return None
 
 
+@dataclass(frozen=True)
+class Digit:
+    """One digit of an index written in mixed radix: `offset` plus the value `walk`, which is in 0 .. extent - 1."""
+
+    size: int
+    walk: Value | None
+    extent: int = 1
+    offset: int = 0
+
+
+def digits(index: Value, dim: int) -> list[Digit] | None:
+    """The digits of an index such as i * 8 + j (most significant first), for a dimension of `dim` elements.
+
+    The dimension is then as many dimensions, each with an index of its own. None where the index is no such sum of
+    several terms, or where a digit could carry into the next.
+    """
+    if not index.shape or _walk(index, dim) is not None:
+        return None
+    terms: list[tuple[int, int, Value]] = []
+    offset = 0
+    for factors, coefficient in linear_form(index).terms.items():
+        if not factors:
+            offset = coefficient
+            continue
+        walk = factors[0]
+        ends = bounds(walk) if not walk.shape or isinstance(walk.op, tensor.IotaOp) else None
+        if len(factors) > 1 or ends is None or ends[0] < 0 or coefficient < 1:
+            return None
+        if ends[1] > 0:
+            terms.append((coefficient, ends[1] + 1, walk))
+    if len(terms) < 2 or not 0 <= offset < dim:
+        return None
+    made: list[Digit] = []
+    unit = dim
+    last: tuple[int, int, Value | None] = (1, 1, None)
+    for step, extent, value in [*sorted(terms, key=lambda term: -term[0]), last]:
+        size, rest = divmod(unit, step)
+        start = offset // step
+        if rest or start + extent > size:
+            return None
+        offset, unit = offset % step, step
+        if size > 1:
+            made.append(Digit(size, value, extent, start))
+    return made
+
+
 def covers_whole(indices: Sequence[Value], mask: Value | None, shape: Shape) -> bool:
     """Whether a store writes every element of the buffer."""
-    return mask is None and all(
-        index.kind == "identity" or (dim == 1 and prod(index.value.shape) == 1)
-        for index, dim in zip(classify(indices, shape), shape, strict=True)
-    )
+    if mask is not None:
+        return False
+    walked: list[Value] = []
+    for index, dim in zip(indices, shape, strict=True):
+        parts = digits(index, dim)
+        if parts is None:
+            one = classify([index], (dim,))[0]
+            if one.kind != "identity" and (dim != 1 or prod(index.shape) != 1):
+                return False
+            parts = [Digit(dim, index, one.extent)] if one.kind == "identity" else []
+        for part in parts:
+            if part.walk is None or not part.walk.shape or part.extent != part.size:
+                return False
+            walked.append(part.walk)
+    # Two walks along one axis cover a diagonal.
+    axes = [axis for walk in walked for axis, size in enumerate(walk.shape) if size > 1]
+    return len(set(axes)) == len(axes)
 
 
 def _affine(index: Value) -> tuple[int, int, int, Value | int] | None:

@@ -9,6 +9,7 @@ from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.passes.ranges import Ranges
 
+_OBSERVED = Effect.WRITE | Effect.ORDERED
 _DIVISIONS = (arith.FloorDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp)
 
 
@@ -16,18 +17,18 @@ def _hoist_from(loop: scf.ForOp | scf.WhileOp, ranges: Ranges, loads: bool) -> N
     inside = {value for region in loop.regions for value in _defined(region)}
     runs = isinstance(loop, scf.ForOp) and _runs_at_least_once(loop, ranges)
     quiet = isinstance(loop, scf.ForOp) and not any(
-        inner.effects & (Effect.WRITE | Effect.ORDERED) for inner in loop.body.walk()
+        inner.has_effects and inner.effects & _OBSERVED for inner in loop.body.walk()
     )
     for region in loop.regions:
         for op in region:
-            if any(value in inside for inner in op.walk() for value in inner.operands):
+            if not inside.isdisjoint(op.operands) or op.regions:
                 continue
             if op.is_pure:
                 # Dividing by zero is undefined: an operation that would not have run must not run now.
-                movable = runs or all(_cannot_fail(inner, ranges) for inner in op.walk())
+                movable = runs or _cannot_fail(op, ranges)
             else:
                 movable = loads and quiet and runs and isinstance(op, (tile.LoadOp, triton.LoadOp))
-            if movable and not op.regions:
+            if movable:
                 op.move_before(loop)
                 inside.difference_update(op.results)
 

@@ -85,13 +85,16 @@ class _KernelLowering:
 
     def __init__(self, func: tile.FuncOp, kernel: tile.KernelOp, index_bits: int) -> None:
         self.func, self.kernel, self.index_bits = func, kernel, index_bits
-        self.body = Region()
+        self.body = kernel.body
         self.captured: dict[Value, Value] = {}  # host value -> value inside
         self.arguments: list[Value] = []
         self.types: dict[Operation, BufferType] = {}  # of the buffer that an operation accesses
+        self.products: dict[tuple[Region, Factors, int, Width], Value] = {}  # made earlier in the same region
 
     def run(self, name: str, warp_size: int) -> None:
-        kernel = self.kernel
+        kernel, indices = self.kernel, self.body.args
+        kernel.regions.remove(self.body)
+        self.body.parent = None
         launch = triton.LaunchOp(
             list(kernel.grid),
             [],
@@ -101,29 +104,27 @@ class _KernelLowering:
             loc=kernel.loc,
         )
         Builder.at(kernel).insert(launch)
-        at_start = Builder(self.body, loc=kernel.loc)
-        for axis, index in enumerate(kernel.body.args):
-            at_start.insert(triton.ProgramIdOp(axis=axis)).result.name = index.name
-        for index, op in zip(kernel.body.args, self.body):
-            index.replace_with(op.result)
-        for op in kernel.body:
-            op.detach()
-            self.body.insert(op)
         kernel.erase()
+        at_start = Builder(self.body, self.body.first, kernel.loc)
+        for axis, index in enumerate(indices):
+            index.replace_with(at_start.insert(triton.ProgramIdOp(axis=axis, names=[index.name])).result)
+        self.body.args = []
         for op in list(self.body.walk()):
             if isinstance(op, tile.ViewOp):
                 op.move_before(launch)  # a view of global memory: the host makes it
-        inside = {value for op in self.body.walk() for value in _defined_by(op)}
-        for op in list(self.body.walk()):
+        ops = list(self.body.walk())
+        inside = {value for op in ops for value in _defined_by(op)}
+        accesses: list[tile.LoadOp | tile.StoreOp | tile.AtomicOp] = []
+        for op in ops:
             if isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)):
                 self.types[op] = tile.buffer_type(op.buffer)
-            if any(value not in inside for value in op.operands):
-                op.set_operands([value if value in inside else self.capture(value) for value in op.operands])
-        for op in list(self.body.walk()):
-            if isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)):
-                self.lower_access(op)
+                accesses.append(op)
             elif isinstance(op, (tile.AllocOp, tile.ReadOp, tile.WriteOp, tile.CopyOp)):
                 raise AssertionError(f"{op!r} is left; promote-buffers removes it")
+            if not inside.issuperset(op.operands):
+                op.set_operands([value if value in inside else self.capture(value) for value in op.operands])
+        for access in accesses:
+            self.lower_access(access)
         self.order_arguments()
         launch.set_field("arguments", self.arguments)
 
@@ -247,16 +248,26 @@ class _KernelLowering:
         """One term, and the sign with which it is still to be taken; the first term has none."""
         sign = 1 if coefficient > 0 or first else -1
         amount = coefficient * sign
+        return self.scaled(at, factors, amount, width), sign
+
+    def scaled(self, at: Builder, factors: Factors, amount: int, width: Width) -> Value:
+        """Amount * product of values: the one that the region has already, if it does."""
+        key = (at.region, factors, amount, width)
+        if key not in self.products:
+            self.products[key] = self._scaled(at, factors, amount, width)
+        return self.products[key]
+
+    def _scaled(self, at: Builder, factors: Factors, amount: int, width: Width) -> Value:
         if not factors:
-            return at.constant(amount, ScalarType(width)), sign
+            return at.constant(amount, ScalarType(width))
         out: Value | None = None
         for each in factors:
             wide = each if each.dtype == width else at.insert(_cast(each, width)).result
             out = wide if out is None else at.insert(arith.MulOp(out, wide)).result
         assert out is not None
         if amount != 1:
-            out = at.insert(arith.MulOp(out, at.constant(amount, ScalarType(width)))).result
-        return out, sign
+            out = at.insert(arith.MulOp(out, self.scaled(at, (), amount, width))).result
+        return out
 
 
 def _defined_by(op: Operation) -> list[Value]:

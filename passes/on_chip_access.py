@@ -15,7 +15,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, broadcast_shapes
 from tiledsl.passes.affine import bounds
-from tiledsl.passes.index_walks import Index, classify
+from tiledsl.passes.index_walks import Index, classify, digits
 from tiledsl.passes.tile_values import (
     Shape,
     both,
@@ -42,11 +42,31 @@ class ScatterTooLarge(Exception):
 def load(builder: Builder, source: Value, indices: Sequence[Value], mask: Value | None, other: Value | None) -> Value:
     """The elements of `source` at the indices, in their common shape; `other` (or 0) where the mask is false."""
     shape = broadcast_shapes(*(index.shape for index in indices)) or ()
-    out = _load(builder, source, [_narrow(builder, index) for index in indices], shape)
+    split, sizes = _split(builder, [_narrow(builder, index) for index in indices], source.shape)
+    out = _load(builder, reshaped(builder, source, sizes), split, shape)
     if mask is not None:
         default = zero(builder, (), source.dtype) if other is None else other
         out = selected(builder, mask, out, default)
     return out
+
+
+def _split(builder: Builder, indices: Sequence[Value], shape: Shape) -> tuple[list[Value], Shape]:
+    """The same access with a dimension for each digit of an index such as i * 8 + j."""
+    split: list[Value] = []
+    sizes: list[int] = []
+    for index, dim in zip(indices, shape, strict=True):
+        parts = digits(index, dim)
+        if parts is None:
+            split.append(index)
+            sizes.append(dim)
+            continue
+        for part in parts:
+            each = builder.constant(part.offset, INT32) if part.walk is None else converted(builder, part.walk, "int32")
+            if part.walk is not None and part.offset:
+                each = builder.insert(arith.AddOp(each, builder.constant(part.offset, INT32))).result
+            split.append(each)
+            sizes.append(part.size)
+    return split, tuple(sizes)
 
 
 def _load(builder: Builder, source: Value, indices: Sequence[Value], shape: Shape) -> Value:
@@ -182,8 +202,9 @@ def replace(builder: Builder, value: Value, indices: Sequence[Value], shape: Sha
     """The new content of a buffer that a store covers as a whole."""
     if not shape:
         return value
-    kinds = classify([_narrow(builder, index) for index in indices], shape)
-    return broadcast(builder, _laid_out(builder, value, kinds), shape)
+    split, sizes = _split(builder, [_narrow(builder, index) for index in indices], shape)
+    value = _laid_out(builder, value, classify(split, sizes))
+    return reshaped(builder, broadcast(builder, value, sizes), shape)
 
 
 def store(builder: Builder, old: Value, value: Value, indices: Sequence[Value], mask: Value | None) -> Value:
@@ -191,8 +212,14 @@ def store(builder: Builder, old: Value, value: Value, indices: Sequence[Value], 
 
     Where several writes hit one element, the one of the last point in row-major order stays.
     """
+    split, sizes = _split(builder, [_narrow(builder, index) for index in indices], old.shape)
+    made = _store(builder, reshaped(builder, old, sizes), value, split, mask)
+    return reshaped(builder, made, old.shape)
+
+
+def _store(builder: Builder, old: Value, value: Value, indices: Sequence[Value], mask: Value | None) -> Value:
     shape = old.shape
-    kinds = classify([_narrow(builder, index) for index in indices], shape, writes=True)
+    kinds = classify(indices, shape, writes=True)
     if not shape:
         return value if mask is None else selected(builder, mask, value, old)
     general = [index.value for index in kinds if index.kind == "general"]

@@ -11,6 +11,7 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, Type, with_shape
+from tiledsl.passes.affine import bounds
 from tiledsl.passes.index_walks import covers_whole
 from tiledsl.passes.on_chip_access import ScatterTooLarge, load, replace, store
 from tiledsl.passes.tile_values import zero
@@ -81,6 +82,7 @@ class _Promoter:
         self.whole: set[Operation] = set()  # stores and writes of all of a buffer
 
     def kernel(self, op: tile.KernelOp) -> None:
+        _trim(op)
         self._summarise(op.body)
         self._liveness(op.body, {})
         self._region(op.body)
@@ -284,6 +286,29 @@ class _Promoter:
             made = Value(_held(buffer), op, buffer.name)
             op.results.append(made)
             self.current[buffer] = made
+
+
+def _trim(kernel: tile.KernelOp) -> None:
+    """Cut off the ends of buffers' dimensions that no access reaches, such as columns against bank conflicts."""
+    for op in kernel.walk():
+        if not isinstance(op, tile.AllocOp) or not on_chip(op.out):
+            continue
+        reached = [0] * len(tile.buffer_type(op.out).shape)
+        for user in op.out.uses:
+            access = user if isinstance(user, (tile.LoadOp, tile.StoreOp)) else None
+            ends = [bounds(index) for index in access.indices] if access is not None else []
+            if access is None or access.buffer is not op.out or any(end is None or end[0] < 0 for end in ends):
+                break
+            reached = [max(end[1] + 1, size) for end, size in zip(ends, reached, strict=True) if end is not None]
+        else:
+            type = tile.buffer_type(op.out)
+            # Tiles are padded to powers of two: cutting off less than that only spoils regular walks.
+            shape = tuple(
+                size if size > 0 and (size - 1).bit_length() < (dim - 1).bit_length() else dim
+                for size, dim in zip(reached, type.static_shape, strict=True)
+            )
+            if shape != type.shape:
+                op.out.type = BufferType(shape, type.dtype, type.scope)
 
 
 def _held(buffer: Value) -> Type:

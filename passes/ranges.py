@@ -26,12 +26,14 @@ EVERYTHING = Interval(-math.inf, math.inf)
 SYMBOL = Interval(1, 2**31 - 1)  # a dynamic dimension; nothing is launched over empty tensors
 
 
+_OF_DTYPES = {
+    dtype: Interval(int(info.low), int(info.high)) for dtype, info in ELEMENTS.items() if info.kind != "float"
+}
+
+
 def dtype_interval(dtype: str) -> Interval:
     """Every value of an element type."""
-    info = ELEMENTS.get(dtype)
-    if info is None or info.kind == "float":
-        return EVERYTHING
-    return Interval(int(info.low), int(info.high))
+    return _OF_DTYPES.get(dtype, EVERYTHING)
 
 
 class Ranges:
@@ -51,21 +53,21 @@ class Ranges:
 
     def of(self, value: Value) -> Interval:
         """The interval of an integer or bool, each element of it for a tensor."""
-        if value in self._known:
-            return self._known[value]
-        pending = [value]
+        known = self._known
+        found = known.get(value)
+        if found is not None:
+            return found
+        pending = [(value, self._inputs(value))]
         while pending:
-            current = pending[-1]
-            if current in self._known:
-                pending.pop()
-                continue
-            missing = [each for each in self._inputs(current) if each not in self._known]
+            current, inputs = pending[-1]
+            missing = [each for each in inputs if each not in known]
             if missing:
-                pending += missing
+                pending += [(each, self._inputs(each)) for each in missing]
                 continue
-            self._known[current] = self._narrow(current, self._compute(current))
             pending.pop()
-        return self._known[value]
+            if current not in known:
+                known[current] = self._narrow(current, self._compute(current, [known[each] for each in inputs]))
+        return known[value]
 
     def is_nonnegative(self, value: Value) -> bool:
         """Whether the value is proven to be at least 0."""
@@ -144,12 +146,13 @@ class Ranges:
 
     def _inputs(self, value: Value) -> list[Value]:
         """What must be known before `value`."""
-        if value.dtype not in ELEMENTS or ELEMENTS[value.dtype].kind == "float":
+        if value.type.dtype not in _OF_DTYPES:
             return []
         op = value.op
-        blocks = _grid_size(value)
-        if blocks is not None:
-            return [blocks]
+        if op is None or isinstance(op, triton.ProgramIdOp):
+            blocks = _grid_size(value)
+            if blocks is not None:
+                return [blocks]
         if op is None:
             around = _around(value)
             if isinstance(around, triton.LaunchOp):
@@ -173,16 +176,17 @@ class Ranges:
         handed_on = loop.body.terminator.operands[position]
         return handed_on is loop.body.args[1 + position] or handed_on is loop.inits[position]
 
-    def _compute(self, value: Value) -> Interval:
-        everything = dtype_interval(value.dtype)
+    def _compute(self, value: Value, inputs: list[Interval]) -> Interval:
+        everything = dtype_interval(value.type.dtype)
         if everything is EVERYTHING:
             return everything
-        inputs = [self._known[each] for each in self._inputs(value)]
         op = value.op
-        if _grid_size(value) is not None:
-            return Interval(0, max(0, inputs[0].hi - 1))
+        if isinstance(op, triton.ProgramIdOp):
+            return Interval(0, max(0, inputs[0].hi - 1)) if inputs else everything
         if op is None:
             around = _around(value)
+            if isinstance(around, tile.KernelOp):
+                return Interval(0, max(0, inputs[0].hi - 1))
             if isinstance(around, scf.ForOp) and value is around.index:
                 return _loop_index(inputs[0], inputs[1], inputs[2], everything)
             return inputs[0] if inputs else everything
@@ -207,7 +211,7 @@ class Ranges:
                     self._assumed[value] = Interval(max(old.lo, low), min(old.hi, high))
 
     def _narrow(self, value: Value, found: Interval) -> Interval:
-        promised = self._assumed.get(value)
+        promised = self._assumed.get(value) if self._assumed else None
         if promised is None:
             return found
         narrow = Interval(max(found.lo, promised.lo), min(found.hi, promised.hi))
@@ -231,9 +235,10 @@ def _facts(condition: Value) -> Iterator[tuple[Value, str, int]]:
 def _origin(value: Value) -> Value:
     """The same number without widening casts, and outside of a launch that it is an argument of."""
     while True:
-        around = _around(value)
-        if isinstance(value.op, arith.CastOp) and _widens(value.op):
-            value = value.op.source
+        op = value.op
+        around = _around(value) if op is None else None
+        if isinstance(op, arith.CastOp) and _widens(op):
+            value = op.source
         elif isinstance(around, triton.LaunchOp):
             value = around.arguments[around.body.args.index(value)]
         else:
@@ -247,15 +252,16 @@ def _around(value: Value) -> Operation | None:
 
 def _grid_size(value: Value) -> Value | None:
     """The extent of the grid along the dimension whose block index `value` is."""
-    around = _around(value)
-    if isinstance(around, tile.KernelOp):
-        return around.grid[around.body.args.index(value)]
-    if isinstance(value.op, triton.ProgramIdOp):
-        around = value.op.parent_op
+    op = value.op
+    if op is None:
+        around = _around(value)
+        return around.grid[around.body.args.index(value)] if isinstance(around, tile.KernelOp) else None
+    if isinstance(op, triton.ProgramIdOp):
+        around = op.parent_op
         while around is not None and not isinstance(around, triton.LaunchOp):
             around = around.parent_op
-        if around is not None and value.op.axis < len(around.grid):
-            return around.grid[value.op.axis]
+        if around is not None and op.axis < len(around.grid):
+            return around.grid[op.axis]
     return None
 
 

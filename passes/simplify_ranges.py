@@ -8,7 +8,7 @@ from tiledsl.dialects import arith, scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.ir.rewrite import Pattern, Rewriter, pattern
+from tiledsl.ir.rewrite import Patterns, Rewriter, pattern
 from tiledsl.ir.types import ELEMENTS, is_float
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.ranges import Ranges, dtype_interval
@@ -43,103 +43,108 @@ def _assumes(op: Operation) -> bool:
     return isinstance(op, tile.AssumeOp) or (isinstance(op, arith.AndOp) and _is_assumed(op))
 
 
-def range_patterns(ranges: Ranges) -> list[Pattern]:
-    """The patterns, over one analysis."""
+@pattern(arith.CmpOp)
+def decide_comparison(op: arith.CmpOp, rw: Rewriter) -> bool:
+    # k * 64 + iota(64) < 4096 with k < 64  ==>  true
+    ranges: Ranges = rw.analysis
+    known = decide(ranges, op.predicate, op.lhs, op.rhs)
+    if known is None:
+        return False
+    if not _is_assumed(op):
+        rw.replace(op, [rw.constant(known, op.out.type)])
+        return True
+    # An assumption proves itself: it must stay, or later passes could not use it.
+    others = [user for user in op.out.uses if not _assumes(user)]
+    if others:
+        constant = rw.constant(known, op.out.type)
+        for user in others:
+            user.set_operands([constant if value is op.out else value for value in user.operands])
+            rw.changed(user)
+    return bool(others)
 
-    @pattern(arith.CmpOp)
-    def decide_comparison(op: arith.CmpOp, rw: Rewriter) -> bool:
-        # k * 64 + iota(64) < 4096 with k < 64  ==>  true
-        known = decide(ranges, op.predicate, op.lhs, op.rhs)
-        if known is None:
+
+@pattern(arith.MinOp, arith.MaxOp)
+def decide_extremum(op: arith.BinaryOp, rw: Rewriter) -> bool:
+    # min(x, 8) with x < 8  ==>  x
+    ranges: Ranges = rw.analysis
+    less = decide(ranges, "lt", op.lhs, op.rhs)
+    if less is None:
+        more = decide(ranges, "lt", op.rhs, op.lhs)
+        less = None if more is None else not more
+    if less is None:
+        return False
+    return _replace(op, op.lhs if less == isinstance(op, arith.MinOp) else op.rhs, rw)
+
+
+@pattern(arith.FloorDivOp, arith.TruncDivOp, arith.FloorModOp, arith.TruncModOp)
+def decide_division(op: arith.BinaryOp, rw: Rewriter) -> bool:
+    # x // 8 and x % 8 with 0 <= x < 8  ==>  0 and x
+    ranges: Ranges = rw.analysis
+    if ranges.of(op.lhs).lo < 0 or ranges.of(op.rhs).lo <= 0 or not ranges.below(op.lhs, op.rhs):
+        return False
+    if isinstance(op, (arith.FloorModOp, arith.TruncModOp)):
+        return _replace(op, op.lhs, rw)
+    rw.replace(op, [rw.constant(0, op.out.type)])
+    return True
+
+
+@pattern(arith.FloorDivOp, arith.TruncDivOp, arith.FloorModOp, arith.TruncModOp)
+def divide_multiple(op: arith.BinaryOp, rw: Rewriter) -> bool:
+    # (x * 24 + y) // 8 with 0 <= y < 8  ==>  x * 3;    (x * 24 + y) % 8  ==>  y % 8
+    ranges: Ranges = rw.analysis
+    divisor = constant_of(op.rhs)
+    if type(divisor) is not int or divisor <= 0:
+        return False
+    truncates = isinstance(op, (arith.TruncDivOp, arith.TruncModOp))
+    if truncates and ranges.of(op.lhs).lo < 0:
+        return False
+    product, rest = op.lhs, None
+    sum = product.op
+    if isinstance(sum, arith.AddOp):
+        if not _exact(sum, ranges):
             return False
-        if not _is_assumed(op):
-            rw.replace(op, [rw.constant(known, op.out.type)])
+        product, rest = (sum.lhs, sum.rhs) if isinstance(sum.lhs.op, arith.MulOp) else (sum.rhs, sum.lhs)
+    times = product.op
+    factor = constant_of(times.rhs) if isinstance(times, arith.MulOp) else None
+    if not isinstance(times, arith.MulOp) or type(factor) is not int or factor % divisor:
+        return False
+    if not _exact(times, ranges) or (truncates and (rest is not None and ranges.of(rest).lo < 0)):
+        return False
+    if isinstance(op, (arith.FloorModOp, arith.TruncModOp)):
+        if rest is None:
+            rw.replace(op, [rw.constant(0, op.out.type)])
             return True
-        # An assumption proves itself: it must stay, or later passes could not use it.
-        others = [user for user in op.out.uses if not _assumes(user)]
-        if others:
-            constant = rw.constant(known, op.out.type)
-            for user in others:
-                user.set_operands([constant if value is op.out else value for value in user.operands])
-                rw.changed(user)
-        return bool(others)
-
-    @pattern(arith.MinOp, arith.MaxOp)
-    def decide_extremum(op: arith.BinaryOp, rw: Rewriter) -> bool:
-        # min(x, 8) with x < 8  ==>  x
-        less = decide(ranges, "lt", op.lhs, op.rhs)
-        if less is None:
-            more = decide(ranges, "lt", op.rhs, op.lhs)
-            less = None if more is None else not more
-        if less is None:
+        if rest.type != op.out.type:
             return False
-        return _replace(op, op.lhs if less == isinstance(op, arith.MinOp) else op.rhs, rw)
-
-    @pattern(arith.FloorDivOp, arith.TruncDivOp, arith.FloorModOp, arith.TruncModOp)
-    def decide_division(op: arith.BinaryOp, rw: Rewriter) -> bool:
-        # x // 8 and x % 8 with 0 <= x < 8  ==>  0 and x
-        if ranges.of(op.lhs).lo < 0 or ranges.of(op.rhs).lo <= 0 or not ranges.below(op.lhs, op.rhs):
-            return False
-        if isinstance(op, (arith.FloorModOp, arith.TruncModOp)):
-            return _replace(op, op.lhs, rw)
-        rw.replace(op, [rw.constant(0, op.out.type)])
+        rw.replace(op, [rw.insert(type(op)(rest, op.rhs)).result])
         return True
+    # With y >= 8 the bounds of a loop could show that it runs once: LLVM then unrolls it behind Triton's back, and
+    # ptxas serialises its wgmma (seen in the diagonal loop of causal attention with 128 x 128 tiles).
+    if rest is not None and (ranges.of(rest).lo < 0 or ranges.of(rest).hi >= divisor):
+        return False
+    if product.type != op.out.type:
+        return False
+    scale = rw.constant(factor // divisor, op.rhs.type)
+    rw.replace(op, [rw.insert(arith.MulOp(times.lhs, scale)).result])
+    return True
 
-    @pattern(arith.FloorDivOp, arith.TruncDivOp, arith.FloorModOp, arith.TruncModOp)
-    def divide_multiple(op: arith.BinaryOp, rw: Rewriter) -> bool:
-        # (x * 24 + y) // 8 with 0 <= y < 8  ==>  x * 3;    (x * 24 + y) % 8  ==>  y % 8
-        divisor = constant_of(op.rhs)
-        if type(divisor) is not int or divisor <= 0:
-            return False
-        truncates = isinstance(op, (arith.TruncDivOp, arith.TruncModOp))
-        if truncates and ranges.of(op.lhs).lo < 0:
-            return False
-        product, rest = op.lhs, None
-        sum = product.op
-        if isinstance(sum, arith.AddOp):
-            if not _exact(sum):
-                return False
-            product, rest = (sum.lhs, sum.rhs) if isinstance(sum.lhs.op, arith.MulOp) else (sum.rhs, sum.lhs)
-        times = product.op
-        factor = constant_of(times.rhs) if isinstance(times, arith.MulOp) else None
-        if not isinstance(times, arith.MulOp) or type(factor) is not int or factor % divisor:
-            return False
-        if not _exact(times) or (truncates and (rest is not None and ranges.of(rest).lo < 0)):
-            return False
-        if isinstance(op, (arith.FloorModOp, arith.TruncModOp)):
-            if rest is None:
-                rw.replace(op, [rw.constant(0, op.out.type)])
-                return True
-            if rest.type != op.out.type:
-                return False
-            rw.replace(op, [rw.insert(type(op)(rest, op.rhs)).result])
-            return True
-        # With y >= 8 the bounds of a loop could show that it runs once: LLVM then unrolls it behind Triton's back, and
-        # ptxas serialises its wgmma (seen in the diagonal loop of causal attention with 128 x 128 tiles).
-        if rest is not None and (ranges.of(rest).lo < 0 or ranges.of(rest).hi >= divisor):
-            return False
-        if product.type != op.out.type:
-            return False
-        scale = rw.constant(factor // divisor, op.rhs.type)
-        rw.replace(op, [rw.insert(arith.MulOp(times.lhs, scale)).result])
-        return True
 
-    def _exact(op: arith.AddOp | arith.MulOp) -> bool:
-        """Whether the operation never wraps."""
-        a, b = ranges.of(op.lhs), ranges.of(op.rhs)
-        corners = [op.compute(x, y) for x in a for y in b]
-        everything = dtype_interval(op.out.dtype)
-        return bool(everything.lo <= min(corners) and max(corners) <= everything.hi)
+def _exact(op: arith.AddOp | arith.MulOp, ranges: Ranges) -> bool:
+    """Whether the operation never wraps."""
+    a, b = ranges.of(op.lhs), ranges.of(op.rhs)
+    corners = [op.compute(x, y) for x in a for y in b]
+    everything = dtype_interval(op.out.dtype)
+    return bool(everything.lo <= min(corners) and max(corners) <= everything.hi)
 
-    @pattern(scf.ForOp)
-    def drop_loop_that_never_runs(op: scf.ForOp, rw: Rewriter) -> bool:
-        # for i in range(a, b) with b <= a  ==>  nothing
-        if ranges.of(op.step).lo <= 0 or ranges.of(op.upper).hi > ranges.of(op.lower).lo:
-            return False
-        rw.replace(op, op.inits)
-        return True
 
-    return [decide_comparison, decide_extremum, decide_division, divide_multiple, drop_loop_that_never_runs]
+@pattern(scf.ForOp)
+def drop_loop_that_never_runs(op: scf.ForOp, rw: Rewriter) -> bool:
+    # for i in range(a, b) with b <= a  ==>  nothing
+    ranges: Ranges = rw.analysis
+    if ranges.of(op.step).lo <= 0 or ranges.of(op.upper).hi > ranges.of(op.lower).lo:
+        return False
+    rw.replace(op, op.inits)
+    return True
 
 
 def _replace(op: Operation, value: Value, rw: Rewriter) -> bool:
@@ -153,6 +158,19 @@ def _replace(op: Operation, value: Value, rw: Rewriter) -> bool:
     return True
 
 
+# The patterns look for the ranges in `rw.analysis`.
+RANGE_PATTERNS = Patterns(
+    [
+        decide_comparison,
+        decide_extremum,
+        decide_division,
+        divide_multiple,
+        drop_loop_that_never_runs,
+        *CANONICAL_PATTERNS,
+    ]
+)
+
+
 @dataclass(frozen=True)
 class SimplifyRanges(Pass):
     """Fold what the ranges of integers decide, together with canonicalize's patterns.
@@ -164,4 +182,4 @@ class SimplifyRanges(Pass):
     name = "simplify-ranges"
 
     def run(self, program: Program) -> None:
-        canonicalize(program.root, [*range_patterns(Ranges(program.root)), *CANONICAL_PATTERNS])
+        canonicalize(program.root, RANGE_PATTERNS, Ranges(program.root))

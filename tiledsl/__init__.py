@@ -1,4 +1,4 @@
-"""tiledsl: a tile-level kernel language that accepts TileLang's surface and lowers to readable Triton, with an autotuner."""
+"""A tile-level kernel language that accepts TileLang's surface and lowers to readable Triton, with an autotuner."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tiledsl.settings import settings
 
 if TYPE_CHECKING:
     from tiledsl.autotuner import AutotuneResult, autotune
+    from tiledsl.autotuner.space import space
     from tiledsl.frontend.text_program import TextProgram, parse, parse_file
     from tiledsl.runtime.jit import compile, jit
     from tiledsl.runtime.kernel import Kernel
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "AutotuneResult": "tiledsl.autotuner",
     "autotune": "tiledsl.autotuner",
+    "space": "tiledsl.autotuner.space",
     "TextProgram": "tiledsl.frontend.text_program",
     "parse": "tiledsl.frontend.text_program",
     "parse_file": "tiledsl.frontend.text_program",
@@ -36,6 +38,7 @@ _LAZY = {
 __all__ = [
     "AutotuneResult", "Kernel", "Profiler", "Target", "TensorSupplyType", "TextProgram", "TileError", "autotune",
     "compile", "do_bench", "jit", "parse", "parse_file", "settings",
+    "space",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The command `tiledsl`: lower, opt, run, doctor."""
+"""The command `tiledsl`: lower, opt, run, cache, doctor."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from tiledsl import __version__
+from tiledsl.commands.cache import cache
 from tiledsl.errors import TileError
 
 
@@ -113,6 +114,9 @@ def doctor() -> None:
     from tiledsl.commands.doctor import doctor as examine
 
     sys.exit(examine())
+
+
+main.add_command(cache)
 
 
 def _write(text: str, output: Path | None) -> None:

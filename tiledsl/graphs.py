@@ -21,7 +21,7 @@ def ssa_graph(root: Operation) -> nx.MultiDiGraph:
     of: dict[Value, int] = {}
 
     def add(name: str, label: str, op: Operation | None, parent: int | None) -> int:
-        node = graph.number_of_nodes()
+        node = int(graph.number_of_nodes())
         graph.add_node(node, name=name, label=label, op=op, parent=parent)
         return node
 

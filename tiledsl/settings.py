@@ -107,6 +107,10 @@ class Settings:
         default=False,
         metadata=_about(_boolean, "1 or 0", "Tune again where a remembered result would be used"),
     )
+    strict_versions: bool = field(
+        default=True,
+        metadata=_about(_boolean, "1 or 0", "Tune again for another tiledsl, Triton or driver; 0: warn"),
+    )
     jobs: int = field(
         default=0,
         metadata=_about(_count, "a whole number, 0 for all cores", "Processes that compile at once; 0 for all cores"),

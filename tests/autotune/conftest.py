@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.autotune import fake_timers
 from tiledsl.autotuner import engine, measure
-from tiledsl.runtime.kernel import Kernel
 
 
 @pytest.fixture(autouse=True)
@@ -20,20 +21,20 @@ def _same_everywhere(cache_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stages(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often the engine lowered a list of trials, compiled one, and ran one."""
+    """How often the engine tuned ("run"), and gave a configuration to a benchmark process ("verify")."""
     counts: Counter[str] = Counter()
 
-    def counted(name: str) -> None:
-        original = getattr(engine, name)
+    def counted(owner: Any, name: str, shown: str) -> None:
+        original = getattr(owner, name)
 
         def call(*arguments: Any) -> Any:
-            counts[name.lstrip("_")] += 1
+            counts[shown] += 1
             return original(*arguments)
 
-        monkeypatch.setattr(engine, name, call)
+        monkeypatch.setattr(owner, name, call)
 
-    for name in ("_lower", "_compile", "_run", "verify"):
-        counted(name)
+    counted(engine, "_tune", "run")
+    counted(measure.Rig, "submit", "verify")
     return counts
 
 
@@ -42,21 +43,26 @@ Timer = Callable[[dict[str, Any]], float]
 
 @pytest.fixture
 def timer(monkeypatch: pytest.MonkeyPatch) -> Callable[[Timer], list[dict[str, Any]]]:
-    """Pretend that this machine can measure: `timer(f)` makes f(config) a kernel's milliseconds; returns the timed."""
+    """Pretend that this process can measure: `timer(f)` makes f(config) a kernel's milliseconds; returns the timed."""
 
     def install(milliseconds: Timer) -> list[dict[str, Any]]:
         timed: list[dict[str, Any]] = []
 
-        def time_kernel(kernel: Kernel, inputs: Sequence[Any], options: Any, best: Any) -> tuple[float, bool]:
-            assert kernel.config is not None
-            timed.append(kernel.config)
-            value = milliseconds(kernel.config)
-            return value, options.early_stop and best is not None and value > best * options.early_stop_factor
+        def clock(config: dict[str, Any]) -> float:
+            if config not in timed:
+                timed.append(config)
+            return milliseconds(config)
 
-        monkeypatch.setattr(measure, "can_measure", lambda target: True)
-        monkeypatch.setattr(measure, "time_kernel", time_kernel)
-        monkeypatch.setattr(measure, "time_call", lambda *_: (7.0, False))
-        monkeypatch.setattr(engine, "_device_name", lambda target: "a stopwatch")
+        policy_of = measure.policy_of
+        monkeypatch.setattr(fake_timers, "installed", [clock])
+        monkeypatch.setattr(
+            measure,
+            "policy_of",
+            lambda options: replace(policy_of(options), timer=f"{fake_timers.__name__}:by_fixture"),
+        )
+        monkeypatch.setattr(measure, "is_measured", lambda target, options: True)
+        monkeypatch.setattr(measure, "time_reference", lambda *_: 7.0)
+        monkeypatch.setattr(measure, "BenchPool", lambda devices, events: measure.InProcess("cpu", events))
         return timed
 
     return install

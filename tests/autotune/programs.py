@@ -31,5 +31,26 @@ def scale_builder(block: int | None = None, factor: float = 2.0, variant: str = 
     return scale
 
 
+def gemm_builder(block: int = 64, stages: int = 2, size: int = 256) -> Any:
+    """C = A @ B."""
+
+    @T.prim_func
+    def gemm(
+        A: T.Tensor((size, size), "float16"), B: T.Tensor((size, size), "float16"), C: T.Tensor((size, size), "float16")
+    ):
+        with T.Kernel(T.ceildiv(size, block), T.ceildiv(size, block), threads=128) as (bx, by):
+            A_shared = T.alloc_shared((block, 64), "float16")
+            B_shared = T.alloc_shared((64, block), "float16")
+            C_local = T.alloc_fragment((block, block), "float32")
+            T.clear(C_local)
+            for k in T.Pipelined(T.ceildiv(size, 64), num_stages=stages):
+                T.copy(A[by * block, k * 64], A_shared)
+                T.copy(B[k * 64, bx * block], B_shared)
+                T.gemm(A_shared, B_shared, C_local)
+            T.copy(C_local, C[by * block, bx * block])
+
+    return gemm
+
+
 def twice(A: Any) -> Any:
     return A * 2

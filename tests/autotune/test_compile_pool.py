@@ -45,6 +45,7 @@ def test_one_bad_compilation_costs_only_itself(program: tiledsl.Kernel, cache_di
     ]
     start = time.monotonic()
     outcomes = list(compile_all(tasks, jobs=2))
+    outcomes.sort(key=lambda outcome: outcome.index)
     assert [outcome.index for outcome in outcomes] == [0, 1, 2, 3, 4]
     statuses = [outcome.status for outcome in outcomes]
     assert statuses == ["crash", "compile_timeout", "compile_error", "compile_error", "ok"]

@@ -42,10 +42,10 @@ def test_the_table_names_every_configuration() -> None:
     result = tuned([*BLOCKS, {"block": 64, "variant": "unwritten"}])()
     lines = result.table().splitlines()
     assert [line.split("ok")[0].split() for line in lines if line.startswith("*")] == [
-        ["*", f"block={result.config['block']}"]
+        ["*", "1", str(result.best.index), f"block={result.config['block']}"]
     ]
     assert sum(" ok " in line for line in lines) == 3
-    assert any(line.split()[:3] == ["block=64", "variant=unwritten", "nonfinite"] for line in lines)
+    assert any(line.split()[:5] == ["-", "3", "block=64", "variant=unwritten", "nonfinite"] for line in lines)
     assert "not written" in lines[-1]
 
 

@@ -12,7 +12,8 @@ import torch
 import tiledsl
 import tiledsl.language as T
 from tests.autotune.programs import scale_builder, twice
-from tiledsl.autotuner import verify
+from tiledsl.autotuner import bench, verify
+from tiledsl.autotuner.reference import Reference
 
 scale_jit = tiledsl.jit(out_idx=-1)(scale_builder)
 
@@ -32,7 +33,7 @@ def test_the_fastest_right_configuration_wins(timer: Any) -> None:
         "measured",
     )
     assert (result.kernel.latency, result.kernel.ref_latency) == (1.0, 7.0)
-    assert [config["block"] for config in timed] == [16, 32, 64]
+    assert sorted(config["block"] for config in timed) == [16, 32, 64]
 
 
 def test_of_equals_the_first_wins(timer: Any) -> None:
@@ -79,16 +80,16 @@ def test_if_none_works_the_error_is_a_table() -> None:
 
 def test_a_launch_that_fails_costs_only_itself(timer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     timer(lambda config: 1.0)
-    original = verify.run_poisoned
+    original = bench.Bench._call
 
-    def run(kernel: Any, inputs: Any) -> Any:
-        if kernel.config["block"] == 16:
+    def call(self: Any, job: Any, *arguments: Any) -> Any:
+        if job.config["block"] == 16:
             raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
-        return original(kernel, inputs)
+        return original(self, job, *arguments)
 
-    monkeypatch.setattr(verify, "run_poisoned", run)
+    monkeypatch.setattr(bench.Bench, "_call", call)
     result = tuned({"block": 16}, {"block": 32})()
-    assert [trial.status for trial in result.trials] == ["launch_error", "ok"]
+    assert [trial.status for trial in result.trials] == ["crash", "ok"]
     assert "illegal memory access" in result.trials[0].message
 
 
@@ -179,4 +180,24 @@ def test_a_reference_that_depends_on_dtypes_counts_as_written() -> None:
     def casting(A: Any) -> Any:
         return torch.ones(1, 1) @ A[None]  # float32 and float64 do not multiply
 
-    assert [list(each[0].shape) for each in verify.Reference(casting, [torch.randn(4)]).candidates] == [[1, 4]]
+    candidates = Reference(casting, [torch.randn(4)]).candidates
+    assert [list(each.returned[0].shape) for each in candidates] == [[1, 4]]
+
+
+def test_seeds_come_first_and_belong_to_the_space(timer: Any) -> None:
+    timed = timer(lambda config: 1.0 / config["block"])
+    configs = [{"block": 64}, {"block": 4}, {"block": 8}]
+    result = tuned(*configs, seed_configs=[{"block": 16}, {"block": 8}], max_trials=2)()
+    assert [trial.config["block"] for trial in result.trials] == [64, 4, 8, 16]
+    assert sorted(config["block"] for config in timed) == [8, 16, 64]
+    assert result.trials[1].message == "not tried: the search chose others"
+
+
+def test_a_store_and_a_key_of_ones_own(tmp_path: Any) -> None:
+    wanted = ["a"]
+    function = tuned({"block": 32}, store=tmp_path / "here", key=lambda **arguments: wanted[0])
+    assert [function().from_cache, function().from_cache] == ["", "memory"]
+    assert len(list((tmp_path / "here").rglob("best.json"))) == 1
+    wanted[0] = "b"
+    assert function().from_cache == ""
+    assert len(list((tmp_path / "here").rglob("best.json"))) == 2

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import textwrap
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-from tiledsl.autotuner.fingerprint import OPAQUE, canonical
+from tiledsl.autotuner.fingerprint import OPAQUE, VAGUE, canonical, program_text
 
 SCALE = 2
 
@@ -61,3 +63,64 @@ def test_layout_comments_and_decorators_do_not_count(tmp_path: Path) -> None:
     two = load("two", "\n\n@same([1, 2, 3])\ndef f(x):\n    return (x\n        + 1)\n")
     three = load("three", "@same([1, 2])\ndef f(x):\n    return x + 2\n")
     assert canonical(one) == canonical(two) != canonical(three)
+
+
+class Choices:
+    BLOCK = 64
+
+    @staticmethod
+    def of(x: Any) -> Any:
+        return x
+
+
+def uses_a_class(x: Any) -> Any:
+    return Choices.of(x) * Choices.BLOCK
+
+
+def test_classes_count_with_their_methods_and_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = program_text(uses_a_class)
+    monkeypatch.setattr(Choices, "BLOCK", 32)
+    changed = program_text(uses_a_class)
+    monkeypatch.setattr(Choices, "of", staticmethod(lambda x: -x))
+    assert len({before, changed, program_text(uses_a_class)}) == 3 and VAGUE not in before
+
+
+def test_what_a_function_uses_of_a_module_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    helper = ModuleType("some_helper")
+    vars(helper).update(twice=calls_another, other=1)
+
+    def builder(x: Any) -> Any:
+        return helper.twice(x)
+
+    before = program_text(builder)
+    helper.other = 2
+    assert program_text(builder) == before and VAGUE not in before
+    monkeypatch.setitem(globals(), "SCALE", 3)
+    assert program_text(builder) != before
+
+
+def test_defaults_of_tuned_parameters_do_not_count() -> None:
+    def load(signature: str) -> Any:
+        names: dict[str, Any] = {"__name__": "user"}
+        exec(f"def f({signature}):\n    return a, b, c", names)
+        return names["f"]
+
+    texts = [program_text(load(text), ["b"]) for text in ("a, b=1, *, c=2", "a, b=64, *, c=2", "a, b=1, *, c=3")]
+    assert texts[0] == texts[1] != texts[2]
+    assert program_text(load("a, b=1, *, c=2")) != program_text(load("a, b=64, *, c=2"))
+
+
+class Thing:
+    def __repr__(self) -> str:
+        return "thing"
+
+
+@pytest.mark.parametrize(
+    "value", [Thing(), object(), torch.ones(1), [Thing()], lambda: Thing(), functools.partial(Thing)]
+)
+def test_what_the_text_may_not_tell_is_marked(value: Any) -> None:
+    def builder() -> Any:
+        return value
+
+    assert (VAGUE in program_text(builder)) == (not callable(value))
+    assert VAGUE not in program_text(calls_another)

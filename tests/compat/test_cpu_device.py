@@ -39,13 +39,16 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine 
 def test_devices(make: Callable[[], torch.Tensor]) -> None:
     with cpu_device.emulate():
         made = make()
-        assert made.device.type == "cpu"
         assert made.is_cuda
+        assert made.device == torch.device("cuda:0")
+    assert made.device.type == "cpu"
 
 
 def test_default_devices() -> None:
     with cpu_device.emulate(), torch.device("cuda"):
-        assert torch.ones(3).device.type == "cpu"
+        made = torch.ones(3)
+        assert torch.empty(2, device=made.device).device == made.device
+    assert made.device.type == "cpu"
     assert not torch.ones(3).is_cuda
 
 
@@ -81,6 +84,14 @@ def test_everything_is_put_back() -> None:
     assert not cpu_device.active()
 
 
+def test_compiling_still_uses_the_true_triton() -> None:
+    import tiledsl
+    from tiledsl.commands.doctor import doubled
+
+    with cpu_device.emulate():
+        assert "st.global" in tiledsl.compile(doubled, target="cuda:90").asm["ptx"]
+
+
 SCRIPT = """
 import torch
 import triton
@@ -104,3 +115,17 @@ def test_triton_kernels_of_scripts_are_interpreted(tmp_path: Any) -> None:
     file = tmp_path / "adds_one.py"
     file.write_text(SCRIPT)
     assert run_script(file) == 0
+
+
+def test_inside_of_a_custom_operator() -> None:
+    """torch runs operators without the function mode that is in force around them."""
+
+    with cpu_device.emulate():
+
+        @torch.library.custom_op("tiledsl_tests::doubled", mutates_args=())
+        def doubled(x: torch.Tensor) -> torch.Tensor:
+            assert x.is_cuda and x.device.type == "cuda"
+            x.record_stream(torch.cuda.current_stream(x.device))
+            return x + torch.ones(3, device="cuda") * x
+
+        assert doubled(torch.ones(3, device="cuda")).tolist() == [2, 2, 2]

@@ -105,10 +105,12 @@ def test_pass_keys() -> None:
 
 def test_arithmetic_of_the_host() -> None:
     import tilelang
+    import torch
 
     assert [tilelang.next_power_of_2(n) for n in (1, 2, 3, 64, 65)] == [1, 2, 4, 64, 128]
     assert tilelang.math.next_power_of_2(5) == 8
     assert tilelang.cdiv(7, 2) == 4
+    assert tilelang.cdiv(torch.tensor([7, 8]), 2).tolist() == [4, 4]
 
 
 def test_jit_knows_tilelangs_options_only() -> None:

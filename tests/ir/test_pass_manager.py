@@ -182,6 +182,12 @@ def test_a_crash_leaves_a_reproducer_that_parses(tmp_path: Path, monkeypatch: py
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
+def test_the_pass_that_breaks_the_program_is_named_wherever_it_stands() -> None:
+    for passes in ([BreakTypes()], [Idle(), BreakTypes(), Idle()], [ScaleConstants(), Idle(), Idle(), BreakTypes()]):
+        with pytest.raises(PassFailure, match="pass test-break-types failed"):
+            PassManager(passes).run(program())
+
+
 def test_without_verification_a_broken_pass_goes_on() -> None:
     assert len(PassManager([BreakTypes(), Idle()], verify_each=False).run(program())) == 2
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tiledsl.codegen.functions import LIBDEVICE_FUNCTIONS, TL_FUNCTIONS, TRITON_TYPES, literal
 from tiledsl.codegen.variables import Variables
@@ -29,8 +30,7 @@ BINARY: dict[type[Operation], tuple[str, int]] = {
 PREDICATES = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
-@dataclass(frozen=True, slots=True)
-class Expression:
+class Expression(NamedTuple):
     """Text with the precedence of its outermost operator."""
 
     text: str
@@ -70,8 +70,8 @@ class Expressions:
         """A value as an operand beside others of its element type: a constant needs no type of its own there."""
         number = constant_of(value)
         if number is not None:
-            rest = [each for each in others if constant_of(each) is None]
-            shape = broadcast_shapes(*(each.shape for each in rest)) if rest else None
+            rest = [each.shape for each in others if constant_of(each) is None]
+            shape = broadcast_shapes(*rest) if rest else None
             if shape is not None and broadcast_shapes(shape, value.shape) == shape:
                 return self.number(number, value.dtype)
         return self.value(value)

@@ -91,7 +91,10 @@ class HostWriter:
         return [op.out for op in self.func.body if isinstance(op, tile.AllocOp)]
 
     def _source_of(self, symbol: Value, excluded: Sequence[Value] = ()) -> str:
-        """Where a symbol is read: `A.shape[0]` for the source "A.0", `A.stride(0)` for "A.stride0"."""
+        """Where a symbol is read: `A.shape[0]` for the source "A.0", `A.stride(0)` for "A.stride0".
+
+        A dimension that is the symbol plus 1 is the source "A.0-1".
+        """
         number = self.symbols.index(symbol)
         source = str(self.func.symbol_sources[number])
         parameter, _, axis = source.rpartition(".")
@@ -102,7 +105,9 @@ class HostWriter:
                 ["pass the output to the kernel, or give the size as a parameter"],
             )
         name = self._text[self.parameters[self.func.parameters.index(parameter)]].text
-        return f"{name}.stride({axis[6:]})" if axis.startswith("stride") else f"{name}.shape[{axis}]"
+        axis, sign, constant = axis.replace("-", " - ").replace("+", " + ").partition(" ")
+        place = f"{name}.stride({axis[6:]})" if axis.startswith("stride") else f"{name}.shape[{axis}]"
+        return f"{place}{sign}{constant}"
 
     def _empty(self, value: Value, device: str) -> str:
         """torch.empty for a buffer; with strides, torch.empty_strided."""

@@ -13,7 +13,7 @@ from tiledsl.codegen.variables import Variables, is_free
 from tiledsl.dialects import scf, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.location import UNKNOWN
 from tiledsl.ir.types import ELEMENTS, is_float
 
@@ -66,7 +66,7 @@ class KernelWriter:
 
     def block(self, region: Region) -> None:
         for op in region:
-            if op not in self.variables.inlined and op.effects != Effect.TERMINATE:
+            if op not in self.variables.inlined and not op.is_terminator:
                 self.statement(op)
 
     def nested(self, region: Region, ending: Callable[[], None]) -> None:

@@ -17,9 +17,11 @@ class Names:
         self._next: dict[str, int] = {}
 
     def claim(self, wanted: str) -> str:
-        base = re.sub(r"\W", "_", wanted) or "x"
-        if base[0].isdigit():
-            base = "_" + base
+        base = wanted
+        if not base.isidentifier():
+            base = re.sub(r"\W", "_", wanted) or "x"
+            if base[0].isdigit():
+                base = "_" + base
         if base in RESERVED:
             base += "_"
         name, number = base, self._next.get(base, 1)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tiledsl.codegen.names import Names
 from tiledsl.dialects import arith, scf, tensor, triton
-from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.core import Operation, Region, Value
 
 MAX_INLINE = 56  # estimated characters of an expression that is written inside another one
 MAX_STATEMENT = 84  # and of all that stand inside one operation
@@ -20,7 +20,7 @@ _STATEMENTS = (tensor.DotOp, tensor.ScanOp, tensor.GatherOp, tensor.TransposeOp)
 
 def is_free(value: Value) -> bool:
     """Constants and iotas: written wherever they are used."""
-    return isinstance(value.owner, (arith.ConstantOp, tensor.IotaOp))
+    return isinstance(value.op, (arith.ConstantOp, tensor.IotaOp))
 
 
 class Variables:
@@ -43,7 +43,10 @@ class Variables:
     # Looking up
 
     def members(self, value: Value) -> list[Value]:
-        return self._class.setdefault(value, [value])
+        group = self._class.get(value)
+        if group is None:
+            group = self._class[value] = [value]
+        return group
 
     def same(self, a: Value, b: Value) -> bool:
         return self.members(a) is self.members(b)
@@ -69,23 +72,25 @@ class Variables:
     def _choose_inlined(self, region: Region, length: dict[Value, int]) -> None:
         for op in region:
             if isinstance(op, (arith.ConstantOp, tensor.IotaOp)):
-                length[op.result] = 6 if not op.result.shape else 24
+                length[op.results[0]] = 6 if not op.results[0].type.shape else 24
                 self.inlined.add(op)
                 continue
-            inside = {
-                v: length[v] for v in op.operands if v in length and self._may_inline(v, op) and length[v] <= MAX_INLINE
-            }
-            outside = sum(
-                length[v] if is_free(v) else 2 + len(v.name or "index") for v in op.operands if v not in inside
-            )
-            while inside and sum(inside.values()) + outside > MAX_STATEMENT:
-                outside += 8
-                del inside[max(inside, key=lambda value: inside[value])]
+            inside: dict[Value, int] = {}
+            outside = 0
+            for value in op.operands:
+                size = length.get(value, MAX_INLINE + 1)
+                if size <= MAX_INLINE and self._may_inline(value, op):
+                    inside[value] = size
+                else:
+                    outside += size if is_free(value) else 2 + len(value.name or "index")
+            total = sum(inside.values()) + outside
+            while inside and total > MAX_STATEMENT:
+                total += 8 - inside.pop(max(inside, key=lambda value: inside[value]))
             for value in inside:
                 assert value.op is not None
                 self.inlined.add(value.op)
             if len(op.results) == 1 and not op.regions:
-                length[op.result] = sum(inside.values()) + outside + _overhead(op)
+                length[op.results[0]] = total + _overhead(op)
             for inner in op.regions:
                 self._choose_inlined(inner, length)
 
@@ -93,13 +98,14 @@ class Variables:
         op = value.op
         if (
             op is None
+            or op.parent is not user.parent
+            or len(value.uses) != 1
+            or value.uses.get(user) != 1
             or value.name
             and not _is_same_thing(op)
-            or op.parent is not user.parent
-            or sum(value.uses.values()) != 1
         ):
             return False
-        if op.effects is not Effect.NONE or isinstance(op, _STATEMENTS):
+        if op.has_effects or isinstance(op, _STATEMENTS):
             return False
         if isinstance(user, scf.ForOp):
             return value in user.operands[:3]

@@ -24,6 +24,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "tilelang.testing": ("tiledsl.compat.testing",),
     "tilelang.utils": ("tiledsl.compat.tensors",),
     "tilelang.utils.tensor": ("tiledsl.compat.tensors",),
+    "tilelang.utils.device": ("tiledsl.compat.arch",),
+    "tilelang.utils.language": ("tiledsl.compat.absent",),
     "tilelang.utils.target": ("tiledsl.compat.arch",),
     "tilelang.layout": ("tiledsl.compat.layouts",),
     "tilelang.transform": ("tiledsl.compat.pass_keys",),
@@ -51,6 +53,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "tvm": ("tiledsl.compat.tvm",),
     "tvm.tirx": ("tiledsl.compat.tvm",),
     "tvm.tir": ("tiledsl.compat.tvm",),
+    "tvm.ir": ("tiledsl.compat.tvm",),
+    "tvm.tirx.stmt_functor": ("tiledsl.compat.absent",),
+    "tvm.tir.stmt_functor": ("tiledsl.compat.absent",),
     "tvm.target": ("tiledsl.compat.arch",),
 }
 

@@ -8,9 +8,9 @@ from tiledsl.runtime.target import Target
 
 __all__ = [
     "CDNA", "CUDA", "Target", "auto_infer_current_arch", "check_cuda_availability", "check_hip_availability",
-    "determine_target", "driver", "get_max_dynamic_shared_size_bytes", "get_num_sms", "get_target_arch",
-    "get_target_compute_version", "is_ampere_arch", "is_blackwell_arch", "is_cdna_arch", "is_cuda_arch",
-    "is_hopper_arch", "parse_compute_version", "target_is_cuda", "target_is_hip",
+    "determine_target", "driver", "get_current_device", "get_max_dynamic_shared_size_bytes", "get_num_sms",
+    "get_target_arch", "get_target_compute_version", "is_ampere_arch", "is_blackwell_arch", "is_cdna_arch",
+    "is_cuda_arch", "is_hopper_arch", "parse_compute_version", "target_is_cuda", "target_is_hip",
 ]  # fmt: skip
 
 
@@ -38,6 +38,13 @@ class CUDA(Arch):
 
 class CDNA(Arch):
     """An AMD GPU."""
+
+
+def get_current_device() -> Any:
+    """The torch device of new tensors: the current GPU, or the CPU where there is none."""
+    import torch
+
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def auto_infer_current_arch() -> Arch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
 import importlib
 import sys
 import time
@@ -17,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 _active = False
-_INSIDE = ("torch", "triton", "tiledsl", "_tiledsl_interpreted_triton")
+_INSIDE = ("torch", "triton", "tiledsl")
 
 
 def active() -> bool:
@@ -43,7 +44,7 @@ def function_mode() -> Any:
     import torch
     from torch.overrides import TorchFunctionMode
 
-    is_cuda = torch.Tensor.is_cuda.__get__
+    is_cuda, device_of = torch.Tensor.is_cuda.__get__, torch.Tensor.device.__get__
 
     class CudaOnCpu(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -52,6 +53,10 @@ def function_mode() -> Any:
                 return args[0]
             if func == is_cuda:
                 return True
+            if func == device_of:  # scripts compare it with what they asked for
+                true = func(*args)
+                caller = sys._getframe(1).f_globals.get("__name__", "")
+                return true if _is_inside(caller) or true.type != "cpu" else torch.device("cuda", 0)
             device = kwargs.get("device")
             if device is not None and (_is_cuda(device) or isinstance(device, int)):
                 kwargs["device"] = "cpu"
@@ -160,7 +165,7 @@ def _for_scripts(emulated: Any, true: Any) -> Any:
 
 
 def _is_inside(module: str) -> bool:
-    return module.split(".")[0] in _INSIDE
+    return module.split(".")[0] in _INSIDE or module.startswith("_tiledsl_")  # the latter: generated modules
 
 
 def _import(true: Any) -> Any:
@@ -192,6 +197,27 @@ def _generator(true: Any) -> Any:
     return Generator
 
 
+def _custom_op(true: Any) -> Any:
+    """torch.library.custom_op, in whose operators "cuda" means the CPU, too: torch suspends function modes there."""
+    import torch
+
+    def custom_op(name: str, fn: Any = None, /, **options: Any) -> Any:
+        def define(function: Any) -> Any:
+            @functools.wraps(function)
+            def inside(*arguments: Any, **keywords: Any) -> Any:
+                with function_mode() if _active else contextlib.nullcontext():
+                    return function(*arguments, **keywords)
+
+            schema = options.pop("schema", None) or torch.library.infer_schema(
+                function, mutates_args=options["mutates_args"]
+            )
+            return true(name, inside, schema=schema, **options)
+
+        return define if fn is None else define(fn)
+
+    return custom_op
+
+
 @contextlib.contextmanager
 def emulate() -> Iterator[None]:
     """Inside the block "cuda" means the CPU, for this process."""
@@ -210,7 +236,9 @@ def emulate() -> Iterator[None]:
         true = getattr(torch.cuda, name)
         replace(torch.cuda, name, value if isinstance(value, type) or name == "device" else _for_scripts(value, true))
     replace(torch.nn.Module, "cuda", lambda self, *_: self)
+    replace(torch.Tensor, "record_stream", lambda *_: None)
     replace(torch, "Generator", _generator(torch.Generator))
+    replace(torch.library, "custom_op", _custom_op(torch.library.custom_op))
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         replace(torch.cuda.nvtx, name, lambda *_, **__: 0)
     replace(builtins, "__import__", _import(builtins.__import__))

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tiledsl.errors import TileError
-from tiledsl.language.maths import ceildiv as cdiv
+from tiledsl.language.maths import ceildiv
 
 __all__ = ["cdiv", "next_power_of_2"]
+
+
+def cdiv(a: Any, b: Any) -> Any:
+    """The least integer not below a / b; element by element for tensors and arrays."""
+    if hasattr(a, "__floordiv__") and hasattr(a, "shape") and hasattr(a, "tolist"):
+        return -(-a // b)
+    return ceildiv(a, b)
 
 
 def next_power_of_2(n: int) -> int:

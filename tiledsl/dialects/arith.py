@@ -66,26 +66,24 @@ class Elementwise(Operation):
         return self.operands[0].dtype
 
     def infer(self) -> Sequence[Type]:
-        shape = broadcast_shapes(*(value.shape for value in self.operands))
+        shape = broadcast_shapes(*[value.shape for value in self.operands])
         assert shape is not None, f"{self.name}: shapes {[value.shape for value in self.operands]} do not broadcast"
         return [with_shape(shape, self.result_dtype())]
 
     def verify(self) -> None:
+        shapes = []
         for value in self.operands:
-            if value.type.shape or type(value.type) is BufferType:
-                break
-        else:  # scalars only, the common case
-            if self.results[0].type.shape == () and self.results[0].type.dtype == self.result_dtype():
-                return
-        if any(isinstance(value.type, BufferType) for value in self.operands):
-            raise ValueError("an operand is a buffer")
-        shape = broadcast_shapes(*(value.shape for value in self.operands))
+            if isinstance(value.type, BufferType):
+                raise ValueError("an operand is a buffer")
+            shapes.append(value.type.shape)
+        shape = broadcast_shapes(*shapes)
         if shape is None:
-            raise ValueError(f"shapes {[value.shape for value in self.operands]} do not broadcast")
-        if self.result.shape != shape:
-            raise ValueError(f"the result is {self.result.type}, but the operands' shape is {shape}")
-        if self.result.dtype != self.result_dtype():
-            raise ValueError(f"the result is {self.result.type} instead of {self.result_dtype()}")
+            raise ValueError(f"shapes {shapes} do not broadcast")
+        made = self.result.type
+        if made.shape != shape:
+            raise ValueError(f"the result is {made}, but the operands' shape is {shape}")
+        if made.dtype != self.result_dtype():
+            raise ValueError(f"the result is {made} instead of {self.result_dtype()}")
 
     def like_result(self, value: Value) -> Sequence[Value] | None:
         """`value` as a fold result, where its type is the result's."""
@@ -108,14 +106,18 @@ class BinaryOp(Elementwise):
 
     def verify(self) -> None:
         super().verify()
-        if self.lhs.dtype != self.rhs.dtype:
-            raise ValueError(f"the operands are {self.lhs.dtype} and {self.rhs.dtype}")
-        if self.lhs.dtype not in ELEMENTS or ELEMENTS[self.lhs.dtype].kind not in self.domain:
-            raise ValueError(f"not defined for {self.lhs.dtype}")
+        lhs, rhs = [value.type.dtype for value in self.operands]
+        if lhs != rhs:
+            raise ValueError(f"the operands are {lhs} and {rhs}")
+        if lhs not in ELEMENTS or ELEMENTS[lhs].kind not in self.domain:
+            raise ValueError(f"not defined for {lhs}")
 
     def fold(self) -> Sequence[Value | Number] | None:
-        a, b = constant_of(self.lhs), constant_of(self.rhs)
-        dtype = self.lhs.dtype
+        lhs, rhs = self.operands
+        a, b = constant_of(lhs), constant_of(rhs)
+        if a is None and b is None and lhs is not rhs:
+            return None
+        dtype = lhs.type.dtype
         if a is not None and b is not None and (not is_float(dtype) or dtype in ("float32", "float64")):
             try:
                 number = self.compute(rounded(a, dtype), rounded(b, dtype))
@@ -125,7 +127,7 @@ class BinaryOp(Elementwise):
         return self.simplify(a, b)
 
     def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
-        """Identities with one constant operand."""
+        """Identities with one constant operand, or one value as both."""
         return None
 
 

@@ -384,10 +384,10 @@ def _whole(buffer: Value, value: Value) -> None:
         raise ValueError(f"{value.type} for {type}")
 
 
-def _access_shape(op: Operation, mask: Value | None, value: Value | None = None) -> tuple[int, ...] | None:
-    indices = op.operand_fields[[field.name for field in op.operand_fields].index("indices")].values(op)
-    others = [each for each in (mask, value) if each is not None]
-    return broadcast_shapes(*(each.shape for each in (*indices, *others)))
+def _access_shape(
+    op: LoadOp | StoreOp | AtomicOp, mask: Value | None, value: Value | None = None
+) -> tuple[int, ...] | None:
+    return broadcast_shapes(*[each.shape for each in (*op.indices, mask, value) if each is not None])
 
 
 def _indexed(op: Operation, buffer: Value, indices: Sequence[Value]) -> None:

@@ -97,8 +97,18 @@ class Context:
             name = source.replace(".", "_")
             self.symbols[name] = Value(INT32, self.body, name)
             self.symbol_sources[name] = source
+            self._solve(dim, source)
             return name
         raise TileError(f"dimension {source} is neither an integer nor a symbol")
+
+    def _solve(self, dim: Any, source: str) -> None:
+        """A dimension that is a symbol plus a constant tells the symbol, if it is no dimension by itself so far."""
+        terms, number = linear(as_value(dim))
+        if len(terms) != 1:
+            return
+        ((value, coefficient),) = terms.items()
+        if coefficient == 1 and self.symbol_sources.get(value.name) == "":
+            self.symbol_sources[value.name] = f"{source}{-number:+d}" if number else source
 
     def symbol(self, symbol: Symbol) -> Value:
         """The value of a dynamic dimension. Its place in a tensor's shape may be declared later."""

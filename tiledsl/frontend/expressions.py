@@ -26,7 +26,7 @@ from tiledsl.language.expression import (
     plain,
     select,
 )
-from tiledsl.language.loops import ParallelLoop, PersistentLoop, SerialLoop, serial
+from tiledsl.language.loops import LoopNest, ParallelLoop, PersistentLoop, SerialLoop, serial
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
@@ -48,6 +48,7 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
 }  # fmt: skip
 
 MAX_HOST_ITERATIONS = 100_000
+DEVICE_LOOPS = (SerialLoop, LoopNest, ParallelLoop, PersistentLoop)
 
 
 def snapshot(value: Any) -> Any:
@@ -118,7 +119,7 @@ class Expressions:
 
     def _iterate(self, node: syntax.Node, iterable: Any) -> Iterator[Any]:
         """The items of a host sequence; too many are an error, so that a program is always built in finite time."""
-        if isinstance(iterable, (SerialLoop, ParallelLoop, PersistentLoop)):
+        if isinstance(iterable, DEVICE_LOOPS):
             raise TileError("a device loop can only be written as a `for` statement", node.loc)
         items = self._host(node, iter, iterable)
         for _ in range(MAX_HOST_ITERATIONS):
@@ -391,7 +392,7 @@ class Expressions:
                 iterable = self.evaluate(each.iterable)
             finally:
                 self._host_ranges = previous
-            if isinstance(iterable, (SerialLoop, ParallelLoop, PersistentLoop)):
+            if isinstance(iterable, DEVICE_LOOPS):
                 raise TileError("a comprehension runs while the program is built; loop over a Python range", each.loc)
             if isinstance(iterable, (Expr, Buffer)):
                 raise TileError(f"a comprehension needs a Python sequence, not {describe(iterable)}", each.loc)

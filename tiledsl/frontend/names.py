@@ -5,9 +5,10 @@ from __future__ import annotations
 import builtins
 import difflib
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tiledsl.errors import TileError
@@ -26,6 +27,15 @@ class Gone:
     is_buffer: bool = False
 
 
+@dataclass(frozen=True)
+class _Region:
+    """A device region: the names before it, those read in it as they were, and those bound in it and then read."""
+
+    before: dict[str, Any]
+    read_old: set[str] = field(default_factory=set)
+    read_new: set[str] = field(default_factory=set)
+
+
 class Names:
     """Local names on top of an outer lookup (closure, frame, globals, builtins)."""
 
@@ -34,7 +44,7 @@ class Names:
         self.outer = outer
         self._trackers: list[tuple[dict[str, Any], set[str], set[str]]] = []  # before, read before rebound, rebound
         self.body: Sequence[syntax.Statement] = ()  # of the function, to tell unknown names from those assigned later
-        self._regions: list[dict[str, Any]] = []  # names before each device region around
+        self._regions: list[_Region] = []  # the device regions around, innermost last
 
     def get(self, name: str) -> Any:
         """The value of a name. Raises TileError for an unknown one, or one that ended with a loop or branch."""
@@ -58,6 +68,9 @@ class Names:
         for before, read, rebound in self._trackers:
             if name in before and name not in rebound:
                 read.add(name)
+        for region in self._regions:
+            if name in region.before:
+                (region.read_old if region.before[name] is value else region.read_new).add(name)
         return value
 
     def _outer(self, name: str) -> Any:
@@ -70,7 +83,7 @@ class Names:
 
     def is_older(self, value: Any) -> bool:
         """Whether a host object was there before the innermost device region."""
-        known = [*self._regions[-1].values()] if self._regions else []
+        known = [*self._regions[-1].before.values()] if self._regions else []
         return any(each is value for each in known) or not any(each is value for each in self.local.values())
 
     def set(self, name: str, value: Any) -> None:
@@ -87,15 +100,20 @@ class Names:
         """
         before = dict(self.local)
         tracker: tuple[dict[str, Any], set[str], set[str]] = (before, set(), set())
+        region = _Region(before)
+        rebound_before = [frozenset(rebound) for _, _, rebound in self._trackers]
         if repeats:
             self._trackers.append(tracker)
-        self._regions.append(before)
+        self._regions.append(region)
         try:
             yield
         finally:
             self._regions.pop()
             if repeats:
                 self._trackers.pop()
+        for name in region.read_new - region.read_old:
+            if self.local.get(name) is not before[name]:
+                self._ends_with_block(name, loc, rebound_before)
         for name, value in self.local.items():
             old = before.get(name, before)
             if value is old:
@@ -111,6 +129,17 @@ class Names:
                 self.local[name] = Gone(loc, False, is_buffer=True)
             elif _is_device(value) or old is not before:
                 self.local[name] = Gone(loc, old is not before)
+
+    def _ends_with_block(self, name: str, loc: Loc, rebound_before: Sequence[frozenset[str]]) -> None:
+        """A block that binds a name before it reads it has a name of its own: loops around keep theirs."""
+        for (_, read, rebound), known in zip(self._trackers, rebound_before, strict=True):
+            if name in rebound and name not in known:
+                rebound.discard(name)
+                if name in read:
+                    logging.getLogger("tiledsl").warning(
+                        "%s: %s is bound anew in this block and ends with it; the loop around keeps its own value",
+                        loc, name,
+                    )  # fmt: skip
 
 
 def _is_device(value: Any) -> bool:

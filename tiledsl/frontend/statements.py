@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tiledsl.dialects import scf, tile
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
 from tiledsl.frontend.context import Context
-from tiledsl.frontend.expressions import MAX_HOST_ITERATIONS, Expressions, snapshot
+from tiledsl.frontend.expressions import DEVICE_LOOPS, MAX_HOST_ITERATIONS, Expressions, snapshot
 from tiledsl.frontend.names import Names
 from tiledsl.ir.core import Region
 from tiledsl.ir.types import INT32, BufferType, ScalarType
@@ -30,10 +31,10 @@ from tiledsl.language.expression import (
     select,
     unary,
 )
-from tiledsl.language.loops import ParallelLoop, PersistentLoop, SerialLoop
+from tiledsl.language.loops import LoopNest, ParallelLoop, PersistentLoop, SerialLoop
 from tiledsl.language.maths import ceildiv
 from tiledsl.language.maths import min as minimum
-from tiledsl.language.program import KernelFrame, Macro
+from tiledsl.language.program import BranchFrame, KernelFrame, Macro
 
 _MAX_CALL_DEPTH = 32
 _CHANGING = frozenset(
@@ -285,12 +286,14 @@ class Statements(Expressions):
 
     def _for(self, node: syntax.For) -> None:
         iterable = self.evaluate(node.iterable)
-        if isinstance(iterable, (SerialLoop, ParallelLoop, PersistentLoop)):
+        if isinstance(iterable, DEVICE_LOOPS):
             self._need_kernel("for", node)
             if node.orelse:
                 raise TileError("a device loop has no else", node.orelse[0].loc)
             if isinstance(iterable, SerialLoop):
                 self._serial(node, iterable)
+            elif isinstance(iterable, LoopNest):
+                self._nest(node, iterable)
             elif isinstance(iterable, ParallelLoop):
                 self._parallel(node, iterable)
             else:
@@ -361,6 +364,25 @@ class Statements(Expressions):
             self.block(statements)
         else:
             self._branch(as_value(unary("not", Scalar(jumps.stop.value()))), statements, (), node.loc)
+
+    def _nest(self, node: syntax.For, nest: LoopNest) -> None:
+        """The loops of T.grid: each but the outermost is the body of the one before."""
+        loops = nest.loops
+        if len(loops) == 1 and not _is_tuple(node.target):
+            self._serial(node, loops[0])
+            return
+        targets = node.target.elements if isinstance(node.target, (syntax.Tuple, syntax.List)) else ()
+        if len(targets) != len(loops):
+            raise TileError(f"T.grid of {len(loops)} extents needs as many names", node.target.loc)
+        if len(loops) > 1 and "break" in _jumping(node.body):
+            raise TileError(
+                "break in T.grid: it would end the innermost loop only; write the loops one by one", node.loc
+            )
+        inner = node
+        for target, loop in reversed(list(zip(targets, loops, strict=True))[1:]):
+            made = replace(inner, target=target, iterable=syntax.Constant(node.iterable.loc, loop))
+            inner = replace(node, body=(made,))
+        self._serial(replace(inner, target=targets[0]), loops[0])
 
     def _parallel(self, node: syntax.For, loop: ParallelLoop) -> None:
         region = Region([INT32] * len(loop.extents))
@@ -484,10 +506,13 @@ class Statements(Expressions):
     # Kernels, functions, the rest
 
     def _with(self, node: syntax.With) -> None:
-        if len(node.items) != 1:
-            raise TileError("one T.Kernel at a time", node.loc)
+        if len(node.items) > 1:  # `with a, b:` is `with a: with b:`
+            node = replace(node, items=node.items[:1], body=(replace(node, items=node.items[1:]),))
         (expression, target) = node.items[0]
         frame = self.evaluate(expression)
+        if isinstance(frame, BranchFrame):
+            self._with_if(node, frame)
+            return
         if not isinstance(frame, KernelFrame):
             raise TileError("the only `with` of the tile language is `with T.Kernel(...)`", expression.loc)
         if self.ctx.kernel is not None:
@@ -495,6 +520,26 @@ class Statements(Expressions):
         if self._device_depth:
             raise TileError("a T.Kernel inside of device code", node.loc)
         self._kernel(node, frame, target)
+
+    def _with_if(self, node: syntax.With, frame: BranchFrame) -> None:
+        """`with T.If(c):` around `with T.Then():` and `with T.Else():`."""
+        if frame.keyword != "If":
+            raise TileError(f"T.{frame.keyword} stands directly in a `with T.If(condition):`", node.loc)
+        blocks: dict[str, Sequence[syntax.Statement]] = {}
+        for statement in node.body:
+            inner = self.evaluate(statement.items[0][0]) if isinstance(statement, syntax.With) else None
+            keyword = inner.keyword if isinstance(inner, BranchFrame) else "If"
+            if not isinstance(statement, syntax.With) or keyword == "If" or keyword in blocks:
+                raise TileError("a T.If has one `with T.Then():` and at most one `with T.Else():`", statement.loc)
+            rest = statement.items[1:]
+            blocks[keyword] = (replace(statement, items=rest),) if rest else statement.body
+        then, orelse = blocks.get("Then", ()), blocks.get("Else", ())
+        if not isinstance(frame.condition, Expr):
+            self.block(then if frame.condition else orelse)
+            return
+        self._need_kernel("T.If", node)
+        self.ctx.builder.loc = node.items[0][0].loc
+        self._branch(as_value(as_bool(frame.condition)), then, orelse, node.loc)
 
     def _kernel(self, node: syntax.With, frame: KernelFrame, target: syntax.Expression | None) -> None:
         ctx = self.ctx

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Flag, auto
+from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, overload
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from tiledsl.ir.location import UNKNOWN, Loc
 from tiledsl.ir.types import Type
@@ -32,21 +33,23 @@ class Effect(Flag):
     ORDERED = auto()  # must stay where it is and be kept (prints, asserts, launches)
 
 
+class Changes:
+    """How many changes were made to any IR so far: while the number stays, so does what was verified."""
+
+    count: ClassVar[int] = 0
+
+
 class Value:
     """The result of an operation or an argument of a region."""
 
-    __slots__ = ("name", "owner", "type", "uses")
+    __slots__ = ("name", "op", "owner", "type", "uses")
 
     def __init__(self, type: Type, owner: Operation | Region, name: str = "") -> None:
         self.type = type
         self.owner = owner
+        self.op = owner if isinstance(owner, Operation) else None  # that defines the value; None: a region argument
         self.name = name
         self.uses: dict[Operation, int] = {}  # operation -> how many of its operands this is
-
-    @property
-    def op(self) -> Operation | None:
-        """The operation that defines this value; None for a region argument."""
-        return self.owner if isinstance(self.owner, Operation) else None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -59,6 +62,7 @@ class Value:
 
     def set_type(self, type: Type) -> None:
         """Change the type; the operations that define and use the value are verified again."""
+        Changes.count += 1
         self.type = type
         for op in (self.owner, *self.uses):
             if isinstance(op, Operation):
@@ -70,8 +74,12 @@ class Value:
             return
         if not other.name:
             other.name = self.name
-        for user in list(self.uses):
-            user.set_operands([other if old is self else old for old in user.operands])
+        Changes.count += 1
+        for user, count in self.uses.items():
+            user.checked = False
+            user.operands = [other if old is self else old for old in user.operands]
+            other.uses[user] = other.uses.get(user, 0) + count
+        self.uses = {}
 
     def __repr__(self) -> str:
         return f"<%{self.name or '?'}: {self.type}>"
@@ -112,14 +120,18 @@ class Region:
 
     def walk(self) -> Iterator[Operation]:
         """All operations inside, outer before inner."""
-        for op in self:
+        op = self.first
+        while op is not None:
+            following = op.next
             yield op
             for region in op.regions:
                 yield from region.walk()
+            op = following
 
     def insert(self, op: Operation, before: Operation | None = None) -> None:
         """Put a detached operation before another one, or at the end."""
         assert op.parent is None, f"{op.name} already stands in a region"
+        Changes.count += 1
         op.parent = self
         if before is None:
             op.prev, op.next = self.last, None
@@ -135,23 +147,24 @@ class Region:
 
     @property
     def terminator(self) -> Operation:
-        assert self.last is not None and Effect.TERMINATE in self.last.effects, "the region has no terminator"
+        assert self.last is not None and self.last.is_terminator, "the region has no terminator"
         return self.last
 
 
 class Field(Generic[T]):
-    """A declared part of an operation; the name comes from the class body."""
+    """A declared part of an operation; the name comes from the class body. The class gets a property in its place."""
 
     name: str
+    position = 0  # among the fields of its kind
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    @overload
-    def __get__(self, op: None, owner: type) -> Field[T]: ...
-    @overload
-    def __get__(self, op: Operation, owner: type) -> T: ...
-    def __get__(self, op: Operation | None, owner: type) -> T | Field[T]:
+    def __get__(self, op: Operation, owner: type) -> T:
+        raise NotImplementedError("for type checkers: operations have a property")
+
+    def getter(self) -> Callable[[Any], Any]:
+        """A function that takes the part from an operation; `name` and `position` are known."""
         raise NotImplementedError
 
 
@@ -160,7 +173,6 @@ class OperandField(Field[T]):
 
     def __init__(self, *types: type) -> None:
         self.types = types
-        self.position = 0
 
     def values(self, op: Operation) -> list[Value]:
         start = sum(op.segments[: self.position])
@@ -172,33 +184,23 @@ class operand(OperandField[Value]):
 
     fixed = False  # no variadic field before it
 
-    if not TYPE_CHECKING:  # the base class has the types
-
-        def __get__(self, op, owner):
-            if op is None:
-                return self
-            return op.operands[self.position if self.fixed else sum(op.segments[: self.position])]
+    def getter(self) -> Callable[[Any], Any]:
+        position = self.position
+        return (lambda op: op.operands[position]) if self.fixed else (lambda op: self.values(op)[0])
 
 
 class operands(OperandField[list[Value]]):
     """Any number of operands."""
 
-    if not TYPE_CHECKING:  # the base class has the types
-
-        def __get__(self, op, owner):
-            return self if op is None else self.values(op)
+    def getter(self) -> Callable[[Any], Any]:
+        return self.values
 
 
 class optional(OperandField["Value | None"]):
     """An operand that may be absent; printed as `name=%value`."""
 
-    if not TYPE_CHECKING:  # the base class has the types
-
-        def __get__(self, op, owner):
-            if op is None:
-                return self
-            values = self.values(op)
-            return values[0] if values else None
+    def getter(self) -> Callable[[Any], Any]:
+        return lambda op: next(iter(self.values(op)), None)
 
 
 class attr(Field[T]):
@@ -210,10 +212,9 @@ class attr(Field[T]):
         self.type = type
         self.default = default
 
-    if not TYPE_CHECKING:  # the base class has the types
-
-        def __get__(self, op, owner):
-            return self if op is None else op.attributes[self.name]
+    def getter(self) -> Callable[[Any], Any]:
+        name = self.name
+        return lambda op: op.attributes[name]
 
 
 class result(Field[Value]):
@@ -221,26 +222,21 @@ class result(Field[Value]):
 
     def __init__(self, *types: type) -> None:
         self.types = types
-        self.position = 0
 
-    if not TYPE_CHECKING:  # the base class has the types
-
-        def __get__(self, op, owner):
-            return self if op is None else op.results[self.position]
+    def getter(self) -> Callable[[Any], Any]:
+        position = self.position
+        return lambda op: op.results[position]
 
 
 class region(Field[Region]):
     """A region."""
 
-    def __init__(self) -> None:
-        self.position = 0
-
-    if not TYPE_CHECKING:  # the base class has the types
-
-        def __get__(self, op, owner):
-            return self if op is None else op.regions[self.position]
+    def getter(self) -> Callable[[Any], Any]:
+        position = self.position
+        return lambda op: op.regions[position]
 
 
+_uses = attrgetter("uses")
 OPERATIONS: dict[str, type[Operation]] = {}
 
 
@@ -252,26 +248,31 @@ class Operation:
     name: ClassVar[str] = ""
     effects: ClassVar[Effect] = Effect.NONE
     variadic_results: ClassVar[bool] = False
+    fields: ClassVar[tuple[Field[Any], ...]] = ()
     operand_fields: ClassVar[tuple[OperandField[Any], ...]] = ()
     attr_fields: ClassVar[dict[str, attr[Any]]] = {}
     result_fields: ClassVar[tuple[result, ...]] = ()
     region_fields: ClassVar[tuple[region, ...]] = ()
     attr_types: ClassVar[tuple[tuple[str, type], ...]] = ()
     is_terminator: ClassVar[bool] = False
+    has_effects: ClassVar[bool] = False
     plain_operands: ClassVar[tuple[tuple[type, ...], ...] | None] = ()  # the fields' types, if none is variadic
 
     def __init_subclass__(cls) -> None:
-        fields = [value for base in reversed(cls.__mro__) for value in vars(base).values() if isinstance(value, Field)]
+        own = [value for value in vars(cls).values() if isinstance(value, Field)]
+        cls.fields = fields = (*cls.fields, *own)
         cls.operand_fields = tuple(field for field in fields if isinstance(field, OperandField))
         cls.result_fields = tuple(field for field in fields if isinstance(field, result))
         cls.region_fields = tuple(field for field in fields if isinstance(field, region))
         cls.attr_fields = {field.name: field for field in fields if isinstance(field, attr)}
         for group in (cls.operand_fields, cls.result_fields, cls.region_fields):
             for position, field in enumerate(group):
-                field.position = position  # type: ignore[attr-defined]
+                field.position = position
         for position, field in enumerate(cls.operand_fields):
             if isinstance(field, operand):
                 field.fixed = all(type(before) is operand for before in cls.operand_fields[:position])
+        for each in own:
+            setattr(cls, each.name, property(each.getter()))
         plain = all(type(field) is operand for field in cls.operand_fields)
         cls.plain_operands = tuple(field.types for field in cls.operand_fields) if plain else None
         cls.attr_types = tuple(
@@ -280,6 +281,7 @@ class Operation:
             if isinstance(field.type, type) and field.type is not object
         )
         cls.is_terminator = Effect.TERMINATE in cls.effects
+        cls.has_effects = cls.effects is not Effect.NONE
         if cls.name:
             assert OPERATIONS.get(cls.name, cls).__qualname__ == cls.__qualname__, f"two operations named {cls.name}"
             OPERATIONS[cls.name] = cls
@@ -300,11 +302,14 @@ class Operation:
         self.next: Operation | None = None
         assert len(values) <= len(self.operand_fields), f"{self.name}: {len(values)} operand fields given"
         self.operands: list[Value] = []
-        segments = []
-        for value in (*values, *(None for _ in range(len(self.operand_fields) - len(values)))):
-            group = [] if value is None else [value] if isinstance(value, Value) else value
-            segments.append(len(group))
-            self.operands.extend(group)
+        segments = [0] * len(self.operand_fields)
+        for position, value in enumerate(values):
+            if isinstance(value, Value):
+                segments[position] = 1
+                self.operands.append(value)
+            elif value is not None:
+                segments[position] = len(value)
+                self.operands.extend(value)
         self.segments = tuple(segments)
         for value in self.operands:
             value.uses[self] = value.uses.get(self, 0) + 1
@@ -314,13 +319,15 @@ class Operation:
                 attributes[key] = field.default
         self.attributes: Mapping[str, Any] = MappingProxyType(attributes)
         self.regions = list(regions)
-        for inner in self.regions:
+        for inner in regions:
             assert inner.parent is None, f"{self.name}: the region has an owner"
             inner.parent = self
         self.results: list[Value] = []
-        self.results = [Value(type, self) for type in (self.infer() if result_types is None else result_types)]
-        for made, name in zip(self.results, names, strict=False):
-            made.name = name
+        for type in self.infer() if result_types is None else result_types:
+            self.results.append(Value(type, self))
+        if names:
+            for made, name in zip(self.results, names):
+                made.name = name
 
     def infer(self) -> Sequence[Type]:
         """Result types, from operands and attributes. Operations whose types cannot be inferred are given them."""
@@ -338,6 +345,7 @@ class Operation:
 
     def set_operands(self, values: Sequence[Value]) -> None:
         """Replace the operands, field by field as before."""
+        Changes.count += 1
         self.checked = False
         for value in self.operands:
             count = value.uses[self] - 1
@@ -351,6 +359,7 @@ class Operation:
 
     def set_attribute(self, name: str, value: Any) -> None:
         """Change an attribute."""
+        Changes.count += 1
         self.checked = False
         self.attributes = MappingProxyType({**self.attributes, name: value})
 
@@ -367,6 +376,11 @@ class Operation:
         return self.results[0]
 
     @property
+    def is_used(self) -> bool:
+        """Whether any operation uses a result."""
+        return any(map(_uses, self.results))
+
+    @property
     def parent_op(self) -> Operation | None:
         return self.parent.parent if self.parent is not None else None
 
@@ -379,6 +393,7 @@ class Operation:
     def detach(self) -> Operation:
         """Take the operation out of its region; its uses of others stay."""
         assert self.parent is not None, f"{self.name} stands in no region"
+        Changes.count += 1
         if self.prev is None:
             self.parent.first = self.next
         else:
@@ -397,7 +412,7 @@ class Operation:
 
     def erase(self) -> None:
         """Remove the operation and all inside for good. Its results must have no users."""
-        assert not any(value.uses for value in self.results), f"{self.name} is erased while its result is used"
+        assert not self.is_used, f"{self.name} is erased while its result is used"
         if self.parent is not None:
             self.detach()
         for inner in self.regions:
@@ -428,7 +443,7 @@ class Operation:
     @property
     def is_pure(self) -> bool:
         """No effect beside its results: may be dropped when unused, and moved. Looks into regions."""
-        if self.effects is Effect.NONE:
+        if not self.has_effects:
             return True
         return self.effects == Effect.REGION and all(
             op.is_pure or op.effects == Effect.TERMINATE for inner in self.regions for op in inner
@@ -456,23 +471,46 @@ def verify(root: Operation, *, everything: bool = True) -> None:
     if everything:
         for op in root.walk():
             op.checked = False
-    _verify_op(root, set())
+    _verify_declared(root)
+    visible: set[Value] = set()
+    for inner in root.regions:
+        _verify_region(root, inner, visible)
 
 
-def _verify_op(op: Operation, visible: set[Value]) -> None:
-    if not visible.issuperset(op.operands):
-        lost = next(value for value in op.operands if value not in visible)
-        raise VerifyError(op, f"operand {lost!r} is used where it is not defined")
-    if not op.checked:
-        _verify_declared(op)
-        op.checked = not op.regions
-        for inner in op.regions:
-            _verify_region(op, inner, visible)
-    visible.update(op.results)
+def _verify_region(op: Operation, inner: Region, visible: set[Value]) -> None:
+    """The operations of a region, where the values in `visible` are defined; the set is left as it was."""
+    if inner.parent is not op:
+        raise VerifyError(op, "a region does not know its owner")
+    defined = list(inner.args)
+    visible.update(defined)
+    child = inner.first
+    while child is not None:
+        if child.parent is not inner:
+            raise VerifyError(child, "does not know its region")
+        for value in child.operands:
+            if value not in visible:
+                raise VerifyError(child, f"operand {value!r} is used where it is not defined")
+        if child.is_terminator and child.next is not None:
+            raise VerifyError(child, "stands before the end of its region")
+        if not child.checked:
+            _verify_declared(child)
+            child.checked = not child.regions
+            for each in child.regions:
+                _verify_region(child, each, visible)
+        visible.update(child.results)
+        defined += child.results
+        child = child.next
+    visible.difference_update(defined)
 
 
 def _verify_declared(op: Operation) -> None:
-    _verify_fields(op)
+    plain = op.plain_operands
+    if plain is None or len(plain) != len(op.operands):
+        _verify_fields(op)
+    else:
+        for types, value in zip(plain, op.operands):
+            if types and type(value.type) not in types:
+                _verify_fields(op)
     for value in op.operands:
         if op not in value.uses:
             raise VerifyError(op, f"operand {value!r} does not list its use")
@@ -493,11 +531,6 @@ def _verify_declared(op: Operation) -> None:
 
 
 def _verify_fields(op: Operation) -> None:
-    if op.plain_operands is not None and len(op.plain_operands) == len(op.operands):
-        for types, value, field in zip(op.plain_operands, op.operands, op.operand_fields):
-            if types and type(value.type) not in types:
-                raise VerifyError(op, f"{field.name} is of type {value.type}")
-        return
     position = 0
     for field, count in zip(op.operand_fields, op.segments, strict=True):
         if (type(field) is operand and count != 1) or (type(field) is optional and count > 1):
@@ -508,21 +541,3 @@ def _verify_fields(op: Operation) -> None:
         position += count
     if position != len(op.operands):
         raise VerifyError(op, f"{len(op.operands)} operands instead of {position}")
-
-
-def _verify_region(op: Operation, inner: Region, visible: set[Value]) -> None:
-    if inner.parent is not op:
-        raise VerifyError(op, "a region does not know its owner")
-    visible.update(inner.args)
-    child = inner.first
-    while child is not None:
-        if child.parent is not inner:
-            raise VerifyError(child, "does not know its region")
-        if child.is_terminator and child is not inner.last:
-            raise VerifyError(child, "stands before the end of its region")
-        _verify_op(child, visible)
-        child = child.next
-    visible.difference_update(inner.args)
-    for child in inner:
-        if child.results:
-            visible.difference_update(child.results)

@@ -9,12 +9,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Operation, VerifyError, verify
+from tiledsl.ir.core import Changes, Operation, VerifyError, verify
 from tiledsl.ir.text import attribute_text, parse_attribute, parse_op, print_op
 
 
@@ -149,12 +148,18 @@ class PassManager:
         if self.dump_dir:
             os.makedirs(self.dump_dir, exist_ok=True)
             self._dump(0, "input", text, "")
+        verified = -1
         for number, each in enumerate(self.passes, 1):
             start = time.perf_counter()
-            with self._reproducer(each, number, rebuild):
+            try:
                 each.run(program)
-                if self.verify_each:
-                    verify(program.root, everything=number == len(self.passes))
+                if self.verify_each and verified != Changes.count:
+                    verify(program.root, everything=False)
+                    verified = Changes.count
+            except TileError:
+                raise
+            except Exception as error:
+                raise self._failure(each, number, rebuild, error) from error
             stage = Stage(each.name, each.spec(), (time.perf_counter() - start) * 1e3)
             self.stages.append(stage)
             if watch:
@@ -175,24 +180,19 @@ class PassManager:
         with open(os.path.join(self.dump_dir, f"{number:02d}-{name}.mlir"), "w", encoding="utf-8") as file:
             file.write((f"// after: {spec}\n" if spec else "") + text + "\n")
 
-    @contextmanager
-    def _reproducer(self, each: Pass, number: int, rebuild: Callable[[], Program]) -> Iterator[None]:
+    def _failure(self, each: Pass, number: int, rebuild: Callable[[], Program], error: Exception) -> PassFailure:
+        """The error to raise, with a reproducer file."""
         # The input of every pass is not kept, which would double the cost of the pipeline: it is made again.
-        try:
-            yield
-        except TileError:
-            raise
-        except (Exception, VerifyError) as error:
-            before = rebuild()
-            for earlier in self.passes[: number - 1]:
-                earlier.run(before)
-            rest = ",".join(later.spec() for later in self.passes[number - 1 :])
-            with tempfile.NamedTemporaryFile(
-                "w", prefix=f"tiledsl-{each.name}-", suffix=".mlir", delete=False, encoding="utf-8"
-            ) as file:
-                file.write(f"// pass {each.spec()} failed: {str(error).splitlines()[0] if str(error) else error!r}\n")
-                file.write(f"// tiledsl opt {file.name} -p '{rest}'\n{print_op(before.root, locations=True)}\n")
-            raise PassFailure(each.spec(), error, file.name) from error
+        before = rebuild()
+        for earlier in self.passes[: number - 1]:
+            earlier.run(before)
+        rest = ",".join(later.spec() for later in self.passes[number - 1 :])
+        with tempfile.NamedTemporaryFile(
+            "w", prefix=f"tiledsl-{each.name}-", suffix=".mlir", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(f"// pass {each.spec()} failed: {str(error).splitlines()[0] if str(error) else error!r}\n")
+            file.write(f"// tiledsl opt {file.name} -p '{rest}'\n{print_op(before.root, locations=True)}\n")
+        return PassFailure(each.spec(), error, file.name)
 
 
 class PassFailure(Exception):

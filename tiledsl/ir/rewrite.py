@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.core import OPERATIONS, Operation, Region, Value
 from tiledsl.ir.location import UNKNOWN, Loc
 
 if TYPE_CHECKING:
@@ -36,22 +36,19 @@ class Builder:
 
     def constant(self, value: bool | int | float, type: Type) -> Value:
         """A constant; for a tensor type, a splat."""
-        from tiledsl.dialects.arith import ConstantOp
-
-        return self.insert(ConstantOp(value=value, result_types=[type])).result
+        return self.insert(OPERATIONS["arith.constant"](value=value, result_types=[type])).results[0]
 
 
 class Rewriter(Builder):
     """A builder that patterns use; it tells the driver what changed."""
 
-    def __init__(self, worklist: Worklist, op: Operation) -> None:
-        assert op.parent is not None
-        super().__init__(op.parent, op, op.loc)
+    def __init__(self, worklist: Worklist, analysis: Any) -> None:  # the driver says where
         self._worklist = worklist
+        self.analysis = analysis  # what the patterns share, as given to apply_patterns
 
     def insert(self, op: Op) -> Op:
         super().insert(op)
-        self._worklist.add(op.walk())
+        self._worklist.add(op.walk() if op.regions else (op,))
         return op
 
     def replace(self, op: Operation, values: Sequence[Value]) -> None:
@@ -62,7 +59,7 @@ class Rewriter(Builder):
         self.erase(op)
 
     def erase(self, op: Operation) -> None:
-        inside = list(op.walk())
+        inside = list(op.walk()) if op.regions else [op]
         self._worklist.add(value.op for inner in inside for value in inner.operands if value.op is not None)
         for inner in inside:
             self._worklist.drop(inner)
@@ -79,13 +76,32 @@ Pattern = Callable[[Operation, Rewriter], bool]
 
 
 def pattern(*op_types: type[Operation]) -> Callable[[Callable[[Op, Rewriter], bool]], Pattern]:
-    """Mark a function as a rewrite pattern for these operation classes. It returns whether it changed anything."""
+    """Mark a function as a rewrite pattern. It returns whether it changed anything.
+
+    It is for operations of these classes and of those derived from them; of all, if none is given.
+    """
 
     def mark(function: Callable[[Op, Rewriter], bool]) -> Pattern:
-        function.op_types = op_types  # type: ignore[attr-defined]
+        function.op_types = op_types or (Operation,)  # type: ignore[attr-defined]
         return function  # type: ignore[return-value]
 
     return mark
+
+
+class Patterns:
+    """Patterns in the order in which they are tried; what fits an operation class is found once."""
+
+    def __init__(self, patterns: Iterable[Pattern]) -> None:
+        self._patterns = tuple(patterns)
+        self._fitting: dict[type[Operation], list[Pattern]] = {}
+
+    def __iter__(self) -> Iterator[Pattern]:
+        return iter(self._patterns)
+
+    def fitting(self, kind: type[Operation]) -> list[Pattern]:
+        if kind not in self._fitting:
+            self._fitting[kind] = [each for each in self if issubclass(kind, getattr(each, "op_types", Operation))]
+        return self._fitting[kind]
 
 
 class Worklist:
@@ -109,45 +125,36 @@ class NoFixpointError(Exception):
     """A set of patterns keeps firing for ever: an internal bug. Names the pattern."""
 
 
-def apply_patterns(root: Operation, patterns: Sequence[Pattern], *, fold: bool = False) -> int:
-    """Rewrite below `root` until nothing changes; return how often something did.
+def apply_patterns(root: Operation, patterns: Iterable[Pattern], *, fold: bool = False, analysis: Any = None) -> int:
+    """Rewrite below `root` until nothing changes; return how often something did. Patterns find `analysis` in `rw`.
 
     With `fold`, operations are also folded and dead pure ones are erased. More than 64 changes for each operation of
     the start count as not converging.
     """
-    by_type: dict[type[Operation], list[Pattern]] = {}
-    everything: list[Pattern] = []
-    for each in patterns:
-        types = getattr(each, "op_types", ())
-        for op_type in types:
-            by_type.setdefault(op_type, []).append(each)
-        if not types:
-            everything.append(each)
+    if not isinstance(patterns, Patterns):
+        patterns = Patterns(patterns)
     worklist = Worklist()
     start = [op for region in root.regions for op in region.walk()]
     worklist.add(reversed(start))
+    rewriter = Rewriter(worklist, analysis)
     changes, limit = 0, 64 * (len(start) + 16)
     fired: dict[str, int] = {}
     while (op := worklist.pop()) is not None:
         if op.parent is None:
             continue
-        rewriter = Rewriter(worklist, op)
+        rewriter.region, rewriter.before, rewriter.loc = op.parent, op, op.loc
         if fold:
-            if not any(value.uses for value in op.results) and op.is_pure and op.effects is not Effect.TERMINATE:
+            if not op.is_used and op.is_pure:
                 rewriter.erase(op)
                 changes += 1
                 continue
-            if op.results and (folded := op.fold()) is not None:
-                values = []
-                for old, new in zip(op.results, folded, strict=True):
-                    if isinstance(new, Value):
-                        values.append(new)
-                    else:
-                        values.append(rewriter.constant(new, old.type))
+            if (folded := op.fold()) is not None:
+                both = zip(op.results, folded, strict=True)
+                values = [new if isinstance(new, Value) else rewriter.constant(new, old.type) for old, new in both]
                 rewriter.replace(op, values)
                 changes += 1
                 continue
-        for each in (*by_type.get(type(op), ()), *everything):
+        for each in patterns.fitting(type(op)):
             if each(op, rewriter):
                 changes += 1
                 name = getattr(each, "__name__", "?")
@@ -156,6 +163,6 @@ def apply_patterns(root: Operation, patterns: Sequence[Pattern], *, fold: bool =
                     worst = max(fired, key=lambda key: fired[key])
                     raise NoFixpointError(f"no fixpoint after {changes} changes; {worst} fired {fired[worst]} times")
                 if op.parent is not None:
-                    worklist.add([op])
+                    worklist.add((op,))
                 break
     return changes

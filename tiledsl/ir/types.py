@@ -6,6 +6,7 @@ An element type is its name: 'float16', 'int32', 'bool', ...; '*float16' is a po
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import ClassVar, TypeAlias
 
@@ -99,13 +100,13 @@ class BufferType:
 
     @property
     def is_static(self) -> bool:
-        return all(isinstance(dim, int) for dim in self.shape)
+        return str not in map(type, self.shape)
 
     @property
     def static_shape(self) -> tuple[int, ...]:
         """The shape of a buffer whose dimensions are all known."""
         assert self.is_static, f"{self} has a dynamic dimension"
-        return tuple(dim for dim in self.shape if isinstance(dim, int))
+        return self.shape  # type: ignore[return-value]
 
     def numel(self) -> int | None:
         """The number of elements, or None where a dimension is dynamic."""
@@ -118,11 +119,13 @@ INT32 = ScalarType("int32")
 BOOL = ScalarType("bool")
 
 
+@lru_cache(maxsize=4096)
 def with_shape(shape: tuple[int, ...], dtype: str) -> ScalarType | TensorType:
     """A scalar for the empty shape, a tensor otherwise."""
     return TensorType(shape, dtype) if shape else ScalarType(dtype)
 
 
+@lru_cache(maxsize=4096)
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
     """The common shape under the IR's rule, or None.
 

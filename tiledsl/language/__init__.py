@@ -154,10 +154,13 @@ from tiledsl.language.operations import (
     view,
 )
 from tiledsl.language.program import (
+    Else,
+    If,
     Kernel,
     Macro,
     PrimFunc,
     Ref,
+    Then,
     assume,
     comment,
     const,
@@ -188,9 +191,9 @@ float8_e4m3, half, double, tfloat32 = (
 reduce_and, reduce_or = reduce_bitand, reduce_bitor
 
 __all__ = [
-    "And", "Buffer", "Cast", "Fragment", "FragmentBuffer", "GemmWarpPolicy", "Kernel", "Layout", "LocalBuffer",
-    "Macro", "Not", "Or", "Parallel", "Persistent", "Pipelined", "PrimExpr", "PrimFunc", "Ref", "Select",
-    "Serial", "SharedBuffer", "StridedTensor", "Symbol", "Tensor", "Unroll", "Vectorized", "abs", "acos",
+    "And", "Buffer", "Cast", "Else", "Fragment", "FragmentBuffer", "GemmWarpPolicy", "If", "Kernel", "Layout",
+    "LocalBuffer", "Macro", "Not", "Or", "Parallel", "Persistent", "Pipelined", "PrimExpr", "PrimFunc", "Ref", "Select",
+    "Serial", "SharedBuffer", "StridedTensor", "Symbol", "Tensor", "Then", "Unroll", "Vectorized", "abs", "acos",
     "acosh", "all", "all_of", "alloc_buffer", "alloc_fragment", "alloc_global", "alloc_local", "alloc_shared",
     "alloc_var", "annotate_consumer_reg_alloc", "annotate_l2_hit_ratio", "annotate_layout",
     "annotate_min_blocks_per_sm", "annotate_producer_reg_dealloc", "annotate_restrict_buffers",

@@ -93,7 +93,7 @@ class Buffer:
 class Reference(Expr):
     """`buffer[indices]`: one element, or a region where an index is a slice. As a number it is loaded."""
 
-    __slots__ = ("buffer", "extents", "offsets")
+    __slots__ = ("buffer", "ends", "extents", "offsets")
 
     def __init__(self, buffer: Buffer, indices: tuple[Any, ...]) -> None:
         shape = buffer.shape
@@ -109,6 +109,7 @@ class Reference(Expr):
         self.offsets: list[Any] = []
         # For each dimension: None at a single index, else the slice's extent (an int, or -1 where it is dynamic).
         self.extents: list[int | None] = []
+        self.ends: list[Any] = []  # where slices end
         for axis, dim in enumerate(shape):
             index = plain(indices[axis]) if axis < len(indices) else slice(None)
             if isinstance(index, slice):
@@ -127,6 +128,7 @@ class Reference(Expr):
             raise TileError(f"index {index} is outside dimension {axis} of {self.buffer.name}, which has {dim}")
         self.offsets.append(index)
         self.extents.append(None)
+        self.ends.append(None)
 
     def _slice(self, axis: int, index: slice, dim: Any) -> None:
         if plain(index.step) not in (None, 1):
@@ -146,6 +148,7 @@ class Reference(Expr):
             )
         self.offsets.append(lower)
         self.extents.append(-1 if extent is None else extent)
+        self.ends.append(upper)
 
     @property
     def is_region(self) -> bool:

@@ -82,6 +82,8 @@ def canonical(dtype: Any) -> DType:
     """The element type that a name, DType, torch.dtype, numpy dtype or Python type stands for. Raises TileError."""
     if isinstance(dtype, DType):
         return dtype
+    if type(dtype) is str and dtype in DTYPES:
+        return DTYPES[dtype]
     if isinstance(dtype, str):
         name = dtype
     elif dtype in (float, int, bool):

@@ -287,6 +287,7 @@ def as_value(x: Any, dtype: str | None = None) -> Value:
     A number without a dtype becomes int32 (int64 where it does not fit), float32 or bool.
     """
     x = plain(x)
+    dtype = None if dtype is None else str(dtype)  # the IR's types have names and no DTypes, which compare slowly
     builder = context("a value").builder
     if isinstance(x, (bool, int, float)):
         if isinstance(x, int) and not -(1 << 63) <= x < 1 << 64:

@@ -26,6 +26,15 @@ class SerialLoop:
 
 
 @dataclass(frozen=True)
+class LoopNest:
+    """`for i, j in T.grid(m, n)`: serial loops inside each other, the last index fastest."""
+
+    loops: tuple[SerialLoop, ...]
+
+    __iter__ = SerialLoop.__iter__
+
+
+@dataclass(frozen=True)
 class ParallelLoop:
     """`for i, j in T.Parallel(m, n)`."""
 
@@ -142,9 +151,11 @@ def vectorized(start: Any, stop: Any = None, *, annotations: Any = None) -> Para
     return serial(start, stop)
 
 
-def grid(*extents: Any) -> ParallelLoop:
-    """A nest of loops; iterations here may run in any order."""
-    return Parallel(*extents)
+def grid(*extents: Any) -> LoopNest:
+    """A nest of serial loops: `for i, j in T.grid(m, n)`."""
+    if not extents:
+        raise TileError("T.grid needs at least one extent")
+    return LoopNest(tuple(SerialLoop(*_range("T.grid", 0, extent)) for extent in extents))
 
 
 def Persistent(domain: Any, wave_size: Any, index: Any, group_size: Any = 8) -> PersistentLoop:

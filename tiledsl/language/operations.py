@@ -13,7 +13,17 @@ from tiledsl.errors import TileError
 from tiledsl.ir.types import BufferType, ScalarType
 from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.dtypes import canonical
-from tiledsl.language.expression import Expr, as_value, compare, context, describe, is_number, plain, select
+from tiledsl.language.expression import (
+    Expr,
+    as_value,
+    compare,
+    context,
+    describe,
+    is_number,
+    logical,
+    plain,
+    select,
+)
 from tiledsl.language.loops import check_elements
 
 _INNER = {"global": 0, "shared": 1, "fragment": 2, "local": 2}
@@ -31,7 +41,7 @@ def _alloc(what: str, shape: Any, dtype: Any, scope: str) -> Buffer:
     if not dims and what != "T.alloc_var":
         raise TileError(f"{what}: the shape is empty; use T.alloc_var for a scalar")
     check_elements(what, dims)
-    return Buffer(context(what).alloc(BufferType(dims, canonical(dtype), scope), what))
+    return Buffer(context(what).alloc(BufferType(dims, str(canonical(dtype)), scope), what))
 
 
 def alloc_shared(shape: Any, dtype: Any, scope: str = "shared.dyn") -> Buffer:
@@ -169,6 +179,10 @@ def copy(
     if isinstance(src, Reference) and isinstance(dst, Reference) and not src.is_region and not dst.is_region:
         dst.store(src)
         return
+    ragged = _ragged(src, dst)
+    if ragged:
+        _copy_ragged(src, dst, ragged)
+        return
     shape, source_axes, target_axes = _pair("T.copy", src, dst)
     ctx = context("T.copy")
     (a, a_offsets, _), (b, b_offsets, _) = _place("T.copy", src), _place("T.copy", dst)
@@ -184,6 +198,53 @@ def copy(
             safe_value=ctx.safe_value(a),
         )
     )
+
+
+def _ragged(src: Any, dst: Any) -> list[tuple[int, int]]:
+    """The pairs of axes along which two slices walk, where along one of them both extents are dynamic; else []."""
+    if not isinstance(src, Reference) or not isinstance(dst, Reference):
+        return []
+    ours, theirs = (
+        [axis for axis, extent in enumerate(each.extents) if extent not in (None, 1)] for each in (src, dst)
+    )
+    pairs = list(zip(ours, theirs, strict=False))
+    both = any(src.extents[a] == dst.extents[b] == -1 for a, b in pairs)
+    return pairs if both and len(ours) == len(theirs) else []
+
+
+def _copy_ragged(src: Reference, dst: Reference, pairs: list[tuple[int, int]]) -> None:
+    """Copy between slices of dynamic extents: the loop is over what the on-chip buffer could hold, with a mask."""
+    chip = 0 if _INNER[src.buffer.scope()] >= _INNER[dst.buffer.scope()] else 1
+    shape: list[int] = []
+    for pair in pairs:
+        fixed = [each.extents[axis] for each, axis in zip((src, dst), pair, strict=True) if each.extents[axis] != -1]
+        dim = fixed[0] if fixed else (src, dst)[chip].buffer.type.shape[pair[chip]]
+        if not isinstance(dim, int):
+            raise TileError(
+                f"T.copy: the extent of dimension {pair[0]} of {src.name} is not constant on either side",
+                notes=["go through a fragment or shared tile of a constant shape"],
+            )
+        shape.append(dim)
+    check_elements("T.copy", shape)
+    ctx = context("T.copy")
+    if ctx.safe_value(src.buffer):
+        raise TileError("T.copy: T.annotate_safe_value with slices of dynamic extents on both sides")
+
+    def body(indices: list[Any]) -> None:
+        condition: Any = True
+        at: list[list[Any]] = [list(src.offsets), list(dst.offsets)]
+        for number, pair in enumerate(pairs):
+            for side, (each, axis) in enumerate(zip((src, dst), pair, strict=True)):
+                at[side][axis] = each.offsets[axis] + indices[number]
+                if each.extents[axis] == -1:
+                    condition = logical("and", condition, compare("lt", at[side][axis], each.ends[axis]))
+                    if side == chip and isinstance(each.offsets[axis], Expr):
+                        dim = each.buffer.shape[axis]
+                        condition = logical("and", condition, compare("lt", at[side][axis], dim))
+        store = lambda: dst.buffer[tuple(at[1])].store(src.buffer[tuple(at[0])])  # noqa: E731
+        ctx.branch(as_value(condition, "bool"), store)
+
+    ctx.parallel(shape, body)
 
 
 def _offsets(offsets: list[Any]) -> list[Any]:

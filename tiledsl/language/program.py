@@ -15,7 +15,6 @@ from tiledsl.errors import TileError, user_loc
 from tiledsl.language.buffer import Buffer, TensorSpec
 from tiledsl.language.expression import Expr, Symbol, active, as_value, context, describe, is_number, plain
 
-
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # keywords of T.Kernel that Triton takes
 
 
@@ -56,6 +55,35 @@ def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any 
     if prelude is not None:
         raise TileError("T.Kernel: prelude is C code, which has no Triton form; write it in the tile language")
     return KernelFrame(tuple(map(plain, blocks)), count, options)
+
+
+@dataclass(frozen=True)
+class BranchFrame:
+    """`with T.If(condition):`, around `with T.Then():` and `with T.Else():`; a condition for T.If only."""
+
+    keyword: str
+    condition: Any = None
+
+    def __enter__(self) -> Any:
+        raise TileError(f"T.{self.keyword} is only a `with` statement of a tile program")
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def If(condition: Any) -> BranchFrame:
+    """`if condition`, spelt as blocks: `with T.If(c): with T.Then(): ...`, and `with T.Else(): ...` beside T.Then."""
+    return BranchFrame("If", condition)
+
+
+def Then() -> BranchFrame:
+    """What a T.If does where its condition holds."""
+    return BranchFrame("Then")
+
+
+def Else() -> BranchFrame:
+    """What a T.If does where its condition does not hold."""
+    return BranchFrame("Else")
 
 
 def _check_function(what: str, function: Any) -> None:

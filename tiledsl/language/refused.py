@@ -10,7 +10,8 @@ from tiledsl.errors import TileError
 _REASONS = {
     "thread-level code has no Triton form; write the loop over the tile with T.Parallel": """
         get_thread_binding get_thread_bindings thread_binding get_thread_extent get_thread_extents
-        get_lane_idx get_warp_idx get_warp_idx_sync get_warp_group_idx shuffle_elect access_ptr address_of
+        get_lane_idx get_warp_idx get_warp_idx_sync get_warp_group_idx shuffle_elect access_ptr tvm_access_ptr
+        address_of
     """,
     (
         "explicit barriers and asynchronous copies have no Triton form; use T.copy inside T.Pipelined, which "
@@ -22,6 +23,7 @@ _REASONS = {
         fence_proxy_async_generic ws WSID WSPipeline WSRole WSSchedule WSScope WSSync ws_op
         annotate_ws_schedule ClusterKernel cluster_sync block_rank_in_cluster set_max_nreg wgmma_gemm
         wait_wgmma warpgroup_arrive warpgroup_commit_batch warpgroup_wait warpgroup_fence_operand
+        inc_max_nreg dec_max_nreg named_barrier_arrive named_barrier_sync
         clc_try_cancel_multicast clc_is_canceled clc_get_first_ctaid_x pdl_trigger pdl_sync
         create_tma_descriptor alloc_descriptor alloc_wgmma_desc
     """,
@@ -30,7 +32,8 @@ _REASONS = {
         tcgen05_sf_warp_transpose mma_gemm_blockscaled gemm_sp
     """,
     ("warp-level communication has no Triton form; use T.reduce_sum, T.reduce_max or T.cumsum on a fragment"): """
-        shfl_sync shfl_up shfl_down shfl_xor tvm_warp_shuffle warp_reduce_sum warp_reduce_max
+        shfl_sync shfl_up shfl_down shfl_xor tvm_warp_shuffle tvm_warp_shuffle_up tvm_warp_shuffle_down
+        warp_reduce_sum warp_reduce_max
         warp_reduce_min warp_reduce_bitand warp_reduce_bitor tvm_thread_allreduce comm_reducer any_sync
         all_sync ballot ballot_sync activemask match_any_sync syncthreads_and syncthreads_or
         syncthreads_count alloc_reducer reducer_init reducer_update finalize_reducer

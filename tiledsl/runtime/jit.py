@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError, user_loc
-from tiledsl.frontend import syntax
-from tiledsl.frontend.elaborate import Arguments, elaborate, elaborate_eager
-from tiledsl.frontend.parser import parse_function
 from tiledsl.language.program import LAUNCH_OPTIONS, PrimFunc
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
+
+# The front end is loaded where it is needed: recalling a tuned kernel goes without.
+if TYPE_CHECKING:
+    from tiledsl.frontend import syntax
+    from tiledsl.frontend.elaborate import Arguments
 
 
 def resolve_target(target: Any) -> Target:
@@ -56,6 +60,8 @@ def compile(
         raise TileError(f"{func.__name__} is already under @tiledsl.jit; call it, or use {func.__name__}.compile(...)")
     if not isinstance(func, PrimFunc) and not hasattr(func, "build"):
         raise TileError(f"tiledsl.compile takes a @T.prim_func or a parsed program, not {type(func).__name__}")
+    from tiledsl.frontend.elaborate import elaborate
+
     indices = _indices(out_idx)
     build = (lambda: func.build(indices)) if hasattr(func, "build") else (lambda: elaborate(func, indices))
     return Kernel(build, resolve_target(target), pass_configs, config, func)
@@ -78,11 +84,16 @@ class JitFunction:
         self.frame_locals = frame_locals
         self.signature = inspect.signature(function)
         self._kernels: dict[Any, Kernel] = {}
+        self._last_program: tuple[Any, FuncOp] | None = None
         self._dynamic: dict[Any, dict[str, frozenset[int]]] = {}
 
     @functools.cached_property
     def is_eager(self) -> bool:
         """Whether the function is itself a tile program, not a builder of one."""
+        if _is_plainly_a_builder(self.function):
+            return False
+        from tiledsl.frontend.parser import parse_function
+
         try:
             tree = parse_function(self.function)
         except TileError:
@@ -128,16 +139,28 @@ class JitFunction:
     def program_for(
         self, bound: Mapping[str, Any], config: Mapping[str, Any] | None = None
     ) -> tuple[FuncOp, dict[str, Any]]:
-        """The program of a configuration as elaborated, lowered no further, and its pass_configs. Nothing is kept."""
-        values = {**bound, **(config or {})}
-        if self.is_eager:
-            values = {name: _argument(value) for name, value in values.items()}
-            pass_configs = self._pass_configs(values)
-            missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
-            return self._builder({**dict.fromkeys(missing), **values})(), pass_configs
+        """The program of a configuration as elaborated, lowered no further, and its pass_configs.
+
+        It is to be read, not changed: the next call gets it again if only pass_configs or launch options differ.
+        """
+        given = {**bound, **(config or {})}
+        values = {name: _argument(value) if self.is_eager else value for name, value in given.items()}
         pass_configs = self._pass_configs(values)
+        key = _key(values)
+        if self._last_program is None or self._last_program[0] != key:
+            self._last_program = (key, self._elaborate(values))
+        return self._last_program[1], pass_configs
+
+    def _elaborate(self, values: Mapping[str, Any]) -> FuncOp:
+        from tiledsl.frontend.elaborate import elaborate
+
+        if self.is_eager:
+            missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
+            return self._builder({**dict.fromkeys(missing), **values})()
         program, outputs = self.build(values), _indices(self.options.get("out_idx"))
-        return (program.build(outputs) if hasattr(program, "build") else elaborate(program, outputs)), pass_configs
+        if hasattr(program, "build"):
+            return program.build(outputs)  # type: ignore[no-any-return]
+        return elaborate(program, outputs)
 
     def _pass_configs(self, values: dict[str, Any]) -> dict[str, Any]:
         """The decorator's, and what `values` (of which it is taken out) says: pass_configs and launch options such as
@@ -190,6 +213,9 @@ class JitFunction:
     def _eager_kernel(
         self, bound: Mapping[str, Any], config: Mapping[str, Any] | None = None, target: Target | None = None
     ) -> Kernel:
+        from tiledsl.frontend.elaborate import Arguments
+        from tiledsl.frontend.parser import parse_function
+
         if self.options.get("out_idx") is not None:
             raise TileError(
                 f"{self.__name__}: out_idx belongs to the lazy style",
@@ -219,6 +245,8 @@ class JitFunction:
         return self._kernels[key]
 
     def _builder(self, arguments: Mapping[str, Any]) -> Callable[[], FuncOp]:
+        from tiledsl.frontend.elaborate import elaborate_eager
+
         return lambda: elaborate_eager(self.function, arguments, self.frame_locals)
 
     def get_tir(self, *arguments: Any, **keywords: Any) -> Any:
@@ -233,6 +261,8 @@ def _shape_key(name: str, value: Arguments, dynamic: Mapping[str, frozenset[int]
 
 def _argument(value: Any) -> Any:
     if hasattr(value, "stride") and hasattr(value, "shape") and hasattr(value, "dtype"):
+        from tiledsl.frontend.elaborate import Arguments
+
         return Arguments(tuple(value.shape), str(value.dtype).removeprefix("torch."))
     return value
 
@@ -252,8 +282,30 @@ def _key(value: Any) -> Any:
     return value
 
 
+def _is_plainly_a_builder(function: FunctionType) -> bool:
+    """Whether Python's own parser finds a function in this one, and no `with` beside it. To ask it costs a hundredth of
+    what loading our own parser costs, which a kernel that was tuned before does not need."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    whole = tree.body[0]
+    if not isinstance(whole, ast.FunctionDef) or "prim_func" not in ast.dump(whole):
+        return False
+    beside: list[ast.AST] = [*whole.body]
+    while beside:
+        node = beside.pop()
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            return False
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            beside += ast.iter_child_nodes(node)
+    return any(isinstance(statement, ast.FunctionDef) for statement in whole.body)
+
+
 def _opens_kernel(statements: Sequence[syntax.Statement]) -> bool:
     """Whether a `with ...Kernel(...)` stands in the function itself, under host control flow at most."""
+    from tiledsl.frontend import syntax
+
     for statement in statements:
         if isinstance(statement, syntax.With):
             call = statement.items[0][0]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.dialects.tile import FuncOp, GemmOp, KernelOp, buffer_type
 from tiledsl.errors import TileError, user_loc
+from tiledsl.ir.location import Loc
 from tiledsl.ir.pass_manager import PassManager, Program, Stage
 from tiledsl.ir.text import print_op
 from tiledsl.ir.types import ELEMENTS, BufferType
@@ -75,7 +76,8 @@ class Kernel:
         self.outputs: tuple[int, ...] = root.outputs
         self._inputs = [p for p in self.params if not p.is_output]
         self._check_target(root)
-        self._places = [op.loc for op in root.walk() if isinstance(op, KernelOp)]  # one for each kernel of the module
+        # One for each kernel of the module.
+        self._places: list[Loc | None] = [op.loc for op in root.walk() if isinstance(op, KernelOp)]
         dump = str(settings.dump_dir or "")
         manager = self._manager(print_after=settings.print_after, dump_dir=dump, verify_each=settings.verify_each)
         manager.run(Program(root, target))

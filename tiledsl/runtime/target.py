@@ -165,17 +165,7 @@ class Target:
     def dtypes(self) -> frozenset[str]:
         """Names of the supported element types. bfloat16 needs sm_80, fp8 e4m3fn/e5m2 sm_89 (PTX ISA, `cvt`); gfx942
         has only the fnuz forms of fp8, gfx950 the OCP ones (CDNA guides). interpret: all."""
-        if self.kind == "interpret":
-            return _ALL_DTYPES
-        if self.kind == "hip":
-            return _ALL_DTYPES - (_FNUZ if self.arch == "gfx950" else _FP8)
-        capability = self.arch if isinstance(self.arch, int) else 90
-        missing = set(_FNUZ)
-        if capability < 89:
-            missing |= _FP8
-        if capability < 80:
-            missing.add("bfloat16")
-        return _ALL_DTYPES - missing
+        return _dtypes(self.kind, self.arch)
 
     def supports(self, dtype: str) -> bool:
         """Whether the target has element type `dtype` ("float16", "float8_e4m3fn", ...)."""
@@ -187,6 +177,21 @@ class Target:
 
         assert self.kind in ("cuda", "hip"), f"{self} is not compiled"
         return GPUTarget(self.kind, self.arch, self.warp_size)
+
+
+@functools.lru_cache  # asked for every value of a program
+def _dtypes(kind: str, arch: int | str | None) -> frozenset[str]:
+    if kind == "interpret":
+        return _ALL_DTYPES
+    if kind == "hip":
+        return _ALL_DTYPES - (_FNUZ if arch == "gfx950" else _FP8)
+    capability = arch if isinstance(arch, int) else 90
+    missing = set(_FNUZ)
+    if capability < 89:
+        missing |= _FP8
+    if capability < 80:
+        missing.add("bfloat16")
+    return _ALL_DTYPES - missing
 
 
 def _cuda_limits(arch: int | str | None) -> tuple[int, int, int, int]:

@@ -1,0 +1,299 @@
+"""The middle of a tuning: compile, check and time configurations, each result handled as it comes in."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tiledsl.autotuner import measure, model, prune, selection
+from tiledsl.autotuner.compile_pool import CompileOutcome, CompilePool, task_for
+from tiledsl.autotuner.duplicates import Duplicates
+from tiledsl.autotuner.fingerprint import digest
+from tiledsl.autotuner.jobs import Job
+from tiledsl.autotuner.runnable import runner
+from tiledsl.autotuner.search import Strategy
+from tiledsl.autotuner.search.exhaustive import Exhaustive
+from tiledsl.autotuner.trial import Trial
+from tiledsl.runtime.kernel import Kernel
+from tiledsl.settings import current
+
+if TYPE_CHECKING:
+    from tiledsl.autotuner.engine import Problem
+
+
+class Run:
+    """Takes configurations from a strategy until it has no more, or the budget is used up.
+
+    The default, the first configuration, is always tried. `ended` is told of each trial that ends. A trial that fails
+    costs nothing but itself; an error in ref_prog or in making the inputs ends the run, and so does Ctrl-C.
+    """
+
+    def __init__(self, problem: Problem, trials: Sequence[Trial], ended: Callable[[Trial], None]) -> None:
+        self.problem = problem
+        self.options, self.target = problem.options, problem.target
+        self.trials = trials
+        self.kernels: dict[int, Kernel] = {}  # of the trials that are not ended before
+        self.ended = ended
+        self.measured = measure.is_measured(self.target, self.options)
+        self.ref_latency: float | None = None
+        self._events: queue.Queue[Any] = queue.Queue()
+        self._compiling: set[int] = set()
+        self._running: set[int] = set()
+        self._places: dict[int, int] = {}  # in the order of asking
+        self._given: Any = None
+        self._start = time.monotonic()
+        self._stopped = False
+        self._is_ready = False  # the inputs are made
+        self._asked: set[int] = set()
+        self._duplicates = Duplicates(trials)
+        self._compiler: CompilePool | None = None
+        self._rig: measure.Rig | None = None
+
+    def go(self, strategy: Strategy) -> None:
+        """Run to the end. The processes are kept for the next run, or killed if this one is broken off."""
+        try:
+            if self.measured or self.options.checks:
+                self._rig = measure.Rig(self.target, self.options, self._events)
+            if self.target.kind != "interpret":
+                self._compiler = CompilePool(current(jobs=self.options.jobs).workers, self._events)
+            self._start_all([0] if self.trials[0].status == "new" else [])
+            self._ask(strategy)
+            if self._rig is not None:
+                self._hand_over_inputs(self._rig)
+            else:
+                self._begin()
+            self._loop(strategy)
+            self._final_round()
+            why = f"the budget of {self.options.budget} s was used up" if self._stopped else "the search chose others"
+            for trial in self.trials:
+                if trial.status == "new" and trial.same_as is None:
+                    trial.fail("pruned", f"not tried: {why}")
+        except BaseException:
+            self._close(kill=self._given is not None)  # before that, no process does anything
+            raise
+        self._close()
+
+    def _close(self, *, kill: bool = False) -> None:
+        if self._compiler is not None:
+            self._compiler.close()
+        if self._rig is not None:
+            self._rig.close(kill=kill)
+
+    # Stages
+
+    def _ask(self, strategy: Strategy) -> None:
+        """Start what the strategy wants next, if there is nothing to compile left; the default before all."""
+        while not strategy.done and not self._compiling and not self._is_late():
+            wanted = strategy.ask(len(self.trials) if isinstance(strategy, Exhaustive) else self._batch())
+            if not wanted:
+                return
+            self._asked.update(wanted)
+            for index in wanted:
+                if self.trials[index].status != "new":
+                    self._tell(strategy, self.trials[index])
+            self._start_all([index for index in wanted if index not in self._places])
+
+    def _batch(self) -> int:
+        return max(16, 4 * current(jobs=self.options.jobs).workers)
+
+    def _start_all(self, wanted: Sequence[int]) -> None:
+        tasks = []
+        for index in wanted:
+            self._places[index] = len(self._places)
+            kernel = self._lower(self.trials[index])
+            if kernel is None:
+                continue
+            self.kernels[index] = kernel
+            if self._compiler is None:
+                self._running.add(index)
+                if self._is_ready:
+                    self._measure(index)
+            else:
+                self._compiling.add(index)
+                tasks.append(task_for(index, kernel, self.options.timeout))
+        if self._compiler is not None:
+            self._compiler.submit(tasks)
+
+    def _lower(self, trial: Trial) -> Kernel | None:
+        """The trial's kernel; None if it cannot be built, or an earlier one has the same source."""
+        try:
+            kernel = trial.kernel
+        except Exception as error:  # the builder is the user's code and may raise anything for a bad configuration
+            trial.fail("compile_error", error)
+            self._announce(trial)
+            return None
+        trial.source_hash = digest(kernel.source)
+        first = self._duplicates.by_source(trial)
+        if first is not None:
+            self._follow(trial, first)
+            return None
+        return kernel
+
+    def _follow(self, trial: Trial, first: Trial) -> None:
+        self._duplicates.follow(trial, first)
+        if trial.status != "new":
+            self._announce(trial)
+
+    def _announce(self, trial: Trial) -> None:
+        """A trial that has ended without running is handled when its turn comes, like the others."""
+        self._running.add(trial.index)
+        self._events.put(("ran", trial.index, {}))
+
+    def _hand_over_inputs(self, rig: measure.Rig) -> None:
+        """Make the inputs and run ref_prog, while others compile."""
+        kernel = None
+        restored = [trial.index for trial in self.trials if trial.ok]
+        for index in (*self._places, *restored):
+            with contextlib.suppress(Exception):  # comes again when it is this configuration's turn
+                kernel = kernel or self._runner(index)
+        if kernel is None:
+            self._begin()
+            return
+        self._given = measure.Given.make(kernel, self.options, self.problem.call_inputs, self.measured)
+        self.ref_latency = self._given.ref_latency
+        rig.begin(self._given)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Measure what needs no compiling."""
+        self._is_ready = True
+        for index in sorted(self._running, key=self._places.__getitem__):
+            if self.trials[index].status == "new":
+                self._measure(index)
+
+    def _loop(self, strategy: Strategy) -> None:
+        while self._compiling or self._running:
+            if self._is_late() and not self._stopped:
+                self._stop_early()
+                continue
+            try:
+                kind, index, outcome = self._events.get(timeout=self._seconds_left())
+            except queue.Empty:
+                continue
+            if kind == "compiled" and self._stopped:
+                continue
+            trial = self.trials[index]
+            if kind == "compiled":
+                self._compiling.discard(index)
+                self._compiled(trial, outcome)
+            else:
+                self._ran(trial, outcome)
+            if trial.status != "new":
+                self._end(strategy, trial)
+            self._ask(strategy)
+
+    def _compiled(self, trial: Trial, outcome: CompileOutcome) -> None:
+        trial.compile_seconds, trial.resources = outcome.seconds, outcome.resources
+        trial.binary_hash = outcome.binary_hash
+        if outcome.status != "ok":
+            trial.fail(outcome.status, outcome.message)
+            return
+        first = self._duplicates.by_binary(trial)
+        if first is not None:
+            self._follow(trial, first)
+            return
+        limit = None if trial.index == 0 else prune.HEAVY_SPILLS  # the default is always measured
+        reason = prune.prune_compiled(outcome.resources or {}, self.target, limit) if self.options.prune else None
+        if reason is not None:
+            trial.fail("pruned", reason)
+            return
+        self._measure(trial.index)
+
+    def _measure(self, index: int) -> None:
+        """Check and time a configuration where that is wanted and possible; else estimate its time."""
+        trial = self.trials[index]
+        try:
+            kernel = self._runner(index) if self._rig is not None else None
+            if kernel is not None:
+                kernel.check([param for param in kernel.params if not param.is_output], self._given.stand_ins)
+        except Exception as error:
+            trial.fail("launch_error", error)
+            kernel = None
+        if kernel is not None:
+            assert self._rig is not None
+            self._running.add(index)
+            self._rig.submit(Job.of(index, kernel, self.measured), self._places[index])
+            return
+        if trial.status == "new":
+            self._estimate(trial)
+        if index in self._running:
+            self._announce(trial)
+
+    def _ran(self, trial: Trial, outcome: Mapping[str, Any]) -> None:
+        self._running.discard(trial.index)
+        trial.record(outcome)
+        if "outputs" in outcome and trial.ok:
+            self._check_by_hand(trial, outcome["outputs"])
+        if trial.ok and not self.measured and trial.latency is None:
+            self._estimate(trial)
+        rig = self._rig
+        if rig is not None and trial.ok and trial.latency is not None:
+            rig.best = trial.latency if rig.best is None else min(rig.best, trial.latency)
+
+    def _check_by_hand(self, trial: Trial, described: Sequence[dict[str, Any]]) -> None:
+        assert self._rig is not None and self.options.manual_check_prog is not None
+        error = self._given.disagreement(
+            self.options.manual_check_prog, self._rig.outputs(described, self._given.device)
+        )
+        trial.verified = error is None
+        if error is not None:
+            trial.fail("mismatch", error)
+
+    def _estimate(self, trial: Trial) -> None:
+        try:
+            trial.latency = model.predict(self.kernels[trial.index], self.target, trial.resources)
+            trial.status = "ok"
+        except Exception as error:
+            trial.fail("launch_error", error)
+
+    def _final_round(self) -> None:
+        """Time the best few and the default against each other."""
+        best = selection.finalists(self.trials) if self.measured else []
+        if not best or self._rig is None:
+            return
+        kernels = [(trial.index, self._runner(trial.index)) for trial in best]
+        self._rig.submit_final([Job.of(index, kernel, True) for index, kernel in kernels if kernel is not None])
+        kind: str = ""
+        outcome: Any = None
+        while kind != "final":  # compilations that were given up may still be reported
+            kind, _, outcome = self._events.get()
+        selection.record_final(self.trials, outcome)
+        for trial in best:
+            self.ended(trial)
+
+    # Pieces
+
+    def _runner(self, index: int) -> Kernel | None:
+        trial = self.trials[index]
+        kernel = self.kernels.get(index)
+        return runner(self.problem, trial, trial.kernel if kernel is None else kernel)
+
+    def _end(self, strategy: Strategy, trial: Trial) -> None:
+        self._tell(strategy, trial)
+        self.ended(trial)
+        for each in self._duplicates.followers(trial):
+            self._end(strategy, each)
+
+    def _tell(self, strategy: Strategy, trial: Trial) -> None:
+        if trial.index in self._asked:
+            strategy.tell(trial.index, trial.latency if trial.ok else None)
+
+    def _seconds_left(self) -> float | None:
+        budget = self.options.budget
+        return None if budget is None or self._stopped else max(0.01, self._start + budget - time.monotonic())
+
+    def _is_late(self) -> bool:
+        budget = self.options.budget
+        return budget is not None and time.monotonic() - self._start >= budget
+
+    def _stop_early(self) -> None:
+        """The budget is used up: what runs may end, the rest is not tried."""
+        self._stopped = True
+        if self._compiler is not None:
+            self._compiler.close()
+        waiting = self._compiling | set(self._rig.cancel() if self._rig is not None else [])
+        self._compiling.clear()
+        self._running -= waiting

@@ -1,0 +1,66 @@
+"""Which configurations to try, in which order, and when to stop: a strategy a file, behind one protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from tiledsl.autotuner.search.exhaustive import Exhaustive
+from tiledsl.autotuner.search.model_order import ModelOrder
+from tiledsl.autotuner.search.random_order import RandomOrder
+from tiledsl.errors import TileError
+
+EXHAUSTIVE_UP_TO = 256  # configurations; spaces above this are searched by the model's order
+_MODEL_SHARE = 8  # one in so many of a large space is tried, if no budget says otherwise
+_LEAST_TRIALS = 64
+NAMES = ("auto", "exhaustive", "model", "random")
+
+
+class Strategy(Protocol):
+    """Asked for configurations by index, and told what became of each. Deterministic for one seed and order of answers.
+
+    `ask` returns up to n indices, none twice; an empty list while not `done` means: tell me more first. `tell` takes
+    milliseconds, or None for a configuration that does not work.
+    """
+
+    @property
+    def done(self) -> bool:
+        """Nothing more will be asked."""
+        ...
+
+    def ask(self, n: int) -> list[int]: ...
+
+    def tell(self, index: int, latency: float | None) -> None: ...
+
+
+def make_strategy(
+    name: str,
+    size: int,
+    order: Sequence[int],
+    budget: int | None = None,
+    seed: int = 0,
+    configs: Sequence[Mapping[str, Any]] | None = None,
+) -> Strategy:
+    """A strategy over a space of `size` configurations.
+
+    name: "exhaustive", "model", "random", or "auto": exhaustive for up to 256 configurations, "model" above.
+    order: the indices that are not pruned, the most promising first. budget: how many may be tried; None: all, or for
+    "model" an eighth, at least 64. configs: all configurations; with them "model" knows the neighbours of the best.
+    """
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 1):
+        raise TileError(f"autotune: the search budget is {budget!r}; it is a number of trials from 1 on")
+    wrong = [index for index in order if not 0 <= index < size]
+    assert not wrong and len(set(order)) == len(order), f"order names {wrong[:1] or 'a configuration twice'}"
+    if name == "auto":
+        name = "exhaustive" if len(order) <= EXHAUSTIVE_UP_TO and (budget or size) >= len(order) else "model"
+    if name == "exhaustive":
+        return Exhaustive(order, budget)
+    if name == "random":
+        return RandomOrder(order, budget, seed)
+    if name == "model":
+        trials = max(_LEAST_TRIALS, len(order) // _MODEL_SHARE) if budget is None else budget
+        return ModelOrder(order, trials, seed, configs)
+    raise TileError(f"autotune: there is no search {name!r}", notes=[f"there are {', '.join(NAMES)}"])
+
+
+__all__ = ["EXHAUSTIVE_UP_TO", "NAMES", "Strategy", "make_strategy"]

@@ -1,0 +1,22 @@
+"""Every configuration, the most promising first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class Exhaustive:
+    """Asks for all configurations in the given order, or for the first `budget` of them."""
+
+    def __init__(self, order: Sequence[int], budget: int | None = None) -> None:
+        self._left = list(order if budget is None else order[:budget])[::-1]
+
+    @property
+    def done(self) -> bool:
+        return not self._left
+
+    def ask(self, n: int) -> list[int]:
+        return [self._left.pop() for _ in range(min(n, len(self._left)))]
+
+    def tell(self, index: int, latency: float | None) -> None:
+        """Nothing depends on it."""

@@ -1,0 +1,86 @@
+"""Who wins."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tiledsl.autotuner.timing import summarize
+from tiledsl.autotuner.trial import Trial
+
+FINALISTS = 5
+_CLOSE = 1.15  # times the best one's latency: slower ones do not win in the final round
+_TIE = 0.005  # of the latency, the largest difference that may count as noise
+_FAR = 1.05  # a trial so much faster than every finalist was not measured among them
+
+
+def finalists(trials: Sequence[Trial]) -> list[Trial]:
+    """The best few and the default, the first configuration, which are worth measuring against each other."""
+    own = [trial for trial in trials if trial.ok and trial.same_as is None]
+    ranked = sorted(own, key=_by_latency)
+    if len(ranked) < 2:
+        return []
+    best = _latency(ranked[0])
+    chosen = [trial for trial in ranked[:FINALISTS] if _latency(trial) <= best * _CLOSE]
+    default = trials[0] if trials[0].same_as is None else trials[trials[0].same_as]
+    if default.ok and default not in chosen:
+        chosen.append(default)
+    return chosen if len(chosen) > 1 else []
+
+
+def lacks_final_round(trials: Sequence[Trial]) -> bool:
+    """Whether measured trials are those of a run that was killed before its final round."""
+    return not any(trial.rounds for trial in trials) and bool(finalists(trials))
+
+
+def record_final(trials: Sequence[Trial], outcome: Mapping[str, Any]) -> None:
+    """Put the final round's results in the trials: the median of all samples, and the spread of the rounds' medians."""
+    for index, failure in outcome["failures"].items():
+        if failure["status"] != "out_of_resources":  # so many at once need more memory than each of them
+            trials[int(index)].fail(failure["status"], f"in the final round: {failure['message']}")
+    for index, samples in outcome["rounds"].items():
+        if not samples:
+            continue
+        trial = trials[int(index)]
+        medians = [statistics.median(each) for each in samples]
+        trial.latency = summarize([sample for each in samples for sample in each], "").median
+        trial.spread = summarize(medians, "").spread
+        trial.rounds = len(samples)
+
+
+def winner(trials: Sequence[Trial]) -> Trial | None:
+    """The fastest trial that works, of those in the final round if there was one; None if none works.
+
+    Trials within the noise of it are as good: of those the one that needs fewest resources wins, then the first. None
+    of them is slower than the default.
+    """
+    working = [trial for trial in trials if trial.ok]
+    if not working:
+        return None
+    compared = [trial for trial in working if trial.rounds]
+    if compared:
+        fastest = min(map(_latency, compared))
+        if all(trial.rounds or _latency(trial) * _FAR > fastest for trial in working):
+            working = compared
+    best = min(working, key=_by_latency)
+    limit = _latency(best) + min(_latency(best) * _TIE, best.spread or 0.0)
+    default = next((trial for trial in working if trial.index == 0), None)
+    if default is not None:
+        limit = min(limit, _latency(default))
+    tied = [trial for trial in working if _latency(trial) <= limit]
+    return min(tied, key=lambda trial: (_resources(trial), trial.index))
+
+
+def _latency(trial: Trial) -> float:
+    return float("inf") if trial.latency is None else trial.latency
+
+
+def _by_latency(trial: Trial) -> tuple[float, int]:
+    return _latency(trial), trial.index
+
+
+def _resources(trial: Trial) -> tuple[Any, ...]:
+    found = trial.resources or {}
+    numbers = [found.get(name) for name in ("spills", "num_warps", "shared_bytes", "registers")]
+    return tuple(number if isinstance(number, (int, float)) else 0 for number in numbers)

@@ -1,0 +1,110 @@
+"""How the tuner and its benchmark processes talk: JSON messages with their length in front, tensors as raw files.
+
+Nothing is pickled: a tensor is a file of its elements and a JSON description of dtype, shape and strides.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+_LENGTH = struct.Struct("!I")
+_LARGEST_MESSAGE = 1 << 28
+
+
+class Silence(Exception):
+    """The other side did not answer in time."""
+
+
+class Channel:
+    """One end of a socket pair. Messages are JSON objects; NaN and infinities are allowed among their numbers."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Raises OSError if the other end is gone."""
+        data = json.dumps(message).encode()
+        self._end.sendall(_LENGTH.pack(len(data)) + data)
+
+    def receive(self, timeout: float | None = None) -> dict[str, Any] | None:
+        """The next message; None when the other end is closed. Raises Silence after `timeout` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        head = self._read(_LENGTH.size, deadline)
+        if head is None:
+            return None
+        size: int = _LENGTH.unpack(head)[0]
+        assert size <= _LARGEST_MESSAGE, f"a message of {size} bytes"
+        body = self._read(size, deadline)
+        if body is None:
+            return None
+        message = json.loads(body)
+        assert isinstance(message, dict)
+        return message
+
+    def _read(self, size: int, deadline: float | None) -> bytes | None:
+        data = bytearray()
+        while len(data) < size:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([self._end], [], [], left)
+            if not ready:
+                raise Silence
+            try:
+                chunk = self._end.recv(min(size - len(data), 1 << 20))
+            except ConnectionError:
+                return None
+            if not chunk:
+                return None
+            data += chunk
+        return bytes(data)
+
+    def close(self) -> None:
+        self._end.close()
+
+
+def store_values(values: Sequence[Any], folder: Path, prefix: str) -> list[dict[str, Any]]:
+    """Describe tensors and scalars for a message; the elements of tensors go to files `prefix-number` in the folder."""
+    described = []
+    for number, value in enumerate(values):
+        if not hasattr(value, "data_ptr"):
+            described.append({"value": value})
+            continue
+        path = folder / f"{prefix}-{number}"
+        described.append({"file": str(path), **_store(value, path)})
+    return described
+
+
+def _store(tensor: Any, path: Path) -> dict[str, Any]:
+    import torch
+
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    path.touch()
+    if flat.numel():
+        flat.view(torch.uint8).numpy().tofile(path)
+    return {"dtype": str(tensor.dtype)[len("torch.") :], "shape": list(tensor.shape), "strides": list(tensor.stride())}
+
+
+def load_values(described: Sequence[dict[str, Any]], device: str) -> list[Any]:
+    """What store_values described, tensors on the device and with their strides (unless elements share memory)."""
+    return [_load(each, device) if "file" in each else each["value"] for each in described]
+
+
+def _load(described: dict[str, Any], device: str) -> Any:
+    import torch
+
+    dtype, shape, strides = getattr(torch, described["dtype"]), described["shape"], described["strides"]
+    size = os.path.getsize(described["file"])
+    if size == 0:
+        return torch.empty(shape, dtype=dtype, device=device)
+    data = torch.from_file(described["file"], shared=False, size=size, dtype=torch.uint8)
+    tensor = data.view(dtype).reshape(shape).to(device)
+    if list(tensor.stride()) == strides or any(s == 0 and n > 1 for n, s in zip(shape, strides)):
+        return tensor
+    return torch.empty_strided(shape, strides, dtype=dtype, device=device).copy_(tensor)

@@ -1,0 +1,28 @@
+"""Clocks for tests: they take a configuration and the call to time, and return milliseconds. See TuneOptions.timer."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+installed: list[Callable[[dict[str, Any]], float]] = []  # by the fixture `timer`, in this process
+
+
+def by_fixture(config: dict[str, Any], call: Callable[[], Any]) -> float:
+    return installed[-1](config)
+
+
+def by_block(config: dict[str, Any], call: Callable[[], Any]) -> float:
+    """Larger blocks are faster."""
+    call()
+    return 64.0 / config["block"]
+
+
+def slow_and_noted(config: dict[str, Any], call: Callable[[], Any]) -> float:
+    """Half a second each; the process is written to the file that the configuration names."""
+    with open(config["variant"], "a", encoding="utf-8") as file:
+        file.write(f"{os.getpid()}\n")
+    time.sleep(0.5)
+    return 64.0 / config["block"]

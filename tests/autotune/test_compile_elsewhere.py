@@ -1,0 +1,61 @@
+"""Compiling through a backend of joblib's that is not its own: a dask scheduler with two workers."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import tiledsl
+from tests.autotune.programs import scale_builder, twice
+from tiledsl.autotuner import carry
+
+BLOCKS = [{"block": 64}, {"block": 32}, {"block": 16}]
+
+
+def test_artifacts_come_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("distributed")
+    import joblib
+
+    home = tmp_path / "home"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "elsewhere"))
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, local_directory=str(tmp_path)
+        ) as cluster,
+        distributed.Client(cluster),
+    ):
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(home))
+        with joblib.parallel_config(backend="dask"):
+            tuned = tiledsl.autotune(configs=BLOCKS, ref_prog=twice, target="cuda:90")
+            result = tuned(tiledsl.jit(out_idx=-1)(scale_builder))()
+    assert [trial.status for trial in result.trials] == ["ok"] * 3
+    assert all(trial.resources["registers"] > 0 for trial in result.trials)
+    assert not (tmp_path / "elsewhere").exists()
+    compiled = {path: path.stat().st_mtime_ns for path in home.rglob("*.cubin")}
+    assert len(compiled) == 3
+    assert result.resources.registers == result.best.resources["registers"]  # found, not compiled again
+    assert {path: path.stat().st_mtime_ns for path in home.rglob("*.cubin")} == compiled
+
+
+def test_packed_files(tmp_path: Path) -> None:
+    entry = tmp_path / "there" / "ABC"
+    entry.mkdir(parents=True)
+    (entry / "kernel.cubin").write_bytes(bytes(range(256)))
+    children = {"kernel.cubin": str(entry / "kernel.cubin")}
+    (entry / "__grp__kernel.json").write_text(json.dumps({"child_paths": children}))
+    carry.unpack(json.loads(json.dumps(carry.pack(entry.parent))), tmp_path / "here")
+    here = tmp_path / "here" / "ABC"
+    assert (here / "kernel.cubin").read_bytes() == bytes(range(256))
+    group = json.loads((here / "__grp__kernel.json").read_text())
+    assert group == {"child_paths": {"kernel.cubin": str(here / "kernel.cubin")}}
+    assert sorted(os.listdir(here)) == ["__grp__kernel.json", "kernel.cubin"]
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "x", "a/b/c", "a/..", "a\0/b"])
+def test_names_that_lead_elsewhere_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no file of a Triton cache"):
+        carry.unpack({name: ""}, tmp_path / "cache")
+    assert not any(tmp_path.iterdir())

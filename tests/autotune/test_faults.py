@@ -1,0 +1,156 @@
+"""Configurations that go wrong, in real processes: each costs only itself, and nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiledsl
+from tests.autotune.faults import broken_sources, commands_with
+from tests.autotune.programs import gemm_builder, scale_builder, twice
+
+assert broken_sources  # a fixture
+
+ROOT = Path(__file__).resolve().parents[2]
+BY_BLOCK = "tests.autotune.fake_timers:by_block"
+RIGHT = {"block": 16}
+
+
+def tuned(*configs: dict[str, Any], **options: Any) -> Any:
+    options = {"ref_prog": twice, "timer": BY_BLOCK, "run_timeout": 2, **options}
+    return tiledsl.autotune(configs=configs, **options)(tiledsl.jit(out_idx=-1)(scale_builder))()
+
+
+def faulty(*variants: str) -> list[dict[str, Any]]:
+    return [{"block": 32, "variant": variant} for variant in variants]
+
+
+@pytest.mark.usefixtures("broken_sources")
+def test_what_happens_when_a_configuration_runs() -> None:
+    expected = {
+        "segfault": ("crash", "the benchmark process ended with SIGSEGV"),
+        "hang": ("hang", "still running after 2 s; killed"),
+        "sticky": ("crash", "RuntimeError: CUDA error: an illegal memory access was encountered"),
+        "raise": ("launch_error", "ValueError: no launch today"),
+        "resources": ("out_of_resources", "out of resource: shared memory"),
+        "nan": ("nonfinite", "wrong in 1 of 64 elements"),
+        "wrong": ("mismatch", "wrong in"),
+        "nothing": ("nonfinite", "not written; wrong in 64 of 64"),
+        "mutates": ("ok", "changes its input A"),
+    }
+    result = tuned(*faulty(*expected), RIGHT, {"block": 64})
+    for trial, (status, message) in zip(result.trials, expected.values()):
+        assert (trial.status, message in trial.message) == (status, True), trial
+        assert trial.verified == trial.ok and (trial.latency is None) != trial.ok
+    assert [trial.status for trial in result.trials[-2:]] == ["ok", "ok"]
+    assert result.config == {"block": 64} and result.latency == 1.0 and result.latency_kind == "measured"
+    assert "Fatal Python error" in result.trials[0].message  # what the process said at its end
+    assert not commands_with("sleep 4713")
+
+
+@pytest.mark.usefixtures("broken_sources")
+def test_what_happens_when_a_configuration_compiles() -> None:
+    expected = {
+        "import hangs": ("compile_timeout", "still compiling after 4 s"),
+        "import aborts": ("crash", "the compiler process ended with SIGABRT"),
+        "import raises": ("compile_error", "LookupError: not here"),
+        "triton refuses": ("compile_error", "scale_kernel"),
+    }
+    configs = [*faulty(*expected), {"block": None}, {"block": 32}, *faulty("same binary"), RIGHT]
+    result = tuned(*configs, target="cuda:90", timer=None, timeout=4, jobs=2)
+    for trial, (status, message) in zip(result.trials, expected.values()):
+        assert (trial.status, message in trial.message) == (status, True), trial
+    assert [trial.status for trial in result.trials[4:]] == ["compile_error", "ok", "ok", "ok"]
+    first, second = sorted(result.trials[5:7], key=lambda trial: trial.same_as is not None)
+    assert second.same_as == first.index and second.binary_hash == first.binary_hash != ""
+    assert result.trials[7].binary_hash not in ("", first.binary_hash)
+    assert result.latency_kind == "estimated" and all(trial.verified for trial in result.trials[5:])
+    assert not commands_with("sleep 4714")
+
+
+def test_too_much_shared_memory() -> None:
+    configs = [{"block": 64, "stages": 2}, {"block": 128, "stages": 8}]
+    for prune, status in ((True, "pruned"), (False, "out_of_resources")):
+        result = tiledsl.autotune(configs=configs, target="cuda:90", prune=prune, cache=False)(
+            tiledsl.jit(out_idx=-1)(gemm_builder)
+        )()
+        assert [trial.status for trial in result.trials] == ["ok", status]
+        assert "shared memory" in result.trials[1].message and "232448" in result.trials[1].message
+    assert result.trials[0].resources["shared_bytes"] > 0
+
+
+def test_a_reference_that_raises_ends_the_run_at_once() -> None:
+    start = time.monotonic()
+    with pytest.raises(tiledsl.TileError, match="ref_prog raises ZeroDivisionError"):
+        tuned(RIGHT, ref_prog=lambda A: A * (1 // 0))
+    with pytest.raises(tiledsl.TileError, match="returns no tensor and changes no input"):
+        tuned(RIGHT, ref_prog=lambda A: None)
+    assert time.monotonic() - start < 30
+
+
+SCRIPT = """
+import tiledsl
+from tests.autotune import faults
+from tests.autotune.programs import scale_builder, twice
+
+faults.install(setattr)
+configs = [{"block": 64}, {"block": 32, "variant": "hang"}]
+f = tiledsl.autotune(configs=configs, ref_prog=twice, timer="tests.autotune.fake_timers:by_block", run_timeout=300)
+result = f(tiledsl.jit(out_idx=-1)(scale_builder))()
+print(result.complete, result.config, [trial.status for trial in result.trials])
+"""
+
+
+def start(cache: Path) -> subprocess.Popen[str]:
+    """A script that tunes and is now inside a configuration that hangs."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TILEDSL_CACHE_DIR": str(cache)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not commands_with("sleep 4713") and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert process.poll() is None and commands_with("sleep 4713")
+    time.sleep(0.5)
+    return process
+
+
+def gone(text: str) -> bool:
+    deadline = time.monotonic() + 10
+    while commands_with(text) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not commands_with(text)
+
+
+def test_interrupting_gives_the_best_so_far(tmp_path: Path) -> None:
+    process = start(tmp_path)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert out == "False {'block': 64} ['ok', 'new']\n"
+    assert "interrupted; the result is the best of those tried so far" in err
+    assert gone("sleep 4713")
+    assert not list(tmp_path.rglob("best.json")) and len(list(tmp_path.rglob("trials.jsonl"))) == 1
+
+
+def test_killing_the_tuner_leaves_no_process(tmp_path: Path) -> None:
+    process = start(tmp_path)
+    workers = subprocess.run(["pgrep", "-P", str(process.pid)], text=True, capture_output=True).stdout.split()
+    assert workers
+    process.kill()
+    process.communicate(timeout=60)
+    assert gone("sleep 4713")
+    deadline = time.monotonic() + 10
+    while any(Path("/proc", worker, "exe").exists() for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(Path("/proc", worker, "exe").exists() for worker in workers)

@@ -1,0 +1,139 @@
+"""Pieces of measuring that need no process: tensors on their way, statistics, who wins, options."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl
+from tiledsl.autotuner import selection, wire
+from tiledsl.autotuner.inputs import changed, copies, stand_ins
+from tiledsl.autotuner.options import TuneOptions
+from tiledsl.autotuner.scratch import Scratch
+from tiledsl.autotuner.timing import summarize
+from tiledsl.autotuner.trial import Trial
+
+VALUES = [
+    torch.arange(6, dtype=torch.float16).reshape(2, 3),
+    torch.arange(12.0).reshape(3, 4).t(),
+    torch.arange(20.0)[::2],
+    torch.tensor(3, dtype=torch.int64),
+    torch.empty(0, 4),
+    torch.tensor([True, False]),
+    torch.tensor([1.0, math.nan, math.inf]).to(torch.bfloat16),
+    torch.ones(3).to(torch.float8_e4m3fn),
+    torch.ones(2, dtype=torch.complex64).conj(),
+    torch.ones(1, 4).expand(3, 4),
+    7,
+    2.5,
+    math.inf,
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=str)
+def test_values_survive_the_way(value: Any, tmp_path: Path) -> None:
+    (back,) = wire.load_values(wire.store_values([value], tmp_path, "x"), "cpu")
+    if not isinstance(value, torch.Tensor):
+        assert back == value and type(back) is type(value)
+        return
+    assert (back.dtype, back.shape) == (value.dtype, value.shape)
+    assert not changed(back, value) and not changed(copies([value])[0], value)
+    if 0 not in value.stride():
+        assert back.stride() == value.stride() == copies([value])[0].stride() == stand_ins([value])[0].stride()
+
+
+def test_nan_does_not_count_as_a_change() -> None:
+    nan = torch.tensor([1.0, math.nan])
+    assert not changed(nan.clone(), nan) and changed(torch.tensor([1.0, 2.0]), nan)
+
+
+def test_median_and_spread() -> None:
+    found = summarize([1.0, 2.0, 3.0, 4.0, 100.0], "events")
+    assert (found.median, found.spread) == (3.0, 2.0)
+    assert (summarize([5.0], "graph").median, summarize([5.0], "graph").spread) == (5.0, 0.0)
+
+
+def trials(*latencies: float | None, **fields: Any) -> list[Trial]:
+    made = []
+    for index, latency in enumerate(latencies):
+        status = "mismatch" if latency is None else "ok"
+        made.append(Trial(index, {"n": index}, status, latency=latency, **fields))  # type: ignore[arg-type]
+    return made
+
+
+def test_finalists_are_the_best_few_and_the_default() -> None:
+    found = selection.finalists(trials(9.0, 1.2, 1.0, None, 1.1, 1.01, 1.02, 1.03, 1.04))
+    assert [trial.index for trial in found] == [2, 5, 6, 7, 8, 0]
+    assert selection.finalists(trials(1.0, None)) == []
+    assert [trial.index for trial in selection.finalists(trials(1.0, 1.2))] == []
+    assert [trial.index for trial in selection.finalists(trials(1.1, 1.0))] == [1, 0]
+
+
+def test_the_fastest_wins_and_ties_go_to_fewer_resources() -> None:
+    assert selection.winner(trials(None, None)) is None
+    tried = trials(1.2, 1.0, 1.003, 1.02, spread=0.1)
+    for trial, shared in zip(tried, (1, 900, 100, 1)):
+        trial.resources = {"spills": 0, "shared_bytes": shared, "registers": 64}
+    assert selection.winner(tried).index == 2  # type: ignore[union-attr]
+    tried[2].resources = tried[1].resources
+    assert selection.winner(tried).index == 1  # type: ignore[union-attr]
+
+
+def test_the_winner_is_never_slower_than_the_default() -> None:
+    tried = trials(1.002, 1.0, 1.003, spread=0.1)
+    tried[2].resources = {"shared_bytes": 1}
+    tried[1].resources = tried[0].resources = {"shared_bytes": 2}
+    assert selection.winner(tried).index == 0  # type: ignore[union-attr]
+
+
+def test_only_those_in_the_final_round_are_compared() -> None:
+    tried = trials(2.0, 1.0, 1.1, 0.99)
+    selection.record_final(
+        tried, {"rounds": {"0": [[2.0]], "1": [[1.2, 1.2]], "2": [[1.0], [1.1, 1.1]]}, "failures": {}}
+    )
+    assert [trial.rounds for trial in tried] == [1, 1, 2, 0] and tried[2].latency == 1.1
+    assert selection.winner(tried).index == 3  # type: ignore[union-attr]  # far below all of them
+    tried[3].latency = 1.08
+    assert selection.winner(tried).index == 2  # type: ignore[union-attr]
+
+
+def test_a_failure_in_the_final_round_counts() -> None:
+    tried = trials(1.0, 1.1)
+    failures = {"0": {"status": "crash", "message": "gone"}, "1": {"status": "out_of_resources", "message": "full"}}
+    selection.record_final(tried, {"rounds": {}, "failures": failures})
+    assert (tried[0].status, tried[0].message) == ("crash", "in the final round: gone")
+    assert tried[1].ok
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budget": 0}, "budget is 0; it is seconds, more than 0"),
+        ({"run_timeout": "long"}, "run_timeout is 'long'"),
+        ({"devices": []}, "it is numbers of GPUs"),
+        ({"devices": [-1]}, "it is numbers of GPUs"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(tiledsl.TileError) as caught:
+        TuneOptions(**options)
+    assert message in str(caught.value)
+
+
+def test_folders_that_killed_processes_left_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tiledsl.autotuner.scratch._ENOUGH", 1 << 60)  # not in /dev/shm, where others' are
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("tiledsl.autotuner.scratch._SETTLED", 0.0)
+    left = tmp_path / "tiledsl-scratch-left"
+    left.mkdir()
+    (left / "owner").touch()
+    mine = Scratch()
+    other = Scratch()
+    assert not left.exists() and mine.path.exists()
+    mine.close()
+    other.close()
+    assert not any(tmp_path.iterdir())

@@ -1,0 +1,85 @@
+"""What is shown while tuning."""
+
+from __future__ import annotations
+
+import io
+import logging
+from pathlib import Path
+
+import pytest
+
+from tiledsl.autotuner.progress import Progress
+from tiledsl.autotuner.trial import Trial
+
+TRIALS = [
+    Trial(0, {"block": 16}, "ok", latency=2.0, compile_seconds=1.5),
+    Trial(1, {"block": 32}, "mismatch", "wrong in 3 of 64 elements\nand more"),
+    Trial(2, {"block": 64}, "ok", latency=1.0),
+    Trial(3, {"block": 128}, "out_of_resources", "needs 245760 bytes"),
+]
+
+
+def test_counts_and_best() -> None:
+    progress = Progress(4, enabled=False)
+    assert progress.state() == "nothing yet"
+    progress.update(Trial(0, {"block": 16}))  # has not ended
+    for trial in TRIALS:
+        progress.update(trial)
+    progress.update(TRIALS[0])  # again: counts once
+    assert progress.state() == "2 ok, 1 out of resources, 1 mismatch; best 1.0000 ms: block=64"
+
+
+def test_it_is_quiet_where_stderr_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "tiledsl"):
+        progress = Progress(4, title="scale")
+        progress.update(TRIALS[0])
+        line = progress.close(Path("result"))
+    assert not progress.enabled and capsys.readouterr() == ("", "")
+    assert line.startswith("scale: 1 ok; best 2.0000 ms: block=16; ") and line.endswith(f"chosen {Path('result')!r}")
+    assert line in caplog.text
+
+
+def test_on_a_terminal_there_is_a_bar_and_one_line_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "150")
+    with Progress(4, title="scale") as progress:
+        assert progress.enabled
+        for trial in TRIALS:
+            progress.update(trial)
+        shown = terminal.getvalue()
+        line = progress.close()
+    assert "scale" in shown
+    assert terminal.getvalue().endswith(line + "\n") and terminal.getvalue().count("2 ok, 1 out of resources") >= 1
+
+
+def test_each_trial_is_a_line_of_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / "tuning.log"
+    with Progress(4, enabled=False, log=path, title="scale") as progress:
+        for trial in TRIALS:
+            progress.update(trial)
+        progress.close()
+    lines = [line.split(" ", 2)[2] for line in path.read_text().splitlines()]
+    assert lines[:5] == [
+        "start: scale, 4 configurations",
+        "0 ok; block=16; 2.0000 ms; compiled in 1.5 s",
+        "1 mismatch; block=32; wrong in 3 of 64 elements",
+        "2 ok; block=64; 1.0000 ms",
+        "3 out_of_resources; block=128; needs 245760 bytes",
+    ]
+    assert lines[5].startswith("scale: 2 ok")
+
+
+def test_a_log_that_cannot_be_written_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    progress = Progress(1, enabled=False, log=tmp_path / "file" / "tuning.log")
+    progress.update(TRIALS[0])
+    progress.close()
+    assert "no log is kept" in caplog.text

@@ -1,0 +1,243 @@
+"""`tiledsl cache`: list, show, explain and clear what the autotuner remembers."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tiledsl.errors import TileError
+
+if TYPE_CHECKING:
+    from tiledsl.autotuner.cache import Entry
+
+_MOST_TRIALS = 50
+
+
+@click.group()
+def cache() -> None:
+    """List, show, explain and clear what the autotuner remembers."""
+
+
+@cache.command("list")
+@click.argument("kernel", required=False)
+def list_(kernel: str | None) -> None:
+    """List what is remembered, of KERNEL or of all, the newest first."""
+    from tiledsl.settings import current
+
+    found = _entries(kernel)
+    rows = []
+    for entry in found:
+        best = entry.best()
+        winner = _winner(best)
+        rows.append(
+            [
+                entry.kernel,
+                entry.digest[:12],
+                str(len(entry.trials())),
+                _config(winner) if winner else "not finished" if best is None else "?",
+                _milliseconds(winner, best),
+                time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.modified)),
+                _size(entry.size()),
+            ]
+        )
+    if rows:
+        _print_table(["kernel", "key", "configs", "best", "ms", "date", "size"], rows, "llrlrlr")
+    else:
+        click.echo(f"nothing is remembered in {current().cache_dir / 'autotune'}")
+
+
+@cache.command()
+@click.argument("name", metavar="KERNEL[/KEY]")
+@click.option("--all", "everything", is_flag=True, help=f"Every trial, not just the first {_MOST_TRIALS}.")
+def show(name: str, everything: bool) -> None:
+    """Show a result's key, trials and files; of the newest key if none is named. The first digits of a key will do."""
+    entry = _chosen(name)[0]
+    best = entry.best()
+    kind = best["latency_kind"] if best else "not finished"
+    click.echo(f"{entry.kernel}/{entry.digest} ({kind})\n{_safe(str(entry.folder))}")
+    for field, value in (entry.fields or {}).items():
+        items = value.items() if isinstance(value, Mapping) else ()
+        text = ", ".join(f"{n}={_text(v)}" for n, v in items) if isinstance(value, Mapping) else _text(value)
+        click.echo(f"  {_safe(str(field))}: {text}")
+    winner = _winner(best)
+    trials = sorted(
+        entry.trials().values(), key=lambda record: (record["status"] != "ok", record.get("latency") or 0.0)
+    )
+    rows = []
+    for record in trials if everything else trials[:_MOST_TRIALS]:
+        mark = "*" if winner is not None and record["key"] == winner["key"] else ""
+        message = (str(record.get("message") or "").strip().splitlines() or [""])[0]
+        rows.append([mark, _config(record), record["status"], _milliseconds(record, best), _safe(message)[:80]])
+    if rows:
+        _print_table(["", "configuration", "status", "ms", "message"], rows, "lllrl")
+    if len(rows) < len(trials):
+        click.echo(f"and {len(trials) - len(rows)} more; --all shows them")
+
+
+@cache.command()
+@click.argument("program", metavar="KERNEL[/KEY] | FILE:FUNCTION")
+@click.option("-D", "values", multiple=True, metavar="NAME=VALUE", help="An argument of the call; repeat for more.")
+def explain(program: str, values: tuple[str, ...]) -> None:
+    """Say which fields of the key keep a result from being used.
+
+    \b
+    FILE:FUNCTION  the key of a call of an autotuned function with the -D arguments, against those stored
+    KERNEL[/KEY]   the stored keys of a kernel, against this machine and the newest of them
+    """
+    from pathlib import Path
+
+    from tiledsl.autotuner.store import Store
+    from tiledsl.commands.lower import parse_value, split_function
+    from tiledsl.settings import current
+
+    file, function = split_function(program)
+    if not (file.suffix or function or file.is_file()):
+        click.echo(_safe(_explain_stored(_chosen(program)), keep="\n"))
+        return
+    key = _wanted(Path(file), function)(**dict(map(parse_value, values)))
+    if key is None:
+        click.echo("this call is not remembered: caching is off, or an argument has no text that tells it from others")
+    else:
+        click.echo(_safe(Store.explain(current().cache_dir, key), keep="\n"))
+
+
+@cache.command()
+@click.argument("name", metavar="[KERNEL[/KEY]]", required=False)
+@click.option(
+    "--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Only what has not been written since."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def clear(name: str | None, older_than: float | None, yes: bool) -> None:
+    """Delete what is remembered: of KERNEL, one key, or all."""
+    from tiledsl.autotuner.cache import clear as delete
+
+    found = _entries(None) if name is None else _chosen(name)
+    if older_than is not None:
+        found = [entry for entry in found if entry.modified < time.time() - older_than * 86400]
+    if not found:
+        click.echo("nothing to delete")
+        return
+    size = sum(entry.size() for entry in found)
+    if not yes:
+        click.confirm(f"delete {len(found)} results ({_size(size)})?", abort=True)
+    click.echo(f"deleted {delete(found)} results")
+
+
+def _entries(kernel: str | None) -> list[Entry]:
+    from tiledsl.autotuner.cache import entries
+    from tiledsl.settings import current
+
+    return entries(current().cache_dir, kernel)
+
+
+def _chosen(name: str) -> list[Entry]:
+    """The entries that KERNEL or KERNEL/KEY names. TileError if there are none."""
+    kernel, _, digits = name.partition("/")
+    found = [entry for entry in _entries(kernel) if entry.digest.startswith(digits)] if kernel else []
+    if not found:
+        known = sorted({entry.kernel for entry in _entries(None)})
+        raise TileError(f"nothing is remembered for {name!r}", notes=["there is " + (", ".join(known) or "nothing")])
+    return found
+
+
+def _wanted(file: Any, function: str) -> Callable[..., Any]:
+    """A function that gives the key of a call of an autotuned function in a file."""
+    from tiledsl.autotuner.decorator import AutotunedFunction
+    from tiledsl.commands.lower import import_file
+
+    if not file.is_file():
+        raise TileError(f"there is no file {file}")
+    module = import_file(file)
+    found = {name: value for name, value in vars(module).items() if isinstance(value, AutotunedFunction)}
+    if function:
+        found = {name: value for name, value in found.items() if name == function}
+    if len(found) != 1:
+        raise TileError(
+            f"{file} has {len(found)} autotuned functions{f' {function}' if function else ''}; say FILE:FUNCTION"
+        )
+    (wanted,) = found.values()
+    return wanted.key
+
+
+def _explain_stored(found: Sequence[Entry]) -> str:
+    """How a kernel's keys differ from the newest, and that from this machine."""
+    from tiledsl.autotuner.key import difference_lines, environment
+    from tiledsl.runtime.target import Target
+
+    newest, *others = [entry for entry in found if entry.fields is not None] or [found[0]]
+    lines = [f"{newest.kernel}/{newest.digest}, the newest"]
+    if newest.fields is None:
+        return f"{lines[0]}: its key.json makes no sense"
+    try:
+        target = Target.parse(str(newest.fields.get("target")))
+        here = environment(target, measured=target.kind != "interpret" and target.runs_here)
+    except TileError:
+        here = {}
+    changed = difference_lines({name: newest.fields.get(name) for name in here}, here)
+    lines += [f"  {line}" for line in changed] or ["  nothing of this machine keeps it from being used"]
+    for entry in others[:10]:
+        differing = difference_lines(entry.fields or {}, newest.fields)
+        lines += [f"{entry.kernel}/{entry.digest} differs from it in", *(f"  {line}" for line in differing)]
+    return "\n".join(lines)
+
+
+def _winner(best: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    for record in best["trials"] if best else ():
+        if isinstance(record, dict) and best is not None and record.get("key") == best["best"]:
+            return record
+    return None
+
+
+def _config(record: Mapping[str, Any]) -> str:
+    config = record.get("config")
+    items = config.items() if isinstance(config, Mapping) else ()
+    return " ".join(f"{_safe(str(name))}={_text(value)}" for name, value in items)
+
+
+def _milliseconds(record: Mapping[str, Any] | None, best: Mapping[str, Any] | None) -> str:
+    latency = record.get("latency") if record else None
+    if isinstance(latency, bool) or not isinstance(latency, (int, float)):
+        return "-"
+    return f"{latency:.4f}" + (" (estimated)" if best and best["latency_kind"] == "estimated" else "")
+
+
+def _text(value: Any) -> str:
+    text = _safe(value if isinstance(value, str) else str(value))
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _safe(text: str, keep: str = "") -> str:
+    """A text from a file as a terminal may show it: without control characters."""
+    return "".join(c if c.isprintable() or c in keep else f"\\x{ord(c):02x}" for c in text)
+
+
+def _size(number: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} GB"
+
+
+def _print_table(head: list[str], rows: list[list[str]], sides: str) -> None:
+    """A table: drawn by rich on a terminal, columns of text elsewhere. sides: l or r for each column."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False)
+        for name, side in zip(head, sides):
+            table.add_column(name, justify="right" if side == "r" else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        Console().print(table)
+        return
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    for row in [head, *rows]:
+        cells = [c.rjust(w) if s == "r" else c.ljust(w) for c, w, s in zip(row, widths, sides)]
+        click.echo("  ".join(cells).rstrip())

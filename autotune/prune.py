@@ -161,6 +161,8 @@ def is_asynchronous(dot: Dot, work: Work, target: Target) -> bool:
 
 # Registers
 
+_HOPELESS = 1.5  # times the registers that there are, for the sums of one product alone
+
 
 def _registers(work: Work, target: Target) -> str | None:
     if target.kind == "interpret" or (isinstance(target.arch, int) and 100 <= target.arch < 120):  # tensor memory
@@ -178,11 +180,11 @@ def _registers(work: Work, target: Target) -> str | None:
             f"the product's {largest.m} x {largest.n} accumulator needs {needed} registers of each of {threads}"
             f" threads, and maxnreg={allowed}"
         )
-    if needed <= available:
+    if needed < _HOPELESS * available:  # what does not fit is spilled: slow, but it may be all there is
         return None
     return (
         f"the product's {largest.m} x {largest.n} accumulator needs {needed} registers of each of {threads} threads;"
-        f" {target} has {available}"
+        f" {target} has {available}, and the rest would be spilled"
     )
 
 

@@ -43,7 +43,6 @@ class Context:
         self.safe_values: dict[Value, float] = {}
         self.kernel: tile.KernelOp | None = None
         self.kernel_options: dict[str, Any] = {}
-        self.kernel_count = 0
         self._last_alloc: tile.AllocOp | None = None
         self.loc: Loc = UNKNOWN
         self.calls: list[Any] = []  # functions that are being expanded, innermost last

@@ -545,9 +545,7 @@ class Statements(Expressions):
         ctx = self.ctx
         grid = [as_value(extent, "int32") for extent in frame.grid]
         region = Region([INT32] * len(grid), ["bx", "by", "bz"][: len(grid)])
-        ctx.kernel_count += 1
-        name = "kernel" if ctx.kernel_count == 1 else f"kernel_{ctx.kernel_count}"
-        op = tile.KernelOp(grid, threads=frame.threads, sym_name=name, regions=[region], loc=node.loc)
+        op = tile.KernelOp(grid, threads=frame.threads, regions=[region], loc=node.loc)
         ctx.builder.insert(op)
         ctx.begin_kernel(op, frame.options)
         try:

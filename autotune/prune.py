@@ -26,6 +26,10 @@ def prune_reason(kernel: Kernel, target: Target) -> str | None:
     return reason(work_of(kernel), target)
 
 
+class Slow(str):
+    """A reason that makes a configuration slow, not impossible: what has no register is spilled."""
+
+
 def reason(works: Sequence[Work], target: Target) -> str | None:
     """As prune_reason, for a program that was only read; see work.read."""
     for work in works:
@@ -161,8 +165,6 @@ def is_asynchronous(dot: Dot, work: Work, target: Target) -> bool:
 
 # Registers
 
-_HOPELESS = 1.5  # times the registers that there are, for the sums of one product alone
-
 
 def _registers(work: Work, target: Target) -> str | None:
     if target.kind == "interpret" or (isinstance(target.arch, int) and 100 <= target.arch < 120):  # tensor memory
@@ -180,11 +182,11 @@ def _registers(work: Work, target: Target) -> str | None:
             f"the product's {largest.m} x {largest.n} accumulator needs {needed} registers of each of {threads}"
             f" threads, and maxnreg={allowed}"
         )
-    if needed < _HOPELESS * available:  # what does not fit is spilled: slow, but it may be all there is
+    if needed <= available:
         return None
-    return (
+    return Slow(
         f"the product's {largest.m} x {largest.n} accumulator needs {needed} registers of each of {threads} threads;"
-        f" {target} has {available}, and the rest would be spilled"
+        f" {target} has {available}"
     )
 
 

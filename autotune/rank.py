@@ -30,6 +30,7 @@ def rank(
     """Prune and order configurations. `program_for` gives a configuration's program as elaborated and its pass_configs
     (see JitFunction.program_for); nothing of it is kept. Of equal predictions the first configuration comes first."""
     found = Ranking()
+    slow: dict[int, float] = {}
     for index, config in enumerate(configs):
         try:
             root, pass_configs = program_for(config)
@@ -40,7 +41,12 @@ def rank(
         reason = prune.reason(works, target) if prunes else None
         if reason is not None:
             found.pruned[index] = reason
+            if isinstance(reason, prune.Slow):
+                slow[index] = model.predict_works(works, target)
         else:
             found.predicted[index] = model.predict_works(works, target)
+    if not found.predicted:  # then a slow configuration is better than none
+        found.predicted.update(slow)
+        found.pruned = {index: reason for index, reason in found.pruned.items() if index not in slow}
     found.order = sorted(found.predicted, key=lambda index: (found.predicted[index], index))
     return found

@@ -308,7 +308,7 @@ def _trim(kernel: tile.KernelOp) -> None:
                 for size, dim in zip(reached, type.static_shape, strict=True)
             )
             if shape != type.shape:
-                op.out.type = BufferType(shape, type.dtype, type.scope)
+                op.out.set_type(BufferType(shape, type.dtype, type.scope))
 
 
 def _held(buffer: Value) -> Type:

@@ -159,3 +159,13 @@ def test_ranking_survives_builders_that_fail() -> None:
     found = rank.rank(program_for, configs, H200)
     assert found.order == [1] and list(found.failed) == [0] and list(found.pruned) == [2]
     assert rank.rank(program_for, configs, H200, prunes=False).order == [1, 2]
+
+
+def test_slow_configurations_stay_where_there_are_no_others() -> None:
+    def program_for(config: Any) -> Any:
+        return kernels.gemm.program_for(dict.fromkeys("MNK", 256), config)
+
+    spilling = {**GEMM, "num_stages": 2, "block_M": 256, "block_N": 256}
+    impossible = {**GEMM, "num_stages": 20}
+    found = rank.rank(program_for, [impossible, spilling], H200)
+    assert found.order == [1] and list(found.pruned) == [0]

@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_pruned() -> None:
         if each["shared_bytes"] > Target.parse(each["target"]).max_shared_bytes:
             caught[each["kernel"] == "varied"].append(reason is not None)
     assert len(caught[False]) >= 15 and all(caught[False])
-    assert len(caught[True]) >= 10 and sum(caught[True]) > len(caught[True]) / 2
+    assert len(caught[True]) >= 10 and sum(caught[True]) >= 0.6 * len(caught[True])
 
 
 def gemm(**changes: Any) -> Any:
@@ -97,10 +97,9 @@ def test_reasons_say_what_is_needed_and_what_there_is() -> None:
         " cuda:90 has 232448"
     )  # fmt: skip
     assert prune.prune_reason(gemm(block_N=256, num_stages=5), Target("cuda", 100)) == reason.replace(":90", ":100")
-    reason = prune.prune_reason(gemm(block_M=256, block_N=256, threads=128), H100)
-    assert reason is not None and "256 x 256 accumulator needs 512 registers of each of 128 threads" in reason
-    # One register too many is spilled, which is slow but works, and may be all that there is.
-    assert prune.prune_reason(gemm(block_M=256, block_N=256), H100) is None
+    reason = prune.prune_reason(gemm(block_M=256, block_N=256), H100)
+    assert reason is not None and "256 x 256 accumulator needs 256 registers of each of 256 threads" in reason
+    assert prune.prune_reason(gemm(block_M=256, block_N=256, threads=512), H100) is None
 
 
 def test_maxnreg_must_leave_room_for_the_sums() -> None:

@@ -30,7 +30,7 @@ def test_the_demo_prints_every_stage_in_order() -> None:
         "Run ",
         "largest error against torch",
         "Tuned over 4 configurations",
-        "*  block_M=",
+        "*     1  ",
         "chosen: {'block_M': ",
         "called again: from memory",
         "in another process: from disk",

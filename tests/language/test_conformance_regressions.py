@@ -55,3 +55,45 @@ def test_a_profilers_kernel_and_inputs() -> None:
     inputs = profiler._get_inputs()
     assert [tuple(each.shape) for each in inputs] == [(8, 16)]
     torch.testing.assert_close(profiler.func(*inputs)[0], inputs[0].sum(1))
+
+
+@pytest.mark.parametrize("value", [7.0, -2.5, 0.0])
+def test_the_safe_value_holds_for_single_elements(value: float) -> None:
+    @T.prim_func
+    def shifted(A: T.Tensor((64,), "float16"), B: T.Tensor((64,), "float16")):
+        with T.Kernel(2, threads=32) as bx:
+            tile = T.alloc_shared((32,), "float16")
+            T.annotate_safe_value({A: value})
+            for i in T.Parallel(32):
+                tile[i] = A[bx * 32 + i - 10] * 2
+            T.copy(tile, B[bx * 32])
+
+    a = torch.randn(64).half()
+    expected = torch.cat([torch.full((10,), value).half(), a[:-10]]) * 2
+    torch.testing.assert_close(tiledsl.compile(shifted, out_idx=[1], target="interpret")(a), expected)
+
+
+def test_an_eager_function_whose_kernel_is_in_a_macro() -> None:
+    @T.macro
+    def doubled(X: Any) -> Any:
+        (N,) = X.shape
+        Y = T.empty(N, dtype=X.dtype)
+        with T.Kernel(T.ceildiv(N, 16), threads=32) as bx:
+            for i in T.Parallel(16):
+                Y[bx * 16 + i] = X[bx * 16 + i] * 2
+        return Y
+
+    @tiledsl.jit(target="interpret")
+    def fixed(X):
+        X: T.Tensor((40,), "float32")
+        return doubled(X)
+
+    @tiledsl.jit(target="interpret")
+    def of_any_size(X):
+        N = T.const("N")
+        X: T.Tensor((N,), "float16")
+        return doubled(X)
+
+    x = torch.randn(40)
+    torch.testing.assert_close(fixed(x), x * 2)
+    torch.testing.assert_close(of_any_size(x[:24].half()), x[:24].half() * 2)

@@ -172,7 +172,10 @@ class Reference(Expr):
                 f"a slice of {self.buffer.name} is used as a number; index one element, or T.copy the slice to a "
                 "fragment"
             )
-        op = context("a load").builder.insert(tile.LoadOp(self.buffer.value, _index_values(self.indices())))
+        ctx = context("a load")
+        outside = ctx.safe_value(self.buffer)
+        other = as_value(outside, str(self.buffer.dtype)) if outside else None
+        op = ctx.builder.insert(tile.LoadOp(self.buffer.value, _index_values(self.indices()), None, other))
         return op.result
 
     def __getattr__(self, name: str) -> Any:

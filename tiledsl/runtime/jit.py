@@ -101,7 +101,7 @@ class JitFunction:
             if "prim_func" not in source and "Kernel(" in source:
                 raise
             return False
-        return _opens_kernel(tree.body)
+        return _opens_kernel(tree.body) or _declares_parameters(tree)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         if not self.is_eager:
@@ -316,6 +316,17 @@ def _opens_kernel(statements: Sequence[syntax.Statement]) -> bool:
             if isinstance(statement, (syntax.If, syntax.For, syntax.While)) and _opens_kernel(getattr(statement, part)):
                 return True
     return False
+
+
+def _declares_parameters(tree: syntax.Function) -> bool:
+    """Whether a statement `A: T.Tensor(...)` gives a parameter its type: the kernels may then be in macros."""
+    from tiledsl.frontend import syntax
+
+    names = {parameter.name for parameter in tree.parameters}
+    return any(
+        isinstance(each, syntax.AnnotatedAssign) and each.value is None and getattr(each.target, "id", "") in names
+        for each in tree.body
+    )
 
 
 def jit(

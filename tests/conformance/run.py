@@ -112,7 +112,11 @@ def run(script: Script, examples: Path, gpu: bool, timeout: float, logs: Path | 
     if status == 124:
         return outcome("timeout", f"longer than {timeout:g} s")
     if status != 0:
-        return outcome("failed", reason_of(printed) or f"exit status {status}")
+        reason = reason_of(printed)
+        absent = re.findall(r"ModuleNotFoundError: No module named '((?!tilelang|tvm|tiledsl)\w+)", reason)
+        return (
+            outcome("needs", f"needs {absent[0]}") if absent else outcome("failed", reason or f"exit status {status}")
+        )
     complaint = next((line for line in printed.splitlines() if _COMPLAINT.search(line)), None)
     if complaint is not None:
         return outcome("failed", f"it prints: {complaint.strip()}")

@@ -226,6 +226,11 @@ SCRIPTS = (
     _b(
         "linear_attention/example_mamba_chunk_state",
         "--batch 1 --heads 2 --seq_len 512 --chunk_size 128",
+        # In 16 bits on the CPU the reference itself is off by more than the tolerance allows.
+        (
+            r"assert_allclose\(ref_program,",
+            "assert_allclose(lambda *given: ref_program(*(each.float() for each in given)),",
+        ),
         needs=("einops",),
     ),
     _b("norm/layernorm", "", (r"N, D = 4096, 8192", "N, D = 64, 1024")),

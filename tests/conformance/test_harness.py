@@ -37,6 +37,8 @@ def test_the_table_lists_every_script_once() -> None:
         ("print('❌ the results differ')", {}, "failed", "it prints: ❌ the results differ"),
         ("import time\ntime.sleep(60)", {}, "timeout", "longer than 8 s"),
         ("", {"needs": ("no_such_package",)}, "needs", "needs no_such_package"),
+        ("import no_such_package.part", {}, "needs", "needs no_such_package"),
+        ("import tilelang.no_such_part", {}, "failed", "No module named 'tilelang.no_such_part'"),
         ("assert SIZE == 4", {"sizes": ((r"\bSIZE\b", "4"),)}, "passed", ""),
         ("x = 1", {"sizes": (("absent", "4"),)}, "failed", "'absent' is nowhere in the script"),
         ("def main(n):\n    assert n == 3", {"entry": "main(3)"}, "passed", ""),

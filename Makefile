@@ -15,7 +15,7 @@ endif
 
 PIP_FLAGS := -qq --disable-pip-version-check
 
-.PHONY: help demo test lint bench-lowering conformance clean
+.PHONY: help demo test lint bench-lowering bench-tuning conformance clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make test            run the tests (WORKERS=$(WORKERS))"
 	@echo "make lint            ruff and mypy --strict"
 	@echo "make bench-lowering  time the lowering of 384 configurations"
+	@echo "make bench-tuning    what the autotuner takes and gives, on a GPU (PARTS=\"cold winner model space\")"
 	@echo "make conformance TILELANG=FOLDER   run TileLang's example scripts from a copy of its repository"
 	@echo "make clean           remove environments, caches and build outputs"
 
@@ -54,6 +55,9 @@ lint: $(READY)
 
 bench-lowering: $(READY)
 	@$(RUN) benchmarks/lowering.py
+
+bench-tuning: $(READY)
+	@$(RUN) -m benchmarks.tuning $(PARTS)
 
 conformance: $(READY)
 	@test -d "$(TILELANG)" || { echo "say make conformance TILELANG=FOLDER, a copy of TileLang's repository" >&2; exit 2; }

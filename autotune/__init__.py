@@ -1,20 +1,59 @@
-"""The autotuner: search space, compile pool, benchmark worker, measurement, cache. Imported as `tiledsl.autotuner`."""
+"""The autotuner. Imported as `tiledsl.autotuner`.
+
+The way of a tuning: decorator -> engine (one tuning, from configurations to a result) -> run (compile, check and time).
+A folder for each kind of work: predicting, compiling, verifying, measuring, search, storage, results.
+"""
 
 if __name__ != "tiledsl.autotuner":
     raise ImportError(f"{__name__!r} is not a package of its own: write `import tiledsl.autotuner`", name=__name__)
 
-from tiledsl.autotuner.decorator import AutotunedFunction, AutoTuner, autotune
-from tiledsl.autotuner.inputs import set_autotune_inputs
-from tiledsl.autotuner.options import TuneOptions
-from tiledsl.autotuner.result import AutotuneResult
-from tiledsl.autotuner.trial import Trial
+from typing import TYPE_CHECKING, Any
+
+from tiledsl.autotuner.split_k import SplitK, split_k
+
+if TYPE_CHECKING:
+    from tiledsl.autotuner.decorator import AutotunedFunction, AutoTuner, autotune
+    from tiledsl.autotuner.functions import FunctionResult, TunedFunction, tune_function
+    from tiledsl.autotuner.measuring.inputs import set_autotune_inputs
+    from tiledsl.autotuner.options import TuneOptions
+    from tiledsl.autotuner.results.result import AutotuneResult
+    from tiledsl.autotuner.trial import Trial
+
+_LAZY = {
+    "AutoTuner": "decorator",
+    "AutotunedFunction": "decorator",
+    "autotune": "decorator",
+    "FunctionResult": "functions",
+    "TunedFunction": "functions",
+    "tune_function": "functions",
+    "set_autotune_inputs": "measuring.inputs",
+    "TuneOptions": "options",
+    "AutotuneResult": "results.result",
+    "Trial": "trial",
+}
 
 __all__ = [
     "AutoTuner",
     "AutotuneResult",
     "AutotunedFunction",
+    "FunctionResult",
+    "SplitK",
     "Trial",
     "TuneOptions",
+    "TunedFunction",
     "autotune",
     "set_autotune_inputs",
+    "split_k",
+    "tune_function",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when first used: the processes that compile and measure go without most of it.
+    if name in _LAZY:
+        import importlib
+
+        value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,11 +10,11 @@ from types import FunctionType
 from typing import Any
 
 from tiledsl.autotuner.engine import Problem, tune
-from tiledsl.autotuner.fingerprint import canonical
-from tiledsl.autotuner.inputs import given_inputs
+from tiledsl.autotuner.measuring.inputs import given_inputs
 from tiledsl.autotuner.options import TuneOptions
-from tiledsl.autotuner.result import AutotuneResult
+from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tunables, tunables, with_seeds
+from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.errors import TileError
 from tiledsl.runtime.jit import JitFunction, _key, resolve_target
 from tiledsl.runtime.supply import TensorSupplyType
@@ -52,7 +52,29 @@ class AutotunedFunction:
 
     def compile(self, *arguments: Any, **keywords: Any) -> AutotuneResult:
         """The tuned kernel for these arguments. Eager style: tensors may be left out if T.const values are named."""
-        jit, options = self.jit, self.options
+        return self._compile(arguments, keywords, self.options)
+
+    def tune_all(self, calls: Iterable[Sequence[Any] | Mapping[str, Any]]) -> list[AutotuneResult]:
+        """The results of several calls, such as the shapes of a model, in order; each is remembered by itself.
+
+        calls: the arguments of each, by position or by name. They are tuned one after another, every GPU working for
+        each; with shape_grouped=True as many at once as there are GPUs, each call's configurations on one of them.
+        Raises TileError if none of a call's configurations works, when all have ended. Ctrl-C: the results so far.
+        """
+        from tiledsl.autotuner.several import tune_all
+
+        split = [((), dict(call)) if isinstance(call, Mapping) else (tuple(call), {}) for call in calls]
+        target = resolve_target(self.jit.options.get("target") if self.options.target is None else self.options.target)
+        return tune_all(self._compile, split, target, self.options)
+
+    def _compile(
+        self,
+        arguments: Sequence[Any],
+        keywords: Mapping[str, Any],
+        options: TuneOptions,
+        started: Callable[[Any], None] | None = None,
+    ) -> AutotuneResult:
+        jit = self.jit
         values, given, target = self._call(arguments, keywords)
         special = {n: canonical(v) if hasattr(v, "data_ptr") else v for n, v in values.items()}
         special = {name: value for name, value in special.items() if name not in options.do_not_specialize}
@@ -64,10 +86,17 @@ class AutotunedFunction:
             if options.do_not_specialize:
                 return replace(known, kernel=jit.kernel_for(values, known.config, target), from_cache="memory")
             return known
-        result = tune(self._problem(arguments, keywords, values, given, target))
+        problem = self._problem(arguments, keywords, values, given, target)
+        result = tune(replace(problem, options=options, started=started))
         if result.complete:
             self._results[key] = replace(result, from_cache="memory")
         return result
+
+    def untuned(self, *arguments: Any, **keywords: Any) -> Any:
+        """The kernel of the first configuration for these arguments; nothing is tuned, read or remembered."""
+        values, given, target = self._call(arguments, keywords)
+        problem = self._problem(arguments, keywords, values, given, target)
+        return problem.build(problem.configs[0], target)
 
     def key(self, *arguments: Any, **keywords: Any) -> Any:
         """The key under which the result of this call is kept on disk; None if it is not kept. Tunes nothing."""
@@ -86,11 +115,16 @@ class AutotunedFunction:
         self, arguments: Any, keywords: Mapping[str, Any], values: dict[str, Any], given: Any, target: Target
     ) -> Problem:
         jit, configs = self.jit, self.configs
-        if callable(configs):
+        if callable(configs) and getattr(configs, "takes_function", False):  # tiledsl.spaces.for_program
+            configs = check_configs(configs(jit, target=target, **given), jit.signature, self.name)
+        elif callable(configs):
             configs = check_configs(call_configs(configs, arguments, keywords, values), jit.signature, self.name)
         configs = with_seeds(configs, self.options.seed_configs, jit.signature, self.name)
         names = tunables(configs)
         self._check_call(values, names)
+        unknown = [name for name in self.options.verify_at or () if name not in jit.signature.parameters]
+        if unknown:
+            raise TileError(f"autotune of {self.name}: verify_at names {unknown[0]!r}, which is no parameter")
         return Problem(
             name=self.name,
             function=jit.function,
@@ -101,7 +135,7 @@ class AutotunedFunction:
             target=target,
             options=self.options,
             compile_options={name: jit.options.get(name) for name in ("out_idx", "pass_configs")},
-            call_inputs={n: v for n, v in values.items() if hasattr(v, "data_ptr")} if jit.is_eager else None,
+            call_inputs=values if jit.is_eager else None,
         )
 
     def _check_call(self, values: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -145,7 +179,7 @@ def autotune(
     isolate: bool = True,
     run_timeout: float | None = None,
     budget: float | None = None,
-    prune: bool = True,
+    prune: bool | Callable[[dict[str, Any]], Any] = True,
     search: str = "auto",
     progress: bool | None = None,
     timer: str | None = None,
@@ -153,6 +187,11 @@ def autotune(
     seed_configs: Iterable[Mapping[str, Any]] = (),
     store: str | os.PathLike[str] | None = None,
     key: Callable[..., Any] | None = None,
+    shape_grouped: bool = False,
+    backend: Any = None,
+    verify_at: Mapping[str, Any] | None = None,
+    keep_all: bool = False,
+    min_improvement: float = 0.0,
 ) -> Callable[[Any], AutotunedFunction]:
     """Decorator above @tiledsl.jit: choose the best of several configurations at the first call with given arguments.
 
@@ -172,7 +211,8 @@ def autotune(
         warmup, rep, timeout, ref_prog, supply_prog, supply_type, rtol, atol, max_mismatched_ratio, skip_check,
         manual_check_prog, cache_input_tensors, early_stop, early_stop_factor, tuple(do_not_specialize or ()), jobs,
         target, cache, None if devices is None else tuple(devices), isolate, run_timeout, budget, prune,
-        search, progress, timer, max_trials, tuple(seed_configs), store, key,
+        search, progress, timer, max_trials, tuple(seed_configs), store, key, shape_grouped,
+        backend, verify_at, keep_all, min_improvement,
     )  # fmt: skip
 
     def decorate(function: Any) -> AutotunedFunction:
@@ -214,8 +254,8 @@ class AutoTuner:
         self.compile_args = {"out_idx": out_idx, "target": target, "pass_configs": pass_configs}
         return self
 
-    def set_profile_args(self, *, backend: str | None = None, **options: Any) -> AutoTuner:
-        """How configurations are checked and timed: the fields of TuneOptions. `backend` has no effect."""
+    def set_profile_args(self, **options: Any) -> AutoTuner:
+        """How configurations are checked and timed: the fields of TuneOptions."""
         self.options = _with(self.options, options)
         return self
 

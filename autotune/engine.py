@@ -8,23 +8,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tiledsl.autotuner.cache import Remembered
-from tiledsl.autotuner.fingerprint import canonical, digest
-from tiledsl.autotuner.inputs import given_inputs
-from tiledsl.autotuner.key import Key, tuning_key
+from tiledsl.autotuner.measuring.inputs import given_inputs
 from tiledsl.autotuner.options import TuneOptions
-from tiledsl.autotuner.result import AutotuneResult
+from tiledsl.autotuner.results.result import AutotuneResult
+from tiledsl.autotuner.results.unbuilt import UnbuiltKernel
 from tiledsl.autotuner.space import config_key
-from tiledsl.autotuner.store import Store
-from tiledsl.autotuner.trial import Trial, summary_of_failures
-from tiledsl.autotuner.unbuilt import UnbuiltKernel
+from tiledsl.autotuner.storage.cache import Remembered
+from tiledsl.autotuner.storage.fingerprint import canonical, digest
+from tiledsl.autotuner.storage.key import Key, tuning_key
+from tiledsl.autotuner.storage.store import Store
+from tiledsl.autotuner.trial import Trial, config_text, summary_of_failures
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
+
+if TYPE_CHECKING:
+    from tiledsl.autotuner.run import Run
 
 _log = logging.getLogger("tiledsl")
 
@@ -46,7 +49,8 @@ class Problem:
     target: Target
     options: TuneOptions
     compile_options: Mapping[str, Any] = field(default_factory=dict)  # out_idx, pass_configs
-    call_inputs: dict[str, Any] | None = None  # an eager call's tensors
+    call_inputs: dict[str, Any] | None = None  # an eager call's arguments
+    started: Callable[[Any], None] | None = None  # is told of the Run
 
     def key(self) -> Key | None:
         """What a remembered result depends on; None if it is not kept, or that cannot be told."""
@@ -56,7 +60,8 @@ class Problem:
         policy: dict[str, Any] = {
             "supply_type": str(options.supply_type),
             "check": [options.rtol, options.atol, options.max_mismatched_ratio, options.skip_check],
-            "timing": [options.warmup, options.rep, options.timer],
+            "verify_at": canonical(options.verify_at),
+            "timing": [options.warmup, options.rep, options.timer, options.backend],
         }
         if options.key is not None:
             policy["key"] = canonical(options.key(**self.values))
@@ -72,6 +77,7 @@ class Problem:
             compile_options=self.compile_options,
             references=[options.ref_prog, options.supply_prog, options.manual_check_prog],
             policy=policy,
+            device=options.devices[0] if options.devices else None,
         )
 
 
@@ -85,7 +91,9 @@ def tune(problem: Problem) -> AutotuneResult:
     key = problem.key()
     if key is None:
         return _tune(problem, None, {})
-    store = Store.open(Path(problem.options.store or settings.cache_dir), key)
+    options = problem.options
+    limits = canonical([options.search, options.max_trials, options.budget, options.prune, options.early_stop])
+    store = Store.open(Path(options.store or settings.cache_dir), key, limits)
     known = None if settings.always_tune else _recall(problem, store)
     if known is not None:
         return known
@@ -111,14 +119,24 @@ def _tune(problem: Problem, store: Store | None, done: Mapping[str, Any]) -> Aut
             if store is not None:
                 store.append(trial)
 
-        order = _prune_and_order(trials, problem)
-        for trial in trials:
-            progress.update(trial)
-        run = Run(problem, trials, ended)
+        before = None if store is None else store.previous_winner()
+        incumbent = next((trial.index for trial in trials if config_key(trial.config) == before), None)
+        run = Run(problem, trials, ended, incumbent)
+        if problem.started is not None:
+            problem.started(run)
         complete = True
         try:
+            order = _ordered(run, problem)
+            for trial in trials:
+                progress.update(trial)
             if order or (run.measured and selection.lacks_final_round(trials)):
-                run.go(make_strategy(options.search, len(trials), order, options.max_trials, configs=problem.configs))
+                run.go(
+                    make_strategy(
+                        options.search, len(trials), order, options.max_trials, 0, problem.configs, options.budget
+                    )
+                )
+            else:
+                run.close()
         except KeyboardInterrupt:
             if not any(trial.ok for trial in trials):
                 raise
@@ -127,13 +145,13 @@ def _tune(problem: Problem, store: Store | None, done: Mapping[str, Any]) -> Aut
         for trial in trials:
             if trial.same_as is not None:
                 trial.share(trials[trial.same_as])
-        best = selection.winner(trials)
+        best = selection.winner(trials, incumbent, options.min_improvement)
         ref_latency = run.ref_latency
         outcome = Remembered(
             trials, "measured" if run.measured else "estimated", ref_latency, None if best is None else best.index
         )
         if store is not None and complete:
-            store.finish(outcome)
+            store.finish(outcome, options.keep_all)
         result = replace(_result(problem, outcome), complete=complete)
         progress.close(result)
     return result
@@ -154,22 +172,58 @@ def _restore(problem: Problem, store: Store | None, done: Mapping[str, Any]) -> 
     return trials
 
 
+def _ordered(run: Run, problem: Problem) -> list[int]:
+    """See _prune_and_order; the run's processes start meanwhile."""
+    from tiledsl.autotuner.predicting.rank import FORKS_FROM
+
+    try:
+        # A fork of a process that has just started threads may wait for a lock that one of them held.
+        if len(run.trials) < FORKS_FROM and any(trial.status == "new" for trial in run.trials):
+            run.prepare()
+        return _prune_and_order(run.trials, problem)
+    except BaseException:
+        run.close()
+        raise
+
+
 def _prune_and_order(trials: Sequence[Trial], problem: Problem) -> list[int]:
     """The trials to run, the most promising first. The others end here, with a reason."""
+    unwanted = left_out(trials, problem.options.prune) if callable(problem.options.prune) else {}
+    for index, reason in unwanted.items():
+        trials[index].fail("pruned", reason)
     if all(trial.status != "new" for trial in trials):
         return []
-    from tiledsl.autotuner.rank import rank
+    from tiledsl.autotuner.predicting.rank import rank
 
-    ranking = rank(problem.program, problem.configs, problem.target, problem.options.prune)
+    options = problem.options
+    workers = current(jobs=options.jobs).workers
+    left = [index for index in range(len(trials)) if index not in unwanted]
+    ranking = rank(
+        problem.program, [problem.configs[i] for i in left], problem.target, bool(options.prune), workers
+    ).of(left)
     for index, error in ranking.failed.items():
         if trials[index].status == "new":
             trials[index].fail("compile_error", error)
     for index, reason in ranking.pruned.items():
         if trials[index].status == "new":
             trials[index].fail("pruned", reason)
-    seeds = {config_key(config) for config in problem.options.seed_configs}
+    seeds = {config_key(config) for config in options.seed_configs}
     order = [index for index in ranking.order if trials[index].status == "new"]
     return sorted(order, key=lambda index: config_key(trials[index].config) not in seeds)
+
+
+def left_out(trials: Sequence[Trial], condition: Callable[[dict[str, Any]], Any]) -> dict[int, str]:
+    """The configurations that the user's function leaves out, and why."""
+    found = {}
+    for trial in trials:
+        try:
+            answer = condition(dict(trial.config))
+        except Exception as error:
+            shown = f"autotune: prune raises {type(error).__name__}: {error}"
+            raise TileError(shown, notes=[f"for {config_text(trial.config)}"]) from error
+        if answer:
+            found[trial.index] = answer if isinstance(answer, str) else "left out by prune"
+    return found
 
 
 def _result(problem: Problem, outcome: Remembered, when_used: bool = False) -> AutotuneResult:

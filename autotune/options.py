@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from tiledsl.errors import TileError
 from tiledsl.runtime.supply import TensorSupplyType
@@ -27,12 +27,21 @@ class TuneOptions:
     devices: numbers of the GPUs that measure, a process on each (None: all that are like the current one). isolate:
     check and time in processes of their own; without, a configuration that crashes or hangs takes the program with it.
     run_timeout: seconds a configuration may take to be checked and timed (None: 30, and `timeout` in the interpreter).
-    budget: seconds after which no further configuration is tried. max_trials: how many are tried (None: all, unless the
-    search says otherwise). prune: leave out what the target's limits rule out. search: how configurations are chosen;
-    see search.make_strategy. seed_configs: some of the configurations, or further ones, to be tried first.
+    budget: seconds after which no further configuration is tried, if the default has been and one works. max_trials:
+    how many are tried (None: all, unless the search says otherwise). prune: leave out what the target's limits rule
+    out; or a function that takes a configuration as a dict and returns why that is to be left out, too (None or False:
+    it is not). search: how configurations are chosen; see search.make_strategy. seed_configs: some of the
+    configurations, or further ones, to be tried first.
     progress: show a bar (None: if stderr is a terminal). store: a folder in place of the setting cache_dir. key: takes
     the call's arguments by name and returns what else a remembered result depends on.
-    timer: `module:function` in place of the clock, for tests; see bench.
+    shape_grouped: measure all configurations of a call on one GPU, so that no difference between GPUs counts; the
+    others are for the other calls of tune_all.
+    backend: "event" times each call between two events, "cudagraph" many in a graph (None: the latter for short ones).
+    verify_at: arguments of the builder for which the program is checked in the interpreter, in place of the call's,
+    where the target is a GPU that is not here; such as a smaller shape. keep_all: keep the source, stages and binary of
+    every configuration that works beside the result, not just the winner's. min_improvement: when tuning again, the
+    remembered winner stays unless another is faster by this share of its time; they are measured against each other.
+    timer: `module:function` in place of the clock, for tests; see timing.
     """
 
     warmup: float = 25
@@ -57,7 +66,7 @@ class TuneOptions:
     isolate: bool = True
     run_timeout: float | None = None
     budget: float | None = None
-    prune: bool = True
+    prune: bool | Callable[[dict[str, Any]], Any] = True
     search: str = "auto"
     progress: bool | None = None
     timer: str | None = None
@@ -65,6 +74,11 @@ class TuneOptions:
     seed_configs: tuple[Mapping[str, Any], ...] = ()
     store: str | os.PathLike[str] | None = None
     key: Callable[..., Any] | None = None
+    shape_grouped: bool = False
+    backend: Literal["event", "cudagraph"] | None = None
+    verify_at: Mapping[str, Any] | None = None
+    keep_all: bool = False
+    min_improvement: float = 0.0
 
     def __post_init__(self) -> None:
         TensorSupplyType.parse(self.supply_type)
@@ -79,14 +93,19 @@ class TuneOptions:
                 raise TileError(f"autotune: {name} is {value!r}; it is a number, at least {lowest}")
         if self.timeout == 0 or self.rep == 0:
             raise TileError(f"autotune: timeout={self.timeout:g} and rep={self.rep:g} must be more than 0")
-        if not 0 <= self.max_mismatched_ratio <= 1:
-            raise TileError(f"autotune: max_mismatched_ratio is {self.max_mismatched_ratio!r}; it is 0 to 1")
+        for name in ("max_mismatched_ratio", "min_improvement"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise TileError(f"autotune: {name} is {getattr(self, name)!r}; it is 0 to 1")
         if self.jobs is not None and (isinstance(self.jobs, bool) or not isinstance(self.jobs, int) or self.jobs < 0):
             raise TileError(f"autotune: jobs is {self.jobs!r}; it is a whole number, 0 for all cores")
         for name in ("run_timeout", "budget"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
                 raise TileError(f"autotune: {name} is {value!r}; it is seconds, more than 0")
+        if self.backend not in (None, "event", "cudagraph"):
+            raise TileError(f"autotune: the backend is {self.backend!r}; the tuner times by 'event' or 'cudagraph'")
+        if not isinstance(self.prune, bool) and not callable(self.prune):
+            raise TileError(f"autotune: prune is {self.prune!r}; it is a bool or a function of a configuration")
         if self.devices is not None:
             object.__setattr__(self, "devices", tuple(self.devices))
             if not self.devices or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in self.devices):

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import re
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.autotuner import measure, model, prune, selection
-from tiledsl.autotuner.compile_pool import CompileOutcome, CompilePool, task_for
-from tiledsl.autotuner.duplicates import Duplicates
-from tiledsl.autotuner.fingerprint import digest
-from tiledsl.autotuner.jobs import Job
-from tiledsl.autotuner.runnable import runner
+from tiledsl.autotuner import selection
+from tiledsl.autotuner.compiling.compile_pool import CompilePool, task_for
+from tiledsl.autotuner.compiling.compile_worker import CompileOutcome
+from tiledsl.autotuner.compiling.duplicates import Duplicates
+from tiledsl.autotuner.measuring import measure
+from tiledsl.autotuner.measuring.jobs import Job
+from tiledsl.autotuner.measuring.runnable import runner
+from tiledsl.autotuner.predicting import model, prune
+from tiledsl.autotuner.predicting.work import work_of
 from tiledsl.autotuner.search import Strategy
 from tiledsl.autotuner.search.exhaustive import Exhaustive
-from tiledsl.autotuner.trial import Trial
+from tiledsl.autotuner.storage.fingerprint import digest
+from tiledsl.autotuner.trial import Trial, config_text
+from tiledsl.runtime import launch_triton
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.settings import current
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.engine import Problem
+
+_SHARE_OF_DEFAULT = 0.25  # of the measuring time, where the search does not ask for the default
 
 
 class Run:
@@ -31,12 +40,19 @@ class Run:
     costs nothing but itself; an error in ref_prog or in making the inputs ends the run, and so does Ctrl-C.
     """
 
-    def __init__(self, problem: Problem, trials: Sequence[Trial], ended: Callable[[Trial], None]) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        trials: Sequence[Trial],
+        ended: Callable[[Trial], None],
+        incumbent: int | None = None,
+    ) -> None:
         self.problem = problem
         self.options, self.target = problem.options, problem.target
         self.trials = trials
         self.kernels: dict[int, Kernel] = {}  # of the trials that are not ended before
         self.ended = ended
+        self.incumbent = incumbent  # the winner of an earlier run
         self.measured = measure.is_measured(self.target, self.options)
         self.ref_latency: float | None = None
         self._events: queue.Queue[Any] = queue.Queue()
@@ -47,20 +63,31 @@ class Run:
         self._start = time.monotonic()
         self._stopped = False
         self._is_ready = False  # the inputs are made
-        self._asked: set[int] = set()
+        self._shares: dict[int, float] = {}  # of the measuring time, of those that were asked for
         self._duplicates = Duplicates(trials)
+        self._launchers: set[str] = set()  # kinds of parameters
         self._compiler: CompilePool | None = None
         self._rig: measure.Rig | None = None
+        self._reading: threading.Thread | None = None
+        self._loading: threading.Thread | None = None
+
+    def prepare(self) -> None:
+        """Have the processes start: they take longer than it takes to know the first configurations. `go` or `close`
+        comes next."""
+        if self._rig is None and (self.measured or self.options.checks):
+            self._rig = measure.Rig(self.target, self.options, self._events)
+        if self._compiler is None and self.target.kind != "interpret":
+            expected = sum(trial.status == "new" for trial in self.trials)
+            self._compiler = CompilePool(current(jobs=self.options.jobs).workers, self._events, expected)
 
     def go(self, strategy: Strategy) -> None:
         """Run to the end. The processes are kept for the next run, or killed if this one is broken off."""
+        self._start = time.monotonic()
         try:
-            if self.measured or self.options.checks:
-                self._rig = measure.Rig(self.target, self.options, self._events)
-            if self.target.kind != "interpret":
-                self._compiler = CompilePool(current(jobs=self.options.jobs).workers, self._events)
-            self._start_all([0] if self.trials[0].status == "new" else [])
-            self._ask(strategy)
+            self.prepare()
+            self._ask(strategy, [0] if self.trials[0].status == "new" else [])
+            if self._compiler is not None and measure.can_measure(self.target):
+                self._reading = launch_triton.read_ahead()
             if self._rig is not None:
                 self._hand_over_inputs(self._rig)
             else:
@@ -72,11 +99,18 @@ class Run:
                 if trial.status == "new" and trial.same_as is None:
                     trial.fail("pruned", f"not tried: {why}")
         except BaseException:
-            self._close(kill=self._given is not None)  # before that, no process does anything
+            self.close(kill=self._given is not None)  # before that, no process does anything
             raise
-        self._close()
+        self.close()
+        if self._loading is not None:  # it and the first call would both set up Triton
+            self._loading.join()
 
-    def _close(self, *, kill: bool = False) -> None:
+    def interrupt(self) -> None:
+        """As Ctrl-C does, from another thread."""
+        self._events.put(("interrupt", 0, None))
+
+    def close(self, *, kill: bool = False) -> None:
+        """Let go of the processes."""
         if self._compiler is not None:
             self._compiler.close()
         if self._rig is not None:
@@ -84,17 +118,33 @@ class Run:
 
     # Stages
 
-    def _ask(self, strategy: Strategy) -> None:
-        """Start what the strategy wants next, if there is nothing to compile left; the default before all."""
+    def _ask(self, strategy: Strategy, ahead: Sequence[int] = ()) -> None:
+        """Start what the strategy wants next, if there is nothing to compile left; before that what is `ahead`."""
         while not strategy.done and not self._compiling and not self._is_late():
             wanted = strategy.ask(len(self.trials) if isinstance(strategy, Exhaustive) else self._batch())
             if not wanted:
-                return
-            self._asked.update(wanted)
+                break
+            again = [index for index in wanted if index in self._shares]
+            self._shares.update((index, strategy.share(index)) for index in wanted)
             for index in wanted:
-                if self.trials[index].status != "new":
+                if self.trials[index].status != "new" and not (index in again and self._time_again(index)):
                     self._tell(strategy, self.trials[index])
-            self._start_all([index for index in wanted if index not in self._places])
+            self._start_all([each for each in dict.fromkeys((*ahead, *wanted)) if each not in self._places])
+            ahead = ()
+        self._start_all(ahead)
+
+    def _time_again(self, index: int) -> bool:
+        """Time a configuration for longer, if it was timed; False where that tells nothing new."""
+        trial = self.trials[index]
+        kernel = (
+            self._runner(index) if self.measured and self._is_ready and trial.ok and trial.same_as is None else None
+        )
+        if kernel is None or self._rig is None:
+            return False
+        self._running.add(index)
+        place = self._places.setdefault(index, len(self._places))
+        self._rig.submit(Job.of(index, kernel, True, self._shares[index], checked=True), place)
+        return True
 
     def _batch(self) -> int:
         return max(16, 4 * current(jobs=self.options.jobs).workers)
@@ -113,9 +163,19 @@ class Run:
                     self._measure(index)
             else:
                 self._compiling.add(index)
-                tasks.append(task_for(index, kernel, self.options.timeout))
+                tasks.append(task_for(index, kernel, self.options.timeout, self._needs_launcher(kernel)))
         if self._compiler is not None:
             self._compiler.submit(tasks)
+
+    def _needs_launcher(self, kernel: Kernel) -> bool:
+        """Whether what launches kernels with these parameters is not compiled for another one. Sizes do not matter."""
+        if self.target.kind != "cuda" or not measure.can_measure(self.target):
+            return False
+        signatures = [(str(each.signature), sorted(each.constexprs)) for each in kernel.module.kernels]
+        kinds = re.sub(r"\d+(?=[,\]])", "", str(signatures))
+        new = kinds not in self._launchers
+        self._launchers.add(kinds)
+        return new
 
     def _lower(self, trial: Trial) -> Kernel | None:
         """The trial's kernel; None if it cannot be built, or an earlier one has the same source."""
@@ -173,6 +233,8 @@ class Run:
                 kind, index, outcome = self._events.get(timeout=self._seconds_left())
             except queue.Empty:
                 continue
+            if kind == "interrupt":
+                raise KeyboardInterrupt
             if kind == "compiled" and self._stopped:
                 continue
             trial = self.trials[index]
@@ -190,6 +252,8 @@ class Run:
         trial.binary_hash = outcome.binary_hash
         if outcome.status != "ok":
             trial.fail(outcome.status, outcome.message)
+            if outcome.status == "out_of_resources" and self.options.prune:
+                self._leave_out_larger(trial)
             return
         first = self._duplicates.by_binary(trial)
         if first is not None:
@@ -201,6 +265,21 @@ class Run:
             trial.fail("pruned", reason)
             return
         self._measure(trial.index)
+        if self._reading is not None:
+            ahead = (self._reading, self.kernels[trial.index])
+            self._loading, self._reading = threading.Thread(target=_load_ahead, args=ahead, daemon=True), None
+            self._loading.start()
+
+    def _leave_out_larger(self, failed: Trial) -> None:
+        """Configurations that wait to be compiled, and need no less than one that needed too much."""
+        assert self._compiler is not None
+        least = work_of(self.kernels[failed.index])
+        why = f"needs no less than {config_text(failed.config)}: {failed.message.splitlines()[0]}"
+        for index in sorted(self._compiling):
+            if prune.needs_as_much(work_of(self.kernels[index]), least, self.target) and self._compiler.skip(index):
+                self._compiling.discard(index)
+                self.trials[index].fail("pruned", why)
+                self._announce(self.trials[index])
 
     def _measure(self, index: int) -> None:
         """Check and time a configuration where that is wanted and possible; else estimate its time."""
@@ -215,12 +294,15 @@ class Run:
         if kernel is not None:
             assert self._rig is not None
             self._running.add(index)
-            self._rig.submit(Job.of(index, kernel, self.measured), self._places[index])
+            self._rig.submit(Job.of(index, kernel, self.measured, self._share(index)), self._places[index])
             return
         if trial.status == "new":
             self._estimate(trial)
         if index in self._running:
             self._announce(trial)
+
+    def _share(self, index: int) -> float:
+        return self._shares.get(index, _SHARE_OF_DEFAULT)
 
     def _ran(self, trial: Trial, outcome: Mapping[str, Any]) -> None:
         self._running.discard(trial.index)
@@ -251,7 +333,7 @@ class Run:
 
     def _final_round(self) -> None:
         """Time the best few and the default against each other."""
-        best = selection.finalists(self.trials) if self.measured else []
+        best = selection.finalists(self.trials, self.incumbent) if self.measured else []
         if not best or self._rig is None:
             return
         kernels = [(trial.index, self._runner(trial.index)) for trial in best]
@@ -260,6 +342,8 @@ class Run:
         outcome: Any = None
         while kind != "final":  # compilations that were given up may still be reported
             kind, _, outcome = self._events.get()
+            if kind == "interrupt":
+                raise KeyboardInterrupt
         selection.record_final(self.trials, outcome)
         for trial in best:
             self.ended(trial)
@@ -278,16 +362,22 @@ class Run:
             self._end(strategy, each)
 
     def _tell(self, strategy: Strategy, trial: Trial) -> None:
-        if trial.index in self._asked:
+        if trial.index in self._shares:
             strategy.tell(trial.index, trial.latency if trial.ok else None)
 
     def _seconds_left(self) -> float | None:
         budget = self.options.budget
-        return None if budget is None or self._stopped else max(0.01, self._start + budget - time.monotonic())
+        if budget is None or self._stopped:
+            return None
+        left = self._start + budget - time.monotonic()
+        return left if left > 0 else 0.01 if self._is_late() else None
 
     def _is_late(self) -> bool:
+        """Whether the budget is used up. There is a result in any case: the default is waited for, and what works."""
         budget = self.options.budget
-        return budget is not None and time.monotonic() - self._start >= budget
+        if budget is None or time.monotonic() - self._start < budget:
+            return False
+        return self.trials[0].status != "new" and any(trial.ok for trial in self.trials)
 
     def _stop_early(self) -> None:
         """The budget is used up: what runs may end, the rest is not tried."""
@@ -297,3 +387,11 @@ class Run:
         waiting = self._compiling | set(self._rig.cancel() if self._rig is not None else [])
         self._compiling.clear()
         self._running -= waiting
+
+
+def _load_ahead(reading: threading.Thread, kernel: Kernel) -> None:
+    """What the winner's binary and its first call will need of Triton, while this process waits for others."""
+    reading.join()
+    with contextlib.suppress(Exception):  # comes again when it matters
+        for each in kernel.compiled.values():
+            launch_triton.make_launcher(each.triton)

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tiledsl.autotuner.timing import summarize
+from tiledsl.autotuner.measuring.timing import summarize
 from tiledsl.autotuner.trial import Trial
 
 FINALISTS = 5
@@ -15,17 +15,21 @@ _TIE = 0.005  # of the latency, the largest difference that may count as noise
 _FAR = 1.05  # a trial so much faster than every finalist was not measured among them
 
 
-def finalists(trials: Sequence[Trial]) -> list[Trial]:
-    """The best few and the default, the first configuration, which are worth measuring against each other."""
+def finalists(trials: Sequence[Trial], incumbent: int | None = None) -> list[Trial]:
+    """The best few, the default, which is the first configuration, and the winner of an earlier run: worth measuring
+    against each other."""
     own = [trial for trial in trials if trial.ok and trial.same_as is None]
     ranked = sorted(own, key=_by_latency)
     if len(ranked) < 2:
         return []
     best = _latency(ranked[0])
     chosen = [trial for trial in ranked[:FINALISTS] if _latency(trial) <= best * _CLOSE]
-    default = trials[0] if trials[0].same_as is None else trials[trials[0].same_as]
-    if default.ok and default not in chosen:
-        chosen.append(default)
+    for place in (0, incumbent):
+        if place is not None:
+            first = trials[place].same_as
+            trial = trials[place if first is None else first]
+            if trial.ok and trial not in chosen:
+                chosen.append(trial)
     return chosen if len(chosen) > 1 else []
 
 
@@ -49,11 +53,12 @@ def record_final(trials: Sequence[Trial], outcome: Mapping[str, Any]) -> None:
         trial.rounds = len(samples)
 
 
-def winner(trials: Sequence[Trial]) -> Trial | None:
+def winner(trials: Sequence[Trial], incumbent: int | None = None, min_improvement: float = 0.0) -> Trial | None:
     """The fastest trial that works, of those in the final round if there was one; None if none works.
 
-    Trials within the noise of it are as good: of those the one that needs fewest resources wins, then the first. None
-    of them is slower than the default.
+    Trials within the noise of it are as good: of those the winner of an earlier run wins, then the one that needs
+    fewest resources, then the first. None of them is slower than the default. The earlier winner also stays where none
+    is faster by more than `min_improvement`, a share of its latency.
     """
     working = [trial for trial in trials if trial.ok]
     if not working:
@@ -66,8 +71,13 @@ def winner(trials: Sequence[Trial]) -> Trial | None:
     best = min(working, key=_by_latency)
     limit = _latency(best) + min(_latency(best) * _TIE, best.spread or 0.0)
     default = next((trial for trial in working if trial.index == 0), None)
-    if default is not None:
-        limit = min(limit, _latency(default))
+    most = float("inf") if default is None else _latency(default)
+    limit = min(limit, most)
+    before = next((trial for trial in working if trial.index == incumbent and _latency(trial) <= most), None)
+    if before is not None:
+        is_close = _latency(best) >= _latency(before) * (1 - min_improvement)
+        if is_close or _latency(before) <= limit:
+            return before
     tied = [trial for trial in working if _latency(trial) <= limit]
     return min(tied, key=lambda trial: (_resources(trial), trial.index))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cached_property
 from typing import Any
 
-from tiledsl.autotuner.fingerprint import canonical
+from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.trial import config_text
 from tiledsl.errors import TileError
 from tiledsl.language.program import LAUNCH_OPTIONS

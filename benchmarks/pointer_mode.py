@@ -27,7 +27,10 @@ from gemm_lazy import matmul_relu  # noqa: E402
 from handwritten import attention as attention_by_hand  # noqa: E402
 from handwritten import gemm as gemm_by_hand  # noqa: E402
 
+import tiledsl  # noqa: E402
+
 ROUNDS = 8
+POINTERS = {"select-emitter.backend": "triton", "select-access.mode": "pointer", "map-grid.persistent": 0}
 WINDOW_MS = 200.0
 
 
@@ -65,12 +68,19 @@ def compare(title: str, ours: Callable[[], Any], theirs: Callable[[], Any], oper
     return row
 
 
+def with_pointers(function: Any, *arguments: Any, **keywords: Any) -> Any:
+    """The kernel of a builder under @tiledsl.jit, without descriptors and persistent grids."""
+    return tiledsl.jit(function.function, out_idx=function.options["out_idx"], pass_configs=POINTERS)(
+        *arguments, **keywords
+    )
+
+
 def gemm_row(
     M: int, N: int, K: int, block_M: int, block_N: int, block_K: int, stages: int, warps: int
 ) -> dict[str, Any]:
     a = torch.randn(M, K, dtype=torch.float16, device="cuda")
     b = torch.randn(N, K, dtype=torch.float16, device="cuda")
-    kernel = matmul_relu(M, N, K, block_M, block_N, block_K, num_stages=stages, threads=32 * warps)
+    kernel = with_pointers(matmul_relu, M, N, K, block_M, block_N, block_K, num_stages=stages, threads=32 * warps)
     tiles = {"block_M": block_M, "block_N": block_N, "block_K": block_K, "num_stages": stages, "num_warps": warps}
 
     def by_hand() -> Any:
@@ -90,7 +100,7 @@ def attention_row(
 ) -> dict[str, Any]:
     q, k, v = random_inputs(batch, heads, heads, length, length, dim)
     tiles = {"block_M": 128, "block_N": block_N, "num_stages": stages}
-    kernel = attention(batch, heads, heads, length, length, dim, causal, threads=32 * warps, **tiles)
+    kernel = with_pointers(attention, batch, heads, heads, length, length, dim, causal, threads=32 * warps, **tiles)
 
     def by_hand() -> Any:
         return attention_by_hand.attention(q, k, v, causal, num_warps=warps, **tiles)

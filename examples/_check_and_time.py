@@ -41,6 +41,11 @@ def print_speed(
     print(f"{title}: matches torch; {ours:.4f} ms, {rate}, {theirs / ours:.2f}x the speed of eager torch")
 
 
+def backend(kernel: Any) -> str:
+    """In which language a kernel is written: "Triton", or "Gluon" for attention on Hopper GPUs."""
+    return "Gluon" if "@gluon.jit" in kernel.source else "Triton"
+
+
 def run_script(main: Callable[..., Any], small: Mapping[str, Any]) -> None:
     """Call main with `name=value` arguments from the command line; without a GPU the rest comes from `small`.
 

@@ -17,7 +17,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from _check_and_time import DEVICE, largest_error, print_speed, run_script
+from _check_and_time import DEVICE, backend, largest_error, print_speed, run_script
 
 import tiledsl
 import tiledsl.language as T
@@ -181,7 +181,7 @@ def main(
     error = largest_error(out, reference(q.float(), k.float(), v.float(), causal, window), rtol=5e-3, atol=2e-3)
     kind = f"{'causal ' if causal else ''}attention{f' with a window of {window}' if window else ''}"
     print_speed(
-        f"{kind}, {batch} x {heads}/{kv_heads} heads, {queries} x {keys}, dim {dim}",
+        f"{kind}, {batch} x {heads}/{kv_heads} heads, {queries} x {keys}, dim {dim}, in {backend(kernel)}",
         lambda: kernel(q, k, v),
         lambda: reference(q, k, v, causal, window),
         operations=4 * batch * heads * seen_pairs(queries, keys, causal, window) * dim,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 
 import torch
-from _check_and_time import DEVICE, largest_error, print_speed, run_script
+from _check_and_time import DEVICE, backend, largest_error, print_speed, run_script
 from attention import random_inputs, seen_pairs
 
 import tiledsl
@@ -140,7 +140,7 @@ def main(*, batch=2, heads=64, kv_heads=8, queries=4096, keys=4096, dim=64, wind
     error = largest_error(kernel(q, k, v, sinks), expected, rtol=2e-2, atol=1e-2)
     shape = f"{batch} x {heads}/{kv_heads} heads, {queries} x {keys}, dim {dim}, window {window or 'none'}"
     print_speed(
-        f"attention with sinks, {shape}",
+        f"attention with sinks, {shape}, in {backend(kernel)}",
         lambda: kernel(q, k, v, sinks),
         lambda: reference(q, k, v, sinks, window),
         operations=4 * batch * heads * seen_pairs(queries, keys, True, window) * dim,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 import torch
-from _check_and_time import DEVICE, largest_error, print_speed, run_script
+from _check_and_time import DEVICE, backend, largest_error, print_speed, run_script
 
 import tiledsl
 import tiledsl.language as T
@@ -78,7 +78,7 @@ def main(*, batch=2, heads=8, length=4096, dim=128, value_dim=128, block_M=128, 
     size = expected.std(dim=(0, 1, 3), keepdim=True)
     error = largest_error(kernel(q, k, v, log2_gamma) / size, expected / size, rtol=1e-2, atol=2e-2)
     print_speed(
-        f"retention, batch {batch}, {heads} heads, length {length}",
+        f"retention, batch {batch}, {heads} heads, length {length}, in {backend(kernel)}",
         lambda: kernel(q, k, v, log2_gamma),
         lambda: reference(q, k, v, log2_gamma),
         operations=batch * heads * length * length * (dim + value_dim),  # half of the S x S matrix

@@ -18,9 +18,13 @@ from tiledsl.passes.lower_tile_ops import LowerTileOps
 from tiledsl.passes.lower_to_triton import LowerToTriton
 from tiledsl.passes.map_grid import MapGrid
 from tiledsl.passes.pad_tiles import PadTiles
+from tiledsl.passes.pipeline_loops import PipelineLoops
 from tiledsl.passes.promote_buffers import PromoteBuffers
 from tiledsl.passes.resolve_views import ResolveViews
+from tiledsl.passes.select_access import SelectAccess
+from tiledsl.passes.select_emitter import SelectEmitter
 from tiledsl.passes.simplify_ranges import SimplifyRanges
+from tiledsl.passes.split_k import SplitK
 from tiledsl.passes.unroll_loops import UnrollLoops
 from tiledsl.passes.vectorize_parallel import VectorizeParallel
 
@@ -35,16 +39,22 @@ PIPELINE: tuple[type[Pass], ...] = (
     PromoteBuffers,  # on-chip memory disappears: staging copies too, what is left is carried by loops
     SimplifyRanges,  # what promotion left, and comparisons that shapes decide (such as `column < N` for full tiles)
     Cse,
+    SelectEmitter,  # attention on Hopper goes to Gluon: before guards, for TMA needs none
     GuardAccesses,  # bounds masks on global memory, where ranges do not prove them unneeded
     PadTiles,  # Triton's tiles are powers of two: after guards, which reason about the sizes that the user wrote
     LegalizeArith,  # floor division, element types that Triton cannot compute with
-    MapGrid,  # the order in which blocks are visited
+    SplitK,  # where asked for: one kernel becomes two, each of which then finds its accesses and its grid
+    SelectAccess,  # blocks that hardware copies: masks must be there, to be seen as bounds
+    PipelineLoops,  # hints for what is still loaded through pointers, while block indices are apart
+    MapGrid,  # the order in which blocks are visited, and how many programs share them
     LowerToTriton,  # pointers and launches; last, so that everything above is free of Triton's idioms
     SimplifyRanges,  # address arithmetic
     Licm,  # address tensors do not change in loops
     Cse,  # what two loops computed alike stands before both now
     Dce,
 )
+
+_DEFAULTS = {each: each() for each in PIPELINE}
 
 # Names that programs written for other compilers use in pass_configs, and what they mean here.
 _ALIASES: dict[str, tuple[str, str, Any]] = {
@@ -78,4 +88,4 @@ def default_pipeline(options: Mapping[str, Any] | None = None) -> list[Pass]:
     unused = set(chosen) - {each.name for each in PIPELINE}
     if unused:
         raise TileError(f"pass {sorted(unused)[0]} is not in the default pipeline")
-    return [make_pass(each.name, chosen[each.name]) if each.name in chosen else each() for each in PIPELINE]
+    return [make_pass(each.name, chosen[each.name]) if each.name in chosen else _DEFAULTS[each] for each in PIPELINE]

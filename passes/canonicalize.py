@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tiledsl.dialects import arith, tensor
+from tiledsl.dialects import arith, scf, tensor
 from tiledsl.dialects.arith import (
     AddOp,
     BinaryOp,
@@ -24,7 +24,7 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Patterns, Rewriter, apply_patterns, pattern
 from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, broadcast_shapes, is_float, is_integer
 from tiledsl.passes.canonicalize_control_flow import CONTROL_FLOW_PATTERNS
-from tiledsl.passes.dce import erase_unused
+from tiledsl.passes.dce import drop_dead_carried, erase_unused
 
 MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 INVERTED = {"eq": "ne", "ne": "eq", "lt": "ge", "gt": "le", "le": "gt", "ge": "lt"}
@@ -352,10 +352,12 @@ CANONICAL_PATTERNS = Patterns(
 
 
 def canonicalize(root: Operation, patterns: Patterns, analysis: Any = None) -> None:
-    """Fold and rewrite to the fixpoint, and erase what that left without use."""
+    """Fold and rewrite to the fixpoint, and erase what that left without use, values carried by loops too."""
     apply_patterns(root, patterns, fold=True, analysis=analysis)
-    for region in root.regions:
-        erase_unused(region, lambda op: op.is_pure)
+    loops = [op for op in root.nests() if isinstance(op, scf.ForOp)]
+    if any(list(map(drop_dead_carried, loops))):
+        for region in root.regions:
+            erase_unused(region, lambda op: op.is_pure)
 
 
 @dataclass(frozen=True)

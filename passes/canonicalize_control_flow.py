@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiledsl.dialects import arith
+from tiledsl.dialects import arith, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.scf import ConditionOp, ForOp, IfOp, WhileOp
 from tiledsl.ir.core import Operation, Region, Value
@@ -16,6 +16,11 @@ def trip_count(op: ForOp) -> int | None:
     if any(type(bound) is not int for bound in bounds) or bounds[2] == 0:
         return None
     return len(range(*bounds))  # type: ignore[arg-type]
+
+
+def products_in(op: ForOp) -> int:
+    """How many matrix products the body of a loop has, without those in loops and branches of its own."""
+    return sum(isinstance(inner, (tensor.DotOp, tile.GemmOp)) for inner in op.body)
 
 
 def _inline(op: Operation, region: Region, values: list[Value], rw: Rewriter) -> None:
@@ -90,11 +95,11 @@ def invert_empty_then(op: IfOp, rw: Rewriter) -> bool:
 
 @pattern(ForOp)
 def remove_decided_loop(op: ForOp, rw: Rewriter) -> bool:
-    # a loop that never runs gives its initial values; one that runs once is its body
+    # a loop that never runs gives its initial values; one that runs once is its body, unless it is for select-emitter
     count = trip_count(op)
     if count == 0:
         rw.replace(op, op.inits)
-    elif count == 1:
+    elif count == 1 and not (op.num_stages and products_in(op) > 1):
         _inline(op, op.body, [op.lower, *op.inits], rw)
     else:
         return False
@@ -142,7 +147,7 @@ def drop_unchanging_while(op: WhileOp, rw: Rewriter) -> bool:
             _replace(arg, init, rw)
             following.set_field("values", _without(following.operands, [index]))
             op.set_field("inits", _without(op.inits, [index]))
-            op.before.args = _without(op.before.args, [index])
+            op.before.set_args(_without(op.before.args, [index]))
             rw.changed(op)
             return True
     for index, value in enumerate(condition.values):
@@ -155,7 +160,7 @@ def drop_unchanging_while(op: WhileOp, rw: Rewriter) -> bool:
         if not inner.uses and not op.results[index].uses:
             _requeue([value], rw)
             condition.set_field("values", _without(condition.values, [index]))
-            op.after.args = _without(op.after.args, [index])
+            op.after.set_args(_without(op.after.args, [index]))
             op.results = _without(op.results, [index])
             rw.changed(op)
             return True

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tiledsl.dialects import tile, triton
 from tiledsl.dialects.arith import BinaryOp
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.ir.types import BufferType, Type
+from tiledsl.ir.types import BufferType
 
 Key = tuple[object, ...]  # hashable
 
@@ -17,31 +16,12 @@ Key = tuple[object, ...]  # hashable
 _ISOLATED = (tile.KernelOp, triton.LaunchOp)
 
 
-def attribute_key(value: Any) -> object:
-    """Equal for attributes that same_attribute calls the same: 1, 1.0 and true differ, and 0.0 and -0.0."""
-    if isinstance(value, tuple):
-        return ("tuple", *map(attribute_key, value))
-    return (type(value), repr(value) if isinstance(value, float) else value)
-
-
 def operation_key(op: Operation) -> Key:
     """Equal for operations without regions that compute the same."""
-    operands: list[int] = [*map(id, op.operands)]
-    if len(operands) == 2 and isinstance(op, BinaryOp) and op.commutes:
-        operands.sort()
-    attributes = op.attributes
-    return (
-        type(op),
-        *operands,
-        op.segments,
-        tuple([(name, attribute_key(attributes[name])) for name in sorted(attributes)]) if attributes else (),
-        *[_type_key(value.type) for value in op.results],
-    )
-
-
-def _type_key(type: Type) -> object:
-    """Quicker to hash than the type."""
-    return type if isinstance(type, BufferType) else (type.dtype, type.shape)
+    operands = op.operands
+    if isinstance(op, BinaryOp) and op.commutes and id(operands[0]) > id(operands[1]):
+        return (op.signature, operands[1], operands[0])
+    return (op.signature, *operands)
 
 
 class _Scope:

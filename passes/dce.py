@@ -61,7 +61,7 @@ def remove_carried(op: ForOp, positions: list[int]) -> None:
         op.body.args[1 + index].replace_with(op.inits[index])
     terminator.set_field("values", [value for index, value in enumerate(terminator.operands) if index not in gone])
     op.set_field("inits", [value for index, value in enumerate(op.inits) if index not in gone])
-    op.body.args = [op.index, *(arg for index, arg in enumerate(op.body.args[1:]) if index not in gone)]
+    op.body.set_args([op.index, *(arg for index, arg in enumerate(op.body.args[1:]) if index not in gone)])
     op.results = [value for index, value in enumerate(op.results) if index not in gone]
 
 

@@ -11,7 +11,7 @@ from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import BinaryOp, CastOp, MathOp, as_constant, constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.ir.rewrite import Builder, Pattern, Rewriter, apply_patterns, pattern
+from tiledsl.ir.rewrite import Builder, Patterns, Rewriter, apply_patterns, pattern
 from tiledsl.ir.types import ELEMENTS, ScalarType, is_float, is_integer, with_shape
 from tiledsl.passes.legalize_dtypes import cast, dtype_patterns
 from tiledsl.passes.ranges import Ranges
@@ -25,44 +25,41 @@ def _made(builder: Builder, op: type[Operation], *operands: Value | Sequence[Val
     return builder.insert(op(*operands, **attributes)).result
 
 
-def division_patterns(ranges: Ranges) -> list[Pattern]:
-    """floordiv and floormod by Triton's operators, which round towards zero."""
-
-    @pattern(arith.FloorDivOp, arith.FloorModOp)
-    def truncate_division(op: BinaryOp, rw: Rewriter) -> bool:
-        # x // y  ==>  truncdiv(x, y) where both are known to be positive, else with a correction
-        divides = isinstance(op, arith.FloorDivOp)
-        make: type[BinaryOp] = arith.TruncDivOp if divides else arith.TruncModOp
-        unsigned = ELEMENTS[op.out.dtype].kind == "uint"
-        divisor = ranges.of(op.rhs)
-        if unsigned or (divisor.lo > 0 and ranges.is_nonnegative(op.lhs)):
-            rw.replace(op, [_made(rw, make, op.lhs, op.rhs)])
-            return True
-        number = constant_of(op.rhs)
-        if type(number) is int and number > 0 and number & (number - 1) == 0:
-            # two's complement: shifting and masking round down
-            amount = _scalar(rw, number.bit_length() - 1 if divides else number - 1, op.rhs)
-            rw.replace(op, [_made(rw, arith.ShrOp if divides else arith.AndOp, op.lhs, amount)])
-            return True
-        remainder = _made(rw, arith.TruncModOp, op.lhs, op.rhs)
-        zero = _scalar(rw, 0, op.lhs)
-        wrong = _made(rw, arith.CmpOp, remainder, zero, predicate="lt")
-        if divisor.lo <= 0:
-            # the remainder has the dividend's sign; it is wrong where that differs from the divisor's
-            negative = _made(rw, arith.CmpOp, op.rhs, zero, predicate="lt")
-            differs = _made(rw, arith.XorOp, wrong, negative)
-            wrong = _made(rw, arith.AndOp, _made(rw, arith.CmpOp, remainder, zero, predicate="ne"), differs)
-        if divides:
-            quotient = _made(rw, arith.TruncDivOp, op.lhs, op.rhs)
-            less = _made(rw, arith.SubOp, quotient, _scalar(rw, 1, quotient))
-            result = _made(rw, arith.SelectOp, wrong, less, quotient)
-        else:
-            more = _made(rw, arith.AddOp, remainder, op.rhs)
-            result = _made(rw, arith.SelectOp, wrong, more, remainder)
-        rw.replace(op, [result])
+@pattern(arith.FloorDivOp, arith.FloorModOp)
+def truncate_division(op: BinaryOp, rw: Rewriter) -> bool:
+    # x // y  ==>  truncdiv(x, y) where both are known to be positive, else with a correction
+    # by Triton's operators, which round towards zero
+    ranges: Ranges = rw.analysis
+    divides = isinstance(op, arith.FloorDivOp)
+    make: type[BinaryOp] = arith.TruncDivOp if divides else arith.TruncModOp
+    unsigned = ELEMENTS[op.out.dtype].kind == "uint"
+    divisor = ranges.of(op.rhs)
+    if unsigned or (divisor.lo > 0 and ranges.is_nonnegative(op.lhs)):
+        rw.replace(op, [_made(rw, make, op.lhs, op.rhs)])
         return True
-
-    return [truncate_division]
+    number = constant_of(op.rhs)
+    if type(number) is int and number > 0 and number & (number - 1) == 0:
+        # two's complement: shifting and masking round down
+        amount = _scalar(rw, number.bit_length() - 1 if divides else number - 1, op.rhs)
+        rw.replace(op, [_made(rw, arith.ShrOp if divides else arith.AndOp, op.lhs, amount)])
+        return True
+    remainder = _made(rw, arith.TruncModOp, op.lhs, op.rhs)
+    zero = _scalar(rw, 0, op.lhs)
+    wrong = _made(rw, arith.CmpOp, remainder, zero, predicate="lt")
+    if divisor.lo <= 0:
+        # the remainder has the dividend's sign; it is wrong where that differs from the divisor's
+        negative = _made(rw, arith.CmpOp, op.rhs, zero, predicate="lt")
+        differs = _made(rw, arith.XorOp, wrong, negative)
+        wrong = _made(rw, arith.AndOp, _made(rw, arith.CmpOp, remainder, zero, predicate="ne"), differs)
+    if divides:
+        quotient = _made(rw, arith.TruncDivOp, op.lhs, op.rhs)
+        less = _made(rw, arith.SubOp, quotient, _scalar(rw, 1, quotient))
+        result = _made(rw, arith.SelectOp, wrong, less, quotient)
+    else:
+        more = _made(rw, arith.AddOp, remainder, op.rhs)
+        result = _made(rw, arith.SelectOp, wrong, more, remainder)
+    rw.replace(op, [result])
+    return True
 
 
 @pattern(tensor.ReduceOp)
@@ -179,6 +176,24 @@ def shift_by_tensor(op: BinaryOp, rw: Rewriter) -> bool:
     return True
 
 
+_PATTERNS = {
+    interpreted: Patterns(
+        [
+            truncate_division,
+            take_absolute_values_first,
+            combine_bools_as_integers,
+            extremum_of_bools,
+            compare_bools,
+            cast_to_bool,
+            spell_out_function,
+            shift_by_tensor,
+            *dtype_patterns(interpreted),
+        ]
+    )
+    for interpreted in (False, True)
+}
+
+
 @dataclass(frozen=True)
 class LegalizeArith(Pass):
     """Express arithmetic by what Triton has.
@@ -198,15 +213,4 @@ class LegalizeArith(Pass):
 
     def run(self, program: Program) -> None:
         interpreted = getattr(program.target, "kind", "") == "interpret"
-        patterns: list[Pattern] = [
-            *division_patterns(Ranges(program.root)),
-            take_absolute_values_first,
-            combine_bools_as_integers,
-            extremum_of_bools,
-            compare_bools,
-            cast_to_bool,
-            spell_out_function,
-            shift_by_tensor,
-            *dtype_patterns(interpreted),
-        ]
-        apply_patterns(program.root, patterns)
+        apply_patterns(program.root, _PATTERNS[interpreted], analysis=Ranges(program.root))

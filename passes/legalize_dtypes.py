@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import CastOp, MathOp
 from tiledsl.ir.core import Value
@@ -93,6 +95,15 @@ def dtype_patterns(interpreted: bool) -> list[Pattern]:
         rw.replace(op, [cast(rw, cast(rw, op.source, "float32"), target)])
         return True
 
+    @pattern(arith.ConstantOp)
+    def keep_infinity(op: arith.ConstantOp, rw: Rewriter) -> bool:
+        # inf : float8_e5m2  ==>  bitcast(124 : uint8): Triton makes it from a float32, and that conversion saturates
+        if op.out.dtype != "float8_e5m2" or not math.isinf(op.value):
+            return False
+        bits = rw.constant(0x7C if op.value > 0 else 0xFC, with_shape(op.out.shape, "uint8"))
+        rw.replace(op, [rw.insert(arith.BitcastOp(bits, result_types=[op.out.type])).result])
+        return True
+
     @pattern(tensor.DotOp)
     def give_dot_one_dtype(op: tensor.DotOp, rw: Rewriter) -> bool:
         # dot(float16, bfloat16)  ==>  dot of float32;    an accumulator that tl.dot does not have is added afterwards
@@ -117,7 +128,7 @@ def dtype_patterns(interpreted: bool) -> list[Pattern]:
         rw.replace(op, [total])
         return True
 
-    return [compute_in_float32, reduce_in_32_bits, cast_by_float32, give_dot_one_dtype]
+    return [compute_in_float32, reduce_in_32_bits, cast_by_float32, keep_infinity, give_dot_one_dtype]
 
 
 def _accumulator_dtype(dtype: str, wanted: str) -> str:

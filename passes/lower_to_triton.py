@@ -14,6 +14,8 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, ScalarType, broadcast_shapes, with_shape
 from tiledsl.passes.affine import Factors, LinearForm, constant_form, form_bounds, linear_form
+from tiledsl.passes.lower_blocks import lower_blocks
+from tiledsl.passes.lower_gluon import lower_gluon
 
 Width = Literal["int32", "int64"]
 INT32_ELEMENTS = 1 << 31
@@ -28,6 +30,8 @@ class LowerToTriton(Pass):
     After:   %p = triton.addptr %A, %scalar_offset      (the scalar part: moves with block and loop indices)
              %q = triton.addptr %p, %tensor_offset      (the tile's shape: the same in every iteration)
              %x = triton.load %q mask=%m other=%zero
+
+    Block loads and stores go through descriptors, which the host makes (lower_blocks.py).
 
     Needs:   guard-accesses, promote-buffers: no on-chip buffers are left. Offsets are int32 where they provably fit.
     `index_bits` forces 32 or 64 bits for all offsets; 0 decides for each access. num_warps, num_stages, num_ctas and
@@ -70,6 +74,8 @@ def _kernel_names(func: tile.FuncOp, kernels: Sequence[tile.KernelOp]) -> list[s
 def launch_options(kernel: tile.KernelOp, warp_size: int) -> tuple[tuple[str, Any], ...]:
     """num_warps and num_stages of a launch, and the hints that Triton knows."""
     hints: dict[str, Any] = dict(kernel.options)
+    if hints.get("emitter") == "gluon":
+        return (("num_warps", 4), ("emitter", "gluon"))
     warps = int(hints.get("num_warps") or max(1, kernel.threads // warp_size))
     warps = 1 << (warps.bit_length() - 1)  # Triton takes powers of two: 384 threads (with a producer warp group) give 8
     stages = int(hints.get("num_stages") or 1)
@@ -100,18 +106,26 @@ class _KernelLowering:
             [],
             sym_name=name,
             options=launch_options(kernel, warp_size),
+            remarks=kernel.remarks,
             regions=[self.body],
             loc=kernel.loc,
         )
         Builder.at(kernel).insert(launch)
         kernel.erase()
-        at_start = Builder(self.body, self.body.first, kernel.loc)
-        for axis, index in enumerate(indices):
-            index.replace_with(at_start.insert(triton.ProgramIdOp(axis=axis, names=[index.name])).result)
-        self.body.args = []
+        if kernel.option("emitter") == "gluon":
+            lower_gluon(launch, indices, kernel.option("persistent") is not False)
+        else:
+            at_start = Builder(self.body, self.body.first, kernel.loc)
+            for axis, index in enumerate(indices):
+                index.replace_with(at_start.insert(triton.ProgramIdOp(axis=axis, names=[index.name])).result)
+        self.body.set_args([])
+        blocks: list[tile.LoadBlockOp | tile.StoreBlockOp] = []
         for op in list(self.body.walk()):
             if isinstance(op, tile.ViewOp):
                 op.move_before(launch)  # a view of global memory: the host makes it
+            elif isinstance(op, (tile.LoadBlockOp, tile.StoreBlockOp)):
+                blocks.append(op)
+        lower_blocks(blocks, Builder.at(launch))
         ops = list(self.body.walk())
         inside = {value for op in ops for value in _defined_by(op)}
         accesses: list[tile.LoadOp | tile.StoreOp | tile.AtomicOp] = []
@@ -150,7 +164,7 @@ class _KernelLowering:
         rank = {value: number for number, value in enumerate(self.func.body.args)}
         order = sorted(range(len(self.arguments)), key=lambda i: rank.get(self.arguments[i], len(rank)))
         self.arguments = [self.arguments[i] for i in order]
-        self.body.args = [self.body.args[i] for i in order]
+        self.body.set_args([self.body.args[i] for i in order])
 
     # Accesses
 

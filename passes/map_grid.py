@@ -11,6 +11,8 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
+from tiledsl.passes.lower_gluon import is_prepared
+from tiledsl.passes.persistent import gains_by_persistence, make_persistent, may_persist
 
 MAX_YZ = 65535  # CUDA's limit for the second and third grid dimension
 
@@ -23,19 +25,33 @@ class MapGrid(Pass):
     After:   tile.kernel [%blocks] (%block)  with  %bx, %by computed from %block: 4 rows at a time, down before across
 
     A y or z extent known to exceed 65535 folds the grid into one dimension. `group_m` > 0 forces panels of that many
-    rows on every grid of two or more dimensions.
+    rows on every grid of two or more dimensions. `persistent` > 0 launches so many programs on each multiprocessor,
+    which share all blocks (persistent.py); with `flatten`, the pipeline of a loop in the block runs on from one block
+    to the next. A kernel whose blocks may wait for each other stays as it is, with a remark. 0: never; -1: one program
+    on each multiprocessor for matrix products with block loads of which no more would fit, on grids of more blocks.
+    Needs:   select-access.
     """
 
     name = "map-grid"
     group_m: int = 0
+    persistent: int = -1
+    flatten: bool = True
 
     def run(self, program: Program) -> None:
-        for kernel in [op for op in program.root.walk() if isinstance(op, tile.KernelOp)]:
+        if self.persistent < -1:
+            raise TileError(f"map-grid.persistent is {self.persistent}; it is a number of programs, 0, or -1")
+        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
             swizzle = (self.group_m, "row") if self.group_m > 0 else _swizzle(kernel)
             kernel.set_attribute("options", tuple(pair for pair in kernel.options if pair[0] != "swizzle"))
-            too_long = any((constant_of(extent) or 0) > MAX_YZ for extent in kernel.grid[1:])
-            if len(kernel.grid) > 1 and (swizzle is not None or too_long):
-                _remap(kernel, swizzle, fold_z=too_long)
+            programs = self.persistent
+            if programs < 0:
+                programs = 1 if self.flatten and gains_by_persistence(kernel, program.target) else 0
+            persists = programs > 0 and not is_prepared(kernel) and may_persist(kernel)
+            fold_all = persists or any((constant_of(extent) or 0) > MAX_YZ for extent in kernel.grid[1:])
+            if len(kernel.grid) > 1 and (swizzle is not None or fold_all):
+                _remap(kernel, swizzle, fold_z=fold_all)
+            if persists:
+                make_persistent(kernel, programs, self.flatten)
 
 
 def _swizzle(kernel: tile.KernelOp) -> tuple[int, str] | None:
@@ -76,11 +92,11 @@ def _remap(kernel: tile.KernelOp, swizzle: tuple[int, str] | None, fold_z: bool)
     indices = [block]
     if gz and fold_z:
         kernel.set_field("grid", [host.apply(arith.MulOp, plane, gz[0], "blocks")])
-        kernel.body.args = [block]
+        kernel.body.set_args([block])
         indices = [inside.apply(arith.TruncModOp, block, plane), inside.apply(arith.TruncDivOp, block, plane)]
     else:
         kernel.set_field("grid", [plane, *gz])
-        kernel.body.args = [block, *old[2:]]
+        kernel.body.set_args([block, *old[2:]])
         indices = [block, *old[2:]]
     if swizzle is None:
         bx, by = inside.apply(arith.TruncModOp, indices[0], gx), inside.apply(arith.TruncDivOp, indices[0], gx)

@@ -207,6 +207,6 @@ class PadTiles(Pass):
     min_dot: int = 16
 
     def run(self, program: Program) -> None:
-        for op in list(program.root.walk()):
+        for op in list(program.root.nests()):
             if isinstance(op, tile.KernelOp):
                 _Padder(op, self.min_dot).run()

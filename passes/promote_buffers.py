@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tiledsl.dialects import scf, tile
+from tiledsl.dialects import arith, scf, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
@@ -58,6 +59,7 @@ def _accessed(op: Operation) -> Value | None:
 
 
 Buffers = dict[Value, None]  # an ordered set
+_warned: set[str] = set()
 
 
 @dataclass
@@ -76,13 +78,16 @@ def _union(*sets: Iterable[Value]) -> Buffers:
 class _Promoter:
     def __init__(self) -> None:
         self.summaries: dict[Region, _Summary] = {}
+        self.relevant: dict[Region, list[Operation]] = {}  # those that have regions or are about an on-chip buffer
         self.live_after: dict[Operation, Buffers] = {}
         self.current: dict[Value, Value] = {}
         self.allocs: list[tile.AllocOp] = []
         self.whole: set[Operation] = set()  # stores and writes of all of a buffer
+        self.undefined: dict[Value, Value] = {}  # buffers without a value before a loop, by the loop's argument for it
 
     def kernel(self, op: tile.KernelOp) -> None:
-        _trim(op)
+        self._find(op.body)
+        _trim(self.allocs)
         self._summarise(op.body)
         self._liveness(op.body, {})
         self._region(op.body)
@@ -93,9 +98,24 @@ class _Promoter:
 
     # Which buffers each region needs and writes; which are live behind each operation with regions
 
+    def _find(self, region: Region) -> None:
+        relevant = self.relevant[region] = []
+        for op in region:
+            if op.regions:
+                relevant.append(op)
+                for inner in op.regions:
+                    self._find(inner)
+            elif type(op) in _ACCESSES:
+                if _accessed(op) is not None:
+                    relevant.append(op)
+            elif isinstance(op, tile.AllocOp) and on_chip(op.out):
+                self.allocs.append(op)
+            elif isinstance(op, tile.AtomicOp) and on_chip(op.buffer):
+                raise TileError(f"an atomic operation on {_name(op.buffer)}, which is not a global buffer", op.loc)
+
     def _summarise(self, region: Region) -> _Summary:
         total = self.summaries[region] = _Summary()
-        for op in region:
+        for op in self.relevant[region]:
             if op.regions:
                 needs, kills, writes = self._effect(op, [self._summarise(inner) for inner in op.regions])
             elif (accessed := _accessed(op)) is None:
@@ -130,7 +150,7 @@ class _Promoter:
 
     def _liveness(self, region: Region, live_out: Buffers) -> None:
         live = dict(live_out)
-        for op in reversed(region):
+        for op in reversed(self.relevant[region]):
             if op.regions:
                 self.live_after[op] = dict(live)
                 inner = [self.summaries[each] for each in op.regions]
@@ -156,7 +176,7 @@ class _Promoter:
     # Rewriting, front to back; `current` has the value of each buffer, or none while it is undefined
 
     def _region(self, region: Region) -> None:
-        for op in region:
+        for op in self.relevant[region]:
             if op.regions:
                 if isinstance(op, scf.ForOp):
                     self._for(op)
@@ -169,14 +189,11 @@ class _Promoter:
                         self._region(inner)
             elif (buffer := _accessed(op)) is not None:
                 self._access(op, buffer)
-            elif isinstance(op, tile.AllocOp) and on_chip(op.out):
-                self.allocs.append(op)
-            elif isinstance(op, tile.AtomicOp) and on_chip(op.buffer):
-                raise TileError(f"an atomic operation on {_name(op.buffer)}, which is not a global buffer", op.loc)
 
     def _access(self, op: Operation, buffer: Value) -> None:
         builder = Builder.at(op)
         if isinstance(op, (tile.ReadOp, tile.LoadOp)):
+            self._check_defined(op, buffer)
             out = self._value(buffer, builder)
             if isinstance(op, tile.LoadOp):
                 out = load(builder, out, op.indices, op.mask, op.other)
@@ -190,6 +207,24 @@ class _Promoter:
                 made.name = buffer.name
             self.current[buffer] = made
         op.erase()
+
+    def _check_defined(self, op: tile.ReadOp | tile.LoadOp, buffer: Value) -> None:
+        """Warn of a read where nothing has been written: before the buffer's loop, and in its first iteration."""
+        if not self._is_undefined(buffer, op):
+            return
+        # A masked read, and one that a condition chooses or leaves, may never see what is undefined.
+        chosen = all(isinstance(user, arith.SelectOp) for user in op.result.uses)
+        if chosen or isinstance(op, tile.LoadOp) and op.mask is not None:
+            return
+        message = f"{op.loc}: {_name(buffer)} is read before anything is written to it; it reads as 0"
+        if message not in _warned:
+            _warned.add(message)
+            logging.getLogger("tiledsl").warning(message)
+
+    def _is_undefined(self, buffer: Value, op: Operation) -> bool:
+        """Whether nothing was written before `op`, in the first iteration of the loop directly around it at least."""
+        value = self.current.get(buffer)
+        return value is None or self.undefined.get(value) is buffer and value.owner is op.parent
 
     def _stored(self, op: tile.StoreOp, buffer: Value, builder: Builder) -> Value:
         if op in self.whole:
@@ -217,8 +252,10 @@ class _Promoter:
         inits = self._values(carried, Builder.at(op))
         before = self._saved(summary.writes)
         op.set_field("inits", [*op.inits, *inits])
+        undefined = [buffer for buffer in carried if self._is_undefined(buffer, op)]
         self._forget(summary.writes)
         self._enter(op.body, carried)
+        self.undefined.update({self.current[buffer]: buffer for buffer in undefined})
         self._region(op.body)
         self._leave(op.body.terminator, carried)
         self._restore(before)
@@ -288,11 +325,9 @@ class _Promoter:
             self.current[buffer] = made
 
 
-def _trim(kernel: tile.KernelOp) -> None:
+def _trim(allocs: Iterable[tile.AllocOp]) -> None:
     """Cut off the ends of buffers' dimensions that no access reaches, such as columns against bank conflicts."""
-    for op in kernel.walk():
-        if not isinstance(op, tile.AllocOp) or not on_chip(op.out):
-            continue
+    for op in allocs:
         reached = [0] * len(tile.buffer_type(op.out).shape)
         for user in op.out.uses:
             access = user if isinstance(user, (tile.LoadOp, tile.StoreOp)) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 from tiledsl.dialects import arith, scf, tensor, tile, triton
@@ -48,8 +49,7 @@ class Ranges:
         if isinstance(root, tile.FuncOp):
             for arg in root.body.args[len(root.parameters) :]:
                 self._known[arg] = SYMBOL
-        self._assumed: dict[Value, Interval] = {}
-        self._read_assumptions(root)
+        self._root = root
 
     def of(self, value: Value) -> Interval:
         """The interval of an integer or bool, each element of it for a tensor."""
@@ -60,13 +60,19 @@ class Ranges:
         pending = [(value, self._inputs(value))]
         while pending:
             current, inputs = pending[-1]
-            missing = [each for each in inputs if each not in known]
-            if missing:
-                pending += [(each, self._inputs(each)) for each in missing]
-                continue
-            pending.pop()
-            if current not in known:
-                known[current] = self._narrow(current, self._compute(current, [known[each] for each in inputs]))
+            waits = False
+            for each in inputs:
+                if each not in known:
+                    number = arith.constant_of(each)
+                    if type(number) is int:
+                        known[each] = Interval(number, number)
+                    else:
+                        pending.append((each, self._inputs(each)))
+                        waits = True
+            if not waits:
+                pending.pop()
+                if current not in known:
+                    known[current] = self._narrow(current, self._compute(current, [known[each] for each in inputs]))
         return known[value]
 
     def is_nonnegative(self, value: Value) -> bool:
@@ -149,6 +155,8 @@ class Ranges:
         if value.type.dtype not in _OF_DTYPES:
             return []
         op = value.op
+        if isinstance(op, arith.BinaryOp):
+            return op.operands
         if op is None or isinstance(op, triton.ProgramIdOp):
             blocks = _grid_size(value)
             if blocks is not None:
@@ -181,8 +189,6 @@ class Ranges:
         if everything is EVERYTHING:
             return everything
         op = value.op
-        if isinstance(op, triton.ProgramIdOp):
-            return Interval(0, max(0, inputs[0].hi - 1)) if inputs else everything
         if op is None:
             around = _around(value)
             if isinstance(around, tile.KernelOp):
@@ -190,6 +196,8 @@ class Ranges:
             if isinstance(around, scf.ForOp) and value is around.index:
                 return _loop_index(inputs[0], inputs[1], inputs[2], everything)
             return inputs[0] if inputs else everything
+        if isinstance(op, triton.ProgramIdOp):
+            return Interval(0, max(0, inputs[0].hi - 1)) if inputs else everything
         if isinstance(op, (scf.IfOp, scf.ForOp)):
             return Interval(min(each.lo for each in inputs), max(each.hi for each in inputs))
         found = _of_operation(op, inputs)
@@ -199,23 +207,33 @@ class Ranges:
 
     # Assumptions
 
-    def _read_assumptions(self, root: Operation) -> None:
-        for op in root.walk():
-            if isinstance(op, tile.AssumeOp) and isinstance(
-                op.parent_op, (tile.KernelOp, tile.FuncOp, triton.LaunchOp)
-            ):
+    @cached_property
+    def _assumed(self) -> dict[Value, Interval]:
+        assumed: dict[Value, Interval] = {}
+        for op in _unconditional(self._root):
+            if isinstance(op, tile.AssumeOp):
                 for value, predicate, number in _facts(op.condition):
-                    old = self._assumed.get(value, EVERYTHING)
+                    old = assumed.get(value, EVERYTHING)
                     low = number if predicate in ("ge", "eq") else number + 1 if predicate == "gt" else old.lo
                     high = number if predicate in ("le", "eq") else number - 1 if predicate == "lt" else old.hi
-                    self._assumed[value] = Interval(max(old.lo, low), min(old.hi, high))
+                    assumed[value] = Interval(max(old.lo, low), min(old.hi, high))
+        return assumed
 
     def _narrow(self, value: Value, found: Interval) -> Interval:
-        promised = self._assumed.get(value) if self._assumed else None
+        promised = self._assumed.get(value)
         if promised is None:
             return found
         narrow = Interval(max(found.lo, promised.lo), min(found.hi, promised.hi))
         return narrow if narrow.lo <= narrow.hi else found
+
+
+def _unconditional(op: Operation) -> Iterator[Operation]:
+    """What always runs: the operations of a program and of its kernels, outside of loops and branches."""
+    if isinstance(op, (tile.KernelOp, tile.FuncOp, triton.LaunchOp)):
+        for region in op.regions:
+            yield from region
+            for inner in region.nested:
+                yield from _unconditional(inner)
 
 
 def _facts(condition: Value) -> Iterator[tuple[Value, str, int]]:
@@ -296,6 +314,8 @@ def _of_operation(op: Operation, inputs: list[Interval]) -> Interval | None:
         case arith.SubOp(), [a, b]:
             return Interval(a.lo - b.hi, a.hi - b.lo)
         case arith.MulOp(), [a, b]:
+            if a.lo >= 0 and b.lo >= 0:
+                return Interval(a.lo * b.lo, a.hi * b.hi)
             return _corners(a, b, arith.MulOp)
         case ((arith.FloorDivOp() | arith.TruncDivOp()), [a, b]):
             return _corners(a, b, type(op)) if b.lo > 0 or b.hi < 0 else None

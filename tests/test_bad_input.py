@@ -163,7 +163,7 @@ def test_declarations(declared: str, message: str, caret: str | None) -> None:
         ("T.Kernel(4, threads=0)", "T.Kernel: threads is 0; it is a number from 1 to 1024"),
         ("T.Kernel(4, threads=(64, 32))", "T.Kernel: threads is 2048; it is a number from 1 to 1024"),
         ("T.Kernel(4, num_warp=4)", "T.Kernel has no option 'num_warp'"),
-        ("T.Kernel(T.dynamic('Q'))", "the dynamic dimension Q is used but is no tensor parameter's dimension by itself"),
+        ("T.Kernel(T.dynamic('Q'))", "the dynamic dimension Q is used, but no tensor parameter's dimension tells it"),
         ("T.ClusterKernel(4)", "T.ClusterKernel: explicit barriers and asynchronous copies have no Triton form; use T.copy inside T.Pipelined, which overlaps them"),
     ],
 )  # fmt: skip

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tiledsl.autotuner.cache import Remembered
-from tiledsl.autotuner.key import Key, environment
-from tiledsl.autotuner.store import Store
+from tiledsl.autotuner.storage.cache import Remembered
+from tiledsl.autotuner.storage.key import Key, environment
+from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial
 from tiledsl.cli import main
 from tiledsl.runtime.target import Target

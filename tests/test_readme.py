@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
+
+from tiledsl.passes import PIPELINE
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 
@@ -29,3 +32,13 @@ def test_the_commands_exist() -> None:
     commands = set(re.findall(r"^tiledsl (\w+)", text, re.MULTILINE))
     shown = subprocess.run([sys.executable, "-m", "tiledsl.cli", "--help"], capture_output=True, text=True).stdout
     assert commands and all(command in shown for command in commands), (commands, shown)
+
+
+def test_the_table_of_passes_is_the_pipeline() -> None:
+    text = README.read_text(encoding="utf-8").split("<!-- passes -->")[1].split("<!-- /passes -->")[0]
+    rows = [line.strip("|").split("|") for line in text.strip().splitlines()[2:]]
+    shown = {row[0].strip(" `"): row[2].replace("`", "").strip() for row in rows}
+    options = {
+        each.name: ", ".join(f"{option.name}={option.default!r}" for option in fields(each)) for each in PIPELINE
+    }
+    assert list(shown.items()) == list(options.items())

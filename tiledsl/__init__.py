@@ -8,6 +8,7 @@ from tiledsl.errors import TileError
 from tiledsl.settings import settings
 
 if TYPE_CHECKING:
+    from tiledsl import spaces
     from tiledsl.autotuner import AutotuneResult, autotune
     from tiledsl.autotuner.space import space
     from tiledsl.frontend.text_program import TextProgram, parse, parse_file
@@ -38,7 +39,7 @@ _LAZY = {
 __all__ = [
     "AutotuneResult", "Kernel", "Profiler", "Target", "TensorSupplyType", "TextProgram", "TileError", "autotune",
     "compile", "do_bench", "jit", "parse", "parse_file", "settings",
-    "space",
+    "space", "spaces",
 ]  # fmt: skip
 
 
@@ -50,4 +51,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value
         return value
+    if name == "spaces":
+        import importlib
+
+        return importlib.import_module("tiledsl.spaces")
     raise AttributeError(f"module 'tiledsl' has no attribute {name!r}")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,8 @@ class Settings:
 
 
 _FIELDS = {setting.name: setting.metadata for setting in fields(Settings)}
+# What the values depend on; the last ones decide where the user's cache folder is.
+_VARIABLES = (*(PREFIX + name.upper() for name in _FIELDS), "XDG_CACHE_HOME", "HOME")
 _overrides: ContextVar[dict[str, object]] = ContextVar("tiledsl_settings", default={})  # noqa: B039  (never changed)
 
 
@@ -144,13 +147,19 @@ def current(**overrides: object) -> Settings:
 
     TileError if a name is unknown or a value is not allowed; the message names the variable or argument.
     """
-    values: dict[str, Any] = _overrides.get() | _named({k: v for k, v in overrides.items() if v is not None})
-    for name in _FIELDS.keys() - values.keys():
-        variable = PREFIX + name.upper()
-        text = os.environ.get(variable, "")
-        if text:
+    values = _overrides.get()
+    if overrides:
+        values = values | _named({name: value for name, value in overrides.items() if value is not None})
+    return _settings(tuple(values.items()), tuple(map(os.environ.get, _VARIABLES)))
+
+
+@lru_cache(maxsize=64)  # asked for at every call of a kernel
+def _settings(overrides: tuple[tuple[str, object], ...], environment: tuple[str | None, ...]) -> Settings:
+    values = dict(overrides)
+    for name, variable, text in zip(_FIELDS, _VARIABLES, environment):
+        if text and name not in values:
             values[name] = _checked(name, text, f"{variable}={text}")
-    return Settings(**values)
+    return Settings(**values)  # type: ignore[arg-type]
 
 
 @contextmanager

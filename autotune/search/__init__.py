@@ -19,8 +19,9 @@ NAMES = ("auto", "exhaustive", "model", "random")
 class Strategy(Protocol):
     """Asked for configurations by index, and told what became of each. Deterministic for one seed and order of answers.
 
-    `ask` returns up to n indices, none twice; an empty list while not `done` means: tell me more first. `tell` takes
-    milliseconds, or None for a configuration that does not work.
+    `ask` returns up to n indices; an empty list while not `done` means: tell me more first. One that comes a second
+    time, after its answer, is to be measured again, for longer: `share` says for how much of the time that options.rep
+    gives. `tell` takes milliseconds, or None for a configuration that does not work.
     """
 
     @property
@@ -29,6 +30,8 @@ class Strategy(Protocol):
         ...
 
     def ask(self, n: int) -> list[int]: ...
+
+    def share(self, index: int) -> float: ...
 
     def tell(self, index: int, latency: float | None) -> None: ...
 
@@ -40,12 +43,14 @@ def make_strategy(
     budget: int | None = None,
     seed: int = 0,
     configs: Sequence[Mapping[str, Any]] | None = None,
+    seconds: float | None = None,
 ) -> Strategy:
     """A strategy over a space of `size` configurations.
 
     name: "exhaustive", "model", "random", or "auto": exhaustive for up to 256 configurations, "model" above.
     order: the indices that are not pruned, the most promising first. budget: how many may be tried; None: all, or for
-    "model" an eighth, at least 64. configs: all configurations; with them "model" knows the neighbours of the best.
+    "model" an eighth, at least 64. seconds: after which no more is asked, which whoever asks sees to: "model" then has
+    all of them to try, the best first. configs: all configurations; with them "model" knows the neighbours of the best.
     """
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 1):
         raise TileError(f"autotune: the search budget is {budget!r}; it is a number of trials from 1 on")
@@ -58,8 +63,9 @@ def make_strategy(
     if name == "random":
         return RandomOrder(order, budget, seed)
     if name == "model":
-        trials = max(_LEAST_TRIALS, len(order) // _MODEL_SHARE) if budget is None else budget
-        return ModelOrder(order, trials, seed, configs)
+        pace = max(_LEAST_TRIALS, len(order) // _MODEL_SHARE) if budget is None else budget
+        trials = len(order) if budget is None and seconds is not None else pace
+        return ModelOrder(order, trials, seed, configs, pace)
     raise TileError(f"autotune: there is no search {name!r}", notes=[f"there are {', '.join(NAMES)}"])
 
 

@@ -18,5 +18,8 @@ class Exhaustive:
     def ask(self, n: int) -> list[int]:
         return [self._left.pop() for _ in range(min(n, len(self._left)))]
 
+    def share(self, index: int) -> float:
+        return 0.25
+
     def tell(self, index: int, latency: float | None) -> None:
         """Nothing depends on it."""

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.autotune import fake_timers
-from tiledsl.autotuner import engine, measure
+from tiledsl.autotuner import engine
+from tiledsl.autotuner.measuring import measure
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ import torch
 
 import tiledsl
 from tests.autotune.programs import scale_builder, twice
-from tiledsl.autotuner import key
+from tiledsl.autotuner.storage import key
 from tiledsl.runtime.kernel import Kernel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,6 +151,24 @@ def test_a_shared_configuration_builds_for_the_values_at_hand(stages: Counter[st
     assert stages["run"] == 1
 
 
+def test_always_tune_by_the_environment(stages: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    function = tuned()
+    function()
+    monkeypatch.setenv("TILEDSL_ALWAYS_TUNE", "1")
+    assert [function().from_cache, tuned()().from_cache] == ["", ""] and stages["run"] == 3
+    monkeypatch.setenv("TILEDSL_ALWAYS_TUNE", "0")
+    assert tuned()().from_cache == "disk"
+
+
+def test_lax_versions_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned()()
+    monkeypatch.setattr(key, "triton_version", lambda: "2.0")
+    monkeypatch.setenv("TILEDSL_STRICT_VERSIONS", "0")
+    assert tuned()().from_cache == "disk"
+    monkeypatch.delenv("TILEDSL_STRICT_VERSIONS")
+    assert tuned()().from_cache == ""
+
+
 def test_always_tune_and_cache_off(stages: Counter[str], cache_dir: Path) -> None:
     function = tuned(cache=False)
     function()
@@ -221,14 +239,14 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptu
 LOAD = """
 import sys
 import tiledsl
-from tiledsl.autotuner import key
+from tiledsl.autotuner.storage import key
 key.compiler_hash = lambda: sys.argv[1]  # this test holds also while someone works on the compiler
 from tests.autotune.programs import scale_builder, twice
 f = tiledsl.autotune(configs=[{"block": 64}, {"block": 32}], ref_prog=twice)(tiledsl.jit(out_idx=-1)(scale_builder))
 result = f()
 assert result.from_cache == "disk" and result.config in ({"block": 64}, {"block": 32}) and result.trials[0].ok
 heavy = ("torch", "triton", "numpy", "lark", "joblib", "filelock", "tiledsl.frontend", "tiledsl.passes",
-    "tiledsl.codegen", "tiledsl.autotuner.run", "tiledsl.autotuner.measure", "tiledsl.autotuner.compile_pool")
+    "tiledsl.codegen", "tiledsl.autotuner.run", "tiledsl.autotuner.measuring.bench", "tiledsl.autotuner.compiling")
 print([name for name in heavy if name in sys.modules])
 print(result.kernel.name)
 """
@@ -261,3 +279,86 @@ def test_a_source_that_changed_unseen_is_run_with_a_warning(caplog: pytest.LogCa
     A = torch.randn(64)
     torch.testing.assert_close(result(A), A * 2)
     assert caplog.text.count("has changed since it was tuned") == 1
+
+
+TIMED_LOAD = """
+import os, sys
+import torch, triton, triton.language
+started = []
+sys.addaudithook(lambda name, _: started.append(name) if name in ("os.exec", "os.fork", "os.posix_spawn", "os.system",
+    "subprocess.Popen") else None)
+import time
+start = time.process_time()
+import tiledsl
+from tiledsl.autotuner.storage import key
+key.compiler_hash = lambda: sys.argv[1]
+from tests.autotune.programs import scale_builder, twice
+f = tiledsl.autotune(configs=[{"block": 64}, {"block": 32}], ref_prog=twice)(tiledsl.jit(out_idx=-1)(scale_builder))
+result = f()
+print(result.from_cache, time.process_time() - start, started)
+"""
+
+
+def test_loading_takes_less_than_100_ms_and_starts_no_process(cache_dir: Path, tmp_path: Path) -> None:
+    """Beyond importing torch and triton; byte code is there, as in every process but the first."""
+    tuned()()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, "-c", TIMED_LOAD, key.compiler_hash()]
+    seconds = []
+    for _ in range(3):
+        done = subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=120)
+        source, took, started = done.stdout.split(" ", 2)
+        assert (source, started.strip()) == ("disk", "[]"), done.stderr
+        seconds.append(float(took))
+    assert min(seconds[1:]) < 0.1
+
+
+def test_what_a_budget_left_out_is_tried_by_a_run_without_it(timer: Any) -> None:
+    timed = timer(lambda config: 1.0 / config["block"])
+    configs = [{"block": block} for block in (8, 16, 32, 64)]
+    jit = tiledsl.jit(out_idx=-1)(scale_builder)
+    limited: dict[str, Any] = {"configs": configs, "ref_prog": twice, "search": "random", "max_trials": 1}
+    first = tiledsl.autotune(**limited)(jit)()
+    assert any(trial.message.startswith("not tried") for trial in first.trials)
+    assert tiledsl.autotune(**limited)(jit)().from_cache == "disk"
+    before = list(timed)
+    whole = tiledsl.autotune(configs=configs, ref_prog=twice)(jit)()
+    assert whole.from_cache == "" and whole.config == {"block": 64} and all(trial.ok for trial in whole.trials)
+    assert sorted(config["block"] for config in timed) == [8, 16, 32, 64] and timed[: len(before)] == before
+
+
+def test_a_function_of_ones_own_that_prunes(timer: Any) -> None:
+    timed = timer(lambda config: 1.0 / config["block"])
+    jit = tiledsl.jit(out_idx=-1)(scale_builder)
+
+    def result(prune: Any) -> Any:
+        return tiledsl.autotune(configs=[{"block": b} for b in (16, 32, 64)], ref_prog=twice, prune=prune)(jit)()
+
+    small = result(lambda config: "too large" if config["block"] == 64 else None)
+    assert small.config == {"block": 32} and small.trials[2].message == "too large"
+    assert {"block": 64} not in timed
+    assert result(lambda config: "too large" if config["block"] == 64 else None).from_cache == "disk"
+    other = result(lambda config: config["block"] < 20)  # one that was timed before
+    assert other.config == {"block": 64} and [trial.status for trial in other.trials] == ["pruned", "ok", "ok"]
+    before = list(timed)
+    assert result(True).config == {"block": 64} and timed == before  # what was left out had been timed
+    with pytest.raises(tiledsl.TileError, match="prune raises KeyError: 'blok'"):
+        result(lambda config: config["blok"])
+
+
+def test_artifacts_of_all(cache_dir: Path) -> None:
+    tuned(keep_all=True)()
+    assert len(list(cache_dir.rglob("artifacts/**/scale.py"))) == len(BLOCKS)
+
+
+def test_tuning_again_keeps_the_winner_unless_another_is_clearly_faster(timer: Any) -> None:
+    times = {16: 1.0, 32: 1.1, 64: 1.2}
+    timer(lambda config: times[config["block"]])
+    configs = [{"block": block} for block in (64, 32, 16)]
+    assert tuned(configs).compile().config == {"block": 16}
+    times.update({16: 1.0, 32: 0.98})
+    with tiledsl.settings(always_tune=True):
+        assert tuned(configs, min_improvement=0.03)().config == {"block": 16}
+        times[32] = 0.9
+        assert tuned(configs, min_improvement=0.03)().config == {"block": 32}

@@ -4,36 +4,51 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import tiledsl
 from tests.autotune.programs import scale_builder, twice
-from tiledsl.autotuner import carry
+from tiledsl.autotuner.compiling import carry
 
 BLOCKS = [{"block": 64}, {"block": 32}, {"block": 16}]
 
 
 def test_artifacts_come_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler and two workers that share no cache folder with each other or the tuner, as on other machines."""
     distributed = pytest.importorskip("distributed")
     import joblib
 
-    home = tmp_path / "home"
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "elsewhere"))
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, local_directory=str(tmp_path)
-        ) as cluster,
-        distributed.Client(cluster),
-    ):
-        monkeypatch.setenv("TRITON_CACHE_DIR", str(home))
-        with joblib.parallel_config(backend="dask"):
-            tuned = tiledsl.autotune(configs=BLOCKS, ref_prog=twice, target="cuda:90")
-            result = tuned(tiledsl.jit(out_idx=-1)(scale_builder))()
+    home, workers = tmp_path / "home", []
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(home))
+    options = {"n_workers": 0, "processes": True, "dashboard_address": None, "local_directory": str(tmp_path)}
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        try:
+            for name in ("a", "b"):
+                own = {"TRITON_CACHE_DIR": f"{tmp_path}/{name}/triton", "TILEDSL_CACHE_DIR": f"{tmp_path}/{name}/ours"}
+                command = [sys.executable, "-m", "distributed.cli.dask_worker", cluster.scheduler_address]
+                command += ["--nworkers=1", "--nthreads=1", "--no-dashboard", f"--local-directory={tmp_path / name}"]
+                environment = {**os.environ, **own, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+                workers.append(
+                    subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
+                )
+            client.wait_for_workers(2, timeout=60)
+            with joblib.parallel_config(backend="dask"):
+                tuned = tiledsl.autotune(configs=BLOCKS, ref_prog=twice, target="cuda:90")
+                result = tuned(tiledsl.jit(out_idx=-1)(scale_builder))()
+            done_by = client.run(lambda: sorted(os.environ[name] for name in ("TRITON_CACHE_DIR", "TILEDSL_CACHE_DIR")))
+        finally:
+            for worker in workers:
+                os.killpg(worker.pid, signal.SIGKILL)
+                worker.wait()
+    assert len({tuple(folders) for folders in done_by.values()}) == 2
     assert [trial.status for trial in result.trials] == ["ok"] * 3
     assert all(trial.resources["registers"] > 0 for trial in result.trials)
-    assert not (tmp_path / "elsewhere").exists()
+    assert not list(tmp_path.glob("[ab]/**/*.cubin"))  # nothing stays there
     compiled = {path: path.stat().st_mtime_ns for path in home.rglob("*.cubin")}
     assert len(compiled) == 3
     assert result.resources.registers == result.best.resources["registers"]  # found, not compiled again

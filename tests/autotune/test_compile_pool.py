@@ -7,12 +7,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tiledsl
-from tests.autotune.programs import scale_builder
-from tiledsl.autotuner.compile_pool import CompileTask, compile_all, task_for
+from tests.autotune.programs import gemm_builder, scale_builder
+from tests.support.example_modules import load_example
+from tiledsl.autotuner.compiling.compile_pool import compile_all, task_for
+from tiledsl.autotuner.compiling.compile_worker import CompileTask
 
 ROOT = Path(__file__).resolve().parents[2]
 HANGS = "import subprocess\nsubprocess.run(['sleep', '4711'])\n"
@@ -31,6 +34,22 @@ def task(index: int, program: tiledsl.Kernel, source: str, timeout: float = 100)
     from dataclasses import replace
 
     return replace(task_for(index, program, timeout), source=source)
+
+
+def test_both_languages_of_attention() -> None:
+    sources = []
+    for backend in ("gluon", "triton"):
+        options = {"target": "cuda:90", "pass_configs": {"select-emitter.backend": backend}}
+        sources.append(
+            tiledsl.jit(load_example("attention").attention.function, **options).compile(1, 2, 2, 512, 512, 64)
+        )
+    assert ["@gluon.jit" in kernel.source for kernel in sources] == [True, False]
+    tasks = [task_for(number, kernel, 200) for number, kernel in enumerate(sources)]
+    gluon, triton = sorted(compile_all(tasks, jobs=2), key=lambda outcome: outcome.index)
+    assert gluon.status == triton.status == "ok", (gluon.message, triton.message)
+    assert gluon.resources is not None and gluon.resources["num_warps"] == 12
+    assert triton.resources is not None and triton.resources["num_warps"] == 8
+    assert gluon.binary_hash != triton.binary_hash
 
 
 def test_one_bad_compilation_costs_only_itself(program: tiledsl.Kernel, cache_dir: Path) -> None:
@@ -89,3 +108,51 @@ def test_tuning_for_a_gpu_that_is_not_here(tmp_path: Path, cache_dir: Path) -> N
     assert done.stderr == ""
     expected = "['ok', 'ok', 'mismatch', 'compile_error'] [True, True, False, False] estimated cuda:86"
     assert done.stdout.splitlines() == ["top", expected, "True True"]
+
+
+UNGUARDED = """
+import sys
+with open(sys.argv[1], "a") as file:
+    file.write("run\\n")
+import tiledsl
+from tests.autotune.programs import scale_builder, twice
+tuned = tiledsl.autotune(configs=[{"block": b} for b in (64, 32, 16)], ref_prog=twice, target="cuda:90", jobs=2)
+result = tuned(tiledsl.jit(out_idx=-1)(scale_builder))()
+print([trial.status for trial in result.trials])
+"""
+
+
+def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TILEDSL_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, str(script), str(tmp_path / "runs")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.stdout == "['ok', 'ok', 'ok']\n", done.stderr
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+def test_no_compiled_artifact_is_kept_in_memory(cache_dir: Path) -> None:
+    jit = tiledsl.jit(out_idx=-1)(scale_builder)
+    blocks = [{"block": block} for block in (8, 16, 32, 64)]
+    result = tiledsl.autotune(configs=blocks, target="cuda:90")(jit)()
+    assert all(trial.ok and trial.resources for trial in result.trials)
+    holding = [trial.config for trial in result.trials if "compiled" in vars(trial.kernel)]
+    assert holding in ([], [result.config])  # the winner's is read to be put beside the result
+
+
+def test_what_needs_more_than_one_that_needed_too_much_is_not_compiled(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the estimate before compiling lets them through; the first to fail takes the others along."""
+    monkeypatch.setattr("tiledsl.autotuner.predicting.prune._shared", lambda work, target: None)
+    configs = [{"block": 64, "stages": 2}, *({"block": 128, "stages": stages} for stages in (8, 9, 10, 11, 12, 2))]
+    options: dict[str, Any] = {"target": "cuda:90", "jobs": 1, "seed_configs": [configs[1]]}  # which comes first
+    result = tiledsl.autotune(configs=configs, **options)(tiledsl.jit(out_idx=-1)(gemm_builder))(size=4096)
+    statuses = [trial.status for trial in result.trials]
+    assert statuses[0] == statuses[-1] == "ok" and 1 <= statuses.count("out_of_resources") < 5
+    left_out = [trial for trial in result.trials if trial.status == "pruned"]
+    assert len(left_out) == 5 - statuses.count("out_of_resources")
+    failed = next(trial for trial in result.trials if trial.status == "out_of_resources")
+    start = f"needs no less than block=128 stages={failed.config['stages']}: "
+    assert all(trial.message.startswith(start) and "232448" in trial.message for trial in left_out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,3 +164,12 @@ def test_bad_decorations_and_calls() -> None:
         tuned(lambda other: BLOCKS)()
     with pytest.raises(tiledsl.TileError, match="unknown tensor supply 'fibonacci'"):
         tuned(supply_type="fibonacci")
+
+
+def test_the_first_configuration_without_tuning(cache_dir: Path) -> None:
+    function = tiledsl.autotune(configs=BLOCKS, ref_prog=twice)(tiledsl.jit(out_idx=-1)(scale_builder))
+    kernel = function.untuned()
+    assert kernel.config == BLOCKS[0]
+    A = torch.randn(SIZE)
+    torch.testing.assert_close(kernel(A), A * 2)
+    assert not (cache_dir / "autotune").exists()

@@ -12,8 +12,9 @@ import torch
 import tiledsl
 import tiledsl.language as T
 from tests.autotune.programs import scale_builder, twice
-from tiledsl.autotuner import bench, verify
-from tiledsl.autotuner.reference import Reference
+from tiledsl.autotuner.measuring import bench, measure
+from tiledsl.autotuner.verifying import verify
+from tiledsl.autotuner.verifying.reference import Reference
 
 scale_jit = tiledsl.jit(out_idx=-1)(scale_builder)
 
@@ -201,3 +202,42 @@ def test_a_store_and_a_key_of_ones_own(tmp_path: Any) -> None:
     wanted[0] = "b"
     assert function().from_cache == ""
     assert len(list((tmp_path / "here").rglob("best.json"))) == 2
+
+
+def test_a_large_space_is_searched_by_successive_halving(timer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the whole engine: few of many are tried, the better ones are timed again and not checked again."""
+    monkeypatch.setattr("tiledsl.autotuner.search.EXHAUSTIVE_UP_TO", 30)
+    monkeypatch.setattr("tiledsl.autotuner.search._LEAST_TRIALS", 40)
+    jobs: list[Any] = []
+    submit = measure.Rig.submit
+    monkeypatch.setattr(measure.Rig, "submit", lambda self, job, place: (jobs.append(job), submit(self, job, place)))
+    timer(lambda config: 1.0 + 0.001 * abs(config["block"] - 77))
+    configs = [{"block": block} for block in range(1, 129)]
+    result = tiledsl.autotune(configs=configs, ref_prog=twice, prune=False)(tiledsl.jit(out_idx=-1)(scale_builder))()
+    tried = [trial for trial in result.trials if trial.ok]
+    assert len(tried) in (40, 41)  # the default is always among them
+    assert all(trial.verified for trial in tried) and result.best.rounds
+    again = [job for job in jobs if job.checked]
+    assert len(again) == 10 and {job.share for job in again} == {0.25}
+    assert {job.share for job in jobs if not job.checked} <= {1 / 16, 0.25}
+    assert {job.index for job in again} >= {result.best.index}
+    others = {trial.message for trial in result.trials if trial.status == "pruned"}
+    assert others == {"not tried: the search chose others"}
+
+
+@pytest.mark.parametrize("search", ["exhaustive", "model", "random"])
+def test_a_budget_of_trials_holds_for_every_search(search: str, timer: Any) -> None:
+    timed = timer(lambda config: 1.0 / config["block"])
+    configs = [{"block": block} for block in range(1, 33)]
+    options: dict[str, Any] = {"search": search, "max_trials": 8, "ref_prog": twice}
+    result = tiledsl.autotune(configs=configs, **options)(tiledsl.jit(out_idx=-1)(scale_builder))()
+    assert len(timed) in (8, 9) and sum(trial.ok for trial in result.trials) == len(timed)
+
+
+def test_interrupting_before_any_result_raises(timer: Any) -> None:
+    def interrupt(config: dict[str, Any]) -> float:
+        raise KeyboardInterrupt
+
+    timer(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        tuned({"block": 32}, {"block": 64}, isolate=False)()

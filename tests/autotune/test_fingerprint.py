@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tiledsl.autotuner.fingerprint import OPAQUE, VAGUE, canonical, program_text
+from tiledsl.autotuner.storage.fingerprint import OPAQUE, VAGUE, canonical, program_text
 
 SCALE = 2
 

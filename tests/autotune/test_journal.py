@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiledsl.autotuner import journal
 from tiledsl.autotuner.space import config_key
+from tiledsl.autotuner.storage import journal
 from tiledsl.autotuner.trial import Trial
 
 FULL = Trial(0, {"block": 64, "kind": None}, "ok", "said \u00e4 and \n", latency=0.5, verified=True, max_error=1e-3)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import tiledsl
-from tiledsl.autotuner import selection, wire
-from tiledsl.autotuner.inputs import changed, copies, stand_ins
+from tiledsl.autotuner import selection
+from tiledsl.autotuner.measuring import wire
+from tiledsl.autotuner.measuring.inputs import changed, copies, stand_ins
+from tiledsl.autotuner.measuring.scratch import Scratch
+from tiledsl.autotuner.measuring.timing import Stopwatch, longest_in_graph, summarize
 from tiledsl.autotuner.options import TuneOptions
-from tiledsl.autotuner.scratch import Scratch
-from tiledsl.autotuner.timing import summarize
 from tiledsl.autotuner.trial import Trial
 
 VALUES = [
@@ -90,6 +92,24 @@ def test_the_winner_is_never_slower_than_the_default() -> None:
     assert selection.winner(tried).index == 0  # type: ignore[union-attr]
 
 
+def test_the_earlier_winner_stays_where_none_is_better() -> None:
+    tried = trials(2.0, 1.0, 1.002, 1.02, 2.5, spread=0.01)
+    tried[2].resources = {"shared_bytes": 1}
+
+    def place(**earlier: Any) -> int:
+        found = selection.winner(tried, **earlier)
+        assert found is not None
+        return found.index
+
+    tried[1].resources = {"shared_bytes": 0}
+    assert place() == 1
+    assert place(incumbent=2) == 2  # as good
+    assert place(incumbent=3) == 1
+    assert place(incumbent=3, min_improvement=0.03) == 3
+    assert place(incumbent=4, min_improvement=1.0) == 1  # slower than the default
+    assert tried[4] in selection.finalists(tried, incumbent=4) and tried[4] not in selection.finalists(tried)
+
+
 def test_only_those_in_the_final_round_are_compared() -> None:
     tried = trials(2.0, 1.0, 1.1, 0.99)
     selection.record_final(
@@ -116,6 +136,9 @@ def test_a_failure_in_the_final_round_counts() -> None:
         ({"run_timeout": "long"}, "run_timeout is 'long'"),
         ({"devices": []}, "it is numbers of GPUs"),
         ({"devices": [-1]}, "it is numbers of GPUs"),
+        ({"backend": "cupti"}, "the tuner times by 'event' or 'cudagraph'"),
+        ({"prune": 3}, "it is a bool or a function of a configuration"),
+        ({"min_improvement": 3}, "min_improvement is 3; it is 0 to 1"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
@@ -125,9 +148,9 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 
 
 def test_folders_that_killed_processes_left_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tiledsl.autotuner.scratch._ENOUGH", 1 << 60)  # not in /dev/shm, where others' are
+    monkeypatch.setattr("tiledsl.autotuner.measuring.scratch._ENOUGH", 1 << 60)  # not in /dev/shm, where others' are
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("tiledsl.autotuner.scratch._SETTLED", 0.0)
+    monkeypatch.setattr("tiledsl.autotuner.measuring.scratch._SETTLED", 0.0)
     left = tmp_path / "tiledsl-scratch-left"
     left.mkdir()
     (left / "owner").touch()
@@ -137,3 +160,38 @@ def test_folders_that_killed_processes_left_are_removed(monkeypatch: pytest.Monk
     mine.close()
     other.close()
     assert not any(tmp_path.iterdir())
+
+
+class NoGpu(Stopwatch):
+    """The stopwatch's choice of a way to time, without a GPU to time on."""
+
+    def __init__(self, backend: str | None, capturable: bool = True) -> None:
+        self._longest_in_graph = longest_in_graph(backend)
+        self._cache_bytes, self._capturable = 1 << 20, capturable
+        self._torch = SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None))
+
+    def _capture(self, calls: Any, quick: float) -> Any:
+        if not self._capturable:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return SimpleNamespace(replay=None), len(calls)
+
+
+@pytest.mark.parametrize(
+    ("backend", "milliseconds", "reset", "capturable", "expected"),
+    [
+        (None, 0.01, None, True, "graph"),
+        (None, 0.1, None, True, "events"),
+        (None, 0.01, print, True, "events"),  # what a call changes is restored before the next
+        (None, 0.01, None, False, "events"),
+        ("event", 0.01, None, True, "events"),
+        ("cudagraph", 10.0, None, True, "graph"),
+    ],
+)
+def test_how_calls_are_timed(
+    backend: str | None, milliseconds: float, reset: Any, capturable: bool, expected: str
+) -> None:
+    watch = NoGpu(backend, capturable)
+    prepared = watch.prepare(lambda count: [print] * count, 1 << 20, milliseconds, reset)
+    assert prepared.method == expected
+    if expected == "graph":
+        assert prepared.size == 3  # copies of the inputs: twice the cache, and one more

@@ -11,8 +11,8 @@ from typing import Any
 import tiledsl
 import tiledsl.language as T
 from tests.autotune import kernels
-from tiledsl.autotuner import prune, work
-from tiledsl.autotuner.work_types import Work
+from tiledsl.autotuner.predicting import prune, work
+from tiledsl.autotuner.predicting.work_types import Work
 from tiledsl.runtime.resources import Resources
 from tiledsl.runtime.target import Target
 

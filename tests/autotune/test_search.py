@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 import tiledsl
 from tiledsl.autotuner.search import Strategy, make_strategy
-from tiledsl.autotuner.search.model_order import Neighbours
+from tiledsl.autotuner.search.model_order import ModelOrder, Neighbours
 
 RECORDINGS = sorted(Path(__file__).with_name("recordings").glob("search_*.json"))
 
@@ -51,6 +53,22 @@ class Recording:
             tried += asked
         return tried
 
+    def race(self, strategy: Strategy, noise: float, seed: int) -> tuple[dict[int, float], float]:
+        """As replay, with noise (a standard deviation, at the whole measuring time) that falls with the square root of
+        the time: what was told last of each, and the time spent, in measurements of the whole time."""
+        random_numbers = random.Random(seed)
+        told: dict[int, float] = {}
+        spent = 0.0
+        while not strategy.done:
+            for index in strategy.ask(4):
+                share, latency = strategy.share(index), self.latency[index]
+                spent += share
+                if latency is not None:
+                    latency *= math.exp(random_numbers.gauss(0.0, noise / math.sqrt(share)))
+                    told[index] = latency
+                strategy.tell(index, latency)
+        return told, spent
+
     def found(self, tried: list[int]) -> float:
         return min(latency for index in tried if (latency := self.latency[index]) is not None)
 
@@ -62,7 +80,7 @@ def test_the_model_search_comes_within_two_percent_in_an_eighth_of_the_trials(pa
     for seed in range(5):
         strategy = make_strategy("model", len(recording.configs), recording.order, budget, seed, recording.configs)
         tried = recording.replay(strategy)
-        assert len(tried) == len(set(tried)) == budget
+        assert len(set(tried)) == budget
         assert recording.found(tried) <= 1.02 * recording.best
 
 
@@ -113,6 +131,70 @@ def test_a_round_waits_for_its_answers() -> None:
     assert strategy.ask(1) == [min(i for i in range(20) if i not in first)]
 
 
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
+def test_halving_finds_the_best_of_noisy_measurements_in_less_time(path: Path) -> None:
+    """Against measuring each once, for a quarter of the time, as the exhaustive search does."""
+    recording = Recording.read(path)
+    size, trials, noise = len(recording.configs), len(recording.order), 0.01
+
+    def loss(told: dict[int, float]) -> float:
+        """How much worse than the best the best few are, of which the final measurement then finds the best."""
+        few = sorted(told, key=lambda index: told[index])[:5]
+        return min(recording.latency[index] or math.inf for index in few) / recording.best - 1
+
+    losses: dict[str, list[float]] = {"model": [], "exhaustive": []}
+    times: dict[str, list[float]] = {"model": [], "exhaustive": []}
+    for seed in range(20):
+        for name in losses:
+            strategy = make_strategy(name, size, recording.order, trials, seed, recording.configs)
+            told, spent = recording.race(strategy, noise, seed)
+            losses[name].append(loss(told))
+            times[name].append(spent)
+    assert max(times["model"]) < 0.6 * min(times["exhaustive"])
+    assert sum(losses["model"]) <= sum(losses["exhaustive"]) + 0.001 and max(losses["model"]) < 0.01
+
+
+def test_each_round_of_halving_keeps_a_quarter_and_takes_four_times_as_long() -> None:
+    size = 400
+    strategy = make_strategy("model", size, range(size), size, configs=[{"x": x} for x in range(size)])
+    asked: dict[float, list[int]] = {}
+    while not strategy.done:
+        for index in strategy.ask(7):
+            asked.setdefault(strategy.share(index), []).append(index)
+            strategy.tell(index, 1.0 + 0.0001 * index)
+    assert {share: len(each) for share, each in asked.items()} == {1 / 16: 400, 1 / 4: 100, 1.0: 25}
+    assert sorted(asked[1 / 4]) == list(range(100)) and sorted(asked[1.0]) == list(range(25))
+
+
+def test_what_is_far_from_the_best_or_fails_later_is_out() -> None:
+    size = 64
+    strategy = make_strategy("model", size, range(size), size, configs=[{"x": x} for x in range(size)])
+    again: list[int] = []
+    while not strategy.done:
+        for index in strategy.ask(8):
+            if strategy.share(index) > 1 / 16:
+                again.append(index)
+            strategy.tell(index, None if strategy.share(index) > 1 / 16 and index == 0 else 1.0 + 0.025 * index)
+    assert again == list(range(11))  # those up to 1.25 times the best; of the next round's quarter three are left
+
+
+def test_a_budget_of_seconds_leaves_all_to_try() -> None:
+    configs = [{"x": x} for x in range(1000)]
+
+    def distinct(**options: Any) -> int:
+        strategy = make_strategy("auto", 1000, range(1000), configs=configs, **options)
+        tried = set()
+        while not strategy.done:
+            for index in strategy.ask(16):
+                tried.add(index)
+                strategy.tell(index, 1.0 + index)
+        return len(tried)
+
+    assert (distinct(), distinct(seconds=60.0), distinct(seconds=60.0, budget=40)) == (125, 1000, 40)
+    first = make_strategy("model", 1000, range(1000), configs=configs, seconds=60.0).ask(1000)
+    assert len(first) == 62  # the phases are as without the budget: the neighbours come before the rest
+
+
 def test_if_nothing_works_the_search_goes_on_along_the_order() -> None:
     strategy = make_strategy("model", 8, range(8), 8, configs=[{"x": x} for x in range(8)])
     tried: list[int] = []
@@ -124,7 +206,7 @@ def test_if_nothing_works_the_search_goes_on_along_the_order() -> None:
 
 
 @given(st.data())
-def test_no_configuration_is_asked_for_twice(data: st.DataObject) -> None:
+def test_no_configuration_is_asked_for_twice_but_by_halving(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 40))
     order = data.draw(st.permutations(range(size)))[: data.draw(st.integers(1, size))]
     name = data.draw(st.sampled_from(["auto", "exhaustive", "model", "random"]))
@@ -142,8 +224,9 @@ def test_no_configuration_is_asked_for_twice(data: st.DataObject) -> None:
         if waiting and (not asked or data.draw(st.booleans())):
             strategy.tell(waiting.pop(), data.draw(st.none() | st.floats(0.1, 10)))
     assert strategy.done and not waiting
-    assert len(tried) == len(set(tried)) and set(tried) <= set(order)
-    assert len(tried) == min(len(order), budget or (64 if name == "model" else len(order)))
+    longer = [index for index in tried if tried.count(index) > 1]
+    assert set(tried) <= set(order) and (not longer or isinstance(strategy, ModelOrder))
+    assert len(set(tried)) == min(len(order), budget or (64 if name == "model" else len(order)))
 
 
 def test_neighbours_move_one_tunable_by_one_step() -> None:

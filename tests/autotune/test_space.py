@@ -9,9 +9,6 @@ import pytest
 import tiledsl
 from tests.autotune import kernels
 from tests.autotune.programs import scale_builder, twice
-from tiledsl.autotuner import rank
-from tiledsl.autotuner.space import check_configs
-from tiledsl.runtime.target import Target
 
 scale_jit = tiledsl.jit(out_idx=-1)(scale_builder)
 GEMM = {"block_M": 64, "block_N": 64, "block_K": 32, "num_stages": 2, "threads": 128}
@@ -108,17 +105,3 @@ def test_tuning_over_launch_options() -> None:
     assert {f"num_warps={warps}" in trial.source for warps in (1, 2) for trial in result.trials[warps - 1 :: 2]} == {
         True
     }
-
-
-def test_a_large_space_is_enumerated_pruned_and_ordered() -> None:
-    """3456 configurations take under 10 s on two quiet cores; here a tenth of them, without a clock."""
-    space = tiledsl.space(
-        block_M=[16, 32, 64, 128, 256, 512], block_N=[32, 64, 128, 256], block_K=[16, 32, 64, 128],
-        num_stages=[1, 2, 3, 4, 5, 6], threads=[64, 128, 256], num_ctas=[1, 2],
-    )  # fmt: skip
-    assert len(space) == 3456
-    configs = check_configs(space, kernels.gemm.signature, "gemm")[::10]
-    found = rank.rank(lambda c: kernels.gemm.program_for(dict.fromkeys("MNK", 4096), c), configs, Target("cuda", 90))
-    assert len(found.order) + len(found.pruned) == len(configs) and not found.failed
-    assert 50 < len(found.pruned) < 150
-    assert found.predicted[found.order[0]] < found.predicted[found.order[-1]] / 10

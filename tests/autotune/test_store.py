@@ -15,10 +15,10 @@ import pytest
 
 import tiledsl
 from tests.autotune.programs import scale_builder
-from tiledsl.autotuner import cache
-from tiledsl.autotuner.cache import Remembered
-from tiledsl.autotuner.key import Key
-from tiledsl.autotuner.store import Store
+from tiledsl.autotuner.storage import cache
+from tiledsl.autotuner.storage.cache import Remembered
+from tiledsl.autotuner.storage.key import Key
+from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial
 from tiledsl.runtime.target import Target
 

@@ -10,7 +10,7 @@ import pytest
 
 import tiledsl
 from tests.autotune.programs import scale_builder, twice
-from tiledsl.autotuner import bench_process
+from tiledsl.autotuner.measuring import bench_process
 
 NOTED = "tests.autotune.fake_timers:slow_and_noted"
 BLOCKS = (64, 32, 16, 8, 4, 2)
@@ -64,6 +64,9 @@ class One:
         self.done = True
         return [2]
 
+    def share(self, index: int) -> float:
+        return 0.25
+
     def tell(self, index: int, latency: float | None) -> None:
         assert index == 2 and latency == 2.0
 
@@ -84,8 +87,16 @@ def test_a_run_that_ended_before_its_final_round_makes_up_for_it(tmp_path: Path)
     (best,) = (tmp_path / "store").rglob("best.json")
     best.unlink()
     journal = best.with_name("trials.jsonl")
-    journal.write_text(journal.read_text().replace('"rounds":4', '"rounds":0'))
+    journal.write_text(journal.read_text().replace('"rounds":2', '"rounds":0'))
     result, processes = tune(tmp_path / "seen", (32, 64), **options)
-    assert result.from_cache == "" and [trial.rounds for trial in result.trials] == [4, 4]
+    assert result.from_cache == "" and [trial.rounds for trial in result.trials] == [2, 2]
     assert len(processes) == 6  # two first measurements, and two final rounds
     assert tune(tmp_path / "seen", (32, 64), **options)[0].from_cache == "disk"
+
+
+def test_a_budget_that_is_too_small_still_gives_a_result(tmp_path: Path) -> None:
+    """The default is waited for, and where that does not work one that does."""
+    for blocks in ((64, 32, 16), (0, 32, 16)):
+        result, _ = tune(tmp_path / str(blocks[0]), blocks, budget=0.001)
+        assert result.complete and result.trials[0].status != "new" and result.best.ok
+        assert result.config["block"] == (blocks[0] or 32)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from tiledsl.codegen.triton_source import EmittedModule, emit
-from tiledsl.ir.core import verify
 from tiledsl.ir.pass_manager import parse_program
+from tiledsl.ir.verifier import verify
 from tiledsl.passes.canonicalize import Canonicalize
 from tiledsl.passes.cse import Cse
 from tiledsl.passes.dce import Dce

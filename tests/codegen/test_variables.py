@@ -10,9 +10,10 @@ import pytest
 
 from tiledsl.codegen.kernels import KernelWriter
 from tiledsl.dialects import arith, scf, tile, triton
-from tiledsl.ir.core import Operation, Region, Value, verify
+from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BOOL, INT32, BufferType, ScalarType
+from tiledsl.ir.verifier import verify
 
 NAMES = ["", "", "acc", "acc", "m", "x"]
 POINTER = ScalarType("*int32")

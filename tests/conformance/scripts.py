@@ -51,10 +51,22 @@ _DSA_ENTRY = "from checks import ratio as get_err_ratio\ntest_kernel()"
 _FLA = ("fla",)
 # The references are Triton kernels beside the scripts, which use block pointers; the scripts print differences.
 _KDA_ENTRY = "from checks import bench as do_bench, close as compare_tensors, poison\npoison()\nmain()"
+# As it is, the state grows tenfold with each chunk and leaves bfloat16's range after some 40 of its 128 chunks; where
+# and when, rounding decides. Smaller weights keep it finite.
+_SMALL_WEIGHTS = """
+made = prepare_input
 
 
-def _kda(name: str, list: str = LIST_A) -> Script:
-    return Script(f"kda/{name}.py", list, "", _KDA, _KDA_ENTRY, ("triton<3.7",))
+def prepare_input(*given, **named):
+    q, k, w, *rest = made(*given, **named)
+    return q, k, w * 0.05, *rest
+
+
+"""
+
+
+def _kda(name: str, list: str = LIST_A, before: str = "") -> Script:
+    return Script(f"kda/{name}.py", list, "", _KDA, before + _KDA_ENTRY, ("triton<3.7",))
 
 
 SCRIPTS = (
@@ -139,7 +151,7 @@ SCRIPTS = (
     _a("gdn/example_wy_fast_bwd_split", "", *_KDA, needs=_FLA),
     _kda("chunk_o"),
     _kda("chunk_delta_h_fwd"),
-    _kda("chunk_delta_bwd"),
+    _kda("chunk_delta_bwd", before=_SMALL_WEIGHTS),
     _kda("chunk_inter_solve_fused"),
     _kda("chunk_bwd_dqkwg"),
     _kda("chunk_bwd_dv"),
@@ -226,11 +238,6 @@ SCRIPTS = (
     _b(
         "linear_attention/example_mamba_chunk_state",
         "--batch 1 --heads 2 --seq_len 512 --chunk_size 128",
-        # In 16 bits on the CPU the reference itself is off by more than the tolerance allows.
-        (
-            r"assert_allclose\(ref_program,",
-            "assert_allclose(lambda *given: ref_program(*(each.float() for each in given)),",
-        ),
         needs=("einops",),
     ),
     _b("norm/layernorm", "", (r"N, D = 4096, 8192", "N, D = 64, 1024")),

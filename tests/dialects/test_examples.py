@@ -13,6 +13,7 @@ from tiledsl.ir.text import print_op
 
 F32 = "tensor<128x64xfloat32>"
 LARGE = "buffer<300*500*float16, global>"
+DEEP = "buffer<4*32*300*64*float16, global>"
 TILE = "buffer<128*64*float16, shared>"
 LOOP = "tensor<64x64xfloat32>"
 
@@ -57,6 +58,8 @@ TYPES: dict[str, dict[str, str]] = {
         "columns": "tensor<1x64xint32>",
         "m": "tensor<128x64xbool>",
     },
+    "tile.load_block": {"A": LARGE, "m": "int32", "k": "int32"},
+    "tile.store_block": {"x": "tensor<128x64xfloat16>", "C": LARGE, "m": "int32", "n": "int32"},
     "tile.atomic": {
         "x": F32,
         "C": "buffer<300*500*float32, global>",
@@ -70,6 +73,18 @@ TYPES: dict[str, dict[str, str]] = {
     "triton.addptr": {"A": "*float16", "offsets": "tensor<128x64xint32>"},
     "triton.load": {"p": "*int32", "m": "bool"},
     "triton.store": {"p": "tensor<128x*float32>", "x": "tensor<128xfloat32>", "m": "tensor<128xbool>"},
+    "triton.descriptor": {"A": "buffer<300*512*float16, global>"},
+    "triton.load_block": {"A": "*float16", "m": "int32", "k": "int32"},
+    "triton.store_block": {"C": "*float16", "x": "tensor<128x64xfloat16>", "m": "int32", "n": "int32"},
+    "gluon.load_box": {"K": DEEP, "b": "int32", "h": "int32", "row": "int32", "zero": "int32"},
+    "gluon.store_box": {
+        "x": "tensor<128x64xfloat16>",
+        "O": DEEP,
+        "b": "int32",
+        "h": "int32",
+        "row": "int32",
+        "zero": "int32",
+    },
     "triton.atomic": {"p": "tensor<128x*float32>", "x": "tensor<128xfloat32>", "m": "tensor<128xbool>"},
 }
 # What stands for `...` in the regions of an example.

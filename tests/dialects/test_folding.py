@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from tests.support.executor import DTYPES, MEANINGS
 from tests.support.programs import NAMED, check_pass, inputs_for
 from tiledsl.dialects import arith, tensor
-from tiledsl.ir.core import Operation, Region, Value, verify
+from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import apply_patterns
 from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, is_float
+from tiledsl.ir.verifier import verify
 
 BINARY = [
     op_type for op_type in vars(arith).values() if isinstance(op_type, type) and issubclass(op_type, arith.BinaryOp)

@@ -137,7 +137,9 @@ def instructions(kernel: CompiledKernel) -> dict[str, int]:
 
 
 def compiled(builder: Any, out_idx: list[int], *arguments: Any, **options: Any) -> tuple[str, CompiledKernel]:
-    kernel = tiledsl.jit(out_idx=out_idx, target="cuda:90")(builder.function)(*arguments, **options)
+    pointers = {"select-emitter.backend": "triton", "select-access.mode": "pointer", "map-grid.persistent": 0}
+    builder = tiledsl.jit(builder.function, out_idx=out_idx, target="cuda:90", pass_configs=pointers)
+    kernel = builder(*arguments, **options)
     return kernel.source, next(iter(kernel.compiled.values()))
 
 

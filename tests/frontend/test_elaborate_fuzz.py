@@ -19,7 +19,7 @@ import tiledsl
 import tiledsl.language as T
 from tiledsl.errors import TileError
 from tiledsl.frontend.elaborate import elaborate
-from tiledsl.ir.core import verify
+from tiledsl.ir.verifier import verify
 from tiledsl.language.program import PrimFunc
 
 GEMM = """

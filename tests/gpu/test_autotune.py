@@ -145,3 +145,54 @@ def test_two_devices() -> None:
         tiledsl.jit(out_idx=-1)(gemm_builder)
     )
     assert all(trial.ok for trial in tuned(size=1024).trials)
+
+
+@pytest.mark.parametrize(("backend", "timing"), [("event", "events"), ("cudagraph", "graph")])
+def test_the_backend_says_how_calls_are_timed(backend: str, timing: str) -> None:
+    options: dict[str, Any] = {"configs": GEMMS[:2], "ref_prog": product, "backend": backend, "warmup": 1, "rep": 10}
+    result = tiledsl.autotune(**options)(tiledsl.jit(out_idx=-1)(gemm_builder))(size=1024)
+    assert {trial.timing for trial in result.trials} == {timing}
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("grouped", [False, True])
+def test_several_shapes_on_two_devices(grouped: bool) -> None:
+    options: dict[str, Any] = {"devices": [0, 1], "shape_grouped": grouped, "warmup": 5, "rep": 20}
+    tuned = tiledsl.autotune(configs=GEMMS, ref_prog=product, **options)(tiledsl.jit(out_idx=-1)(gemm_builder))
+    sizes = (512, 1024, 2048)
+    results = tuned.tune_all([{"size": size} for size in sizes])
+    for size, result in zip(sizes, results):
+        assert all(trial.ok and trial.verified for trial in result.trials) and result.best.rounds
+        for device in (0, 1):
+            A, B = (torch.randn(size, size, dtype=torch.float16, device=f"cuda:{device}") for _ in range(2))
+            with torch.cuda.device(device):
+                torch.testing.assert_close(result(A, B), A @ B, rtol=1e-2, atol=0.5)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_tuning_while_the_second_device_is_the_current_one() -> None:
+    with torch.cuda.device(1):
+        tuned = tiledsl.autotune(configs=GEMMS[:2], ref_prog=product, warmup=1, rep=10, devices=[1])(
+            tiledsl.jit(out_idx=-1)(gemm_builder)
+        )
+        result = tuned(size=1024)
+        assert result.ref_latency > 0 and all(trial.verified for trial in result.trials)
+
+
+def test_a_function_of_several_kernels() -> None:
+    from tiledsl.autotuner import tune_function
+
+    inner = tiledsl.autotune(configs=GEMMS[:2], ref_prog=product, warmup=1, rep=10)(
+        tiledsl.jit(out_idx=-1)(gemm_builder)
+    )
+
+    @tune_function([{"ours": True}, {"ours": False}], ref_prog=lambda A, B: torch.relu(A @ B), warmup=1, rep=10)
+    def product_and_relu(A: Any, B: Any, ours: bool = True) -> Any:
+        return torch.relu(inner(size=A.shape[0])(A, B) if ours else A @ B)
+
+    A, B = (torch.randn(1024, 1024, dtype=torch.float16, device="cuda") for _ in range(2))
+    torch.testing.assert_close(product_and_relu(A, B), torch.relu(A @ B), rtol=1e-2, atol=0.5)
+    result = product_and_relu.tune(A, B)
+    print(result.table())
+    assert all(trial.ok and trial.verified and trial.timing == "events" for trial in result.trials)
+    assert inner(size=1024).latency <= result.trials[0].latency * 1.1

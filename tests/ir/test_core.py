@@ -11,7 +11,7 @@ import tiledsl
 import tiledsl.passes
 from tests.support.programs import NAMED, gemm
 from tiledsl.dialects import arith, scf, tile
-from tiledsl.ir.core import OPERATIONS, Operation, Region, Value, VerifyError, operand, verify
+from tiledsl.ir.core import OPERATIONS, Operation, Region, Value, operand
 from tiledsl.ir.text import parse_op, print_op
 from tiledsl.ir.types import (
     BufferType,
@@ -23,6 +23,7 @@ from tiledsl.ir.types import (
     is_pointer,
     with_shape,
 )
+from tiledsl.ir.verifier import VerifyError, verify
 
 I32 = ScalarType("int32")
 

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from tests.support.programs import NAMED, programs
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Operation, Region, verify
+from tiledsl.ir.core import Operation, Region
 from tiledsl.ir.location import UNKNOWN, Loc
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.ir.text import attribute_text, parse_op, print_op, same_attribute
 from tiledsl.ir.types import ScalarType
+from tiledsl.ir.verifier import verify
 
 I32 = ScalarType("int32")
 

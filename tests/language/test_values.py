@@ -105,6 +105,23 @@ def test_casts(run: Any, dtype: str) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", ["float8_e5m2", "float16", "bfloat16", "float32", "float64"])
+def test_infinity_is_kept(run: Any, dtype: str) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((4, 4), dtype)):
+        with T.Kernel(1):
+            x = T.alloc_fragment((4,), dtype)
+            T.fill(x, T.infinity(dtype))
+            T.copy(x, A[0, :])
+            for i in T.Parallel(4):
+                A[1, i] = -T.infinity(dtype)
+                A[2, i] = T.if_then_else(i < 2, x[i], T.cast(1.0, dtype))
+                A[3, i] = T.max(T.cast(-T.infinity(dtype), dtype), i)
+
+    inf = float("inf")
+    assert run(main).float().tolist() == [[inf] * 4, [-inf] * 4, [inf, inf, 1, 1], [0, 1, 2, 3]]
+
+
 def test_reinterpret(run: Any) -> None:
     @T.prim_func
     def main(A: T.Tensor((4,), F), B: T.Tensor((4,), I), C: T.Tensor((4,), F), D: T.Tensor((4,), "bfloat16")):
@@ -127,7 +144,8 @@ def test_promotion(run: Any) -> None:
         b: T.Tensor((4,), "bfloat16"),
         i: T.Tensor((4,), "int8"),
         w: T.Tensor((4,), "int64"),
-        C: T.Tensor((6, 4), "float64"),
+        u: T.Tensor((4,), "uint32"),
+        C: T.Tensor((11, 4), "float64"),
     ):
         with T.Kernel(1):
             for n in T.Parallel(4):
@@ -137,11 +155,19 @@ def test_promotion(run: Any) -> None:
                 C[3, n] = i[n] * 100  # int32
                 C[4, n] = i[n] * 0.5  # float32
                 C[5, n] = T.cast(i[n], "float64") / 3  # float64
+                C[6, n] = h[n] * 0.1  # float32: a Python float is
+                C[7, n] = T.exp(b[n] + 0.3)  # float32
+                C[8, n] = h[n] * 3  # float16: a Python integer adapts
+                C[9, n] = T.cast(i[n], I) - u[n]  # uint32
+                C[10, n] = h[n] * T.float16(0.1)  # float16
 
     h, b = torch.randn(4).half(), torch.randn(4).bfloat16()
     i, w = torch.tensor([100, -100, 3, 0]).to(torch.int8), torch.tensor([1 << 40, 5, -1, 7])
-    c = run(main, h, b, i, w)
+    u = torch.tensor([1, 2, 3, 4]).to(torch.uint32)
+    c = run(main, h, b, i, w, u)
     want = [h.float() + b.float(), h * i, i + w, i.int() * 100, i.float() * 0.5, i.double() / 3]
+    want += [h.float() * 0.1, (b.float() + 0.3).exp(), h * 3, (i.long() - u.long()) % 2**32]
+    want += [h * torch.tensor(0.1, dtype=torch.float16)]
     torch.testing.assert_close(c, torch.stack([each.double() for each in want]))
 
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tiledsl.dialects.tile import KernelOp
-from tiledsl.ir.core import Operation, verify
+from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import Pass, Program, parse_program
 from tiledsl.ir.text import print_op
+from tiledsl.ir.verifier import verify
 
 PARAMETERS = (
     "%A: buffer<64*96*float32, global>, %B: buffer<64*96*float32, global>, %N: buffer<1000*int32, global>, "

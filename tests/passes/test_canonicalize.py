@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.passes.ir_cases import after, body_lines, program
 from tests.support.programs import check_pass, inputs_for, programs
-from tiledsl.ir.core import verify
+from tiledsl.ir.verifier import verify
 from tiledsl.passes.canonicalize import Canonicalize
 
 STORE = "tile.store %y, %N[%bx]"

@@ -9,8 +9,9 @@ import pytest
 
 from tiledsl.dialects import arith, tile
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Value, verify
+from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import Program, parse_program
+from tiledsl.ir.verifier import verify
 from tiledsl.passes.map_grid import MapGrid
 
 

@@ -12,8 +12,8 @@ from tests.support import executor
 from tests.support.programs import attention, check_pass, inputs_for, layer_norm, programs, ragged_gemm, top_k
 from tiledsl.dialects import tensor
 from tiledsl.errors import TileError
-from tiledsl.ir.core import verify
 from tiledsl.ir.types import TensorType
+from tiledsl.ir.verifier import verify
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.passes.lower_tile_ops import LowerTileOps
 from tiledsl.passes.pad_tiles import PadTiles

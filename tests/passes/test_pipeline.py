@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.support.executor import run
 from tests.support.programs import NAMED, copy_arguments, inputs_for, programs, same_array
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Operation, verify
+from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import PassManager, Program, parse_pipeline
 from tiledsl.ir.text import parse_op, print_op
+from tiledsl.ir.verifier import verify
 from tiledsl.passes import PIPELINE, default_pipeline
 from tiledsl.runtime.target import Target
 

@@ -139,3 +139,35 @@ def test_occupancy_limits() -> None:
     assert occupancy_limit(h100, 8, 32, 0) == (8, "warps")
     assert occupancy_limit(h100, 1, 16, 0) == (32, "blocks")
     assert occupancy_limit(Target("hip", "gfx942"), 4, 136, 32768) == (2, "shared memory")
+
+
+SHIFT = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def shift(x, y, by, width, factor):
+    at = tl.arange(0, 16)
+    tl.store(y + at + width, tl.load(x + at + by) * factor)
+"""
+
+
+def test_a_launch_finds_what_was_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's cache key of a launch with such arguments is that of the compilation: nothing compiles twice."""
+    import torch
+    from triton.compiler import make_backend
+    from triton.runtime.jit import create_function_from_signature
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    function, target = load_module("shift", SHIFT, False, tmp_path).shift, Target.parse("cuda:90")
+    types = {"x": "*fp32", "y": "*fp32", "by": "i32", "width": "i32", "factor": "fp32"}
+    compiled = compile_kernel(function, types, {}, target, attrs=["y", "width"]).triton.src
+    backend = make_backend(target.triton_target())
+    aligned = torch.empty(64)
+    given = {"x": aligned[1:], "y": aligned, "by": 132, "width": 32, "factor": 2.5}
+    bind = create_function_from_signature(function.signature, function.params, backend)
+    keywords = {"num_warps": 4, "num_stages": 3, "debug": False}
+    bound, specialization, options = bind(**given, **keywords)
+    _, signature, constexprs, facts = function._pack_args(backend, keywords, bound, specialization, options)
+    assert facts[(2,)] == [] and facts[(3,)]
+    assert compiled.hash() == type(compiled)(function, signature, constexprs, facts).hash()

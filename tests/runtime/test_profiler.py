@@ -29,7 +29,9 @@ def test_supplies() -> None:
     assert set(one("uint8", TensorSupplyType.Auto).tolist()) == {0, 1, 2}
     assert set(one("bool", "auto").tolist()) == {False, True}
     assert set(one("float8_e4m3fn", "auto").float().tolist()) == {-2, -1, 0, 1, 2}
-    assert 0.8 < one("bfloat16", "Normal").float().std() < 1.2
+    normal, randn = one("bfloat16", "Normal").float(), one("bfloat16", "Randn").float()
+    assert 0.8 < normal.std() < 1.2 and -1.2 < normal.mean() < -0.8
+    assert 0.8 < randn.std() < 1.2 and -0.2 < randn.mean() < 0.2
     assert one("int32", "zero").sum() == 0 and one("float16", "one").sum() == 1000
     assert torch.equal(one("float32", "randn"), one("float32", "randn"))
 

@@ -56,6 +56,7 @@ def test_auto_without_gpu_says_so_once(caplog: pytest.LogCaptureFixture) -> None
 
 def test_live_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target_module, "_live_gpu", lambda: ("cuda", 80, 98))
+    monkeypatch.setitem(sys.modules, "torch", sys)  # only that it was loaded counts
     assert Target.parse("cuda") == Target("cuda", 80)
     assert Target("cuda", 80).sm_count == 98 and Target("cuda", 90).sm_count == 132
     assert Target("cuda", 80).runs_here and not Target("cuda", 90).runs_here

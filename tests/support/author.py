@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from tiledsl.dialects import arith, scf, tile
-from tiledsl.ir.core import Operation, Region, Value, verify
+from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import BufferType, Dim, ScalarType, Type
+from tiledsl.ir.verifier import verify
 
 Index = Value | int
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -105,7 +106,7 @@ def run(
     if not isinstance(func, FuncOp):
         raise ExecutorError(f"{func.name} is no tile.func")
     assert uninitialised in ("nan", "zero")
-    from tests.support import executor_memory  # noqa: F401  (it and executor_values register what operations mean)
+    from tests.support import executor_blocks, executor_memory  # noqa: F401  (they register what operations mean)
 
     with np.errstate(all="ignore"):
         return _Executor(uninitialised == "zero", reverse_grid, limit, printed).program(func, list(arguments))
@@ -174,8 +175,10 @@ class _Executor:
                 env[value] = DTYPES[value.dtype].type(arguments[number])
         for source, name in zip(func.symbol_sources, func.symbols, strict=False):
             parameter, _, axis = str(source).rpartition(".")
-            if parameter in func.parameters and axis.isdigit():
-                size = arguments[func.parameters.index(parameter)].shape[int(axis)]
+            found = re.fullmatch(r"(\d+)([+-]\d+)?(?://(\d+))?", axis)  # an axis, plus a constant, over a factor
+            if parameter in func.parameters and found:
+                size = arguments[func.parameters.index(parameter)].shape[int(found[1])]
+                size = (size + int(found[2] or 0)) // int(found[3] or 1)
                 if self.dims.setdefault(str(name), size) != size:
                     raise ExecutorError(f"{name} is {self.dims[str(name)]}, but {source} is {size}")
         for name, value in zip(func.symbols, func.body.args[len(func.parameters) :], strict=True):
@@ -205,7 +208,10 @@ class _Executor:
         clear = self.zero and type.scope != "global"
         return np.full(shape, 0 if clear else poison(type.dtype), DTYPES[type.dtype])
 
-    def pointer(self, array: np.ndarray) -> Pointer:
+    def pointer(self, array: Any) -> Any:
+        """A pointer to an array's first element; descriptors are passed on."""
+        if not isinstance(array, np.ndarray):
+            return array
         if id(array) not in self.memories:
             self.memories[id(array)] = (array, Memory(array))  # the array is kept so that its id stays its own
         return Pointer(self.memories[id(array)][1], np.int64(0))

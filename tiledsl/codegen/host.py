@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tiledsl.codegen.expressions import ADD, AND, ATOM, BINARY, COMPARE, MULTIPLY, OR, PREDICATES, UNARY, Expression
 from tiledsl.codegen.functions import TORCH_TYPES, literal
+from tiledsl.codegen.host_descriptors import descriptor_text, needs_alignment, written_parameters
 from tiledsl.codegen.names import Names
 from tiledsl.dialects import arith, tile, triton
 from tiledsl.dialects.arith import constant_of
@@ -24,7 +25,7 @@ class HostWriter:
         self._text: dict[Value, Expression] = {}
         self.parameters = func.body.args[: len(func.parameters)]
         self.symbols = func.body.args[len(func.parameters) :]
-        self._uses_truncating_division = False
+        self._uses_truncating_division = self._uses_quotient = False
         for value, name in zip(self.parameters, func.parameters):
             self._text[value] = Expression(self.names.claim(str(name)))
         for value, name in zip(self.symbols, func.symbols):
@@ -38,7 +39,7 @@ class HostWriter:
         tensors = [value for value in self.parameters if isinstance(value.type, BufferType)]
         body: list[str] = []
         used = {value for value in self.symbols if value.uses}
-        used |= {self.func.symbol(dim) for value in self._workspaces() for dim in _dims(value) if isinstance(dim, str)}
+        used |= {self.func.symbol(dim) for value in self._sized() for dim in _dims(value) if isinstance(dim, str)}
         for value in self.symbols:
             if value in used:
                 body.append(f"{self._text[value].text} = {self._source_of(value)}")
@@ -50,10 +51,28 @@ class HostWriter:
             body.extend("    " + line for line in self.lines or ["pass"])
         else:
             body.extend(self.lines or ["pass"])
+        aligned = [self._text[value].text for value in needs_alignment(self.func) if value in self._text]
+        if aligned:
+            written = [self.parameters.index(value) for value in written_parameters(self.func)]
+            addresses = " | ".join(f"{name}.data_ptr()" for name in aligned)
+            body[:0] = [
+                f"if ({addresses}) % 16:" if len(aligned) > 1 else f"if {addresses} % 16:",
+                f"    return _with_aligned({into}, {self._tuple(all_names)}, written={tuple(written)})",
+            ]
         what = "Runs the program on these tensors" + (", outputs included." if self.func.outputs else ".")
         lines = [f"def {into}({', '.join(all_names)}):", f'    """{what}"""', *("    " + line for line in body)]
         if entry != into:
             lines += ["", "", *self.allocating(entry, into, all_names)]
+        if self._uses_quotient:
+            lines = [
+                "def _quotient(size, factor, what):",
+                "    if size % factor:",
+                '        raise ValueError(f"{what} is {size}, no multiple of {factor}")',
+                "    return size // factor",
+                "",
+                "",
+                *lines,
+            ]
         if self._uses_truncating_division:
             lines = [
                 "def _truncdiv(a, b):",
@@ -87,13 +106,14 @@ class HostWriter:
         lines.append(f"    return {returned}")
         return lines
 
-    def _workspaces(self) -> list[Value]:
-        return [op.out for op in self.func.body if isinstance(op, tile.AllocOp)]
+    def _sized(self) -> list[Value]:
+        """Buffers whose sizes the launcher writes down: workspaces, and what descriptors show."""
+        return [op.out for op in self.func.body if isinstance(op, (tile.AllocOp, triton.DescriptorOp))]
 
     def _source_of(self, symbol: Value, excluded: Sequence[Value] = ()) -> str:
         """Where a symbol is read: `A.shape[0]` for the source "A.0", `A.stride(0)` for "A.stride0".
 
-        A dimension that is the symbol plus 1 is the source "A.0-1".
+        A dimension that is the symbol times 4 plus 1 is the source "A.0-1//4".
         """
         number = self.symbols.index(symbol)
         source = str(self.func.symbol_sources[number])
@@ -105,9 +125,14 @@ class HostWriter:
                 ["pass the output to the kernel, or give the size as a parameter"],
             )
         name = self._text[self.parameters[self.func.parameters.index(parameter)]].text
+        axis, _, factor = axis.partition("//")
         axis, sign, constant = axis.replace("-", " - ").replace("+", " + ").partition(" ")
         place = f"{name}.stride({axis[6:]})" if axis.startswith("stride") else f"{name}.shape[{axis}]"
-        return f"{place}{sign}{constant}"
+        place = f"{place}{sign}{constant}"
+        if not factor:
+            return place
+        self._uses_quotient = True
+        return f'_quotient({place}, {factor}, "{place}")'
 
     def _empty(self, value: Value, device: str) -> str:
         """torch.empty for a buffer; with strides, torch.empty_strided."""
@@ -138,6 +163,11 @@ class HostWriter:
             same = op.source.dtype == op.out.dtype
             view = self._text[op.source].text + ("" if same else f".view({TORCH_TYPES[op.out.dtype]})")
             self._text[op.out] = Expression(view)
+        elif isinstance(op, triton.DescriptorOp):
+            name = self._text[op.out] = Expression(self.names.claim(op.out.name))
+            self.lines.append(f"{name.text} = {descriptor_text(op, self._text[op.buffer].text, self._dim)}")
+        elif isinstance(op, triton.MultiprocessorsOp):
+            self._text[op.out] = Expression(f"_multiprocessors({self._device})")
         elif isinstance(op, triton.LaunchOp):
             self.launch(op)
         elif op.name.startswith("arith.") and len(op.results) == 1:
@@ -164,7 +194,7 @@ class HostWriter:
             self.lines.append(f"if {' and '.join(f'{each} > 0' for each in unknown)}:")
             indent = "    "
         arguments = [self._text[value].text for value in op.arguments]
-        options = [f"{name}={value}" for name, value in op.options]
+        options = [f"{name}={value}" for name, value in op.options if name != "emitter"]
         options.append("enable_fp_fusion=True")  # the default, but Triton 3.9 wants it said
         head = f"{op.sym_name}[{self._tuple([each.text for each in grid])}]"
         text = f"{head}({', '.join(arguments + options)})"

@@ -124,6 +124,8 @@ class KernelWriter:
             options.append(f"num_stages={op.num_stages}")
         if op.unroll:
             options.append(f"loop_unroll_factor={_unroll_factor(op)}")
+        if op.flatten:
+            options.append("flatten=True")
         function = "tl.range" if options else "range"
         self.line(f"for {self.name(op.index)} in {function}({', '.join(bounds + options)}):")
         self.nested(op.body, lambda: self.assign(carried, op.body.terminator.operands))
@@ -212,6 +214,16 @@ class KernelWriter:
             parts.append(f"mask={self.expressions.text(op.mask)}")
         self.line(f"tl.store({', '.join(parts + _cache_options(op.cache, op.eviction))})")
 
+    def load_block(self, op: triton.LoadBlockOp) -> None:
+        self.line(f"{self.name(op.out)} = {self.expressions.text(op.descriptor)}.load([{self.starts_text(op)}])")
+
+    def store_block(self, op: triton.StoreBlockOp) -> None:
+        value = self.expressions.text(op.value)
+        self.line(f"{self.expressions.text(op.descriptor)}.store([{self.starts_text(op)}], {value})")
+
+    def starts_text(self, op: triton.LoadBlockOp | triton.StoreBlockOp) -> str:
+        return ", ".join(self.expressions.text(each) for each in op.starts)
+
     def atomic(self, op: triton.AtomicOp) -> None:
         text = self.atomic_text(op)
         self.line(f"{self.name(op.out)} = {text}" if op.out.uses else text)
@@ -271,6 +283,8 @@ _STATEMENTS: dict[type[Operation], Callable[..., None]] = {
     scf.WhileOp: KernelWriter.while_loop,
     triton.LoadOp: KernelWriter.load,
     triton.StoreOp: KernelWriter.store,
+    triton.LoadBlockOp: KernelWriter.load_block,
+    triton.StoreBlockOp: KernelWriter.store_block,
     triton.AtomicOp: KernelWriter.atomic,
     tile.PrintOp: KernelWriter.print,
     tile.AssertOp: KernelWriter.check,

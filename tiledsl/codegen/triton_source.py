@@ -6,19 +6,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tiledsl.codegen.functions import SIGNATURE_TYPES, combine_function
+from tiledsl.codegen.gluon import api
+from tiledsl.codegen.gluon.kernel import GluonKernelWriter
 from tiledsl.codegen.host import HostWriter
+from tiledsl.codegen.host_descriptors import (
+    BOTH_DESCRIPTORS,
+    DESCRIPTOR_NAMES,
+    DESCRIPTORS,
+    MULTIPROCESSOR_NAMES,
+    MULTIPROCESSORS,
+)
 from tiledsl.codegen.kernels import KernelWriter
 from tiledsl.codegen.names import RESERVED
 from tiledsl.dialects import tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation
+from tiledsl.passes.lower_gluon import is_prepared
 
 
 @dataclass(frozen=True)
 class EmittedKernel:
     """One jitted function of the module, with all that `triton.compile(ASTSource(...))` needs.
 
-    `signature` maps argument names to Triton's types ("*fp16", "i32"); `divisible_by_16` names the pointers, which
+    `signature` maps argument names to Triton's types ("*fp16", "i32", "tensordesc<fp16[128, 64]>" for a descriptor of
+    blocks of that shape, which the host makes); `divisible_by_16` names the pointers, which
     torch aligns. `grid` has the launch's extents, None where the host computes them. `options` are further options.
     """
 
@@ -63,39 +74,68 @@ def emit(root: Operation) -> EmittedModule:
     into = f"{entry}_into" if root.outputs else entry
     launches = [op for op in root.body if isinstance(op, triton.LaunchOp)]
     module_names = {entry, into, *(launch.sym_name for launch in launches)}
+    host_ops = {type(op) for op in root.body}
+    supporting: list[str] = []
+    imports = ["import torch", "import triton", "import triton.language as tl"]
+    described = {bool(op.swizzle) for op in root.body if isinstance(op, triton.DescriptorOp)}
+    if described:
+        module_names |= DESCRIPTOR_NAMES
+        supporting += [DESCRIPTORS, *([BOTH_DESCRIPTORS] * (len(described) == 2))]
+    if triton.MultiprocessorsOp in host_ops:
+        module_names |= MULTIPROCESSOR_NAMES
+        supporting.append(MULTIPROCESSORS)
+        imports[:0] = ["import functools", ""]
     combining: set[str] = set()
     uses_libdevice = False
     functions: list[list[str]] = []
     kernels: list[EmittedKernel] = []
+    uses_gluon = any(is_prepared(launch) for launch in launches)
     for launch in launches:
-        writer = KernelWriter(launch, module_names)
+        writer = GluonKernelWriter(launch, module_names) if is_prepared(launch) else KernelWriter(launch, module_names)
         functions.append(writer.write())
         combining |= writer.expressions.combine_functions
         uses_libdevice |= writer.expressions.uses_libdevice
         kernels.append(_description(launch, writer))
     functions.append(HostWriter(root, module_names).write(entry, into))
     functions[:0] = [combine_function(name).splitlines() for name in sorted(combining)]
-    head = [f"# {root.sym_name}: Triton source written by tiledsl.", "", "import torch", "import triton"]
-    head.append("import triton.language as tl")
+    functions += [text.splitlines() for text in supporting]
+    if uses_gluon:
+        imports += api.IMPORTS
+        functions[:0] = [text.splitlines() for text in api.FUNCTIONS]
+    head = [f"# {root.sym_name}: Triton source written by tiledsl.", "", *imports]
     if uses_libdevice:
         head.append("from triton.language.extra import libdevice")
+    head += _descriptor_imports(described)
     blocks = ["\n".join(head), *("\n".join(lines) for lines in functions)]
     return EmittedModule("\n\n\n".join(blocks) + "\n", entry, into, tuple(kernels))
+
+
+def _descriptor_imports(described: set[bool]) -> list[str]:
+    """Where descriptors for Gluon (True) and for Triton (False) come from."""
+    imports = {True: api.DESCRIPTOR_IMPORT, False: "from triton.tools.tensor_descriptor import TensorDescriptor"}
+    if len(described) < 2:
+        return [imports[each] for each in described]
+    return [f"{imports[True]} as GluonDescriptor", f"{imports[False]} as TritonDescriptor"]
 
 
 def _description(launch: triton.LaunchOp, writer: KernelWriter) -> EmittedKernel:
     options: dict[str, Any] = dict(launch.options)
     signature: dict[str, str] = {}
-    for value in launch.body.args:
-        pointer = value.dtype.startswith("*")
-        signature[writer.name(value)] = "*" * pointer + SIGNATURE_TYPES[value.dtype.lstrip("*")]
+    for value, outside in zip(launch.body.args, launch.arguments, strict=True):
+        element = SIGNATURE_TYPES[value.dtype.lstrip("*")]
+        if isinstance(outside.op, triton.DescriptorOp):
+            block = outside.op.block
+            gluon_type = api.descriptor_type(block, value.dtype[1:]) if outside.op.swizzle else ""
+            signature[writer.name(value)] = gluon_type or f"tensordesc<{element}{list(block)}>"
+        else:
+            signature[writer.name(value)] = "*" * value.dtype.startswith("*") + element
     extents = [constant_of(value) for value in launch.grid]
     return EmittedKernel(
         name=launch.sym_name,
         signature=signature,
         num_warps=options.pop("num_warps", 4),
         num_stages=options.pop("num_stages", 1),
-        options={**options, "enable_fp_fusion": True},
+        options={**{key: value for key, value in options.items() if key != "emitter"}, "enable_fp_fusion": True},
         divisible_by_16=tuple(name for name, type in signature.items() if type.startswith("*")),
         grid=tuple(None if each is None else int(each) for each in extents),
     )

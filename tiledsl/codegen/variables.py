@@ -307,11 +307,13 @@ def _hint(value: Value) -> str:
 
 
 def _moved_pointers(value: Value, depth: int = 4) -> list[str]:
-    """The names of the pointers that a value, or a sum it is a term of, moves."""
+    """The names of the pointers that a value, or a sum it is a term of, moves, and of blocks that begin there."""
     names: dict[str, None] = {}
     for user in value.uses:
         if isinstance(user, triton.AddPtrOp) and value is user.offset:
             names[_base_name(user.pointer)] = None
+        elif isinstance(user, (triton.LoadBlockOp, triton.StoreBlockOp)) and value in user.starts:
+            names[user.descriptor.name.removesuffix("_block")] = None
         elif isinstance(user, (arith.AddOp, arith.SubOp, tensor.BroadcastOp)) and depth:
             names.update(dict.fromkeys(_moved_pointers(user.result, depth - 1)))
     return list(names)

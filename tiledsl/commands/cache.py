@@ -12,7 +12,7 @@ import click
 from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
-    from tiledsl.autotuner.cache import Entry
+    from tiledsl.autotuner.storage.cache import Entry
 
 _MOST_TRIALS = 50
 
@@ -90,7 +90,7 @@ def explain(program: str, values: tuple[str, ...]) -> None:
     """
     from pathlib import Path
 
-    from tiledsl.autotuner.store import Store
+    from tiledsl.autotuner.storage.store import Store
     from tiledsl.commands.lower import parse_value, split_function
     from tiledsl.settings import current
 
@@ -113,7 +113,7 @@ def explain(program: str, values: tuple[str, ...]) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def clear(name: str | None, older_than: float | None, yes: bool) -> None:
     """Delete what is remembered: of KERNEL, one key, or all."""
-    from tiledsl.autotuner.cache import clear as delete
+    from tiledsl.autotuner.storage.cache import clear as delete
 
     found = _entries(None) if name is None else _chosen(name)
     if older_than is not None:
@@ -128,7 +128,7 @@ def clear(name: str | None, older_than: float | None, yes: bool) -> None:
 
 
 def _entries(kernel: str | None) -> list[Entry]:
-    from tiledsl.autotuner.cache import entries
+    from tiledsl.autotuner.storage.cache import entries
     from tiledsl.settings import current
 
     return entries(current().cache_dir, kernel)
@@ -165,7 +165,7 @@ def _wanted(file: Any, function: str) -> Callable[..., Any]:
 
 def _explain_stored(found: Sequence[Entry]) -> str:
     """How a kernel's keys differ from the newest, and that from this machine."""
-    from tiledsl.autotuner.key import difference_lines, environment
+    from tiledsl.autotuner.storage.key import difference_lines, environment
     from tiledsl.runtime.target import Target
 
     newest, *others = [entry for entry in found if entry.fields is not None] or [found[0]]

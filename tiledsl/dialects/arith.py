@@ -71,17 +71,16 @@ class Elementwise(Operation):
         return [with_shape(shape, self.result_dtype())]
 
     def verify(self) -> None:
-        shapes = []
-        for value in self.operands:
-            if isinstance(value.type, BufferType):
-                raise ValueError("an operand is a buffer")
-            shapes.append(value.type.shape)
-        shape = broadcast_shapes(*shapes)
-        if shape is None:
-            raise ValueError(f"shapes {shapes} do not broadcast")
-        made = self.result.type
-        if made.shape != shape:
-            raise ValueError(f"the result is {made}, but the operands' shape is {shape}")
+        made = self.results[0].type
+        types = [value.type for value in self.operands]
+        if any(type(each) is BufferType for each in types):
+            raise ValueError("an operand is a buffer")
+        if any(each.shape != made.shape for each in types):
+            shape = broadcast_shapes(*[each.shape for each in types])
+            if shape is None:
+                raise ValueError(f"shapes {[each.shape for each in types]} do not broadcast")
+            if made.shape != shape:
+                raise ValueError(f"the result is {made}, but the operands' shape is {shape}")
         if made.dtype != self.result_dtype():
             raise ValueError(f"the result is {made} instead of {self.result_dtype()}")
 
@@ -106,7 +105,7 @@ class BinaryOp(Elementwise):
 
     def verify(self) -> None:
         super().verify()
-        lhs, rhs = [value.type.dtype for value in self.operands]
+        lhs, rhs = self.operands[0].type.dtype, self.operands[1].type.dtype
         if lhs != rhs:
             raise ValueError(f"the operands are {lhs} and {rhs}")
         if lhs not in ELEMENTS or ELEMENTS[lhs].kind not in self.domain:

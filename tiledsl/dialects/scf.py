@@ -21,7 +21,8 @@ class ForOp(Operation):
 
     The body's arguments are the index and the carried values; the results are the carried values after the last
     iteration. `step` may be negative but not 0. num_stages: software pipelining depth asked for (0: not asked).
-    unroll: 0 no, 1 completely (constant bounds), n > 1 by that factor as a hint.
+    unroll: 0 no, 1 completely (constant bounds), n > 1 by that factor as a hint. flatten: make one loop of this one and
+    the loop inside, so that the pipeline of the inner loop does not run dry between two iterations of this one.
 
     Example: `%r = scf.for %lo, %hi, %step[%init] {num_stages = 3} : tensor<64x64xfloat32> (%i: int32, %acc: tensor<64x64xfloat32>) { ... }`
     """  # noqa: E501
@@ -35,6 +36,7 @@ class ForOp(Operation):
     inits = operands()
     num_stages = attr(int, 0)
     unroll = attr(int, 0)
+    flatten = attr(bool, False)
     body = region()
 
     def infer(self) -> Sequence[Type]:

@@ -60,6 +60,7 @@ class KernelOp(Operation):
     threads = attr(int, 128)
     sym_name = attr(str, "kernel")
     options = attr(tuple, ())  # (name, value) pairs: hints such as ("swizzle", (10, "row"))
+    remarks = attr(tuple, ())  # sentences for people: what a pass was asked for and could not do
     body = region()
 
     def verify(self) -> None:
@@ -317,6 +318,43 @@ class StoreOp(Operation):
             raise ValueError(f"value {self.value.type} does not go with the indices")
 
 
+class LoadBlockOp(Operation):
+    """A rectangular block of a global buffer, in one piece; what lies outside the buffer reads 0.
+
+    The block begins at `starts`, one int32 for each dimension of the buffer. Dimension i of the result walks along
+    dimension axes[i] of the buffer (-1, where its size is 1: along none); the other dimensions stay at their start.
+
+    Example: `%x = tile.load_block %A[%m, %k] {axes = (0, 1)} : tensor<128x64xfloat16>`
+    """
+
+    name = "tile.load_block"
+    effects = Effect.READ
+    buffer = operand(BufferType)
+    starts = operands(ScalarType)
+    axes = attr(tuple)
+    out = result(TensorType)
+
+    def verify(self) -> None:
+        _block(self.buffer, self.starts, self.axes, self.out)
+
+
+class StoreBlockOp(Operation):
+    """Writes a rectangular block of a global buffer; what lies outside is not written. See LoadBlockOp.
+
+    Example: `tile.store_block %x, %C[%m, %n] {axes = (0, 1)}`
+    """
+
+    name = "tile.store_block"
+    effects = Effect.WRITE
+    value = operand(TensorType)
+    buffer = operand(BufferType)
+    starts = operands(ScalarType)
+    axes = attr(tuple)
+
+    def verify(self) -> None:
+        _block(self.buffer, self.starts, self.axes, self.value)
+
+
 class AtomicOp(Operation):
     """Read, combine and write in one step, each element; the result is the old value. Global buffers only.
 
@@ -396,6 +434,18 @@ def _indexed(op: Operation, buffer: Value, indices: Sequence[Value]) -> None:
     for index in indices:
         if index.dtype not in ("int32", "int64"):
             raise ValueError(f"an index is {index.dtype}")
+
+
+def _block(buffer: Value, starts: Sequence[Value], axes: tuple[int, ...], tile: Value) -> None:
+    rank, walked = len(_buffer(buffer).shape), [axis for axis in axes if axis >= 0]
+    if _buffer(buffer).scope != "global" or tile.dtype != buffer.dtype:
+        raise ValueError(f"a block {tile.type} of {buffer.type}")
+    if len(starts) != rank or any(start.dtype != "int32" for start in starts):
+        raise ValueError(f"{len(starts)} starts for {buffer.type}; each is an int32")
+    if len(axes) != len(tile.shape) or len(set(walked)) != len(walked) or not all(axis < rank for axis in walked):
+        raise ValueError(f"axes {axes} for a block {tile.type} of {buffer.type}")
+    if any(axis < 0 and size != 1 for axis, size in zip(axes, tile.shape)):
+        raise ValueError(f"axes {axes}: {tile.type} has a size other than 1 that walks nowhere")
 
 
 def buffer_type(value: Value) -> BufferType:

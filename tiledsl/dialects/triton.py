@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiledsl.ir.core import Effect, Operation, attr, operand, operands, optional, region, result
-from tiledsl.ir.types import ScalarType, TensorType, Type, broadcast_shapes, is_pointer, with_shape
+from tiledsl.ir.core import Effect, Operation, Value, attr, operand, operands, optional, region, result
+from tiledsl.ir.types import BufferType, ScalarType, TensorType, Type, broadcast_shapes, is_pointer, with_shape
 
 
 class LaunchOp(Operation):
     """Launches a kernel over a grid. The body sees nothing but its arguments, one for each of `arguments`.
 
-    Buffers among `arguments` are seen inside as pointers to their first element. `options` are (name, value) pairs
-    for the launch: num_warps, num_stages, num_ctas, maxnreg.
+    Buffers among `arguments` are seen inside as pointers to their first element, results of `triton.descriptor` as
+    descriptors, of which load_block and store_block know. `options` are (name, value) pairs for the launch: num_warps,
+    num_stages, num_ctas, maxnreg. `remarks` are sentences for people.
 
     Example: `triton.launch [%gx], [%A, %n] {sym_name = "copy_kernel"} (%A_ptr: *float16, %size: int32) { ... }`
     """
@@ -26,11 +27,48 @@ class LaunchOp(Operation):
     arguments = operands()
     sym_name = attr(str)
     options = attr(tuple, ())
+    remarks = attr(tuple, ())
     body = region()
 
     def verify(self) -> None:
         if len(self.body.args) != len(self.arguments):
             raise ValueError(f"{len(self.arguments)} arguments for {len(self.body.args)} parameters")
+
+
+class DescriptorOp(Operation):
+    """On the host: what the tensor memory accelerator must know of a buffer, to move blocks of this shape.
+
+    Dimension i of the descriptor is dimension dims[i] of the buffer; the last one is contiguous. With `swizzle`, blocks
+    lie in shared memory in a layout that the kernel knows, as Gluon wants it: rows swizzled by so many bytes.
+
+    Example: `%A_block = triton.descriptor %A {block = (128, 64), dims = (0, 1)} : buffer<300*512*float16, global>`
+    """
+
+    name = "triton.descriptor"
+    buffer = operand(BufferType)
+    block = attr(tuple)
+    dims = attr(tuple)
+    swizzle = attr(int, 0)
+    out = result(BufferType)
+
+    def infer(self) -> Sequence[Type]:
+        return [self.operands[0].type]
+
+    def verify(self) -> None:
+        assert isinstance(self.buffer.type, BufferType)
+        rank = len(self.buffer.type.shape)
+        if sorted(self.dims) != list(range(rank)) or len(self.block) != rank:
+            raise ValueError(f"block {self.block} with dims {self.dims} of {self.buffer.type}")
+
+
+class MultiprocessorsOp(Operation):
+    """On the host: how many multiprocessors the device has. Example: `%sms = triton.multiprocessors : int32`"""
+
+    name = "triton.multiprocessors"
+    out = result(ScalarType)
+
+    def infer(self) -> Sequence[Type]:
+        return [ScalarType("int32")]
 
 
 class ProgramIdOp(Operation):
@@ -91,6 +129,43 @@ class StoreOp(Operation):
     mask = optional(ScalarType, TensorType)
     cache = attr(str, "")
     eviction = attr(str, "")
+
+
+class LoadBlockOp(Operation):
+    """A block through a descriptor, in its shape, from `starts`; what lies outside the buffer is 0.
+
+    Example: `%x = triton.load_block %A[%m, %k] : tensor<128x64xfloat16>`
+    """
+
+    name = "triton.load_block"
+    effects = Effect.READ
+    descriptor = operand(ScalarType)
+    starts = operands(ScalarType)
+    out = result(TensorType)
+
+    def verify(self) -> None:
+        _block(self.descriptor, self.starts, self.out)
+
+
+class StoreBlockOp(Operation):
+    """Writes a block through a descriptor; what lies outside the buffer is dropped.
+
+    Example: `triton.store_block %x, %C[%m, %n]`
+    """
+
+    name = "triton.store_block"
+    effects = Effect.WRITE
+    value = operand(TensorType)
+    descriptor = operand(ScalarType)
+    starts = operands(ScalarType)
+
+    def verify(self) -> None:
+        _block(self.descriptor, self.starts, self.value)
+
+
+def _block(descriptor: Value, starts: Sequence[Value], block: Value) -> None:
+    if descriptor.dtype != "*" + block.dtype or len(starts) != len(block.shape):
+        raise ValueError(f"{len(starts)} starts for a block {block.type} through {descriptor.type}")
 
 
 class AtomicOp(Operation):

@@ -40,6 +40,7 @@ class Context:
         self.symbols: dict[str, Value] = {}
         self.symbol_sources: dict[str, str] = {}
         self._symbol_locs: dict[str, Loc] = {}
+        self._solved: dict[str, str] = {}  # sources of symbols that are known only from arithmetic on them
         self.safe_values: dict[Value, float] = {}
         self.kernel: tile.KernelOp | None = None
         self.kernel_options: dict[str, Any] = {}
@@ -101,13 +102,14 @@ class Context:
         raise TileError(f"dimension {source} is neither an integer nor a symbol")
 
     def _solve(self, dim: Any, source: str) -> None:
-        """A dimension that is a symbol plus a constant tells the symbol, if it is no dimension by itself so far."""
+        """A dimension that is a symbol times a constant plus a constant tells the symbol, if none by itself does."""
         terms, number = linear(as_value(dim))
         if len(terms) != 1:
             return
         ((value, coefficient),) = terms.items()
-        if coefficient == 1 and self.symbol_sources.get(value.name) == "":
-            self.symbol_sources[value.name] = f"{source}{-number:+d}" if number else source
+        if coefficient > 0 and value.name in self.symbols and self.symbols[value.name] is value:
+            known = f"{source}{-number:+d}" if number else source
+            self._solved.setdefault(value.name, known if coefficient == 1 else f"{known}//{coefficient}")
 
     def symbol(self, symbol: Symbol) -> Value:
         """The value of a dynamic dimension. Its place in a tensor's shape may be declared later."""
@@ -119,10 +121,11 @@ class Context:
 
     def finish(self, returns_list: bool, outputs: Sequence[int] = ()) -> tile.FuncOp:
         """The finished program."""
+        self.symbol_sources = {name: at or self._solved.get(name, "") for name, at in self.symbol_sources.items()}
         missing = [name for name, source in self.symbol_sources.items() if not source]
         if missing:
             raise TileError(
-                f"the dynamic dimension {missing[0]} is used but is no tensor parameter's dimension by itself",
+                f"the dynamic dimension {missing[0]} is used, but no tensor parameter's dimension tells it",
                 self._symbol_locs.get(missing[0], self.loc),
                 [f"declare a parameter such as T.Tensor(({missing[0]}, ...), dtype)"],
             )
@@ -202,6 +205,13 @@ class Context:
         """An expression's value where it is constant."""
         terms, number = linear(as_value(x))
         return None if terms else number
+
+    def most(self, x: Any) -> int:
+        """The most that an integer expression in a kernel can be, as far as its operations tell."""
+        from tiledsl.passes.ranges import Ranges
+
+        assert self.kernel is not None, "outside of a kernel nothing is bounded"
+        return int(Ranges(self.kernel).of(as_value(x)).hi)
 
     # Regions
 

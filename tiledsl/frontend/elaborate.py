@@ -210,11 +210,16 @@ class EagerStatements(Statements):
         for axis, (dim, size) in enumerate(zip(spec.shape, given.shape, strict=True)):
             if size == 0:
                 raise TileError(f"dimension {axis} of {name} is 0: its shape is {given.shape}", node.loc)
-            if not isinstance(dim, Symbol) or dim.name not in self.ctx.consts:
-                continue
+            self._learn(dim, size, f"dimension {axis} of {name}", node)
+        for axis, (dim, size) in enumerate(zip(spec.strides or (), given.strides or (), strict=False)):
+            self._learn(dim, size, f"the stride of dimension {axis} of {name}", node)
+
+    def _learn(self, dim: Any, size: int, what: str, node: syntax.Node) -> None:
+        """A T.const symbol that stands by itself takes the tensor's size; a second one must agree."""
+        if isinstance(dim, Symbol) and dim.name in self.ctx.consts:
             known = self.ctx.values.setdefault(dim.name, size)
             if known != size:
-                raise TileError(f"dimension {axis} of {name} is {size}, but {dim.name} is {known}", node.loc)
+                raise TileError(f"{what} is {size}, but {dim.name} is {known}", node.loc)
 
 
 def elaborate_eager(
@@ -246,11 +251,23 @@ def _bind_parameters(scope: EagerStatements, tree: syntax.Function, function: An
         s.target.id for s in tree.body if isinstance(s, syntax.AnnotatedAssign) and isinstance(s.target, syntax.Name)
     }
     for parameter in tree.parameters:
-        value = scope.pending[parameter.name]
-        if isinstance(annotations.get(parameter.name), TensorSpec) and parameter.name not in declared:
-            scope.declare(parameter.name, annotations[parameter.name], parameter)
+        value, annotation = scope.pending[parameter.name], annotations.get(parameter.name)
+        if isinstance(annotation, str) and is_tensor_annotation(parameter.annotation):
+            assert parameter.annotation is not None
+            annotation = scope.evaluate(parameter.annotation)
+        if isinstance(annotation, TensorSpec) and parameter.name not in declared:
+            scope.declare(parameter.name, annotation, parameter)
         elif not isinstance(value, Arguments) and not (value is None and parameter.name in declared):
             scope.names.local[parameter.name] = value
+
+
+def is_tensor_annotation(node: syntax.Expression | None) -> bool:
+    """Whether an annotation reads T.Tensor(...), T.Tensor[...] or the same with T.StridedTensor."""
+    called = (
+        node.function if isinstance(node, syntax.Call) else node.value if isinstance(node, syntax.Subscript) else None
+    )
+    name = called.attr if isinstance(called, syntax.Attribute) else getattr(called, "id", "")
+    return name in ("Tensor", "StridedTensor")
 
 
 def _run(scope: EagerStatements, tree: syntax.Function, dry: bool) -> Returned | None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import difflib
+import inspect
 import operator
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -444,6 +447,14 @@ def _call_mistake(function: Any, error: BaseException) -> str:
     """A TypeError of a call of a tile function, with the function under the user's name for it."""
     name = str(getattr(function, "__name__", function))
     text = _first_line(error) if isinstance(error, Exception) else ""
+    unknown = re.search(r"unexpected keyword argument '(\w+)'", text)
+    if unknown:
+        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        parameters = inspect.signature(function).parameters.values()
+        known = [each.name for each in parameters if each.kind not in kinds]
+        near = [each for each in known if unknown[1] in each] or difflib.get_close_matches(unknown[1], known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
+        return f"T.{name} has no argument {unknown[1]!r}; {hint}"
     return f"T.{name}: {text.removeprefix(getattr(function, '__qualname__', name) + '() ')}"
 
 

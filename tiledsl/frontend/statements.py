@@ -25,6 +25,7 @@ from tiledsl.language.expression import (
     as_value,
     binary,
     cast,
+    compare,
     describe,
     is_number,
     logical,
@@ -354,16 +355,18 @@ class Statements(Expressions):
             self._device_depth -= 1
             self._jumps.pop()
 
-    def _guarded(self, node: syntax.Node, statements: Sequence[syntax.Statement]) -> None:
+    def _guarded(self, node: syntax.Node, statements: Sequence[syntax.Statement], condition: Any = None) -> None:
+        """A loop's body, where a condition holds and the loop has not ended."""
         jumps = self._jumps[-1]
-        if not isinstance(jumps, _Jumps):
-            self.block(statements)
-            return
-        jumps.skip.store(False)
-        if jumps.stop is None:
+        if isinstance(jumps, _Jumps):
+            jumps.skip.store(False)
+            if jumps.stop is not None:
+                go_on = unary("not", Scalar(jumps.stop.value()))
+                condition = go_on if condition is None else logical("and", go_on, condition)
+        if condition is None:
             self.block(statements)
         else:
-            self._branch(as_value(unary("not", Scalar(jumps.stop.value()))), statements, (), node.loc)
+            self._branch(as_value(condition), statements, (), node.loc)
 
     def _nest(self, node: syntax.For, nest: LoopNest) -> None:
         """The loops of T.grid: each but the outermost is the body of the one before."""
@@ -385,15 +388,43 @@ class Statements(Expressions):
         self._serial(replace(inner, target=targets[0]), loops[0])
 
     def _parallel(self, node: syntax.For, loop: ParallelLoop) -> None:
+        if "break" in _jumping(node.body):
+            raise TileError("the iterations of T.Parallel are independent: there is no break", node.loc)
+        self._chunks(node, loop, loop.chunked, {})
+
+    def _chunks(self, node: syntax.For, loop: ParallelLoop, axes: Sequence[int], starts: dict[int, Any]) -> None:
+        """Serial loops over the tiles along `axes`, and in them the iterations of a tile from `starts`."""
+        if not axes:
+            self._tile(node, loop, starts)
+            return
+        size = loop.extents[axes[0]]
+        stop = as_value(ceildiv(loop.limits[axes[0]], size), "int32")
+        region = Region([INT32])
+        bounds = [as_value(0, "int32"), stop, as_value(1, "int32")]
+        self._device_depth += 1
+        with self.ctx.inside(region), self.names.device_region(node.loc, repeats=True):
+            start = binary("mul", Scalar(region.args[0]), size)
+            self._chunks(node, loop, axes[1:], {**starts, axes[0]: start})
+        self._device_depth -= 1
+        scf.yielding(region)
+        self.ctx.builder.insert(scf.ForOp(*bounds, [], regions=[region], loc=node.loc))
+
+    def _tile(self, node: syntax.For, loop: ParallelLoop, starts: dict[int, Any]) -> None:
         region = Region([INT32] * len(loop.extents))
 
         def body() -> None:
-            indices = tuple(Scalar(arg) for arg in region.args)
-            self.assign(node.target, indices if len(indices) > 1 or _is_tuple(node.target) else indices[0])
-            self._guarded(node, node.body)
+            indices: list[Any] = [Scalar(arg) for arg in region.args]
+            for axis, start in starts.items():
+                indices[axis] = start + indices[axis]
+            self.assign(node.target, tuple(indices) if len(indices) > 1 or _is_tuple(node.target) else indices[0])
+            self.ctx.builder.loc = node.loc
+            inside = None
+            for index, limit in zip(indices, loop.limits, strict=False):
+                if limit is not None:
+                    below = compare("lt", index, limit)
+                    inside = below if inside is None else logical("and", inside, below)
+            self._guarded(node, node.body, inside)
 
-        if "break" in _jumping(node.body):
-            raise TileError("the iterations of T.Parallel are independent: there is no break", node.loc)
         self._device_loop(node, [region], body)
         self.ctx.builder.insert(tile.ParallelOp(extents=loop.extents, regions=[region], loc=node.loc))
 
@@ -674,8 +705,15 @@ def bind(
             bound[parameter.name] = scope.evaluate(parameter.default)
         else:
             raise TileError(f"{node.name} is called without {parameter.name}")
-        if isinstance(bound[parameter.name], Var) and not _is_reference(parameter.annotation):
-            bound[parameter.name] = snapshot(bound[parameter.name])
+        value = bound[parameter.name]
+        if not _is_reference(parameter.annotation):
+            bound[parameter.name] = snapshot(value) if isinstance(value, Var) else value
+        elif not isinstance(value, (Var, Reference, Buffer)):
+            raise TileError(
+                f"{node.name}: {parameter.name} is passed by reference, so it is a variable or a place, not "
+                f"{describe(value)}",
+                notes=["make a variable: T.alloc_var(dtype, init)"],
+            )
     if rest or left:
         extra = (
             f"{len(rest)} argument{'s' * (len(rest) > 1)} too many"
@@ -687,12 +725,13 @@ def bind(
 
 
 def _is_reference(annotation: syntax.Expression | None) -> bool:
+    """Whether a parameter's annotation is T.Ref, or T.Var, its older name."""
     if isinstance(annotation, syntax.Subscript):
         annotation = annotation.value
     return (
         isinstance(annotation, syntax.Attribute)
-        and annotation.attr == "Ref"
-        or (isinstance(annotation, syntax.Name) and annotation.id == "Ref")
+        and annotation.attr in ("Ref", "Var")
+        or (isinstance(annotation, syntax.Name) and annotation.id in ("Ref", "Var"))
     )
 
 

@@ -64,9 +64,13 @@ class Value:
         """Change the type; the operations that define and use the value are verified again."""
         Changes.count += 1
         self.type = type
-        for op in (self.owner, *self.uses):
-            if isinstance(op, Operation):
-                op.checked = False
+        if self.op is not None:
+            self.op._signature = None
+            self.op.touch()
+        elif isinstance(self.owner, Region) and self.owner.parent is not None:
+            self.owner.parent.touch()
+        for user in self.uses:
+            user.touch()
 
     def replace_with(self, other: Value) -> None:
         """Make every user of this value use `other`."""
@@ -75,8 +79,12 @@ class Value:
         if not other.name:
             other.name = self.name
         Changes.count += 1
+        same_type = other.type is self.type
         for user, count in self.uses.items():
-            user.checked = False
+            if not same_type:
+                user.touch()
+            elif user.parent is not None:
+                user.parent.touched.append(user)  # whether it sees the other value; it was right, and is
             user.operands = [other if old is self else old for old in user.operands]
             other.uses[user] = other.uses.get(user, 0) + count
         self.uses = {}
@@ -88,12 +96,16 @@ class Value:
 class Region:
     """One block: arguments and a doubly linked list of operations."""
 
-    __slots__ = ("args", "first", "last", "parent")
+    __slots__ = ("_ops", "args", "first", "last", "nested", "ordered", "parent", "touched")
 
     def __init__(self, arg_types: Sequence[Type] = (), names: Sequence[str] = ()) -> None:
         self.parent: Operation | None = None
         self.first: Operation | None = None
         self.last: Operation | None = None
+        self.nested: dict[Operation, None] = {}  # those that have regions
+        self.ordered = True  # whether each operation's `order` is greater than those before it have
+        self.touched: list[Operation] = []  # since they were last verified
+        self._ops: list[Operation] | None = None
         self.args = [Value(type, self) for type in arg_types]
         for value, name in zip(self.args, names, strict=False):
             value.name = name
@@ -103,41 +115,62 @@ class Region:
         self.args.append(value)
         return value
 
+    def set_args(self, values: Sequence[Value]) -> None:
+        """Keep these arguments, in this order; the others must have no users."""
+        for dropped in self.args:
+            for user in dropped.uses:
+                user.touch()
+        self.args = list(values)
+        if self.parent is not None:
+            self.parent.touch()
+
+    @property
+    def ops(self) -> list[Operation]:
+        """The operations in order. The list does not change: after an insertion or removal there is a new one."""
+        if self._ops is None:
+            self._ops = []
+            op = self.first
+            while op is not None:
+                self._ops.append(op)
+                op = op.next
+        return self._ops
+
     def __iter__(self) -> Iterator[Operation]:
-        """Operations in order; the current one may be erased or moved while iterating."""
-        op = self.first
-        while op is not None:
-            following = op.next
-            yield op
-            op = following
+        """The operations in order, as they are now: what is erased meanwhile still comes, what is new does not."""
+        return iter(self.ops)
 
     def __reversed__(self) -> Iterator[Operation]:
-        op = self.last
-        while op is not None:
-            preceding = op.prev
-            yield op
-            op = preceding
+        return reversed(self.ops)
 
     def walk(self) -> Iterator[Operation]:
-        """All operations inside, outer before inner."""
-        op = self.first
-        while op is not None:
-            following = op.next
-            yield op
+        """All operations inside, outer before inner, as they are now."""
+        if not self.nested:
+            return iter(self.ops)
+        found: list[Operation] = []
+        for op in self.ops:
+            found.append(op)
             for region in op.regions:
-                yield from region.walk()
-            op = following
+                found += region.walk()
+        return iter(found)
 
     def insert(self, op: Operation, before: Operation | None = None) -> None:
         """Put a detached operation before another one, or at the end."""
         assert op.parent is None, f"{op.name} already stands in a region"
         Changes.count += 1
         op.parent = self
+        self._ops = None
+        self.touched.append(op)
+        if op.regions:
+            self.nested[op] = None
         if before is None:
             op.prev, op.next = self.last, None
+            op.order = 0 if self.last is None else self.last.order + 1
+            if op.is_terminator and self.parent is not None:
+                self.parent.touch()
         else:
             op.prev, op.next = before.prev, before
             before.prev = op
+            self.ordered = False
         if op.prev is None:
             self.first = op
         else:
@@ -171,18 +204,19 @@ class Field(Generic[T]):
 class OperandField(Field[T]):
     """Base of the three kinds of operands."""
 
+    fixed = False  # no variadic field before it
+
     def __init__(self, *types: type) -> None:
         self.types = types
 
     def values(self, op: Operation) -> list[Value]:
-        start = sum(op.segments[: self.position])
-        return op.operands[start : start + op.segments[self.position]]
+        segments, position = op.segments, self.position
+        start = position if self.fixed else sum(segments[:position])
+        return op.operands[start : start + segments[position]]
 
 
 class operand(OperandField[Value]):
     """Exactly one operand, of one of the given type classes (any, if none is given)."""
-
-    fixed = False  # no variadic field before it
 
     def getter(self) -> Callable[[Any], Any]:
         position = self.position
@@ -236,14 +270,17 @@ class region(Field[Region]):
         return lambda op: op.regions[position]
 
 
-_uses = attrgetter("uses")
+_type = attrgetter("type")
 OPERATIONS: dict[str, type[Operation]] = {}
 
 
 class Operation:
     """Base of all operations."""
 
-    __slots__ = ("attributes", "checked", "loc", "next", "operands", "parent", "prev", "regions", "results", "segments")
+    __slots__ = (
+        "_signature", "attributes", "checked", "loc", "next", "operands", "order", "parent", "prev", "regions",
+        "results", "segments",
+    )  # fmt: skip
 
     name: ClassVar[str] = ""
     effects: ClassVar[Effect] = Effect.NONE
@@ -256,7 +293,11 @@ class Operation:
     attr_types: ClassVar[tuple[tuple[str, type], ...]] = ()
     is_terminator: ClassVar[bool] = False
     has_effects: ClassVar[bool] = False
+    folds: ClassVar[bool] = False
     plain_operands: ClassVar[tuple[tuple[type, ...], ...] | None] = ()  # the fields' types, if none is variadic
+    plain_segments: ClassVar[tuple[int, ...]] = ()
+    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # of attributes, in the order of their declaration
+    required: ClassVar[tuple[str, ...]] = ()  # attributes without a default
 
     def __init_subclass__(cls) -> None:
         own = [value for value in vars(cls).values() if isinstance(value, Field)]
@@ -269,12 +310,14 @@ class Operation:
             for position, field in enumerate(group):
                 field.position = position
         for position, field in enumerate(cls.operand_fields):
-            if isinstance(field, operand):
-                field.fixed = all(type(before) is operand for before in cls.operand_fields[:position])
+            field.fixed = all(type(before) is operand for before in cls.operand_fields[:position])
         for each in own:
             setattr(cls, each.name, property(each.getter()))
         plain = all(type(field) is operand for field in cls.operand_fields)
         cls.plain_operands = tuple(field.types for field in cls.operand_fields) if plain else None
+        cls.plain_segments = (1,) * len(cls.operand_fields)
+        cls.required = tuple(name for name, field in cls.attr_fields.items() if field.default is attr.REQUIRED)
+        cls.defaults = MappingProxyType({name: field.default for name, field in cls.attr_fields.items()})
         cls.attr_types = tuple(
             (name, field.type)
             for name, field in cls.attr_fields.items()
@@ -282,6 +325,7 @@ class Operation:
         )
         cls.is_terminator = Effect.TERMINATE in cls.effects
         cls.has_effects = cls.effects is not Effect.NONE
+        cls.folds = cls.fold is not Operation.fold
         if cls.name:
             assert OPERATIONS.get(cls.name, cls).__qualname__ == cls.__qualname__, f"two operations named {cls.name}"
             OPERATIONS[cls.name] = cls
@@ -296,38 +340,46 @@ class Operation:
         **attributes: Any,
     ) -> None:
         self.loc = loc
-        self.checked = False  # by the verifier, since its operands, attributes and types last changed
+        self.checked = False  # by the verifier, since its place, operands, attributes and types last changed
+        self.order = 0  # in its region, when that was last verified
+        self._signature: tuple[object, ...] | None = None
         self.parent: Region | None = None
         self.prev: Operation | None = None
         self.next: Operation | None = None
-        assert len(values) <= len(self.operand_fields), f"{self.name}: {len(values)} operand fields given"
-        self.operands: list[Value] = []
-        segments = [0] * len(self.operand_fields)
-        for position, value in enumerate(values):
-            if isinstance(value, Value):
-                segments[position] = 1
-                self.operands.append(value)
-            elif value is not None:
-                segments[position] = len(value)
-                self.operands.extend(value)
-        self.segments = tuple(segments)
+        if self.plain_operands is not None and len(values) == len(self.plain_segments):
+            self.operands: list[Value] = list(values)  # type: ignore[arg-type]
+            self.segments = self.plain_segments
+        else:
+            self.operands, self.segments = self._flattened(values)
         for value in self.operands:
-            value.uses[self] = value.uses.get(self, 0) + 1
-        for key, field in self.attr_fields.items():
-            if key not in attributes:
-                assert field.default is not attr.REQUIRED, f"{self.name}: attribute {key} is missing"
-                attributes[key] = field.default
-        self.attributes: Mapping[str, Any] = MappingProxyType(attributes)
+            uses = value.uses
+            uses[self] = uses.get(self, 0) + 1
+        for key in self.required:
+            assert key in attributes, f"{self.name}: attribute {key} is missing"
+        defaults = self.defaults
+        self.attributes: Mapping[str, Any] = MappingProxyType({**defaults, **attributes}) if attributes else defaults
         self.regions = list(regions)
         for inner in regions:
             assert inner.parent is None, f"{self.name}: the region has an owner"
             inner.parent = self
-        self.results: list[Value] = []
-        for type in self.infer() if result_types is None else result_types:
-            self.results.append(Value(type, self))
+        self.results = [Value(type, self) for type in (self.infer() if result_types is None else result_types)]
         if names:
             for made, name in zip(self.results, names):
                 made.name = name
+
+    def _flattened(self, values: Sequence[Value | Sequence[Value] | None]) -> tuple[list[Value], tuple[int, ...]]:
+        """The values of all operand fields in a row, and how many there are of each."""
+        assert len(values) <= len(self.operand_fields), f"{self.name}: {len(values)} operand fields given"
+        operands: list[Value] = []
+        segments = [0] * len(self.operand_fields)
+        for position, value in enumerate(values):
+            if isinstance(value, Value):
+                segments[position] = 1
+                operands.append(value)
+            elif value is not None:
+                segments[position] = len(value)
+                operands.extend(value)
+        return operands, tuple(segments)
 
     def infer(self) -> Sequence[Type]:
         """Result types, from operands and attributes. Operations whose types cannot be inferred are given them."""
@@ -343,25 +395,44 @@ class Operation:
 
     # Structure
 
+    def touch(self) -> None:
+        """Have the operation verified again, and the one around it if this ends its region."""
+        if self.checked:
+            self.checked = False
+            region = self.parent
+            if region is not None:
+                region.touched.append(self)
+                if self.is_terminator and region.parent is not None:
+                    region.parent.touch()
+
     def set_operands(self, values: Sequence[Value]) -> None:
         """Replace the operands, field by field as before."""
         Changes.count += 1
-        self.checked = False
-        for value in self.operands:
-            count = value.uses[self] - 1
-            if count:
-                value.uses[self] = count
-            else:
-                del value.uses[self]
+        self.touch()
+        self._drop_uses()
         self.operands = list(values)
         for value in self.operands:
             value.uses[self] = value.uses.get(self, 0) + 1
 
+    def _drop_uses(self) -> None:
+        for value in self.operands:
+            value.uses.pop(self, None)
+
     def set_attribute(self, name: str, value: Any) -> None:
         """Change an attribute."""
         Changes.count += 1
-        self.checked = False
+        self.touch()
+        self._signature = None
         self.attributes = MappingProxyType({**self.attributes, name: value})
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """Equal for operations that differ in nothing but their operands and regions."""
+        if self._signature is None:
+            # The text tells 1, 1.0 and true apart, and 0.0 and -0.0.
+            attributes = repr(self.attributes) if self.attributes else ""
+            self._signature = (type(self), self.segments, attributes, *map(_type, self.results))
+        return self._signature
 
     def set_field(self, name: str, values: Sequence[Value]) -> None:
         """Replace the values of one operand field."""
@@ -378,22 +449,40 @@ class Operation:
     @property
     def is_used(self) -> bool:
         """Whether any operation uses a result."""
-        return any(map(_uses, self.results))
+        for value in self.results:  # noqa: SIM110  (quicker than any())
+            if value.uses:
+                return True
+        return False
 
     @property
     def parent_op(self) -> Operation | None:
         return self.parent.parent if self.parent is not None else None
 
     def walk(self) -> Iterator[Operation]:
-        """This operation and all inside."""
+        """This operation and all inside, as they are now."""
+        found = [self]
+        for inner in self.regions:
+            found += inner.walk()
+        return iter(found)
+
+    def nests(self) -> Iterator[Operation]:
+        """This operation and all inside that have regions, outer before inner."""
         yield self
         for inner in self.regions:
-            yield from inner.walk()
+            for op in inner.nested:
+                yield from op.nests()
 
     def detach(self) -> Operation:
         """Take the operation out of its region; its uses of others stay."""
         assert self.parent is not None, f"{self.name} stands in no region"
         Changes.count += 1
+        self.touch()
+        self.parent._ops = None
+        if self.regions:
+            del self.parent.nested[self]
+        for value in self.results:
+            for user in value.uses:  # they may not see it at its new place
+                user.touch()
         if self.prev is None:
             self.parent.first = self.next
         else:
@@ -418,12 +507,14 @@ class Operation:
         for inner in self.regions:
             for op in reversed(inner):
                 op.erase()
-        self.set_operands([])
+        self._drop_uses()
+        self.operands = []
 
     def clone(self, mapping: dict[Value, Value]) -> Operation:
         """A detached copy; operands go through `mapping`, which learns the copies of results and arguments."""
         copy = object.__new__(type(self))
         copy.loc, copy.parent, copy.prev, copy.next, copy.checked = self.loc, None, None, None, False
+        copy.order, copy._signature = 0, None
         copy.segments, copy.attributes = self.segments, self.attributes
         copy.operands = [mapping.get(value, value) for value in self.operands]
         for value in copy.operands:
@@ -453,91 +544,3 @@ class Operation:
         from tiledsl.ir.text import print_op
 
         return print_op(self, limit=3)
-
-
-class VerifyError(Exception):
-    """The IR broke a rule: an internal bug, or IR text that is wrong. `op` is the offender."""
-
-    def __init__(self, op: Operation, message: str) -> None:
-        super().__init__(f"{op.name}: {message}\n{op!r}")
-        self.op = op
-
-
-def verify(root: Operation, *, everything: bool = True) -> None:
-    """Check declarations, use lists, dominance and each operation's own rules. Raises VerifyError.
-
-    Without `everything`, operations that did not change since they were last verified are checked for dominance only.
-    """
-    if everything:
-        for op in root.walk():
-            op.checked = False
-    _verify_declared(root)
-    visible: set[Value] = set()
-    for inner in root.regions:
-        _verify_region(root, inner, visible)
-
-
-def _verify_region(op: Operation, inner: Region, visible: set[Value]) -> None:
-    """The operations of a region, where the values in `visible` are defined; the set is left as it was."""
-    if inner.parent is not op:
-        raise VerifyError(op, "a region does not know its owner")
-    defined = list(inner.args)
-    visible.update(defined)
-    child = inner.first
-    while child is not None:
-        if child.parent is not inner:
-            raise VerifyError(child, "does not know its region")
-        for value in child.operands:
-            if value not in visible:
-                raise VerifyError(child, f"operand {value!r} is used where it is not defined")
-        if child.is_terminator and child.next is not None:
-            raise VerifyError(child, "stands before the end of its region")
-        if not child.checked:
-            _verify_declared(child)
-            child.checked = not child.regions
-            for each in child.regions:
-                _verify_region(child, each, visible)
-        visible.update(child.results)
-        defined += child.results
-        child = child.next
-    visible.difference_update(defined)
-
-
-def _verify_declared(op: Operation) -> None:
-    plain = op.plain_operands
-    if plain is None or len(plain) != len(op.operands):
-        _verify_fields(op)
-    else:
-        for types, value in zip(plain, op.operands):
-            if types and type(value.type) not in types:
-                _verify_fields(op)
-    for value in op.operands:
-        if op not in value.uses:
-            raise VerifyError(op, f"operand {value!r} does not list its use")
-    if len(op.results) != len(op.result_fields) and not op.variadic_results:
-        raise VerifyError(op, f"{len(op.results)} results instead of {len(op.result_fields)}")
-    for made, value in zip(op.result_fields, op.results):
-        if made.types and type(value.type) not in made.types:
-            raise VerifyError(op, f"{made.name} is of type {value.type}")
-    for key, expected in op.attr_types:
-        if not isinstance(op.attributes.get(key), expected):
-            raise VerifyError(op, f"{key} is {op.attributes.get(key)!r}")
-    if len(op.regions) != len(op.region_fields):
-        raise VerifyError(op, f"{len(op.regions)} regions instead of {len(op.region_fields)}")
-    try:
-        op.verify()
-    except (ValueError, TypeError, LookupError, AssertionError) as error:
-        raise VerifyError(op, str(error) or type(error).__name__) from error
-
-
-def _verify_fields(op: Operation) -> None:
-    position = 0
-    for field, count in zip(op.operand_fields, op.segments, strict=True):
-        if (type(field) is operand and count != 1) or (type(field) is optional and count > 1):
-            raise VerifyError(op, f"{field.name} has {count} values")
-        for value in op.operands[position : position + count]:
-            if field.types and type(value.type) not in field.types:
-                raise VerifyError(op, f"{field.name} is of type {value.type}")
-        position += count
-    if position != len(op.operands):
-        raise VerifyError(op, f"{len(op.operands)} operands instead of {position}")

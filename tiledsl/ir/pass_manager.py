@@ -10,11 +10,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Changes, Operation, VerifyError, verify
+from tiledsl.ir.core import Changes, Operation
 from tiledsl.ir.text import attribute_text, parse_attribute, parse_op, print_op
+from tiledsl.ir.verifier import VerifyError, verify
 
 
 @dataclass
@@ -44,6 +46,10 @@ class Pass:
 
     def spec(self) -> str:
         """`name{option=value ...}`, options that differ from their defaults only."""
+        return self._spec
+
+    @cached_property
+    def _spec(self) -> str:
         shown = [
             f"{option.name}={attribute_text(getattr(self, option.name))}"
             for option in dataclasses.fields(self)

@@ -42,34 +42,41 @@ class Builder:
 class Rewriter(Builder):
     """A builder that patterns use; it tells the driver what changed."""
 
-    def __init__(self, worklist: Worklist, analysis: Any) -> None:  # the driver says where
-        self._worklist = worklist
+    def __init__(self, worklist: dict[Operation, None], analysis: Any) -> None:  # the driver says where
+        self._worklist = worklist  # operations still to be looked at, last in first out
         self.analysis = analysis  # what the patterns share, as given to apply_patterns
 
     def insert(self, op: Op) -> Op:
         super().insert(op)
-        self._worklist.add(op.walk() if op.regions else (op,))
+        if op.regions:
+            self._worklist.update(dict.fromkeys(op.walk()))
+        else:
+            self._worklist[op] = None
         return op
 
     def replace(self, op: Operation, values: Sequence[Value]) -> None:
         """Replace the results of `op` by values and erase it."""
         for old, new in zip(op.results, values, strict=True):
-            self._worklist.add(old.uses)
+            self._worklist.update(dict.fromkeys(old.uses))
             old.replace_with(new)
         self.erase(op)
 
     def erase(self, op: Operation) -> None:
+        worklist = self._worklist
         inside = list(op.walk()) if op.regions else [op]
-        self._worklist.add(value.op for inner in inside for value in inner.operands if value.op is not None)
         for inner in inside:
-            self._worklist.drop(inner)
+            for value in inner.operands:
+                if value.op is not None:
+                    worklist[value.op] = None
+        for inner in inside:
+            worklist.pop(inner, None)
         op.erase()
 
     def changed(self, op: Operation) -> None:
         """`op` was changed in place: look at it and its users again."""
-        self._worklist.add([op])
+        self._worklist[op] = None
         for value in op.results:
-            self._worklist.add(value.uses)
+            self._worklist.update(dict.fromkeys(value.uses))
 
 
 Pattern = Callable[[Operation, Rewriter], bool]
@@ -99,26 +106,11 @@ class Patterns:
         return iter(self._patterns)
 
     def fitting(self, kind: type[Operation]) -> list[Pattern]:
-        if kind not in self._fitting:
-            self._fitting[kind] = [each for each in self if issubclass(kind, getattr(each, "op_types", Operation))]
-        return self._fitting[kind]
-
-
-class Worklist:
-    """Operations still to be looked at, each once, last in first out."""
-
-    def __init__(self) -> None:
-        self._ops: dict[Operation, None] = {}
-
-    def add(self, ops: Iterable[Operation]) -> None:
-        for op in ops:
-            self._ops[op] = None
-
-    def drop(self, op: Operation) -> None:
-        self._ops.pop(op, None)
-
-    def pop(self) -> Operation | None:
-        return self._ops.popitem()[0] if self._ops else None
+        found = self._fitting.get(kind)
+        if found is None:
+            found = [each for each in self if issubclass(kind, getattr(each, "op_types", Operation))]
+            self._fitting[kind] = found
+        return found
 
 
 class NoFixpointError(Exception):
@@ -133,36 +125,43 @@ def apply_patterns(root: Operation, patterns: Iterable[Pattern], *, fold: bool =
     """
     if not isinstance(patterns, Patterns):
         patterns = Patterns(patterns)
-    worklist = Worklist()
     start = [op for region in root.regions for op in region.walk()]
-    worklist.add(reversed(start))
+    worklist: dict[Operation, None] = dict.fromkeys(reversed(start))
     rewriter = Rewriter(worklist, analysis)
     changes, limit = 0, 64 * (len(start) + 16)
     fired: dict[str, int] = {}
-    while (op := worklist.pop()) is not None:
+    while worklist:
+        op = worklist.popitem()[0]
         if op.parent is None:
+            continue
+        fitting = patterns.fitting(type(op))
+        if not fitting and not fold:
             continue
         rewriter.region, rewriter.before, rewriter.loc = op.parent, op, op.loc
         if fold:
-            if not op.is_used and op.is_pure:
+            if (op.regions or not op.has_effects) and not op.is_used and op.is_pure:
                 rewriter.erase(op)
                 changes += 1
                 continue
-            if (folded := op.fold()) is not None:
+            if op.folds and (folded := op.fold()) is not None:
                 both = zip(op.results, folded, strict=True)
                 values = [new if isinstance(new, Value) else rewriter.constant(new, old.type) for old, new in both]
                 rewriter.replace(op, values)
                 changes += 1
                 continue
-        for each in patterns.fitting(type(op)):
+        operands = op.operands
+        for each in fitting:
             if each(op, rewriter):
                 changes += 1
+                for value in operands:
+                    if not value.uses and value.op is not None:
+                        worklist[value.op] = None
                 name = getattr(each, "__name__", "?")
                 fired[name] = fired.get(name, 0) + 1
                 if changes > limit:
                     worst = max(fired, key=lambda key: fired[key])
                     raise NoFixpointError(f"no fixpoint after {changes} changes; {worst} fired {fired[worst]} times")
                 if op.parent is not None:
-                    worklist.add((op,))
+                    worklist[op] = None
                 break
     return changes

@@ -197,12 +197,12 @@ class _Parser:
         if name not in OPERATIONS:
             raise self.error(f"no operation is named {name!r}", position)
         op_type = OPERATIONS[name]
-        groups: list[list[Value]] = []
+        groups: list[Value | list[Value]] = []
         for field in op_type.operand_fields:
             if type(field) is operand:
                 if groups and any(groups):
                     self.accept(",")
-                groups.append([self.use()])
+                groups.append(self.use())
             elif type(field) is operands:
                 if groups and type(op_type.operand_fields[len(groups) - 1]) is operands:
                     self.accept(",")

@@ -6,9 +6,10 @@ An element type is its name: 'float16', 'int32', 'bool', ...; '*float16' is a po
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from functools import lru_cache
 from math import prod
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ ELEMENTS = _table()
 
 
 def is_float(dtype: str) -> bool:
-    return dtype in ELEMENTS and ELEMENTS[dtype].kind == "float"
+    info = ELEMENTS.get(dtype)
+    return info is not None and info.kind == "float"
 
 
 def is_integer(dtype: str) -> bool:
@@ -55,8 +57,30 @@ def is_pointer(dtype: str) -> bool:
     return dtype.startswith("*")
 
 
-@dataclass(frozen=True, slots=True)
-class ScalarType:
+class _Unique(type):
+    """Equal types are one object: to compare or to hash them costs next to nothing."""
+
+    _made: ClassVar[dict[tuple[object, ...], Any]] = {}
+
+    def __call__(cls, *fields: Any, **named: Any) -> Any:
+        key = (cls, *fields, *named.items())
+        found = cls._made.get(key)
+        if found is None:
+            fresh = super().__call__(*fields, **named)
+            whole = (cls, *(getattr(fresh, each.name) for each in dataclass_fields(fresh)))
+            found = cls._made[key] = cls._made.setdefault(whole, fresh)
+        return found
+
+
+class _Type(metaclass=_Unique):
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles lead to the one object too
+        return type(self), tuple(getattr(self, each.name) for each in dataclass_fields(self))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScalarType(_Type):
     """One element: `int32`."""
 
     dtype: str
@@ -66,8 +90,8 @@ class ScalarType:
         return self.dtype
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorType(_Type):
     """A tile in SSA form: `tensor<128x64xfloat16>`. Dimensions of 1 broadcast."""
 
     shape: tuple[int, ...]
@@ -80,8 +104,8 @@ class TensorType:
 Dim: TypeAlias = "int | str"
 
 
-@dataclass(frozen=True, slots=True)
-class BufferType:
+@dataclass(frozen=True, slots=True, eq=False)
+class BufferType(_Type):
     """Memory: `buffer<128*64*float16, shared>`.
 
     A dimension is an int or the name of a symbol of the program. `scope` is global, shared, fragment or local.

@@ -9,6 +9,7 @@ from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.expression import Expr, Scalar, as_value, context, describe, is_number, plain
+from tiledsl.language.regions import pair, region_of
 
 _ORDERS = {
     None: "relaxed", "relaxed": "relaxed", "consume": "acquire", "acquire": "acquire", "release": "release",
@@ -62,7 +63,7 @@ def _is_scalar(value: Any) -> bool:
 
 def _tile(what: str, kind: str, dst: Reference, value: Any, order: str | None) -> None:
     """An atomic update of a tile: a parallel loop over the elements that a copy of the same arguments would touch."""
-    from tiledsl.language.operations import _pair, _place, fill, alloc_fragment  # noqa: I001
+    from tiledsl.language.operations import alloc_fragment, fill
 
     ctx = context(what)
     if _is_scalar(value):
@@ -72,8 +73,8 @@ def _tile(what: str, kind: str, dst: Reference, value: Any, order: str | None) -
         part = alloc_fragment(sizes, dst.dtype)
         fill(part, value)
         value = part
-    shape, source_axes, target_axes = _pair(what, value, dst)
-    (source, source_offsets, _), (target, target_offsets, _) = _place(what, value), _place(what, dst)
+    shape, source_axes, target_axes = pair(what, value, dst)
+    (source, source_offsets, _), (target, target_offsets, _) = region_of(what, value), region_of(what, dst)
 
     def body(indices: list[Any]) -> None:
         def at(buffer: Buffer, offsets: list[Any], axes: tuple[int, ...]) -> Reference:
@@ -87,22 +88,25 @@ def _tile(what: str, kind: str, dst: Reference, value: Any, order: str | None) -
     ctx.parallel(shape, body)
 
 
-def atomic_add(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, use_tma: bool = False, **_: Any) -> Any:  # fmt: skip # noqa: E501
-    """dst += value in one step; dst is an element or a tile of a global buffer. With return_prev, the old element."""
+def atomic_add(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, use_tma: bool = False, annotations: Any = None) -> Any:  # fmt: skip # noqa: E501
+    """dst += value in one step; dst is an element or a tile of a global buffer. With return_prev, the old element.
+
+    use_tma and annotations are hints without effect, here and below.
+    """
     return _atomic("T.atomic_add", "add", dst, value, memory_order, return_prev)
 
 
-def atomic_max(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, **_: Any) -> Any:
+def atomic_max(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, annotations: Any = None) -> Any:  # fmt: skip # noqa: E501
     """dst = max(dst, value) in one step."""
     return _atomic("T.atomic_max", "max", dst, value, memory_order, return_prev)
 
 
-def atomic_min(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, **_: Any) -> Any:
+def atomic_min(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, annotations: Any = None) -> Any:  # fmt: skip # noqa: E501
     """dst = min(dst, value) in one step."""
     return _atomic("T.atomic_min", "min", dst, value, memory_order, return_prev)
 
 
-def atomic_or(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, **_: Any) -> Any:
+def atomic_or(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, annotations: Any = None) -> Any:  # fmt: skip # noqa: E501
     """dst |= value in one step."""
     return _atomic("T.atomic_or", "or", dst, value, memory_order, return_prev)
 
@@ -120,7 +124,7 @@ def atomic_store(dst: Any, src: Any, memory_order: str = "seq_cst") -> None:
 
 
 def _vector(name: str, lanes: int) -> Any:
-    def function(dst: Any, value: Any, return_prev: bool = False, **_: Any) -> None:
+    def function(dst: Any, value: Any, return_prev: bool = False) -> None:
         if return_prev:
             raise TileError(f"T.{name}: previous values cannot be returned; use T.atomic_add on single elements")
         if not isinstance(dst, Reference) or not isinstance(value, Reference):

@@ -301,6 +301,16 @@ FragmentBuffer = _TensorMaker("fragment")
 LocalBuffer = _TensorMaker("local")
 
 
-def StridedTensor(shape: Any, strides: Any, dtype: Any = "float32") -> TensorSpec:
-    """A tensor parameter with strides in elements, outermost first."""
-    return TensorSpec(shape, dtype, strides)
+class _StridedTensorMaker:
+    """`T.StridedTensor(shape, strides, dtype)`, also in square brackets: strides in elements, outermost first."""
+
+    def __call__(self, shape: Any, strides: Any, dtype: Any = "float32") -> TensorSpec:
+        return TensorSpec(shape, dtype, strides)
+
+    def __getitem__(self, key: Any) -> TensorSpec:
+        if not isinstance(key, tuple) or len(key) not in (2, 3):
+            raise TileError("T.StridedTensor[shape, strides, dtype] takes a shape, strides and a dtype", _caller())
+        return self(*key)
+
+
+StridedTensor = _StridedTensorMaker()

@@ -51,11 +51,20 @@ class DType(str):
     def is_float(self) -> bool:
         return ELEMENTS[self].kind == "float"
 
-    def __call__(self, value: Any) -> Any:
-        """`value` converted to this type: an expression in a kernel, a number outside."""
+    def __call__(self, *values: Any) -> Any:
+        """The value converted to this type: an expression in a kernel, a number outside.
+
+        Without a value a new variable: in a kernel one to assign to, outside a dynamic dimension.
+        """
+        if len(values) > 1:
+            raise TileError(f"T.{self!s} takes one value; Triton has no vectors of {len(values)} elements")
+        if not values:
+            from tiledsl.language.program import unnamed
+
+            return unnamed(self)
         from tiledsl.language.expression import cast
 
-        return cast(value, self)
+        return cast(values[0], self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (canonical, (str(self),))

@@ -324,14 +324,16 @@ def describe(x: Any) -> str:
 
 
 def promote(a: Any, b: Any) -> str:
-    """The common element type of two operands; a Python number adapts to the other side, but has 32 bits at least.
+    """The common element type of two operands.
 
-    The wider float wins, float over integer, the wider integer; bfloat16 with float16 is float32.
+    A Python float is float32, and float64 beside a float64; a Python integer adapts to the other side, but has 32 bits
+    at least. The wider float wins, float over integer, the wider integer, unsigned where both are as wide; bfloat16
+    with float16 is float32.
     """
     for x, y in ((a, b), (b, a)):
         if is_number(x) and isinstance(y, Expr):
-            if isinstance(x, float) and not is_float(y.dtype):
-                return "float32"
+            if isinstance(x, float):
+                return "float64" if y.dtype == "float64" else "float32"
             if isinstance(x, bool) or is_float(y.dtype):
                 return str(y.dtype) if ELEMENTS[y.dtype].bits > 8 or not is_float(y.dtype) else "float32"
             return _with_integer(str(y.dtype), x)
@@ -346,8 +348,7 @@ def promote(a: Any, b: Any) -> str:
         return max(x, y, key=lambda name: _RANK.get(name, 0))
     if "bool" in (x, y):
         return y if x == "bool" else x
-    bits = max(ELEMENTS[x].bits, ELEMENTS[y].bits)
-    return f"int{bits}" if ELEMENTS[x].kind != ELEMENTS[y].kind else f"{ELEMENTS[x].kind}{bits}"
+    return max(x, y, key=lambda name: (ELEMENTS[name].bits, ELEMENTS[name].kind == "uint"))
 
 
 def _with_integer(dtype: str, x: int) -> str:
@@ -420,9 +421,10 @@ def compare(predicate: str, a: Any, b: Any) -> Any:
             return predicate == "ne"
         raise TileError(f"a comparison needs values, not {describe(b)}")
     found = active.get()
+    symbols = isinstance(a, Symbol) and isinstance(b, Symbol) and predicate in ("eq", "ne")
+    if symbols and (found is None or a.name == b.name):
+        return (a.name == b.name) == (predicate == "eq")
     if found is None:
-        if isinstance(a, Symbol) and isinstance(b, Symbol) and predicate in ("eq", "ne"):
-            return (a.name == b.name) == (predicate == "eq")
         return Symbolic(predicate, (a, b), "bool")
     dtype = promote(a, b)
     return Scalar(found.builder.insert(arith.CmpOp(as_value(a, dtype), as_value(b, dtype), predicate=predicate)).result)

@@ -26,6 +26,9 @@ no_set_max_nreg, disable_warp_group_reg_alloc, annotate_producer_reg_dealloc, an
     _hint,
     "no_set_max_nreg disable_warp_group_reg_alloc annotate_producer_reg_dealloc annotate_consumer_reg_alloc".split(),
 )
+func_attr, annotate_pass_configs, annotate_compile_flags = map(
+    _hint, "func_attr annotate_pass_configs annotate_compile_flags".split()
+)
 # A block's threads run in step between tile operations, so there is nothing to wait for.
 sync_threads, sync_warp, syncthreads = map(_hint, "sync_threads sync_warp syncthreads".split())
 

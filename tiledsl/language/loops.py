@@ -36,9 +36,15 @@ class LoopNest:
 
 @dataclass(frozen=True)
 class ParallelLoop:
-    """`for i, j in T.Parallel(m, n)`."""
+    """`for i, j in T.Parallel(m, n)`.
+
+    Where an extent is known only at run time, `limits` has it, and `extents` the most that it can be; or else, for the
+    axes in `chunked`, how many iterations a tile holds, of which there are as many as needed.
+    """
 
     extents: tuple[int, ...] = field(default=())
+    limits: tuple[Any, ...] = field(default=())
+    chunked: tuple[int, ...] = field(default=())
 
     def __iter__(self) -> Any:
         raise TileError("this loop can only be written as a `for` statement of a tile program (or a @T.macro)")
@@ -59,6 +65,8 @@ class PersistentLoop:
 
 MAX_ELEMENTS = 1 << 20  # of a tile: Triton's TRITON_MAX_TENSOR_NUMEL
 MAX_UNROLLED = 4096
+# Where an extent of T.Parallel is known only at run time: the most elements of one tile, and how many it has instead.
+MAX_WHOLE, CHUNK = 1 << 16, 1 << 12
 
 
 def check_elements(what: str, shape: Sequence[int]) -> None:
@@ -94,35 +102,57 @@ def _range(what: str, start: Any, stop: Any, step: Any = None) -> tuple[Any, Any
 
 
 def Parallel(*extents: Any, coalesced_width: Any = None, loop_layout: Any = None, prefer_async: Any = None, annotations: Any = None) -> ParallelLoop:  # fmt: skip # noqa: E501
-    """Independent iterations over a box of constant extents, executed by all threads of the block."""
+    """Independent iterations over a box, executed by all threads of the block.
+
+    Extents are constants, or known at run time: iterations behind such an extent are left out. The keywords are hints
+    of other compilers without effect.
+    """
     if len(extents) == 1 and isinstance(extents[0], (tuple, list)):
         extents = tuple(extents[0])
-    sizes = [_bound("T.Parallel", extent) for extent in extents]
-    for axis, size in enumerate(sizes):
+    sizes: list[int] = []
+    limits: list[Any] = []
+    for axis, extent in enumerate(extents):
+        size, limit = _bound("T.Parallel", extent), None
         if isinstance(size, Expr):
-            constant = context("T.Parallel").constant(size)
-            if constant is None:
-                raise TileError(
-                    f"T.Parallel: extent {axis} is known only at run time; tiles have constant shapes",
-                    notes=["loop over the largest tile and guard the body with `if`"],
-                )
-            sizes[axis] = size = constant
-        if size <= 0:
+            size, limit = _most(size)
+        if limit is None and size <= 0:
             raise TileError(f"T.Parallel: extent {axis} is {size}; extents are at least 1")
+        sizes.append(size)
+        limits.append(limit)
     if not sizes:
         raise TileError("T.Parallel needs at least one extent")
+    dynamic = [axis for axis, limit in enumerate(limits) if limit is not None]
+    chunked = _cut(sizes, dynamic)
     check_elements("T.Parallel", sizes)
-    return ParallelLoop(tuple(sizes))
+    return ParallelLoop(tuple(sizes), tuple(limits) if dynamic else (), chunked)
 
 
-def Pipelined(start: Any, stop: Any = None, num_stages: int = 0, order: Any = None, stage: Any = None, sync: Any = None, group: Any = None, **hints: Any) -> SerialLoop:  # fmt: skip # noqa: E501
+def _cut(sizes: list[int], axes: Sequence[int]) -> tuple[int, ...]:
+    """Make a tile that is too large smaller along its largest of these axes; the axes that were cut."""
+    chunked: set[int] = set()
+    most = MAX_WHOLE
+    while math.prod(sizes) > most and (left := [axis for axis in axes if sizes[axis] > 1]):
+        axis = max(left, key=sizes.__getitem__)
+        sizes[axis] = 1 << (sizes[axis] - 1).bit_length() - 1
+        chunked.add(axis)
+        most = CHUNK
+    return tuple(sorted(chunked))
+
+
+def _most(extent: Expr) -> tuple[int, Any]:
+    """The most that an extent can be, and the extent itself unless it is that constant."""
+    ctx = context("T.Parallel")
+    constant = ctx.constant(extent)
+    if constant is not None:
+        return constant, None
+    return max(1, ctx.most(extent)), extent
+
+
+def Pipelined(start: Any, stop: Any = None, num_stages: int = 0, order: Any = None, stage: Any = None, sync: Any = None, group: Any = None, annotations: Any = None) -> SerialLoop:  # fmt: skip # noqa: E501
     """A serial loop whose loads run num_stages iterations ahead. order, stage, sync and group have no effect."""
     num_stages = plain(num_stages)
     if not isinstance(num_stages, int) or not 0 <= num_stages <= 64:
         raise TileError(f"T.Pipelined: num_stages is {describe(num_stages)}; it is a number from 0 (no pipelining) on")
-    unknown = sorted(set(hints) - {"annotations"})
-    if unknown:
-        raise TileError(f"T.Pipelined has no argument {unknown[0]!r}; it has num_stages, order, stage, sync and group")
     return SerialLoop(*_range("T.Pipelined", start, stop), num_stages=num_stages)
 
 

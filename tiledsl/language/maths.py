@@ -44,7 +44,7 @@ _HOST: dict[str, Callable[..., Any]] = {
 
 
 def _function(name: str) -> Callable[..., Any]:
-    def function(*arguments: Any, **hints: Any) -> Any:
+    def function(*arguments: Any) -> Any:
         numbers = [plain(x) for x in arguments]
         if builtins.all(is_number(x) for x in numbers):
             return _HOST[name](*numbers)
@@ -120,6 +120,11 @@ def ceildiv(a: Any, b: Any) -> Any:
 cdiv = ceildiv
 
 
+def align_up(a: Any, b: Any) -> Any:
+    """The least multiple of b that is not below a."""
+    return binary("mul", ceildiv(a, b), b)
+
+
 def floordiv(a: Any, b: Any) -> Any:
     """a / b rounded down."""
     return binary("floordiv", a, b)
@@ -172,6 +177,11 @@ def popcount(x: Any) -> Any:
 def clz(x: Any) -> Any:
     """How many leading bits of an integer are zero."""
     return call("clz", x)
+
+
+def likely(condition: Any, *_: Any) -> Any:
+    """The condition; that it mostly holds is a hint without effect."""
+    return condition
 
 
 def if_then_else(condition: Any, on_true: Any, on_false: Any) -> Any:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tiledsl.dialects import tensor, tile
@@ -15,6 +13,7 @@ from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.dtypes import canonical
 from tiledsl.language.expression import (
     Expr,
+    Scalar,
     as_value,
     compare,
     context,
@@ -25,8 +24,7 @@ from tiledsl.language.expression import (
     select,
 )
 from tiledsl.language.loops import check_elements
-
-_INNER = {"global": 0, "shared": 1, "fragment": 2, "local": 2}
+from tiledsl.language.regions import INNER, pair, region_of, shape_text
 
 
 def _alloc(what: str, shape: Any, dtype: Any, scope: str) -> Buffer:
@@ -74,8 +72,27 @@ def alloc_global(shape: Any, dtype: Any, scope: str = "global") -> Buffer:
     return context("T.alloc_global").workspace(shape, dtype)
 
 
-def alloc_buffer(shape: Any, dtype: Any = "float32", scope: str = "global", **_: Any) -> Buffer:
-    """A buffer in the given scope: global (a workspace), shared, local.fragment or local."""
+def alloc_buffer(
+    shape: Any,
+    dtype: Any = "float32",
+    data: Any = None,
+    strides: Any = None,
+    elem_offset: Any = None,
+    scope: str = "global",
+    align: int = -1,
+    offset_factor: int = 0,
+    buffer_type: str = "default",
+    axis_separators: Any = None,
+    annotations: Any = None,
+) -> Buffer:
+    """A buffer in the given scope: global (a workspace), shared, local.fragment or local.
+
+    What follows the scope are hints of other compilers without effect; data, strides and elem_offset, which would say
+    where the elements lie, are refused.
+    """
+    for name, value in (("data", data), ("strides", strides), ("elem_offset", elem_offset)):
+        if value is not None:
+            raise TileError(f"T.alloc_buffer: {name} has no Triton form; leave it out")
     if scope == "global":
         return alloc_global(shape, dtype)
     kind = "shared" if scope.startswith("shared") else "fragment" if "fragment" in scope else "local"
@@ -83,76 +100,6 @@ def alloc_buffer(shape: Any, dtype: Any = "float32", scope: str = "global", **_:
 
 
 # Regions
-
-
-def _place(what: str, x: Any) -> tuple[Buffer, list[Any], list[int | None]]:
-    """Buffer, offsets and extents of a buffer or reference."""
-    if isinstance(x, Buffer):
-        return x, [0] * x.ndim, [dim if isinstance(dim, int) else -1 for dim in x.type.shape]
-    if isinstance(x, Reference):
-        return x.buffer, x.offsets, list(x.extents)
-    raise TileError(f"{what} needs a buffer or a part of one, not {describe(x)}")
-
-
-def _pair(what: str, source: Any, target: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The tile shape of a copy, and the axes along which it walks in the source and the target.
-
-    A single index takes its extents from the other side, aligned at the right. Where both sides have as many extents
-    other than 1, these are matched in order; otherwise extents are aligned at the right and 1 gives way. The tile's
-    extents are those of the innermost memory (fragment, then shared, then global; the source in a tie).
-    """
-    (a, _, a_extents), (b, _, b_extents) = _place(what, source), _place(what, target)
-    if isinstance(source, Buffer) and isinstance(target, Buffer) and a.type.shape != b.type.shape:
-        raise TileError(f"{what}: {a.name} is {_dims(a)} and {b.name} is {_dims(b)}: two whole buffers must be equal")
-    if all(extent is None for extent in a_extents):
-        a_extents = _aligned(what, a, b, b_extents)
-    elif all(extent is None for extent in b_extents):
-        b_extents = _aligned(what, b, a, a_extents)
-    ours = [(axis, extent) for axis, extent in enumerate(a_extents) if extent not in (None, 1)]
-    theirs = [(axis, extent) for axis, extent in enumerate(b_extents) if extent not in (None, 1)]
-    if len(ours) != len(theirs):
-        ours, theirs = _promote(a_extents, b_extents)
-    base_is_source = _INNER[a.scope()] >= _INNER[b.scope()]
-    shape = []
-    for (axis_a, x), (axis_b, y) in zip(ours, theirs, strict=True):
-        assert x is not None and y is not None
-        if x != y and -1 not in (x, y):
-            raise TileError(
-                f"{what}: {a.name} and {b.name} do not fit: dimension {axis_a} of {a.name} gives {x}, dimension "
-                f"{axis_b} of {b.name} takes {y}",
-                notes=[f"{a.name} is {_dims(a)}, {b.name} is {_dims(b)}"],
-            )
-        chosen, other = (x, y) if base_is_source else (y, x)
-        chosen = other if chosen == -1 else chosen
-        if chosen == -1:
-            raise TileError(f"{what}: the extent of dimension {axis_a} of {a.name} is not constant on either side")
-        shape.append(chosen)
-    return tuple(shape), tuple(axis for axis, _ in ours), tuple(axis for axis, _ in theirs)
-
-
-def _dims(buffer: Buffer) -> str:
-    return "(" + ", ".join(map(str, buffer.shape)) + ")"
-
-
-def _aligned(what: str, single: Buffer, other: Buffer, extents: list[int | None]) -> list[int | None]:
-    sizes = [1 if extent is None else extent for extent in extents]
-    extra = len(sizes) - single.ndim
-    if any(size != 1 for size in sizes[: max(extra, 0)]):
-        sizes = [size for size in sizes if size != 1]
-        extra = len(sizes) - single.ndim
-        if extra > 0:
-            raise TileError(f"{what}: {other.name} gives {len(sizes)} dimensions, but {single.name} has {single.ndim}")
-    return [*[1] * max(-extra, 0), *sizes[max(extra, 0) :]]
-
-
-def _promote(a: list[int | None], b: list[int | None]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    ours, theirs = [], []
-    for back in range(1, min(len(a), len(b)) + 1):
-        x, y = a[-back] or 1, b[-back] or 1
-        if x != 1 or y != 1:
-            ours.append((len(a) - back, x if x != 1 else y))
-            theirs.append((len(b) - back, y if y != 1 else x))
-    return ours[::-1], theirs[::-1]
 
 
 def copy(
@@ -183,9 +130,9 @@ def copy(
     if ragged:
         _copy_ragged(src, dst, ragged)
         return
-    shape, source_axes, target_axes = _pair("T.copy", src, dst)
+    shape, source_axes, target_axes = pair("T.copy", src, dst)
     ctx = context("T.copy")
-    (a, a_offsets, _), (b, b_offsets, _) = _place("T.copy", src), _place("T.copy", dst)
+    (a, a_offsets, _), (b, b_offsets, _) = region_of("T.copy", src), region_of("T.copy", dst)
     ctx.builder.insert(
         tile.CopyOp(
             a.value,
@@ -214,14 +161,14 @@ def _ragged(src: Any, dst: Any) -> list[tuple[int, int]]:
 
 def _copy_ragged(src: Reference, dst: Reference, pairs: list[tuple[int, int]]) -> None:
     """Copy between slices of dynamic extents: the loop is over what the on-chip buffer could hold, with a mask."""
-    chip = 0 if _INNER[src.buffer.scope()] >= _INNER[dst.buffer.scope()] else 1
+    chip = 0 if INNER[src.buffer.scope()] >= INNER[dst.buffer.scope()] else 1
     shape: list[int] = []
-    for pair in pairs:
-        fixed = [each.extents[axis] for each, axis in zip((src, dst), pair, strict=True) if each.extents[axis] != -1]
-        dim = fixed[0] if fixed else (src, dst)[chip].buffer.type.shape[pair[chip]]
+    for both in pairs:
+        fixed = [each.extents[axis] for each, axis in zip((src, dst), both, strict=True) if each.extents[axis] != -1]
+        dim = fixed[0] if fixed else (src, dst)[chip].buffer.type.shape[both[chip]]
         if not isinstance(dim, int):
             raise TileError(
-                f"T.copy: the extent of dimension {pair[0]} of {src.name} is not constant on either side",
+                f"T.copy: the extent of dimension {both[0]} of {src.name} is not constant on either side",
                 notes=["go through a fragment or shared tile of a constant shape"],
             )
         shape.append(dim)
@@ -233,8 +180,8 @@ def _copy_ragged(src: Reference, dst: Reference, pairs: list[tuple[int, int]]) -
     def body(indices: list[Any]) -> None:
         condition: Any = True
         at: list[list[Any]] = [list(src.offsets), list(dst.offsets)]
-        for number, pair in enumerate(pairs):
-            for side, (each, axis) in enumerate(zip((src, dst), pair, strict=True)):
+        for number, both in enumerate(pairs):
+            for side, (each, axis) in enumerate(zip((src, dst), both, strict=True)):
                 at[side][axis] = each.offsets[axis] + indices[number]
                 if each.extents[axis] == -1:
                     condition = logical("and", condition, compare("lt", at[side][axis], each.ends[axis]))
@@ -253,24 +200,36 @@ def _offsets(offsets: list[Any]) -> list[Any]:
     return [as_value(offset, None if isinstance(offset, Expr) and offset.dtype in ("int32", "int64") else "int32") for offset in offsets]  # fmt: skip # noqa: E501
 
 
-def _whole(what: str, x: Any, *, write_back: bool = False) -> tuple[Buffer, Any]:
-    """An on-chip buffer with what `x` names: itself, or a copy of the slice; and where to copy it back, or None."""
+def _whole(
+    what: str, x: Any, *, write_back: bool = False, indexed: bool = True, read: bool = True
+) -> tuple[Buffer, Any]:
+    """An on-chip buffer with what `x` names: itself, or a copy of the slice; and where to copy it back, or None.
+
+    A dimension with a single index counts as one of 1, unless not `indexed`. What is there is not copied unless `read`.
+    """
     if isinstance(x, Buffer) and x.scope() != "global":
         return x, None
-    buffer, _, extents = _place(what, x)
-    if isinstance(x, Reference) and not x.is_region:
+    buffer, _, extents = region_of(what, x)
+    if isinstance(x, Reference) and not x.is_region and not write_back:
         raise TileError(
             f"{what}: {buffer.name}[...] is one element, a tile is needed; pass a slice or the whole buffer"
         )
-    sizes = [1 if extent is None else extent for extent in extents]
+    sizes = tuple(1 if extent is None else extent for extent in extents if indexed or extent is not None)
     if -1 in sizes:
         raise TileError(f"{what}: the part of {buffer.name} has no constant shape")
-    keep = [size for extent, size in zip(extents, sizes, strict=True) if extent is not None] or sizes
     scope = "shared" if buffer.scope() in ("global", "shared") else "fragment"
-    part = Buffer(context(what).alloc(BufferType(tuple(keep), buffer.dtype, scope), what, name=f"{buffer.name}_part"))
+    part = Buffer(context(what).alloc(BufferType(sizes or (1,), buffer.dtype, scope), what, name=f"{buffer.name}_part"))
     ref = x if isinstance(x, Reference) else x[(slice(None),) * x.ndim]
-    copy(ref, part)
+    if read:
+        copy(ref, part)
     return part, ref if write_back else None
+
+
+def _matrix(what: str, x: Any, *, write_back: bool = False, read: bool = True) -> tuple[Buffer, Any]:
+    """An on-chip matrix with what `x` names, as _whole; dimensions with a single index count where they are needed."""
+    extents = region_of(what, x)[2]
+    indexed = all(extent in (None, 1) for extent in extents[:-2])
+    return _whole(what, x, write_back=write_back, indexed=indexed, read=read)
 
 
 def fill(buffer: Any, value: Any, annotations: Any = None) -> None:
@@ -278,19 +237,50 @@ def fill(buffer: Any, value: Any, annotations: Any = None) -> None:
     if isinstance(buffer, (Var,)) or (isinstance(buffer, Reference) and not buffer.is_region):
         buffer.store(value)
         return
-    target, _, extents = _place("T.fill", buffer)
+    target, _, extents = region_of("T.fill", buffer)
     builder = context("T.fill").builder
     if isinstance(buffer, Buffer) and target.scope() != "global":
         builder.insert(tile.FillOp(as_value(value, target.dtype), target.value))
         return
     sizes = tuple(extent for extent in extents if extent is not None)
+    if -1 in sizes and isinstance(buffer, Reference):
+        _fill_ragged(buffer, value)
+        return
     if -1 in sizes:
-        raise TileError(f"T.fill: the part of {target.name} has no constant shape")
+        raise TileError(f"T.fill: {target.name} has no constant shape", notes=["fill it in a T.Parallel loop"])
     part = Buffer(
         context("T.fill").alloc(BufferType(sizes, target.dtype, "fragment"), "T.fill", name=f"{target.name}_fill")
     )
     builder.insert(tile.FillOp(as_value(value, target.dtype), part.value))
     copy(part, buffer if isinstance(buffer, Reference) else buffer[(slice(None),) * buffer.ndim])
+
+
+def _fill_ragged(target: Reference, value: Any) -> None:
+    """Fill a slice of dynamic extents: the loop is over what the buffer could hold, with a mask."""
+    axes = [axis for axis, extent in enumerate(target.extents) if extent is not None]
+    shape: list[int] = []
+    for axis in axes:
+        dim = target.buffer.type.shape[axis] if target.extents[axis] == -1 else target.extents[axis]
+        if not isinstance(dim, int):
+            raise TileError(
+                f"T.fill: the part of {target.name} has no constant shape", notes=["fill it in a T.Parallel loop"]
+            )
+        shape.append(dim)
+    check_elements("T.fill", shape)
+    ctx = context("T.fill")
+    value = value if is_number(value) else Scalar(as_value(value, target.dtype))
+
+    def body(indices: list[Any]) -> None:
+        condition: Any = True
+        at = list(target.offsets)
+        for axis, index in zip(axes, indices, strict=True):
+            at[axis] = at[axis] + index
+            if target.extents[axis] == -1:
+                condition = logical("and", condition, compare("lt", at[axis], target.ends[axis]))
+                condition = logical("and", condition, compare("lt", at[axis], target.buffer.shape[axis]))
+        ctx.branch(as_value(condition, "bool"), lambda: target.buffer[tuple(at)].store(value))
+
+    ctx.parallel(shape, body)
 
 
 def clear(buffer: Any, annotations: Any = None) -> None:
@@ -309,17 +299,6 @@ class GemmWarpPolicy(enum.Enum):
         return self is GemmWarpPolicy.Square
 
 
-def _check_hints(what: str, given: Mapping[str, Any], function: Any) -> None:
-    """Refuse an argument that the function does not have: it would be a misspelt one."""
-    for name in given:
-        known = [each for each in inspect.signature(function).parameters if each not in ("ignored", "_")]
-        near = difflib.get_close_matches(name, known, 1)
-        raise TileError(
-            f"{what} has no argument {name!r}; "
-            + (f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}")
-        )
-
-
 def gemm(
     A: Any,
     B: Any,
@@ -332,7 +311,6 @@ def gemm(
     wg_wait: int = 0,
     mbar: Any = None,
     annotations: Any = None,
-    **ignored: Any,
 ) -> None:
     """C += op(A) @ op(B), accumulated in C's element type; with clear_accum, C = op(A) @ op(B).
 
@@ -340,14 +318,15 @@ def gemm(
     tf32 on tensor cores.
     """
     ctx = context("T.gemm")
-    _check_hints("T.gemm", ignored, gemm)
     for name, value in (("mbar", mbar),):
         if value is not None:
             raise TileError(f"T.gemm: {name} has no Triton form; leave it out, T.Pipelined does the waiting")
-    (a, _), (b, _), (c, back) = _whole("T.gemm", A), _whole("T.gemm", B), _whole("T.gemm", C, write_back=True)
+    constant = not isinstance(clear_accum, Expr)
+    (a, _), (b, _) = _matrix("T.gemm", A), _matrix("T.gemm", B)
+    c, back = _matrix("T.gemm", C, write_back=True, read=not constant or not clear_accum)
     for operand_ in (a, b, c):
         if operand_.ndim < 2 or any(dim != 1 for dim in operand_.type.shape[:-2]):
-            raise TileError(f"T.gemm: {operand_.name} is {_dims(operand_)}; a matrix of two dimensions is needed")
+            raise TileError(f"T.gemm: {operand_.name} is {shape_text(operand_)}; a matrix of two dimensions is needed")
     (m, k), (k2, n), (cm, cn) = (each.type.static_shape[-2:] for each in (a, b, c))
     m, k = (k, m) if transpose_A else (m, k)
     k2, n = (n, k2) if transpose_B else (k2, n)
@@ -358,17 +337,16 @@ def gemm(
         elif not transpose_A and m == k2 and (k, n) == (cm, cn):
             notes.append("did you mean transpose_A=True?")
         raise TileError(
-            f"T.gemm: {a.name} is {_dims(a)} and {b.name} is {_dims(b)}: the inner sizes {k} and {k2} differ",
+            f"T.gemm: {a.name} is {shape_text(a)} and {b.name} is {shape_text(b)}: the inner sizes {k} and {k2} differ",
             notes=notes,
         )
     if (m, n) != (cm, cn):
-        raise TileError(f"T.gemm: {a.name} and {b.name} give ({m}, {n}), but {c.name} is {_dims(c)}")
+        raise TileError(f"T.gemm: {a.name} and {b.name} give ({m}, {n}), but {c.name} is {shape_text(c)}")
     fp = {x.dtype.is_float() for x in (a, b)}
     if len(fp) == 2:
         raise TileError(
             f"T.gemm: {a.name} is {a.dtype} and {b.name} is {b.dtype}; both must be floats or both integers"
         )
-    constant = not isinstance(clear_accum, Expr)
     if not constant:
         from tiledsl.language.expression import select
 
@@ -387,13 +365,16 @@ def gemm(
         copy(c, back)
 
 
-def _axis(what: str, buffer: Buffer, dim: Any) -> int:
+def _axis(what: str, x: Any, dim: Any) -> int:
+    """The dimension of a buffer or slice that `dim`, from the end if negative, stands for."""
+    buffer, _, extents = region_of(what, x)
     dim = plain(dim)
     if isinstance(dim, bool) or not isinstance(dim, int):
         raise TileError(f"{what}: dim is {describe(dim)}, not an integer")
-    if not -buffer.ndim <= dim < buffer.ndim:
-        raise TileError(f"{what}: {buffer.name} is {_dims(buffer)} and has no dimension {dim}")
-    return dim % buffer.ndim
+    if not -len(extents) <= dim < len(extents):
+        shape = tuple(extent or 1 for extent in extents)
+        raise TileError(f"{what}: {buffer.name} is {shape} and has no dimension {dim}")
+    return dim % len(extents)
 
 
 def reduce(
@@ -404,7 +385,7 @@ def reduce(
     clear: bool = True,
     batch: int = 1,
     nan_propagate: bool = False,
-    **_: Any,
+    annotations: Any = None,
 ) -> None:
     """Combine the elements of `buffer` along `dim` into `out`, whose shape lacks that dimension or has 1 there.
 
@@ -414,12 +395,17 @@ def reduce(
     what = f"T.reduce_{reduce_type}"
     if kind not in tensor.REDUCTIONS:
         raise TileError(f"T.reduce: no reduction {reduce_type!r}")
-    (source, _), (target, back) = _whole(what, buffer), _whole(what, out, write_back=True)
-    axis = _axis(what, source, dim)
+    if isinstance(out, Var):
+        part = alloc_fragment((1,), out.dtype)
+        if not clear:
+            part[0] = out
+        reduce(buffer, part, reduce_type, dim, clear, nan_propagate=nan_propagate)
+        out.store(part[0])
+        return
+    axis, from_indexed, to_indexed = _reduced(what, buffer, out, dim)
+    source, _ = _whole(what, buffer, indexed=from_indexed)
+    target, back = _whole(what, out, write_back=True, indexed=to_indexed, read=not clear)
     shape = source.type.static_shape
-    without, kept = shape[:axis] + shape[axis + 1 :], (*shape[:axis], 1, *shape[axis + 1 :])
-    if target.type.static_shape not in (without or (1,), kept):
-        raise TileError(f"{what}: {source.name} is {_dims(source)}, so along dimension {dim} it gives {without or (1,)}, but {target.name} is {_dims(target)}")  # fmt: skip # noqa: E501
     if source.dtype != target.dtype:
         wide = Buffer(
             context(what).alloc(BufferType(shape, target.dtype, "fragment"), what, name=f"{source.name}_cast")
@@ -433,6 +419,30 @@ def reduce(
     )
     if back is not None:
         copy(target, back)
+
+
+def _reduced(what: str, buffer: Any, out: Any, dim: Any) -> tuple[int, bool, bool]:
+    """The axis of a reduction, and whether dimensions with a single index count in the source and in the target."""
+    (source, _, extents), (target, _, into) = region_of(what, buffer), region_of(what, out)
+    rank_axis = _axis(what, buffer, dim)
+    for from_indexed in (True, False) if extents[rank_axis] is not None else (True,):
+        kept = [axis for axis, extent in enumerate(extents) if from_indexed or extent is not None]
+        shape, axis = [extents[each] or 1 for each in kept], kept.index(rank_axis)
+        fitting = (shape[:axis] + shape[axis + 1 :] or [1], [*shape[:axis], 1, *shape[axis + 1 :]])
+        for to_indexed in (True, False):
+            sizes = [extent or 1 for extent in into if to_indexed or extent is not None] or [1]
+            if sizes in fitting:
+                return axis, from_indexed, to_indexed
+    shape = [extent or 1 for extent in extents]
+    notes = []
+    if isinstance(buffer, Reference) and None in extents:
+        notes.append(f"a single index of a slice counts as a dimension of 1, so dim={dim} is that of {source.name}")
+    raise TileError(
+        f"{what}: {source.name} is {tuple(shape)}, so along dimension {dim} it gives "
+        f"{tuple(shape[:rank_axis] + shape[rank_axis + 1 :]) or (1,)}, but {target.name} is "
+        f"{tuple(extent or 1 for extent in into)}",
+        notes=notes,
+    )
 
 
 def _named_reduction(kind: str) -> Any:
@@ -450,35 +460,42 @@ reduce_bitand, reduce_bitor, reduce_bitxor = map(_named_reduction, ("bitand", "b
 
 
 def _scan(what: str, kind: str, src: Any, dst: Any, dim: int, reverse: bool) -> None:
-    (source, back) = _whole(what, src, write_back=dst is None)
+    axis = _axis(what, src, dim)
+    source, back = _whole(what, src, write_back=dst is None)
     target = source
     if dst is not None:
-        target, back = _whole(what, dst, write_back=True)
-    axis = _axis(what, source, dim)
-    if source.type.shape != target.type.shape:
-        raise TileError(f"{what}: {source.name} is {_dims(source)}, but {target.name} is {_dims(target)}")
-    if source.dtype != target.dtype:
-        raise TileError(f"{what}: {source.name} is {source.dtype}, but {target.name} is {target.dtype}")
+        buffer, _, extents = region_of(what, dst)
+        sizes, wanted = ([size for size in each if size not in (None, 1)] for each in (extents, source.type.shape))
+        if sizes != wanted:
+            raise TileError(f"{what}: {source.name} is {shape_text(source)}, but {buffer.name} is {shape_text(buffer)}")
+        if source.dtype != buffer.dtype:
+            raise TileError(f"{what}: {source.name} is {source.dtype}, but {buffer.name} is {buffer.dtype}")
+        if isinstance(dst, Buffer) and dst.scope() != "global" and dst.type.shape == source.type.shape:
+            target = dst
+        else:
+            target = Buffer(context(what).alloc(source.type, what, name=f"{buffer.name}_part"))
+            back = dst if isinstance(dst, Reference) else dst[(slice(None),) * dst.ndim]
     context(what).builder.insert(tile.ScanOp(source.value, target.value, kind=kind, axis=axis, reverse=bool(reverse)))
     if back is not None:
         copy(target, back)
 
 
-def cumsum(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False) -> None:
+def cumsum(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False, annotations: Any = None) -> None:
     """Inclusive prefix sums along `dim` (from the end if `reverse`) into `dst`, or in place."""
     _scan("T.cumsum", "sum", src, dst, dim, reverse)
 
 
-def cummax(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False) -> None:
+def cummax(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False, annotations: Any = None) -> None:
     """Inclusive prefix maxima along `dim` (from the end if `reverse`) into `dst`, or in place."""
     _scan("T.cummax", "max", src, dst, dim, reverse)
 
 
 def transpose(src: Any, dst: Any) -> None:
     """dst[j, i] = src[i, j]."""
-    (a, _), (b, back) = _whole("T.transpose", src), _whole("T.transpose", dst, write_back=True)
+    a, _ = _whole("T.transpose", src, indexed=False)
+    b, back = _whole("T.transpose", dst, write_back=True, indexed=False, read=False)
     if a.ndim != 2 or b.type.shape != a.type.shape[::-1]:
-        raise TileError(f"T.transpose: {a.name} is {_dims(a)}, {b.name} is {_dims(b)}")
+        raise TileError(f"T.transpose: {a.name} is {shape_text(a)}, {b.name} is {shape_text(b)}")
     context("T.transpose").builder.insert(
         tile.CopyOp(
             a.value, [], b.value, [], shape=a.type.static_shape, source_axes=(0, 1), target_axes=(1, 0), safe_value=0.0
@@ -489,7 +506,8 @@ def transpose(src: Any, dst: Any) -> None:
 
 
 def im2col(
-    img: Any, col: Any, nhw_step: Any, c_step: Any, kernel: int, stride: int, dilation: int, pad: int, **_: Any
+    img: Any, col: Any, nhw_step: Any, c_step: Any, kernel: int, stride: int, dilation: int, pad: int,
+    eviction_policy: str | None = None, annotations: Any = None,
 ) -> None:  # fmt: skip
     """A tile of the matrix whose product with the flattened kernel is a convolution of an image [N, H, W, C].
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, user_loc
-from tiledsl.language.buffer import Buffer, TensorSpec
+from tiledsl.ir.types import BufferType
+from tiledsl.language.buffer import Buffer, TensorSpec, Var
+from tiledsl.language.dtypes import DType, canonical
 from tiledsl.language.expression import Expr, Symbol, active, as_value, context, describe, is_number, plain
+
+if TYPE_CHECKING:
+    from tiledsl.dialects.tile import FuncOp
 
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # keywords of T.Kernel that Triton takes
 
@@ -91,7 +97,44 @@ def _check_function(what: str, function: Any) -> None:
         raise TileError(f"@{what} stands before a function; this is {describe(function)}", user_loc())
 
 
-class PrimFunc:
+@dataclass(frozen=True)
+class ProgramParameter:
+    """A parameter of a program: a tensor (`PrimFunc.buffer_map` has its shape) or a scalar."""
+
+    name: str
+    dtype: DType
+
+
+class Program:
+    """What a tile program tells of itself before it is compiled."""
+
+    name: str
+
+    @property
+    def func(self) -> FuncOp:
+        """The IR before any pass."""
+        raise NotImplementedError
+
+    def script(self, *_: Any, **__: Any) -> str:
+        """The program as text: the IR before any pass."""
+        from tiledsl.ir.text import print_op
+
+        return print_op(self.func)
+
+    @property
+    def params(self) -> tuple[ProgramParameter, ...]:
+        """The parameters in order; `buffer_map` says of each that is a tensor what it is."""
+        values = self.func.body.args[: len(self.func.parameters)]
+        return tuple(ProgramParameter(value.name, canonical(value.dtype)) for value in values)
+
+    @property
+    def buffer_map(self) -> dict[ProgramParameter, Buffer]:
+        """Shape, dtype and name of each parameter that is a tensor."""
+        values = zip(self.params, self.func.body.args, strict=False)
+        return {parameter: Buffer(value) for parameter, value in values if isinstance(value.type, BufferType)}
+
+
+class PrimFunc(Program):
     """A tile program: a function whose body is read as source text, never run by Python."""
 
     def __init__(self, function: Callable[..., Any], frame_locals: Mapping[str, Any]) -> None:
@@ -100,9 +143,7 @@ class PrimFunc:
         self.function = function
         self.frame_locals = frame_locals
 
-    @property
-    def name(self) -> str:
-        return str(self.function.__name__)
+        self.name = str(self.function.__name__)
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise TileError(
@@ -118,9 +159,35 @@ class PrimFunc:
         """Accepted for other compilers; has no effect."""
         return self
 
+    @functools.cached_property
+    def func(self) -> FuncOp:
+        """The IR before any pass."""
+        from tiledsl.frontend.elaborate import elaborate
 
-def prim_func(function: Callable[..., Any] | None = None, **_: Any) -> Any:
-    """Mark a function as a tile program."""
+        return elaborate(self)
+
+
+class EagerProgram(Program):
+    """The program of an eager function for the tensors of one call; tiledsl.compile takes it."""
+
+    def __init__(self, name: str, make: Callable[[], FuncOp]) -> None:
+        self.name = name
+        self._make = make
+
+    @functools.cached_property
+    def func(self) -> FuncOp:
+        """The IR before any pass."""
+        return self._make()
+
+    def build(self, out_idx: Sequence[int] = ()) -> FuncOp:
+        """The IR before any pass, anew. Raises TileError for `out_idx`: what it returns are its outputs."""
+        if out_idx:
+            raise TileError(f"{self.name}: out_idx belongs to the lazy style; an eager function returns its outputs")
+        return self._make()
+
+
+def prim_func(function: Callable[..., Any] | None = None, private: bool = False, is_private: bool = False, check_well_formed: bool = True) -> Any:  # fmt: skip # noqa: E501
+    """Mark a function as a tile program. The keywords are hints of other compilers without effect."""
     frame = sys._getframe(1)
     locals_ = dict(frame.f_locals)
     if function is None:
@@ -146,7 +213,7 @@ class Macro:
         return self if instance is None else functools.partial(self, instance)
 
 
-def macro(function: Any = None, **_: Any) -> Any:
+def macro(function: Any = None, hygienic: bool = True) -> Any:
     """Mark a function as expanded where it is called. Arguments are values; annotate T.Ref to pass by reference."""
     locals_ = dict(sys._getframe(1).f_locals)
     if function is None:
@@ -180,6 +247,28 @@ def dynamic(name: str, dtype: Any = "int32") -> Any:
 
 
 symbolic = dynamic
+
+
+def unnamed(dtype: Any) -> Any:
+    """A new variable (`T.int32()`): in a kernel one to assign to, outside a dynamic dimension of a name of its own."""
+    from tiledsl.language.operations import alloc_var
+
+    found = active.get()
+    if found is not None and found.kernel is not None:
+        return alloc_var(dtype)
+    if str(dtype) not in ("int32", "int64", "uint32", "uint64"):
+        raise TileError(f"T.{dtype!s}() outside of a kernel stands for a dimension, which is an integer", user_loc())
+    return Symbol(f"unnamed_{next(_unnamed)}", "int32")
+
+
+_unnamed = itertools.count()
+
+
+def let(variable: Any, value: Any) -> None:
+    """`variable = value` for one made by `T.int32()` or T.alloc_var."""
+    if not isinstance(variable, Var):
+        raise TileError(f"T.let gives a variable its value, not {describe(variable)}; write name = value")
+    variable.store(value)
 
 
 class _Dyn:

@@ -55,7 +55,7 @@ _REASONS = {
         ptr make_tensor make_tensor_from_addr
     """,
     "this is not part of the tile language": """
-        handle Var call_packed block evaluate_block alloc_smem
+        handle call_packed block evaluate_block alloc_smem
     """,
 }
 REFUSED = {name: reason for reason, names in _REASONS.items() for name in names.split()}

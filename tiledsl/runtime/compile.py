@@ -10,7 +10,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,7 +96,6 @@ def compile_kernel(
     A kernel that needs more shared memory than the target has is an error as well. No GPU driver is opened.
     """
     import triton
-    from triton.compiler import ASTSource
 
     wanted = {
         "num_warps": num_warps,
@@ -108,11 +107,11 @@ def compile_kernel(
     }
     names = list(jit_function.arg_names)
     types = {name: "constexpr" if name in constexprs else signature[name] for name in names}
-    divisible = {(names.index(name),): [["tt.divisibility", 16]] for name in attrs}
+    facts = _facts(types, set(attrs))
     with _captured() as capture:
         try:
-            source = ASTSource(
-                jit_function, types, {(names.index(name),): value for name, value in constexprs.items()}, divisible
+            source = source_type(jit_function)(
+                jit_function, types, {(names.index(name),): value for name, value in constexprs.items()}, facts
             )
             compiled = triton.compile(source, target=target.triton_target(), options=wanted)
         except Exception as error:
@@ -127,6 +126,27 @@ def compile_kernel(
         too_large.stage = "resources"
         raise too_large
     return CompiledKernel(compiled.name, target, Asm(dict(compiled.asm)), metadata, compiled)
+
+
+def _facts(types: Mapping[str, str], divisible: Set[str]) -> dict[tuple[int], list[list[Any]]]:
+    """What is known of each parameter that may be known to be divisible, as a launch finds it of its arguments: an
+    entry even where that is nothing. Triton's cache key has it, so without these a launch would compile again."""
+    return {
+        (number,): [["tt.divisibility", 16]] if name in divisible else []
+        for number, (name, type) in enumerate(types.items())
+        if type.startswith("*") or re.fullmatch(r"[iu](8|16|32|64)", type)
+    }
+
+
+def source_type(jit_function: Any) -> Any:
+    """The class of Triton's that stands for a function to be compiled: Gluon functions have one of their own."""
+    if jit_function.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        return GluonASTSource
+    from triton.compiler import ASTSource
+
+    return ASTSource
 
 
 _STAGES = (

@@ -303,7 +303,8 @@ def reduction(interpreter: Any, language: Any) -> tuple[Callable[..., Any], Call
         if len(arrays) == 1 and combine_fn in direct_reduce:
             op, dtype = direct_reduce[combine_fn], dtypes[0]
             result = np.asarray(op(decode(arrays[0], dtype.name), axis=at, keepdims=keep))
-            return wrap(encode(result, dtype.name, np_dtype_of(dtype)), dtype)
+            made = encode(result, dtype.name, np_dtype_of(dtype))
+            return wrap(made.reshape(result.shape), dtype)  # bfloat16's bits come back in one dimension at least
         pieces = [a.reshape(-1) if at is None else np.moveaxis(a, at, 0) for a in arrays]
         while (count := pieces[0].shape[0]) > 1:
             even = count // 2 * 2

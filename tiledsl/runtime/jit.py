@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import operator
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError, user_loc
-from tiledsl.language.program import LAUNCH_OPTIONS, PrimFunc
+from tiledsl.language.buffer import TensorSpec
+from tiledsl.language.program import LAUNCH_OPTIONS, EagerProgram, PrimFunc
+from tiledsl.runtime.jit_calls import MOST_CALLS, building, call_key, target_setting
 from tiledsl.runtime.kernel import Kernel
+from tiledsl.runtime.launch_triton import constant_when_traced, traced_as
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -22,6 +26,7 @@ from tiledsl.settings import current
 if TYPE_CHECKING:
     from tiledsl.frontend import syntax
     from tiledsl.frontend.elaborate import Arguments
+    from tiledsl.runtime.launch import Caller
 
 
 def resolve_target(target: Any) -> Target:
@@ -84,8 +89,10 @@ class JitFunction:
         self.frame_locals = frame_locals
         self.signature = inspect.signature(function)
         self._kernels: dict[Any, Kernel] = {}
+        self._known: dict[Any, Any] = {}  # what serves a call, by call_key
+        self._last: tuple[Caller, Any] | None = None  # of a call with nothing but tensors, and the target
         self._last_program: tuple[Any, FuncOp] | None = None
-        self._dynamic: dict[Any, dict[str, frozenset[int]]] = {}
+        self._dynamic: dict[Any, dict[str, tuple[frozenset[int], frozenset[int] | None]]] = {}
 
     @functools.cached_property
     def is_eager(self) -> bool:
@@ -104,12 +111,96 @@ class JitFunction:
         return _opens_kernel(tree.body) or _declares_parameters(tree)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        target = self.options.get("target")
+        last = self._last
+        if last is not None and not keywords:
+            first, count = last[0].first, len(last[0].names)
+            like_last = first is not None and len(arguments) == count and first[0](*arguments)
+            if like_last and last[1] == (target_setting() if target is None else target):
+                return last[0].kernel(*arguments)
+        key = None if keywords else call_key(target, arguments)
+        known = self._known.get(key)
+        if key is None or known is None:
+            return self._call_anew(key, arguments, keywords)
+        if self.is_eager:
+            run, self._last = known
+            return run(*arguments)
+        return known
+
+    def _traced_call(self, *arguments: Any, **keywords: Any) -> Any:
+        """What torch's tracer sees of a call: that of an operator, or for the lazy style a constant."""
+        import torch
+
+        given = dict(zip(self.signature.parameters, arguments)) | keywords
+        described = tuple(
+            (name, (value.dtype, tuple(map(operator.index, value.shape)), tuple(map(operator.index, value.stride()))))
+            if isinstance(value, torch.Tensor)
+            else (name, value)
+            for name, value in given.items()
+        )
+        if not self._is_eager():
+            return self._kernel_like(described)
+        namespace, name, as_list, inputs = self._operator_like(described)
+        result = getattr(getattr(torch.ops, namespace), name)(*[given.get(each, other) for each, other in inputs])
+        return list(result) if as_list else result
+
+    @constant_when_traced
+    def _is_eager(self) -> bool:
+        return self.is_eager
+
+    @constant_when_traced
+    def _kernel_like(self, described: Sequence[tuple[str, Any]]) -> Kernel:
+        return self.compile(**dict(described))
+
+    @constant_when_traced
+    def _operator_like(
+        self, described: Sequence[tuple[str, Any]]
+    ) -> tuple[str, str, bool, tuple[tuple[str, Any], ...]]:
+        """Of calls with arguments like these: namespace and name of the operator, whether it returns a list, and its
+        arguments' names and defaults. A tensor is described by dtype, shape and strides."""
+        from tiledsl.frontend.elaborate import Arguments
+
+        values = {
+            name: Arguments(value[1], str(value[0]).removeprefix("torch."), value[2])
+            if isinstance(value, tuple) and len(value) == 3 and hasattr(value[0], "itemsize")
+            else value
+            for name, value in described
+        }
+        bound = self._bind((), values)
+        kernel = self._eager_kernel(bound)
+        inputs = [param for param in kernel.params if not param.is_output]
+        namespace, short, _, as_list = kernel.operator_name(len(inputs))
+        defaults = tuple((each.name, None if each.is_tensor else bound[each.name]) for each in inputs)
+        return namespace, short, as_list, defaults
+
+    traced_as(__call__, _traced_call)
+
+    def _call_anew(self, key: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
+        """A call whose kernel is to be found by its arguments' names. It is remembered if `key` tells its like."""
+        kernel, wanted = self._kernel_and_arguments(arguments, keywords)
+        if len(self._known) >= MOST_CALLS:
+            self._known = {}
         if not self.is_eager:
-            return self.compile(*arguments, **keywords)
+            if key is not None:
+                self._known[key] = kernel
+            return kernel
+        result = kernel(*wanted)
+        if key is not None and len(wanted) <= len(arguments) and all(a is b for a, b in zip(wanted, arguments)):
+            count = len(wanted)
+            first = lambda *given: kernel(*given[:count])  # noqa: E731  # what follows are tunables
+            if count < len(arguments) or kernel.caller(count).scalars:
+                self._known[key] = first, None
+            else:
+                self._known[key] = kernel, (kernel.caller(count), key[0])
+        return result
+
+    def _kernel_and_arguments(self, arguments: Sequence[Any], keywords: dict[str, Any]) -> tuple[Kernel, Sequence[Any]]:
+        if not self.is_eager:
+            return self.compile(*arguments, **keywords), ()
         call_options = {key: keywords.pop(key) for key in ("__tune_params",) if key in keywords}
         bound = self._bind(arguments, keywords)
         kernel = self._eager_kernel(bound, call_options.get("__tune_params"))
-        return kernel(*[bound[p.name] for p in kernel.params if not p.is_output])
+        return kernel, [bound[p.name] for p in kernel.params if not p.is_output]
 
     def compile(self, *arguments: Any, **keywords: Any) -> Kernel:
         """The kernel for these arguments. Eager: tensors may be left out if the T.const values are given by name."""
@@ -128,13 +219,14 @@ class JitFunction:
         pass_configs = self._pass_configs(values)
         target = target or resolve_target(self.options.get("target"))
         key = (_key(values), _key(pass_configs), target)
-        if key not in self._kernels:
-            program = self.build(values)
-            options = {**self.options, "pass_configs": pass_configs, "target": target}
-            kernel = compile(program, **options)
-            kernel.config = dict(config) if config is not None else None
-            self._kernels[key] = kernel
-        return self._kernels[key]
+        with building:
+            if key not in self._kernels:
+                program = self.build(values)
+                options = {**self.options, "pass_configs": pass_configs, "target": target}
+                kernel = compile(program, **options)
+                kernel.config = dict(config) if config is not None else None
+                self._kernels[key] = kernel
+            return self._kernels[key]
 
     def program_for(
         self, bound: Mapping[str, Any], config: Mapping[str, Any] | None = None
@@ -147,9 +239,10 @@ class JitFunction:
         values = {name: _argument(value) if self.is_eager else value for name, value in given.items()}
         pass_configs = self._pass_configs(values)
         key = _key(values)
-        if self._last_program is None or self._last_program[0] != key:
-            self._last_program = (key, self._elaborate(values))
-        return self._last_program[1], pass_configs
+        last = self._last_program
+        if last is None or last[0] != key:
+            last = self._last_program = (key, self._elaborate(values))
+        return last[1], pass_configs
 
     def _elaborate(self, values: Mapping[str, Any]) -> FuncOp:
         from tiledsl.frontend.elaborate import elaborate
@@ -213,6 +306,12 @@ class JitFunction:
     def _eager_kernel(
         self, bound: Mapping[str, Any], config: Mapping[str, Any] | None = None, target: Target | None = None
     ) -> Kernel:
+        with building:
+            return self._eager_kernel_alone(bound, config, target)
+
+    def _eager_kernel_alone(
+        self, bound: Mapping[str, Any], config: Mapping[str, Any] | None, target: Target | None
+    ) -> Kernel:
         from tiledsl.frontend.elaborate import Arguments
         from tiledsl.frontend.parser import parse_function
 
@@ -234,7 +333,9 @@ class JitFunction:
             missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
             arguments = {**dict.fromkeys(missing), **values}
             kernel = Kernel(self._builder(arguments), target, pass_configs, config)
-            dynamic = {p.name: frozenset(a for a, d in enumerate(p.shape) if isinstance(d, str)) for p in kernel.params}
+            dynamic = {
+                p.name: (_names(p.shape), None if p.strides is None else _names(p.strides)) for p in kernel.params
+            }
             self._dynamic[host] = dynamic
             key = (
                 host,
@@ -250,20 +351,39 @@ class JitFunction:
         return lambda: elaborate_eager(self.function, arguments, self.frame_locals)
 
     def get_tir(self, *arguments: Any, **keywords: Any) -> Any:
-        """The program for these arguments (the name is TileLang's)."""
-        return self.compile(*arguments, **keywords).prim_func
+        """The program for these arguments (the name is TileLang's); it has params, buffer_map and script()."""
+        values = self._bind(arguments, keywords, partial=True)
+        self._pass_configs(values)
+        if not self.is_eager:
+            return self.build(values)
+        values = {name: _argument(value) for name, value in values.items()}
+        missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
+        return EagerProgram(self.__name__, self._builder({**dict.fromkeys(missing), **values}))
 
 
-def _shape_key(name: str, value: Arguments, dynamic: Mapping[str, frozenset[int]]) -> Any:
-    free = dynamic.get(name, frozenset())
-    return name, value.dtype, tuple(None if axis in free else size for axis, size in enumerate(value.shape))
+def _names(dims: Sequence[Any]) -> frozenset[int]:
+    """The axes whose size is known only at a call."""
+    return frozenset(axis for axis, dim in enumerate(dims) if isinstance(dim, str))
+
+
+def _shape_key(name: str, value: Arguments, dynamic: Mapping[str, tuple[frozenset[int], frozenset[int] | None]]) -> Any:
+    """What a compiled program depends on: sizes, and strides where they are declared, but those that are dynamic."""
+    sizes, strides = dynamic.get(name, (frozenset(), None))
+    shape = tuple(None if axis in sizes else size for axis, size in enumerate(value.shape))
+    if strides is None or value.strides is None:
+        return name, value.dtype, shape
+    return name, value.dtype, shape, tuple(None if axis in strides else size for axis, size in enumerate(value.strides))
 
 
 def _argument(value: Any) -> Any:
     if hasattr(value, "stride") and hasattr(value, "shape") and hasattr(value, "dtype"):
         from tiledsl.frontend.elaborate import Arguments
 
-        return Arguments(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+        return Arguments(tuple(value.shape), str(value.dtype).removeprefix("torch."), value.stride())
+    if isinstance(value, TensorSpec) and all(isinstance(dim, int) for dim in value.shape):
+        from tiledsl.frontend.elaborate import Arguments
+
+        return Arguments(value.shape, str(value.dtype), value.strides)
     return value
 
 
@@ -319,11 +439,12 @@ def _opens_kernel(statements: Sequence[syntax.Statement]) -> bool:
 
 
 def _declares_parameters(tree: syntax.Function) -> bool:
-    """Whether a statement `A: T.Tensor(...)` gives a parameter its type: the kernels may then be in macros."""
+    """Whether a parameter's type is T.Tensor(...), by its annotation or a statement: the kernels may be in macros."""
     from tiledsl.frontend import syntax
+    from tiledsl.frontend.elaborate import is_tensor_annotation
 
     names = {parameter.name for parameter in tree.parameters}
-    return any(
+    return any(is_tensor_annotation(parameter.annotation) for parameter in tree.parameters) or any(
         isinstance(each, syntax.AnnotatedAssign) and each.value is None and getattr(each.target, "id", "") in names
         for each in tree.body
     )

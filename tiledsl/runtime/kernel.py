@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -12,18 +13,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.dialects.tile import FuncOp, GemmOp, KernelOp, buffer_type
+from tiledsl.dialects.triton import LaunchOp
 from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.location import Loc
 from tiledsl.ir.pass_manager import PassManager, Program, Stage
 from tiledsl.ir.text import print_op
 from tiledsl.ir.types import ELEMENTS, BufferType
+from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
 if TYPE_CHECKING:
     from tiledsl.codegen.triton_source import EmittedModule
     from tiledsl.runtime.compile import CompiledKernel
+    from tiledsl.runtime.launch import Caller
     from tiledsl.runtime.resources import Resources
+    from tiledsl.runtime.torch_op import Backward
+
+_making_callers = threading.Lock()
 
 
 class Parameter:
@@ -48,6 +55,14 @@ class Kernel:
     given outputs. Nothing but the lowering happens before the first call: Triton compiles then, or when `asm`,
     `resources` or `compiled` is asked for.
     """
+
+    def __new__(cls, *_: Any, **__: Any) -> Kernel:
+        """A kernel of a class of its own, whose `__call__` is written for it: Python looks for that in the class."""
+        return super().__new__(type(cls.__name__, (cls,), {"__doc__": cls.__doc__, "__module__": cls.__module__}))
+
+    def __deepcopy__(self, memo: Any) -> Kernel:
+        """Itself: what copies of a torch module share."""
+        return self
 
     def __init__(
         self,
@@ -77,10 +92,14 @@ class Kernel:
         self._inputs = [p for p in self.params if not p.is_output]
         self._check_target(root)
         # One for each kernel of the module.
-        self._places: list[Loc | None] = [op.loc for op in root.walk() if isinstance(op, KernelOp)]
+        self._places: list[Loc | None] = [op.loc for op in root.nests() if isinstance(op, KernelOp)]
         dump = str(settings.dump_dir or "")
         manager = self._manager(print_after=settings.print_after, dump_dir=dump, verify_each=settings.verify_each)
         manager.run(Program(root, target))
+        # What a pass was asked for and could not do, and why.
+        self.remarks: tuple[str, ...] = tuple(
+            dict.fromkeys(text for op in root.body if isinstance(op, LaunchOp) for text in op.remarks)
+        )
         from tiledsl.codegen.triton_source import emit
 
         start = time.perf_counter()
@@ -97,11 +116,13 @@ class Kernel:
         return PassManager(default_pipeline(self.pass_configs), rebuild=rebuild, **options)
 
     def _check_target(self, root: FuncOp) -> None:
+        supported = self.target.dtypes
         for op in root.walk():
-            for value in (*op.results, *(arg for region in op.regions for arg in region.args)):
-                dtype = value.type.dtype
-                if not self.target.supports(dtype):
-                    raise TileError(f"{value.name or 'a value'} is {dtype}, which {self.target} does not have", op.loc)
+            for values in (op.results, *[region.args for region in op.regions]):
+                for value in values:
+                    if value.type.dtype not in supported:
+                        what = f"{value.name or 'a value'} is {value.type.dtype}"
+                        raise TileError(f"{what}, which {self.target} does not have", op.loc)
             if isinstance(op, GemmOp):
                 self._check_shared(op)
 
@@ -230,7 +251,8 @@ class Kernel:
     # Running
 
     @cached_property
-    def _loaded(self) -> Any:
+    def loaded(self) -> Any:
+        """The source as a Python module. Raises TileError where the target cannot run."""
         from tiledsl.runtime.module import load_module
 
         if not self.target.runs_here:
@@ -240,103 +262,143 @@ class Kernel:
             )
         return load_module(self.name, self.source, interpret=self.target.kind == "interpret")
 
-    @cached_property
-    def _launch(self) -> Callable[..., Any]:
-        return getattr(self._loaded, self.module.entry)  # type: ignore[no-any-return]
-
-    @cached_property
-    def _launch_into(self) -> Callable[..., Any]:
-        return getattr(self._loaded, self.module.into)  # type: ignore[no-any-return]
+    # What runs a call, by its number of arguments; replaced, never changed. `call_scope` and `call_text` are of the
+    # function that calls run: see launch.write_call.
+    callers: Mapping[int, Caller] = {}
+    call_scope: dict[str, Any] = {}
+    call_text = ""
+    operators: Mapping[int, Any] = {}
+    backward: Backward | None = None
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program. See the class for arguments and results; raises TileError for tensors that do not fit."""
-        if keywords:
-            arguments = self._with_keywords(arguments, keywords)
-        given = self.params if len(arguments) == len(self.params) else self._inputs
-        if len(arguments) != len(given):
-            expected = f"{len(self._inputs)} inputs" + (
-                f" or all {len(self.params)} parameters" if self.outputs else ""
-            )
-            raise TileError(
-                f"{self.name} takes {expected} ({', '.join(map(repr, self.params))}), not {len(arguments)}", user_loc()
-            )
-        try:
-            self.check(given, arguments)
-        except TileError as error:
-            error.loc = error.loc or user_loc()
-            raise
-        if given is not self.params or not self.outputs:
-            return self._launch(*arguments)
-        self._launch_into(*arguments)
-        results = [arguments[position] for position in self.outputs]
-        return results[0] if len(results) == 1 else results
+        import torch
 
-    def _with_keywords(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
-        rest = self._inputs[len(arguments) :]
-        unknown = set(keywords) - {p.name for p in rest}
-        if unknown:
-            raise TileError(f"{self.name} has no further parameter {sorted(unknown)[0]!r}")
-        missing = [p.name for p in rest if p.name not in keywords]
-        if missing:
-            raise TileError(f"{self.name} is called without {missing[0]}")
-        return (*arguments, *(keywords[p.name] for p in rest))
+        if keywords:
+            arguments = by_position(self.name, self._inputs, arguments, keywords)
+        if torch.compiler.is_compiling():
+            return self.in_graph(*arguments)
+        if keywords:
+            return self(*arguments)
+        if not self.target.runs_here:  # what is wrong with a tensor says more
+            try:
+                self.check(self._given(len(arguments)), arguments)
+            except TileError as error:
+                error.loc = error.loc or user_loc()
+                raise
+        return self.caller(len(arguments)).find(*arguments)
+
+    def bind(self, *arguments: Any, **keywords: Any) -> Callable[[], Any]:
+        """A function without parameters that runs the program on these tensors: what a hot loop calls.
+
+        The tensors are checked here and kept alive; their memory and shapes at this time are what it uses. Outputs and
+        workspaces that are not given are allocated here, once: every call writes into and returns the same ones, so
+        it is for one stream at a time. Nothing runs yet, but Triton compiles. Raises TileError for tensors that do not
+        fit.
+        """
+        if keywords:
+            arguments = by_position(self.name, self._inputs, arguments, keywords)
+        if len(arguments) != len(self.params):
+            from tiledsl.runtime.torch_op import with_outputs
+
+            self.check(self.caller(len(arguments)).params, arguments)
+            arguments = with_outputs(self, arguments)
+        return self.caller(len(arguments)).bound(arguments)
+
+    def caller(self, count: int) -> Caller:
+        """What runs calls with so many arguments. Raises TileError if there are none such."""
+        if count not in self.callers:
+            given = self._given(count)
+            from tiledsl.runtime.launch import Caller
+
+            into = given is self.params
+            function = self.module.into if into else self.module.entry
+            with _making_callers:
+                if count not in self.callers:
+                    made = Caller(self, given, function, self.outputs if into else ())
+                    self.callers = {**self.callers, count: made}
+        return self.callers[count]
+
+    def _given(self, count: int) -> list[Parameter]:
+        """The parameters that so many arguments are for. Raises TileError if there are none such."""
+        given = self.params if count == len(self.params) else self._inputs
+        if len(given) != count:
+            expected = f"{len(self._inputs)} inputs" + (f" or all {len(self.params)} parameters" if self.outputs else "")
+            raise TileError(
+                f"{self.name} takes {expected} ({', '.join(map(repr, self.params))}), not {count}", user_loc()
+            )
+        return given
+
+    @property
+    def launch_source(self) -> str:
+        """The Python text that calls have run so far: checks that a signature is known, and a plan for each."""
+        signatures = [each for caller in self.callers.values() for each in caller.signatures.values()]
+        return "\n\n".join([self.call_text, *(each.text for each in signatures)])
+
+    # As an operator of torch
+
+    def in_graph(self, *arguments: Any) -> Any:
+        """A call as a call of the operator: what tracers, modes and autograd of torch see."""
+        import torch
+
+        namespace, name, returned, as_list = self.operator_name(len(arguments))
+        result = getattr(getattr(torch.ops, namespace), name)(*arguments)
+        if returned:
+            result = [arguments[position] for position in returned]
+            return result if as_list else result[0]
+        return list(result) if as_list else result
+
+    def operator_name(self, count: int) -> tuple[str, str, tuple[int, ...], bool]:
+        """Of calls with so many arguments: namespace and name in torch.ops of their operator, which is made if new; the
+        positions of arguments that the call returns; whether it returns a list."""
+        from tiledsl.runtime.torch_op import operator
+
+        self.caller(count)
+        namespace, _, name = operator(self, count).name().partition("::")
+        returned = self.outputs if count == len(self.params) else ()
+        as_list = len(self.outputs) > 1 and (bool(returned) or self.program_root().returns_list)
+        return namespace, name.partition(".")[0], returned, as_list
+
+    # As torch.compiler.assume_constant_result does, which loads the whole tracer.
+    operator_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+    def as_torch_op(self, name: str = "", backward: Any = None, setup_context: Any = None) -> Any:
+        """The kernel as an operator of torch, which calls of the kernel use from now on when torch traces them.
+
+        name: "namespace::name"; without one it is made of the kernel's name and a digest of its source. Without a name,
+        there is no need to ask for the operator: calls under torch.compile and torch.export make it. backward and
+        setup_context: see register_backward. Returns the torch.ops overload: a function of the inputs that returns the
+        outputs, or, for a program without out_idx, of all parameters, marked where the program writes them.
+        """
+        from tiledsl.runtime.torch_op import operator
+
+        if backward is not None:
+            self.register_backward(backward, setup_context)
+        return operator(self, len(self._inputs), name)
+
+    def register_backward(self, backward: Any, setup_context: Any = None) -> None:
+        """Give the kernel gradients: calls with tensors that require them are then part of the autograd graph.
+
+        backward: a function `(ctx, *gradients of the outputs)` that returns a gradient, or None, for each input; or a
+        kernel, which is called with the tensor inputs, the outputs, the outputs' gradients and the scalar inputs, and
+        returns gradients of the tensor inputs in order. setup_context: `(ctx, inputs, output)`, as torch.library's; by
+        default `ctx.saved_tensors` has the tensor inputs and then the outputs, and `ctx.scalars` the rest. Gradients
+        are made contiguous. Only for kernels that return their outputs (out_idx); raises TileError for others.
+        """
+        from tiledsl.runtime.torch_op import Backward, check_backward
+
+        check_backward(self, backward)
+        self.backward, self.operators = Backward(backward, setup_context), {}
+        for caller in self.callers.values():
+            caller.forget()
+
+    def program_root(self) -> FuncOp:
+        """The program as elaborated, anew."""
+        return self._build()
 
     def check(self, params: Sequence[Parameter], arguments: Sequence[Any]) -> None:
         """Compare rank, shape, dtype, strides and device of tensors with what the program was compiled for."""
-        import torch
-
-        symbols: dict[str, tuple[int, str]] = {}
-        device = None
-        for param, given in zip(params, arguments, strict=True):
-            if not param.is_tensor:
-                if isinstance(given, torch.Tensor) or not isinstance(given, (int, float)):
-                    raise TileError(f"{self.name}: {param.name} is a {param.dtype} scalar, not {type(given).__name__}")
-                continue
-            if not isinstance(given, torch.Tensor):
-                raise TileError(f"{self.name}: {param.name} is a tensor, not {type(given).__name__}")
-            if str(given.dtype) != f"torch.{param.dtype}":
-                raise TileError(
-                    f"{self.name}: {param.name} must be {param.dtype}, but the tensor is {str(given.dtype)[6:]}"
-                )
-            self._check_shape(param, given, symbols)
-            if device is None:
-                device = (given.device, param.name)
-            elif given.device != device[0]:
-                raise TileError(f"{self.name}: {param.name} is on {given.device}, but {device[1]} is on {device[0]}")
-        if device is not None and self.target.kind != "interpret" and device[0].type == "cpu":
-            raise TileError(
-                f"{self.name}: {device[1]} is on the CPU, but the program is compiled for {self.target}",
-                notes=["move the tensors with .cuda(), or compile with target='interpret'"],
-            )
-
-    def _check_shape(self, param: Parameter, given: Any, symbols: dict[str, tuple[int, str]]) -> None:
-        shape = tuple(given.shape)
-        if len(shape) != len(param.shape):
-            raise TileError(
-                f"{self.name}: {param.name} has shape {shape}, but {len(param.shape)} dimensions {param.shape} are "
-                "declared"
-            )
-        for axis, (dim, size) in enumerate(zip(param.shape, shape, strict=True)):
-            if size == 0:
-                raise TileError(f"{self.name}: dimension {axis} of {param.name} is 0: its shape is {shape}")
-            if isinstance(dim, str):
-                known, where = symbols.setdefault(dim, (size, f"{param.name}.shape[{axis}]"))
-                if known != size:
-                    raise TileError(
-                        f"{self.name}: {param.name}.shape[{axis}] is {size}, but {dim} is {known} by {where}"
-                    )
-            elif dim != size:
-                raise TileError(f"{self.name}: {param.name} has shape {shape}, but it was compiled for {param.shape}")
-        if param.strides is None:
-            if not given.is_contiguous():
-                raise TileError(
-                    f"{self.name}: {param.name} has strides {tuple(given.stride())}, but must be contiguous",
-                    notes=[f"pass {param.name}.contiguous(), or declare it with T.StridedTensor"],
-                )
-        else:
-            for axis, (dim, stride) in enumerate(zip(param.strides, given.stride(), strict=True)):
-                if dim != stride and isinstance(dim, int) and shape[axis] != 1:
-                    raise TileError(f"{self.name}: {param.name} has stride {stride} in dimension {axis}, not {dim}")
+        check(self.name, self.target, params, arguments)
 
     def get_profiler(self, tensor_supply_type: Any = "auto", **_: Any) -> Any:
         """A Profiler: do_bench, assert_allclose, run_once on inputs made from the parameters."""

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import logging
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -153,8 +154,11 @@ class Target:
 
     @property
     def sm_count(self) -> int:
-        """Multiprocessors: the live GPU's if it is of this architecture, else those of the generation's usual part."""
-        live = _live_gpu()
+        """Multiprocessors: the live GPU's if it is of this architecture, else those of the generation's usual part.
+
+        torch is not loaded only to ask: what runs on the live GPU has loaded it.
+        """
+        live = _live_gpu() if "torch" in sys.modules else None
         if live is not None and live[:2] == (self.kind, self.arch):
             return live[2]
         if self.kind == "hip":

@@ -1,0 +1,205 @@
+"""What joblib's processes do: compile a module in a fork, and answer with what the binary costs.
+
+A compiler that hangs or crashes takes nothing but its fork with it, and the fork's whole process group, ptxas included,
+can be killed. Compiled kernels come back through Triton's cache folder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import importlib.machinery
+import json
+import multiprocessing
+import os
+import select
+import signal
+import sys
+import tempfile
+import threading
+import time
+import types
+import warnings
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tiledsl.autotuner.compiling import carry
+from tiledsl.autotuner.compiling.binary import binary_hash
+from tiledsl.autotuner.trial import Status
+from tiledsl.runtime import launch_triton
+from tiledsl.runtime.launch_triton import LibraryKey
+
+_NICE = 10  # the tuner and what measures go first
+_LAUNCHER_SECONDS = 20  # for the C compiler
+
+
+@dataclass(frozen=True)
+class CompileTask:
+    """A module to compile for a target. `kernels` are the fields of EmittedKernel; `timeout` is in seconds. `carries`:
+    it compiles on another machine, perhaps, and the outcome brings Triton's cache entries along. `library_key`: made by
+    another process for this one. `makes_launchers`: Triton's C functions that launch the kernels are compiled, too."""
+
+    index: int
+    name: str
+    source: str
+    kernels: tuple[dict[str, Any], ...]
+    target: str
+    timeout: float
+    cache_dir: str
+    triton_cache_dir: str | None
+    carries: bool = False
+    library_key: LibraryKey | None = None
+    makes_launchers: bool = False
+
+
+@dataclass(frozen=True)
+class CompileOutcome:
+    """What became of a task. `resources`: of the kernel that uses most shared memory; None unless status is "ok".
+    `binary_hash`: equal where the machine code and how it is launched are. `files`: see carry.pack."""
+
+    index: int
+    status: Status
+    message: str = ""
+    resources: dict[str, Any] | None = None
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    binary_hash: str = ""
+    files: dict[str, str] = field(default_factory=dict, repr=False)
+
+
+def compile_task(task: CompileTask) -> CompileOutcome:
+    """Compile one task in a fork of this process. Never raises for what the compilation does."""
+    warm_up(hashes=task.library_key is None)
+    start = time.monotonic()
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; the fork needs none of them
+        child = os.fork()
+    if child == 0:
+        _child(task, read, write)
+    os.close(write)
+    answer = _read_all(read, start + task.timeout)
+    os.close(read)
+    if answer is None:
+        _kill_group(child)
+        os.waitpid(child, 0)
+        message = f"still compiling after {task.timeout:g} s"
+        return CompileOutcome(task.index, "compile_timeout", message, seconds=time.monotonic() - start)
+    _, code, used = os.wait4(child, 0)
+    seconds = time.monotonic() - start
+    if not answer:
+        end = signal.Signals(os.WTERMSIG(code)).name if os.WIFSIGNALED(code) else f"exit status {code >> 8}"
+        return CompileOutcome(task.index, "crash", f"the compiler process ended with {end}", seconds=seconds)
+    cpu_seconds = used.ru_utime + used.ru_stime
+    return CompileOutcome(task.index, seconds=seconds, cpu_seconds=cpu_seconds, **json.loads(answer))
+
+
+def warm_up(hashes: bool) -> LibraryKey | None:
+    """What a worker does once, and its forks not again: imports, and with `hashes` Triton's hash of its own library."""
+    _start_up()
+    return launch_triton.library_key() if hashes else None
+
+
+@functools.cache
+def _start_up() -> None:
+    is_ours = multiprocessing.current_process().name.startswith("LokyProcess")
+    if is_ours:
+        os.nice(_NICE)
+    import triton.compiler.code_generator  # noqa: F401
+
+    import tiledsl.runtime.compile
+    import tiledsl.runtime.module
+    import tiledsl.runtime.target  # noqa: F401
+
+    if is_ours:
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent does, which joblib's processes notice only after minutes."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+def _child(task: CompileTask, read: int, write: int) -> None:
+    """What the fork does. It ends the process whatever happens."""
+    try:
+        os.setsid()
+        os.nice(_NICE)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: when the worker is killed
+        os.close(read)
+        compiled: list[Any] = []
+        answer = json.dumps(_compile(task, compiled)).encode()
+        while answer:
+            answer = answer[os.write(write, answer) :]
+        os.close(write)
+        if task.makes_launchers and compiled and os.fork() == 0:  # the outcome does not wait for it
+            signal.alarm(_LAUNCHER_SECONDS)
+            for each in compiled:
+                launch_triton.compile_launcher(each.triton)
+    finally:
+        os._exit(0)
+
+
+def _compile(task: CompileTask, compiled_kernels: list[Any]) -> dict[str, Any]:
+    """The fields of the outcome. The CompiledKernels are added to the list."""
+    from tiledsl.runtime.compile import CompileError, compile_kernel
+    from tiledsl.runtime.module import load_module
+    from tiledsl.runtime.target import Target
+
+    if "torch" not in sys.modules:  # only launching needs it, and to load it takes longer than to compile
+        sys.modules["torch"] = stand_in = types.ModuleType("torch")
+        stand_in.__spec__ = importlib.machinery.ModuleSpec("torch", None)
+    if task.carries:
+        with tempfile.TemporaryDirectory(prefix="tiledsl-") as folder:
+            here = replace(task, carries=False, cache_dir=folder, triton_cache_dir=f"{folder}/triton")
+            answer = _compile(here, compiled_kernels)
+            return {**answer, "files": carry.pack(Path(folder, "triton"))}
+    os.environ["TILEDSL_CACHE_DIR"] = task.cache_dir
+    if task.triton_cache_dir is not None:
+        os.environ["TRITON_CACHE_DIR"] = task.triton_cache_dir
+    if task.library_key is not None:
+        launch_triton.use_library_key(task.library_key)
+    try:
+        module = load_module(task.name, task.source, interpret=False, cache_dir=task.cache_dir)
+        target = Target.parse(task.target)
+        found = []
+        for fields in task.kernels:
+            each = types.SimpleNamespace(**fields)  # an EmittedKernel, whose module takes long to import
+            compiled = compile_kernel(
+                getattr(module, each.name), each.signature, each.constexprs, target, each.num_warps, each.num_stages,
+                attrs=each.divisible_by_16, **each.options,
+            )  # fmt: skip
+            found.append(compiled.resources)
+            compiled_kernels.append(compiled)
+    except CompileError as error:
+        return {"status": "out_of_resources" if error.stage == "resources" else "compile_error", "message": str(error)}
+    except Exception as error:
+        return {"status": "compile_error", "message": f"{type(error).__name__}: {error}"}
+    binary = binary_hash(task.source, compiled_kernels)
+    largest = max(found, key=lambda resources: resources.shared_bytes)
+    return {"status": "ok", "resources": asdict(largest), "binary_hash": binary}
+
+
+def _read_all(file: int, deadline: float) -> bytes | None:
+    """Everything until the other end closes; None if that takes too long."""
+    chunks: list[bytes] = []
+    while True:
+        ready, _, _ = select.select([file], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return None
+        chunk = os.read(file, 1 << 16)
+        if not chunk:
+            return b"".join(chunks)
+        chunks.append(chunk)
+
+
+def _kill_group(child: int) -> None:
+    for kill in (os.killpg, os.kill):
+        try:
+            kill(child, signal.SIGKILL)
+        except OSError:  # it has not made its group yet, or is gone
+            continue

@@ -1,0 +1,153 @@
+"""Run, check and time configurations of a Python function, in this process."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tiledsl.autotuner import selection
+from tiledsl.autotuner.measuring.inputs import changed, copies
+from tiledsl.autotuner.measuring.timing import clock, summarize
+from tiledsl.autotuner.trial import Trial
+from tiledsl.autotuner.verifying.reference import Reference, tensors
+from tiledsl.autotuner.verifying.verify import Ran, Tolerance, judge
+
+_FIRST_PASS = 0.25  # of `rep`, in the first measurement
+_ROUNDS = 4  # of the final measurement
+
+
+class Call:
+    """A function with the arguments of one call, tunables left out."""
+
+    def __init__(self, function: Callable[..., Any], values: Mapping[str, Any]) -> None:
+        self.function = function
+        self.values = dict(values)
+        self.signature = inspect.signature(function)
+        tensors = [value for value in values.values() if hasattr(value, "data_ptr")]
+        self.on_gpu = any(tensor.is_cuda for tensor in tensors)
+        self.nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    def fresh(self) -> dict[str, Any]:
+        """The arguments, with copies of the tensors."""
+        return dict(zip(self.values, copies(list(self.values.values()))))
+
+    def run(self, values: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+        bound = self.signature.bind_partial()
+        bound.arguments.update({**values, **config})
+        return self.function(*bound.args, **bound.kwargs)
+
+
+class Run:
+    """Runs, checks and times configurations in this process."""
+
+    def __init__(self, call: Call, trials: Sequence[Trial], options: Mapping[str, Any]) -> None:
+        self._call, self._trials, self._options = call, trials, options
+        self._references: list[Any] = []
+        if options["ref_prog"] is not None:
+            self._references = Reference(options["ref_prog"], list(call.values.values())).candidates
+        self._watch = _clock(options["timer"], call.on_gpu)
+
+    def first(self, trial: Trial) -> None:
+        """Check a configuration and time it. What the function raises ends only this trial."""
+        options = self._options
+        try:
+            given = self._call.fresh()
+            returned = self._call.run(given, trial.config)
+            touched = [name for name, old in self._call.values.items() if changed(given[name], old)]
+            trial.record(self._check(returned, given, touched))
+            if trial.status == "new":
+                quick, prepared = self._prepare(trial, given, touched)
+                prepared.warm(options["warmup"] * _FIRST_PASS)
+                self._record(trial, prepared.sample(options["rep"] * _FIRST_PASS, quick), prepared.method)
+        except Exception as error:  # whatever the function or the driver raises
+            text = str(error).lower()
+            trial.fail("out_of_resources" if "out of resource" in text or "out of memory" in text else "launch_error", error)  # fmt: skip # noqa: E501
+
+    def _check(self, returned: Any, given: Mapping[str, Any], touched: Sequence[str]) -> dict[str, Any]:
+        if not self._references:
+            return {}
+        names = list(given)
+        ran = Ran(names, tensors(returned), list(given.values()), [names.index(name) for name in touched])
+        options = self._options
+        return judge(
+            ran, self._references, Tolerance(options["rtol"], options["atol"], options["max_mismatched_ratio"])
+        )
+
+    def _prepare(self, trial: Trial, given: dict[str, Any], touched: Sequence[str]) -> tuple[float, Any]:
+        def restore() -> None:
+            for name in touched:
+                given[name].copy_(self._call.values[name])
+
+        reset = restore if touched else None
+        restore()
+        self._watch.config = trial.config
+        call = lambda: self._call.run(given, trial.config)  # noqa: E731
+        quick = self._watch.quick(call, reset)
+        return quick, self._watch.prepare(lambda count: [call], self._call.nbytes, quick, reset)
+
+    def _record(self, trial: Trial, samples: Sequence[float], method: str) -> None:
+        timing = summarize(samples, method)
+        trial.status, trial.latency = "ok", timing.median
+        trial.spread, trial.timing = timing.spread, timing.method
+
+    def final(self) -> None:
+        """Time the best few and the default against each other, in alternating order."""
+        rounds: dict[str, list[list[float]]] = {}
+        failures: dict[str, Any] = {}
+        ready = []
+        for trial in selection.finalists(self._trials):
+            try:
+                given = self._call.fresh()
+                self._call.run(given, trial.config)
+                touched = [name for name, old in self._call.values.items() if changed(given[name], old)]
+                ready.append((str(trial.index), *self._prepare(trial, given, touched)))
+            except Exception as error:
+                failures[str(trial.index)] = {"status": "launch_error", "message": f"{type(error).__name__}: {error}"}
+        for number in range(_ROUNDS):
+            for index, quick, prepared in ready if number % 2 == 0 else ready[::-1]:
+                rounds.setdefault(index, []).append(prepared.sample(self._options["rep"] / _ROUNDS, quick))
+        selection.record_final(self._trials, {"rounds": rounds, "failures": failures})
+
+
+def _clock(timer: str | None, on_gpu: bool) -> Any:
+    return clock(timer, "event") if timer is not None or on_gpu else _WallClock()
+
+
+class _WallClock:
+    """Times functions that run on the CPU; the interface is timing.Stopwatch's."""
+
+    method = "wall clock"
+    config: Mapping[str, Any]
+
+    def quick(self, call: Callable[[], Any], reset: Callable[[], Any] | None) -> float:
+        return min(self._sample(call, reset) for _ in range(3))
+
+    def prepare(self, calls: Callable[[int], Sequence[Any]], nbytes: int, quick: float, reset: Any) -> _Timed:
+        return _Timed(self, calls(1)[0], reset)
+
+    def _sample(self, call: Callable[[], Any], reset: Callable[[], Any] | None) -> float:
+        if reset is not None:
+            reset()
+        start = time.perf_counter()
+        call()
+        return max((time.perf_counter() - start) * 1e3, 1e-6)
+
+
+@dataclass
+class _Timed:
+    watch: _WallClock
+    call: Callable[[], Any]
+    reset: Callable[[], Any] | None
+    method: str = "wall clock"
+
+    def warm(self, milliseconds: float) -> None:
+        spent = 0.0
+        while spent < milliseconds:
+            spent += self.watch._sample(self.call, self.reset)
+
+    def sample(self, milliseconds: float, quick: float) -> list[float]:
+        count = min(1000, max(5, int(milliseconds / quick)))
+        return [self.watch._sample(self.call, self.reset) for _ in range(count)]

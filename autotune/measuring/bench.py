@@ -1,0 +1,262 @@
+"""Run, check and time configurations. Runs in a benchmark process; in the tuner's own under `isolate=False`."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tiledsl.autotuner.measuring import wire
+from tiledsl.autotuner.measuring.inputs import changed, copies
+from tiledsl.autotuner.measuring.jobs import Job, Policy
+from tiledsl.autotuner.measuring.timing import clock, summarize
+from tiledsl.autotuner.verifying.reference import Expected, tensors
+from tiledsl.autotuner.verifying.verify import Ran, judge
+
+_HOPELESS, _HOPELESS_PASS = 2.0, 0.05  # times the best, and the share of `rep` that such a configuration gets
+_FAR = 1.3  # times the best quick estimate, which is several percent off: such a configuration is as hopeless
+_ROUNDS = 8  # of the final measurement, for those that stay in it to the end
+_APART = 0.01  # of the latency: what is further behind the fastest than it, and the noise, is out of the final
+_NEXT_WARMUP = 0.25  # of the warm-up, where the GPU has just run another configuration
+# Errors after which a CUDA context answers nothing but errors (CUDA driver API, CUresult).
+_STICKY = re.compile(
+    r"illegal memory access|misaligned address|unspecified launch failure|illegal instruction|illegal address|"
+    r"device-side assert|hardware stack error|invalid program counter|invalid address space|context is destroyed|"
+    r"launch timed out|uncorrectable|contained",
+    re.IGNORECASE,
+)
+
+
+class Bench:
+    """One device with one set of inputs."""
+
+    def __init__(
+        self, device: str, policy: Policy, inputs: Sequence[Any], references: Sequence[Expected], folder: Path
+    ) -> None:
+        self.device = device
+        self.policy = policy
+        self.inputs = list(inputs)  # never given to a kernel
+        self.references = list(references)
+        self.folder = folder
+        self._watch: Any = None
+        self._warm = False
+        self._quickest: float | None = None
+        self._nbytes = sum(item.numel() * item.element_size() for item in self.inputs if hasattr(item, "data_ptr"))
+
+    def run(self, job: Job, best: float | None) -> dict[str, Any]:
+        """Check and time a configuration: the fields of its Trial. `sticky` is set where this process is spoilt."""
+        done: dict[str, Any] = {}
+        try:
+            launch = getattr(self._load(job), job.into)
+            given = copies(self.inputs)
+            ran = self._call(job, launch, given)
+            done.update({} if job.checked else self._check(job, ran))
+            if "status" not in done:
+                if job.timed:
+                    done.update(self._time(job, launch, given, ran, best))
+                else:
+                    done["status"] = "ok"
+        except Exception as error:  # whatever the generated code, Triton or the driver raise
+            return {**done, **self.failure(error)}
+        return done
+
+    def failure(self, error: Exception) -> dict[str, Any]:
+        """Status and message of an exception."""
+        shown = str(error) or type(error).__name__
+        message = shown if type(error).__name__ == "TileError" else f"{type(error).__name__}: {shown}"
+        if _STICKY.search(shown) or not self._alive():
+            return {"status": "crash", "message": message, "sticky": True}
+        lack = "out of resource" in shown.lower() or type(error).__name__ in ("OutOfMemoryError", "OutOfResources")
+        if lack:
+            self._free()
+        return {"status": "out_of_resources" if lack else "launch_error", "message": message}
+
+    def final(self, jobs: Sequence[Job], begins: Callable[[Job], None]) -> dict[str, Any]:
+        """Time configurations against each other: rounds in alternating order, in which those that are clearly slower
+        than the fastest take part no longer. Samples by index, those that fail left out, with their failures. `begins`
+        is told what runs."""
+        failures: dict[str, Any] = {}
+        ready: list[tuple[Job, Any, float]] = []
+        for job in jobs:
+            begins(job)
+            try:
+                launch = getattr(self._load(job), job.into)
+                given = copies(self.inputs)
+                ran = self._call(job, launch, given)
+                quick, prepared = self._prepare(job, launch, given, ran)
+                prepared.warm(self.policy.warmup * (_NEXT_WARMUP if ready else 1.0))
+                ready.append((job, prepared, quick))
+            except Exception as error:
+                failures[str(job.index)] = self.failure(error)
+                if failures[str(job.index)].get("sticky"):
+                    return {"rounds": {}, "failures": failures}
+        rounds: dict[str, list[list[float]]] = {str(job.index): [] for job, _, _ in ready}
+        for number in range(_ROUNDS):
+            if number and number % 2 == 0:  # each order has had its turn
+                racing = still_racing(rounds)
+                ready = [each for each in ready if str(each[0].index) in racing]
+            if number and len(ready) < 2:
+                break
+            for job, prepared, quick in ready if number % 2 == 0 else ready[::-1]:
+                begins(job)
+                try:
+                    rounds[str(job.index)].append(prepared.sample(self.policy.rep / _ROUNDS, quick))
+                except Exception as error:
+                    failures[str(job.index)] = self.failure(error)
+                    return {"rounds": {}, "failures": failures}
+        return {"rounds": rounds, "failures": failures}
+
+    def _load(self, job: Job) -> Any:
+        from tiledsl.runtime.module import load_module
+
+        return load_module(job.name, job.source, interpret=job.interpret, cache_dir=self.policy.cache_dir)
+
+    def _call(self, job: Job, launch: Callable[..., Any], given: list[Any]) -> Ran:
+        """Run the kernel on `given`, which it may change, with outputs that held NaN (integers: a far-off number)
+        before, so that elements which are never written show up."""
+        outputs = self._outputs(job, given)
+        for output in outputs:
+            _poison(output)
+        launch(*_arguments(job, given, outputs))
+        self._wait()
+        names = [param["name"] for param in job.params if not param["is_output"]]
+        touched = [at for at, (now, old) in enumerate(zip(given, self.inputs)) if changed(now, old)]
+        return Ran(names, outputs, given, touched)
+
+    def _outputs(self, job: Job, given: Sequence[Any]) -> list[Any]:
+        """New tensors for the outputs; where a size or the strides are not known, those that the program makes."""
+        import torch
+
+        sizes: dict[str, int] = {}
+        rest = iter(given)
+        for param in job.params:
+            value: Any = None if param["is_output"] else next(rest)
+            if hasattr(value, "data_ptr"):
+                sizes.update((dim, size) for dim, size in zip(param["shape"], value.shape) if isinstance(dim, str))
+        shapes = []
+        for position in job.outputs:
+            param = job.params[position]
+            shapes.append([sizes.get(dim) if isinstance(dim, str) else dim for dim in param["shape"]])
+            if None in shapes[-1] or param["strides"] is not None:
+                made = tensors(getattr(self._load(job), job.entry)(*given))
+                self._restore(given)
+                return made
+        place = "cpu" if self.device == "cpu" else "cuda"
+        return [
+            torch.empty(shape, dtype=getattr(torch, job.params[at]["dtype"]), device=place)
+            for at, shape in zip(job.outputs, shapes)
+        ]
+
+    def _check(self, job: Job, ran: Ran) -> dict[str, Any]:
+        if self.policy.keep_outputs:
+            results = list(ran.outputs) or [ran.after[at] for at in ran.changed]
+            return {"outputs": wire.store_values(results, self.folder, f"out-{job.index}")}
+        if not self.references:
+            return {}
+        verdict = judge(ran, self.references, self.policy.tolerance)
+        meant = {at for expected in self.references for at in (*expected.changed, *expected.aliases)}
+        stray = [ran.names[at] for at in ran.changed if at not in meant] if ran.outputs else []
+        if stray and "message" not in verdict:
+            verdict["message"] = f"changes its input {', '.join(stray)}"
+        return verdict
+
+    def _time(
+        self, job: Job, launch: Callable[..., Any], given: list[Any], ran: Ran, best: float | None
+    ) -> dict[str, Any]:
+        quick, prepared = self._prepare(job, launch, given, ran)
+        factor = self.policy.early_stop_factor
+        if factor is not None and best is not None and quick > best * factor:
+            why = f"stopped early: {quick:.4g} ms against {best:.4g} ms for the best so far"
+            return {"status": "screened", "message": why, "latency": quick}
+        hopeless = best is not None and quick > best * _HOPELESS
+        hopeless = hopeless or (self._quickest is not None and quick > self._quickest * _FAR)
+        self._quickest = quick if self._quickest is None else min(quick, self._quickest)
+        prepared.warm(0.0 if hopeless else self.policy.warmup * (job.share if self._warm else 1.0))
+        self._warm = True
+        samples = prepared.sample(self.policy.rep * min(job.share, _HOPELESS_PASS if hopeless else 1.0), quick)
+        timing = summarize(samples, prepared.method)
+        return {"status": "ok", "latency": timing.median, "spread": timing.spread, "timing": timing.method}
+
+    def _prepare(self, job: Job, launch: Callable[..., Any], given: list[Any], ran: Ran) -> tuple[float, Any]:
+        """A quick estimate in milliseconds, and the call ready to be timed."""
+        if self._watch is None:
+            self._watch = clock(self.policy.timer, self.policy.backend)
+        self._watch.config = job.config
+
+        def calls(count: int) -> list[Callable[[], Any]]:
+            first = _arguments(job, given, ran.outputs)
+            sets = [first, *(copies(first) for _ in range(count - 1))]
+            return [lambda chosen=chosen: launch(*chosen) for chosen in sets]  # type: ignore[misc]
+
+        self._restore(given)
+        reset = (lambda: self._restore(given, ran.changed)) if ran.changed else None
+        nbytes = self._nbytes + sum(output.numel() * output.element_size() for output in ran.outputs)
+        quick = self._watch.quick(calls(1)[0], reset)
+        return quick, self._watch.prepare(calls, nbytes, quick, reset)
+
+    def _restore(self, given: Sequence[Any], positions: Sequence[int] | None = None) -> None:
+        for at in range(len(given)) if positions is None else positions:
+            if hasattr(given[at], "data_ptr"):
+                given[at].copy_(self.inputs[at])
+
+    def _wait(self) -> None:
+        if self.device != "cpu":
+            import torch
+
+            torch.cuda.synchronize()
+
+    def _alive(self) -> bool:
+        """Whether the device still does what it is told."""
+        if self.device == "cpu":
+            return True
+        import torch
+
+        try:
+            torch.zeros(1, device="cuda").add_(1).item()
+            torch.cuda.synchronize()
+        except Exception:
+            return False
+        return True
+
+    def _free(self) -> None:
+        if self.device != "cpu":
+            import torch
+
+            torch.cuda.empty_cache()
+
+
+def still_racing(rounds: Mapping[str, Sequence[Sequence[float]]]) -> list[str]:
+    """Of the configurations with most rounds, by name, those that may still turn out to be the fastest: their best
+    round is not slower than the worst round of the one that leads, by more than a hundredth."""
+    most = max(map(len, rounds.values()), default=0)
+    medians = {name: [statistics.median(each) for each in rounds[name]] for name in rounds if len(rounds[name]) == most}
+    leader = min(medians.values(), key=statistics.median, default=[])
+    return [name for name, each in medians.items() if min(each) <= max(leader) * (1 + _APART)]
+
+
+def _arguments(job: Job, given: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+    rest, made = iter(given), dict(zip(job.outputs, outputs))
+    return [made[at] if at in made else next(rest) for at in range(len(job.params))]
+
+
+def _poison(tensor: Any) -> None:
+    import torch
+
+    dtype = tensor.dtype
+    if dtype.is_floating_point or dtype.is_complex:
+        # fill_ does not know every eight-bit type; those without a NaN hold their largest value
+        tensor.copy_(torch.full((), math.nan, device=tensor.device).to(dtype).expand(tensor.shape))
+    else:
+        tensor.fill_(1 if dtype is torch.bool else torch.iinfo(dtype).max - 5)
+
+
+def set_folders(triton_cache_dir: str | None) -> None:
+    """Make Triton find what the compile processes compiled."""
+    if triton_cache_dir is None:
+        os.environ.pop("TRITON_CACHE_DIR", None)
+    else:
+        os.environ["TRITON_CACHE_DIR"] = triton_cache_dir

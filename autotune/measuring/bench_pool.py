@@ -1,0 +1,229 @@
+"""Benchmark processes, one for each device, fed from one queue. They are killed and replaced; a run goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tiledsl.autotuner.compiling.compile_pool import known_library_key
+from tiledsl.autotuner.measuring.bench_process import START_SECONDS, Worker, WorkerEnded, keep, take
+from tiledsl.autotuner.measuring.jobs import Job
+from tiledsl.autotuner.measuring.wire import Silence
+
+_log = logging.getLogger("tiledsl")
+_STARTS = 3  # processes that may end before they are ready, one after another
+
+
+@dataclass
+class Session:
+    """What a benchmark process must know before the first job: a message, sent to each. `timeout`: seconds a job may
+    take."""
+
+    message: dict[str, Any]
+    timeout: float
+
+
+@dataclass(order=True)
+class _Task:
+    place: int
+    jobs: list[Job] = field(compare=False)
+    final: bool = field(default=False, compare=False)
+
+
+class BenchPool:
+    """Runs jobs on the devices, whichever is free; outcomes are put in `events` as ("ran", index, fields of the Trial).
+
+    The outcome of the final round is ("final", 0, {"rounds": ..., "failures": ...}).
+    """
+
+    def __init__(self, devices: Sequence[str], events: queue.Queue[Any]) -> None:
+        self._events = events
+        self._tasks: queue.PriorityQueue[_Task] = queue.PriorityQueue()
+        self._session: Session | None = None
+        self._begun = threading.Event()
+        self._stopping = False
+        self._lock = threading.Lock()
+        self._workers: dict[int, Worker] = {}
+        self.best: float | None = None
+        for number, device in enumerate(devices):  # not in the threads: it takes longest of all that a run waits for
+            with contextlib.suppress(WorkerEnded):
+                self._worker(number, device)
+        self._threads = [
+            threading.Thread(target=self._serve, args=(number, device), daemon=True)
+            for number, device in enumerate(devices)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def begin(self, session: Session) -> None:
+        """Send what jobs need; they run from here on."""
+        self._session = session
+        self._begun.set()
+
+    def submit(self, job: Job, place: int) -> None:
+        """Run a job. Those with lower places go first."""
+        self._tasks.put(_Task(place, [job]))
+
+    def submit_final(self, jobs: Sequence[Job]) -> None:
+        """Time jobs against each other on one device."""
+        self._tasks.put(_Task(-1, list(jobs), final=True))
+
+    def cancel(self) -> list[int]:
+        """Forget the jobs that do not run yet; returns their indices."""
+        cancelled = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                cancelled += [job.index for job in self._tasks.get_nowait().jobs]
+        return cancelled
+
+    def close(self) -> None:
+        """After the last outcome: keep the processes for the next run."""
+        self._stop()
+        for thread in self._threads:
+            thread.join()
+        for worker in self._workers.values():
+            keep(worker)
+        self._workers.clear()
+
+    def kill(self) -> None:
+        """End everything now, with whatever runs."""
+        self._stop()
+        with self._lock:
+            for worker in self._workers.values():
+                worker.kill()
+        for thread in self._threads:
+            thread.join()
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._stopping = True
+        self._begun.set()
+        for _ in self._threads:
+            self._tasks.put(_Task(-2, []))
+
+    # In the devices' threads
+
+    def _serve(self, number: int, device: str) -> None:
+        self._begun.wait()
+        while not self._stopping:
+            task = self._tasks.get()
+            if not task.jobs:
+                return
+            try:
+                outcome = (self._final if task.final else self._run)(number, device, task.jobs)
+            except Exception as error:  # of ours: a thread that ended would leave the run waiting
+                message = f"{type(error).__name__}: {error}"
+                outcome = {"status": "crash", "message": message, "rounds": {}, "failures": {}}
+            with self._lock:
+                self.best = faster(self.best, outcome)
+            if not self._stopping:
+                self._events.put(("final" if task.final else "ran", task.jobs[0].index, outcome))
+
+    def _worker(self, number: int, device: str) -> Worker:
+        with self._lock:
+            if self._stopping:
+                raise WorkerEnded("the run is over")
+            if number not in self._workers:
+                try:
+                    self._workers[number] = take(device)
+                except OSError as error:  # no memory, or no process more
+                    raise WorkerEnded(f"{type(error).__name__}: {error}") from None
+            return self._workers[number]
+
+    def _drop(self, number: int) -> None:
+        with self._lock:
+            worker = self._workers.pop(number, None)
+        if worker is not None:
+            worker.close()
+
+    def _prepared(self, number: int, device: str) -> Worker:
+        """A process that has the session. Raises WorkerEnded if several in a row end before that."""
+        session = self._session
+        assert session is not None
+        for attempt in range(_STARTS):
+            try:
+                worker = self._worker(number, device)
+                if getattr(worker, "session", None) is session:
+                    return worker
+                answer = worker.ask(session.message, START_SECONDS)
+            except (WorkerEnded, Silence) as error:
+                self._drop(number)
+                if attempt == _STARTS - 1 or self._stopping:
+                    raise WorkerEnded(f"no benchmark process can be started; {error or 'it does not answer'}") from None
+                time.sleep(0.2 * attempt)
+                continue
+            if "failure" in answer:
+                self._drop(number)
+                raise WorkerEnded(f"the benchmark process cannot take the inputs: {answer['failure']}")
+            _log.debug("autotune: benchmark process %s, seconds from its start: %s", device, answer.get("seconds"))
+            worker.session = session  # type: ignore[attr-defined]
+            return worker
+        raise AssertionError
+
+    def _run(self, number: int, device: str, jobs: Sequence[Job]) -> dict[str, Any]:
+        assert self._session is not None
+        (job,) = jobs
+        try:
+            worker = self._prepared(number, device)
+            message = {"do": "run", "job": asdict(job), "best": self.best, **_for_triton()}
+            outcome = worker.ask(message, self._session.timeout)
+        except Silence:
+            self._drop(number)
+            return {"status": "hang", "message": f"still running after {self._session.timeout:g} s; killed"}
+        except WorkerEnded as error:
+            self._drop(number)
+            return {"status": "crash", "message": str(error)}
+        if outcome.pop("sticky", False):
+            self._drop(number)
+        return outcome
+
+    def _final(self, number: int, device: str, jobs: Sequence[Job]) -> dict[str, Any]:
+        """The final round. A job that ends the process there is left out, and the round starts again."""
+        assert self._session is not None
+        failures: dict[str, Any] = {}
+        left = list(jobs)
+        while left:
+            running = left[0].index
+            try:
+                worker = self._prepared(number, device)
+                message = {"do": "final", "jobs": [asdict(job) for job in left], **_for_triton()}
+                answer = worker.ask(message, self._session.timeout)
+                while "begins" in answer:
+                    running = answer["begins"]
+                    answer = worker.listen(self._session.timeout)
+            except (Silence, WorkerEnded) as error:
+                self._drop(number)
+                if self._stopping:
+                    break
+                status = "hang" if isinstance(error, Silence) else "crash"
+                answer = {"rounds": {}, "failures": {str(running): {"status": status, "message": str(error)}}}
+            if any(failure.pop("sticky", False) for failure in answer["failures"].values()):
+                self._drop(number)
+            failures.update(answer["failures"])
+            left = [job for job in left if str(job.index) not in failures]
+            if answer["rounds"] or not answer["failures"]:
+                return {"rounds": answer["rounds"], "failures": failures}
+        return {"rounds": {}, "failures": failures}
+
+
+def _for_triton() -> dict[str, Any]:
+    """What spares a process the time that Triton takes to hash its own library."""
+    key = known_library_key()
+    return {"library_key": None if key is None else asdict(key)}
+
+
+def faster(best: float | None, outcome: Mapping[str, Any]) -> float | None:
+    """The better of the best latency so far and a job's, which counts if it was found right there."""
+    latency = outcome.get("latency")
+    if outcome.get("status") != "ok" or latency is None or "outputs" in outcome:
+        return best
+    return float(latency) if best is None else min(best, float(latency))

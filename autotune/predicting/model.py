@@ -1,0 +1,226 @@
+"""A model of a kernel's time, to order configurations before they are measured and where nothing can be measured.
+
+A multiprocessor works off its share of the blocks, so many at once as it holds: a round. For each block there is
+
+    throughput  max(products, second-level cache) + the part of the arithmetic that does not overlap + barriers
+    chain       what it takes alone: first loads, then products, arithmetic and exchanges between warps one after the
+                other, or the loads of its loop if they are not far enough ahead
+
+A block of each round pays its whole chain; how much of it the others beside it cover depends on how many they are
+(Little's law). Against that stands the time of DRAM. Where two limits meet, a smooth maximum says that neither hides
+the other wholly. Roofline after Williams et al., 2009; latency and occupancy after Volkov, "Understanding latency
+hiding on GPUs", 2016. machines.py has the numbers. The model ranks, it is no forecast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tiledsl.autotuner.predicting.machines import (
+    CACHE_BYTES,
+    COSTS,
+    FLOAT_LANES,
+    LAUNCH_MS,
+    SHARED_BYTES,
+    SPECIAL_LANES,
+    SYNCHRONOUS,
+    Costs,
+    machine_of,
+)
+from tiledsl.autotuner.predicting.prune import MAX_REGISTERS, is_asynchronous, shared_bytes
+from tiledsl.autotuner.predicting.registers import groups_along_row, guessed_registers, guessed_spills
+from tiledsl.autotuner.predicting.traffic import compulsory_bytes, dram_bytes
+from tiledsl.autotuner.predicting.work import work_of
+from tiledsl.autotuner.predicting.work_types import Dot, Reduction, Work
+from tiledsl.ir.types import ELEMENTS
+from tiledsl.runtime.kernel import Kernel
+from tiledsl.runtime.resources import Resources, occupancy_limit
+from tiledsl.runtime.target import Target
+
+_VECTOR_BYTES = 16  # that a thread loads at once
+
+
+def predict(kernel: Kernel, target: Target, resources: Resources | Mapping[str, Any] | None = None) -> float:
+    """Milliseconds of one call on the target (the interpreter stands for cuda:90). Launches of a program add up.
+
+    `resources`: of the compiled kernel (or a trial's mapping), which give occupancy and spills; else they are guessed.
+    """
+    return predict_works(work_of(kernel), target, resources)
+
+
+def predict_works(
+    works: Sequence[Work],
+    target: Target,
+    resources: Resources | Mapping[str, Any] | None = None,
+    costs: Costs = COSTS,
+) -> float:
+    """As predict, for a program that was only read; see work.read."""
+    if target.kind == "interpret":
+        target = Target("cuda", 90)
+    return sum(_Launch(work, target, resources, costs).milliseconds() for work in works)
+
+
+def flops(kernel: Kernel) -> float | None:
+    """Floating-point operations of the program's matrix products, without padding; None if there are none, or their
+    number depends on data or on dynamic sizes."""
+    works = work_of(kernel)
+    if not all(work.is_static for work in works):
+        return None
+    total = sum(work.blocks * dot.useful * dot.times for work in works for dot in work.dots)
+    return total or None
+
+
+def bytes_moved(kernel: Kernel) -> float | None:
+    """Bytes that must cross DRAM: what each launch touches of each buffer, read once and written once. None if that
+    depends on data or on dynamic sizes."""
+    works = work_of(kernel)
+    if not works or not all(work.is_static for work in works):
+        return None
+    total = 0.0
+    for work in works:
+        if any(each.scattered for each in work.traffic):
+            return None
+        total += sum(compulsory_bytes(work).values())
+    return total or None
+
+
+def occupancy(work: Work, target: Target, resources: Resources | Mapping[str, Any] | None = None) -> int:
+    """Blocks that a multiprocessor holds at once: the binary's, or what guessed registers and shared memory allow."""
+    if resources is not None:
+        return max(1, int(_known(resources, "occupancy_limit")[0]))
+    registers = min(MAX_REGISTERS, guessed_registers(work, target), int(work.options.get("maxnreg") or MAX_REGISTERS))
+    shared, _ = shared_bytes(work, target, likely=True)
+    return max(1, occupancy_limit(target, work.warps(target), registers, min(shared, target.max_shared_bytes))[0])
+
+
+def _known(resources: Resources | Mapping[str, Any], name: str) -> Any:
+    return resources[name] if isinstance(resources, Mapping) else getattr(resources, name)
+
+
+class _Launch:
+    """One launch on one target. Times are seconds, of a block on one multiprocessor where nothing else is said."""
+
+    def __init__(
+        self, work: Work, target: Target, resources: Resources | Mapping[str, Any] | None, costs: Costs
+    ) -> None:
+        self.work, self.target, self.costs = work, target, costs
+        self.machine = machine_of(target)
+        self.cycle = 1e-9 / self.machine.ghz
+        self.warps = work.warps(target)
+        self.spilled = guessed_spills(work, target) if resources is None else _known(resources, "spills") or 0
+        resident = occupancy(work, target, resources)
+        if work.persistent:
+            resident = min(resident, work.persistent)
+        self.blocks = max(1, math.ceil(work.blocks / target.sm_count))  # of the multiprocessor that has most
+        self.resident = min(resident, self.blocks)
+        self.rounds = math.ceil(self.blocks / self.resident)
+        self.iterations = sum(loop.iterations for loop in work.loops)
+
+    def milliseconds(self) -> float:
+        """Of the launch."""
+        products, vector = self.products(), self.vector()
+        each, chain = self.throughput(products, vector), self.chain(products, vector)
+        beside = (self.blocks - self.rounds) * each
+        computing = self.rounds * each + self.joined(beside, self.rounds * max(0.0, chain - each))
+        dram = self.dram()
+        seconds = self.joined(computing, dram) + self.tail(computing, dram)
+        return seconds * 1e3 + LAUNCH_MS
+
+    def joined(self, one: float, other: float) -> float:
+        """The smooth maximum of two times."""
+        less, more = sorted((one, other))
+        sharpness = self.costs.sharpness
+        return more * (1 + (less / more) ** sharpness) ** (1 / sharpness) if more else 0.0
+
+    def throughput(self, products: float, vector: float) -> float:
+        """A block's part of the time, were there so many that everything is always busy."""
+        busy = products / min(1.0, self.resident * self.warps / 4)  # one warp for each of the four tensor cores
+        cache = sum(each.bytes for each in self.work.traffic) / (CACHE_BYTES * self.costs.cache) * self.cycle
+        busy = max(busy, cache)
+        hidden = self.costs.overlap * min(busy, vector)
+        return busy + vector - hidden + self.spilling() + self.iterations * self.costs.barrier
+
+    def chain(self, products: float, vector: float) -> float:
+        """What a block takes alone, with whatever it waits for."""
+        load = self.costs.load
+        alone = products / min(1.0, self.warps / 4) + vector + self.spilling()
+        alone += self.exchanges() * self.costs.exchange + self.iterations * self.costs.barrier
+        ahead = sum(loop.iterations * load / (loop.stages - 1) for loop in self.work.loops if loop.stages > 1)
+        waited = sum(loop.iterations * load for loop in self.work.loops if loop.stages <= 1)
+        first = self.costs.start + load
+        if self.work.persistent:  # the loads of the next block run ahead of this one's end
+            first /= self.rounds
+        return first + self.joined(alone, ahead) + waited
+
+    def products(self) -> float:
+        """By the tensor cores or by shared memory, whichever takes longer."""
+        total = 0.0
+        for dot in self.work.dots:
+            tensor = self.tensor(dot) / self.costs.tensor
+            total += max(tensor, self.operand_bytes(dot) / SHARED_BYTES * self.cycle)
+        return total
+
+    def tensor(self, dot: Dot) -> float:
+        """Of the products of a kind, at the peak rate of the tensor cores."""
+        bits, arch = ELEMENTS[dot.dtype].bits, self.target.arch
+        if dot.precision == "ieee" and bits == 32 or bits == 64:
+            speed = 1 / 16
+        else:
+            speed = 16 / bits if bits != 8 or not isinstance(arch, int) or arch >= 89 else 1.0
+        rate = self.machine.tera * 1e12 / self.target.sm_count * speed
+        if isinstance(arch, int) and arch >= 90 and not is_asynchronous(dot, self.work, self.target):
+            rate *= SYNCHRONOUS
+        return 2.0 * dot.m * dot.n * dot.k * dot.times / rate
+
+    def operand_bytes(self, dot: Dot) -> float:
+        """Bytes that go through shared memory for a product: what is loaded into it, and what wgmma reads: for 64 rows
+        the left operand's, unless it is in registers, and the right operand. Groups of warps that share rows divide the
+        columns, and each reads those rows."""
+        if not is_asynchronous(dot, self.work, self.target):
+            return 0.0
+        width = ELEMENTS[dot.dtype].bits / 8
+        left = 0 if dot.is_computed else 64 * groups_along_row(dot.m, self.work, self.target)
+        read = dot.m / 64 * (left + dot.n) * dot.k * width
+        staged = [each for loop in self.work.loops for each in loop.staged.values()]
+        written = sum(size for size, consumer in staged if consumer.number == dot.number)
+        return (read + written) * dot.times
+
+    def vector(self) -> float:
+        """Of arithmetic outside products."""
+        return (self.work.elementwise / FLOAT_LANES + self.work.special / SPECIAL_LANES) * self.cycle
+
+    def exchanges(self) -> float:
+        """How often the warps of a block wait for each other's parts of rows."""
+        count = sum(each.times for each in self.work.reductions if self.warps_along(each) > 1)
+        for dot in self.work.dots:
+            if dot.is_computed and groups_along_row(dot.m, self.work, self.target) > 1:
+                count += dot.times
+        return count
+
+    def warps_along(self, reduction: Reduction) -> int:
+        """Warps that share a line: sums lie as products leave them; of other tiles a thread has as many neighbours as
+        it loads at once, and the lanes of a warp follow each other."""
+        if reduction.of_sums:
+            return groups_along_row(reduction.lines, self.work, self.target)
+        threads = self.warps * self.target.warp_size
+        neighbours = min(_VECTOR_BYTES // 2, max(1, reduction.lines * reduction.length // threads))
+        return min(self.warps, max(1, reduction.length // (neighbours * self.target.warp_size)))
+
+    def spilling(self) -> float:
+        """Storing what has no register and loading it again, in each iteration."""
+        threads = self.warps * self.target.warp_size
+        return 2 * self.spilled * threads * max(1.0, self.iterations) / self.costs.spill * self.cycle
+
+    def dram(self) -> float:
+        """Of all blocks' traffic."""
+        held = self.resident * self.target.sm_count
+        amount = dram_bytes(self.work, held, self.machine.cache_mib * 2**20)
+        busy = min(self.work.blocks, held) / self.target.sm_count
+        return amount / (self.machine.dram * 1e12 * self.costs.dram) / min(1.0, busy * 1.3)  # few cannot ask for all
+
+    def tail(self, computing: float, dram: float) -> float:
+        """At the end of the launch: the last round's loads and stores are on average half done when no new ones follow,
+        and a block with more iterations than others goes on alone."""
+        return (0.5 * dram + (self.work.longest - 1) * computing) / self.rounds

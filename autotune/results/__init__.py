@@ -1,0 +1,1 @@
+"""What tuning returns, and the ways to look at it: tables, explanations, differences, files."""

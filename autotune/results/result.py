@@ -1,0 +1,138 @@
+"""What tuning returns: the best kernel, and how it came to be the best."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tiledsl.autotuner.trial import Trial, config_text
+
+if TYPE_CHECKING:
+    from tiledsl.runtime.kernel import Kernel
+
+
+@dataclass(frozen=True)
+class AutotuneResult:
+    """The best configuration's kernel. Called, it runs; what it does not have itself, the kernel answers.
+
+    complete: False where Ctrl-C ended the run before every configuration was tried.
+
+    latency: milliseconds; latency_kind says whether they were "measured" on this GPU or "estimated" by a model, as they
+    are where the target cannot run. ref_latency: ref_prog's, where measured. from_cache: "" (tuned just now), "memory",
+    "disk" or "file" (see load). `trials[i]` answers for any configuration: .ir(after=...), .source, .asm, .resources.
+    """
+
+    kernel: Kernel
+    config: dict[str, Any]
+    latency: float | None
+    ref_latency: float | None
+    trials: tuple[Trial, ...]
+    latency_kind: Literal["measured", "estimated"]
+    from_cache: Literal["", "memory", "disk", "file"] = ""
+    complete: bool = True
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run the kernel."""
+        return self.kernel(*arguments, **keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "kernel":
+            raise AttributeError(name)
+        return getattr(self.kernel, name)
+
+    @property
+    def libcode(self) -> str:
+        """The Triton source (the name is TileLang's)."""
+        return self.kernel.source
+
+    @property
+    def func(self) -> Any:
+        """The program (the name is TileLang's)."""
+        return self.kernel.prim_func
+
+    @property
+    def best(self) -> Trial:
+        """The winner's trial."""
+        return next(trial for trial in self.trials if self.is_winner(trial))
+
+    def is_winner(self, trial: Trial) -> bool:
+        """Whether the kernel is this trial's."""
+        return trial.ok and trial.config == self.config
+
+    @cached_property
+    def ranks(self) -> dict[int, int]:
+        """Places from 1 on by trial index, of the trials that work: the winner, then by latency."""
+        working = [trial for trial in self.trials if trial.ok]
+        working.sort(key=lambda t: (not self.is_winner(t), t.latency if t.latency is not None else 0.0, t.index))
+        return {trial.index: place for place, trial in enumerate(working, 1)}
+
+    @cached_property
+    def flops(self) -> float | None:
+        """Floating-point operations of the program's matrix products in one call; None if that is not known."""
+        from tiledsl.autotuner.predicting import model
+
+        return model.flops(self.kernel)
+
+    @cached_property
+    def bytes_moved(self) -> float | None:
+        """Bytes that one call must move to and from memory, each once; None if that is not known."""
+        from tiledsl.autotuner.predicting import model
+
+        return model.bytes_moved(self.kernel)
+
+    def table(self, sort: str = "latency") -> str:
+        """The trials as text, by default the best first, then the failures in order. sort: a column, see table.COLUMNS.
+
+        Shared memory is in bytes a block, spills in bytes a thread. TFLOPS and GB/s stand there where the program says
+        how much it computes and moves.
+        """
+        from tiledsl.autotuner.results.table import as_text
+
+        return as_text(self, sort)
+
+    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The trials as CSV, a column for each tunable and each number; written to a file, too, if one is named."""
+        from tiledsl.autotuner.results.table import as_csv, write_text
+
+        text = as_csv(self)
+        if path is not None:
+            write_text(path, text)
+        return text
+
+    def diff(self, i: int, j: int, stage: str = "triton", context: int = 3) -> str:
+        """A unified diff from trial i's kernel to trial j's, empty if they are equal. stage: "triton" or "source", the
+        name of a pass, or ttir, ttgir, llir, ptx, sass, amdgcn, for which both are compiled."""
+        from tiledsl.autotuner.results.difference import unified
+
+        return unified(self.trials[i], self.trials[j], stage, context)
+
+    def explain(self) -> str:
+        """Why the winner won against the runner-up: resources, occupancy, waves, bytes, and the model's opinion."""
+        from tiledsl.autotuner.results.explain import explain
+
+        return explain(self)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the result as one JSON file, from which `load` makes a callable result in another process."""
+        from tiledsl.autotuner.results.saved import save
+
+        return save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], target: Any = None) -> AutotuneResult:
+        """A result that `save` wrote. It needs no builder and starts no compiler until called.
+
+        target: in place of the one it was tuned for, such as "interpret"; the source is the same. The file has Triton
+        source, which calling runs: load only what you trust as you trust a program. Raises TileError for a file that
+        makes no sense.
+        """
+        from tiledsl.autotuner.results.saved import load
+
+        return load(cls, path, target)
+
+    def __repr__(self) -> str:
+        latency = "no latency" if self.latency is None else f"{self.latency:.4f} ms {self.latency_kind}"
+        return f"<tuned {self.kernel.name}: {config_text(self.config)}, {latency}, {len(self.trials)} trials>"

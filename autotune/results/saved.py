@@ -1,0 +1,90 @@
+"""A result as one file of strict JSON: the trials, the winner's Triton source and program. Nothing is unpickled."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from tiledsl.autotuner.storage import journal
+from tiledsl.autotuner.trial import Trial
+from tiledsl.errors import TileError
+from tiledsl.runtime.kernel import Kernel
+from tiledsl.runtime.stored import StoredKernel, describe
+from tiledsl.runtime.target import Target
+
+if TYPE_CHECKING:
+    from tiledsl.autotuner.results.result import AutotuneResult
+
+    Result = TypeVar("Result", bound=AutotuneResult)
+
+SCHEMA = 1
+
+
+def save(result: AutotuneResult, path: str | os.PathLike[str]) -> Path:
+    """Write the file in one step. OSError if the folder is not there or cannot be written."""
+    import tiledsl
+
+    to = Path(path)
+    trials = []
+    for trial in result.trials:
+        record = journal.encode(trial)
+        trials.append({**record, "index": trial.index, "config": journal.plain(trial.config), "same_as": trial.same_as})
+    journal.write_json(
+        to,
+        {
+            "schema": SCHEMA,
+            "tiledsl": tiledsl.__version__,
+            "config": journal.plain(result.config),
+            "latency": result.latency,
+            "ref_latency": result.ref_latency,
+            "latency_kind": result.latency_kind,
+            "flops": result.flops,
+            "bytes_moved": result.bytes_moved,
+            "kernel": journal.plain(describe(result.kernel)),
+            "trials": trials,
+        },
+    )
+    return to
+
+
+def load(cls: type[Result], path: str | os.PathLike[str], target: Any = None) -> Result:
+    """The result of a file; see AutotuneResult.load."""
+    from_file = Path(path)
+    try:
+        data = journal.parse(journal.read_file(from_file))
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            raise ValueError(f"not a result of schema {SCHEMA}")
+        stored = StoredKernel(data["kernel"])
+        config = data["config"]
+        if not isinstance(config, dict) or data["latency_kind"] not in ("measured", "estimated"):
+            raise ValueError("config or latency_kind")
+        trials = [_trial(number, each) for number, each in enumerate(data["trials"])]
+        latency, ref_latency = journal.number(data["latency"]), journal.number(data["ref_latency"])
+        flops, bytes_moved = journal.number(data["flops"]), journal.number(data["bytes_moved"])
+    except (OSError, *journal.NONSENSE) as error:
+        raise TileError(f"{from_file} is no saved result: {type(error).__name__}: {error}") from error
+    kernel: Kernel = stored
+    if target is not None and Target.parse(target) != stored.target:
+        kernel = stored.for_target(Target.parse(target))
+    kernel.config, kernel.latency, kernel.ref_latency = dict(config), latency, ref_latency
+    for trial in trials:
+        trial.build = (lambda: kernel) if trial.ok and trial.config == config else _not_there
+    result = cls(kernel, config, latency, ref_latency, tuple(trials), data["latency_kind"], "file")
+    result.__dict__.update(flops=flops, bytes_moved=bytes_moved)  # known: nothing has to be read again
+    return result
+
+
+def _trial(number: int, record: Any) -> Trial:
+    if not isinstance(record, dict) or record["index"] != number or not isinstance(record["config"], dict):
+        raise ValueError(f"trial {number}")
+    trial = journal.decode(number, record["config"], record)
+    same_as = record["same_as"]
+    if same_as is not None and (type(same_as) is not int or not 0 <= same_as < number):
+        raise ValueError(f"trial {number} is the same as {str(same_as)[:40]}")
+    trial.same_as = same_as
+    return trial
+
+
+def _not_there() -> NoReturn:
+    raise TileError("a saved result has the winner's program only", notes=["tune again to look at other trials"])

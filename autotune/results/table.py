@@ -1,0 +1,137 @@
+"""The trials of a result as rows: text for people, CSV for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tiledsl.autotuner.trial import Trial, config_text
+from tiledsl.errors import TileError
+
+if TYPE_CHECKING:
+    from tiledsl.autotuner.results.result import AutotuneResult
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table: a heading, what stands in a row, and how."""
+
+    head: str
+    value: Callable[[AutotuneResult, Trial], Any]
+    form: str = ""  # of numbers; "" for words, which stand left
+
+    def text(self, result: AutotuneResult, trial: Trial) -> str:
+        value = self.value(result, trial)
+        if value is None:
+            return "-" if self.form else ""
+        return format(value, self.form) if self.form else str(value)
+
+
+def _resource(name: str) -> Callable[[AutotuneResult, Trial], Any]:
+    return lambda result, trial: (trial.resources or {}).get(name)
+
+
+def _per_second(amount: str, scale: float) -> Callable[[AutotuneResult, Trial], float | None]:
+    def rate(result: AutotuneResult, trial: Trial) -> float | None:
+        total = getattr(result, amount)
+        return total / (trial.latency * 1e-3) / scale if total is not None and trial.ok and trial.latency else None
+
+    return rate
+
+
+def _status(result: AutotuneResult, trial: Trial) -> str:
+    return trial.status + (f" (as {trial.same_as})" if trial.same_as is not None else "")
+
+
+COLUMNS: dict[str, Column] = {
+    "rank": Column("rank", lambda result, trial: result.ranks.get(trial.index), "d"),
+    "index": Column("trial", lambda result, trial: trial.index, "d"),
+    "config": Column("configuration", lambda result, trial: config_text(trial.config)),
+    "status": Column("status", _status),
+    "latency": Column("ms", lambda result, trial: trial.latency, ".4f"),
+    "spread": Column("spread", lambda result, trial: getattr(trial, "spread", None), ".4f"),
+    "tflops": Column("TFLOPS", _per_second("flops", 1e12), ".1f"),
+    "gbps": Column("GB/s", _per_second("bytes_moved", 1e9), ".0f"),
+    "shared_bytes": Column("shared", _resource("shared_bytes"), "d"),
+    "registers": Column("registers", _resource("registers"), "d"),
+    "spills": Column("spills", _resource("spills"), "d"),
+    "error": Column("max error", lambda result, trial: trial.max_error, ".2g"),
+}
+_OPTIONAL = ("spread", "tflops", "gbps")  # left out where no trial has them
+_DESCENDING = ("tflops", "gbps")
+
+
+def sorted_trials(result: AutotuneResult, sort: str) -> list[Trial]:
+    """The trials by a column; those without a value come last, in order. By latency, those that work come first."""
+    column = COLUMNS.get(sort)
+    if column is None:
+        raise TileError(f"the table has no column {sort!r}; it has {', '.join(COLUMNS)}")
+    if sort == "latency":
+        ranks = result.ranks
+        return sorted(result.trials, key=lambda trial: (trial.index not in ranks, ranks.get(trial.index, trial.index)))
+    values = {trial.index: column.value(result, trial) for trial in result.trials}
+    known = [trial for trial in result.trials if values[trial.index] is not None]
+    known.sort(key=lambda trial: values[trial.index], reverse=sort in _DESCENDING)
+    return known + [trial for trial in result.trials if values[trial.index] is None]
+
+
+def as_text(result: AutotuneResult, sort: str = "latency") -> str:
+    """Aligned columns, the winner starred; then a line for each trial that has something to say."""
+    trials = sorted_trials(result, sort)
+    columns = {
+        name: column
+        for name, column in COLUMNS.items()
+        if name not in _OPTIONAL or any(column.value(result, trial) is not None for trial in trials)
+    }
+    heads = [f"{result.latency_kind} {c.head}" if name == "latency" else c.head for name, c in columns.items()]
+    rows = [["", *heads]]
+    for trial in trials:
+        rows.append(["*" if result.is_winner(trial) else "", *(c.text(result, trial) for c in columns.values())])
+    left = [True, *(not column.form for column in columns.values())]
+    notes = [f"  {config_text(t.config)}: {t.message.strip().splitlines()[0]}" for t in trials if t.message.strip()]
+    return "\n".join([*_aligned(rows, left), *notes])
+
+
+def _aligned(rows: Sequence[Sequence[str]], left: Sequence[bool]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(w) if side else cell.rjust(w) for cell, w, side in zip(row, widths, left)).rstrip()
+        for row in rows
+    ]
+
+
+def as_csv(result: AutotuneResult) -> str:
+    """All trials in order, a column for each tunable and each number, and the message; numbers in full."""
+    names = list(dict.fromkeys(name for trial in result.trials for name in trial.config))
+    fixed = [name for name in COLUMNS if name != "config"]
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*names, *fixed, "verified", "compile_seconds", "message"])
+    for trial in result.trials:
+        cells: list[Any] = [trial.config.get(name, "") for name in names]
+        for name in fixed:
+            value = trial.status if name == "status" else COLUMNS[name].value(result, trial)
+            cells.append("" if value is None else value)
+        cells += [trial.verified, "" if trial.compile_seconds is None else trial.compile_seconds, trial.message]
+        writer.writerow(cells)
+    return file.getvalue()
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a file in one step: readers see the old one or all of the new one."""
+    to = Path(path)
+    descriptor, temporary = tempfile.mkstemp(dir=to.parent, prefix=f".{to.name}-", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        os.replace(temporary, to)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return to

@@ -1,0 +1,1 @@
+"""Outputs compared with a reference that is computed once."""

@@ -1,0 +1,157 @@
+"""Compare a kernel's outputs with the reference's. Runs where the kernels run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tiledsl.autotuner.verifying.reference import Expected
+
+_CHUNK = 1 << 24  # elements compared at once: float64 copies of whole outputs would not fit beside them
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How an output differs from a reference. `finite`: no NaN or infinity where the reference has a number."""
+
+    mismatched: int
+    elements: int
+    max_error: float
+    mean_error: float
+    finite: bool
+    atol: float
+
+    @property
+    def ratio(self) -> float:
+        return self.mismatched / max(1, self.elements)
+
+
+def compare(actual: Any, expected: Any, rtol: float, atol: float) -> Comparison:
+    """Elements where |actual - expected| > atol * rms(expected) + rtol * |expected|, in float64.
+
+    Scaling atol by the reference's root mean square keeps one tolerance right for sums of ten and of ten thousand
+    products, and for outputs far below 1. NaN equals NaN, an infinity itself.
+    """
+    import torch
+
+    squares, numbers = 0.0, 0
+    for (want,) in _chunks(expected):
+        finite = torch.isfinite(want)
+        squares += float(torch.where(finite, want, 0).abs().square().sum())
+        numbers += int(finite.sum())
+    rms = math.sqrt(squares / numbers) if numbers else 0.0
+    scaled = atol * (rms or 1.0)
+    mismatched, largest, total, counted, finite_where_due = 0, 0.0, 0.0, 0, True
+    for got, want in _chunks(actual, expected):
+        bad = ~torch.isclose(got, want, rtol=rtol, atol=scaled, equal_nan=True)
+        error = (got - want).abs()
+        finite = torch.isfinite(error)
+        error = torch.where(finite, error, 0)
+        mismatched += int(bad.sum())
+        if error.numel():
+            largest, total = max(largest, float(error.max())), total + float(error.sum())
+            counted += int(finite.sum())
+        stray = bad & torch.isfinite(want) & ~torch.isfinite(got)
+        finite_where_due = finite_where_due and not bool(stray.any())
+    return Comparison(mismatched, expected.numel(), largest, total / max(1, counted), finite_where_due, scaled)
+
+
+def _chunks(*values: Any) -> Iterator[tuple[Any, ...]]:
+    import torch
+
+    wide = torch.complex128 if any(value.dtype.is_complex for value in values) else torch.float64
+    device = values[-1].device
+    flat = [value.detach().reshape(-1) for value in values]
+    for start in range(0, flat[0].numel(), _CHUNK):
+        yield tuple(each[start : start + _CHUNK].to(device, wide) for each in flat)
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """When outputs count as equal; see TuneOptions."""
+
+    rtol: float
+    atol: float
+    max_mismatched_ratio: float
+
+
+@dataclass
+class Ran:
+    """What a call of the kernel did: tensors returned, and inputs afterwards, with the positions that changed."""
+
+    names: Sequence[str]  # of the inputs
+    outputs: Sequence[Any]
+    after: Sequence[Any]
+    changed: Sequence[int]
+
+
+def judge(ran: Ran, candidates: Sequence[Expected], tolerance: Tolerance) -> dict[str, Any]:
+    """The fields of a Trial that checking sets: verified, errors, and a status and message if no candidate agrees."""
+    first: dict[str, Any] | None = None
+    for expected in candidates:
+        verdict = _against(ran, expected, tolerance)
+        if "status" not in verdict:
+            return verdict
+        first = first or verdict
+    assert first is not None
+    return first
+
+
+def _against(ran: Ran, expected: Expected, tolerance: Tolerance) -> dict[str, Any]:
+    pairs = _pairs(ran, expected)
+    if isinstance(pairs, str):
+        return {"status": "mismatch", "message": pairs}
+    verdict: dict[str, Any] = {"max_error": 0.0, "mean_error": 0.0, "mismatched_ratio": 0.0}
+    for name, (got, wanted) in pairs.items():
+        if tuple(got.shape) != tuple(wanted.shape):
+            shapes = f"{name} has shape {tuple(got.shape)}, ref_prog's {tuple(wanted.shape)}"
+            return {**verdict, "status": "mismatch", "message": shapes}
+        found = compare(got, wanted, tolerance.rtol, tolerance.atol)
+        verdict["max_error"] = max(verdict["max_error"], found.max_error)
+        verdict["mean_error"] = max(verdict["mean_error"], found.mean_error)
+        verdict["mismatched_ratio"] = max(verdict["mismatched_ratio"], found.ratio)
+        share = f"in {found.mismatched} of {found.elements} elements ({found.ratio:.2%})"
+        if not found.finite:
+            why = f"{name} is NaN or infinite where the reference is not, or not written; wrong {share}"
+            return {**verdict, "status": "nonfinite", "message": why}
+        if found.ratio > tolerance.max_mismatched_ratio:
+            limits = f"rtol={tolerance.rtol:g}, atol={found.atol:.3g}"
+            why = f"{name} is wrong {share}, by {found.max_error:.4g} at most ({limits})"
+            return {**verdict, "status": "mismatch", "message": why}
+    return {**verdict, "verified": True}
+
+
+def _pairs(ran: Ran, expected: Expected) -> Mapping[str, tuple[Any, Any]] | str:
+    """What to compare with what, by name; a text where the kernel and the reference do not give the same things.
+
+    Returned tensors are compared in order, and inputs that the reference changes with the kernel's. A kernel without
+    outputs writes into its inputs: a tensor that the reference returns stands for the input that it is, or else for
+    the next one that the kernel changes.
+    """
+    pairs: dict[str, tuple[Any, Any]] = {}
+    outputs, wanted = list(ran.outputs), list(expected.returned)
+    in_place = dict(expected.changed)
+    if not outputs and not wanted and not in_place:
+        return "there is nothing to compare"
+    if not outputs and wanted:
+        in_place.update({at: value for at, value in zip(expected.aliases, wanted) if at is not None})
+        wanted = [value for at, value in zip(expected.aliases, wanted) if at is None]
+        rest = [at for at in ran.changed if at not in in_place]
+        if wanted and not ran.changed:
+            return "the kernel writes nothing: it has no outputs and changes no input"
+        if wanted and len(rest) != len(wanted):
+            return f"the kernel changes {len(rest)} inputs and ref_prog returns {len(wanted)} tensors"
+        in_place.update(zip(rest, wanted))
+    elif outputs and not wanted and len(outputs) == len(in_place):
+        wanted, in_place = list(in_place.values()), {}
+    elif len(outputs) != len(wanted):
+        return f"the kernel gives {len(outputs)} tensors and ref_prog {len(wanted)}"
+    if outputs:  # a reference may compute its results in its inputs and return those: they are compared already
+        in_place = {at: value for at, value in in_place.items() if at not in expected.aliases}
+        for number, pair in enumerate(zip(outputs, wanted)):
+            pairs[f"output {number}" if len(outputs) > 1 else "the output"] = pair
+    for at, value in in_place.items():
+        pairs[f"{ran.names[at]}, which it writes into,"] = (ran.after[at], value)
+    return pairs

@@ -1,0 +1,1 @@
+"""What tiledsl is compared with, beside the kernels of benchmarks/handwritten."""

@@ -1,0 +1,1 @@
+"""What the autotuner takes and gives on a GPU: `python -m benchmarks.tuning --help`."""

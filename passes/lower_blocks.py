@@ -1,0 +1,66 @@
+"""Block loads and stores as copies through descriptors that the host makes. Part of lower-to-triton."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tiledsl.dialects import tensor, tile, triton
+from tiledsl.ir.core import Value
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import with_shape
+
+Shape = tuple[int, ...]
+
+
+def lower_blocks(ops: Iterable[tile.LoadBlockOp | tile.StoreBlockOp], host: Builder) -> None:
+    """Replace the operations; `host` inserts descriptors before the launch, one for each buffer and block shape.
+
+    A descriptor's dimensions are the buffer's in another order: first those along which the block is one element, as
+    Triton drops these only in front.
+    """
+    made: dict[tuple[Value, Shape, Shape], Value] = {}
+    for op in ops:
+        rank = len(tile.buffer_type(op.buffer).shape)
+        shape = op.out.shape if isinstance(op, tile.LoadBlockOp) else op.value.shape
+        sizes = {axis: size for axis, size in zip(op.axes, shape) if axis >= 0}
+        order = tuple(sorted(range(rank), key=lambda dim: (dim in sizes, dim)))
+        block = tuple(sizes.get(dim, 1) for dim in order)
+        key = (op.buffer, block, order)
+        if key not in made:
+            made[key] = host.insert(
+                triton.DescriptorOp(op.buffer, block=block, dims=order, names=[f"{op.buffer.name or 'data'}_block"])
+            ).out
+        starts = [op.starts[dim] for dim in order]
+        walked = [axis for axis in op.axes if axis >= 0]
+        # Where the tile's dimensions stand among the block's, and where the block's stand among the tile's.
+        inward = tuple(sorted(walked).index(axis) for axis in walked)
+        outward = tuple(walked.index(axis) for axis in sorted(walked))
+        at = Builder.at(op)
+        if isinstance(op, tile.LoadBlockOp):
+            type = with_shape(block, op.out.dtype)
+            value = at.insert(triton.LoadBlockOp(made[key], starts, result_types=[type])).out
+            value.name = op.out.name
+            value = _transposed(at, value, tuple(sizes[axis] for axis in sorted(walked)), inward)
+            op.out.replace_with(_reshaped(at, value, shape))
+        else:
+            value = _transposed(at, op.value, tuple(sizes[axis] for axis in walked), outward)
+            at.insert(triton.StoreBlockOp(_reshaped(at, value, block), made[key], starts))
+        op.erase()
+
+
+def _transposed(at: Builder, value: Value, shape: Shape, permutation: Sequence[int]) -> Value:
+    """The value in `shape`, then with its dimensions permuted."""
+    if list(permutation) == sorted(permutation):
+        return value
+    flat = _reshaped(at, value, shape)
+    made = at.insert(tensor.TransposeOp(flat, permutation=tuple(permutation))).result
+    made.name = value.name
+    return made
+
+
+def _reshaped(at: Builder, value: Value, shape: Shape) -> Value:
+    if value.shape == shape:
+        return value
+    made = at.insert(tensor.ReshapeOp(value, result_types=[with_shape(shape, value.dtype)])).result
+    made.name = value.name
+    return made

@@ -1,0 +1,134 @@
+"""Work items and descriptors of a kernel that select-emitter has prepared for Gluon. Part of lower-to-triton."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from tiledsl.codegen.gluon.api import swizzle
+from tiledsl.dialects import arith, gluon, scf, triton
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import INT32
+
+
+def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: bool) -> None:
+    """Compute the block's indices from the work item, and show boxes through descriptors that the host makes.
+
+    A persistent kernel has as many programs as the device has multiprocessors; each takes one work item after the
+    other, the first index running fastest. Otherwise each program has one. Where loops are longer the greater an index
+    is, an item is a pair of blocks, the greatest with the smallest and so on, which are all equally long; without
+    persistent programs, the longest blocks come first.
+    """
+    host, inside = Builder.at(launch), Builder(launch.body, launch.body.first, launch.loc)
+    _describe_boxes(launch, host)
+    several = [index for index, extent in zip(indices, launch.grid, strict=True) if constant_of(extent) != 1]
+    growing = next((index for index in several if _loops_grow_with(index, launch)), None)
+    if not persistent:
+        for axis, (index, extent) in enumerate(zip(indices, launch.grid, strict=True)):
+            made: Value = inside.insert(triton.ProgramIdOp(axis=axis, names=[index.name])).result
+            if index is growing:
+                last = _folded(inside, arith.SubOp(extent, inside.constant(1, INT32)))
+                made = _folded(inside, arith.SubOp(last, made))
+                made.name = index.name
+            index.replace_with(made)
+        return
+    extents = list(launch.grid)
+    one, two = host.constant(1, INT32), host.constant(2, INT32)
+    for axis, index in enumerate(indices):
+        if index is growing:
+            extents[axis] = _folded(host, arith.TruncDivOp(_folded(host, arith.AddOp(extents[axis], one)), two))
+    items = extents[0]
+    for extent in extents[1:]:
+        items = _folded(host, arith.MulOp(items, extent))
+    processors = host.insert(triton.MultiprocessorsOp(names=["multiprocessors"])).out
+    programs = host.insert(arith.MinOp(items, processors, names=["programs"])).result
+    rest = inside.insert(gluon.ItemOp(items, names=["item"])).out
+    numbers: list[Value] = []
+    for index, extent in zip(indices, extents):
+        made = rest
+        if index is not indices[-1]:
+            made = _folded(inside, arith.TruncModOp(rest, extent))
+            rest = _folded(inside, arith.TruncDivOp(rest, extent))
+        made.name = made.name if made is rest and made.name else "pair" if index is growing else index.name
+        numbers.append(made)
+    for index, number, extent in zip(indices, numbers, launch.grid, strict=True):
+        if index is growing:
+            number = inside.insert(gluon.PairedOp(number, extent, names=[index.name])).out
+        index.replace_with(number)
+    launch.set_field("grid", [programs])
+
+
+def _loops_grow_with(index: Value, launch: triton.LaunchOp) -> bool:
+    """Whether the body's loops have the more iterations, the greater an index of the block is, and never fewer."""
+    loops = [op for op in launch.body if isinstance(op, scf.ForOp)]
+    known: dict[Value, int | None] = {index: 1}
+    lower = [_direction(loop.lower, known) for loop in loops]
+    upper = [_direction(loop.upper, known) for loop in loops]
+    chained = all(following.lower is before.upper for before, following in pairwise(loops))
+    if chained:  # what one loop has more, the next has less
+        lower, upper = lower[:1], upper[-1:]
+    return None not in (*lower, *upper) and all(each in (0, -1) for each in lower) and 1 in upper and -1 not in upper
+
+
+def _direction(value: Value, known: dict[Value, int | None]) -> int | None:
+    """How a value moves with the `known` ones: 1 never down, -1 never up, 0 not at all, None unknown."""
+    if value not in known:
+        op = value.op
+        known[value] = 0
+        if op is not None and not op.regions:
+            each = [_direction(operand, known) for operand in op.operands]
+            known[value] = _combined(op, each) if any(one != 0 for one in each) else 0
+    return known[value]
+
+
+def _combined(op: Operation, each: Sequence[int | None]) -> int | None:
+    if None in each or not isinstance(op, (arith.BinaryOp, arith.NegOp, arith.CastOp)):
+        return None
+    if isinstance(op, arith.CastOp):
+        return each[0]
+    if isinstance(op, arith.NegOp):
+        return -each[0] if each[0] else each[0]
+    a, b = each
+    if isinstance(op, arith.SubOp):
+        b = -b if b else b
+    elif isinstance(op, (arith.MulOp, arith.FloorDivOp, arith.TruncDivOp)):
+        factor = constant_of(op.rhs)
+        if factor is None and isinstance(op, arith.MulOp):
+            factor, a, b = constant_of(op.lhs), b, a
+        return None if factor is None or factor <= 0 or b else a
+    elif not isinstance(op, (arith.AddOp, arith.MaxOp, arith.MinOp)):
+        return None
+    return a or b if not (a and b) or a == b else None
+
+
+def _folded(at: Builder, op: arith.BinaryOp) -> Value:
+    """The operation's result; what it is equal to, where it does nothing."""
+    folded = op.fold()
+    if folded is None:
+        return at.insert(op).result
+    op.erase()
+    return folded[0] if isinstance(folded[0], Value) else at.constant(folded[0], INT32)
+
+
+def _describe_boxes(launch: triton.LaunchOp, host: Builder) -> None:
+    made: dict[tuple[Value, tuple[int, ...]], Value] = {}
+    for op in launch.body.walk():
+        if not isinstance(op, (gluon.LoadBoxOp, gluon.StoreBoxOp)):
+            continue
+        buffer, extents = op.buffer, gluon.box(op)
+        if (buffer, extents) not in made:
+            dims = tuple(range(len(extents)))
+            name = f"{buffer.name or 'data'}_tiles"
+            made[buffer, extents] = host.insert(
+                triton.DescriptorOp(
+                    buffer, block=extents, dims=dims, swizzle=swizzle(extents, buffer.dtype), names=[name]
+                )
+            ).out
+        op.set_field("buffer", [made[buffer, extents]])
+
+
+def is_prepared(op: Operation) -> bool:
+    """Whether a kernel or a launch is one that the Gluon emitter writes."""
+    return dict(op.attributes.get("options", ())).get("emitter") == "gluon"

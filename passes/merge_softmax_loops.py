@@ -1,0 +1,271 @@
+"""Loops over parts of one range of tiles, alike but for one value, become one loop. No pass: select-emitter uses it.
+
+    for t in [a, b): ... scores ...                    for t in [0, (b - a) + (d - c)):
+    for t in [c, d): ... mask(scores) ...      ==>         x = mask(scores) if t >= b - a else scores
+                                                           ... x ...
+
+A skewed loop stands twice in a kernel, for its first tile and for the others. One loop instead of several saves copies
+and the registers that values take on their way between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiledsl.dialects import arith, scf
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import INT32
+from tiledsl.passes.ranges import Ranges
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """Where two bodies differ: the plain one's value, the other's, and the plain one's operands that have it."""
+
+    plain: Value
+    other: Value
+    places: frozenset[tuple[Operation, int]]
+
+
+class _Comparison:
+    """Two bodies side by side: which values are alike, and the one place where they are not."""
+
+    def __init__(self, plain: scf.ForOp, other: scf.ForOp) -> None:
+        self.plain, self.other = plain, other
+        self.alike: dict[tuple[Value, Value], bool] = {}
+        self.pairs: dict[Value, Value] = {}  # value of the other body -> what is alike in the plain one
+        self.found: set[tuple[Value, Value]] = set()
+        self.places: set[tuple[Operation, int]] = set()
+        self._seen: set[tuple[Operation, Operation]] = set()
+        self.pairs.update(zip(other.body.args, plain.body.args, strict=True))
+        for b in other.body:
+            for a in plain.body:  # the first of several that are alike
+                for x, y in zip(a.results, b.results):
+                    self._is_alike(x, y)
+        self._compare(plain.body.terminator, other.body.terminator)
+
+    def difference(self) -> _Difference | None:
+        """None where the bodies are equal. Raises ValueError where they differ in more than one value."""
+        if not self.found:
+            return None
+        if len(self.found) > 1:
+            raise ValueError("the bodies differ in more than one value")
+        ((plain, other),) = self.found
+        return _Difference(plain, other, frozenset(self.places))
+
+    def _is_alike(self, a: Value, b: Value) -> bool:
+        key = (a, b)
+        if key not in self.alike:
+            self.alike[key] = self._equal(a, b)
+            if self.alike[key]:
+                self.pairs.setdefault(b, a)
+        return self.alike[key]
+
+    def _equal(self, a: Value, b: Value) -> bool:
+        if a is b:
+            return True
+        if a.owner is self.plain.body and b.owner is self.other.body:
+            return self.plain.body.args.index(a) == self.other.body.args.index(b)
+        if a.op is None or b.op is None or not _same_kind(a.op, b.op, self.plain, self.other):
+            return False
+        return all(self._is_alike(x, y) for x, y in zip(a.op.operands, b.op.operands, strict=True))
+
+    def _compare(self, a: Operation, b: Operation) -> None:
+        if (a, b) in self._seen:
+            return
+        self._seen.add((a, b))
+        for place, (x, y) in enumerate(zip(a.operands, b.operands, strict=True)):
+            if self._is_alike(x, y):
+                continue
+            if x.op is not None and y.op is not None and _same_kind(x.op, y.op, self.plain, self.other):
+                self._compare(x.op, y.op)
+            else:
+                self.found.add((x, y))
+                self.places.add((a, place))
+
+
+def _same_kind(a: Operation, b: Operation, plain: scf.ForOp, other: scf.ForOp) -> bool:
+    """Whether two operations differ in their operands at most; what stands outside of the bodies, if constants."""
+    if a.signature != b.signature or a.regions or b.regions:
+        return False
+    return (a.parent is plain.body and b.parent is other.body) or isinstance(a, arith.ConstantOp)
+
+
+def merge_softmax_loops(loops: Sequence[scf.ForOp]) -> bool:
+    """Replace loops, each of which hands its values to the next, by one; whether that was possible."""
+    plans = [_plan(loops, plain) for plain in loops[:2]] if len(loops) > 1 else []
+    plan = next((each for each in plans if each is not None), None)
+    if plan is None:
+        return False
+    _Merge(loops, *plan).run()
+    return True
+
+
+_Plan = tuple[scf.ForOp, scf.ForOp, _Comparison, _Difference, frozenset[int]]
+
+
+def _plan(loops: Sequence[scf.ForOp], plain: scf.ForOp) -> _Plan | None:
+    """Which loops are like the plain one, and how the others, all alike, differ from it."""
+    other: scf.ForOp | None = None
+    chosen: tuple[_Comparison, _Difference] | None = None
+    others: set[int] = set()
+    for number, loop in enumerate(loops):
+        try:
+            comparison = _Comparison(plain, loop)
+            difference = comparison.difference()
+            if difference is None:
+                continue
+            if other is None:
+                other, chosen = loop, (comparison, difference)
+            elif _Comparison(other, loop).difference() is not None:
+                return None
+        except ValueError:
+            return None
+        others.add(number)
+    if other is None or chosen is None or not _can_choose(*chosen):
+        return None
+    return plain, other, *chosen, frozenset(others)
+
+
+def _can_choose(comparison: _Comparison, difference: _Difference) -> bool:
+    """Whether the plain value is there in both bodies, and what the other one needs comes before its first use."""
+    plain, users = difference.plain, [op for op, _ in difference.places]
+    if plain.type != difference.other.type or plain.op is None or plain not in comparison.pairs.values():
+        return False
+    order = {op: number for number, op in enumerate(plain.op.parent or ())}
+    first = min(order.get(user, -1) for user in users)
+    needed = [comparison.pairs[value] for op in _own(comparison, difference.other) for value in op.operands
+              if value in comparison.pairs]  # fmt: skip
+    return all(order.get(value.op, -1) < first for value in (*needed, plain) if value.op is not None)
+
+
+def _own(comparison: _Comparison, value: Value) -> list[Operation]:
+    """The operations of the other body, in order, that make a value and have no match in the plain one."""
+    wanted: set[Operation] = set()
+    pending = [value]
+    while pending:
+        op = pending.pop().op
+        if op is None or op.parent is not comparison.other.body or op in wanted:
+            continue
+        if any(result in comparison.pairs for result in op.results):
+            continue
+        wanted.add(op)
+        pending += op.operands
+    return [op for op in comparison.other.body if op in wanted]
+
+
+class _Merge:
+    """One merge: the plain loop's body, walking over the tiles of all loops."""
+
+    def __init__(
+        self, loops: Sequence[scf.ForOp], plain: scf.ForOp, other: scf.ForOp, comparison: _Comparison,
+        difference: _Difference, others: frozenset[int],
+    ) -> None:  # fmt: skip
+        self.loops, self.plain, self.other = loops, plain, other
+        self.comparison, self.difference, self.others = comparison, difference, others
+
+    def run(self) -> None:
+        first, last = self.loops[0], self.loops[-1]
+        at = Builder.at(last)
+        ends, total = self._ends(at)
+        body = Region([INT32, *(value.type for value in first.inits)], [arg.name for arg in self.plain.body.args])
+        merged = scf.ForOp(
+            at.constant(0, INT32), total, at.constant(1, INT32), list(first.inits),
+            num_stages=max(loop.num_stages for loop in self.loops), regions=[body],
+            names=[value.name for value in last.results], loc=self.plain.loc,
+        )  # fmt: skip
+        self._fill(body, ends)
+        at.insert(merged)
+        for old, new in zip(last.results, merged.results, strict=True):
+            old.replace_with(new)
+        for loop in reversed(self.loops):
+            loop.erase()
+
+    def _ends(self, at: Builder) -> tuple[list[Value], Value]:
+        """How many tiles there are up to the end of each loop; the last of these."""
+        root = at.region.parent
+        assert root is not None
+        ranges = Ranges(root)
+        zero = at.constant(0, INT32)
+        ends: list[Value] = []
+        for before, loop in zip((None, *self.loops), self.loops):
+            if before is not None and loop.lower is before.upper and ends[-1] is before.upper:
+                ends.append(_folded(at, arith.MaxOp(ends[-1], loop.upper)))
+                continue
+            count = _folded(at, arith.SubOp(loop.upper, loop.lower))
+            if not (_is_zero(loop.lower) and ranges.of(loop.upper).lo >= 0):
+                count = _folded(at, arith.MaxOp(count, zero))
+            ends.append(_folded(at, arith.AddOp(ends[-1], count)) if ends else count)
+        return ends, ends[-1]
+
+    def _fill(self, body: Region, ends: Sequence[Value]) -> None:
+        inside = Builder(body, None, self.plain.loc)
+        turn = body.args[0]
+        reached = [_folded(inside, arith.CmpOp(turn, end, predicate="ge")) for end in ends[:-1]]
+        mapping = dict(
+            zip(self.plain.body.args, [self._tile(inside, turn, ends, reached), *body.args[1:]], strict=True)
+        )
+        chosen: Value | None = None
+        for op in self.plain.body:
+            places = [place for user, place in self.difference.places if user is op]
+            if places and chosen is None:
+                chosen = self._choose(inside, mapping, self._is_other(inside, reached))
+            copy = inside.insert(op.clone(mapping))
+            copy.loc = op.loc
+            if places:
+                assert chosen is not None
+                copy.set_operands([chosen if n in places else value for n, value in enumerate(copy.operands)])
+
+    def _tile(self, at: Builder, turn: Value, ends: Sequence[Value], reached: Sequence[Value]) -> Value:
+        """The tile of a turn: each loop's begin at its own lower bound."""
+        tile = _folded(at, arith.AddOp(turn, self.loops[0].lower))
+        for loop, end, before, now in zip(self.loops[1:], ends, self.loops, reached):
+            if loop.lower is before.upper and end is before.upper:
+                continue  # it goes on where the one before ends, which counts from 0
+            moved = _folded(at, arith.AddOp(turn, _folded(at, arith.SubOp(loop.lower, end))))
+            tile = at.insert(arith.SelectOp(now, moved, tile)).result
+        return tile
+
+    def _is_other(self, at: Builder, reached: Sequence[Value]) -> Value:
+        """Whether a turn is of a loop that differs from the plain one."""
+        found: Value | None = None
+        for number in sorted(self.others):
+            inside = reached[number - 1] if number else None
+            if number < len(reached):
+                before = at.insert(arith.NotOp(reached[number])).result
+                inside = before if inside is None else at.insert(arith.AndOp(inside, before)).result
+            assert inside is not None
+            found = inside if found is None else at.insert(arith.OrOp(found, inside)).result
+        assert found is not None
+        return found
+
+    def _choose(self, at: Builder, mapping: dict[Value, Value], condition: Value) -> Value:
+        """The differing value: what the turn's own loop makes of it."""
+        then, orelse = Region(), Region()
+        copied = {other: mapping.get(plain, plain) for other, plain in self.comparison.pairs.items()}
+        for op in _own(self.comparison, self.difference.other):
+            copy = op.clone(copied)
+            copy.loc = op.loc
+            then.insert(copy)
+        then.insert(scf.YieldOp([copied[self.difference.other]]))
+        plain = self.difference.plain
+        orelse.insert(scf.YieldOp([mapping[plain]]))
+        made = scf.IfOp(condition, regions=[then, orelse], result_types=[plain.type], names=[plain.name])
+        return at.insert(made).result
+
+
+def _folded(at: Builder, op: Operation) -> Value:
+    """The operation's result; what it is equal to, where it does nothing."""
+    folded = op.fold()
+    if folded is None:
+        return at.insert(op).result
+    kind = op.result.type
+    op.erase()
+    return folded[0] if isinstance(folded[0], Value) else at.constant(folded[0], kind)
+
+
+def _is_zero(value: Value) -> bool:
+    return constant_of(value) == 0

@@ -1,0 +1,100 @@
+"""Persistent kernels: as many programs as run at once, each taking one block after the other. Part of map-grid."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+from tiledsl.dialects import arith, scf, tile, triton
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Region, Value
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import INT32
+from tiledsl.passes.product_loops import product_loops, tensor_bytes
+
+MEASURED_ARCH = 90
+BARRIER_BYTES = 1024  # more than a pipeline's barriers take
+_log = logging.getLogger("tiledsl")
+
+
+def may_persist(kernel: tile.KernelOp) -> bool:
+    """Whether no block can wait for another one, which might then come later in the same program."""
+    for op in kernel.walk():
+        if isinstance(op, scf.WhileOp) or (isinstance(op, tile.AtomicOp) and op.semantics != "relaxed"):
+            remark = f"the grid is not persistent, because a block may wait for another one (line {op.loc.line})"
+            kernel.set_attribute("remarks", (*kernel.remarks, remark))
+            _log.info("%s: %s", kernel.sym_name, remark)
+            return False
+    return True
+
+
+def gains_by_persistence(kernel: tile.KernelOp, target: Any) -> bool:
+    """Whether a kernel is one that is faster persistent and flattened, by measurements on sm_90 (benchmarks/results).
+
+    That is: one pipelined loop of products with block loads, whose sums fill so many registers that a multiprocessor
+    holds one block at a time anyway; more blocks than multiprocessors; and shared memory for the loop's tiles and the
+    result's at once, as one block is stored while the next is loaded.
+    """
+    if target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH or kernel.option("num_ctas"):
+        return False
+    ops = list(kernel.walk())
+    if any(isinstance(op, (tile.AtomicOp, scf.WhileOp, scf.IfOp)) for op in ops):
+        return False
+    loops = product_loops(kernel)
+    if len(loops) != 1 or [op for op in ops if isinstance(op, scf.ForOp)] != [loops[0].op]:
+        return False
+    (loop,) = loops
+    if any(isinstance(op, tile.LoadOp) for op in loop.op.body.walk()):
+        return False
+    if constant_of(loop.op.lower) is None or constant_of(loop.op.upper) is None:
+        return False
+    sums = sum(tensor_bytes(value) for value in {dot.accumulator: None for dot in loop.dots})
+    if 2 * sums < 4 * target.registers_per_sm:
+        return False
+    stored = [tensor_bytes(op.value) for op in ops if isinstance(op, (tile.StoreOp, tile.StoreBlockOp))]
+    if loop.op.num_stages * loop.tile_bytes + max(stored, default=0) + BARRIER_BYTES > target.max_shared_bytes:
+        return False
+    blocks = [constant_of(extent) for extent in kernel.grid]
+    return None not in blocks and math.prod(int(each or 0) for each in blocks) > target.sm_count
+
+
+def make_persistent(kernel: tile.KernelOp, per_multiprocessor: int, flatten: bool) -> None:
+    """Wrap the body of a kernel with a grid of one dimension in a loop over its blocks.
+
+    Before:  tile.kernel [%blocks] (%block) { ... }
+    After:   tile.kernel [%programs] (%program) {
+               scf.for %program, %blocks, %programs (%block) { ... }
+             }
+    """
+    (blocks,) = kernel.grid
+    host = Builder.at(kernel)
+    programs = host.insert(triton.MultiprocessorsOp(names=["multiprocessors"])).out
+    if per_multiprocessor != 1:
+        programs = host.insert(arith.MulOp(programs, host.constant(per_multiprocessor, INT32))).result
+    programs = host.insert(arith.MinOp(programs, blocks)).result
+    programs.name = "programs"
+    kernel.set_field("grid", [programs])
+    (block,) = kernel.body.args
+    body = Region()
+    loop_index = body.add_arg(INT32)
+    loop_index.name = block.name or "block"
+    block.replace_with(loop_index)
+    ended = isinstance(kernel.body.last, scf.YieldOp)
+    for op in list(kernel.body):
+        op.detach()
+        body.insert(op)
+    if not ended:
+        body.insert(scf.YieldOp([]))
+    program = block
+    program.name = "program"
+    at = Builder(kernel.body, None, kernel.loc)
+    at.insert(scf.ForOp(program, _inside(at, blocks), programs, [], flatten=flatten, regions=[body]))
+    if ended:
+        at.insert(scf.YieldOp([]))
+
+
+def _inside(at: Builder, value: Value) -> Value:
+    """A host value in the kernel: a constant again, where it is one."""
+    number = constant_of(value)
+    return value if number is None else at.constant(number, INT32)

@@ -1,0 +1,80 @@
+"""How loops fetch ahead, and what the caches are told about data that is read once or by many blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.dialects import scf, tile
+from tiledsl.dialects.arith import constant_of
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.passes.lower_gluon import is_prepared
+
+EVICTIONS = ("", "evict_first", "evict_last")
+
+
+@dataclass(frozen=True)
+class PipelineLoops(Pass):
+    """Set the depth of pipelined loops, and eviction policies of loads through pointers.
+
+    Before:  %w = tile.load %W[%k, %columns]
+    After:   %w = tile.load %W[%k, %columns] {eviction = "evict_first"}      (with streamed="evict_first")
+
+    `stages` > 0 takes the place of what T.Pipelined says, in every loop that has a depth. `streamed` is for tiles of
+    which each is loaded once in the whole grid (their place depends on all block indices and loops around them),
+    `reused` for the others. Hints that the program gives itself stay. Nothing is set by default.
+    Needs:   select-access (hints keep a load from being a block's). Before map-grid: block indices must be apart.
+    """
+
+    name = "pipeline-loops"
+    stages: int = 0
+    streamed: str = ""
+    reused: str = ""
+
+    def run(self, program: Program) -> None:
+        for option in ("streamed", "reused"):
+            if getattr(self, option) not in EVICTIONS:
+                shown = " or ".join(map(repr, EVICTIONS))
+                raise TileError(f"pipeline-loops.{option} is {getattr(self, option)!r}; it is {shown}")
+        if self.stages < 0:
+            raise TileError(f"pipeline-loops.stages is {self.stages}; it is a number from 0 (as the program says) on")
+        if not (self.stages or self.streamed or self.reused):
+            return
+        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
+            if is_prepared(kernel):
+                continue
+            for op in kernel.walk():
+                if isinstance(op, scf.ForOp) and op.num_stages and self.stages:
+                    op.set_attribute("num_stages", self.stages)
+                elif isinstance(op, tile.LoadOp) and op.out.shape and not (op.eviction or op.cache):
+                    policy = self.streamed if _is_read_once(op, kernel) else self.reused
+                    if policy:
+                        op.set_attribute("eviction", policy)
+
+
+def _is_read_once(op: tile.LoadOp, kernel: tile.KernelOp) -> bool:
+    """Whether the load's place depends on every block index that varies, and every loop around it."""
+    varying = {index for index, extent in zip(kernel.body.args, kernel.grid) if constant_of(extent) != 1}
+    at: Operation | None = op.parent_op
+    while at is not None and at is not kernel:
+        if isinstance(at, scf.ForOp):
+            varying.add(at.index)
+        at = at.parent_op
+    return varying <= _sources(op.indices)
+
+
+def _sources(values: list[Value]) -> set[Value]:
+    """The block indices and loop indices that values are computed from, and all between."""
+    found: set[Value] = set()
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if value in found:
+            continue
+        found.add(value)
+        if value.op is not None:
+            pending += value.op.operands
+        elif isinstance(value.owner, Region) and isinstance(value.owner.parent, scf.ForOp):
+            pending += value.owner.parent.operands
+    return found

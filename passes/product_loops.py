@@ -1,0 +1,96 @@
+"""Loops that multiply tiles which they load, and hardly more: the heart of a matrix product. No pass."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tiledsl.dialects import scf, tensor, tile
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.types import ELEMENTS
+
+Load = tile.LoadOp | tile.LoadBlockOp
+ASYNCHRONOUS_ROWS = 64  # of a product that tensor cores of sm_90 and later compute from shared memory
+WARPGROUP = 128  # threads
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One side of a product: the load it comes from, and the axis of what is loaded that the product sums over."""
+
+    load: Load
+    summed: int
+
+
+@dataclass(frozen=True)
+class ProductLoop:
+    """An innermost loop whose products have both of their operands from loads of the same iteration, as they are."""
+
+    op: scf.ForOp
+    dots: tuple[tensor.DotOp, ...]
+    operands: tuple[Operand, ...]
+
+    @property
+    def loads(self) -> list[Load]:
+        """Each load once, in order."""
+        return list(dict.fromkeys(operand.load for operand in self.operands))
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes that one iteration loads for its products."""
+        return sum(tensor_bytes(load.out) for load in self.loads)
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether products are large enough for instructions that read shared memory by themselves (wgmma, tcgen05)."""
+        return all(
+            dot.a.shape[0] >= ASYNCHRONOUS_ROWS and dot.b.shape[1] >= 8 and ELEMENTS[dot.a.dtype].bits <= 16
+            for dot in self.dots
+        )
+
+
+def product_loops(kernel: tile.KernelOp) -> list[ProductLoop]:
+    """The loops of this form, in order. One that also multiplies something it computed, as attention does, is none."""
+    found = []
+    for op in kernel.walk():
+        if isinstance(op, scf.ForOp):
+            loop = _product_loop(op)
+            if loop is not None:
+                found.append(loop)
+    return found
+
+
+def _product_loop(loop: scf.ForOp) -> ProductLoop | None:
+    inside = list(loop.body.walk())
+    dots = tuple(op for op in inside if isinstance(op, tensor.DotOp))
+    if not dots or any(isinstance(op, (scf.ForOp, scf.WhileOp)) for op in inside):
+        return None
+    operands = []
+    for dot in dots:
+        for value, summed in ((dot.a, 1), (dot.b, 0)):
+            operand = _loaded(value, summed)
+            if operand is None or operand.load not in inside:
+                return None
+            operands.append(operand)
+    return ProductLoop(loop, dots, tuple(operands))
+
+
+def _loaded(value: Value, summed: int) -> Operand | None:
+    op = value.op
+    if isinstance(op, tensor.TransposeOp):
+        summed = op.permutation[summed]
+        op = op.source.op
+    if not isinstance(op, (tile.LoadOp, tile.LoadBlockOp)) or not all(_multiplies(user) for user in op.out.uses):
+        return None
+    return Operand(op, summed)
+
+
+def _multiplies(user: Operation) -> bool:
+    if isinstance(user, tensor.TransposeOp):
+        return all(isinstance(each, tensor.DotOp) for each in user.out.uses)
+    return isinstance(user, tensor.DotOp)
+
+
+def tensor_bytes(value: Value) -> int:
+    """Bytes of a tensor."""
+    return math.prod(value.shape) * ELEMENTS[value.dtype].bits // 8

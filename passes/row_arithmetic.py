@@ -1,0 +1,88 @@
+"""Cheaper forms of row-wise arithmetic, for kernels whose rows are divided among consumers. No pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tiledsl.dialects import arith, tensor
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import INT32, TensorType
+from tiledsl.passes.affine import LinearForm, linear_form
+
+_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+
+
+def compare_columns(ops: Iterable[Operation]) -> None:
+    """`a + column < b + row` becomes `column < b + row - a`: all that differs between a row's elements is a constant.
+
+    Indices are far from the limits of int32, so the difference does not overflow where the sum does not.
+    """
+    for op in list(ops):
+        if not isinstance(op, arith.CmpOp) or op.lhs.dtype != "int32" or len(op.out.shape) != 2:
+            continue
+        form = linear_form(op.lhs).plus(linear_form(op.rhs), -1)
+        columns = [(each, factor) for each, factor in form.terms.items() if _is_column(each)]
+        if len(columns) != 1 or columns[0][1] not in (1, -1):
+            continue
+        (factors, factor), others = columns[0], LinearForm()
+        for each, coefficient in form.terms.items():
+            if each != factors:
+                others.add(each, -factor * coefficient)
+        values = [value for each in others.terms for value in each]
+        if any(value.dtype != "int32" or value.shape not in ((), (op.out.shape[0], 1)) for value in values):
+            continue
+        if op.out.shape[0] != 1 and not any(value.shape for value in values):
+            continue  # the rows differ in nothing
+        limit = materialize(Builder.at(op), others)
+        if {op.lhs, op.rhs} == {factors[0], limit}:
+            continue
+        predicate = op.predicate if factor == 1 else _MIRRORED[op.predicate]
+        made = Builder.at(op).insert(arith.CmpOp(factors[0], limit, predicate=predicate, names=[op.out.name]))
+        op.out.replace_with(made.out)
+        op.erase()
+
+
+def _is_column(factors: tuple[Value, ...]) -> bool:
+    op = factors[0].op if len(factors) == 1 else None
+    return isinstance(op, tensor.IotaOp) and op.axis == 1 and len(op.out.shape) == 2
+
+
+def materialize(at: Builder, form: LinearForm) -> Value:
+    """int32 arithmetic for a sum: first its scalars, those that are added before those that are subtracted."""
+    total: Value | None = None
+    scalars, tensors = form.split()
+    for part in (scalars, tensors):
+        for factors, coefficient in sorted(part.terms.items(), key=lambda item: (item[1] < 0, not item[0])):
+            amount = coefficient if total is None else abs(coefficient)
+            term: Value | None = None
+            for each in factors:
+                term = each if term is None else at.insert(arith.MulOp(term, each)).result
+            if term is None:
+                term = at.constant(amount, INT32)
+            elif amount != 1:
+                term = at.insert(arith.MulOp(term, at.constant(amount, INT32))).result
+            if total is None:
+                total = term
+            else:
+                total = at.insert((arith.SubOp if coefficient < 0 else arith.AddOp)(total, term)).result
+    return at.constant(0, INT32) if total is None else total
+
+
+def divide_rows_once(ops: Iterable[Operation]) -> None:
+    """`tile / row` becomes `tile * (1 / row)`: one division for a row; results may differ in their last bit."""
+    for op in list(ops):
+        if not isinstance(op, arith.DivOp) or len(op.result.shape) != 2 or op.result.dtype != "float32":
+            continue
+        divisor = op.rhs
+        while isinstance(divisor.op, tensor.BroadcastOp):
+            divisor = divisor.op.source
+        if divisor.shape != (op.result.shape[0], 1) or op.lhs.shape != op.result.shape or constant_of(op.lhs) == 1:
+            continue
+        at = Builder.at(op)
+        assert isinstance(divisor.type, TensorType)
+        inverse = at.insert(arith.DivOp(at.constant(1.0, divisor.type), divisor, names=["inverse"])).result
+        product = at.insert(arith.MulOp(op.lhs, inverse, names=[op.result.name])).result
+        op.result.replace_with(product)
+        op.erase()

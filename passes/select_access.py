@@ -1,0 +1,188 @@
+"""How blocks of global memory are moved: through pointers, or by the tensor memory accelerator (TMA)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tiledsl.dialects import tensor, tile
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import ELEMENTS, with_shape
+from tiledsl.passes.blocks import Access, Block, NoBlock, access_shape, block_of, root_buffer
+from tiledsl.passes.lower_gluon import is_prepared
+from tiledsl.passes.product_loops import WARPGROUP, Operand, product_loops
+
+MODES = ("auto", "pointer", "tma")
+TMA_ARCH = 90
+
+_log = logging.getLogger("tiledsl")
+
+
+@dataclass(frozen=True)
+class SelectAccess(Pass):
+    """Make loads and stores of rectangular blocks one operation each, which becomes a copy by the TMA.
+
+    Before:  %x = tile.load %A[%rows, %columns] mask=%inside {guarded = true} : tensor<128x64xfloat16>
+    After:   %x = tile.load_block %A[%row, %column] {axes = (0, 1)} : tensor<128x64xfloat16>
+
+    `mode` is "pointer" (nothing changes), "tma" (every block that can be copied so) or "auto": for sm_90 and later, the
+    operands of pipelined loops that load tiles and multiply them, if all of a loop's can be copied so, and what such a
+    kernel stores. Where a loop multiplies what it has computed, as attention does, pointers are as fast. `operands`
+    sets the mode of single buffers: "A=tma,C=pointer". What can not be copied so stays as it is; the kernel's remarks
+    say why.
+    Needs:   guard-accesses: the hardware's own bounds take the place of its masks.
+    """
+
+    name = "select-access"
+    mode: str = "auto"
+    operands: str = ""
+
+    def run(self, program: Program) -> None:
+        if self.mode not in MODES:
+            raise TileError(f"select-access.mode is {self.mode!r}; it is one of {', '.join(MODES)}")
+        modes = _modes(self.operands)
+        if self.mode == "pointer" and not modes:
+            return
+        func = program.root
+        assert isinstance(func, tile.FuncOp), func.name
+        kernels = [op for op in func.body if isinstance(op, tile.KernelOp) and not is_prepared(op)]
+        found = {_name(op.buffer) for kernel in kernels for op in _accesses(kernel.walk())}
+        for name in modes:
+            if name not in found:
+                raise TileError(
+                    f"select-access.operands names {name!r}, which no kernel loads or stores as a whole tile",
+                    func.loc,
+                    [f"there are {', '.join(sorted(found)) or 'none'}"],
+                )
+        for kernel in kernels:
+            _Selection(func, kernel, program.target).run(self.mode, modes)
+
+
+def _modes(operands: str) -> dict[str, str]:
+    modes: dict[str, str] = {}
+    for part in filter(None, (each.strip() for each in operands.split(","))):
+        name, _, mode = (word.strip() for word in part.partition("="))
+        if mode not in MODES:
+            raise TileError(f"select-access.operands: {part!r} is not name=mode with a mode of {', '.join(MODES)}")
+        modes[name] = mode
+    return modes
+
+
+def _has_tma(target: Any) -> bool:
+    return target is not None and target.kind == "cuda" and target.arch >= TMA_ARCH
+
+
+def _accesses(ops: Iterable[Operation]) -> list[Access]:
+    return [op for op in ops if isinstance(op, Access) and tile.buffer_type(op.buffer).scope == "global"]
+
+
+def _name(buffer: Value) -> str:
+    return root_buffer(buffer).name or buffer.name
+
+
+class _Selection:
+    """The accesses of one kernel, and what is to be said about them."""
+
+    def __init__(self, func: tile.FuncOp, kernel: tile.KernelOp, target: Any) -> None:
+        self.func, self.kernel, self.target = func, kernel, target
+        ops = list(kernel.walk())
+        self.accesses = _accesses(ops)
+        self.both = _read_and_written(ops)
+        self.remarks = dict.fromkeys(kernel.remarks)
+
+    def run(self, mode: str, modes: dict[str, str]) -> None:
+        wanted = {op: modes.get(_name(op.buffer), mode) for op in self.accesses}
+        blocks = self.chosen() if "auto" in wanted.values() and _has_tma(self.target) else {}
+        blocks = {op: block for op, block in blocks.items() if wanted[op] == "auto"}
+        for op in self.accesses:
+            block = self.block(op) if wanted[op] == "tma" else blocks.get(op)
+            if block is not None:
+                _replace(op, block)
+        if self.remarks:
+            self.kernel.set_attribute("remarks", tuple(self.remarks))
+
+    def chosen(self) -> dict[Access, Block]:
+        """What "auto" copies in blocks."""
+        found: dict[Access, Block] = {}
+        inside: set[Operation] = set()
+        for loop in product_loops(self.kernel):
+            if self.kernel.threads < WARPGROUP or loop.op.num_stages < 2 or not loop.is_asynchronous:
+                continue
+            loads = [load for load in loop.loads if isinstance(load, tile.LoadOp)]
+            blocks = [self.block(load) for load in loads]
+            failed = next((load for load, block in zip(loads, blocks) if block is None), None)
+            if failed is not None:
+                for load, block in zip(loads, blocks):
+                    if block is not None:
+                        self.remark(load, f"{_name(failed.buffer)} is, which it is multiplied with")
+                continue
+            pairs: dict[Access, Block] = {load: block for load, block in zip(loads, blocks) if block is not None}
+            if all(_is_readable(operand, pairs) for operand in loop.operands):
+                found |= pairs
+                inside.update(loop.op.body.walk())
+        for op in self.accesses if found else ():
+            if isinstance(op, tile.StoreOp) and op not in inside and sum(size > 1 for size in access_shape(op)) > 1:
+                block = self.block(op)
+                if block is not None:
+                    found[op] = block
+        return found
+
+    def block(self, op: Access) -> Block | None:
+        """The block that an access moves; without one, a remark says why not."""
+        try:
+            if not (_has_tma(self.target) or self.target is None or self.target.kind == "interpret"):
+                raise NoBlock(f"{self.target} has no tensor memory accelerator")
+            if root_buffer(op.buffer) in self.both:
+                raise NoBlock("the kernel both reads and writes it, and the two ways are not ordered")
+            if op.cache or op.eviction:
+                raise NoBlock("it has a cache hint")
+            return block_of(op, self.func)
+        except NoBlock as reason:
+            self.remark(op, str(reason))
+            return None
+
+    def remark(self, op: Access, reason: str) -> None:
+        remark = f"{_name(op.buffer)} (line {op.loc.line}) is accessed through pointers, because {reason}"
+        if remark not in self.remarks:
+            self.remarks[remark] = None
+            _log.info("%s: %s", self.func.sym_name, remark)
+
+
+def _is_readable(operand: Operand, blocks: dict[Access, Block]) -> bool:
+    """Whether tensor cores read the operand from shared memory as the hardware puts it there: 16-bit elements in any
+    order, narrower ones if those that are summed are neighbours."""
+    assert isinstance(operand.load, tile.LoadOp)
+    block = blocks[operand.load]
+    last = len(tile.buffer_type(operand.load.buffer).shape) - 1
+    return ELEMENTS[operand.load.out.dtype].bits == 16 or block.axes[operand.summed] == last
+
+
+def _read_and_written(ops: list[Operation]) -> set[Value]:
+    """Buffers that a kernel both reads and writes. The TMA's accesses are not ordered with those through pointers."""
+    read: set[Value] = set()
+    written: set[Value] = set()
+    for op in ops:
+        if isinstance(op, (tile.LoadOp, tile.AtomicOp)):
+            read.add(root_buffer(op.buffer))
+        if isinstance(op, (tile.StoreOp, tile.AtomicOp)):
+            written.add(root_buffer(op.buffer))
+    return read & written
+
+
+def _replace(op: Access, block: Block) -> None:
+    at = Builder.at(op)
+    if isinstance(op, tile.LoadOp):
+        new = at.insert(tile.LoadBlockOp(op.buffer, block.starts(at), axes=block.axes, result_types=[op.out.type]))
+        new.out.name = op.out.name
+        op.out.replace_with(new.out)
+    else:
+        value = op.value
+        if value.shape != block.shape:
+            value = at.insert(tensor.BroadcastOp(value, result_types=[with_shape(block.shape, value.dtype)])).result
+        at.insert(tile.StoreBlockOp(value, op.buffer, block.starts(at), axes=block.axes))
+    op.erase()

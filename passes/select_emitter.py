@@ -1,0 +1,255 @@
+"""Which language each kernel is written in: Triton, or Gluon where a kernel has loops that it is much faster at."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from tiledsl.codegen.gluon import api
+from tiledsl.dialects import arith, gluon, scf, tensor, tile
+from tiledsl.dialects.arith import constant_of
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Region, Value
+from tiledsl.ir.location import UNKNOWN
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import ELEMENTS, INT32, BufferType, TensorType
+from tiledsl.passes.affine import linear_form
+from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
+from tiledsl.passes.canonicalize_control_flow import products_in, trip_count
+from tiledsl.passes.gluon_plan import drawback, make_plan
+from tiledsl.passes.lower_gluon import is_prepared
+from tiledsl.passes.merge_softmax_loops import merge_softmax_loops
+from tiledsl.passes.row_arithmetic import compare_columns, divide_rows_once, materialize
+from tiledsl.passes.softmax_loops import (
+    ROWS_OF_CONSUMER,
+    NotRecognised,
+    SoftmaxLoops,
+    check_rows,
+    find_softmax_loops,
+)
+
+_log = logging.getLogger("tiledsl")
+BACKENDS = ("auto", "triton", "gluon")
+GLUON_ARCH = 90
+
+
+@dataclass(frozen=True)
+class SelectEmitter(Pass):
+    """Prepare kernels for the Gluon emitter where they have its form; the others stay Triton's, with the reason logged.
+
+    Before:  tile.kernel ... { %q = tile.load %Q[%b, %rows, %columns] : tensor<128x64xfloat16> ... }
+    After:   tile.kernel ... {options = (("emitter", "gluon"), ...)} {
+                 %part = gluon.part {parts = 2}
+                 %q = gluon.load_box %Q[%b, %row, %zero] {axes = (1, 2)} : tensor<64x64xfloat16> ... }
+
+    The block's rows are divided among consumers of 64 rows, operands of products are loaded by TMA, and so is the
+    result stored where its indices allow. `backend` is "triton", "gluon" (where possible) or "auto": Gluon where that
+    is faster, as `gluon_plan.drawback` says. Why a kernel with two products in a loop, or with "gluon" any product, is
+    written in Triton, is logged and, on a device that Gluon could be for, among the kernel's remarks. `stages` is the
+    number of K and V tiles in flight (0: as T.Pipelined says, at least 2, as far as shared memory allows). `fast_math`
+    allows what may change the last bit of a result: a division of each element by its row's value becomes a
+    multiplication by the inverse.
+
+    Needs:   promote-buffers. Before guard-accesses: TMA gives 0 outside of a buffer by itself.
+    """
+
+    name = "select-emitter"
+    backend: str = "auto"
+    stages: int = 0
+    persistent: bool = True
+    fast_math: bool = True
+
+    def run(self, program: Program) -> None:
+        func = program.root
+        assert isinstance(func, tile.FuncOp), func.name
+        if self.backend not in BACKENDS:
+            raise TileError(f"select-emitter.backend is {self.backend!r}; it is one of {', '.join(BACKENDS)}")
+        for kernel in [op for op in func.body if isinstance(op, tile.KernelOp)]:
+            if self._is_wanted(kernel):
+                try:
+                    self._convert(program, kernel)
+                except NotRecognised as reason:
+                    self._explain(func, kernel, reason, _has_gluon(program.target))
+        _inline_single_tiles(func)
+
+    def _is_wanted(self, kernel: tile.KernelOp) -> bool:
+        """Whether Gluon is to be tried, or at least to be said why not."""
+        products = [op for op in kernel.walk() if isinstance(op, tensor.DotOp)]
+        if self.backend == "auto":
+            return any(isinstance(op.parent_op, scf.ForOp) and products_in(op.parent_op) > 1 for op in products)
+        return self.backend == "gluon" and bool(products)
+
+    def _explain(self, func: tile.FuncOp, kernel: tile.KernelOp, reason: NotRecognised, could_be: bool) -> None:
+        place = reason.op.loc if reason.op is not None else kernel.loc
+        where = "" if place is UNKNOWN else f" ({os.path.basename(place.file)}:{place.line})"
+        remark = f"{func.sym_name}: written in Triton, not in Gluon: {reason}{where}"
+        _log.log(logging.WARNING if self.backend == "gluon" else logging.DEBUG, "%s", remark)
+        if could_be:
+            kernel.set_attribute("remarks", (*kernel.remarks, remark))
+
+    def _convert(self, program: Program, kernel: tile.KernelOp) -> None:
+        target = program.target
+        if not _has_gluon(target):
+            raise NotRecognised(f"it is compiled for {target}")
+        missing = api.missing()
+        if missing:
+            raise NotRecognised(missing)
+        twin = kernel.clone({})
+        assert isinstance(twin, tile.KernelOp)
+        assert kernel.parent is not None
+        kernel.parent.insert(twin, kernel)
+        try:
+            _load_boxes(twin)
+            found = find_softmax_loops(twin.body)
+            check_rows(twin.body, found)
+            if merge_softmax_loops([loop.op for loop in found.loops]):
+                found = find_softmax_loops(twin.body)
+            compare_columns(op for loop in found.loops for op in loop.op.walk())
+            if self.fast_math:
+                divide_rows_once(found.after)
+            found = find_softmax_loops(twin.body)
+            parts, rest = divmod(found.rows, ROWS_OF_CONSUMER)
+            if rest or not 1 <= parts <= 3:
+                raise NotRecognised(f"{found.rows} rows are not 64, 128 or 192", found.query)
+            stores = [op for op in found.after if isinstance(op, tile.StoreOp) and len(op.value.shape) == 2]
+            plan = make_plan(found, parts, self.stages, target.max_shared_bytes, [op.value.dtype for op in stores])
+            if self.backend == "auto" and (slower := drawback(found, parts)):
+                raise NotRecognised(slower, found.query)
+            for store in stores:
+                _store_box(store)
+            _divide_rows(twin, found, parts)
+        except NotRecognised:
+            twin.erase()
+            raise
+        options = {**dict(kernel.options), "emitter": "gluon", "persistent": self.persistent}
+        for loop in found.loops:
+            loop.op.set_attribute("num_stages", plan.stages)
+        twin.set_attribute("options", tuple(options.items()))
+        kernel.erase()
+
+
+def _has_gluon(target: Any) -> bool:
+    return getattr(target, "kind", None) == "cuda" and target.arch == GLUON_ARCH
+
+
+def _inline_single_tiles(func: tile.FuncOp) -> None:
+    """Loops of one tile, which canonicalize left as they were for this pass, go where Triton writes the kernel."""
+    kernels = [op for op in func.body if isinstance(op, tile.KernelOp) and not is_prepared(op)]
+    loops = [op for kernel in kernels for op in kernel.nests() if isinstance(op, scf.ForOp)]
+    single = [op for op in loops if op.num_stages and trip_count(op) == 1]
+    for op in single:
+        op.set_attribute("num_stages", 0)
+    if single:
+        canonicalize(func, CANONICAL_PATTERNS)
+
+
+def _load_boxes(kernel: tile.KernelOp) -> None:
+    """Make boxes of the loads that only products use."""
+    loads: dict[tile.LoadOp, None] = {}
+    for dot in kernel.walk():
+        if isinstance(dot, tensor.DotOp):
+            for value in (dot.a, dot.b):
+                op = value.op.source.op if isinstance(value.op, tensor.TransposeOp) else value.op
+                if isinstance(op, tile.LoadOp):
+                    loads[op] = None
+    for load in loads:
+        if load.mask is not None or (load.other is not None and constant_of(load.other) != 0):
+            raise NotRecognised("a product's operand is loaded with a condition", load)
+        if any(not isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in load.out.uses):
+            raise NotRecognised("a product's operand is used for something else", load)
+        offsets, axes = _box_of(load, load.out.type)
+        made = Builder.at(load).insert(
+            gluon.LoadBoxOp(load.buffer, offsets, axes=axes, result_types=[load.out.type], names=[load.out.name])
+        )
+        load.out.replace_with(made.out)
+        load.erase()
+    _erase_unused(kernel.body)
+
+
+def _store_box(store: tile.StoreOp) -> None:
+    """Make a box of a store of a whole tile, where its indices allow; else it stays as it is."""
+    if store.mask is not None:
+        return
+    try:
+        offsets, axes = _box_of(store, store.value.type)
+    except NotRecognised:
+        return
+    Builder.at(store).insert(gluon.StoreBoxOp(store.value, store.buffer, offsets, axes=axes))
+    store.erase()
+
+
+def _box_of(op: tile.LoadOp | tile.StoreOp, tile_type: object) -> tuple[list[Value], tuple[int, ...]]:
+    """The offsets of a box and the dimensions that it walks. Raises NotRecognised for what TMA cannot move."""
+    buffer = tile.buffer_type(op.buffer)
+    assert isinstance(tile_type, TensorType)
+    bits = ELEMENTS[buffer.dtype].bits
+    last = buffer.shape[-1]
+    if buffer.scope != "global" or not 2 <= len(buffer.shape) <= 5 or len(tile_type.shape) != 2:
+        raise NotRecognised(f"{tile_type} of {buffer} is no box for TMA", op)
+    if buffer.strides is not None or not isinstance(last, int) or last * bits % 128:
+        raise NotRecognised(f"the rows of {buffer} are not contiguous multiples of 16 bytes", op)
+    at = Builder.at(op)
+    offsets: list[Value] = []
+    axes: list[int] = []
+    for axis, index in enumerate(op.indices):
+        scalar, tensors = linear_form(index).split()
+        if tensors.terms:
+            (factors, coefficient), *more = tensors.terms.items()
+            iota = factors[0].op
+            if more or coefficient != 1 or len(factors) != 1 or not isinstance(iota, tensor.IotaOp):
+                raise NotRecognised("a tile's indices are not an offset and consecutive numbers", op)
+            if iota.axis != len(axes) or iota.out.shape[iota.axis] != tile_type.shape[iota.axis]:
+                raise NotRecognised("a tile's dimensions are in another order than its buffer's", op)
+            axes.append(axis)
+        for value in (each for factors in scalar.terms for each in factors):
+            if value.dtype != "int32":
+                raise NotRecognised(f"an offset is {value.dtype}", op)
+        offsets.append(materialize(at, scalar))
+    if len(axes) != 2 or axes[-1] != len(buffer.shape) - 1:
+        raise NotRecognised("a tile does not walk along the last dimension of its buffer", op)
+    return offsets, tuple(axes)
+
+
+def _erase_unused(region: Region) -> None:
+    for op in reversed(region):
+        for inner in op.regions:
+            _erase_unused(inner)
+        if op.is_pure and not op.is_used and not op.is_terminator:
+            op.erase()
+
+
+def _divide_rows(kernel: tile.KernelOp, found: SoftmaxLoops, parts: int) -> None:
+    """Each consumer has `rows // parts` of the block's rows: in every type, and in what counts rows."""
+    all_rows = found.rows  # which changes with the types
+    rows = all_rows // parts
+    whole = {each for loop in found.loops for each in (loop.keys, loop.values, loop.scores.b.op)}
+    at = Builder(kernel.body, kernel.body.first, kernel.loc)
+    part = at.insert(gluon.PartOp(parts=parts, names=["part"])).result
+    first = at.insert(arith.MulOp(part, at.constant(rows, INT32), names=["first_row"])).result
+    for op in list(kernel.walk()):
+        if op in whole:
+            continue
+        for value in (*op.results, *(arg for region in op.regions for arg in region.args)):
+            _narrow(value, all_rows, rows)
+        if isinstance(op, tensor.IotaOp) and (op.axis == 0 and op.out.shape[0] == rows):
+            moved = arith.AddOp(first, op.out)
+            assert op.parent is not None
+            op.parent.insert(moved, op.next)
+            moved.loc = op.loc
+            op.out.replace_with(moved.result)
+            moved.set_operands([first, op.out])
+        if isinstance(op, (gluon.LoadBoxOp, gluon.StoreBoxOp)):
+            here = Builder.at(op)
+            offsets = list(op.offsets)
+            axis = op.axes[0]
+            offsets[axis] = here.insert(arith.AddOp(offsets[axis], first)).result
+            op.set_field("offsets", offsets)
+
+
+def _narrow(value: Value, before: int, after: int) -> None:
+    shape = value.shape if not isinstance(value.type, BufferType) else ()
+    if shape and shape[0] == before:
+        value.set_type(TensorType((after, *shape[1:]), value.dtype))

@@ -1,0 +1,254 @@
+"""Loops of the form product, row-wise update, product: what the Gluon emitter can write, and why not. No pass.
+
+`find_softmax_loops` looks at a kernel in which operands of products are loaded as boxes (`gluon.load_box`). It finds
+
+    for tile in range(lower, upper):                      one loop, or several that hand their values on
+        scores = Q @ K[tile].T                            Q is loaded before
+        ...                                               row-wise operations on scores and carried values
+        acc = f(acc) + g(scores) @ V[tile]                acc is carried; only f(acc) depends on it
+
+in which every operation maps rows to rows, so that the block's rows can be divided among consumers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.types import ELEMENTS
+
+ROWS_OF_CONSUMER = 64  # of a warp group's matrix instruction
+HALVES = ("float16", "bfloat16")
+FUNCTIONS = frozenset(
+    {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "abs", "floor", "ceil", "erf", "fma"}
+)
+REDUCTIONS = frozenset({"sum", "max", "min"})
+_ALLOWED = (
+    arith.ConstantOp, arith.BinaryOp, arith.CmpOp, arith.SelectOp, arith.CastOp, arith.BitcastOp, arith.NegOp,
+    arith.NotOp, arith.MathOp, tensor.IotaOp, tensor.ReshapeOp, tensor.ReduceOp, tensor.BroadcastOp,
+    tensor.TransposeOp, tensor.DotOp,
+    tile.LoadOp, tile.StoreOp, tile.AssumeOp, gluon.LoadBoxOp, gluon.StoreBoxOp, gluon.PartOp, gluon.ItemOp,
+    gluon.PairedOp,
+    scf.ForOp, scf.IfOp, scf.YieldOp,
+    triton.ProgramIdOp, triton.AddPtrOp, triton.LoadOp, triton.StoreOp,
+)  # fmt: skip
+
+
+class NotRecognised(Exception):
+    """Why a kernel is not of the form; `op` is where."""
+
+    def __init__(self, reason: str, op: Operation | None = None) -> None:
+        super().__init__(reason)
+        self.op = op
+
+
+@dataclass(frozen=True)
+class SoftmaxLoop:
+    """One loop. `carried` is the position of the accumulator among its carried values.
+
+    `update` are the body's operations that do not depend on the accumulator, `rescale` those between its old value and
+    the second product, in order.
+    """
+
+    op: scf.ForOp
+    keys: gluon.LoadBoxOp
+    scores: tensor.DotOp
+    update: tuple[Operation, ...]
+    rescale: tuple[Operation, ...]
+    values: gluon.LoadBoxOp
+    product: tensor.DotOp
+    carried: int
+
+
+@dataclass(frozen=True)
+class SoftmaxLoops:
+    """All of a kernel: Q's load, the loops in order, and the operations before and after them."""
+
+    query: gluon.LoadBoxOp
+    loops: tuple[SoftmaxLoop, ...]
+    before: tuple[Operation, ...]
+    after: tuple[Operation, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of Q's box."""
+        return self.query.out.shape[0]
+
+    @property
+    def columns(self) -> int:
+        """Keys in a tile."""
+        return self.loops[0].keys.out.shape[0]
+
+    @property
+    def depth(self) -> int:
+        """The inner size of the first product."""
+        return self.query.out.shape[1]
+
+    @property
+    def width(self) -> int:
+        """Columns of the accumulator."""
+        return self.loops[0].values.out.shape[1]
+
+
+def find_softmax_loops(body: Region) -> SoftmaxLoops:
+    """The structure of a kernel's body. Raises NotRecognised with the reason."""
+    for op in body.walk():
+        if not isinstance(op, _ALLOWED):
+            raise NotRecognised(f"{op.name} is not supported", op)
+        if isinstance(op, scf.ForOp) and op.parent is not body:
+            raise NotRecognised("a loop inside of a loop", op)
+        if isinstance(op, scf.IfOp) and not op.is_pure:
+            raise NotRecognised("a branch with effects", op)
+        if isinstance(op, tensor.DotOp) and isinstance(op.parent_op, scf.IfOp):
+            raise NotRecognised("a product in a branch", op)
+    fors = [op for op in body if isinstance(op, scf.ForOp)]
+    if not fors:
+        raise NotRecognised("no loop with two products")
+    loops = tuple(_match_loop(op) for op in fors)
+    query = loops[0].scores.a.op
+    assert isinstance(query, gluon.LoadBoxOp)
+    first = loops[0]
+    for loop in loops[1:]:
+        same = loop.scores.a is query.out and loop.carried == first.carried
+        if not same or (loop.keys.out.type, loop.values.out.type) != (first.keys.out.type, first.values.out.type):
+            raise NotRecognised("the loops differ in their operands", loop.op)
+        if (loop.keys.buffer, loop.values.buffer) != (first.keys.buffer, first.values.buffer):
+            raise NotRecognised("the loops read different buffers", loop.op)
+    for one, following in pairwise(fors):
+        if following.inits != one.results or any(set(value.uses) != {following} for value in one.results):
+            raise NotRecognised("a loop does not just hand its values to the next", following)
+    before, after = _around(body, fors)
+    return SoftmaxLoops(query, loops, tuple(before), tuple(after))
+
+
+def _around(body: Region, fors: Sequence[scf.ForOp]) -> tuple[list[Operation], list[Operation]]:
+    """Operations that run before the first loop, and those that need the last one's results or have effects."""
+    late: set[Operation] = set()
+    before: list[Operation] = []
+    after: list[Operation] = []
+    seen_last = False
+    for op in body:
+        if isinstance(op, scf.ForOp):
+            seen_last = op is fors[-1]
+            late.add(op)
+            if any(_made_by(value, late) for value in op.operands[:3]):
+                raise NotRecognised("a loop's bounds depend on an earlier loop", op)
+        elif op.effects & Effect.WRITE or any(_made_by(value, late) for value in op.operands):
+            if not seen_last:
+                raise NotRecognised("memory is written, or results are used, before the last loop", op)
+            late.add(op)
+            after.append(op)
+        else:
+            (after if seen_last else before).append(op)
+    return before, after
+
+
+def _made_by(value: Value, ops: set[Operation]) -> bool:
+    return value.op is not None and value.op in ops
+
+
+def _match_loop(loop: scf.ForOp) -> SoftmaxLoop:
+    dots = [op for op in loop.body if isinstance(op, tensor.DotOp)]
+    if len(dots) != 2:
+        raise NotRecognised(f"a loop has {len(dots)} products instead of 2", loop)
+    if constant_of(loop.step) != 1:
+        raise NotRecognised("a loop's step is not 1", loop)
+    scores, product = dots
+    query, keys, values = _box(scores.a), _box(scores.b, transposed=True), _box(product.b)
+    if query is None or query.parent is loop.body:
+        raise NotRecognised("the first product's left operand is no tile loaded before the loop", scores)
+    if keys is None or keys.parent is not loop.body:
+        raise NotRecognised("the first product's right operand is no transposed tile loaded in the loop", scores)
+    if values is None or values.parent is not loop.body:
+        raise NotRecognised("the second product's right operand is no tile loaded in the loop", product)
+    if constant_of(scores.accumulator) != 0 or scores.out.dtype != "float32" or product.out.dtype != "float32":
+        raise NotRecognised("a product is not accumulated in float32, or the first does not start from 0", scores)
+    for dot in dots:
+        if dot.a.dtype not in HALVES or dot.b.dtype != dot.a.dtype:
+            raise NotRecognised(f"a product of {dot.a.dtype} and {dot.b.dtype}", dot)
+    yielded = loop.body.terminator.operands
+    if set(product.out.uses) != {loop.body.terminator} or yielded.count(product.out) != 1:
+        raise NotRecognised("the second product is used in the loop", product)
+    carried = yielded.index(product.out)
+    accumulator = loop.body.args[1 + carried]
+    moved = {keys, values, scores, product, *_transposes(scores.b)}
+    dependent = _dependent_on([accumulator], loop.body)
+    if product not in dependent or any(value.op in dependent for value in yielded if value is not product.out):
+        raise NotRecognised("the accumulator is used for more than the second product", loop)
+    if product.a.op in dependent or product.a is accumulator or scores in dependent:
+        raise NotRecognised("a product's operand depends on the accumulator", product)
+    if any(value is accumulator for value in yielded):
+        raise NotRecognised("the accumulator is handed on unchanged", loop)
+    inner = [op for op in loop.body if op not in moved and not op.is_terminator]
+    for op in inner:
+        if op in dependent and op.has_effects or op.effects & Effect.WRITE:
+            raise NotRecognised(f"{op.name} in the loop", op)
+    return SoftmaxLoop(
+        loop, keys, scores, tuple(op for op in inner if op not in dependent),
+        tuple(op for op in inner if op in dependent), values, product, carried,
+    )  # fmt: skip
+
+
+def _box(value: Value, transposed: bool = False) -> gluon.LoadBoxOp | None:
+    op = value.op
+    if transposed:
+        if not isinstance(op, tensor.TransposeOp) or op.permutation != (1, 0):
+            return None
+        op = op.source.op
+    return op if isinstance(op, gluon.LoadBoxOp) and len(op.axes) == 2 else None
+
+
+def _transposes(value: Value) -> Iterable[Operation]:
+    return [value.op] if isinstance(value.op, tensor.TransposeOp) else []
+
+
+def _dependent_on(start: Sequence[Value], body: Region) -> set[Operation]:
+    """The operations of a body that need one of these values."""
+    reached, values = set(), set(start)
+    for op in body:
+        if not op.is_terminator and any(not values.isdisjoint(each.operands) for each in op.walk()):
+            reached.add(op)
+            values.update(op.results)
+    return reached
+
+
+def check_rows(body: Region, found: SoftmaxLoops) -> None:
+    """Raises NotRecognised where an operation does not map each row to the same row, or Gluon has no name for it."""
+    rows = found.rows
+    whole: set[Operation] = {found.query}
+    for loop in found.loops:
+        whole.update((loop.keys, loop.values, *_transposes(loop.scores.b)))
+    for op in body.walk():
+        if op in whole:
+            continue
+        for value in (*op.results, *(arg for region in op.regions for arg in region.args)):
+            shape = value.shape
+            if (
+                len(shape) > 2
+                or (len(shape) == 1 and shape[0] != rows)
+                or (len(shape) == 2 and shape[0] not in (1, rows))
+            ):
+                raise NotRecognised(f"{value.type} is not a tile of the block's {rows} rows", op)
+            if len(shape) == 2 and shape[1] not in (1, found.columns, found.width):
+                raise NotRecognised(f"{value.type} has the columns of neither product", op)
+        if isinstance(op, tensor.ReduceOp):
+            narrow = ELEMENTS[op.out.dtype].bits < 32 or op.out.dtype == "bool"
+            if op.axis != 1 or len(op.source.shape) != 2 or op.source.shape[0] != rows:
+                raise NotRecognised("a reduction over rows", op)
+            if op.kind not in REDUCTIONS or op.propagate_nan or narrow:
+                raise NotRecognised(f"a reduction by {op.kind} of {op.out.dtype}", op)
+        elif isinstance(op, tensor.ReshapeOp):
+            if {op.source.shape, op.out.shape} != {(rows,), (rows, 1)}:
+                raise NotRecognised(f"a reshape of {op.source.type} to {op.out.type}", op)
+        elif isinstance(op, tensor.IotaOp):
+            if op.out.dtype != "int32":
+                raise NotRecognised(f"indices of {op.out.dtype}", op)
+        elif isinstance(op, arith.MathOp):
+            if op.function not in FUNCTIONS:
+                raise NotRecognised(f"the function {op.function}", op)
+        elif isinstance(op, tensor.TransposeOp):
+            raise NotRecognised("a transpose", op)

@@ -1,0 +1,210 @@
+"""Matrix products of few blocks: the loop along K is divided among blocks, whose sums are added in a fixed order."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from tiledsl.dialects import arith, scf, tensor, tile
+from tiledsl.dialects.arith import constant_of
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import INT32, BufferType, TensorType
+from tiledsl.passes.lower_gluon import is_prepared
+
+_log = logging.getLogger("tiledsl")
+
+
+class NotSplit(Exception):
+    """Why a kernel stays in one piece; a clause that goes on from "because"."""
+
+
+@dataclass(frozen=True)
+class SplitK(Pass):
+    """Compute sums over K in `splits` parts, each in a block of its own, and add them in a second kernel.
+
+    Before:  tile.kernel [%gx, %gy] (%bx, %by) { %sum = scf.for ... { ... tensor.dot ... }; epilogue of %sum }
+    After:   %parts = tile.alloc : buffer<4*32*64*128*float32, global>
+             tile.kernel [%gx, %gy, %four] (%bx, %by, %part) { %sum = scf.for ... ; tile.store %sum, %parts[...] }
+             tile.kernel [%gx, %gy] (%bx, %by) { %sum = scf.for ... { tile.load %parts[...] ... }; epilogue of %sum }
+
+    The order of additions is fixed: results are the same in every run. It pays where a grid has fewer blocks than the
+    device has multiprocessors and K is long. A kernel is split if its grid is static, of one or two dimensions, and it
+    has one loop, which only adds products to one tile that begins as zeros; others stay, with a remark.
+    Needs:   guard-accesses, pad-tiles. Before select-access and map-grid.
+    """
+
+    name = "split-k"
+    splits: int = 1
+
+    def run(self, program: Program) -> None:
+        if self.splits < 1:
+            raise TileError(f"split-k.splits is {self.splits}; it is a positive number")
+        if self.splits == 1:
+            return
+        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
+            if is_prepared(kernel) or not any(isinstance(op, tensor.DotOp) for op in kernel.walk()):
+                continue
+            try:
+                _split(kernel, _loop_of(kernel), self.splits)
+            except NotSplit as reason:
+                remark = f"the loop along K is not split, because {reason}"
+                kernel.set_attribute("remarks", (*kernel.remarks, remark))
+                _log.info("%s: %s", kernel.sym_name, remark)
+
+
+def _loop_of(kernel: tile.KernelOp) -> scf.ForOp:
+    """The loop to divide. Raises NotSplit."""
+    if len(kernel.grid) > 2 or any(constant_of(extent) is None for extent in kernel.grid):
+        raise NotSplit("its grid is not static, of one or two dimensions")
+    ops = list(kernel.walk())
+    loops = [op for op in ops if isinstance(op, (scf.ForOp, scf.WhileOp))]
+    if not loops:
+        raise NotSplit("the kernel has no loop")
+    loop = loops[0]
+    if len(loops) != 1 or not isinstance(loop, scf.ForOp) or loop.parent is not kernel.body:
+        raise NotSplit("the kernel has other loops")
+    if any(isinstance(op, (tile.AtomicOp, tile.PrintOp, tile.AssertOp)) for op in ops):
+        raise NotSplit("the kernel has atomics, prints or assertions")
+    if any(isinstance(op, tile.StoreOp) for op in loop.body.walk()) or _stores_before(loop):
+        raise NotSplit("something is stored before the sum is complete")
+    if len(loop.results) != 1 or not _only_adds(loop):
+        raise NotSplit("the loop does more than to add to one tile")
+    if constant_of(loop.inits[0]) != 0:
+        raise NotSplit("the sum does not begin as zeros")
+    if constant_of(loop.lower) != 0 or constant_of(loop.step) != 1 or constant_of(loop.upper) is None:
+        raise NotSplit("the number of its iterations is known only at run time")
+    return loop
+
+
+def _stores_before(loop: scf.ForOp) -> bool:
+    op = loop.prev
+    while op is not None:
+        if isinstance(op, tile.StoreOp) or any(isinstance(each, tile.StoreOp) for each in op.walk()):
+            return True
+        op = op.prev
+    return False
+
+
+def _only_adds(loop: scf.ForOp) -> bool:
+    """Whether the carried value is used for nothing but that products, or sums, are added to it."""
+    (carried,) = loop.body.args[1:]
+    if not carried.shape:
+        return False
+    while True:
+        users = list(carried.uses)
+        if len(users) != 1 or users[0].parent is not loop.body:
+            return False
+        (user,) = users
+        if user is loop.body.terminator:
+            return carried in user.operands
+        adds = isinstance(user, arith.AddOp) and user.lhs is not user.rhs and user.result.shape == carried.shape
+        multiplies = isinstance(user, tensor.DotOp) and user.accumulator is carried and carried.uses[user] == 1
+        if not (adds or multiplies):
+            return False
+        carried = user.result
+
+
+def _split(kernel: tile.KernelOp, loop: scf.ForOp, splits: int) -> None:
+    trips = int(constant_of(loop.upper) or 0)
+    splits = min(splits, trips)
+    if splits < 2:
+        raise NotSplit("it has less than two iterations")
+    host = Builder.at(kernel)
+    sums = loop.results[0]
+    blocks = 1
+    for extent in kernel.grid:
+        blocks *= int(constant_of(extent) or 0)
+    parts = host.insert(
+        tile.AllocOp(
+            result_types=[BufferType((splits, blocks, *sums.shape), sums.dtype, "global")],
+            names=[f"{sums.name or 'sum'}_parts"],
+        )
+    ).out
+    mapping: dict[Value, Value] = {}
+    second = kernel.clone(mapping)
+    assert isinstance(second, tile.KernelOp) and kernel.parent is not None
+    kernel.parent.insert(second, kernel.next)
+    owner = kernel.parent_op
+    base = owner.sym_name if kernel.sym_name == "kernel" and isinstance(owner, tile.FuncOp) else kernel.sym_name
+    second.set_attribute("sym_name", f"{base}_sum")
+    second.set_attribute("remarks", ())
+    _add_parts(second, mapping[sums], parts, splits)
+    _store_part(kernel, loop, parts, trips, splits)
+
+
+def _store_part(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, trips: int, splits: int) -> None:
+    """Make the kernel compute a part, chosen by one more block index, and store it."""
+    for op in reversed(list(kernel.body)):
+        if op is loop:
+            break
+        if not op.is_terminator:
+            op.erase()
+    kernel.set_field("grid", [*kernel.grid, Builder.at(kernel).constant(splits, INT32)])
+    while len(kernel.grid) < 3:  # the part is the last dimension of three, as panels are made of the first two
+        kernel.set_field("grid", [kernel.grid[0], Builder.at(kernel).constant(1, INT32), *kernel.grid[1:]])
+        kernel.body.set_args([kernel.body.args[0], Value(INT32, kernel.body, "by")])
+    part = kernel.body.add_arg(INT32, "part")
+    at = Builder.at(loop)
+    each = -(-trips // splits)
+    first = at.insert(arith.MulOp(part, at.constant(each, INT32), names=["first_step"])).result
+    end = at.insert(arith.AddOp(first, at.constant(each, INT32))).result
+    if trips % splits:
+        end = at.insert(arith.MinOp(end, at.constant(trips, INT32))).result
+    end.name = "end_step"
+    loop.set_field("lower", [first])
+    loop.set_field("upper", [end])
+    after = Builder(kernel.body, loop.next, loop.loc)
+    after.insert(tile.StoreOp(loop.results[0], parts, _places(after, kernel, part, loop.results[0]), guarded=True))
+
+
+def _add_parts(kernel: tile.KernelOp, sums: Value, parts: Value, splits: int) -> None:
+    """Make the kernel take its sums from the parts."""
+    loop = sums.op
+    assert isinstance(loop, scf.ForOp)
+    at = Builder.at(loop)
+    body = Region([INT32, sums.type], ["part", sums.name])
+    part, carried = body.args
+    inside = Builder(body, None, loop.loc)
+    loaded = inside.insert(
+        tile.LoadOp(parts, _places(inside, kernel, part, sums), guarded=True, result_types=[sums.type])
+    ).out
+    total = inside.insert(arith.AddOp(carried, loaded)).result
+    inside.insert(scf.YieldOp([total]))
+    bounds = [at.constant(number, INT32) for number in (0, splits, 1)]
+    adding = at.insert(scf.ForOp(*bounds, list(loop.inits), unroll=1, regions=[body], names=[sums.name]))
+    sums.replace_with(adding.results[0])
+    loop.erase()
+    _erase_unused(kernel.body)
+
+
+def _places(at: Builder, kernel: tile.KernelOp, part: Value, sums: Value) -> list[Value]:
+    """Indices of a block's part: the blocks lie one after the other."""
+    block = kernel.body.args[0]
+    if len(kernel.body.args) > 1:
+        width = at.constant(int(constant_of(kernel.grid[0]) or 0), INT32)
+        rows = at.insert(arith.MulOp(kernel.body.args[1], width)).result
+        block = at.insert(arith.AddOp(rows, block)).result
+    rank = len(sums.shape)
+    within = [
+        at.insert(
+            tensor.IotaOp(
+                axis=axis,
+                result_types=[TensorType(tuple(size if each == axis else 1 for each in range(rank)), "int32")],
+            )
+        ).out
+        for axis, size in enumerate(sums.shape)
+    ]
+    return [part, block, *within]
+
+
+def _erase_unused(region: Region) -> None:
+    """What only the loop used: loads too, as nothing else writes what the kernel reads."""
+    op: Operation | None = region.last
+    while op is not None:
+        before = op.prev
+        if (op.is_pure or isinstance(op, tile.LoadOp)) and not op.is_used and not op.is_terminator:
+            op.erase()
+        op = before

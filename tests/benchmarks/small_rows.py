@@ -1,0 +1,86 @@
+"""Run in a process of its own, with TRITON_INTERPRET=1: every family's rows at small shapes, all candidates checked.
+
+Prints a line of JSON for each row. TileLang is tiledsl's stand-in for it. No bfloat16 where Triton's interpreter would
+multiply it: it takes the raw bits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks.execute import run_row
+from benchmarks.handwritten import tuned_attention, tuned_gemm
+from benchmarks.handwritten.variants import by_hand
+from benchmarks.ours import tiledsl_candidate
+from benchmarks.programs.gemm import matmul
+from benchmarks.row import Context, Row
+from benchmarks.rows import attention, backward, elementwise, float8, gemm, grouped
+from benchmarks.timing import Plan
+from tiledsl import compat
+
+
+@dataclass
+class Instant:
+    calls: int
+
+    def launch(self) -> None: ...
+
+
+class NoClock:
+    """Every launch takes a millisecond and does nothing: it is the candidates' results that count here."""
+
+    def elapsed(self, launch: Callable[[], Any], times: int) -> float:
+        return 1.0 * times
+
+    def idle(self, seconds: float) -> None: ...
+
+    def runner(self, calls: Sequence[Callable[[], Any]], count: int, graph: bool) -> Instant:
+        return Instant(count)
+
+
+def only(row: Row, case: str, *candidates: Any) -> Row:
+    return replace(row, case=case, candidates=candidates)
+
+
+def rows() -> list[Row]:
+    product = gemm.gemm_row(20, 104, 160, "fp16")
+    sizes = {"M": 20, "N": 104, "K": 160, "dtype": "float16"}
+    split = {"block_M": 64, "block_N": 64, "block_K": 32, "splits": 3}
+    plain = attention.attention_row(1, 2, 1, 160, 16, True, kind="gqa")
+    return [
+        gemm.gemm_row(130, 272, 96, "fp16"),
+        gemm.gemm_row(1, 48, 160, "fp16"),
+        gemm.gemm_row(64, 48, 160, "fp16"),
+        only(product, "split by tiledsl", tiledsl_candidate(matmul, sizes, [split])),
+        *(only(product, f"by hand, {each.name}", by_hand([each])) for each in tuned_gemm.gemm_variants(70)),
+        float8.float8_row(48, 80, 144),
+        float8.block_scaled_row(40, 128, 256),
+        plain,
+        *(only(plain, f"by hand, {each.name}", by_hand([each])) for each in tuned_attention.attention_variants(True)),
+        attention.attention_row(1, 2, 2, 256, 16, False),
+        attention.attention_row(1, 2, 2, 100, 16, False, kind="ragged"),
+        attention.attention_row(1, 2, 2, 100, 16, True, kind="ragged"),
+        attention.attention_row(1, 2, 1, 160, 16, True, kind="sink"),
+        attention.attention_row(1, 2, 1, 200, 16, True, kind="sink", window=50),
+        backward.backward_row(1, 2, 256, 16, True),
+        backward.backward_row(1, 2, 128, 16, False),
+        elementwise.softmax_row(13, 229),
+        elementwise.layer_norm_row(11, 200),
+        elementwise.rms_norm_row(9, 96),
+        elementwise.elementwise_row(37, 1124),
+        grouped.grouped_row(4, 100, 72, 128, "fp16"),
+    ]
+
+
+def main() -> None:
+    compat.install()
+    for row in rows():
+        result = run_row(row, Context("cpu", tune=False), NoClock(), Plan(rounds=2))
+        print(json.dumps({"name": row.name, **result}, default=str), flush=True)
+
+
+if __name__ == "__main__":
+    main()

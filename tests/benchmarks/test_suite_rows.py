@@ -1,0 +1,152 @@
+"""The rows: what there is, references, and every candidate at small shapes in interpreters."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from benchmarks.row import KINDS, Context
+from benchmarks.rows import all_rows, select
+from benchmarks.rows.attention_math import backward, forward, seen_pairs
+from tiledsl.autotuner.space import check_configs
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_ON_A_CPU = {"fp8 gemm: e4m3 48x80x144": "GPUs only", "block-scaled fp8 gemm: e4m3 40x128x256": "scaled_mm"}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    environment = {
+        **os.environ,
+        "TRITON_INTERPRET": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": str(ROOT),
+        "TILEDSL_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
+    }
+    script = Path(__file__).with_name("small_rows.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=280, env=environment)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def test_every_candidate_is_right_at_small_shapes(small: list[dict[str, Any]]) -> None:
+    assert {row["family"] for row in small} == {row.family for row in all_rows()}
+    for row in small:
+        assert "error" not in row
+        for entry in row["candidates"]:
+            if entry["kind"] == "library" and row["name"] in NOT_ON_A_CPU:
+                assert entry["status"] == "missing" and NOT_ON_A_CPU[row["name"]] in entry["why"]
+                continue
+            assert entry["status"] == "ok", (row["name"], entry)
+            assert entry["kind"] in ("copy", "bf16") or 0 <= entry["error"] < 5e-3
+
+
+def test_every_variant_by_hand_is_among_them(small: list[dict[str, Any]]) -> None:
+    ran = {entry.get("config", {}).get("variant") for row in small for entry in row["candidates"]}
+    assert ran >= {"descriptors", "pointers", "split in 2", "split in 4", "split in 8"}
+
+
+def test_tilelang_runs_the_same_programs(small: list[dict[str, Any]]) -> None:
+    found = [row["family"] for row in small for entry in row["candidates"] if entry["kind"] == "tilelang"]
+    assert set(found) == {"gemm", "attention"}
+
+
+def test_the_rows_are_those_promised() -> None:
+    rows = all_rows()
+    products = [row.case.split()[1] for row in rows if row.family == "gemm"]
+    assert len(set(products)) >= 12
+    assert {f"{n}x{n}x{n}" for n in (1024, 2048, 4096, 8192)} <= set(products) and "4091x5120x1024" in products
+    assert {1, 16, 64, 128, 512} <= {int(each.split("x")[0]) for each in products}
+    tags = [row.tags for row in rows if row.family == "attention"]
+    for dim in ("D64", "D128"):
+        assert {"full", "causal", "gqa"} <= {tag for each in tags if dim in each for tag in each}
+    lengths = {part for row in rows if row.family == "attention" for part in row.case.split() if part[0] == "S"}
+    assert {"S1024", "S4096", "S16384"} <= lengths
+    assert {row.family for row in rows} >= {
+        "fp8 gemm", "block-scaled fp8 gemm", "attention backward", "softmax", "layer norm", "rms norm", "elementwise",
+        "grouped gemm",
+    }  # fmt: skip
+    for row in rows:
+        assert row.operations > 0 and row.bytes_moved > 0
+        assert next(each.kind for each in row.candidates) == "tiledsl"
+        assert {each.kind for each in row.candidates} <= set(KINDS)
+
+
+def test_spaces_are_sets_of_configurations() -> None:
+    import inspect
+
+    from benchmarks.rows import attention, elementwise, float8, gemm, grouped
+
+    spaces = [gemm.space(M) for M in (1, 16, 64, 128, 512)] + [
+        attention.SPACE,
+        float8.SPACE,
+        grouped.SPACE,
+        float8.LARGE_SCALED,
+        float8.SMALL_SCALED,
+    ]
+    spaces += [elementwise.ROW_SPACE, elementwise.FLAT_SPACE]
+    anything = inspect.signature(lambda **_: None)
+    for space in spaces:
+        assert 4 <= len(check_configs(space, anything, "a row")) <= 20
+
+
+def test_only_and_quick_select() -> None:
+    rows = all_rows()
+    assert select(rows, [], False) == rows
+    assert {row.family for row in select(rows, ["SOFTMAX", "rms"], False)} == {"softmax", "rms norm"}
+    assert {row.family for row in select(rows, ["gemm"], False)} == {"gemm"}
+    assert {row.family for row in select(rows, ["gemm: bf16 64"], False)} == {"gemm", "grouped gemm"}
+    quick = select(rows, [], True)
+    families = list(dict.fromkeys(row.family for row in rows))
+    assert [row.family for row in quick[: len(families)]] == families and all(row.quick for row in quick)
+    assert select(rows, ["softmax"], True) == select(rows, ["softmax"], False)
+
+
+def test_quick_tries_fewer_configurations() -> None:
+    assert len(Context().some(range(9))) == 9
+    assert len(Context(quick=True).some(range(9))) == 3
+    assert Context(tune=False).some(range(9)) == [0]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_reference_is_torchs(causal: bool) -> None:
+    torch.manual_seed(0)
+    q = torch.randn(2, 4, 50, 8, dtype=torch.float32, requires_grad=True)
+    k, v = (torch.randn(2, 2, 50, 8, dtype=torch.float32, requires_grad=True) for _ in range(2))
+    want = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+    out, lse = forward(q.detach(), k.detach(), v.detach(), causal)
+    torch.testing.assert_close(out, want)
+    grad = torch.randn_like(out)
+    wanted = torch.autograd.grad(want, (q, k, v), grad)
+    found = backward(q.detach(), k.detach(), v.detach(), out, grad, lse, causal)
+    for actual, expected in zip(found, wanted, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_attention_reference_has_sinks_and_windows() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 1, 20, 8) for _ in range(3))
+    sink = torch.tensor([0.5])
+    scores = (q[0, 0] @ k[0, 0].T) / math.sqrt(8)
+    age = torch.arange(20)[:, None] - torch.arange(20)[None, :]
+    scores = scores.masked_fill((age < 0) | (age >= 5), -math.inf)
+    weights = torch.softmax(torch.cat([scores, sink.expand(20, 1)], 1), 1)[:, :20]
+    out, _ = forward(q, k, v, True, sink, 5)
+    torch.testing.assert_close(out[0, 0], weights @ v[0, 0])
+
+
+@pytest.mark.parametrize(("queries", "keys", "window"), [(7, 7, 0), (5, 9, 0), (9, 9, 4), (9, 5, 0)])
+def test_seen_pairs_counts_the_mask(queries: int, keys: int, window: int) -> None:
+    age = torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)[None, :]
+    seen = (age >= 0) & (age < (window or 10**6))
+    assert seen_pairs(queries, keys, True, window) == int(seen.sum())
+    assert seen_pairs(queries, keys, False) == queries * keys

@@ -1,0 +1,108 @@
+"""merge-softmax-loops and row-arithmetic: what becomes of attention's loops, and that it means the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiledsl
+from tests.support.example_modules import load_example
+from tests.support.executor import run
+from tiledsl.dialects import arith, scf, tile
+from tiledsl.ir.pass_manager import parse_program
+from tiledsl.ir.text import print_op
+from tiledsl.ir.verifier import verify
+from tiledsl.passes.merge_softmax_loops import merge_softmax_loops
+from tiledsl.passes.row_arithmetic import compare_columns, divide_rows_once
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "causal": {"queries": 48, "keys": 48, "causal": True},
+    "ragged": {"queries": 20, "keys": 41, "causal": True},
+    "window": {"queries": 64, "keys": 64, "causal": True, "window": 20},
+    "more queries": {"queries": 40, "keys": 24, "causal": True},
+}
+
+
+def attention(**shape: Any) -> tile.FuncOp:
+    """The attention example as select-emitter sees it."""
+    sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "dim": 16, "block_M": 16, "block_N": 8, **shape}
+    kernel = tiledsl.jit(load_example("attention").attention.function, target="interpret").compile(**sizes)
+    root = parse_program(kernel.ir("select-emitter")).root
+    assert isinstance(root, tile.FuncOp)
+    return root
+
+
+def kernel_of(root: tile.FuncOp) -> tile.KernelOp:
+    return next(op for op in root.body if isinstance(op, tile.KernelOp))
+
+
+def loops_of(root: tile.FuncOp) -> list[scf.ForOp]:
+    return [op for op in kernel_of(root).body if isinstance(op, scf.ForOp)]
+
+
+def results(root: tile.FuncOp, queries: int, keys: int) -> list[np.ndarray]:
+    random = np.random.default_rng(0)
+    q = random.standard_normal((1, 2, queries, 16)).astype(np.float16)
+    k, v = (random.standard_normal((1, 1, keys, 16)).astype(np.float16) for _ in range(2))
+    outputs = [np.full(q.shape, np.nan, np.float16), np.full(q.shape[:3], np.nan, np.float32)]
+    run(root, [q, k, v, *outputs])
+    return [each.astype(np.float32) for each in outputs]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_loops_of_attention_become_one(name: str) -> None:
+    shape = SHAPES[name]
+    root = attention(**shape)
+    expected = results(root, shape["queries"], shape["keys"])
+    before = loops_of(root)
+    assert len(before) == (3 if "window" in shape else 2)
+    assert merge_softmax_loops(before)
+    verify(root)
+    (loop,) = loops_of(root)
+    assert [type(op) for op in loop.body].count(scf.IfOp) == 1
+    for got, want in zip(results(root, shape["queries"], shape["keys"]), expected, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_columns_are_compared_with_what_is_alike_in_a_row(name: str) -> None:
+    shape = SHAPES[name]
+    root = attention(**shape)
+    expected = results(root, shape["queries"], shape["keys"])
+    compare_columns(kernel_of(root).walk())
+    verify(root)
+    compared = [op for op in kernel_of(root).walk() if isinstance(op, arith.CmpOp) and len(op.out.shape) == 2]
+    assert compared
+    for op in compared:
+        assert op.lhs.op is not None and op.lhs.op.name == "tensor.iota", print_op(op)
+        assert op.rhs.shape in ((), (16, 1)), print_op(op)
+    for got, want in zip(results(root, shape["queries"], shape["keys"]), expected, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_one_division_for_a_row() -> None:
+    root = attention(queries=48, keys=48)
+    expected = results(root, 48, 48)
+    divide_rows_once(kernel_of(root).walk())
+    verify(root)
+    divided = [op.result.shape for op in kernel_of(root).walk() if isinstance(op, arith.DivOp)]
+    assert (16, 16) not in divided and (16, 1) in divided
+    for got, want in zip(results(root, 48, 48), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-3)  # two roundings instead of one, then float16
+
+
+def test_loops_that_differ_in_more_stay() -> None:
+    root = attention(queries=48, keys=48, causal=True)
+    loops = loops_of(root)
+    scaled = next(op for op in loops[1].body if isinstance(op, arith.MathOp))
+    scaled.set_attribute("function", "exp")
+    assert not merge_softmax_loops(loops)
+    assert len(loops_of(root)) == 2
+
+
+def test_one_loop_stays() -> None:
+    root = attention(queries=48, keys=48)
+    assert len(loops_of(root)) == 1
+    assert not merge_softmax_loops(loops_of(root))

@@ -1,0 +1,310 @@
+"""select-access: which loads and stores become blocks, what is said of the others, and that both mean the same."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tiledsl.dialects import tile, triton
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation
+from tiledsl.ir.pass_manager import Program, parse_program
+from tiledsl.ir.text import print_op
+from tiledsl.ir.verifier import verify
+from tiledsl.passes.lower_to_triton import LowerToTriton
+from tiledsl.passes.select_access import SelectAccess
+from tiledsl.runtime.target import Target
+
+HEAD = """
+    %0 = arith.constant {value = 0} : int32
+    %32 = arith.constant {value = 32} : int32
+    %rows = tensor.iota {axis = 0} : tensor<32x1xint32>
+    %columns = tensor.iota {axis = 1} : tensor<1x64xint32>
+    %row = arith.mul %bx, %32 : int32
+    %i = arith.add %row, %rows : tensor<32x1xint32>
+"""
+LOAD = "%x = tile.load %A[%i, %columns] {guarded = true} : tensor<32x64xfloat16>\n"
+STORE = "tile.store %x, %C[%i, %columns] {guarded = true}\n"
+
+
+def program(
+    body: str,
+    a: str = "100*64*float16, global",
+    c: str = "100*64*float16, global",
+    target: Target | None = None,
+    **options: str,
+) -> Program:
+    text = f"""tile.func {{sym_name = "f", parameters = ("A", "C"), symbols = ("m",), symbol_sources = ("A.0",)}}
+      (%A: buffer<{a}>, %C: buffer<{c}>, %m: int32) {{
+      %grid = arith.constant {{value = 4}} : int32
+      tile.kernel [%grid] (%bx: int32) {{ {HEAD} {body} }}
+    }}"""
+    made = parse_program(text, target)
+    SelectAccess(**{"mode": "tma", **options}).run(made)
+    verify(made.root)
+    return made
+
+
+def kernel(made: Program) -> tile.KernelOp:
+    return next(op for op in made.root.walk() if isinstance(op, tile.KernelOp))
+
+
+def accesses(made: Program) -> list[str]:
+    return [op.name for op in made.root.walk() if op.name.startswith("tile.") and isinstance(op, ACCESSES)]
+
+
+ACCESSES = (tile.LoadOp, tile.StoreOp, tile.LoadBlockOp, tile.StoreBlockOp)
+
+
+def test_tiles_become_blocks_at_scalar_starts() -> None:
+    made = kernel(program(LOAD + STORE))
+    text = re.sub(r"%\d+", "%0", print_op(made))
+    assert "%x = tile.load_block %A[%row, %0] {axes = (0, 1)} : tensor<32x64xfloat16>" in text
+    assert "tile.store_block %x, %C[%row, %0] {axes = (0, 1)}" in text
+    assert made.remarks == ()
+
+
+def test_masks_that_are_the_bounds_of_the_buffer_are_dropped() -> None:
+    body = """
+    %100 = arith.constant {value = 100} : int32
+    %low = arith.cmp %i, %0 {predicate = "ge"} : tensor<32x1xbool>
+    %high = arith.cmp %i, %100 {predicate = "lt"} : tensor<32x1xbool>
+    %inside = arith.and %low, %high : tensor<32x1xbool>
+    %x = tile.load %A[%i, %columns] mask=%inside {guarded = true} : tensor<32x64xfloat16>
+    tile.store %x, %C[%i, %columns] mask=%high {guarded = true}
+    """
+    assert accesses(program(body)) == ["tile.load_block", "tile.store_block"]
+
+
+def test_a_dynamic_number_of_rows_is_a_bound_too() -> None:
+    body = """
+    %high = arith.cmp %i, %m {predicate = "lt"} : tensor<32x1xbool>
+    %x = tile.load %A[%i, %columns] mask=%high {guarded = true} : tensor<32x64xfloat16>
+    """
+    assert accesses(program(body, a="m*64*float16, global")) == ["tile.load_block"]
+
+
+def test_scalar_indices_and_transposed_tiles() -> None:
+    body = """
+    %down = tensor.iota {axis = 0} : tensor<64x1xint32>
+    %across = tensor.iota {axis = 1} : tensor<1x32xint32>
+    %x = tile.load %A[%bx, %across, %down] {guarded = true} : tensor<64x32xfloat16>
+    """
+    made = program(body, a="4*32*64*float16, global")
+    assert "axes = (2, 1)" in print_op(kernel(made))
+    LowerToTriton().run(made)
+    verify(made.root)
+    described = next(op for op in made.root.walk() if isinstance(op, triton.DescriptorOp))
+    assert (described.block, described.dims) == ((1, 32, 64), (0, 1, 2))
+    lines = [line.strip() for line in print_op(launch_of(made)).splitlines()]
+    assert [line.split(" = ")[1].split(" ")[0] for line in lines if "%x" in line.split(" = ")[0]] == [
+        "triton.load_block",
+        "tensor.reshape",
+        "tensor.transpose",
+    ]
+
+
+def launch_of(made: Program) -> Operation:
+    return next(op for op in made.root.walk() if isinstance(op, triton.LaunchOp))
+
+
+def test_dimensions_of_one_element_come_first_in_a_descriptor() -> None:
+    body = "%x = tile.load %A[%i, %bx, %columns] {guarded = true} : tensor<32x64xfloat16>"
+    made = program(body, a="100*8*64*float16, global")
+    LowerToTriton().run(made)
+    described = next(op for op in made.root.walk() if isinstance(op, triton.DescriptorOp))
+    assert (described.block, described.dims) == ((1, 32, 64), (1, 0, 2))
+
+
+MASKED = """
+    %7 = arith.constant {value = 7} : int32
+    %some = arith.cmp %i, %7 {predicate = "lt"} : tensor<32x1xbool>
+    %x = tile.load %A[%i, %columns] mask=%some {guarded = true} : tensor<32x64xfloat16>
+"""
+OTHER = """
+    %100 = arith.constant {value = 100} : int32
+    %one = arith.constant {value = 1.0} : float16
+    %high = arith.cmp %i, %100 {predicate = "lt"} : tensor<32x1xbool>
+    %x = tile.load %A[%i, %columns] mask=%high other=%one {guarded = true} : tensor<32x64xfloat16>
+"""
+STRIDED_WALK = """
+    %j = arith.mul %columns, %32 : tensor<1x64xint32>
+    %x = tile.load %A[%i, %j] {guarded = true} : tensor<32x64xfloat16>
+"""
+ODD_START = """
+    %j = arith.add %bx, %columns : tensor<1x64xint32>
+    %x = tile.load %A[%i, %j] {guarded = true} : tensor<32x64xfloat16>
+"""
+DIAGONAL = "%y = tile.load %A[%i, %rows] {guarded = true} : tensor<32x1xfloat16>"
+ROW = """
+    %all = tensor.iota {axis = 0} : tensor<64xint32>
+    %x = tile.load %A[%bx, %all] {guarded = true} : tensor<64xfloat16>
+"""
+WIDE_INDEX = """
+    %j = arith.cast %columns : tensor<1x64xint64>
+    %x = tile.load %A[%i, %j] {guarded = true} : tensor<32x64xfloat16>
+"""
+NARROW = """
+    %two = tensor.iota {axis = 1} : tensor<1x2xint32>
+    %x = tile.load %A[%i, %two] {guarded = true} : tensor<32x2xfloat16>
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "a", "reason"),
+    [
+        (LOAD, "100*60*float16, global", "its stride in dimension 0 is 120 bytes, no multiple of 16"),
+        (LOAD, "100*m*float16, global", "its stride in dimension 0 is known only at run time"),
+        (LOAD, "100*64*float16, global, strides(1, 100)", "neighbours in its last dimension are 100 elements apart"),
+        (LOAD.replace("float16", "float64"), "100*64*float64, global", "descriptors of float64 are not used"),
+        (MASKED, "100*64*float16, global", "its mask is more than the buffer's bounds"),
+        (OTHER, "100*64*float16, global", "what lies outside does not read 0"),
+        (STRIDED_WALK, "100*64*float16, global", "its elements are not neighbours in memory"),
+        (ODD_START, "100*64*float16, global", "its blocks may begin at other columns than multiples of 8"),
+        (DIAGONAL, "100*64*float16, global", "one dimension of the tile walks along two of the buffer"),
+        (ROW, "100*64*float16, global", "rows are as fast through pointers"),
+        (WIDE_INDEX, "100*64*float16, global", "an index is int64"),
+        (NARROW, "100*64*float16, global", "its blocks are 2 elements wide, less than 16 bytes"),
+        (LOAD.replace("true}", 'true, eviction = "evict_first"}'), "100*64*float16, global", "it has a cache hint"),
+    ],
+)
+def test_others_stay_with_a_reason(body: str, a: str, reason: str) -> None:
+    made = program(body, a=a)
+    assert accesses(made) == ["tile.load"]
+    (remark,) = kernel(made).remarks
+    assert remark.startswith("A (line ")
+    assert remark.endswith(f"because {reason}")
+    LowerToTriton().run(made)
+    assert launch_of(made).attributes["remarks"] == (remark,)
+
+
+def test_what_is_read_and_written_in_one_kernel_stays() -> None:
+    made = program(LOAD + STORE.replace("%C", "%A"))
+    assert accesses(made) == ["tile.load", "tile.store"]
+    assert "both reads and writes" in kernel(made).remarks[0]
+
+
+def test_modes_of_single_operands() -> None:
+    assert accesses(program(LOAD + STORE, operands="C=pointer")) == ["tile.load_block", "tile.store"]
+    assert accesses(program(LOAD + STORE, mode="pointer", operands="C=tma")) == ["tile.load", "tile.store_block"]
+    assert accesses(program(LOAD + STORE, mode="pointer")) == ["tile.load", "tile.store"]
+
+
+def product(depth: int = 3, dtype: str = "float16", between: str = "", rows: int = 64) -> str:
+    """C = A @ B in a pipelined loop over tiles of both; `between` computes %a, to be multiplied, from A's tile %x."""
+    return f"""
+    %1 = arith.constant {{value = 1}} : int32
+    %acc = arith.constant {{value = 0.0}} : tensor<{rows}x64xfloat32>
+    %tall = tensor.iota {{axis = 0}} : tensor<{rows}x1xint32>
+    %start = arith.mul %bx, %32 : int32
+    %r = arith.add %start, %tall : tensor<{rows}x1xint32>
+    %last = scf.for %0, %32, %1[%acc] {{num_stages = {depth}}} : tensor<{rows}x64xfloat32>
+        (%k: int32, %carried: tensor<{rows}x64xfloat32>) {{
+      %inner = arith.mul %k, %32 : int32
+      %across = tensor.iota {{axis = 1}} : tensor<1x32xint32>
+      %down = tensor.iota {{axis = 0}} : tensor<32x1xint32>
+      %xs = arith.add %inner, %across : tensor<1x32xint32>
+      %ys = arith.add %inner, %down : tensor<32x1xint32>
+      %x = tile.load %A[%r, %xs] {{guarded = true}} : tensor<{rows}x32x{dtype}>
+      %y = tile.load %B[%ys, %columns] {{guarded = true}} : tensor<32x64x{dtype}>
+      {between}
+      %sum = tensor.dot {"%a" if between else "%x"}, %y, %carried : tensor<{rows}x64xfloat32>
+      scf.yield [%sum]
+    }}
+    %half = arith.cast %last : tensor<{rows}x64xfloat16>
+    tile.store %half, %C[%r, %columns] {{guarded = true}}
+    """
+
+
+def chosen(body: str, threads: int = 128, b: str = "1024*64*float16, global", **options: Any) -> Program:
+    """What "auto" makes of a product on sm_90."""
+    a = b.replace("1024*64", "128*1024")
+    text = f"""tile.func {{sym_name = "f", parameters = ("A", "B", "C"), symbols = ("m",), symbol_sources = ("C.0",)}}
+      (%A: buffer<{a}>, %B: buffer<{b}>, %C: buffer<m*64*float16, global>, %m: int32) {{
+      %grid = arith.constant {{value = 4}} : int32
+      tile.kernel [%grid] {{threads = {threads}}} (%bx: int32) {{ {HEAD} {body} }}
+    }}"""
+    made = parse_program(text, options.pop("target", Target("cuda", 90)))
+    SelectAccess(**options).run(made)
+    verify(made.root)
+    return made
+
+
+ODD = "%odd = arith.add %bx, %columns : tensor<1x64xint32>"
+BLOCKS = ["tile.load_block", "tile.load_block", "tile.store_block"]
+POINTERS = ["tile.load", "tile.load", "tile.store"]
+
+
+def test_auto_takes_products_of_what_a_pipelined_loop_loads_and_their_result() -> None:
+    assert accesses(chosen(product())) == BLOCKS
+    assert accesses(chosen(product(), operands="C=pointer")) == [*BLOCKS[:2], "tile.store"]
+    assert accesses(chosen(product(), target=Target("cuda", 100))) == BLOCKS
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target": None},
+        {"target": Target("interpret")},
+        {"target": Target("hip", "gfx942")},
+        {"target": Target("cuda", 80)},
+        {"threads": 64},
+        {"mode": "pointer"},
+    ],
+    ids=str,
+)
+def test_auto_without_the_hardware_or_with_few_threads(options: dict[str, Any]) -> None:
+    made = chosen(product(), **options)
+    assert accesses(made) == POINTERS
+    assert kernel(made).remarks == ()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        product(depth=0),
+        product(rows=16),
+        product(between="%a = arith.add %x, %x : tensor<64x32xfloat16>"),
+        product(between='%a = arith.math [%x] {function = "exp"} : tensor<64x32xfloat16>'),
+    ],
+    ids=["not pipelined", "few rows", "computed", "softmax"],
+)
+def test_auto_leaves_other_loops(body: str) -> None:
+    made = chosen(body)
+    assert accesses(made) == POINTERS
+    assert kernel(made).remarks == ()
+
+
+def test_auto_takes_narrow_elements_only_where_the_summed_ones_are_neighbours() -> None:
+    b = "1024*64*float8_e4m3fn, global"
+    assert accesses(chosen(product(dtype="float8_e4m3fn"), b=b)) == POINTERS
+
+
+def test_auto_takes_both_sides_or_none() -> None:
+    made = chosen(product().replace("%ys, %columns", "%ys, %odd").replace("%x = ", f"{ODD} %x = "))
+    assert accesses(made) == POINTERS
+    assert [each.partition(") ")[2] for each in kernel(made).remarks] == [
+        "is accessed through pointers, because its blocks may begin at other columns than multiples of 8",
+        "is accessed through pointers, because B is, which it is multiplied with",
+    ]
+
+
+def test_hardware_without_a_tma() -> None:
+    made = parse_program(print_op(program(LOAD, mode="pointer").root), Target("cuda", 80))
+    SelectAccess(mode="tma").run(made)
+    assert kernel(made).remarks[0].endswith("because cuda:80 has no tensor memory accelerator")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "fast"}, "select-access.mode is 'fast'; it is one of auto, pointer, tma"),
+        ({"operands": "A"}, "'A' is not name=mode"),
+        ({"operands": "Z=tma"}, "names 'Z', which no kernel loads or stores as a whole tile"),
+    ],
+)
+def test_wrong_options(options: dict[str, str], message: str) -> None:
+    with pytest.raises(TileError, match=message):
+        program(LOAD, **options)

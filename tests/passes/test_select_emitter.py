@@ -1,0 +1,179 @@
+"""select-emitter: which programs go to Gluon, what the others are told, and that they stay as they were."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+import tiledsl
+import tiledsl.language as T
+from tests.support.example_modules import load_example
+from tiledsl.codegen.gluon import api
+from tiledsl.errors import TileError
+
+
+def attention(backend: str = "gluon", target: str = "cuda:90", **options: Any) -> tiledsl.Kernel:
+    sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "queries": 512, "keys": 512, "dim": 64, **options}
+    function = load_example("attention").attention.function
+    return tiledsl.jit(function, target=target, pass_configs={"select-emitter.backend": backend}).compile(**sizes)
+
+
+def is_gluon(kernel: tiledsl.Kernel) -> bool:
+    return "@gluon.jit" in kernel.source
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True},
+        {"causal": True, "window": 100},
+        {"causal": True, "queries": 200, "keys": 500},
+        {"block_M": 64},
+        {"block_M": 192, "queries": 768},
+        {"dtype": "bfloat16"},
+        {"dim": 128},
+    ],
+    ids=str,
+)
+def test_attention_goes_to_gluon(options: dict[str, Any]) -> None:
+    assert is_gluon(attention(**options))
+
+
+def test_sinks_go_to_gluon() -> None:
+    function = load_example("attention_sink").attention_sink.function
+    kernel = tiledsl.jit(function, target="cuda:90", pass_configs={"select-emitter.backend": "gluon"}).compile(
+        1, 4, 2, 512, 512, 64, 0
+    )
+    assert is_gluon(kernel)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, ""),
+        ({"block_N": 64}, ""),
+        ({"block_M": 64}, "blocks of 64 rows leave one consumer alone"),
+        ({"block_N": 32}, "a tile's extent 32 is less than 64"),
+        ({"dim": 32}, "a tile's extent 32 is less than 64"),
+        ({"dim": 256}, "two stages need"),
+    ],
+    ids=str,
+)
+def test_the_default_is_gluon_where_it_is_faster(
+    options: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    function = load_example("attention").attention.function
+    sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "queries": 512, "keys": 512, "dim": 64, **options}
+    with caplog.at_level(logging.DEBUG, "tiledsl"):
+        kernel = tiledsl.jit(function, target="cuda:90").compile(**sizes)
+    told = [each for each in caplog.records if "not in Gluon" in each.getMessage()]
+    assert is_gluon(kernel) == (not reason)
+    assert [each.levelno for each in told] == [logging.DEBUG] * bool(reason)
+    assert all(reason in each.getMessage() for each in told)
+    assert [each for each in kernel.remarks if "not in Gluon" in each] == [each.getMessage() for each in told]
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "interpret"])
+def test_other_devices_hear_nothing_of_gluon(target: str) -> None:
+    kernel = attention("auto", target)
+    assert not is_gluon(kernel) and not any("Gluon" in each for each in kernel.remarks)
+
+
+@pytest.mark.parametrize(("queries", "keys", "causal"), [(128, 128, True), (64, 100, False), (256, 200, False)])
+def test_loops_of_one_tile(queries: int, keys: int, causal: bool) -> None:
+    """They stay loops for Gluon alone."""
+    options = {"queries": queries, "keys": keys, "causal": causal}
+    assert is_gluon(attention("auto", **options))
+    triton = attention("triton", **options)
+    assert "scf.for" in triton.ir("promote-buffers") and "scf.for" not in triton.ir("select-emitter")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"block_M": 256}, "256 rows are not 64, 128 or 192"),
+        ({"block_M": 32}, "32 rows are not 64, 128 or 192"),
+        ({"dim": 256, "block_M": 64}, "two stages need 327680 bytes of shared memory of 232448"),
+        ({"dim": 128, "block_M": 192}, "tiles of 128 and 128 columns need 160 registers a thread of 144"),
+        ({"target": "cuda:80"}, "it is compiled for cuda:80"),
+        ({"target": "cuda:100"}, "it is compiled for cuda:100"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_written_in_triton(
+    options: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, "tiledsl"):
+        asked = attention(**options)
+        told = [each for each in caplog.records if "not in Gluon" in each.getMessage()]
+        automatic = attention("auto", **options)
+    assert [each.levelno for each in told] == [logging.WARNING]
+    assert reason in told[0].getMessage()
+    assert asked.source == automatic.source == attention("triton", **options).source
+    assert [each.levelno for each in caplog.records if "not in Gluon" in each.getMessage()][1:] == [logging.DEBUG]
+
+
+def test_auto_takes_gluon_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_gluon(attention("auto"))
+    for version, reason in (((3, 5), "3.5 has no Gluon"), ((3, 99), "3.99 is not known"), (None, "not installed")):
+        monkeypatch.setattr(api, "version", lambda version=version: version)
+        kernel = attention("auto")
+        assert not is_gluon(kernel) and reason in kernel.remarks[0]
+
+
+def test_unknown_backend() -> None:
+    with pytest.raises(TileError, match=r"select-emitter.backend is 'cutlass'; it is one of auto, triton, gluon"):
+        attention("cutlass")
+
+
+def two_products(kind: str) -> Any:
+    """A loop of two products with something between them that a Gluon consumer cannot do."""
+
+    @T.prim_func
+    def program(
+        Q: T.Tensor((512, 64), "float16"),
+        K: T.Tensor((512, 64), "float16"),
+        V: T.Tensor((512, 64), "float16"),
+        O: T.Tensor((512, 64), "float16"),
+    ):
+        with T.Kernel(4, threads=256) as bx:
+            q = T.alloc_shared((128, 64), "float16")
+            k = T.alloc_shared((128, 64), "float16")
+            v = T.alloc_shared((128, 64), "float16")
+            scores = T.alloc_fragment((128, 128), "float32")
+            column = T.alloc_fragment((128,), "float32")
+            weights = T.alloc_fragment((128, 128), "float16")
+            acc = T.alloc_fragment((128, 64), "float32")
+            T.copy(Q[bx * 128, 0], q)
+            T.clear(acc)
+            for tile in T.Pipelined(4, num_stages=2):
+                T.copy(K[tile * 128, 0], k)
+                T.gemm(q, k, scores, transpose_B=True, clear_accum=True)
+                if kind == "columns":
+                    T.reduce_max(scores, column, dim=0)
+                    for i, j in T.Parallel(128, 128):
+                        scores[i, j] -= column[j]
+                if kind == "three":
+                    T.gemm(q, k, scores, transpose_B=True)
+                T.copy(scores, weights)
+                T.copy(V[tile * 128, 0], v)
+                T.gemm(weights, v, acc)
+            T.copy(acc, O[bx * 128, 0])
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("rows", ""), ("columns", "a reduction over rows"), ("three", "a loop has 3 products instead of 2")],
+)
+def test_what_stands_between_the_products(kind: str, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "tiledsl"):
+        kernel = tiledsl.compile(two_products(kind), target="cuda:90", pass_configs={"select-emitter.backend": "gluon"})
+        assert is_gluon(kernel) == (not reason)
+    messages = [each.getMessage() for each in caplog.records if "not in Gluon" in each.getMessage()]
+    assert len(messages) == (1 if reason else 0)
+    assert all(reason in each and "test_select_emitter.py:" in each for each in messages)

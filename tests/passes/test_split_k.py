@@ -1,0 +1,107 @@
+"""split-k: parts and their sum mean what the whole loop meant; which kernels stay, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as T
+from tests.passes.test_block_programs import count, lowered
+from tests.support.programs import NAMED, gemm, inputs_for
+from tiledsl.dialects import tile, triton
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation
+from tiledsl.ir.pass_manager import PassManager, Program
+from tiledsl.ir.verifier import verify
+from tiledsl.passes import default_pipeline
+from tiledsl.runtime.target import Target
+
+
+@pytest.mark.parametrize("more", [{}, {"select-access.mode": "tma", "map-grid.persistent": 1}], ids=["plain", "blocks"])
+@pytest.mark.parametrize("splits", [2, 3, 4, 7])
+@pytest.mark.parametrize("sizes", [(37, 24, 112), (16, 48, 64), (20, 16, 88)], ids=str)
+def test_parts_add_up(sizes: tuple[int, int, int], splits: int, more: dict[str, Any]) -> None:
+    func = gemm(*sizes, 16, 16, 16)
+    made = lowered(func, {"split-k.splits": splits, "map-grid.group_m": 2, **more}, inputs_for(func, 0))
+    launches = [op for op in made.root.walk() if isinstance(op, triton.LaunchOp)]
+    assert [op.sym_name for op in launches] == ["gemm_kernel", "gemm_sum"]
+    assert all(op.remarks == () for op in launches) and count(made, tile.AllocOp) == 1
+    loads = [op for op in launches[1].body.walk() if isinstance(op, (triton.LoadOp, triton.LoadBlockOp))]
+    assert len(loads) == 1  # nothing of A and B is read again
+
+
+def rows_with_epilogue(rows: int, columns: int, depth: int) -> T.PrimFunc:
+    """One row of blocks, on a grid of one dimension: relu(A @ B + bias), and the greatest of each row of a block."""
+
+    @T.prim_func
+    def rows_with_epilogue(
+        A: T.Tensor((rows, depth), "float16"),
+        B: T.Tensor((depth, columns), "float16"),
+        bias: T.Tensor((columns,), "float32"),
+        C: T.Tensor((rows, columns), "float32"),
+        top: T.Tensor((columns // 16, rows), "float32"),
+    ):
+        with T.Kernel(T.ceildiv(columns, 16), threads=128) as bx:
+            a = T.alloc_shared((16, 16), "float16")
+            b = T.alloc_shared((16, 16), "float16")
+            total = T.alloc_fragment((16, 16), "float32")
+            greatest = T.alloc_fragment((16,), "float32")
+            T.clear(total)
+            for k in T.Pipelined(T.ceildiv(depth, 16), num_stages=2):
+                T.copy(A[0, k * 16], a)
+                T.copy(B[k * 16, bx * 16], b)
+                T.gemm(a, b, total)
+            for i, j in T.Parallel(16, 16):
+                total[i, j] = T.max(total[i, j] + bias[bx * 16 + j], 0.0)
+            T.reduce_max(total, greatest, dim=1)
+            T.copy(total, C[0, bx * 16])
+            T.copy(greatest, top[bx, 0])
+
+    return rows_with_epilogue
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16])
+def test_epilogue_of_the_whole_sum(rows: int) -> None:
+    options = {"out_idx": [-2, -1], "target": "interpret", "pass_configs": {"split-k.splits": 3}}
+    kernel = tiledsl.compile(rows_with_epilogue(rows, 48, 112), **options)
+    assert "rows_with_epilogue_sum" in kernel.source and kernel.remarks == ()
+    torch.manual_seed(0)
+    a, b, bias = torch.randn(rows, 112).half(), torch.randn(112, 48).half(), torch.randn(48)
+    made, top = kernel(a, b, bias)
+    expected = torch.relu(a.float() @ b.float() + bias)
+    torch.testing.assert_close(made, expected, rtol=1e-3, atol=1e-2)
+    torch.testing.assert_close(top, made.view(rows, 3, 16).amax(2).T)
+
+
+def remarks(func: Operation, splits: int = 4) -> list[str]:
+    program = Program(func.clone({}), Target("interpret"))
+    PassManager(default_pipeline({"split-k.splits": splits})).run(program)
+    verify(program.root)
+    launches = [op for op in program.root.walk() if isinstance(op, triton.LaunchOp)]
+    assert len(launches) == 1
+    return [each for each in launches[0].remarks if "split" in each]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("dynamic_gemm", "its grid is not static, of one or two dimensions"),
+        ("split_k", "its grid is not static, of one or two dimensions"),
+        ("attention", "the loop does more than to add to one tile"),
+    ],
+)
+def test_others_stay_with_a_reason(name: str, reason: str) -> None:
+    assert remarks(NAMED[name]()) == [f"the loop along K is not split, because {reason}"]
+
+
+def test_short_loops_and_kernels_without_products_stay() -> None:
+    assert remarks(gemm(16, 16, 16, 16, 16, 16)) == ["the loop along K is not split, because the kernel has no loop"]
+    assert remarks(NAMED["layer_norm"]()) == []
+
+
+def test_splits_must_be_positive() -> None:
+    with pytest.raises(TileError, match=r"split-k\.splits is 0"):
+        remarks(gemm(), 0)

@@ -1,0 +1,408 @@
+"""Warm calls: what a signature proves, what the driver is given, and when a call goes the long way."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as T
+from tests.runtime.fake_gpu import Driver, OnDevice0, misaligned, pretend, tensor
+from tiledsl.errors import TileError
+from tiledsl.runtime import jit, jit_calls, launch, launch_triton
+from tiledsl.runtime.kernel import Kernel
+
+
+def scaled_rows(M: Any = 64, N: int = 32, dtype: str = "float32") -> Any:
+    @T.prim_func
+    def scaled(X: T.Tensor((M, N), dtype), Y: T.Tensor((M, N), dtype), s: T.float32):
+        with T.Kernel(T.ceildiv(M, 16), threads=128) as by:
+            for i, j in T.Parallel(16, N):
+                Y[by * 16 + i, j] = X[by * 16 + i, j] * s
+
+    return scaled
+
+
+def copied(shape: Any = (64, 32), strides: Any = None) -> Any:
+    source = T.Tensor(shape, "float32") if strides is None else T.StridedTensor(shape, strides, "float32")
+
+    @T.prim_func
+    def copied(X: source, Y: T.Tensor(shape, "float32")):
+        with T.Kernel(T.ceildiv(shape[0], 16), threads=128) as by:
+            for i, j in T.Parallel(16, 32):
+                Y[by * 16 + i, j] = X[by * 16 + i, j]
+
+    return copied
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+@pytest.mark.parametrize("convention", ["3.6", "3.9"])
+def test_warm_calls_go_to_the_driver(driver: Driver, monkeypatch: pytest.MonkeyPatch, convention: str) -> None:
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch, convention)
+    x, y = tensor(64, 32), tensor(64, 32)
+    kernel(x, y)
+    found: list[Any] = []
+    monkeypatch.setattr(kernel.caller(2), "run", lambda *arguments: found.append(arguments))
+    kernel(x, y)
+    other = tensor(64, 32)
+    kernel(other, y)
+    assert not found and len(driver.compiled) == 1
+    pointers = [(x.data_ptr(), y.data_ptr())] * 2 + [(other.data_ptr(), y.data_ptr())]
+    assert driver.launches == [("copied_kernel", (4, 1, 1), 7, each) for each in pointers]
+    assert not driver.ordinary
+
+
+def test_another_alignment_is_another_specialisation(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    x, y = tensor(64, 32), tensor(64, 32)
+    for given in (x, misaligned(x), misaligned(x), x):
+        kernel(given, y)
+    aligned, not_aligned = ("pointer", True), ("pointer", False)
+    assert driver.compiled == [
+        ("copied_kernel", (aligned, aligned)),
+        ("copied_kernel", (not_aligned, aligned)),
+    ]
+    assert len(driver.launches) == 4
+
+
+def test_warm_calls_still_check(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    x, y = tensor(64, 32), tensor(64, 32)
+    kernel(x, y)
+    wrong = {
+        "Y has shape (64, 16), but it was compiled for (64, 32)": (x, tensor(64, 16)),
+        "Y has shape (64,), but 2 dimensions (64, 32) are declared": (x, tensor(64)),
+        "X must be float32, but the tensor is float16": (tensor(64, 32, dtype=torch.float16), y),
+        "X has strides (1, 64), but must be contiguous": (tensor(32, 64).t(), y),
+        "Y is on cuda:1, but X is on cuda:0": (x, tensor(64, 32, index=1)),
+        "X is on the CPU, but the program is compiled for cuda:90": (torch.zeros(64, 32), torch.zeros(64, 32)),
+        "Y is a tensor, not list": (x, [1.0]),
+        "copied takes 2 inputs": (x,),
+    }
+    for message, arguments in wrong.items():
+        with pytest.raises(TileError) as raised:
+            kernel(*arguments)
+        assert message in raised.value.message
+        assert raised.value.loc is not None and raised.value.loc.file == __file__
+    assert len(driver.launches) == 1
+
+
+def test_the_tensors_device_becomes_current(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    first, second = [tensor(64, 32), tensor(64, 32)], [tensor(64, 32, index=1), tensor(64, 32, index=1)]
+    kernel(*first)
+    kernel(*second)
+    kernel(*second)
+    kernel(*first)
+    assert [launch[2] for launch in driver.launches] == [7, 8, 8, 7]  # streams
+    assert driver.device == 0 and len(driver.compiled) == 2  # a binary is loaded on each device
+
+
+def test_dynamic_sizes_and_scalars(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(scaled_rows(T.dynamic("M")), target="cuda:90"), driver, monkeypatch)
+    for rows, scale in ((16, 0.5), (64, 0.5), (64, 2.5), (16, 3)):
+        kernel(tensor(rows, 32), tensor(rows, 32), scale)
+    assert [launch[1] for launch in driver.launches] == [(1, 1, 1), (4, 1, 1), (4, 1, 1), (1, 1, 1)]
+    assert [launch[3][-1] for launch in driver.launches] == [0.5, 0.5, 2.5, 3.0] or all(
+        scale in launch[3] for launch, scale in zip(driver.launches, [0.5, 0.5, 2.5, 3.0])
+    )
+    assert len(driver.compiled) == 2
+    with pytest.raises(TileError, match=r"Y.shape\[0\] is 8, but M is 16 by X.shape\[0\]"):
+        kernel(tensor(16, 32), tensor(8, 32), 1.0)
+    with pytest.raises(TileError, match="dimension 0 of X is 0"):
+        kernel(tensor(0, 32), tensor(0, 32), 1.0)
+
+
+def test_outputs_are_allocated(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), out_idx=-1, target="cuda:90"), driver, monkeypatch)
+    x = tensor(64, 32)
+    made = [kernel(x) for _ in range(3)]
+    assert [launch[3] for launch in driver.launches] == [(x.data_ptr(), each.data_ptr()) for each in made]
+    assert len({each.data_ptr() for each in made}) == 3 and made[2].shape == (64, 32)
+    given = tensor(64, 32)
+    assert kernel(x, given) is given and driver.launches[-1][3] == (x.data_ptr(), given.data_ptr())
+
+
+def test_bound(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), out_idx=-1, target="cuda:90"), driver, monkeypatch)
+    x, y = tensor(64, 32), tensor(64, 32)
+    run, allocating = kernel.bind(x, y), kernel.bind(x)
+    assert not driver.launches
+    assert run() is y and run() is y
+    assert allocating() is allocating() and allocating() is not y
+    assert [launch[3][0] for launch in driver.launches] == [x.data_ptr()] * 5
+    assert {launch[3][1] for launch in driver.launches} == {y.data_ptr(), allocating().data_ptr()}
+    driver.device = 1
+    run()
+    assert driver.entered[-1] == 0 and driver.device == 1
+    with pytest.raises(TileError, match="X has shape"):
+        kernel.bind(tensor(4, 4))
+
+
+def test_hooks_see_every_launch(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    x, y = tensor(64, 32), tensor(64, 32)
+    kernel(x, y)
+    run = kernel.bind(x, y)
+    found = launch_triton.knobs()
+    assert found is not None
+    hook = lambda metadata: None
+    found[0].launch_enter_hook.add(hook)
+    try:
+        kernel(x, y)
+        run()
+    finally:
+        found[0].launch_enter_hook.remove(hook)
+    assert driver.ordinary == ["copied_kernel"] * 2 and len(driver.launches) == 1
+    monkeypatch.setattr(found[0], "launch_exit_hook", hook)
+    kernel(x, y)
+    run()
+    assert driver.ordinary == ["copied_kernel"] * 4
+    monkeypatch.setattr(found[1], "instrumentation_mode", "cycles")
+    monkeypatch.setattr(found[0], "launch_exit_hook", None)
+    kernel(x, y)
+    assert driver.ordinary == ["copied_kernel"] * 5
+    monkeypatch.setattr(found[1], "instrumentation_mode", "")
+    kernel(x, y)
+    assert len(driver.launches) == 2
+
+
+def test_scratch_memory_goes_through_tritons_launcher(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.scratch = 128
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    x, y = tensor(64, 32), tensor(64, 32)
+    kernel(x, y)
+    kernel.bind(x, y)()
+    assert driver.launches == [("copied_kernel by run", (4, 1, 1), 7, (x.data_ptr(), y.data_ptr()))] * 2
+
+
+def test_unknown_triton_launches_as_usual(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch, convention="9.9")
+    x, y = tensor(64, 32), tensor(64, 32)
+    kernel(x, y)
+    kernel(x, y)
+    kernel.bind(x, y)()
+    assert driver.ordinary == ["copied_kernel"] * 3 and not driver.launches
+
+
+def test_torch_without_guards(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_triton, "tensor_guard", lambda tensors: None)
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    x, y = tensor(64, 32), tensor(64, 32)
+    kernel(x, y)
+    kernel(x, y)
+    assert len(driver.launches) == 2 and len(driver.compiled) == 1
+    with pytest.raises(TileError, match="Y has shape"):
+        kernel(x, tensor(4, 4))
+
+
+def test_many_signatures(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "MOST_SIGNATURES", 8)
+    kernel = pretend(tiledsl.compile(copied((T.dynamic("M"), 32)), target="cuda:90"), driver, monkeypatch)
+    for _ in range(2):
+        for rows in range(1, 21):
+            kernel(tensor(rows, 32), tensor(rows, 32))
+    assert [launch[1][0] for launch in driver.launches] == [-(-rows // 16) for rows in range(1, 21)] * 2
+    assert len(kernel.caller(2).signatures) <= 8
+
+
+def test_strides(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = copied((64, 32), (T.dynamic("row"), 1))
+    kernel = pretend(tiledsl.compile(program, target="cuda:90"), driver, monkeypatch)
+    y = tensor(64, 32)
+    for width in (32, 48, 48, 32):
+        kernel(tensor(64, width)[:, :32], y)
+    strides = [next(value for value in launch[3] if value in (32, 48)) for launch in driver.launches]
+    assert strides == [32, 48, 48, 32]
+    with pytest.raises(TileError, match="X has stride 64 in dimension 1, not 1"):
+        kernel(tensor(32, 64).t(), y)
+
+
+def scaled_beside() -> Any:
+    @T.prim_func
+    def scaled_beside(X: T.Tensor((64, 32), "float32"), X_ptr: T.Tensor((64, 32), "float32"), s: T.float32, n: T.int32):
+        with T.Kernel(4, threads=128) as by:
+            for i, j in T.Parallel(16, 32):
+                X_ptr[by * 16 + i, j] = X[by * 16 + i, j] * s + n
+
+    return scaled_beside
+
+
+def test_types_of_scalars(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(scaled_beside(), target="cuda:90"), driver, monkeypatch)
+    x, y = tensor(64, 32), tensor(64, 32)
+    for _ in range(3):
+        kernel(x, y, 2.0, 3)
+        for message, arguments in {
+            "s is a float32 scalar, not OnDevice0": (x, y, x, 3),
+            "s is a float32 scalar, not str": (x, y, "2", 3),
+            "n is a int32 scalar, not OnDevice0": (x, y, 2.0, x),
+            "n is int32, but the argument is the float 3.0": (x, y, 2.0, 3.0),
+            "n is a int32 scalar, not NoneType": (x, y, 2.0, None),
+        }.items():
+            for function in (kernel, kernel.bind):
+                with pytest.raises(TileError, match=message):
+                    function(*arguments)
+    assert [set(launch[3]) for launch in driver.launches] == [{x.data_ptr(), y.data_ptr(), 2.0, 3}] * 3
+    kernel(x, y, True, 3)  # in Python a number
+    assert set(driver.launches[-1][3]) == {x.data_ptr(), y.data_ptr(), 1.0, 3}
+
+
+def output_first() -> Any:
+    @T.prim_func
+    def output_first(Y: T.Tensor((64, 32), "float32"), X: T.Tensor((64, 32), "float32"), s: T.float32):
+        with T.Kernel(4, threads=128) as by:
+            for i, j in T.Parallel(16, 32):
+                Y[by * 16 + i, j] = X[by * 16 + i, j] * s
+
+    return output_first
+
+
+def test_ways_to_call(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(output_first(), out_idx=0, target="cuda:90"), driver, monkeypatch)
+    x, y = tensor(64, 32), tensor(64, 32)
+    for _ in range(3):
+        made = kernel(x, 2.0)
+        assert kernel(y, x, 2.0) is y and kernel(x, s=2.0).shape == (64, 32)
+        outputs = [(set(launch[3]) - {x.data_ptr(), 2.0}).pop() for launch in driver.launches[-3:]]
+        assert outputs[:2] == [made.data_ptr(), y.data_ptr()]
+        for count, arguments in ((0, ()), (1, (x,)), (4, (y, x, 2.0, x))):
+            with pytest.raises(TileError, match=f"output_first takes 2 inputs or all 3 parameters .*, not {count}"):
+                kernel(*arguments)
+        with pytest.raises(TileError, match="no further parameter 'Z'"):
+            kernel(x, Z=x)
+    assert len(driver.launches) == 9
+
+
+def test_kinds_of_tensors_take_turns(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    x, y, needing = tensor(64, 32), tensor(64, 32), tensor(64, 32).requires_grad_()
+    with torch.no_grad():
+        kernel(x, y), kernel(needing, y)
+        monkeypatch.setattr(kernel.caller(2), "run", lambda *arguments: pytest.fail("the long way"))
+        kernel(x, y), kernel(needing, y), kernel(x, y)
+    addresses = [each.data_ptr() for each in (x, needing, x, needing, x)]
+    assert [launch[3][0] for launch in driver.launches] == addresses
+
+
+def test_another_current_device(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    x, y = tensor(64, 32), tensor(64, 32)
+    kernel(x, y)
+    driver.device, driver.entered = 1, []
+    kernel(x, y)
+    assert driver.entered == [0] and driver.device == 1 and driver.launches[0] == driver.launches[1]
+
+
+def test_one_device_is_not_asked_for(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    monkeypatch.setattr(launch_triton, "has_one_device", lambda: True)
+    x, y = tensor(64, 32), tensor(64, 32)
+    kernel(x, y), kernel(x, y), kernel.bind(x, y)()
+    assert "current_device" not in kernel.launch_source and len(driver.launches) == 3
+
+
+def test_other_knobs_of_triton(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    found = launch_triton.knobs()
+    assert found is not None
+    x, y = tensor(64, 32), tensor(64, 32)
+    kernel(x, y)
+    monkeypatch.setattr(found[0], "debug", True)  # which tells nothing of launches
+    monkeypatch.setattr(kernel.caller(2), "run", lambda *arguments: pytest.fail("the long way"))
+    kernel(x, y)
+    assert len(driver.launches) == 2
+
+
+def test_a_copied_module_shares_its_kernel(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    kernel(tensor(64, 32), tensor(64, 32))
+    module = torch.nn.Linear(2, 2)
+    module.kernel = kernel
+    assert copy.deepcopy(module).kernel is kernel and isinstance(kernel, Kernel)
+
+
+def test_threads_compile_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), out_idx=-1, target="cuda:90"), driver, monkeypatch)
+    inputs = [tensor(64, 32) for _ in range(8)]
+    barrier, failures = threading.Barrier(8), []
+
+    def work(x: Any) -> None:
+        try:
+            barrier.wait()
+            for _ in range(50):
+                kernel(x)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(x,)) for x in inputs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures and len(driver.compiled) == 1 and len(driver.launches) == 400
+    assert {launch[3][0] for launch in driver.launches} == {x.data_ptr() for x in inputs}
+
+
+def test_aliased_arguments_are_not_confused(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    x, y = tensor(64, 32), tensor(64, 32)
+    kernel(x, x)
+    kernel(x, y)
+    assert [launch[3] for launch in driver.launches] == [(x.data_ptr(),) * 2, (x.data_ptr(), y.data_ptr())]
+
+
+def test_what_calls_run_can_be_read(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    kernel(tensor(64, 32), tensor(64, 32))
+    assert "def call(self, arg_X=missing, arg_Y=missing, /, *rest, **named):" in kernel.launch_source
+    assert "def plan(ptr_arg_X, ptr_arg_Y):" in kernel.launch_source
+
+
+def test_eager_functions_know_their_last_call(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    @tiledsl.jit(target="cuda:90")
+    def eager_copy(X, block=16):
+        rows = T.const("rows")
+        X: T.Tensor((rows, 32), "float32")
+        Y = T.empty((rows, 32), "float32")
+        with T.Kernel(T.ceildiv(rows, block), threads=128) as by:
+            for i, j in T.Parallel(block, 32):
+                Y[by * block + i, j] = X[by * block + i, j]
+        return Y
+
+    monkeypatch.setattr(jit_calls, "_tensors", frozenset((OnDevice0,)))
+    inputs = [tensor(64, 32), tensor(32, 32)]
+    for x in inputs:
+        pretend(eager_copy.compile(x), driver, monkeypatch)
+    pretend(eager_copy.compile(inputs[0], 32), driver, monkeypatch)
+    for x in (*inputs, *inputs):
+        assert eager_copy(x).shape == x.shape and eager_copy(x).shape == x.shape
+    assert eager_copy(inputs[0], 32).shape == (64, 32) and eager_copy(inputs[0]).shape == (64, 32)
+    assert [launch[1][0] for launch in driver.launches] == [4, 4, 2, 2, 4, 4, 2, 2, 2, 4]
+    with pytest.raises(TileError, match="X must be float32, but the tensor is float16"):
+        eager_copy(inputs[0].half())
+    monkeypatch.setattr(jit, "call_key", lambda *arguments: pytest.fail("the long way"))
+    assert eager_copy(inputs[0]).shape == (64, 32)
+
+
+def test_interpreted_threads() -> None:
+    kernel = tiledsl.compile(copied(), out_idx=-1, target="interpret")
+    inputs = [torch.randn(64, 32) for _ in range(4)]
+    results: dict[int, Any] = {}
+    threads = [
+        threading.Thread(target=lambda n=number, x=each: results.update({n: kernel(x)}))
+        for number, each in enumerate(inputs)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(results[number], each) for number, each in enumerate(inputs))

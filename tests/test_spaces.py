@@ -1,0 +1,95 @@
+"""Proposed configurations: what tunables are found to be for, what is left out, and that the tuner takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tiledsl
+import tiledsl.language as T
+from tests.support.example_modules import load_example
+from tiledsl.errors import TileError
+from tiledsl.spaces import for_program
+
+
+def builder(sides: tuple[str, str, str] = ("x", "y", "z")) -> Any:
+    """A product whose tunables' names say nothing."""
+
+    @tiledsl.jit(out_idx=-1)
+    def product(M, N, K, x=None, y=None, z=None, deep=2, wide=128, high=4, dtype="float16"):
+        @T.prim_func
+        def product(A: T.Tensor((M, K), dtype), B: T.Tensor((N, K), dtype), C: T.Tensor((M, N), dtype)):
+            with T.Kernel(T.ceildiv(N, y), T.ceildiv(M, x), threads=wide) as (bx, by):
+                a = T.alloc_shared((x, z), dtype)
+                b = T.alloc_shared((y, z), dtype)
+                total = T.alloc_fragment((x, y), "float32")
+                T.use_swizzle(high)
+                T.clear(total)
+                for k in T.Pipelined(T.ceildiv(K, z), num_stages=deep):
+                    T.copy(A[by * x, k * z], a)
+                    T.copy(B[bx * y, k * z], b)
+                    T.gemm(a, b, total, transpose_B=True)
+                T.copy(total, C[by * x, bx * y])
+
+        return product
+
+    return product
+
+
+def test_tunables_are_recognised_by_what_they_change() -> None:
+    configs = for_program(builder(), 4096, 4096, 4096, target="cuda:90")
+    assert {"x": 128, "y": 256, "z": 64, "deep": 3, "wide": 256, "high": 8} in configs[:6]
+    accesses = [config.get("pass_configs", {}).get("select-access.mode", "auto") for config in configs]
+    assert set(accesses) == {"auto", "pointer", "tma"} and len(configs) <= 40
+    assert not any("split-k.splits" in config.get("pass_configs", {}) for config in configs)
+
+
+def test_what_the_call_says_stays() -> None:
+    configs = for_program(builder(), 4096, 4096, 4096, y=64, target="cuda:90")
+    assert configs and not any("y" in config for config in configs)
+
+
+def test_few_rows_are_split_along_k_and_have_no_high_tiles() -> None:
+    configs = for_program(builder(), 16, 4096, 8192, target="cuda:90")
+    assert {config["x"] for config in configs} == {16}
+    assert {config.get("pass_configs", {}).get("split-k.splits", 1) for config in configs} == {1, 2, 4, 8}
+
+
+def test_other_targets_and_elements() -> None:
+    for target in ("cuda:80", "hip:gfx942"):
+        configs = for_program(builder(), 4096, 4096, 4096, target=target)
+        assert configs and not any("pass_configs" in config for config in configs)
+    wide = for_program(builder(), 4096, 4096, 4096, dtype="float8_e4m3fn", target="cuda:90")
+    assert wide[0]["z"] == 128
+
+
+def test_attention_and_programs_without_products() -> None:
+    attention = load_example("attention").attention
+    configs = for_program(attention, 2, 8, 8, 1024, 1024, 64, target="cuda:90", limit=5)
+    assert len(configs) == 5 and all({"block_M", "block_N", "threads", "num_stages"} <= set(c) for c in configs)
+    rows = for_program(load_example("softmax").softmax, 1024, 4096, target="cuda:90")
+    assert {config["threads"] for config in rows} >= {128, 256} and len({config["block_M"] for config in rows}) > 1
+
+
+def test_what_cannot_be_seen() -> None:
+    @tiledsl.jit(out_idx=-1)
+    def scaled(N, block=64, factor=None):
+        @T.prim_func
+        def scaled(X: T.Tensor((N,), "float32"), Y: T.Tensor((N,), "float32")):
+            with T.Kernel(T.ceildiv(N, block), threads=128) as bx:
+                for i in T.Parallel(block):
+                    Y[bx * block + i] = X[bx * block + i] * factor
+
+        return scaled
+
+    with pytest.raises(TileError, match="what factor of scaled is for cannot be seen"):
+        for_program(scaled, 1000, target="cuda:90")
+    with pytest.raises(TileError, match=r"is no function under @tiledsl\.jit"):
+        for_program(3)
+
+
+def test_the_tuner_takes_the_function_itself() -> None:
+    tuned = tiledsl.autotune(configs=tiledsl.spaces.for_program, target="cuda:90")(builder())
+    kernel = tuned.untuned(1024, 1024, 512)
+    assert kernel.config == for_program(builder(), 1024, 1024, 512, target="cuda:90")[0]

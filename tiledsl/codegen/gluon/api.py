@@ -1,0 +1,87 @@
+"""What Gluon's names are in each Triton version, and which versions are known to have them. Imports no Triton."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from importlib import metadata
+
+from tiledsl.codegen.functions import SIGNATURE_TYPES
+from tiledsl.ir.types import ELEMENTS
+
+OLDEST, NEWEST = (3, 6), (3, 9)  # what this has been compiled with
+IMPORTS = (
+    "from triton.experimental import gluon",
+    "from triton.experimental.gluon import language as gl",
+    "from triton.experimental.gluon.language.nvidia.hopper import (",
+    "    fence_async_shared,",
+    "    mbarrier,",
+    "    tma,",
+    "    warpgroup_mma,",
+    "    warpgroup_mma_wait,",
+    ")",
+)
+DESCRIPTOR_IMPORT = "from triton.experimental.gluon.nvidia.hopper import TensorDescriptor"
+
+
+@functools.cache
+def version() -> tuple[int, int] | None:
+    """Major and minor version of the installed Triton; None without one."""
+    try:
+        found = re.match(r"(\d+)\.(\d+)", metadata.version("triton"))
+    except metadata.PackageNotFoundError:
+        return None
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def missing() -> str:
+    """Why Gluon cannot be written for the installed Triton; empty where it can."""
+    known = version()
+    if known is None:
+        return "Triton is not installed"
+    if known < OLDEST:
+        return f"Triton {known[0]}.{known[1]} has no Gluon for this, {OLDEST[0]}.{OLDEST[1]} has"
+    if known > NEWEST:
+        return f"Gluon of Triton {known[0]}.{known[1]} is not known here, that of {NEWEST[0]}.{NEWEST[1]} is"
+    return ""
+
+
+# Triton 3.6 has the names on the right, later ones those on the left.
+NAMES = """\
+_load_box = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+_store_box = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global"""
+
+FUNCTIONS = (
+    NAMES,
+    '''@gluon.jit
+def _advance(stage, phase, stages: gl.constexpr):
+    """The next place in a ring of tiles, and the parity of its barriers' phase."""
+    last = stage == stages - 1
+    return gl.where(last, 0, stage + 1), gl.where(last, phase ^ 1, phase)''',
+    '''@gluon.jit
+def _barriers(number: gl.constexpr, arrivals: gl.constexpr):
+    """So many barriers, each complete after so many arrivals."""
+    barriers = gl.allocate_shared_memory(gl.int64, [number, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(number):
+        mbarrier.init(barriers.index(i), count=arrivals)
+    return barriers''',
+)
+
+
+def swizzle(box: Sequence[int], dtype: str) -> int:
+    """The widest swizzle that the rows of a box allow, in bytes."""
+    return next(each for each in (128, 64, 32) if box[-1] * ELEMENTS[dtype].bits // 8 % each == 0)
+
+
+def shared_layout(box: Sequence[int], dtype: str) -> str:
+    """The layout of a box in shared memory, as an expression."""
+    width, bits = swizzle(box, dtype), ELEMENTS[dtype].bits
+    return f"gl.NVMMASharedLayout(swizzle_byte_width={width}, element_bitwidth={bits}, rank={len(box)})"
+
+
+def descriptor_type(box: Sequence[int], dtype: str) -> str:
+    """The type of a descriptor's argument, as a kernel's signature has it."""
+    layout = shared_layout(box, dtype).removeprefix("gl.").removesuffix(")")
+    full = f"{layout}, transposed=False, fp4_padded=False, cga_layout=[])"
+    return f"tensordesc<{SIGNATURE_TYPES[dtype]}{list(box)},{full}>"

@@ -1,0 +1,514 @@
+"""The text of one Gluon kernel: its layouts, the producer, the consumers and the entry that starts them.
+
+The consumers' loop is skewed: the next tile's scores are issued before the second product of the tile before, so that
+the row-wise update runs while the matrix unit works (Shah et al. 2024, FlashAttention-3, section 3.2). The first tile
+stands before the loops, and the last product after them:
+
+    scores(0); update(0)
+    for tile in 1 ...:  issue scores(tile); issue product(tile - 1); wait for scores; update(tile); wait for product
+    product(last)
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+from tiledsl.codegen.expressions import ADD, MULTIPLY
+from tiledsl.codegen.functions import TRITON_TYPES
+from tiledsl.codegen.gluon.expressions import GluonExpressions, Layouts
+from tiledsl.codegen.kernels import KernelWriter
+from tiledsl.codegen.names import Names
+from tiledsl.codegen.variables import Variables
+from tiledsl.dialects import gluon, triton
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.ir.types import ELEMENTS
+from tiledsl.passes.gluon_plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS, query_in_registers
+from tiledsl.passes.softmax_loops import SoftmaxLoop, SoftmaxLoops, find_softmax_loops
+
+
+class _Variables(Variables):
+    """The loops hand all carried values on: they share variables throughout."""
+
+    def __init__(self, body: object, names: Names, found: SoftmaxLoops) -> None:
+        self._found = found
+        super().__init__(body, names)  # type: ignore[arg-type]
+
+    def _coalesce(self, body: object) -> None:
+        for one, following in zip(self._found.loops, self._found.loops[1:]):
+            for result, argument in zip(one.op.results, following.op.body.args[1:], strict=True):
+                self._join(result, argument, always=True)
+        super()._coalesce(body)  # type: ignore[arg-type]
+
+
+class GluonKernelWriter(KernelWriter):
+    """Writes a prepared triton.launch as Gluon functions."""
+
+    def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
+        self.launch = launch
+        self.found = _schedule(find_softmax_loops(launch.body))
+        self.stages = self.found.loops[0].op.num_stages
+        self.item = next((op for op in launch.body if isinstance(op, gluon.ItemOp)), None)
+        self.parts = next(int(op.parts) for op in launch.body if isinstance(op, gluon.PartOp))
+        found = self.found
+        self.in_registers = query_in_registers(found.columns, found.depth, found.width, self.parts, None)
+        self.constants: dict[str, str] = {}
+        self.layouts = self._make_layouts(module_names)
+        self.names = Names(module_names)
+        self.variables = _Variables(launch.body, self.names, found)
+        self.expressions = GluonExpressions(self.variables, self.layouts)
+        self.lines: list[str] = []
+        self.indent = "    "
+        self._origin = ""
+        self._produced = _only_for_boxes(launch.body.walk())
+        outside = dict(zip(launch.body.args, launch.arguments, strict=True))
+        described = {value for value in launch.body.args if isinstance(outside[value].op, triton.DescriptorOp)}
+        self.arguments = [value for value in launch.body.args if value not in described]
+        self._claim_names()
+
+    # Names
+
+    def _make_layouts(self, module_names: set[str]) -> Layouts:
+        found = self.found
+
+        def define(wanted: str, text: str) -> str:
+            name, number = wanted, 1
+            while name in module_names:
+                name, number = f"{wanted}_{number}", number + 1
+            module_names.add(name)
+            self.constants[name] = text
+            return name
+
+        def accumulator(columns: int) -> str:
+            return f"gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, {columns}, 16])"
+
+        scores = define("SCORES", accumulator(found.columns))
+        out = scores if found.width == found.columns else define("OUT", accumulator(found.width))
+        rows = define("ROWS", f"gl.SliceLayout(1, {scores})")
+        self.query_layout = define("QUERY", f"gl.DotOperandLayout(operand_index=0, parent={scores}, k_width=2)")
+        self.weights_layout = self.query_layout
+        if out != scores:
+            self.weights_layout = define("WEIGHTS", f"gl.DotOperandLayout(operand_index=0, parent={out}, k_width=2)")
+        return Layouts(scores, out, rows, found.columns, found.width)
+
+    def _claim_names(self) -> None:
+        claim = self.names.claim
+        self.part = self.variables.name(next(op.out for op in self.launch.body if isinstance(op, gluon.PartOp)))
+        self.consumer, self.turn = claim("consumer"), claim("turn")
+        self.half = claim("half")
+        first = self.found.loops[0]
+        q, k, v = (self.variables.name(op.out) for op in (self.found.query, first.keys, first.values))
+        self.q, self.k, self.v = q, k, v
+        self.rings = {name: claim(f"{name}_ring") for name in (q, k, v)}
+        self.full = {name: claim(f"{name}_full") for name in (q, k, v)}
+        self.empty = {name: claim(f"{name}_empty") for name in (q, k, v)}
+        self.stage = {name: claim(f"{name}_stage") for name in (k, v)}
+        self.phase = {name: claim(f"{name}_phase") for name in (k, v)}
+        self.out_buffers = {
+            op: claim(f"{self.descriptor(op).removesuffix('_tiles')}_buffer") for op in self._box_stores()
+        }
+        self.operand = claim(f"{first.product.a.name or 'weights'}_operand")
+        self.starts = [claim("start") for _ in self.found.loops]
+
+    def _box_stores(self) -> list[gluon.StoreBoxOp]:
+        return [op for op in self.found.after if isinstance(op, gluon.StoreBoxOp)]
+
+    def descriptor(self, op: gluon.LoadBoxOp | gluon.StoreBoxOp) -> str:
+        """The name of the descriptor that a box is seen through."""
+        return self.name(op.buffer)
+
+    # Lines
+
+    def line(self, text: str) -> None:
+        super().line(re.sub(r"\btl\.", "gl.", text))
+
+    def write(self) -> list[str]:
+        """The lines of all functions and constants of the kernel."""
+        lines = [f"{name} = gl.constexpr({text})" for name, text in self.constants.items()]
+        name = self.launch.sym_name
+        return [*lines, "", "", *self._producer(f"{name}_producer"), "", "", *self._consumer(f"{name}_consumer"), "",
+                "", *self._entry(name)]  # fmt: skip
+
+    def _function(self, name: str, arguments: Iterable[str]) -> list[str]:
+        return ["@gluon.jit", f"def {name}({', '.join(arguments)}):", *self._take()]
+
+    def _take(self) -> list[str]:
+        lines, self.lines, self.indent, self._origin = self.lines, [], "    ", ""
+        return lines
+
+    def ops(self, ops: Iterable[Operation]) -> None:
+        """Statements for operations; those written inside others, and those for the producer alone, are left out."""
+        for op in ops:
+            if op not in self.variables.inlined and op not in self._produced:
+                self.statement(op)
+
+    def statement(self, op: Operation) -> None:
+        if isinstance(op, gluon.PartOp):
+            self.line(f"{self.part} = gl.to_tensor({self.consumer})")
+        elif isinstance(op, gluon.ItemOp):
+            pass  # the loop around counts it
+        elif isinstance(op, gluon.PairedOp):
+            self._both_of_pair(op)
+        elif op is self.found.query:
+            self._receive_query()
+        elif isinstance(op, gluon.StoreBoxOp):
+            self._send_box(op)
+        else:
+            super().statement(op)
+
+    def _items(self) -> None:
+        """The loop over work items; what follows is its body."""
+        if self.item is not None:
+            items = self.expressions.text(self.item.items)
+            self.line(f"for {self.name(self.item.out)} in range(gl.program_id(0), {items}, gl.num_programs(0)):")
+            self.indent += "    "
+
+    def _both_of_pair(self, op: gluon.PairedOp) -> None:
+        """The loop over a pair's blocks; what follows is its body. The one of more tiles comes first."""
+        pair, extent = self.expressions.value(op.pair), constant_of(op.extent)
+        first = f"{self.expressions.value(op.extent).at(ADD)} - 1 - {pair.at(MULTIPLY)}"
+        count = "2"
+        if extent is None or int(extent) % 2:
+            count = f"gl.where({first} == {pair.at(MULTIPLY)}, 1, 2)"
+        self.line(f"for {self.half} in range(0, {count}):")
+        self.indent += "    "
+        self.line(f"{self.name(op.out)} = gl.where({self.half} == 0, {first}, {pair.text})")
+
+    # The producer
+
+    def _producer(self, name: str) -> list[str]:
+        found = self.found
+        offsets = [
+            *found.query.offsets,
+            *(v for loop in found.loops for v in (*loop.keys.offsets, *loop.values.offsets)),
+        ]
+        bounds = [value for loop in found.loops for value in loop.op.operands[:2]]
+        needed = _needed([*offsets, *bounds])
+        by_part = _dependents([op for op in self.launch.body if isinstance(op, gluon.PartOp)], needed)
+        stage, phase = self.stage[self.k], self.phase[self.k]
+        self.line(f"{stage} = 0")
+        self.line(f"{phase} = 1  # the first turn of an empty place does not wait")
+        if self.item is not None:
+            self.line(f"{self.turn} = 1")
+        self._items()
+        self._needed_ops([op for op in found.before if op not in by_part], needed)
+        self.line(f"for {self.consumer} in gl.static_range({self.parts}):")
+        self.indent += "    "
+        self._needed_ops(found.before, by_part)
+        self._load(found.query, self.q, self.consumer, self.turn if self.item is not None else "1")
+        self.indent = self.indent[:-4]
+        if self.item is not None:
+            self.line(f"{self.turn} ^= 1")
+        for loop in found.loops:
+            bounds_text = ", ".join(self.expressions.text(value) for value in loop.op.operands[:2])
+            self.origin(loop.op)
+            self.line(f"for {self.name(loop.op.index)} in range({bounds_text}):")
+            self.indent += "    "
+            for box, ring in ((loop.keys, self.k), (loop.values, self.v)):
+                self._needed_ops(loop.op.body, _needed(box.offsets))
+                self._load(box, ring, stage, phase)
+            self.line(f"{stage}, {phase} = _advance({stage}, {phase}, {self.stages})")
+            self.indent = self.indent[:-4]
+        arguments = [self.argument(value) for value in self.arguments]
+        arguments += self._loaded()
+        return self._function(name, [*arguments, *self.rings.values(), *self.full.values(), *self.empty.values()])
+
+    def _loaded(self) -> list[str]:
+        first = self.found.loops[0]
+        return list(dict.fromkeys(self.descriptor(op) for op in (self.found.query, first.keys, first.values)))
+
+    def _stored(self) -> list[str]:
+        return list(dict.fromkeys(self.descriptor(op) for op in self._box_stores()))
+
+    def _needed_ops(self, ops: Iterable[Operation], needed: set[Operation]) -> None:
+        for op in ops:
+            if op in needed and op not in self.variables.inlined:
+                self.statement(op)
+
+    def _load(self, op: gluon.LoadBoxOp, ring: str, index: str, phase: str) -> None:
+        self.origin(op)
+        place = f"{self.rings[ring]}.index({index})"
+        full = f"{self.full[ring]}.index({index})"
+        offsets = ", ".join(self.expressions.text(value) for value in op.offsets)
+        self.line(f"mbarrier.wait({self.empty[ring]}.index({index}), {phase})")
+        size = math.prod(gluon.box(op)) * ELEMENTS[op.out.dtype].bits // 8
+        self.line(f"mbarrier.expect({full}, {size})")
+        self.line(f"_load_box({self.descriptor(op)}, [{offsets}], {full}, {place})")
+
+    # The consumers
+
+    def _consumer(self, name: str) -> list[str]:
+        found = self.found
+        for ring in (self.k, self.v):
+            self.line(f"{self.stage[ring]} = 0")
+            self.line(f"{self.phase[ring]} = 0")
+        if self.item is not None:
+            self.line(f"{self.turn} = 0")
+        self._items()
+        self.ops(found.before)
+        self.assign(found.loops[0].op.body.args[1:], found.loops[0].op.inits)
+        indented = self._if_any_tile()
+        self._first_tile()
+        for number, loop in enumerate(found.loops):
+            self._rest_of(loop, self.starts[number])
+        self._await_values()
+        self._issue_product(found.loops[-1])
+        self._finish_product(found.loops[-1])
+        if indented:
+            self.indent = self.indent[:-4]
+        if not self.in_registers:
+            self._release(self.q, self.consumer)
+        self.ops(found.after)
+        self.indent = "    "
+        if self._box_stores():
+            self.line("tma.store_wait(0)")
+        arguments = [f"{self.consumer}: gl.constexpr", *(self.argument(value) for value in self.arguments)]
+        arguments += [*self._stored(), *self.out_buffers.values()]
+        return self._function(name, [*arguments, *self.rings.values(), *self.full.values(), *self.empty.values()])
+
+    def _receive_query(self) -> None:
+        self.origin(self.found.query)
+        turn = self.turn if self.item is not None else "0"
+        place = self._matrix(self.rings[self.q], self.consumer, self.found.query)
+        self.line(f"mbarrier.wait({self.full[self.q]}.index({self.consumer}), {turn})")
+        if self.item is not None:
+            self.line(f"{self.turn} ^= 1")
+        if self.in_registers:
+            self.line(f"{self.q} = {place}.load({self.query_layout})")
+            self._release(self.q, self.consumer)
+        else:
+            self.line(f"{self.q} = {place}")
+
+    def _matrix(self, ring: str, index: str, op: gluon.LoadBoxOp | gluon.StoreBoxOp) -> str:
+        """A place of a ring as a matrix, without the box's dimensions of 1."""
+        shape = op.out.shape if isinstance(op, gluon.LoadBoxOp) else op.value.shape
+        text = f"{ring}.index({index})"
+        return text if len(gluon.box(op)) == 2 else f"{text}.reshape([{shape[0]}, {shape[1]}])"
+
+    def _release(self, ring: str, index: str) -> None:
+        self.line(f"mbarrier.arrive({self.empty[ring]}.index({index}), count=1)")
+
+    def _next(self, ring: str) -> None:
+        """Release the ring's tile and go on to the next."""
+        stage, phase = self.stage[ring], self.phase[ring]
+        self._release(ring, stage)
+        self.line(f"{stage}, {phase} = _advance({stage}, {phase}, {self.stages})")
+
+    def _await(self, ring: str) -> None:
+        self.line(f"mbarrier.wait({self.full[ring]}.index({self.stage[ring]}), {self.phase[ring]})")
+
+    def _await_values(self) -> None:
+        self._await(self.v)
+
+    def _issue_scores(self, loop: SoftmaxLoop) -> None:
+        shape = loop.scores.out.shape
+        keys = self._matrix(self.rings[self.k], self.stage[self.k], loop.keys) + ".permute((1, 0))"
+        scores = self.name(loop.scores.out)
+        zeros = f"gl.zeros(({shape[0]}, {shape[1]}), gl.float32, {self.layouts.scores})"
+        self.origin(loop.scores)
+        self.line(f"{scores} = warpgroup_mma({self.q}, {keys}, {zeros}, use_acc=False, is_async=True)")
+
+    def _issue_product(self, loop: SoftmaxLoop) -> None:
+        values = self._matrix(self.rings[self.v], self.stage[self.v], loop.values)
+        acc = self._accumulator(loop)
+        self.origin(loop.product)
+        self.line(f"{acc} = warpgroup_mma({self.operand}, {values}, {acc}, is_async=True)")
+
+    def _accumulator(self, loop: SoftmaxLoop) -> str:
+        return self.name(loop.op.body.args[1 + loop.carried])
+
+    def _await_scores(self, loop: SoftmaxLoop, left: int) -> None:
+        scores = self.name(loop.scores.out)
+        if self.in_registers:  # ptxas may reuse the registers of operands that no wait mentions
+            self.line(f"{scores}, {self.q} = warpgroup_mma_wait({left}, deps=[{scores}, {self.q}])")
+        else:
+            self.line(f"{scores} = warpgroup_mma_wait({left}, deps=[{scores}])")
+        self._next(self.k)
+
+    def _finish_product(self, loop: SoftmaxLoop) -> None:
+        acc, operand = self._accumulator(loop), self.operand
+        self.line(f"{acc}, {operand} = warpgroup_mma_wait(0, deps=[{acc}, {operand}])")
+        self._next(self.v)
+
+    def _rescale(self, loop: SoftmaxLoop) -> None:
+        """What comes between the accumulator's old value and the next product, the product's left operand, and the
+        values that are carried on."""
+        self.ops(loop.rescale)
+        acc, new = self._accumulator(loop), loop.product.accumulator
+        if new.op in self.variables.inlined or not self.variables.same(new, loop.op.body.args[1 + loop.carried]):
+            self.line(f"{acc} = {self.expressions.text(new)}")
+        self.line(f"{self.operand} = gl.convert_layout({self.expressions.text(loop.product.a)}, {self.weights_layout})")
+        yielded = loop.op.body.terminator.operands
+        rest = [number for number in range(len(yielded)) if number != loop.carried]
+        self.assign([loop.op.body.args[1 + number] for number in rest], [yielded[number] for number in rest])
+
+    def _tile_count(self, loop: SoftmaxLoop) -> int | None:
+        """How many tiles a loop has, where its bounds are constants."""
+        lower, upper = (constant_of(value) for value in loop.op.operands[:2])
+        return None if lower is None or upper is None else max(0, int(upper) - int(lower))
+
+    def _runs(self, loop: SoftmaxLoop) -> str:
+        lower, upper = (self.expressions.value(value) for value in loop.op.operands[:2])
+        return f"{lower.at(5)} < {upper.at(5)}"
+
+    def _if_any_tile(self) -> bool:
+        """A condition around everything, unless a loop certainly runs."""
+        loops = self.found.loops
+        if any(self._tile_count(loop) for loop in loops):
+            return False
+        self.line(f"if {' or '.join(map(self._runs, loops))}:")
+        self.indent += "    "
+        return True
+
+    def _first_tile(self) -> None:
+        """Scores of the first tile, and the update of the loop that it belongs to."""
+        loops = self.found.loops
+        first = loops[0]
+        self._await(self.k)
+        self._issue_scores(first)
+        self._await_scores(first, 0)
+        self._update_first(list(enumerate(loops)))
+
+    def _update_first(self, left: Sequence[tuple[int, SoftmaxLoop]]) -> None:
+        (number, loop), *rest = left
+        certain = bool(self._tile_count(loop)) or not rest
+        indent = self.indent
+        if not certain:
+            self.line(f"if {self._runs(loop)}:")
+            self.indent += "    "
+        lower = self.expressions.value(loop.op.lower)
+        scores, made = self.name(loop.scores.out), self.name(self.found.loops[0].scores.out)
+        if scores != made:
+            self.line(f"{scores} = {made}")
+        self.line(f"{self.name(loop.op.index)} = {lower.text}")
+        self.ops(loop.update)
+        self._rescale(loop)
+        self.line(f"{self.starts[number]} = {lower.at(5)} + 1")
+        for later, other in rest:
+            self.line(f"{self.starts[later]} = {self.expressions.text(other.op.lower)}")
+        if not certain:
+            self.indent = indent
+            self.line("else:")
+            self.indent += "    "
+            self.line(f"{self.starts[number]} = {self.expressions.text(loop.op.upper)}")
+            self._update_first(rest)
+            self.indent = indent
+
+    def _rest_of(self, loop: SoftmaxLoop, start: str) -> None:
+        if self._tile_count(loop) == 0:
+            return
+        self.origin(loop.op)
+        self.line(f"for {self.name(loop.op.index)} in range({start}, {self.expressions.text(loop.op.upper)}):")
+        self.indent += "    "
+        self._await(self.k)
+        self._issue_scores(loop)
+        self._await_values()
+        self._issue_product(loop)
+        self._await_scores(loop, 1)
+        self.ops(loop.update)
+        self._finish_product(loop)
+        self._rescale(loop)
+        self.indent = self.indent[:-4]
+
+    def _send_box(self, op: gluon.StoreBoxOp) -> None:
+        self.origin(op)
+        buffer = f"{self.out_buffers[op]}"
+        offsets = ", ".join(self.expressions.text(value) for value in op.offsets)
+        self.line("tma.store_wait(0)")
+        self.line(f"{self._matrix(buffer, self.consumer, op)}.store({self.expressions.text(op.value)})")
+        self.line("fence_async_shared()")
+        name = self.descriptor(op)
+        self.line(f"_store_box({name}, [{offsets}], {buffer}.index({self.consumer}))")
+
+    # The entry
+
+    def _entry(self, name: str) -> list[str]:
+        found, first = self.found, self.found.loops[0]
+        for op, ring, places in ((found.query, self.q, self.parts), (first.keys, self.k, self.stages),
+                                 (first.values, self.v, self.stages)):  # fmt: skip
+            self._allocate(self.rings[ring], op, places)
+        for store, buffer in self.out_buffers.items():
+            self._allocate(buffer, store, self.parts)
+        for ring in (self.q, self.k, self.v):
+            places, readers = (self.parts, 1) if ring == self.q else (self.stages, self.parts)
+            self.line(f"{self.full[ring]} = _barriers({places}, 1)")
+            self.line(f"{self.empty[ring]} = _barriers({places}, {readers})")
+        shared = [*self.rings.values(), *self.full.values(), *self.empty.values()]
+        plain = [self.name(value) for value in self.arguments]
+        stored = [*plain, *self._stored(), *self.out_buffers.values(), *shared]
+        loaded = [*plain, *self._loaded(), *shared]
+        self.line("gl.warp_specialize(")
+        self.line("    [")
+        for number in range(self.parts):
+            self.line(f"        ({name}_consumer, ({', '.join([str(number), *stored])})),")
+        self.line(f"        ({name}_producer, ({', '.join(loaded)})),")
+        self.line("    ],")
+        registers = CONSUMER_REGISTERS[self.parts]
+        self.line(f"    {[4] * (self.parts - 1) + [1]},")
+        self.line(f"    {[registers] * (self.parts - 1) + [PRODUCER_REGISTERS]},")
+        self.line(")")
+        return self._function(name, map(self.argument, self.launch.body.args))
+
+    def _allocate(self, name: str, op: gluon.LoadBoxOp | gluon.StoreBoxOp, places: int) -> None:
+        shape = ", ".join(map(str, (places, *gluon.box(op))))
+        dtype = TRITON_TYPES[op.out.dtype if isinstance(op, gluon.LoadBoxOp) else op.value.dtype]
+        self.line(f"{name} = gl.allocate_shared_memory({dtype}, [{shape}], {self.descriptor(op)}.layout)")
+
+
+def _schedule(found: SoftmaxLoops) -> SoftmaxLoops:
+    """Bring a loop's operations into the order in which they are written, which variables are shared by."""
+    first = found.loops[0].op
+    for op in found.before:
+        op.move_before(first)
+    for loop in found.loops:
+        end = loop.op.body.terminator
+        first_needed = _needed([*loop.keys.offsets, loop.scores.a])
+        ahead = [op for op in loop.update if op in first_needed]
+        rest = [op for op in loop.update if op not in first_needed]
+        transposed = loop.scores.b.op
+        assert transposed is not None
+        order: list[Operation] = [*ahead, loop.keys, transposed, loop.scores, *rest, *loop.rescale]
+        for op in (*order, loop.values, loop.product):
+            op.move_before(end)
+    return found
+
+
+def _only_for_boxes(ops: Iterable[Operation]) -> set[Operation]:
+    """Operations whose results go into offsets of loaded boxes alone, and those boxes themselves."""
+    found: set[Operation] = set()
+    for op in reversed(list(ops)):
+        if isinstance(op, gluon.LoadBoxOp):
+            continue
+        pure = not op.effects & (Effect.WRITE | Effect.ORDERED | Effect.TERMINATE) and not op.regions and op.results
+        if (
+            pure
+            and op.is_used
+            and all(isinstance(user, gluon.LoadBoxOp) or user in found for v in op.results for user in v.uses)
+        ):
+            found.add(op)
+    return found
+
+
+def _needed(values: Iterable[Value]) -> set[Operation]:
+    """The operations that these values are computed by."""
+    needed: set[Operation] = set()
+    pending = [value.op for value in values]
+    while pending:
+        op = pending.pop()
+        if op is not None and op not in needed:
+            needed.add(op)
+            pending += [value.op for value in op.operands]
+    return needed
+
+
+def _dependents(start: Iterable[Operation], among: set[Operation]) -> set[Operation]:
+    """Those of `among` that are, or need the results of, some operation of `start`."""
+    reached = set(start)
+    grown = True
+    while grown:
+        more = {op for op in among if op not in reached and any(value.op in reached for value in op.operands)}
+        reached |= more
+        grown = bool(more)
+    return reached & among

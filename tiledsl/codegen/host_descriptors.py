@@ -1,0 +1,125 @@
+"""What launchers need for descriptors and persistent kernels: functions as text, and which tensors are concerned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tiledsl.codegen.gluon.api import shared_layout
+from tiledsl.dialects import gluon, tensor, tile, triton
+from tiledsl.ir.core import Value
+from tiledsl.passes.blocks import root_buffer, strides_of
+
+DESCRIPTORS = '''\
+_descriptors = {}
+
+
+class _Address:
+    """What a descriptor keeps of a tensor: the tensor itself would keep its memory from being used again."""
+
+    def __init__(self, tensor):
+        self.dtype = tensor.dtype
+        self.address = tensor.data_ptr()
+
+    def data_ptr(self):
+        return self.address
+
+
+def _descriptor(tensor, shape, strides, block, *layout):
+    """What the hardware must know to copy blocks of a tensor. To make one takes longer than a launch: they are kept."""
+    key = (tensor.data_ptr(), tensor.dtype, shape, strides, block, layout)
+    found = _descriptors.get(key)
+    if found is None:
+        base = _Address(tensor) if tensor.is_cuda else tensor
+        found = TensorDescriptor(base, list(shape), list(strides), list(block), *layout)
+        if tensor.is_cuda:
+            if len(_descriptors) >= 1024:
+                _descriptors.clear()
+            _descriptors[key] = found
+    return found
+
+
+def _with_aligned(function, arguments, written):
+    """Calls a function with copies of the tensors that do not begin at a multiple of 16 bytes, as descriptors must."""
+    copies = list(arguments)
+    for number, value in enumerate(arguments):
+        if torch.is_tensor(value) and value.data_ptr() % 16:
+            copies[number] = torch.empty_strided(
+                value.shape, value.stride(), dtype=value.dtype, device=value.device
+            ).copy_(value)
+    function(*copies)
+    for number in written:
+        if copies[number] is not arguments[number]:
+            arguments[number].copy_(copies[number])
+'''
+
+# Of modules in which some kernels are written in Triton and some in Gluon.
+BOTH_DESCRIPTORS = '''\
+def TensorDescriptor(base, shape, strides, block, *layout):
+    """A descriptor for a kernel in Gluon, which knows its layout in shared memory, or else for one in Triton."""
+    return (GluonDescriptor if layout else TritonDescriptor)(base, shape, strides, block, *layout)
+'''
+
+MULTIPROCESSORS = '''\
+@functools.cache
+def _multiprocessors(device):
+    """How many programs run at once, one on each multiprocessor; on a CPU, a few, one after the other."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 3
+'''
+
+# What the functions above take from a module's scope.
+DESCRIPTOR_NAMES = {
+    "TensorDescriptor",
+    "GluonDescriptor",
+    "TritonDescriptor",
+    "_descriptors",
+    "_Address",
+    "_descriptor",
+    "_with_aligned",
+}
+MULTIPROCESSOR_NAMES = {"functools", "_multiprocessors"}
+
+
+def descriptor_text(op: triton.DescriptorOp, buffer: str, dim: Callable[[int | str], str]) -> str:
+    """The call that makes a descriptor; `dim` writes a size, which may be a symbol."""
+    type = tile.buffer_type(op.buffer)
+    strides = strides_of(type)
+    shape = [dim(type.shape[axis]) for axis in op.dims]
+    layout = f", {shared_layout(op.block, type.dtype)}" if op.swizzle else ""
+    sizes = f"{_tuple(shape)}, {_tuple([str(strides[axis]) for axis in op.dims])}, {op.block}"
+    return f"_descriptor({buffer}, {sizes}{layout})"
+
+
+def _tuple(parts: Sequence[str]) -> str:
+    return f"({', '.join(parts)})"
+
+
+def needs_alignment(func: tile.FuncOp) -> list[Value]:
+    """Parameters that descriptors show: their first element must lie at a multiple of 16 bytes."""
+    parameters = func.body.args[: len(func.parameters)]
+    shown = {root_buffer(op.buffer) for op in func.body if isinstance(op, triton.DescriptorOp)}
+    return [value for value in parameters if value in shown]
+
+
+def written_parameters(func: tile.FuncOp) -> list[Value]:
+    """Parameters that some kernel writes."""
+    written: set[Value] = set()
+    for launch in (op for op in func.body if isinstance(op, triton.LaunchOp)):
+        outside = dict(zip(launch.body.args, launch.arguments, strict=True))
+        for op in launch.body.walk():
+            if isinstance(op, (triton.StoreOp, triton.AtomicOp)):
+                written.add(_shown(outside[_base(op.pointer)]))
+            elif isinstance(op, triton.StoreBlockOp):
+                written.add(_shown(outside[op.descriptor]))
+            elif isinstance(op, gluon.StoreBoxOp):
+                written.add(_shown(outside[op.buffer]))
+    return [value for value in func.body.args[: len(func.parameters)] if value in written]
+
+
+def _base(pointer: Value) -> Value:
+    while isinstance(pointer.op, (triton.AddPtrOp, tensor.BroadcastOp)):
+        pointer = pointer.op.operands[0]
+    return pointer
+
+
+def _shown(argument: Value) -> Value:
+    return root_buffer(argument.op.buffer if isinstance(argument.op, triton.DescriptorOp) else argument)

@@ -1,0 +1,106 @@
+"""What the Gluon emitter needs beside the tile level: boxes of global memory that the TMA unit moves, and row parts.
+
+A kernel whose option `emitter` is "gluon" is written for several consumers: each runs the whole body for its own part
+of the block's rows, and `gluon.part` says which one it is. Its loads of boxes are done by one producer for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiledsl.ir.core import Effect, Operation, attr, operand, operands, result
+from tiledsl.ir.types import BufferType, ScalarType, TensorType, Type
+
+
+class PartOp(Operation):
+    """Which consumer this is, from 0 to parts - 1. Example: `%part = gluon.part {parts = 2} : int32`"""
+
+    name = "gluon.part"
+    parts = attr(int)
+    out = result(ScalarType)
+
+    def infer(self) -> Sequence[Type]:
+        return [ScalarType("int32")]
+
+
+class ItemOp(Operation):
+    """Which of `items` work items a program is at: it takes all whose number is its own modulo the number of programs.
+
+    Example: `%item = gluon.item %items : int32`
+    """
+
+    name = "gluon.item"
+    items = operand(ScalarType)
+    out = result(ScalarType)
+
+    def infer(self) -> Sequence[Type]:
+        return [ScalarType("int32")]
+
+
+class PairedOp(Operation):
+    """The two indices of a pair below `extent`, one after the other: extent - 1 - pair, and `pair` if it is another.
+
+    What follows in the body runs for each of them.
+
+    Example: `%bx = gluon.paired %pair, %extent : int32`
+    """
+
+    name = "gluon.paired"
+    pair = operand(ScalarType)
+    extent = operand(ScalarType)
+    out = result(ScalarType)
+
+    def infer(self) -> Sequence[Type]:
+        return [ScalarType("int32")]
+
+
+class LoadBoxOp(Operation):
+    """A box of a global buffer from `offsets` on: dimension i of the result walks along dimension axes[i].
+
+    What lies outside of the buffer reads 0. Offsets are int32, one for each dimension.
+
+    Example: `%k = gluon.load_box %K[%b, %h, %row, %zero] {axes = (2, 3)} : tensor<128x64xfloat16>`
+    """
+
+    name = "gluon.load_box"
+    effects = Effect.READ
+    buffer = operand(BufferType, ScalarType)
+    offsets = operands(ScalarType)
+    axes = attr(tuple)
+    out = result(TensorType)
+
+    def verify(self) -> None:
+        _fits(self.buffer.type, len(self.offsets), self.axes, self.out.type)
+
+
+class StoreBoxOp(Operation):
+    """Writes a box of a global buffer from `offsets` on; what lies outside of the buffer is not written.
+
+    Example: `gluon.store_box %x, %O[%b, %h, %row, %zero] {axes = (2, 3)}`
+    """
+
+    name = "gluon.store_box"
+    effects = Effect.WRITE
+    value = operand(TensorType)
+    buffer = operand(BufferType, ScalarType)
+    offsets = operands(ScalarType)
+    axes = attr(tuple)
+
+    def verify(self) -> None:
+        _fits(self.buffer.type, len(self.offsets), self.axes, self.value.type)
+
+
+def box(op: LoadBoxOp | StoreBoxOp) -> tuple[int, ...]:
+    """The extents of the box, one for each dimension of the buffer."""
+    shape = op.out.shape if isinstance(op, LoadBoxOp) else op.value.shape
+    extents = [1] * len(op.offsets)
+    for axis, extent in zip(op.axes, shape, strict=True):
+        extents[axis] = extent
+    return tuple(extents)
+
+
+def _fits(buffer: Type, rank: int, axes: tuple[int, ...], tile: Type) -> None:
+    if len(axes) != len(tile.shape) or list(axes) != sorted(set(axes)) or not all(0 <= axis < rank for axis in axes):
+        raise ValueError(f"axes {axes} for a box {tile} of {rank} dimensions")
+    if isinstance(buffer, BufferType) and (len(buffer.shape) != rank or buffer.dtype != tile.dtype):
+        raise ValueError(f"{rank} offsets and {tile} for {buffer}")

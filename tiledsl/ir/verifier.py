@@ -1,0 +1,148 @@
+"""Checking the IR: declarations, use lists, dominance, and each operation's own rules.
+
+Operations and regions remember what changed since they were last verified (`touch`), so that verifying after every
+pass costs in proportion to what the pass did.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+from tiledsl.ir.core import Operation, Region, Value, operand, optional
+
+_type = attrgetter("type")
+
+
+class VerifyError(Exception):
+    """The IR broke a rule: an internal bug, or IR text that is wrong. `op` is the offender."""
+
+    def __init__(self, op: Operation, message: str) -> None:
+        super().__init__(f"{op.name}: {message}\n{op!r}")
+        self.op = op
+
+
+def verify(root: Operation, *, everything: bool = True) -> None:
+    """Check declarations, use lists, dominance and each operation's own rules. Raises VerifyError.
+
+    Without `everything`, only operations that changed since they were last verified, and those whose operands moved.
+    """
+    if everything:
+        for op in root.walk():
+            op.checked = False
+    if everything:
+        _touch_all(root)
+    if not root.checked:
+        _verify_declared(root)
+        root.checked = True
+    _verify_regions(root, False)
+
+
+def _touch_all(op: Operation) -> None:
+    op.checked = False
+    for inner in op.regions:
+        if inner.parent is not op:
+            raise VerifyError(op, "a region does not know its owner")
+        inner.touched = list(inner)
+        for child in inner:
+            if child.parent is not inner:
+                raise VerifyError(child, "does not know its region")
+            _touch_all(child)
+
+
+def _verify_regions(op: Operation, moved: bool) -> None:
+    """What changed inside `op`; if that was `moved`, also whether all inside still see their operands."""
+    for inner in op.regions:
+        if not inner.ordered:
+            for order, child in enumerate(inner):
+                child.order = order
+            inner.ordered = True
+        moved_here: set[Operation] = set()
+        if inner.touched or moved:
+            for child in inner if moved else dict.fromkeys(inner.touched):
+                if child.parent is inner:  # else it is gone
+                    if child.regions and not child.checked:
+                        moved_here.add(child)
+                    _verify_operation(child, inner)
+            inner.touched = []
+        for child in inner.nested:
+            _verify_regions(child, moved or child in moved_here)
+
+
+_sound: set[tuple[object, ...]] = set()  # signatures and operand types of what was found right
+
+
+def _verify_operation(op: Operation, inner: Region) -> None:
+    for value in op.operands:
+        definition = value.op
+        is_near = definition is not None and definition.parent is inner and definition.order < op.order
+        if not is_near and not _is_visible(value, op):
+            raise VerifyError(op, f"operand {value!r} is used where it is not defined")
+        if op not in value.uses:
+            raise VerifyError(op, f"operand {value!r} does not list its use")
+    if op.checked:
+        return
+    op.checked = True
+    if op.next is not None and op.is_terminator:
+        raise VerifyError(op, "stands before the end of its region")
+    if op.prev is not None and op.prev.is_terminator:
+        raise VerifyError(op.prev, "stands before the end of its region")
+    if op.regions:
+        _verify_declared(op)
+        return
+    kind = (op.signature, *map(_type, op.operands))
+    if kind not in _sound:
+        _verify_declared(op)
+        if len(_sound) > 100_000:
+            _sound.clear()
+        _sound.add(kind)
+
+
+def _is_visible(value: Value, user: Operation) -> bool:
+    """Whether a value is defined before `user`, in its region or around it. Needs `order`."""
+    definition = value.op
+    region = value.owner if definition is None else definition.parent
+    while user.parent is not region:
+        around = user.parent_op
+        if around is None:
+            return False
+        user = around
+    if definition is None:
+        return value in region.args  # type: ignore[union-attr]
+    return definition.order < user.order and value in definition.results
+
+
+def _verify_declared(op: Operation) -> None:
+    plain = op.plain_operands
+    if plain is None or len(plain) != len(op.operands):
+        _verify_fields(op)
+    else:
+        for types, value in zip(plain, op.operands):
+            if types and type(value.type) not in types:
+                _verify_fields(op)
+    if len(op.results) != len(op.result_fields) and not op.variadic_results:
+        raise VerifyError(op, f"{len(op.results)} results instead of {len(op.result_fields)}")
+    for made, value in zip(op.result_fields, op.results):
+        if made.types and type(value.type) not in made.types:
+            raise VerifyError(op, f"{made.name} is of type {value.type}")
+    for key, expected in op.attr_types:
+        if not isinstance(op.attributes.get(key), expected):
+            raise VerifyError(op, f"{key} is {op.attributes.get(key)!r}")
+    if len(op.regions) != len(op.region_fields):
+        raise VerifyError(op, f"{len(op.regions)} regions instead of {len(op.region_fields)}")
+    try:
+        op.verify()
+    except (ValueError, TypeError, LookupError, AssertionError) as error:
+        raise VerifyError(op, str(error) or type(error).__name__) from error
+
+
+def _verify_fields(op: Operation) -> None:
+    position = 0
+    for field, count in zip(op.operand_fields, op.segments, strict=True):
+        if (type(field) is operand and count != 1) or (type(field) is optional and count > 1):
+            raise VerifyError(op, f"{field.name} has {count} values")
+        for value in op.operands[position : position + count]:
+            if field.types and type(value.type) not in field.types:
+                raise VerifyError(op, f"{field.name} is of type {value.type}")
+        position += count
+    if position != len(op.operands):
+        raise VerifyError(op, f"{len(op.operands)} operands instead of {position}")

@@ -1,0 +1,140 @@
+"""Places that tile operations take: a whole buffer, a slice or one element; and which elements of two of them pair up.
+
+A slice keeps all dimensions of its buffer: `A[i, 0:n]` has the extents (1, n).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from tiledsl.errors import TileError
+from tiledsl.language.buffer import Buffer, Reference
+from tiledsl.language.expression import context, describe, is_number
+
+INNER = {"global": 0, "shared": 1, "fragment": 2, "local": 2}  # the innermost memory decides what a copy walks over
+
+Extents = list[int | None]  # of each dimension; None at a single index, -1 where it is known only at run time
+_warned: set[str] = set()
+
+
+def region_of(what: str, x: Any) -> tuple[Buffer, list[Any], Extents]:
+    """Buffer, offsets and extents of a buffer or reference."""
+    if isinstance(x, Buffer):
+        return x, [0] * x.ndim, [dim if isinstance(dim, int) else -1 for dim in x.type.shape]
+    if isinstance(x, Reference):
+        return x.buffer, x.offsets, list(x.extents)
+    raise TileError(f"{what} needs a buffer or a part of one, not {describe(x)}")
+
+
+def shape_text(buffer: Buffer) -> str:
+    """A buffer's shape, for messages."""
+    return "(" + ", ".join(map(str, buffer.shape)) + ")"
+
+
+def pair(what: str, source: Any, target: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The tile shape of a copy, and the axes along which it walks in the source and the target.
+
+    An element takes its extents from the other side, aligned at the right. Where both sides have as many extents other
+    than 1, these are matched in order; otherwise they are aligned at the right, and an extent of 1 gives way if it is
+    an element's or a whole tensor's. The tile's extents are those of the innermost memory (fragment, then shared, then
+    global; the source in a tie); what another side lacks must lie outside of its tensor.
+    """
+    (a, _, a_extents), (b, _, b_extents) = region_of(what, source), region_of(what, target)
+    if isinstance(source, Buffer) and isinstance(target, Buffer) and a.type.shape != b.type.shape:
+        raise TileError(
+            f"{what}: {a.name} is {shape_text(a)} and {b.name} is {shape_text(b)}: two whole buffers must be equal"
+        )
+    if all(extent is None for extent in a_extents):
+        a_extents = _aligned(what, a, b, b_extents)
+    elif all(extent is None for extent in b_extents):
+        b_extents = _aligned(what, b, a, a_extents)
+    ours = [(axis, extent) for axis, extent in enumerate(a_extents) if extent not in (None, 1)]
+    theirs = [(axis, extent) for axis, extent in enumerate(b_extents) if extent not in (None, 1)]
+    if len(ours) != len(theirs):
+        ours, theirs = _widened(what, (source, a, a_extents), (target, b, b_extents))
+    base_is_source = INNER[a.scope()] >= INNER[b.scope()]
+    shape = []
+    for (axis_a, x), (axis_b, y) in zip(ours, theirs, strict=True):
+        assert x is not None and y is not None
+        chosen, other = (x, y) if base_is_source else (y, x)
+        chosen = other if chosen == -1 else chosen
+        if chosen == -1:
+            raise TileError(f"{what}: the extent of dimension {axis_a} of {a.name} is not constant on either side")
+        if x != y and -1 not in (x, y):
+            _check_unequal(what, (source, axis_a, x), (target, axis_b, y), chosen)
+        shape.append(chosen)
+    return tuple(shape), tuple(axis for axis, _ in ours), tuple(axis for axis, _ in theirs)
+
+
+def _check_unequal(what: str, source: tuple[Any, int, int], target: tuple[Any, int, int], chosen: int) -> None:
+    """Extents that differ: nothing outside of a slice may be touched but what lies outside of its tensor, too."""
+    (a_place, axis_a, x), (b_place, axis_b, y) = source, target
+    a, b = region_of(what, a_place)[0], region_of(what, b_place)[0]
+    sides = ((a_place, a, axis_a, x), (b_place, b, axis_b, y))
+    if chosen < x or any(extent < chosen and not _ends_outside(*side) for *side, extent in sides):
+        raise TileError(
+            f"{what}: {a.name} and {b.name} do not fit: dimension {axis_a} of {a.name} gives {x}, dimension "
+            f"{axis_b} of {b.name} takes {y}",
+            notes=[f"{a.name} is {shape_text(a)}, {b.name} is {shape_text(b)}"],
+        )
+    if chosen < y:
+        message = f"{context(what).builder.loc}: {what}: only {chosen} of the {y} in dimension {axis_b} of {b.name} are written"  # fmt: skip # noqa: E501
+        if message not in _warned:
+            _warned.add(message)
+            logging.getLogger("tiledsl").warning(message)
+
+
+def _ends_outside(each: Any, buffer: Buffer, axis: int) -> bool:
+    """Whether a slice reaches the end of a tensor, so that what follows reads as 0 and is not written."""
+    _, offsets, extents = region_of("", each)
+    dim, offset, extent = buffer.type.shape[axis], offsets[axis], extents[axis]
+    known = isinstance(dim, int) and is_number(offset) and extent is not None
+    return buffer.scope() == "global" and known and bool(offset + extent >= dim)
+
+
+def _aligned(what: str, single: Buffer, other: Buffer, extents: Extents) -> Extents:
+    sizes: Extents = [1 if extent is None else extent for extent in extents]
+    extra = len(sizes) - single.ndim
+    if any(size != 1 for size in sizes[: max(extra, 0)]):
+        sizes = [size for size in sizes if size != 1]
+        extra = len(sizes) - single.ndim
+        if extra > 0:
+            raise TileError(f"{what}: {other.name} gives {len(sizes)} dimensions, but {single.name} has {single.ndim}")
+    return [*[1] * max(-extra, 0), *sizes[max(extra, 0) :]]
+
+
+Walk = list[tuple[int, int]]  # axes with their extents
+
+
+def _widened(what: str, source: tuple[Any, Buffer, Extents], target: tuple[Any, Buffer, Extents]) -> tuple[Walk, Walk]:
+    """Both sides aligned at the right, where one walks along more dimensions than the other."""
+    (a_place, a, a_extents), (b_place, b, b_extents) = source, target
+    ours, theirs = [], []
+    count = max(len(a_extents), len(b_extents))
+    padded = [[1] * (count - len(each)) + [extent or 1 for extent in each] for each in (a_extents, b_extents)]
+    for number, (x, y) in enumerate(zip(*padded, strict=True)):
+        if x == y == 1:
+            continue
+        axis_a, axis_b = number - count + a.ndim, number - count + b.ndim
+        for axis, extent, each, buffer, wanted, other in (
+            (axis_a, x, a_place, a, y, b), (axis_b, y, b_place, b, x, a),
+        ):  # fmt: skip
+            if axis < 0 or extent == 1 != wanted and not _may_widen(each, buffer):
+                raise TileError(
+                    f"{what}: {a.name} gives {_listed(a_extents)} and {b.name} takes {_listed(b_extents)} elements; a "
+                    f"dimension of {wanted} of {other.name} has no counterpart in {buffer.name}",
+                    notes=["copy row by row, or read it in a T.Parallel loop, to repeat a tile"],
+                )
+        ours.append((axis_a, x if x != 1 else y))
+        theirs.append((axis_b, y if y != 1 else x))
+    return ours, theirs
+
+
+def _may_widen(each: Any, buffer: Buffer) -> bool:
+    """An element's extents come from the other side; a whole tensor may be read and written outside of its bounds."""
+    return isinstance(each, Reference) and not each.is_region or isinstance(each, Buffer) and buffer.scope() == "global"
+
+
+def _listed(extents: Extents) -> str:
+    return " x ".join("?" if extent == -1 else str(extent or 1) for extent in extents)

@@ -1,0 +1,52 @@
+"""Calls of jitted functions that were seen before: found by what is cheap to ask, before anything is bound or named."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from tiledsl.settings import PREFIX, _overrides
+
+building = threading.RLock()
+"""Held while a kernel is looked up or built, so that threads that call a function for the first time build it once."""
+MOST_CALLS = 1024
+"""Kinds of calls that one function keeps; then it forgets all of them."""
+_VARIABLE: Any = f"{PREFIX}TARGET"
+_environment: Any = os.environ
+if hasattr(os.environ, "_data") and hasattr(os.environ, "encodekey"):  # what lies under os.environ, not decoded
+    _environment, _VARIABLE = os.environ._data, os.environ.encodekey(_VARIABLE)
+_PLAIN = frozenset((int, float, bool, str, type(None)))
+_tensors: frozenset[type] = frozenset()
+
+
+def call_key(target: Any, arguments: Sequence[Any]) -> Any:
+    """Equal for calls that one kernel serves. None for what has no such key: containers, objects, tracers' tensors.
+
+    target: the decorator's; without one, the setting's counts.
+    """
+    parts: list[Any] = [target_setting() if target is None else target]
+    for value in arguments:
+        kind = type(value)
+        if kind in _tensors or kind in _known_tensors():
+            parts.append((value.dtype, value.shape, value.stride()))
+        elif kind in _PLAIN:
+            parts.append((kind, value))
+        else:
+            return None
+    return tuple(parts)
+
+
+def _known_tensors() -> frozenset[type]:
+    global _tensors
+    torch = sys.modules.get("torch")
+    if torch is not None and not _tensors:
+        _tensors = frozenset((torch.Tensor, torch.nn.Parameter))
+    return _tensors
+
+
+def target_setting() -> Any:
+    """What decides `current().target`. To read all settings, or this one as usual, takes as long as a launch."""
+    return _overrides.get().get("target"), _environment.get(_VARIABLE)

@@ -1,0 +1,286 @@
+"""Calls of a kernel: everything is checked and worked out once for tensors of one signature, and replayed after that.
+
+A *signature* is what a launch depends on of its arguments: types, shapes, strides, dtypes and device of the tensors,
+which of them begin at a multiple of 16 bytes, and the scalars that the host function looks at. A signature that was met
+before proves that all checks have passed. See launch_source for what a warm call runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tiledsl.errors import TileError, user_loc
+from tiledsl.runtime import launch_source, launch_triton
+from tiledsl.runtime.launch_trace import Trace, Untraceable, trace
+
+if TYPE_CHECKING:
+    from tiledsl.runtime.kernel import Kernel, Parameter
+
+MOST_SIGNATURES = 1024
+"""Plans that one caller keeps; then it forgets all of them."""
+_RECENT = 4
+_calls_change = threading.RLock()
+"""Held while the function that calls run, or what it looks through, is replaced."""
+
+
+def write_call(kernel: Kernel) -> None:
+    """Make `__call__` of the kernel's own class a function that knows its callers."""
+    from tiledsl.runtime.kernel import Kernel as KernelClass
+
+    with _calls_change:
+        callers = [caller for caller in kernel.callers.values() if caller.can_plan]
+        writer = launch_source.Writer()
+        launch_source.write_call(writer, callers)
+        writer.scope["cold"] = _cold
+        for caller in callers:
+            writer.scope |= {f"find_{len(caller.names)}": caller.find, f"recent_{len(caller.names)}": caller.recent}
+            caller.written = caller.first
+        call = writer.define("call", f"call of {kernel.name}")
+        launch_triton.traced_as(call, KernelClass.__call__)
+        kernel.call_scope, kernel.call_text = writer.scope, writer.text
+        type(kernel).__call__ = call  # type: ignore[method-assign]
+
+
+def _cold(kernel: Kernel, arguments: Sequence[Any], rest: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    from tiledsl.runtime.kernel import Kernel as KernelClass
+
+    given = [each for each in arguments if each is not launch_triton.MISSING]
+    return KernelClass.__call__(kernel, *given, *rest, **named)
+
+
+@dataclass
+class Signature:
+    """What is known of one signature. Without a trace and a plan, the host function is called as it is."""
+
+    kinds: tuple[Any, ...]
+    aligned: bool
+    device: int
+    trace: Trace | None = None
+    plan: Callable[..., Any] | None = None
+    text: str = ""
+    guards: tuple[Callable[..., bool], ...] = ()
+
+
+class Caller:
+    """A kernel called with its inputs, or with all its parameters.
+
+    Several threads may call it: what they share are dicts and tuples that are replaced whole, and the first call with a
+    signature is made under a lock, so that each is compiled once.
+    """
+
+    def __init__(self, kernel: Kernel, params: Sequence[Parameter], function: str, outputs: Sequence[int]) -> None:
+        """`outputs`: positions of the arguments that a call returns, where the host function returns nothing."""
+        import torch
+
+        self.kernel, self.params, self.function = kernel, list(params), function
+        self.names = [f"arg_{p.name}" for p in self.params]
+        self.tensors = [number for number, p in enumerate(self.params) if p.is_tensor]
+        self.scalars = {n: scalar_type(p.dtype) for n, p in zip(self.names, self.params) if not p.is_tensor}
+        self.outputs = [self.names[position] for position in outputs]
+        self.module = kernel.loaded
+        self.host = getattr(self.module, function)
+        self.can_plan = kernel.target.kind == "cuda" and bool(self.tensors) and launch_triton.knobs() is not None
+        self.lock = threading.RLock()
+        self.read: set[str] = set()
+        self.signatures: dict[Any, Signature] = {}
+        self._no_dispatch = torch.Tensor.__torch_dispatch__
+        self._modes = torch._C._len_torch_dispatch_stack
+        self.recent: tuple[tuple[Any, ...], ...] = ()
+        """What calls look through: kinds of scalars, a guard of the tensors, and the plan for them."""
+        self.first: tuple[Callable[..., bool], Signature] | None = None
+        """What calls ask for before that: a guard and its signature, whose launches stand in the call itself."""
+        self.written: Any = launch_triton.MISSING  # `first` as it stands there
+
+    # The way of a call that no guard has recognised
+
+    def find(self, *arguments: Any) -> Any:
+        """Run the kernel, after checks if the signature is new."""
+        differentiable = self.kernel.backward is not None and self._needs_gradient(arguments)
+        if differentiable and self.outputs:
+            names = " and ".join(name.removeprefix("arg_") for name in self.outputs)
+            raise TileError(
+                f"{self.kernel.name}: an argument requires gradients, which torch cannot give through {names}",
+                user_loc(),
+                [f"call it without the output {names}, or under torch.no_grad()"],
+            )
+        if differentiable or self._belongs_to_torch(arguments):
+            return self.kernel.in_graph(*arguments)
+        result = self.run(*arguments)
+        if self.can_plan and self.written is not self.first:
+            write_call(self.kernel)
+        return result
+
+    def run(self, *arguments: Any) -> Any:
+        """As `find`, for plain tensors, past torch's modes and autograd."""
+        arguments = self._converted(arguments)
+        signature = self.signature(arguments)
+        if signature.plan is None or launch_triton.is_watched():
+            result = self.host(*arguments)
+        else:
+            self._remember(signature, arguments)
+            pointers = [arguments[number].data_ptr() for number in self.tensors]
+            result = signature.plan(*pointers, *(arguments[self.names.index(name)] for name in self.scalars))
+        return self.returned(arguments) if self.outputs else result
+
+    def returned(self, arguments: Sequence[Any]) -> Any:
+        """Those of all parameters that a call returns."""
+        results = [arguments[self.names.index(name)] for name in self.outputs]
+        return None if not results else results[0] if len(results) == 1 else results
+
+    def signature(self, arguments: Sequence[Any]) -> Signature:
+        """What is known of these arguments' signature, found out if it is new. Raises TileError if they do not fit."""
+        key = self._key(arguments)
+        found = self.signatures.get(key)
+        if key is None or found is None:
+            try:
+                self.kernel.check(self.params, arguments)
+            except TileError as error:
+                error.loc = error.loc or user_loc()
+                raise
+            with self.lock:
+                found = self.signatures.get(self._key(arguments)) or self._explore(arguments)
+        return found
+
+    def _converted(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Numbers as the program's scalars have them: an int for a float becomes one. The rest is left to `check`."""
+        converted = list(arguments)
+        for name, type in self.scalars.items():
+            number = self.names.index(name)
+            if isinstance(arguments[number], int) or (type == "float" and isinstance(arguments[number], float)):
+                converted[number] = {"int": int, "float": float, "bool": bool}[type](arguments[number])
+        return tuple(converted)
+
+    def _explore(self, arguments: Sequence[Any]) -> Signature:
+        tensors = [arguments[number] for number in self.tensors]
+        device = tensors[0].get_device() if tensors else -1
+        aligned = all(each.data_ptr() % 16 == 0 for each in tensors)
+        signature = Signature((), aligned, device)
+        if self.can_plan:
+            try:
+                with _on(device):
+                    signature.trace = trace(self.module, self.function, self.names, arguments)
+                    if signature.trace.read - self.read:  # plans so far did not depend on these
+                        self.read |= signature.trace.read
+                        self.signatures = {}
+                        self.forget()
+                    self._write_plan(signature)
+            except Untraceable as reason:
+                signature.trace, signature.text = (
+                    None,
+                    f"# {self.kernel.name} is launched by its host function: {reason}\n",
+                )
+        signature.kinds = self._kinds(arguments)
+        if len(self.signatures) >= MOST_SIGNATURES:
+            self.signatures = {}
+        self.signatures[self._key(arguments)] = signature
+        return signature
+
+    def _write_plan(self, signature: Signature) -> None:
+        assert signature.trace is not None
+        writer = launch_source.Writer()
+        tensors = [self.names[number] for number in self.tensors]
+        launch_source.write_plan(writer, signature.trace, signature.device, tensors, list(self.scalars))
+        signature.text = writer.text
+        signature.plan = writer.define("plan", f"plan {len(self.signatures)} of {self.kernel.name}")
+
+    def _remember(self, signature: Signature, arguments: Sequence[Any]) -> None:
+        """Have the call's guards recognise this signature, and forget the one not used for longest."""
+        if not signature.aligned:
+            return
+        tensors = [arguments[number] for number in self.tensors]
+        with _calls_change:
+            guard = next((each for each in signature.guards if each(*tensors)), None)
+            if guard is None:
+                guard = launch_triton.tensor_guard(tensors)
+                if guard is None:
+                    return
+                signature.guards = (guard, *signature.guards[: _RECENT - 1])
+            others = [each for each in self.recent if each[1] is not guard]
+            self.recent = ((signature.kinds, guard, signature.plan), *others[: _RECENT - 1])
+            self.first = self.first or (guard, signature)
+            if self.kernel.call_scope:
+                self.kernel.call_scope[f"recent_{len(self.names)}"] = self.recent
+
+    def _key(self, arguments: Sequence[Any]) -> Any:
+        """Equal for arguments of one signature; None for what cannot be arguments."""
+        try:
+            tensors = [arguments[number] for number in self.tensors]
+            return (
+                *[(t.dtype, t.shape, t.stride(), t.get_device(), t.data_ptr() & 15 == 0) for t in tensors],
+                self._kinds(arguments),
+            )
+        except (AttributeError, TypeError):
+            return None
+
+    def _kinds(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        kinds: list[Any] = []
+        for name, type in self.scalars.items():
+            value = arguments[self.names.index(name)]
+            if value.__class__.__name__ != type:
+                raise TypeError(f"{name} is no {type}")
+            if name in self.read:
+                kinds.append(value)
+            elif type != "float":
+                kinds.append(launch_source.int_kind(value))
+        return tuple(kinds)
+
+    def _belongs_to_torch(self, arguments: Sequence[Any]) -> bool:
+        """Whether a mode or a subclass of torch is to see the call: fake tensors, tracing."""
+        types = [type(arguments[number]) for number in self.tensors]
+        plain = self._no_dispatch
+        return self._modes() > 0 or any(getattr(each, "__torch_dispatch__", plain) is not plain for each in types)
+
+    def _needs_gradient(self, arguments: Sequence[Any]) -> bool:
+        import torch
+
+        return torch.is_grad_enabled() and any(
+            getattr(arguments[number], "requires_grad", False) for number in self.tensors
+        )
+
+    def forget(self) -> None:
+        """Have the next call with each signature look at it anew."""
+        with _calls_change:
+            self.recent, self.first = (), None
+            if self.kernel.call_scope:
+                write_call(self.kernel)
+
+    # Fixed arguments
+
+    def bound(self, arguments: Sequence[Any]) -> Callable[[], Any]:
+        """A function without parameters that runs the kernel on these arguments, without looking at them again."""
+        given = self._converted(arguments)
+        signature, result = self.signature(given), self.returned(given)
+
+        def through_host() -> Any:
+            self.host(*given)
+            return result
+
+        if signature.trace is None:
+            return through_host
+
+        def elsewhere() -> Any:
+            if launch_triton.is_watched():
+                return through_host()
+            with launch_triton.device_functions()[2](signature.device):
+                return bound()
+
+        values = {name: given[self.names.index(name)] for name in self.scalars}
+        values |= {launch_source.pointer(self.names[each]): given[each].data_ptr() for each in self.tensors}
+        writer = launch_source.Writer()
+        writer.scope |= {"elsewhere": elsewhere, "result": result, "kept": given}
+        launch_source.write_bound(writer, signature.trace, signature.device, values, "result")
+        bound: Callable[[], Any] = writer.define("bound", f"bound {self.kernel.name}")
+        return bound
+
+
+def _on(device: int) -> Any:
+    return launch_triton.device_functions()[2](device) if device >= 0 else nullcontext()
+
+
+def scalar_type(dtype: str) -> str:
+    """The Python type of a scalar argument: "int", "float" or "bool"."""
+    return "bool" if dtype == "bool" else "int" if dtype.startswith(("int", "uint")) else "float"

@@ -1,0 +1,91 @@
+"""Do these arguments fit the program: rank, shape, dtype, strides and device, with a message that names both values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tiledsl.errors import TileError
+from tiledsl.runtime.target import Target
+
+if TYPE_CHECKING:
+    from tiledsl.runtime.kernel import Parameter
+
+
+def by_position(
+    kernel: str, inputs: Sequence[Parameter], arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """A call's arguments in order. Raises TileError for a name that is unknown or missing."""
+    rest = inputs[len(arguments) :]
+    unknown = set(keywords) - {p.name for p in rest}
+    if unknown:
+        raise TileError(f"{kernel} has no further parameter {sorted(unknown)[0]!r}")
+    missing = [p.name for p in rest if p.name not in keywords]
+    if missing:
+        raise TileError(f"{kernel} is called without {missing[0]}")
+    return (*arguments, *(keywords[p.name] for p in rest))
+
+
+def check(kernel: str, target: Target, params: Sequence[Parameter], arguments: Sequence[Any]) -> None:
+    """Compare rank, shape, dtype, strides and device of tensors with what the program was compiled for.
+
+    Raises TileError, which names the argument, what it is and what it should be.
+    """
+    import torch
+
+    symbols: dict[str, tuple[int, str]] = {}
+    device = None
+    for param, given in zip(params, arguments, strict=True):
+        if not param.is_tensor:
+            _check_scalar(kernel, param, given)
+            continue
+        if not isinstance(given, torch.Tensor):
+            raise TileError(f"{kernel}: {param.name} is a tensor, not {type(given).__name__}")
+        if str(given.dtype) != f"torch.{param.dtype}":
+            raise TileError(f"{kernel}: {param.name} must be {param.dtype}, but the tensor is {str(given.dtype)[6:]}")
+        _check_shape(kernel, param, given, symbols)
+        if device is None:
+            device = (given.device, param.name)
+        elif given.device != device[0]:
+            raise TileError(f"{kernel}: {param.name} is on {given.device}, but {device[1]} is on {device[0]}")
+    if device is not None and target.kind != "interpret" and device[0].type == "cpu":
+        raise TileError(
+            f"{kernel}: {device[1]} is on the CPU, but the program is compiled for {target}",
+            notes=["move the tensors with .cuda(), or compile with target='interpret'"],
+        )
+
+
+def _check_scalar(kernel: str, param: Parameter, given: Any) -> None:
+    import torch
+
+    if isinstance(given, torch.Tensor) or not isinstance(given, (int, float)):
+        raise TileError(f"{kernel}: {param.name} is a {param.dtype} scalar, not {type(given).__name__}")
+    if isinstance(given, float) and param.dtype.startswith(("int", "uint", "bool")):
+        raise TileError(f"{kernel}: {param.name} is {param.dtype}, but the argument is the float {given}")
+
+
+def _check_shape(kernel: str, param: Parameter, given: Any, symbols: dict[str, tuple[int, str]]) -> None:
+    shape = tuple(given.shape)
+    if len(shape) != len(param.shape):
+        raise TileError(
+            f"{kernel}: {param.name} has shape {shape}, but {len(param.shape)} dimensions {param.shape} are declared"
+        )
+    for axis, (dim, size) in enumerate(zip(param.shape, shape, strict=True)):
+        if size == 0:
+            raise TileError(f"{kernel}: dimension {axis} of {param.name} is 0: its shape is {shape}")
+        if isinstance(dim, str):
+            known, where = symbols.setdefault(dim, (size, f"{param.name}.shape[{axis}]"))
+            if known != size:
+                raise TileError(f"{kernel}: {param.name}.shape[{axis}] is {size}, but {dim} is {known} by {where}")
+        elif dim != size:
+            raise TileError(f"{kernel}: {param.name} has shape {shape}, but it was compiled for {param.shape}")
+    if param.strides is None:
+        if not given.is_contiguous():
+            raise TileError(
+                f"{kernel}: {param.name} has strides {tuple(given.stride())}, but must be contiguous",
+                notes=[f"pass {param.name}.contiguous(), or declare it with T.StridedTensor"],
+            )
+        return
+    for axis, (dim, stride) in enumerate(zip(param.strides, given.stride(), strict=True)):
+        if dim != stride and isinstance(dim, int) and shape[axis] != 1:
+            raise TileError(f"{kernel}: {param.name} has stride {stride} in dimension {axis}, not {dim}")

@@ -1,0 +1,242 @@
+"""Configurations to search for a program, proposed from its tile IR and the target alone.
+
+A builder's tunables are the parameters that a call leaves open. What each one is for is found by building the program
+twice, with two values of it, and looking at what changes: a side of a tile's product, the threads of a block, the depth
+of a pipeline, the height of the panels in which blocks are visited. Names only give the first value to try. Proposed
+are, for programs with matrix products, tiles, depths, warps, and choices of the compiler: pointers or block copies,
+persistent grids, parts along K, Gluon for attention. For programs without products: threads, and sizes around the
+given ones. What changes several of these at once, or nothing that is seen here, keeps its default.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from tiledsl.autotuner.predicting import work
+from tiledsl.autotuner.predicting.rank import rank
+from tiledsl.autotuner.predicting.work_types import Work
+from tiledsl.errors import TileError
+from tiledsl.ir.types import ELEMENTS
+from tiledsl.runtime.jit import JitFunction, jit, resolve_target
+from tiledsl.runtime.target import Target
+
+Config = dict[str, Any]
+SIDES = ("m", "n", "k")
+SMALLEST_ROWS = 16  # of a product in Triton
+# (m, n, k of 16-bit elements, warps, stages), from what wins at large, middle and few rows on sm_80 and sm_90.
+_PRODUCTS = (
+    (128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 4, 3), (64, 256, 64, 4, 4),
+    (128, 64, 64, 4, 4), (64, 128, 64, 4, 4), (64, 64, 64, 4, 5), (64, 64, 128, 4, 4), (64, 32, 128, 4, 4),
+    (32, 64, 128, 4, 4), (16, 64, 128, 4, 4), (16, 32, 256, 4, 4), (16, 128, 128, 4, 3), (16, 32, 128, 2, 6),
+)  # fmt: skip
+_CHAINS = ((128, 64, 4, 2), (128, 128, 8, 2), (128, 64, 8, 3), (64, 64, 4, 2), (64, 128, 4, 2), (128, 32, 4, 3))
+_THREADS = (128, 256, 512, 64)
+_SPLITS = (2, 4, 8)
+_SECOND_LAUNCH_MS = 0.004  # of split-k: its own time, and that of the sums on their way
+_FIRST_VALUES = {"stage": 2, "thread": 128, "warp": 4, "panel": 8, "group": 8, "swizzle": 8}
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What of a program a tunable may change."""
+
+    products: tuple[tuple[int, int, int], ...]
+    threads: int
+    stages: tuple[int, ...]
+    panel: int
+    largest_tile: int
+    grid: tuple[int | None, ...]
+
+    @staticmethod
+    def of(launch: Work) -> _Seen:
+        return _Seen(
+            tuple((dot.m, dot.n, dot.k) for dot in launch.dots), launch.threads,
+            tuple(loop.stages for loop in launch.loops), launch.panel, launch.largest_tile, launch.grid,
+        )  # fmt: skip
+
+
+def for_program(
+    function: Any, *arguments: Any, target: str | Target | None = None, limit: int = 40, **keywords: Any
+) -> list[Config]:
+    """At most `limit` configurations for a call of a function under @tiledsl.jit, the fastest by the model first.
+
+    `arguments` and `keywords` are the call's, without the tunables to be proposed; `target` is what to tune for, in
+    place of the function's own. As `configs=` of @tiledsl.autotune, this function itself stands for what it proposes
+    at each call. What certainly does not fit the target is left out. Raises TileError if it cannot be seen what a
+    tunable without a default is for, or if nothing that is proposed can be built.
+
+    Example: `@tiledsl.autotune(configs=tiledsl.spaces.for_program)` above `@tiledsl.jit(out_idx=-1)`
+    """
+    function = _jitted(function)
+    goal = resolve_target(function.options.get("target") if target is None else target)
+    bound = function._bind(arguments, keywords, partial=True)
+    given = function.signature.bind_partial(*arguments, **keywords).arguments
+    open_names = [name for name in function.signature.parameters if given.get(name) is None]
+    tunables = {name: bound.get(name) for name in open_names if _is_number(bound.get(name))}
+    program = _Program(function, bound, tunables)
+    roles = program.roles()
+    unknown = [name for name, value in tunables.items() if value is None and name not in roles]
+    if unknown:
+        raise TileError(
+            f"spaces.for_program: what {unknown[0]} of {function.__name__} is for cannot be seen",
+            notes=["give it a default or a value; recognised are sizes of tiles, threads, stages and panels"],
+        )
+    proposed = list(_unique(_proposals(program, roles, goal)))
+    ranking = rank(lambda config: function.program_for(bound, config), proposed, goal)
+    if not ranking.order:
+        reasons = [*ranking.pruned.values(), *map(str, ranking.failed.values())]
+        raise TileError(f"spaces.for_program: nothing proposed for {function.__name__} works", notes=reasons[:3])
+    times = {at: _with_split(ranking.predicted[at], proposed[at], program, goal) for at in ranking.order}
+    return [proposed[at] for at in sorted(times, key=lambda at: (times[at], at))[:limit]]
+
+
+for_program.takes_function = True  # type: ignore[attr-defined]  # how @tiledsl.autotune knows it
+
+
+def _jitted(function: Any) -> JitFunction:
+    function = getattr(function, "jit", function)
+    if isinstance(function, FunctionType):
+        function = jit(function)
+    if not isinstance(function, JitFunction):
+        raise TileError(f"spaces.for_program: {function!r} is no function under @tiledsl.jit")
+    return function
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool))
+
+
+class _Program:
+    """A program to be built with different values of its tunables."""
+
+    def __init__(self, function: JitFunction, bound: Mapping[str, Any], tunables: Mapping[str, int | None]) -> None:
+        self.function, self.bound = function, bound
+        self.base = {name: _first_value(name) if value is None else value for name, value in tunables.items()}
+
+    def works(self, config: Mapping[str, Any]) -> list[Work]:
+        root, options = self.function.program_for(self.bound, config)
+        return work.read(root, options)
+
+    def first(self) -> Work:
+        """The launch with the most products at the base configuration."""
+        return max(self.works(self.base), key=lambda each: each.operations)
+
+    def roles(self) -> dict[str, str]:
+        """Tunable -> m, n, k, threads, warps, stages, panel or size; without those that are not recognised."""
+        before = _Seen.of(self.first())
+        found: dict[str, str] = {}
+        for name, value in self.base.items():
+            try:
+                works = self.works({**self.base, name: 2 * value})
+            except Exception:  # the builder is the user's code; it may refuse the value
+                continue
+            role = _role(before, _Seen.of(max(works, key=lambda each: each.operations)))
+            if role and role not in found.values():
+                found[name] = role
+        return found
+
+
+def _first_value(name: str) -> int:
+    return next((value for part, value in _FIRST_VALUES.items() if part in name.lower()), 64)
+
+
+def _role(before: _Seen, after: _Seen) -> str:
+    if before.threads != after.threads:
+        return "threads" if after.products == before.products else ""
+    if before.products and before.products != after.products:
+        sides = [side for side, a, b in zip(SIDES, before.products[0], after.products[0]) if a != b]
+        return sides[0] if len(sides) == 1 else ""
+    if before.stages != after.stages:
+        return "stages"
+    if before.panel != after.panel:
+        return "panel"
+    return "size" if before.largest_tile != after.largest_tile else ""
+
+
+def _proposals(program: _Program, roles: Mapping[str, str], target: Target) -> Iterator[Config]:
+    first = program.first()
+    by_role = {role: name for name, role in roles.items()}
+    unit = program.base.get(by_role.get("threads", ""), 0)
+
+    def config(values: Mapping[str, int], **passes: Any) -> Config:
+        made: Config = {by_role[role]: value for role, value in values.items() if role in by_role}
+        if "threads" in by_role and "threads" in values and unit <= 32:  # the tunable counts warps
+            made[by_role["threads"]] = values["threads"] // target.warp_size
+        return {**made, "pass_configs": passes["passes"]} if passes.get("passes") else made
+
+    if not first.dots:
+        sizes = _around(program.base.get(by_role.get("size", "")))
+        for size, threads in itertools.product(sizes, _THREADS):
+            yield config({"size": size, "threads": threads} if size else {"threads": threads})
+    elif len(first.dots) > 1:
+        for m, n, warps, stages in _CHAINS:
+            for passes in _chain_choices(target):
+                yield config({"m": m, "n": n, "threads": 32 * warps, "stages": stages}, passes=passes)
+    else:
+        yield from _products(program, config, target)
+
+
+def _products(program: _Program, config: Callable[..., Config], target: Target) -> Iterator[Config]:
+    first = program.first()
+    bits = ELEMENTS[first.dots[0].dtype].bits
+    for m, n, k, warps, stages in _PRODUCTS:
+        values = {"m": m, "n": n, "k": max(16, k * 16 // bits), "threads": 32 * warps, "stages": stages, "panel": 8}
+        plain = config(values)
+        blocks = _blocks(program, plain)
+        if m > SMALLEST_ROWS and blocks is not None and blocks == _blocks(program, config({**values, "m": m // 2})):
+            continue  # half of each tile would be empty
+        for passes in _access_choices(target, m, m * n):
+            yield config(values, passes=passes)
+        if blocks is not None and 2 * blocks <= target.sm_count:
+            for splits in _SPLITS:
+                yield config(values, passes={"split-k.splits": splits})
+
+
+def _access_choices(target: Target, rows: int, elements: int) -> list[dict[str, Any]]:
+    if not _is_hopper(target) or rows < 64:
+        return [{}]
+    persistent = {"select-access.mode": "tma", "map-grid.persistent": 1}
+    return [{}, {"select-access.mode": "pointer", "map-grid.persistent": 0}, *([persistent] * (elements >= 128 * 64))]
+
+
+def _chain_choices(target: Target) -> list[dict[str, Any]]:
+    return [{"select-emitter.backend": "auto"}, {"select-emitter.backend": "triton"}] if _is_hopper(target) else [{}]
+
+
+def _is_hopper(target: Target) -> bool:
+    return target.kind == "cuda" and target.arch == 90
+
+
+def _around(size: int | None) -> list[int]:
+    return [size * factor // 4 for factor in (4, 2, 8, 1, 16) if size * factor // 4] if size else [0]
+
+
+def _blocks(program: _Program, config: Config) -> int | None:
+    """Blocks of the largest launch; None where that cannot be told."""
+    try:
+        launch = max(program.works({**program.base, **config}), key=lambda each: each.operations)
+    except Exception:  # as in roles
+        return None
+    return None if None in launch.grid else launch.blocks
+
+
+def _with_split(milliseconds: float, config: Config, program: _Program, target: Target) -> float:
+    """The model's time with the parts along K, of which it does not know: less work a block, and a second launch."""
+    splits: int = config.get("pass_configs", {}).get("split-k.splits", 1)
+    blocks = _blocks(program, {name: value for name, value in config.items() if name != "pass_configs"})
+    if splits == 1 or blocks is None:
+        return milliseconds
+    return milliseconds * max(1 / splits, blocks / target.sm_count) + _SECOND_LAUNCH_MS
+
+
+def _unique(configs: Iterable[Config]) -> Iterator[Config]:
+    seen = set()
+    for config in configs:
+        key = repr(sorted(config.items(), key=lambda item: item[0]))
+        if key not in seen:
+            seen.add(key)
+            yield config

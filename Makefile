@@ -6,7 +6,7 @@ VENV := .venv
 VENV36 := .venv-triton36
 
 ifdef USE
-RUN := $(USE)
+RUN := PYTHONPATH="$(CURDIR)" $(USE)
 READY :=
 else
 RUN := $(VENV)/bin/python

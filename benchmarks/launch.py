@@ -72,6 +72,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", help="also write the rows to this file")
     arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.exit(1, "a launch is measured on a GPU, and torch finds none\n")
     a, b, c = (torch.randn(SIZE, SIZE, dtype=torch.float16, device="cuda") for _ in range(3))
     into = tiledsl.compile(added(SIZE), target="cuda")
     allocating = tiledsl.compile(added(SIZE), target="cuda", out_idx=-1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tiledsl.dialects import gluon
 from tiledsl.ir.types import ELEMENTS
 from tiledsl.passes.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops
 
@@ -15,31 +16,46 @@ PRODUCER_REGISTERS = 24
 
 # What is slower in Gluon, or has not been measured, on an H200: see drawback.
 LEAST_CONSUMERS = 2
-LEAST_EXTENT = 64
+LEAST_EXTENT, MOST_EXTENT = 64, 128
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Tiles of K and of V in flight, and whether Q's fragments stay in registers."""
+    """Tiles of K and of V in flight, whether Q's fragments stay in registers, and what is stored from Q's place in
+    shared memory, where there is too little for one of its own."""
 
     stages: int
     query_in_registers: bool
+    in_query: gluon.StoreBoxOp | None = None
 
 
-def make_plan(found: SoftmaxLoops, parts: int, stages: int, shared_bytes: int, stored: Sequence[str]) -> Plan:
+def make_plan(
+    found: SoftmaxLoops, parts: int, stages: int, shared_bytes: int, stored: Sequence[gluon.StoreBoxOp]
+) -> Plan:
     """`stages` 0: as the loops ask. Raises NotRecognised where shared memory or registers do not suffice."""
     size = ELEMENTS[found.query.out.dtype].bits // 8
     for extent in (found.columns, found.depth, found.width):
         if extent & (extent - 1) or not 16 <= extent <= 256:
             raise NotRecognised(f"a tile's extent {extent} is no power of two from 16 to 256", found.query)
     rows = parts * ROWS_OF_CONSUMER
-    once = rows * found.depth * size + sum(rows * found.width * ELEMENTS[dtype].bits // 8 for dtype in stored)
+    queries = rows * found.depth * size
+    once = queries + sum(rows * found.width * ELEMENTS[op.value.dtype].bits // 8 for op in stored)
     each = found.columns * (found.depth + found.width) * size
     possible = (shared_bytes - BARRIER_BYTES - once) // each
+    like_query = [op for op in stored if _is_like(op, found.query)]
+    in_query = like_query[0] if like_query and possible < 2 else None
+    if in_query:
+        once -= queries
+        possible = (shared_bytes - BARRIER_BYTES - once) // each
     wanted = stages or max(2, *(loop.op.num_stages for loop in found.loops))
     if possible < 2:
         raise NotRecognised(f"two stages need {once + 2 * each} bytes of shared memory of {shared_bytes}", found.query)
-    return Plan(min(wanted, possible), query_in_registers(found.columns, found.depth, found.width, parts, found.query))
+    in_registers = query_in_registers(found.columns, found.depth, found.width, parts, found.query)
+    return Plan(min(wanted, possible), in_registers, in_query)
+
+
+def _is_like(op: gluon.StoreBoxOp, query: gluon.LoadBoxOp) -> bool:
+    return gluon.box(op) == gluon.box(query) and op.value.dtype == query.out.dtype
 
 
 def query_in_registers(columns: int, depth: int, width: int, parts: int, query: object) -> bool:
@@ -54,10 +70,12 @@ def query_in_registers(columns: int, depth: int, width: int, parts: int, query: 
 def drawback(found: SoftmaxLoops, parts: int) -> str:
     """Why Triton is to write these loops although Gluon could; empty where Gluon is the faster.
 
-    One consumer has nobody to compute row-wise updates behind whose products, and with tiles of fewer than 64 keys or
-    columns, barriers weigh more than products.
+    One consumer has nobody to compute row-wise updates behind whose products. With fewer than 64 keys or columns
+    barriers weigh more than products; more than 128 leave room for only 64 keys, and are not measured.
     """
     if parts < LEAST_CONSUMERS:
         return f"blocks of {found.rows} rows leave one consumer alone; two or three, of 64 rows each, are faster"
-    small = min(found.columns, found.depth, found.width)
-    return f"a tile's extent {small} is less than {LEAST_EXTENT}" if small < LEAST_EXTENT else ""
+    for extent in (found.columns, found.depth, found.width):
+        if not LEAST_EXTENT <= extent <= MOST_EXTENT:
+            return f"a tile's extent {extent} is not from {LEAST_EXTENT} to {MOST_EXTENT}"
+    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from tiledsl.dialects import arith, tensor
@@ -85,4 +86,24 @@ def divide_rows_once(ops: Iterable[Operation]) -> None:
         inverse = at.insert(arith.DivOp(at.constant(1.0, divisor.type), divisor, names=["inverse"])).result
         product = at.insert(arith.MulOp(op.lhs, inverse, names=[op.result.name])).result
         op.result.replace_with(product)
+        op.erase()
+
+
+def mask_after_products(ops: Iterable[Operation]) -> None:
+    """`select(seen, 0, -inf) + a @ b` becomes `select(seen, a @ b, -inf)`: the product need not wait for the mask.
+
+    Where nothing is seen, products that are infinite or no numbers give -inf, too.
+    """
+    for op in list(ops):
+        mask = op.accumulator.op if isinstance(op, tensor.DotOp) else None
+        if not isinstance(op, tensor.DotOp) or not isinstance(mask, arith.SelectOp):
+            continue
+        sides = (mask.on_true, mask.on_false)
+        if {constant_of(side) for side in sides} != {0, -math.inf}:
+            continue
+        at = Builder.at(op)
+        zeros = at.constant(0.0, op.out.type)
+        product = at.insert(tensor.DotOp(op.a, op.b, zeros, precision=op.precision, names=[op.out.name])).out
+        chosen = [product if constant_of(side) == 0 else side for side in sides]
+        op.out.replace_with(at.insert(arith.SelectOp(mask.condition, *chosen, names=[op.out.name])).out)
         op.erase()

@@ -22,7 +22,7 @@ from tiledsl.passes.canonicalize_control_flow import products_in, trip_count
 from tiledsl.passes.gluon_plan import drawback, make_plan
 from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.merge_softmax_loops import merge_softmax_loops
-from tiledsl.passes.row_arithmetic import compare_columns, divide_rows_once, materialize
+from tiledsl.passes.row_arithmetic import compare_columns, divide_rows_once, mask_after_products, materialize
 from tiledsl.passes.softmax_loops import (
     ROWS_OF_CONSUMER,
     NotRecognised,
@@ -51,7 +51,7 @@ class SelectEmitter(Pass):
     written in Triton, is logged and, on a device that Gluon could be for, among the kernel's remarks. `stages` is the
     number of K and V tiles in flight (0: as T.Pipelined says, at least 2, as far as shared memory allows). `fast_math`
     allows what may change the last bit of a result: a division of each element by its row's value becomes a
-    multiplication by the inverse.
+    multiplication by the inverse. It also lets a mask of 0 and -inf that scores are added to replace them instead.
 
     Needs:   promote-buffers. Before guard-accesses: TMA gives 0 outside of a buffer by itself.
     """
@@ -103,6 +103,8 @@ class SelectEmitter(Pass):
         kernel.parent.insert(twin, kernel)
         try:
             _load_boxes(twin)
+            if self.fast_math:
+                mask_after_products(twin.walk())
             found = find_softmax_loops(twin.body)
             check_rows(twin.body, found)
             if merge_softmax_loops([loop.op for loop in found.loops]):
@@ -115,11 +117,12 @@ class SelectEmitter(Pass):
             if rest or not 1 <= parts <= 3:
                 raise NotRecognised(f"{found.rows} rows are not 64, 128 or 192", found.query)
             stores = [op for op in found.after if isinstance(op, tile.StoreOp) and len(op.value.shape) == 2]
-            plan = make_plan(found, parts, self.stages, target.max_shared_bytes, [op.value.dtype for op in stores])
+            boxes = [box for box in map(_store_box, stores) if box is not None]
+            plan = make_plan(found, parts, self.stages, target.max_shared_bytes, boxes)
             if self.backend == "auto" and (slower := drawback(found, parts)):
                 raise NotRecognised(slower, found.query)
-            for store in stores:
-                _store_box(store)
+            if plan.in_query:
+                plan.in_query.set_attribute("in_query", True)
             _divide_rows(twin, found, parts)
         except NotRecognised:
             twin.erase()
@@ -169,16 +172,17 @@ def _load_boxes(kernel: tile.KernelOp) -> None:
     _erase_unused(kernel.body)
 
 
-def _store_box(store: tile.StoreOp) -> None:
+def _store_box(store: tile.StoreOp) -> gluon.StoreBoxOp | None:
     """Make a box of a store of a whole tile, where its indices allow; else it stays as it is."""
     if store.mask is not None:
-        return
+        return None
     try:
         offsets, axes = _box_of(store, store.value.type)
     except NotRecognised:
-        return
-    Builder.at(store).insert(gluon.StoreBoxOp(store.value, store.buffer, offsets, axes=axes))
+        return None
+    made = Builder.at(store).insert(gluon.StoreBoxOp(store.value, store.buffer, offsets, axes=axes))
     store.erase()
+    return made
 
 
 def _box_of(op: tile.LoadOp | tile.StoreOp, tile_type: object) -> tuple[list[Value], tuple[int, ...]]:

@@ -19,6 +19,7 @@ _size = 0  # processes of the last call
 _library_key: LibraryKey | None = None  # one process makes it for all
 _busy: set[CompilePool] = set()  # of all threads: joblib's processes are common to them
 _busy_lock = threading.Lock()
+_NICE = 10
 _TRIES = 3  # times that a pool may break before what it has not compiled counts as failed
 
 
@@ -108,6 +109,7 @@ class CompilePool:
         return tasks
 
     def _work(self) -> None:
+        _give_way()
         with contextlib.suppress(Exception):  # a pool that breaks here does so again when it matters
             warm_up_all(min(self._jobs, self._expected), self._jobs, self._backend)
         self._is_warm = True
@@ -133,6 +135,12 @@ class CompilePool:
             if not self._stopping:
                 for index in left.keys() - self._skipped:
                     self._events.put(("compiled", index, CompileOutcome(index, "crash", reason)))
+
+
+def _give_way() -> None:
+    """Have this thread, and the processes that it starts, wait for the tuner and for what measures."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # Linux's are a thread's
 
 
 def compile_all(

@@ -31,7 +31,6 @@ from tiledsl.autotuner.trial import Status
 from tiledsl.runtime import launch_triton
 from tiledsl.runtime.launch_triton import LibraryKey
 
-_NICE = 10  # the tuner and what measures go first
 _LAUNCHER_SECONDS = 20  # for the C compiler
 
 
@@ -104,16 +103,13 @@ def warm_up(hashes: bool) -> LibraryKey | None:
 
 @functools.cache
 def _start_up() -> None:
-    is_ours = multiprocessing.current_process().name.startswith("LokyProcess")
-    if is_ours:
-        os.nice(_NICE)
     import triton.compiler.code_generator  # noqa: F401
 
     import tiledsl.runtime.compile
     import tiledsl.runtime.module
     import tiledsl.runtime.target  # noqa: F401
 
-    if is_ours:
+    if multiprocessing.current_process().name.startswith("LokyProcess"):
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 
@@ -128,7 +124,7 @@ def _child(task: CompileTask, read: int, write: int) -> None:
     """What the fork does. It ends the process whatever happens."""
     try:
         os.setsid()
-        os.nice(_NICE)
+        os.nice(5)  # the tuner and what measures go first
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: when the worker is killed
         os.close(read)
         compiled: list[Any] = []

@@ -64,6 +64,25 @@ class Bench:
             return {**done, **self.failure(error)}
         return done
 
+    def warm_up(self) -> None:
+        """What the first check and the first time need of torch, which loads a GPU's functions when they are first
+        used: the reference's own outputs are checked. For the time before the first configuration is compiled."""
+        try:
+            given = copies(self.inputs)
+            touched = [at for at, (now, old) in enumerate(zip(given, self.inputs)) if changed(now, old)]
+            if self.references:
+                outputs = copies(self.references[-1].returned)
+                names = [f"input {at}" for at in range(len(given))]
+                judge(Ran(names, outputs, given, touched), self.references, self.policy.tolerance)
+                for output in outputs:
+                    _poison(output)
+            if self._watch is None and self.policy.timer is None:
+                self._watch = clock(None, self.policy.backend)
+                self._watch.quick(lambda: None)
+            self._wait()
+        except Exception:  # comes again where it matters
+            self._free()
+
     def failure(self, error: Exception) -> dict[str, Any]:
         """Status and message of an exception."""
         shown = str(error) or type(error).__name__

@@ -71,6 +71,9 @@ def _serve(channel: Any, device: str) -> None:
                     continue
                 if "inputs" not in seconds:
                     seconds["inputs"] = _age()
+                    if device != "cpu":
+                        current.warm_up()
+                    seconds["warm"] = _age()
                     for each in ahead:
                         each.join()
                     seconds["loader"] = _age()

@@ -1,17 +1,29 @@
-"""What a tuned configuration became, as files beside the result: source, Triton's stages, binary, metadata."""
+"""What a tuned configuration became, as files beside the result: source, Triton's stages, binary, metadata.
+
+`launch.json` has what a call in another process needs, so that it lowers and compiles nothing. The source in it is run,
+so the file counts only if the user (or root) owns it and nobody else may write it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tiledsl.autotuner.storage.journal import plain, write_file, write_json
+from tiledsl.autotuner.space import config_key
+from tiledsl.autotuner.storage.fingerprint import digest
+from tiledsl.autotuner.storage.journal import NONSENSE, parse, plain, read_file, write_file, write_json
 from tiledsl.autotuner.storage.key import folder_name
 from tiledsl.autotuner.trial import Trial
 
 STAGES = ("ttir", "ttgir", "llir", "ptx", "cubin", "amdgcn", "hsaco")
+LAUNCH_SCHEMA = 1
+_LAUNCH = "launch.json"
 _log = logging.getLogger("tiledsl")
 
 
@@ -20,9 +32,11 @@ def save(folder: Path, trial: Trial) -> list[Path]:
 
     `<program>.py` is the Triton module, `<kernel>.<stage>` what Triton made of each kernel, as far as the target has
     it: the interpreter has none. Triton takes the stages from its own cache, where the tuning left them.
+    `<kernel>.triton.json` is Triton's own metadata.
     """
     kernel = trial.kernel
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / _LAUNCH).unlink(missing_ok=True)  # what it describes is about to be replaced
     written = [folder / f"{folder_name(kernel.name)}.py"]
     write_file(written[0], kernel.source.encode())
     kernels: dict[str, Any] = {}
@@ -36,6 +50,8 @@ def save(folder: Path, trial: Trial) -> list[Path]:
                     write_file(path, text if isinstance(text, bytes) else str(text).encode())
                     written.append(path)
             kernels[name] = {"resources": plain(asdict(each.resources)), "metadata": plain(dict(each.metadata))}
+        if compiled:
+            written += _save_launch(folder, trial, compiled)
     except OSError:
         raise
     except Exception as error:  # of the compiler: the result stands without its stages
@@ -46,3 +62,70 @@ def save(folder: Path, trial: Trial) -> list[Path]:
         written[-1], {"program": kernel.name, "target": str(kernel.target), "config": config, "kernels": kernels}
     )
     return written
+
+
+def _save_launch(folder: Path, trial: Trial, compiled: Mapping[str, Any]) -> list[Path]:
+    from tiledsl.runtime.launch_stored import contents
+    from tiledsl.runtime.stored import describe_call
+
+    written, binaries = [], []
+    for name, each in compiled.items():
+        asked, files = contents(each.triton, each.options)
+        for file, data in files.items():
+            written.append(_place(folder, file))
+            write_file(written[-1], data)
+        digests = {file: hashlib.sha256(data).hexdigest() for file, data in files.items()}
+        binaries.append({"name": name, "asked": asked, "files": digests})
+    kernel = describe_call(trial.kernel)
+    if json.loads(json.dumps(kernel, allow_nan=False)) == kernel:  # else there are values that JSON does not have
+        config = config_key(trial.config)
+        launch = {"schema": LAUNCH_SCHEMA, "config": config, "kernel": kernel, "binaries": binaries}
+        write_json(folder / _LAUNCH, launch)
+        written.append(folder / _LAUNCH)
+    return written
+
+
+def recall(folder: Path, trial: Trial) -> dict[str, Any] | None:
+    """Attributes of a Kernel, as far as calls need them, of what `save` wrote for this trial's configuration and source
+    into the folder (or with keep_all into the one below); None if there is nothing, or it makes no sense."""
+    key = config_key(trial.config)
+    for place in (folder, folder / digest(key)[:12]):
+        try:
+            if not _is_own(place / _LAUNCH):
+                continue
+            found = _parsed(place, parse(read_file(place / _LAUNCH)), key)
+            if digest(found["module"].source) == trial.source_hash:
+                return found
+        except FileNotFoundError:
+            continue
+        except (OSError, *NONSENSE) as error:
+            _log.info("autotune: %s makes no sense (%s)", place / _LAUNCH, error)
+    return None
+
+
+def _place(folder: Path, file: str) -> Path:
+    """Where a file of Triton's lies: its metadata beside our files, which a kernel may be called as."""
+    return folder / (file.removesuffix("json") + "triton.json" if file.endswith(".json") else file)
+
+
+def _parsed(place: Path, data: Any, key: str) -> dict[str, Any]:
+    from tiledsl.runtime.launch_stored import Binary
+    from tiledsl.runtime.stored import call_fields
+
+    if data["schema"] != LAUNCH_SCHEMA or data["config"] != key:
+        raise ValueError("another schema or configuration")
+    found = call_fields(data["kernel"])
+    names = {each.name for each in found["module"].kernels}
+    binaries = []
+    for each in data["binaries"]:
+        files = {f"{each['name']}.{ending}" for ending in ("json", "cubin", "hsaco")}
+        if each["name"] not in names or not isinstance(each["asked"], dict) or not files.issuperset(each["files"]):
+            raise ValueError("a binary of no kernel, or of other files")
+        paths = {file: _place(place, file) for file in each["files"]}
+        binaries.append(Binary(each["name"], each["asked"], paths, dict(each["files"])))
+    return {**found, "binaries": tuple(binaries)}
+
+
+def _is_own(path: Path) -> bool:
+    found = os.stat(path, follow_symlinks=False)
+    return found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o022

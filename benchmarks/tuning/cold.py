@@ -20,14 +20,15 @@ from benchmarks.tuning.report import Report, machine, read_json, table
 GOALS = {"triton": 4.0, "tilelang": 20.0}  # how many times as long as tiledsl the others take, at least
 _CACHES = ("TRITON_CACHE_DIR", "TILEDSL_CACHE_DIR", "TILELANG_CACHE_DIR", "CUDA_CACHE_PATH")
 _TOUCH = """
-import compileall, sys, torch, triton, tiledsl, joblib, subprocess
+import compileall, importlib.util, sys, torch, triton, tiledsl, joblib, subprocess
 from triton.backends import backends
 from pathlib import Path
 for path in Path(triton.__file__).parent.rglob("ptxas*"):
     subprocess.run([path, "--version"], capture_output=True)
-own = Path(tiledsl.__file__).parent  # as installing it compiles it
-for folder in (own, *(each for each in own.iterdir() if each.is_dir())):
-    compileall.compile_dir(folder, quiet=2)
+found = filter(None, map(importlib.util.find_spec, ("tiledsl", "joblib", "lark", "platformdirs", "filelock")))
+for package in [Path(each.origin).parent for each in found]:  # byte code, as pip makes it where it is not told not to
+    for folder in (package, *(each for each in package.iterdir() if each.is_dir())):  # some are links in a checkout
+        compileall.compile_dir(folder, quiet=2)
 torch.zeros(1, device="cuda" if torch.cuda.is_available() else "cpu").add_(1).item()
 """
 

@@ -156,3 +156,22 @@ def test_what_needs_more_than_one_that_needed_too_much_is_not_compiled(
     failed = next(trial for trial in result.trials if trial.status == "out_of_resources")
     start = f"needs no less than block=128 stages={failed.config['stages']}: "
     assert all(trial.message.startswith(start) and "232448" in trial.message for trial in left_out)
+
+
+def test_compile_processes_give_way(cache_dir: Path, program: tiledsl.Kernel) -> None:
+    """To what measures and to the tuner's own thread, which keep their priority."""
+    import queue
+
+    from joblib.externals.loky import get_reusable_executor
+
+    from tiledsl.autotuner.compiling import compile_pool
+
+    compile_pool._kill_processes()
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    events: queue.Queue[Any] = queue.Queue()
+    pool = compile_pool.CompilePool(2, events, 2)
+    pool.submit([task_for(0, program, 100)])
+    assert events.get(timeout=60)[2].status == "ok"
+    priorities = {os.getpriority(os.PRIO_PROCESS, each) for each in get_reusable_executor(reuse=True)._processes}
+    pool.close()
+    assert priorities == {max(before, 10)} and os.getpriority(os.PRIO_PROCESS, 0) == before

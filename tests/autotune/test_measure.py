@@ -13,11 +13,15 @@ import torch
 import tiledsl
 from tiledsl.autotuner import selection
 from tiledsl.autotuner.measuring import wire
+from tiledsl.autotuner.measuring.bench import Bench
 from tiledsl.autotuner.measuring.inputs import changed, copies, stand_ins
+from tiledsl.autotuner.measuring.jobs import Policy
 from tiledsl.autotuner.measuring.scratch import Scratch
 from tiledsl.autotuner.measuring.timing import Stopwatch, longest_in_graph, summarize
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.trial import Trial
+from tiledsl.autotuner.verifying.reference import Expected
+from tiledsl.autotuner.verifying.verify import Tolerance
 
 VALUES = [
     torch.arange(6, dtype=torch.float16).reshape(2, 3),
@@ -195,3 +199,22 @@ def test_how_calls_are_timed(
     assert prepared.method == expected
     if expected == "graph":
         assert prepared.size == 3  # copies of the inputs: twice the cache, and one more
+
+
+def test_warming_up_leaves_inputs_and_references_alone(tmp_path: Path) -> None:
+    policy = Policy(1.0, 5.0, Tolerance(1e-2, 1e-2, 0.0), False, None, "tests.autotune.fake_timers:constant", "")
+    inputs, returned = [torch.arange(8.0), 3], [torch.arange(8.0) * 2]
+    for references in ([], [Expected(returned, [None])]):
+        bench = Bench("cpu", policy, inputs, references, tmp_path)
+        bench.warm_up()
+        assert bench.inputs[0].tolist() == list(range(8)) and returned[0].tolist() == [2.0 * n for n in range(8)]
+        assert bench._watch is None
+
+
+def test_warming_up_that_fails_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[bool] = []
+    monkeypatch.setattr(Bench, "_free", lambda bench: freed.append(True))
+    policy = Policy(1.0, 5.0, Tolerance(1e-2, 1e-2, 0.0), False, None, None, "")
+    monkeypatch.setattr("tiledsl.autotuner.measuring.bench.clock", lambda *_: 1 / 0)
+    Bench("cpu", policy, [torch.ones(2)], [], tmp_path).warm_up()
+    assert freed == [True]

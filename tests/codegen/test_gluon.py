@@ -119,6 +119,23 @@ def test_division_once_a_row_unless_exact() -> None:
     assert "acc = acc / total[:, None]" in attention({"select-emitter.fast_math": False}).source
 
 
+def test_what_is_stored_waits_for_queries_and_queries_for_it() -> None:
+    """Where both have one place, it is released after the copy out of it."""
+    consumer = part_of(attention(dim=256, block_N=64).source, "consumer")
+    assert "O_buffer" not in consumer and consumer.count("q_empty") == 2
+    steps = ["q_ring.index(consumer).reshape([64, 256]).store(", "fence_async_shared()", "_store_box(O_tiles,",
+             "tma.store_wait(0)", "mbarrier.arrive(q_empty"]  # fmt: skip
+    assert sorted(steps, key=consumer.index) == steps
+
+
+def test_looking_inside(tmp_path: Path) -> None:
+    kernel = attention(causal=True, queries=256, keys=256, dim=64)
+    assert "wgmma.mma_async" in kernel.asm["ptx"] and "setmaxnreg" in kernel.asm["ptx"]
+    assert kernel.resources.num_warps == 12 and kernel.resources.shared_bytes > 64 * 1024
+    assert kernel.stages[-1].text == kernel.get_kernel_source() == kernel.source
+    assert "import tiledsl" not in kernel.export(tmp_path / "alone.py").read_text()
+
+
 def test_beside_a_kernel_with_triton_descriptors() -> None:
     """A module may have both kinds of descriptors: a Gluon one knows its layout in shared memory."""
     kernel = attention({"select-access.mode": "tma"})

@@ -22,6 +22,9 @@ SHAPES: list[dict[str, Any]] = [
     {"causal": True, "window": 300, "queries": 2048, "keys": 2048},
     {"dim": 64, "block_M": 192, "causal": True, "queries": 1536, "keys": 1536},
     {"dim": 64, "dtype": "bfloat16"},
+    {"causal": True, "queries": 300, "keys": 100},  # one tile of keys
+    {"queries": 1000, "keys": 1000},  # the last tile alone is masked
+    {"dim": 256, "block_N": 64, "heads": 70, "kv_heads": 70, "causal": True},  # results lie where queries were
 ]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
+from tests.autotune import kernels
 from tests.support.example_modules import load_example
 from tiledsl.codegen.gluon import api
 from tiledsl.errors import TileError
@@ -56,8 +57,9 @@ def test_sinks_go_to_gluon() -> None:
         ({}, ""),
         ({"block_N": 64}, ""),
         ({"block_M": 64}, "blocks of 64 rows leave one consumer alone"),
-        ({"block_N": 32}, "a tile's extent 32 is less than 64"),
-        ({"dim": 32}, "a tile's extent 32 is less than 64"),
+        ({"block_N": 32}, "a tile's extent 32 is not from 64 to 128"),
+        ({"dim": 32}, "a tile's extent 32 is not from 64 to 128"),
+        ({"dim": 256, "block_N": 64}, "a tile's extent 256 is not from 64 to 128"),
         ({"dim": 256}, "two stages need"),
     ],
     ids=str,
@@ -96,7 +98,7 @@ def test_loops_of_one_tile(queries: int, keys: int, causal: bool) -> None:
     [
         ({"block_M": 256}, "256 rows are not 64, 128 or 192"),
         ({"block_M": 32}, "32 rows are not 64, 128 or 192"),
-        ({"dim": 256, "block_M": 64}, "two stages need 327680 bytes of shared memory of 232448"),
+        ({"dim": 256, "block_M": 64}, "two stages need 294912 bytes of shared memory of 232448"),
         ({"dim": 128, "block_M": 192}, "tiles of 128 and 128 columns need 160 registers a thread of 144"),
         ({"target": "cuda:80"}, "it is compiled for cuda:80"),
         ({"target": "cuda:100"}, "it is compiled for cuda:100"),
@@ -114,6 +116,25 @@ def test_what_does_not_fit_is_written_in_triton(
     assert reason in told[0].getMessage()
     assert asked.source == automatic.source == attention("triton", **options).source
     assert [each.levelno for each in caplog.records if "not in Gluon" in each.getMessage()][1:] == [logging.DEBUG]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_is_stored_takes_the_place_of_queries_where_memory_is_short(dtype: str) -> None:
+    wide = attention(dim=256, block_N=64, dtype=dtype)
+    assert is_gluon(wide) and "in_query = true" in wide.ir("select-emitter")
+    assert "in_query" not in attention(dim=128).ir("select-emitter")
+
+
+def test_masks_that_scores_are_added_to() -> None:
+    """As other attention kernels start their first product."""
+    builder = kernels.attention.function
+    for fast in (True, False):
+        options = {"select-emitter.backend": "gluon", "select-emitter.fast_math": fast}
+        kernel = tiledsl.jit(builder, target="cuda:90", pass_configs=options).compile(
+            1, 2, 512, 64, True, 128, 128, 2, 256
+        )
+        assert is_gluon(kernel) == fast
+        assert fast == (not any("does not start from 0" in each for each in kernel.remarks))
 
 
 def test_auto_takes_gluon_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:

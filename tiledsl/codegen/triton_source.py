@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
+from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
 from tiledsl.codegen.functions import SIGNATURE_TYPES, combine_function
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.kernel import GluonKernelWriter
@@ -23,48 +23,7 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation
 from tiledsl.passes.lower_gluon import is_prepared
 
-
-@dataclass(frozen=True)
-class EmittedKernel:
-    """One jitted function of the module, with all that `triton.compile(ASTSource(...))` needs.
-
-    `signature` maps argument names to Triton's types ("*fp16", "i32", "tensordesc<fp16[128, 64]>" for a descriptor of
-    blocks of that shape, which the host makes); `divisible_by_16` names the pointers, which
-    torch aligns. `grid` has the launch's extents, None where the host computes them. `options` are further options.
-    """
-
-    name: str
-    signature: dict[str, str]
-    num_warps: int
-    num_stages: int
-    options: dict[str, Any] = field(default_factory=dict)
-    constexprs: dict[str, Any] = field(default_factory=dict)
-    divisible_by_16: tuple[str, ...] = ()
-    grid: tuple[int | None, ...] = ()
-
-    @property
-    def attrs(self) -> dict[tuple[int], list[list[Any]]]:
-        """The divisibility facts as ASTSource takes them."""
-        return {
-            (number,): [["tt.divisibility", 16]]
-            for number, name in enumerate(self.signature)
-            if name in self.divisible_by_16
-        }
-
-
-@dataclass(frozen=True)
-class EmittedModule:
-    """A Triton module as text.
-
-    `entry` is the host function that takes the inputs (parameters that are no outputs, in order) and returns the
-    outputs; `into` takes all parameters in order, outputs too, and returns None. A program without outputs has one
-    function under both names.
-    """
-
-    source: str
-    entry: str
-    into: str
-    kernels: tuple[EmittedKernel, ...]
+__all__ = ["EmittedKernel", "EmittedModule", "emit"]
 
 
 def emit(root: Operation) -> EmittedModule:

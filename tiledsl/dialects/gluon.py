@@ -76,6 +76,8 @@ class LoadBoxOp(Operation):
 class StoreBoxOp(Operation):
     """Writes a box of a global buffer from `offsets` on; what lies outside of the buffer is not written.
 
+    `in_query`: on its way it lies where the kernel's first operand was, which must be no longer needed.
+
     Example: `gluon.store_box %x, %O[%b, %h, %row, %zero] {axes = (2, 3)}`
     """
 
@@ -85,6 +87,7 @@ class StoreBoxOp(Operation):
     buffer = operand(BufferType, ScalarType)
     offsets = operands(ScalarType)
     axes = attr(tuple)
+    in_query = attr(bool, False)
 
     def verify(self) -> None:
         _fits(self.buffer.type, len(self.offsets), self.axes, self.value.type)

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tiledsl.errors import TileError
@@ -59,13 +59,14 @@ class Asm(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """One compiled kernel. `triton` is Triton's own object."""
+    """One compiled kernel. `triton` is Triton's own object, `options` what triton.compile was given."""
 
     name: str
     target: Target
     asm: Asm
     metadata: Mapping[str, Any]
     triton: Any
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def resources(self) -> Resources:
@@ -125,7 +126,7 @@ def compile_kernel(
         )
         too_large.stage = "resources"
         raise too_large
-    return CompiledKernel(compiled.name, target, Asm(dict(compiled.asm)), metadata, compiled)
+    return CompiledKernel(compiled.name, target, Asm(dict(compiled.asm)), metadata, compiled, wanted)
 
 
 def _facts(types: Mapping[str, str], divisible: Set[str]) -> dict[tuple[int], list[list[Any]]]:

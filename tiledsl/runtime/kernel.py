@@ -24,9 +24,10 @@ from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
 if TYPE_CHECKING:
-    from tiledsl.codegen.triton_source import EmittedModule
+    from tiledsl.codegen.emitted import EmittedModule
     from tiledsl.runtime.compile import CompiledKernel
     from tiledsl.runtime.launch import Caller
+    from tiledsl.runtime.launch_stored import Binary
     from tiledsl.runtime.resources import Resources
     from tiledsl.runtime.torch_op import Backward
 
@@ -260,7 +261,15 @@ class Kernel:
                 f"{self.name} is compiled for {self.target}, which this machine cannot run",
                 notes=["look at .source, .asm and .resources, or compile with target='interpret' to run it here"],
             )
-        return load_module(self.name, self.source, interpret=self.target.kind == "interpret")
+        loaded = load_module(self.name, self.source, interpret=self.target.kind == "interpret")
+        for each in self.binaries:
+            from tiledsl.runtime.launch_stored import offer
+
+            offer(getattr(loaded, each.name), each)
+        return loaded
+
+    # Of these functions, as Triton compiled them in another process.
+    binaries: Sequence[Binary] = ()
 
     # What runs a call, by its number of arguments; replaced, never changed. `call_scope` and `call_text` are of the
     # function that calls run: see launch.write_call.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from tiledsl.codegen.triton_source import EmittedKernel, EmittedModule
+from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.ir.pass_manager import Stage
 from tiledsl.ir.text import parse_op, print_op
@@ -17,11 +17,16 @@ from tiledsl.runtime.target import Target
 
 def describe(kernel: Kernel) -> dict[str, Any]:
     """What StoredKernel needs, as values that JSON has."""
+    program = kernel.program if isinstance(kernel, StoredKernel) else kernel.ir()
+    return {"program": program, **describe_call(kernel)}
+
+
+def describe_call(kernel: Kernel) -> dict[str, Any]:
+    """What calls of a kernel need, as values that JSON has; see `call_fields`."""
     return {
         "name": kernel.name,
         "target": str(kernel.target),
         "pass_configs": dict(kernel.pass_configs),
-        "program": kernel.ir() if not isinstance(kernel, StoredKernel) else kernel.program,
         "source": kernel.source,
         "entry": kernel.module.entry,
         "into": kernel.module.into,
@@ -57,23 +62,12 @@ class StoredKernel(Kernel):
     def __init__(self, described: Mapping[str, Any]) -> None:
         """Raises ValueError, TypeError or KeyError for a description that makes no sense."""
         self.program = _text(described["program"])
-        self.name = _identifier(described["name"])
-        self.target = Target.parse(_text(described["target"]))
-        self.pass_configs = dict(_mapping(described["pass_configs"]))
+        self.__dict__.update(call_fields(described))
         self.prim_func = None
         self.config = None
         self.latency = self.ref_latency = None
         self._build = lambda: _parsed(self.program)
-        self.outputs = tuple(_count(each) for each in described["outputs"])
-        self.params = [_parameter(each, i in self.outputs) for i, each in enumerate(described["params"])]
-        if any(each >= len(self.params) for each in self.outputs):
-            raise ValueError("an output that is no parameter")
-        self._inputs = [each for each in self.params if not each.is_output]
-        kernels = tuple(_kernel(each) for each in described["kernels"])
-        self._places = [None] * len(kernels)
-        self.module = EmittedModule(
-            _text(described["source"]), _identifier(described["entry"]), _identifier(described["into"]), kernels
-        )
+        self._places = [None] * len(self.module.kernels)
 
     @cached_property
     def stages(self) -> list[Stage]:
@@ -84,6 +78,29 @@ class StoredKernel(Kernel):
     def for_target(self, target: Target) -> Kernel:
         """The same program lowered for another target."""
         return Kernel(self._build, target, self.pass_configs, self.config)
+
+
+def call_fields(described: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of the Kernel that `describe_call` described, as far as calls need them.
+
+    Raises ValueError, TypeError or KeyError for a description that makes no sense.
+    """
+    outputs = tuple(_count(each) for each in described["outputs"])
+    params = [_parameter(each, i in outputs) for i, each in enumerate(described["params"])]
+    if any(each >= len(params) for each in outputs):
+        raise ValueError("an output that is no parameter")
+    kernels = tuple(_kernel(each) for each in described["kernels"])
+    return {
+        "name": _identifier(described["name"]),
+        "target": Target.parse(_text(described["target"])),
+        "pass_configs": dict(_mapping(described["pass_configs"])),
+        "outputs": outputs,
+        "params": params,
+        "_inputs": [each for each in params if not each.is_output],
+        "module": EmittedModule(
+            _text(described["source"]), _identifier(described["entry"]), _identifier(described["into"]), kernels
+        ),
+    }
 
 
 def _parsed(text: str) -> FuncOp:

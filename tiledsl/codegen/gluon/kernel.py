@@ -107,8 +107,11 @@ class GluonKernelWriter(KernelWriter):
         self.stage = {name: claim(f"{name}_stage") for name in (k, v)}
         self.phase = {name: claim(f"{name}_phase") for name in (k, v)}
         self.out_buffers = {
-            op: claim(f"{self.descriptor(op).removesuffix('_tiles')}_buffer") for op in self._box_stores()
+            op: claim(f"{self.descriptor(op).removesuffix('_tiles')}_buffer")
+            for op in self._box_stores()
+            if not op.in_query
         }
+        self.out_in_query = any(op.in_query for op in self._box_stores())
         self.operand = claim(f"{first.product.a.name or 'weights'}_operand")
         self.starts = [claim("start") for _ in self.found.loops]
 
@@ -258,11 +261,14 @@ class GluonKernelWriter(KernelWriter):
         self._finish_product(found.loops[-1])
         if indented:
             self.indent = self.indent[:-4]
-        if not self.in_registers:
+        if not self.in_registers and not self.out_in_query:
             self._release(self.q, self.consumer)
         self.ops(found.after)
+        if self.out_in_query:
+            self.line("tma.store_wait(0)")
+            self._release(self.q, self.consumer)
         self.indent = "    "
-        if self._box_stores():
+        if self.out_buffers:
             self.line("tma.store_wait(0)")
         arguments = [f"{self.consumer}: gl.constexpr", *(self.argument(value) for value in self.arguments)]
         arguments += [*self._stored(), *self.out_buffers.values()]
@@ -277,7 +283,8 @@ class GluonKernelWriter(KernelWriter):
             self.line(f"{self.turn} ^= 1")
         if self.in_registers:
             self.line(f"{self.q} = {place}.load({self.query_layout})")
-            self._release(self.q, self.consumer)
+            if not self.out_in_query:
+                self._release(self.q, self.consumer)
         else:
             self.line(f"{self.q} = {place}")
 
@@ -414,9 +421,10 @@ class GluonKernelWriter(KernelWriter):
 
     def _send_box(self, op: gluon.StoreBoxOp) -> None:
         self.origin(op)
-        buffer = f"{self.out_buffers[op]}"
+        buffer = self.rings[self.q] if op.in_query else self.out_buffers[op]
         offsets = ", ".join(self.expressions.text(value) for value in op.offsets)
-        self.line("tma.store_wait(0)")
+        if not op.in_query:
+            self.line("tma.store_wait(0)")
         self.line(f"{self._matrix(buffer, self.consumer, op)}.store({self.expressions.text(op.value)})")
         self.line("fence_async_shared()")
         name = self.descriptor(op)

@@ -1,0 +1,167 @@
+"""Tuned functions, and a process that calls what was tuned on pretended devices: `python -m tests.autotune.recalled`.
+
+It prints as JSON what was launched, what was compiled ("compiled", which is then refused) and which modules it loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from typing import Any
+
+import torch
+
+import tiledsl
+import tiledsl.language as T
+from tests.support.example_modules import load_example
+
+SIZE = 256
+TUNED = {"configs": [{"block": 64}], "target": "cuda:90", "skip_check": True}
+
+
+@tiledsl.autotune(**TUNED)
+@tiledsl.jit(out_idx=-1)
+def product(block=None):
+    """A product through tensor descriptors."""
+
+    @T.prim_func
+    def product(
+        A: T.Tensor((SIZE, SIZE), "float16"), B: T.Tensor((SIZE, SIZE), "float16"), C: T.Tensor((SIZE, SIZE), "float16")
+    ):
+        with T.Kernel(T.ceildiv(SIZE, block), T.ceildiv(SIZE, block), threads=128) as (bx, by):
+            A_shared = T.alloc_shared((block, 64), "float16")
+            B_shared = T.alloc_shared((64, block), "float16")
+            C_local = T.alloc_fragment((block, block), "float32")
+            T.clear(C_local)
+            for k in T.Pipelined(T.ceildiv(SIZE, 64), num_stages=2):
+                T.copy(A[by * block, k * 64], A_shared)
+                T.copy(B[k * 64, bx * block], B_shared)
+                T.gemm(A_shared, B_shared, C_local)
+            T.copy(C_local, C[by * block, bx * block])
+
+    return product
+
+
+@tiledsl.autotune(**TUNED)
+@tiledsl.jit(out_idx=-1)
+def scaled(block=None, fixed=True):
+    """Through pointers, with scalars."""
+    rows = 256 if fixed else T.dynamic("rows")
+
+    @T.prim_func
+    def scaled(A: T.Tensor((rows, 64), "float32"), s: T.float32, n: T.int32, B: T.Tensor((rows, 64), "float32")):
+        with T.Kernel(T.ceildiv(rows, block), threads=128) as by:
+            for i, j in T.Parallel(block, 64):
+                B[by * block + i, j] = A[by * block + i, j] * s + n
+
+    return scaled
+
+
+_attention = load_example("attention").attention.function
+_GLUON = {"out_idx": [3, 4], "pass_configs": {"select-emitter.backend": "gluon"}}
+attention = tiledsl.autotune(**{**TUNED, "configs": [{"block_M": 128}]})(tiledsl.jit(_attention, **_GLUON))
+FUNCTIONS = {
+    "product": product,
+    "attention": lambda: attention(batch=1, heads=2, kv_heads=2, queries=256, keys=256, dim=128),
+    "scaled": scaled,
+    "dynamic": lambda: scaled(fixed=False),
+}
+
+
+def arguments(name: str, tensor: Any) -> tuple[Any, ...]:
+    """What a kernel is called with; tensor: (sizes, dtype) to a tensor."""
+    if name in ("scaled", "dynamic"):
+        return tensor(256, 64, dtype=torch.float32), 2.0, 3
+    sizes, count = ((1, 2, 256, 128), 3) if name == "attention" else ((SIZE, SIZE), 2)
+    return tuple(tensor(*sizes, dtype=torch.float16) for _ in range(count))
+
+
+class Driver:
+    """Stands for Triton's driver of a GPU with compute capability 9.0."""
+
+    def __init__(self) -> None:
+        self.launches: list[Any] = []
+        self.loaded: list[str] = []
+        self.utils = self
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 7
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {"max_shared_mem": 232448}
+
+    def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[Any, ...]:
+        assert binary[:4] == b"\x7fELF"
+        self.loaded.append(name)
+        return object(), 99, 32, 0, 1024
+
+    def unload_module(self, module: Any) -> None:
+        pass
+
+    def launcher_cls(self, src: Any, metadata: Any) -> Any:
+        def launch(x: int, y: int, z: int, *rest: Any) -> None:
+            self.launches.append([src.fn.__name__, [x, y, z]])
+
+        sizes = {"global_scratch_size": metadata.global_scratch_size, "profile_scratch_size": 0}
+        flags = {"launch_cooperative_grid": False, "launch_pdl": False, "arg_annotations": [], "kernel_signature": b""}
+        return Launcher(launch=launch, **sizes, **flags)
+
+
+class Launcher(types.SimpleNamespace):
+    """Stands for Triton's CudaLauncher, which is callable."""
+
+    def __call__(self, x: int, y: int, z: int, stream: int, function: int, *rest: Any) -> None:
+        self.launch(x, y, z)
+
+
+def call(name: str) -> dict[str, Any]:
+    """Recall a tuned function and call its kernel twice."""
+    from contextlib import nullcontext
+
+    import triton.compiler.compiler
+    from triton.backends.nvidia import driver as nvidia
+    from triton.runtime import driver as active
+
+    from tests.runtime import fake_gpu
+    from tiledsl.runtime import launch_triton
+    from tiledsl.runtime.target import Target
+
+    compiled: list[str] = []
+
+    def refuse(src: Any, *_: Any, **__: Any) -> None:
+        compiled.append(src.name)
+        raise RuntimeError("a compiler was started")
+
+    result = FUNCTIONS[name]()
+    devices = Driver()
+    active.set_active(devices)
+    triton.compiler.compile = triton.compiler.compiler.compile = refuse
+    nvidia.make_tensordesc_arg = lambda *_: ("map",)
+    Target.runs_here = property(lambda self: True)  # type: ignore[assignment,method-assign]
+    launch_triton.device_functions = lambda: (lambda: 0, lambda device: 7, lambda device: nullcontext())  # type: ignore[assignment,return-value]
+    launch_triton.fast_empty = lambda: lambda shape, strides, dtype: fake_gpu.tensor(*shape, dtype=dtype)  # type: ignore[assignment,return-value]
+    launch_triton.has_one_device = lambda: True
+    failure = ""
+    try:
+        given = arguments(name, fake_gpu.tensor)
+        for _ in range(2):
+            result(*given)
+    except RuntimeError as error:
+        failure = str(error)
+    modules = sorted(each for each in sys.modules if each.split(".")[0] in ("tiledsl", "lark"))
+    plans = "launch(" in result.launch_source
+    shown = {"from_cache": result.from_cache, "compiled": compiled, "launches": devices.launches, "modules": modules}
+    return {**shown, "failure": failure, "plans": plans, "loaded": devices.loaded}
+
+
+if __name__ == "__main__":
+    print(json.dumps(call(sys.argv[1])))

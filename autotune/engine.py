@@ -226,15 +226,19 @@ def left_out(trials: Sequence[Trial], condition: Callable[[dict[str, Any]], Any]
     return found
 
 
-def _result(problem: Problem, outcome: Remembered, when_used: bool = False) -> AutotuneResult:
-    """The winner's kernel with what is known of it; built now, or when it is first used."""
+def _result(problem: Problem, outcome: Remembered, store: Store | None = None) -> AutotuneResult:
+    """The winner's kernel with what is known of it; built now, or with a store when it is first looked into."""
     best = _winner(outcome.trials) if outcome.best is None else outcome.trials[outcome.best]
     if best is None:
         raise TileError(
             f"autotune: none of {len(outcome.trials)} configurations of {problem.name} works on {problem.target}",
             notes=summary_of_failures(outcome.trials),
         )
-    kernel = UnbuiltKernel(lambda: best.kernel, best.source_hash) if when_used else best.kernel
+    if store is None:
+        kernel = best.kernel
+    else:
+        recall = None if outcome.other_versions else partial(store.recall_kernel, best)
+        kernel = UnbuiltKernel(lambda: best.kernel, best.source_hash, recall)
     kernel.config, kernel.latency, kernel.ref_latency = dict(best.config), best.latency, outcome.ref_latency
     kind: Any = outcome.latency_kind
     return AutotuneResult(kernel, dict(best.config), best.latency, outcome.ref_latency, tuple(outcome.trials), kind)
@@ -255,7 +259,7 @@ def _recall(problem: Problem, store: Store) -> AutotuneResult | None:
         trial.build = partial(problem.build, trial.config, problem.target)
     unseen = store.key.exact or remembered.other_versions  # the key says all there is to say: built when first used
     try:
-        result = _result(problem, remembered, when_used=unseen)
+        result = _result(problem, remembered, store if unseen else None)
     except Exception as error:
         _log.warning("autotune: what %s was tuned to no longer builds (%s); tuning again", problem.name, error)
         return None

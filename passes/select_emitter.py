@@ -67,9 +67,12 @@ class SelectEmitter(Pass):
         assert isinstance(func, tile.FuncOp), func.name
         if self.backend not in BACKENDS:
             raise TileError(f"select-emitter.backend is {self.backend!r}; it is one of {', '.join(BACKENDS)}")
-        for kernel in [op for op in func.body if isinstance(op, tile.KernelOp)]:
+        kernels = [op for op in func.body if isinstance(op, tile.KernelOp)]
+        for kernel in kernels:
             if self._is_wanted(kernel):
                 try:
+                    if len(kernels) > 1:  # beside a kernel with descriptors of Triton's, one failed on an H200
+                        raise NotRecognised("the program has several kernels")
                     self._convert(program, kernel)
                 except NotRecognised as reason:
                     self._explain(func, kernel, reason, _has_gluon(program.target))

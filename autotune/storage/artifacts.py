@@ -6,10 +6,8 @@ so the file counts only if the user (or root) owns it and nobody else may write 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -32,11 +30,12 @@ def save(folder: Path, trial: Trial) -> list[Path]:
 
     `<program>.py` is the Triton module, `<kernel>.<stage>` what Triton made of each kernel, as far as the target has
     it: the interpreter has none. Triton takes the stages from its own cache, where the tuning left them.
-    `<kernel>.triton.json` is Triton's own metadata.
+    `<kernel>.<digits>.kept.*` are what launches take; see launch_stored.
     """
     kernel = trial.kernel
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / _LAUNCH).unlink(missing_ok=True)  # what it describes is about to be replaced
+    for old in (folder / _LAUNCH, *folder.glob("*.kept.*")):  # of an earlier winner
+        old.unlink(missing_ok=True)
     written = [folder / f"{folder_name(kernel.name)}.py"]
     write_file(written[0], kernel.source.encode())
     kernels: dict[str, Any] = {}
@@ -65,33 +64,28 @@ def save(folder: Path, trial: Trial) -> list[Path]:
 
 
 def _save_launch(folder: Path, trial: Trial, compiled: Mapping[str, Any]) -> list[Path]:
-    from tiledsl.runtime.launch_stored import contents
+    from tiledsl.runtime.launch_stored import Kept
     from tiledsl.runtime.stored import describe_call
 
-    written, binaries = [], []
+    kernel, source = describe_call(trial.kernel), digest(trial.kernel.source)
+    if json.loads(json.dumps(kernel, allow_nan=False)) != kernel:  # there are values that JSON does not have
+        return []
+    written: list[Path] = []
     for name, each in compiled.items():
-        asked, files = contents(each.triton, each.options)
-        for file, data in files.items():
-            written.append(_place(folder, file))
-            write_file(written[-1], data)
-        digests = {file: hashlib.sha256(data).hexdigest() for file, data in files.items()}
-        binaries.append({"name": name, "asked": asked, "files": digests})
-    kernel = describe_call(trial.kernel)
-    if json.loads(json.dumps(kernel, allow_nan=False)) == kernel:  # else there are values that JSON does not have
-        config = config_key(trial.config)
-        launch = {"schema": LAUNCH_SCHEMA, "config": config, "kernel": kernel, "binaries": binaries}
-        write_json(folder / _LAUNCH, launch)
-        written.append(folder / _LAUNCH)
-    return written
+        written += Kept(name, folder, source).keep(each.triton, each.options)
+    write_json(folder / _LAUNCH, {"schema": LAUNCH_SCHEMA, "config": config_key(trial.config), "kernel": kernel})
+    return [*written, folder / _LAUNCH]
 
 
 def recall(folder: Path, trial: Trial) -> dict[str, Any] | None:
     """Attributes of a Kernel, as far as calls need them, of what `save` wrote for this trial's configuration and source
     into the folder (or with keep_all into the one below); None if there is nothing, or it makes no sense."""
+    from tiledsl.runtime.launch_stored import is_own
+
     key = config_key(trial.config)
     for place in (folder, folder / digest(key)[:12]):
         try:
-            if not _is_own(place / _LAUNCH):
+            if not is_own(place / _LAUNCH):
                 continue
             found = _parsed(place, parse(read_file(place / _LAUNCH)), key)
             if digest(found["module"].source) == trial.source_hash:
@@ -103,29 +97,12 @@ def recall(folder: Path, trial: Trial) -> dict[str, Any] | None:
     return None
 
 
-def _place(folder: Path, file: str) -> Path:
-    """Where a file of Triton's lies: its metadata beside our files, which a kernel may be called as."""
-    return folder / (file.removesuffix("json") + "triton.json" if file.endswith(".json") else file)
-
-
 def _parsed(place: Path, data: Any, key: str) -> dict[str, Any]:
-    from tiledsl.runtime.launch_stored import Binary
+    from tiledsl.runtime.launch_stored import Kept
     from tiledsl.runtime.stored import call_fields
 
     if data["schema"] != LAUNCH_SCHEMA or data["config"] != key:
         raise ValueError("another schema or configuration")
     found = call_fields(data["kernel"])
-    names = {each.name for each in found["module"].kernels}
-    binaries = []
-    for each in data["binaries"]:
-        files = {f"{each['name']}.{ending}" for ending in ("json", "cubin", "hsaco")}
-        if each["name"] not in names or not isinstance(each["asked"], dict) or not files.issuperset(each["files"]):
-            raise ValueError("a binary of no kernel, or of other files")
-        paths = {file: _place(place, file) for file in each["files"]}
-        binaries.append(Binary(each["name"], each["asked"], paths, dict(each["files"])))
-    return {**found, "binaries": tuple(binaries)}
-
-
-def _is_own(path: Path) -> bool:
-    found = os.stat(path, follow_symlinks=False)
-    return found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o022
+    module = found["module"]
+    return {**found, "kept": tuple(Kept(each.name, place, digest(module.source)) for each in module.kernels)}

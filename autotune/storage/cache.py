@@ -1,7 +1,7 @@
 """Tuning results on disk: read one, list all, compare their keys, clear them. `store` writes them.
 
-Nothing read from disk is executed, becomes a path, or a value of a configuration: a file names configurations of the
-running program by their text, and gives numbers and messages for them.
+Nothing read here is executed, becomes a path, or a value of a configuration: a file names configurations of the running
+program by their text, and gives numbers and messages for them. What is run of a result is for `artifacts` to check.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Tuned functions, and a process that calls what was tuned on pretended devices: `python -m tests.autotune.recalled`.
 
-It prints as JSON what was launched, what was compiled ("compiled", which is then refused) and which modules it loaded.
+It prints as JSON what was launched and compiled, and which modules it loaded. Compiling is refused without "compiles"
+after the name.
 """
 
 from __future__ import annotations
@@ -61,12 +62,19 @@ def scaled(block=None, fixed=True):
 _attention = load_example("attention").attention.function
 _GLUON = {"out_idx": [3, 4], "pass_configs": {"select-emitter.backend": "gluon"}}
 attention = tiledsl.autotune(**{**TUNED, "configs": [{"block_M": 128}]})(tiledsl.jit(_attention, **_GLUON))
-FUNCTIONS = {
-    "product": product,
-    "attention": lambda: attention(batch=1, heads=2, kv_heads=2, queries=256, keys=256, dim=128),
-    "scaled": scaled,
-    "dynamic": lambda: scaled(fixed=False),
+FUNCTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "product": (product, {}),
+    "scaled": (scaled, {}),
+    "dynamic": (scaled, {"fixed": False}),
+    "attention": (attention, {"batch": 1, "heads": 2, "kv_heads": 2, "queries": 256, "keys": 256, "dim": 128}),
 }
+
+
+def tuned(name: str) -> Any:
+    """The result, tuned or from disk: as in a process that remembers nothing."""
+    function, keywords = FUNCTIONS[name]
+    function._results.clear()
+    return function(**keywords)
 
 
 def arguments(name: str, tensor: Any) -> tuple[Any, ...]:
@@ -123,11 +131,12 @@ class Launcher(types.SimpleNamespace):
         self.launch(x, y, z)
 
 
-def call(name: str) -> dict[str, Any]:
-    """Recall a tuned function and call its kernel twice."""
+def call(name: str, compiles: bool = False) -> dict[str, Any]:
+    """Recall a tuned function and call its kernel twice. compiles: whether Triton may compile."""
     from contextlib import nullcontext
 
     import triton.compiler.compiler
+    import triton.runtime.cache
     from triton.backends.nvidia import driver as nvidia
     from triton.runtime import driver as active
 
@@ -136,20 +145,27 @@ def call(name: str) -> dict[str, Any]:
     from tiledsl.runtime.target import Target
 
     compiled: list[str] = []
+    hashed: list[int] = []
 
-    def refuse(src: Any, *_: Any, **__: Any) -> None:
+    ordinary = triton.compiler.compile
+
+    def compile(src: Any, **options: Any) -> Any:
         compiled.append(src.name)
-        raise RuntimeError("a compiler was started")
+        if not compiles:
+            raise RuntimeError("a compiler was started")
+        return ordinary(src, **options)
 
-    result = FUNCTIONS[name]()
+    result = tuned(name)
     devices = Driver()
     active.set_active(devices)
-    triton.compiler.compile = triton.compiler.compiler.compile = refuse
+    triton.runtime.cache.triton_key = lambda: hashed.append(1) or "key"
+    triton.compiler.compile = triton.compiler.compiler.compile = compile  # type: ignore[assignment]
     nvidia.make_tensordesc_arg = lambda *_: ("map",)
     Target.runs_here = property(lambda self: True)  # type: ignore[assignment,method-assign]
     launch_triton.device_functions = lambda: (lambda: 0, lambda device: 7, lambda device: nullcontext())  # type: ignore[assignment,return-value]
     launch_triton.fast_empty = lambda: lambda shape, strides, dtype: fake_gpu.tensor(*shape, dtype=dtype)  # type: ignore[assignment,return-value]
     launch_triton.has_one_device = lambda: True
+    torch.cuda.get_device_properties = lambda device: types.SimpleNamespace(multi_processor_count=132)  # type: ignore[assignment,return-value]
     failure = ""
     try:
         given = arguments(name, fake_gpu.tensor)
@@ -158,10 +174,18 @@ def call(name: str) -> dict[str, Any]:
     except RuntimeError as error:
         failure = str(error)
     modules = sorted(each for each in sys.modules if each.split(".")[0] in ("tiledsl", "lark"))
-    plans = "launch(" in result.launch_source
-    shown = {"from_cache": result.from_cache, "compiled": compiled, "launches": devices.launches, "modules": modules}
-    return {**shown, "failure": failure, "plans": plans, "loaded": devices.loaded}
+    return {
+        "from_cache": result.from_cache,
+        "compiled": compiled,
+        "hashed": len(hashed),
+        "launches": devices.launches,
+        "loaded": devices.loaded,
+        "failure": failure,
+        "plans": "launch(" in result.launch_source,
+        "modules": modules,
+        "program": result.ir(),
+    }
 
 
 if __name__ == "__main__":
-    print(json.dumps(call(sys.argv[1])))
+    print(json.dumps(call(sys.argv[1], "compiles" in sys.argv)))

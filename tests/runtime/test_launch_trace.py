@@ -136,8 +136,8 @@ def attention() -> tuple[Kernel, list[torch.Tensor]]:
     return kernel, [*heads, torch.zeros(1, 4, 256)]
 
 
-def test_a_module_of_triton_and_gluon(driver: Driver) -> None:
-    """Each kernel gets descriptors of its own kind, of the same tensor too."""
+def test_two_kernels_with_descriptors(driver: Driver) -> None:
+    """Both are Triton's: Gluon's beside Triton's failed on an H200."""
 
     @T.prim_func
     def project_and_attend(
@@ -174,15 +174,10 @@ def test_a_module_of_triton_and_gluon(driver: Driver) -> None:
             T.copy(acc, O[bx * 128, 0])
 
     kernel = tiledsl.compile(project_and_attend, target="cuda:90", pass_configs={"select-access.mode": "tma"})
-    assert "@gluon.jit" in kernel.source and "tl.dot(" in kernel.source, kernel.remarks
+    assert "gluon" not in kernel.source and any("several kernels" in text for text in kernel.remarks)
     tensors = [torch.zeros(rows, 64, dtype=torch.float16) for rows in (256, 64, 256, 256, 256)]
-    ordinary, planned, found, _ = launched(kernel, tensors, driver)
+    ordinary, planned, _, _ = launched(kernel, tensors, driver)
     assert planned == ordinary and len(planned) == 2
-    modules = [
-        {type(each.described).__module__.split(".")[1] for each in launch.arguments if isinstance(each, Descriptor)}
-        for launch in found.launches
-    ]
-    assert modules == [{"tools"}, {"experimental"}]
 
 
 @pytest.mark.parametrize("case", [product, attention])

@@ -93,7 +93,7 @@ def _description(launch: triton.LaunchOp, writer: KernelWriter) -> EmittedKernel
         name=launch.sym_name,
         signature=signature,
         num_warps=options.pop("num_warps", 4),
-        num_stages=options.pop("num_stages", 1),
+        num_stages=options.pop("num_stages", 3),  # as a launch that does not say
         options={**{key: value for key, value in options.items() if key != "emitter"}, "enable_fp_fusion": True},
         divisible_by_16=tuple(name for name, type in signature.items() if type.startswith("*")),
         grid=tuple(None if each is None else int(each) for each in extents),

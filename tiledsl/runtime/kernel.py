@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tiledsl.codegen.emitted import EmittedModule
     from tiledsl.runtime.compile import CompiledKernel
     from tiledsl.runtime.launch import Caller
-    from tiledsl.runtime.launch_stored import Binary
+    from tiledsl.runtime.launch_stored import Kept
     from tiledsl.runtime.resources import Resources
     from tiledsl.runtime.torch_op import Backward
 
@@ -262,14 +262,14 @@ class Kernel:
                 notes=["look at .source, .asm and .resources, or compile with target='interpret' to run it here"],
             )
         loaded = load_module(self.name, self.source, interpret=self.target.kind == "interpret")
-        for each in self.binaries:
+        for each in self.kept:
             from tiledsl.runtime.launch_stored import offer
 
             offer(getattr(loaded, each.name), each)
         return loaded
 
-    # Of these functions, as Triton compiled them in another process.
-    binaries: Sequence[Binary] = ()
+    # What another process kept of the jitted functions.
+    kept: Sequence[Kept] = ()
 
     # What runs a call, by its number of arguments; replaced, never changed. `call_scope` and `call_text` are of the
     # function that calls run: see launch.write_call.
@@ -332,7 +332,8 @@ class Kernel:
         """The parameters that so many arguments are for. Raises TileError if there are none such."""
         given = self.params if count == len(self.params) else self._inputs
         if len(given) != count:
-            expected = f"{len(self._inputs)} inputs" + (f" or all {len(self.params)} parameters" if self.outputs else "")
+            every = f" or all {len(self.params)} parameters" if self.outputs else ""
+            expected = f"{len(self._inputs)} inputs{every}"
             raise TileError(
                 f"{self.name} takes {expected} ({', '.join(map(repr, self.params))}), not {count}", user_loc()
             )

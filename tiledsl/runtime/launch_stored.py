@@ -2,9 +2,9 @@
 
 Triton has a cache of its own, but to look there a process first hashes Triton's library, which takes over a second, and
 asks ptxas for its version. Here a jitted function that is about to be compiled is given the kept binary instead, if all
-that Triton's key depends on is as it was: the function's text (which the caller compares), types, constants and
-alignments of the arguments, options, target, Triton's version and the size of its library, and the variables that
-Triton's compiler reads. Whatever differs is compiled, or found in Triton's cache, as without this module.
+that Triton's key depends on is as it was: the function's text, types, constants and alignments of the arguments,
+options, target, Triton's version and the size of its library, and the variables that Triton's compiler reads. Whatever
+differs is compiled, or found in Triton's cache, as without this module, and is kept for the next process.
 
 Triton's C function that launches kernels, and the one that loads them, are in its cache where a kernel of these
 parameters has run before. On another machine a C compiler makes them once, which takes seconds.
@@ -16,8 +16,10 @@ import contextlib
 import functools
 import hashlib
 import json
+import os
+import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,34 +27,98 @@ from typing import Any
 from tiledsl.runtime.launch_triton import knobs
 
 BINARIES = ("cubin", "hsaco")
-# Where one of these is set, Triton is to be seen compiling.
-_WATCHED = {"compilation": ("always_compile", "override", "dump_ir", "listener", "instrumentation_mode"), "runtime": ("add_stages_inspection_hook", "jit_cache_hook", "jit_post_compile_hook", "debug")}  # fmt: skip # noqa: E501
+_FILES = {"triton": "json", **{kind: kind for kind in BINARIES}}  # our endings and Triton's
+# Where one of these is set, Triton is to compile otherwise, or to be seen compiling.
+_COMPILATION = (
+    "always_compile", "override", "dump_ir", "listener", "instrumentation_mode", "fpsan_homomorphic_casts",
+)  # fmt: skip
+_RUNTIME = ("debug", "add_stages_inspection_hook", "jit_cache_hook", "jit_post_compile_hook")
+
+
+_MOST = 16  # binaries of one function
+SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Binary:
-    """One kernel: `asked` is what it was compiled for, as JSON values; `files` Triton's metadata and the binary by the
-    names that Triton gives them; `digests` their SHA-256."""
+class Kept:
+    """The binaries of one jitted function in a folder; `source` is the SHA-256 of its module's text.
+
+    `<name>.<16 digits>.kept.json` says what one was compiled for, beside it lie Triton's metadata and the binary.
+    """
 
     name: str
-    asked: Mapping[str, Any]
-    files: Mapping[str, Path]
-    digests: Mapping[str, str]
+    folder: Path
+    source: str
 
     def load(self, src: Any, target: Any, options: Mapping[str, Any]) -> Any:
-        """Triton's compiled kernel for its ASTSource; None if it is not what was kept, or the files are not."""
+        """Triton's compiled kernel for its ASTSource; None if there is none for it, or the files make no sense."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-            if _is_watched() or asked(src, target, options) != self.asked:
+            wanted = {"source": self.source, **asked(src, target, options)}
+            place = self._place(wanted)
+            if _is_watched() or not is_own(place.with_suffix(".json")):
                 return None
-            contents = {name: path.read_bytes() for name, path in self.files.items()}
-            if any(hashlib.sha256(data).hexdigest() != self.digests[name] for name, data in contents.items()):
+            described = json.loads(place.with_suffix(".json").read_bytes())
+            if described["schema"] != SCHEMA or described["asked"] != wanted:
+                return None
+            paths = {kind: place.with_suffix(f".{kind}") for kind in described["files"] if kind in _FILES}
+            contents = {kind: path.read_bytes() for kind, path in paths.items()}
+            if any(_digest(data) != described["files"][kind] for kind, data in contents.items()):
                 return None
             from triton.compiler import CompiledKernel
 
-            metadata = json.loads(contents[f"{self.name}.json"])
-            compiled = CompiledKernel(src, {name: str(path) for name, path in self.files.items()}, metadata["hash"])
+            group = {f"{self.name}.{_FILES[kind]}": str(path) for kind, path in paths.items()}
+            compiled = CompiledKernel(src, group, json.loads(contents["triton"])["hash"])
             return compiled if compiled.kernel in contents.values() else None  # it read the files again
         return None
+
+    def keep(self, compiled: Any, options: Mapping[str, Any]) -> list[Path]:
+        """Write what triton.compile returned for these options; the files. OSError if they cannot be written.
+
+        Nothing is written, and the list is empty, where there are many already. LookupError if Triton's cache has lost
+        its metadata.
+        """
+        if len(list(self.folder.glob(f"{self.name}.*.kept.json"))) >= _MOST:
+            return []
+        wanted = {"source": self.source, **asked(compiled.src, compiled.metadata.target, options)}
+        contents = {kind: bytes(compiled.asm[kind]) for kind in BINARIES if kind in compiled.asm}
+        metadata = next(path for name, path in compiled.metadata_group.items() if name.endswith(".json"))
+        try:
+            contents["triton"] = Path(metadata).read_bytes()
+        except OSError as error:
+            raise LookupError(f"Triton's metadata of {self.name}") from error
+        described = {
+            "schema": SCHEMA,
+            "asked": wanted,
+            "files": {kind: _digest(data) for kind, data in contents.items()},
+        }
+        contents["json"] = json.dumps(described, indent=1).encode()
+        place = self._place(wanted)
+        for kind, data in contents.items():  # what describes the others is written last
+            _write(place.with_suffix(f".{kind}"), data)
+        return [place.with_suffix(f".{kind}") for kind in contents]
+
+    def _place(self, wanted: Mapping[str, Any]) -> Path:
+        return self.folder / f"{self.name}.{_digest(json.dumps(wanted, sort_keys=True).encode())[:16]}.kept.json"
+
+
+def is_own(path: Path) -> bool:
+    """Whether nobody but the user, or root, may have written a file. OSError if it is not there."""
+    found = os.stat(path, follow_symlinks=False)
+    return found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o022
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _write(path: Path, data: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+        file.write(data)
+    try:
+        os.replace(file.name, path)
+    except OSError:
+        os.unlink(file.name)
+        raise
 
 
 def asked(src: Any, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,22 +145,8 @@ def asked(src: Any, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(values, default=str)))
 
 
-def contents(compiled: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Of what triton.compile returned for these options: what it was compiled for, and the files that Binary needs.
-
-    Raises LookupError if Triton's cache no longer has its metadata.
-    """
-    files = {f"{compiled.name}.{kind}": bytes(compiled.asm[kind]) for kind in BINARIES if kind in compiled.asm}
-    path = next(Path(path) for name, path in compiled.metadata_group.items() if name.endswith(".json"))
-    try:
-        files[f"{compiled.name}.json"] = path.read_bytes()
-    except OSError as error:
-        raise LookupError(f"Triton's metadata of {compiled.name}") from error
-    return asked(compiled.src, compiled.metadata.target, options), files
-
-
-def offer(function: Any, binary: Binary) -> None:
-    """Have a jitted function that has not run yet take the binary where it would compile what that is."""
+def offer(function: Any, kept: Kept) -> None:
+    """Have a jitted function that has not run yet take what was kept where it would compile, and keep the rest."""
     if knobs() is None or function.device_caches:  # an unknown Triton, or one that has already looked
         return
     create = function.create_binder
@@ -104,22 +156,65 @@ def offer(function: Any, binary: Binary) -> None:
         ordinary = function.compile
 
         def compile(src: Any, target: Any = None, options: Any = None, **others: Any) -> Any:
-            found = binary.load(src, target, options)
-            return ordinary(src, target=target, options=options, **others) if found is None else found
+            found = kept.load(src, target, options)
+            if found is None:
+                found = ordinary(src, target=target, options=options, **others)
+                if not _is_watched():
+                    with contextlib.suppress(Exception):  # only the next process is the slower for it
+                        kept.keep(found, options)
+            return found
 
         function.compile = compile
         return made
 
     function.device_caches = defaultdict(create_binder)
+    function.kept = kept
+
+
+def find(function: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """What was kept of a jitted function for a launch with these arguments and options.
+
+    None if there is nothing, or that is not sure: then `function.run` knows. To look at arguments, Triton itself
+    imports Gluon, which takes as long as all the rest.
+    """
+    kept = getattr(function, "kept", None)
+    if kept is None or function.is_gluon() or function.debug or function.pre_run_hooks:
+        return None
+    from triton.compiler import ASTSource
+    from triton.runtime.driver import driver
+
+    with contextlib.suppress(KeyError, AttributeError, ValueError):
+        types, facts = {}, {}
+        for number, (name, value) in enumerate(zip(function.arg_names, arguments, strict=True)):
+            types[name], is_divisible = _specialised(value)
+            if is_divisible is not None:
+                facts[(number,)] = [["tt.divisibility", 16]] if is_divisible else []
+        return kept.load(ASTSource(function, types, {}, facts), driver.active.get_current_target(), options)
+    return None
+
+
+def _specialised(value: Any) -> tuple[str, bool | None]:
+    """Triton's type of an argument, and whether Triton compiles for its being a multiple of 16; None if it does not
+    ask. ValueError for what is not known here, or becomes a constant."""
+    from triton._utils import canonicalize_dtype
+
+    if type(value) is float:
+        return "fp32", None
+    if type(value) is int and value != 1 and -(1 << 63) <= value < 1 << 63:
+        return "i32" if -(1 << 31) <= value < 1 << 31 else "i64", value % 16 == 0
+    if hasattr(value, "data_ptr"):
+        return f"*{canonicalize_dtype(value.dtype)}", value.data_ptr() % 16 == 0
+    if type(value).__name__ == "TensorDescriptor" and not hasattr(value, "layout"):
+        return f"tensordesc<{canonicalize_dtype(value.base.dtype)}{list(value.block_shape)}>", None
+    raise ValueError(f"an argument that is a {type(value).__name__}")
 
 
 def _is_watched() -> bool:
     found = knobs()
     if found is None:
         return True
-    runtime, compilation = found
-    owners = {"runtime": runtime, "compilation": compilation}
-    return any(getattr(owners[owner], name, None) for owner, names in _WATCHED.items() for name in names)
+    set_of = ((found[0], _RUNTIME), (found[1], _COMPILATION))
+    return any(getattr(knob, name, None) for knob, names in set_of for name in names)
 
 
 @functools.cache

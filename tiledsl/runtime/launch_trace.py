@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tiledsl.runtime import launch_stored
+
 
 class Untraceable(Exception):
     """The host function does something that a replay would not repeat; it is to be called as it is."""
@@ -251,8 +253,10 @@ class _Recorder:
         def record(*arguments: Any, **options: Any) -> None:
             noted = [_argument(each, arguments[:number]) for number, each in enumerate(arguments)]
             given = [each.unread() if isinstance(each, (_Int, _Float)) else each for each in arguments]
-            compiled = self._function.run(*given, grid=sizes, warmup=True, **options)
-            compiled = compiled.result() if hasattr(compiled, "result") else compiled
+            compiled = launch_stored.find(self._function, given, options)
+            if compiled is None:
+                compiled = self._function.run(*given, grid=sizes, warmup=True, **options)
+                compiled = compiled.result() if hasattr(compiled, "result") else compiled
             if compiled is None:
                 raise Untraceable("a hook keeps Triton from compiling")
             self._trace.launches.append(Launch(compiled, sizes, tuple(noted)))

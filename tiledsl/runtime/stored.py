@@ -85,11 +85,11 @@ def call_fields(described: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ValueError, TypeError or KeyError for a description that makes no sense.
     """
-    outputs = tuple(_count(each) for each in described["outputs"])
-    params = [_parameter(each, i in outputs) for i, each in enumerate(described["params"])]
+    outputs = tuple(_count(each) for each in _list(described["outputs"]))
+    params = [_parameter(each, i in outputs) for i, each in enumerate(_list(described["params"]))]
     if any(each >= len(params) for each in outputs):
         raise ValueError("an output that is no parameter")
-    kernels = tuple(_kernel(each) for each in described["kernels"])
+    kernels = tuple(_kernel(each) for each in _list(described["kernels"]))
     return {
         "name": _identifier(described["name"]),
         "target": Target.parse(_text(described["target"])),
@@ -128,13 +128,13 @@ def _kernel(described: Mapping[str, Any]) -> EmittedKernel:
         _count(described["num_stages"]),
         dict(_mapping(described["options"])),
         dict(_mapping(described["constexprs"])),
-        tuple(_identifier(each) for each in described["divisible_by_16"]),
-        tuple(None if each is None else _count(each) for each in described["grid"]),
+        tuple(_identifier(each) for each in _list(described["divisible_by_16"])),
+        tuple(None if each is None else _count(each) for each in _list(described["grid"])),
     )
 
 
-def _dims(values: Sequence[Any]) -> tuple[int | str, ...]:
-    return tuple(each if isinstance(each, str) and each.isidentifier() else _count(each) for each in values)
+def _dims(values: Any) -> tuple[int | str, ...]:
+    return tuple(each if isinstance(each, str) and each.isidentifier() else _count(each) for each in _list(values))
 
 
 def _count(value: Any) -> int:
@@ -153,6 +153,12 @@ def _identifier(value: Any) -> str:
     if not _text(value).isidentifier():
         raise ValueError(f"{value[:40]!r} is no name")
     return str(value)
+
+
+def _list(value: Any) -> Sequence[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"{str(value)[:40]!r} is no list")
+    return value
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -1,0 +1,42 @@
+"""On a GPU: a new process recalls a tuned kernel and calls it in under 100 ms, and starts no compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+ROOT = Path(__file__).resolve().parents[2]
+COMPILERS = ("gcc", "cc", "clang", "ptxas", "ptxas-blackwell", "nvcc", "nvdisasm")
+LIMIT_MS = 100
+
+
+def run(*arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.gpu.time_recall", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ}, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("name", ["product", "scaled", "attention"])
+def test_a_recalled_kernel_is_called_at_once(name: str, cache_dir: Path) -> None:
+    """`product` takes tensor descriptors, `scaled` pointers and scalars, `attention` is written in Gluon."""
+    import torch
+
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("the kernels are for Hopper GPUs")
+    first = run("tune", name)
+    assert first["from_cache"] == "" and first["right"]
+    found = run(name)
+    times = ", ".join(f"{each} {found[each]:.1f}" for each in ("import_ms", "load_ms", "call_ms"))
+    print(f"\n{name}, Triton {found['triton']}: {times}; started {found['programs'] or 'nothing'}")
+    assert found["from_cache"] == "disk" and found["right"]
+    assert found["modules"] == []
+    assert not [each for each in found["programs"] if os.path.basename(each) in COMPILERS]
+    assert found["call_ms"] < LIMIT_MS

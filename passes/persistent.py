@@ -49,11 +49,15 @@ def gains_by_persistence(kernel: tile.KernelOp, target: Any) -> bool:
         return False
     if constant_of(loop.op.lower) is None or constant_of(loop.op.upper) is None:
         return False
+    inside = set(loop.op.body.walk())
     sums = sum(tensor_bytes(value) for value in {dot.accumulator: None for dot in loop.dots})
     if 2 * sums < 4 * target.registers_per_sm:
         return False
     stored = [tensor_bytes(op.value) for op in ops if isinstance(op, (tile.StoreOp, tile.StoreBlockOp))]
-    if loop.op.num_stages * loop.tile_bytes + max(stored, default=0) + BARRIER_BYTES > target.max_shared_bytes:
+    # A tile that the epilogue reads passes through shared memory too, on its way to the layout of the sums.
+    read = [tensor_bytes(op.out) for op in ops if isinstance(op, (tile.LoadOp, tile.LoadBlockOp)) and op not in inside]
+    needed = loop.op.num_stages * loop.tile_bytes + max(stored, default=0) + max(read, default=0) + BARRIER_BYTES
+    if needed > target.max_shared_bytes:
         return False
     blocks = [constant_of(extent) for extent in kernel.grid]
     return None not in blocks and math.prod(int(each or 0) for each in blocks) > target.sm_count

@@ -30,13 +30,15 @@ def main(name: str, tunes: bool) -> dict[str, Any]:
 
     imported = time.perf_counter() - begin
     from tests.autotune.recalled import FUNCTIONS, arguments
+    from tiledsl.autotuner import set_autotune_inputs
 
     function, keywords = FUNCTIONS[name]
     given = arguments(name, tensor)
     torch.cuda.synchronize()
     programs = _watch_programs()
     start = time.perf_counter()
-    result = function(**keywords)
+    with set_autotune_inputs(*given):
+        result = function(**keywords)
     loaded = time.perf_counter() - start
     answer = result(*given)
     torch.cuda.synchronize()

@@ -9,6 +9,7 @@ import hashlib
 import re
 import threading
 import types
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -111,7 +112,8 @@ def operator(kernel: Kernel, count: int, name: str = "") -> Any:
 def _default_name(kernel: Kernel, count: int) -> str:
     parts = (kernel.source, repr(kernel.params), str(kernel.target), str(count))
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
-    own = f"_{len(_made)}" if kernel.backward is not None else ""  # another kernel's gradients may be others
+    # Another kernel's gradients may be others, in another process too: torch keeps compiled graphs on disk by names.
+    own = f"_{uuid.uuid4().hex[:12]}" if kernel.backward is not None else ""
     return f"tiledsl::{kernel.name}_{digest}{own}"
 
 

@@ -30,8 +30,9 @@ def may_persist(kernel: tile.KernelOp) -> bool:
 
 
 def gains_by_persistence(kernel: tile.KernelOp, target: Any) -> bool:
-    """Whether a kernel is one that is faster persistent and flattened, as seen on an H200 (`python -m benchmarks --only gemm` tries
-    both).
+    """Whether a kernel is one that is faster persistent and flattened, as seen on an H200.
+
+    `python -m benchmarks --only gemm` tries both.
 
     That is: one pipelined loop of products with block loads, whose sums fill so many registers that a multiprocessor
     holds one block at a time anyway; more blocks than multiprocessors; and shared memory for the loop's tiles and the

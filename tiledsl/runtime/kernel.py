@@ -57,10 +57,6 @@ class Kernel:
     `resources` or `compiled` is asked for.
     """
 
-    def __new__(cls, *_: Any, **__: Any) -> Kernel:
-        """A kernel of a class of its own, whose `__call__` is written for it: Python looks for that in the class."""
-        return super().__new__(type(cls.__name__, (cls,), {"__doc__": cls.__doc__, "__module__": cls.__module__}))
-
     def __deepcopy__(self, memo: Any) -> Kernel:
         """Itself: what copies of a torch module share."""
         return self

@@ -42,7 +42,13 @@ def write_call(kernel: Kernel) -> None:
         call = writer.define("call", f"call of {kernel.name}")
         launch_triton.traced_as(call, KernelClass.__call__)
         kernel.call_scope, kernel.call_text = writer.scope, writer.text
-        type(kernel).__call__ = call  # type: ignore[method-assign]
+        # Python looks for __call__ in the class: a kernel that is called gets a class of its own.
+        shared = type(kernel)
+        if "is_own" in vars(shared):
+            shared.__call__ = call  # type: ignore[method-assign]
+        else:
+            about = {"__doc__": shared.__doc__, "__module__": shared.__module__, "__call__": call, "is_own": True}
+            kernel.__class__ = type(shared.__name__, (shared,), about)
 
 
 def _cold(kernel: Kernel, arguments: Sequence[Any], rest: Sequence[Any], named: Mapping[str, Any]) -> Any:

@@ -19,6 +19,7 @@ from tiledsl.ir.location import Loc
 from tiledsl.ir.pass_manager import PassManager, Program, Stage
 from tiledsl.ir.text import print_op
 from tiledsl.ir.types import ELEMENTS, BufferType
+from tiledsl.runtime.collection import collection_paused
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
@@ -76,9 +77,14 @@ class Kernel:
         self.prim_func = prim_func
         self.latency: float | None = None  # milliseconds, set by the tuner
         self.ref_latency: float | None = None
+        with collection_paused():
+            self._lower()
+
+    def _lower(self) -> None:
+        """Elaborate, run the passes, emit."""
         settings = current()
         start = time.perf_counter()
-        root = build()
+        root = self._build()
         self.name = root.sym_name
         elaborated = (time.perf_counter() - start) * 1e3
         self.params = [
@@ -92,7 +98,7 @@ class Kernel:
         self._places: list[Loc | None] = [op.loc for op in root.nests() if isinstance(op, KernelOp)]
         dump = str(settings.dump_dir or "")
         manager = self._manager(print_after=settings.print_after, dump_dir=dump, verify_each=settings.verify_each)
-        manager.run(Program(root, target))
+        manager.run(Program(root, self.target))
         # What a pass was asked for and could not do, and why.
         self.remarks: tuple[str, ...] = tuple(
             dict.fromkeys(text for op in root.body if isinstance(op, LaunchOp) for text in op.remarks)

@@ -25,6 +25,12 @@ LARGE = [
 ]  # fmt: skip
 _STRIPS = [(16, 64, 128, 4, 4), (16, 32, 256, 4, 4), (16, 128, 128, 3, 4), (16, 32, 128, 6, 2)]
 _LOW = [(64, 64, 128, 4, 4), (64, 128, 64, 4, 4), (64, 32, 128, 4, 4)]
+# Few rows read much and compute little: what counts is how many bytes are on their way.
+DEEP = [
+    product(64, 128, 64, 8, 4), product(64, 128, 64, 8, 4, TMA), product(128, 64, 64, 8, 4, TMA),
+    product(64, 128, 128, 4, 4, TMA), product(128, 128, 64, 5, 8, TMA, splits=2), product(128, 128, 64, 6, 4, splits=2),
+    product(64, 64, 64, 6, 4, TMA),
+]  # fmt: skip
 STRIPS = [product(*tiles, splits=splits) for splits in (1, 4, 2, 8) for tiles in _STRIPS]
 STRIPS += [product(16, 64, 128, 4, 4, TMA, splits=splits) for splits in (1, 4)]
 LOW = [product(*tiles, splits=splits) for splits in (1, 4, 2) for tiles in _LOW]
@@ -38,10 +44,10 @@ def space(M: int) -> list[dict[str, Any]]:
     if M <= 16:
         return STRIPS
     if M <= 64:
-        return LOW + STRIPS[:4]
+        return LOW + DEEP[:2] + STRIPS[:4]
     if M <= 128:
-        return LOW + LARGE[:8]
-    return LARGE
+        return DEEP + LOW[:3] + LOW[-2:] + LARGE[:8]
+    return LARGE + DEEP[:4] if M <= 512 else LARGE
 
 
 def gemm_row(M: int, N: int, K: int, dtype: str, note: str = "", quick: bool = False) -> Row:

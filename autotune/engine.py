@@ -20,7 +20,6 @@ from tiledsl.autotuner.storage.fingerprint import canonical, digest
 from tiledsl.autotuner.storage.key import Key, tuning_key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial, config_text, summary_of_failures
-from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.target import Target
@@ -28,6 +27,7 @@ from tiledsl.settings import current
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.run import Run
+    from tiledsl.dialects.tile import FuncOp
 
 _log = logging.getLogger("tiledsl")
 

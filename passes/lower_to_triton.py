@@ -13,13 +13,13 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, ScalarType, broadcast_shapes, with_shape
+from tiledsl.language.launch_options import LAUNCH_OPTIONS
 from tiledsl.passes.affine import Factors, LinearForm, constant_form, form_bounds, linear_form
 from tiledsl.passes.lower_blocks import lower_blocks
 from tiledsl.passes.lower_gluon import lower_gluon
 
 Width = Literal["int32", "int64"]
 INT32_ELEMENTS = 1 << 31
-LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # of T.Kernel, and options of the pass
 
 
 @dataclass(frozen=True)

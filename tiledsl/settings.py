@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -57,6 +58,8 @@ def _matching(pattern: str) -> Callable[[object], str]:
 
 
 def _user_cache() -> Path:
+    if sys.platform == "linux":  # as platformdirs says; to import that takes as long as to recall a kernel
+        return Path(os.environ.get("XDG_CACHE_HOME", "").strip() or os.path.expanduser("~/.cache"), "tiledsl")
     from platformdirs import user_cache_path
 
     return user_cache_path("tiledsl", appauthor=False)

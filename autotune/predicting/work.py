@@ -16,7 +16,7 @@ from tiledsl.autotuner.predicting.work_types import Dot, Loop, Reduction, Traffi
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS, BufferType
-from tiledsl.language.program import LAUNCH_OPTIONS
+from tiledsl.language.launch_options import LAUNCH_OPTIONS
 from tiledsl.runtime.kernel import Kernel
 
 _COSTLY = {"floor", "ceil", "trunc", "round", "rint", "nearbyint", "abs", "fma", "clamp", "copysign", "isnan", "isinf"}

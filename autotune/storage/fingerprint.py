@@ -6,16 +6,17 @@ import ast
 import enum
 import functools
 import hashlib
-import inspect
 import sys
-import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from tiledsl.runtime.python_source import definition
+
 OPAQUE = "opaque:"  # stands in a text for an object of which only the type could be told
 VAGUE = "vague:"  # stands in a text where behaviour may differ although the texts are equal
 _DEPTH = 8  # functions that call functions that ...
+_DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def digest(text: str) -> str:
@@ -115,32 +116,32 @@ def _function(function: FunctionType, seen: dict[int, int], depth: int, tuned: C
 def _code(function: FunctionType) -> str:
     """The function's syntax tree without decorators, defaults, docstrings, positions, comments and layout, the same in
     every Python; its byte code where there is no text of its own."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError):  # a lambda in the middle of an expression may not parse by itself
+    whole = definition(function)
+    if whole is None:  # a lambda: the statement around it holds other things, such as the configurations
         return _byte_code(function)
-    definition = tree.body[0]
-    if isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        definition.decorator_list = []
-        definition.args.defaults, definition.args.kw_defaults = [], []
-        return _dump(definition)
-    return _byte_code(function)  # a lambda: the statement around it holds other things, such as the configurations
+    fields = dict(ast.iter_fields(whole)) | {"decorator_list": []}
+    fields["args"] = ast.arguments(**{**dict(ast.iter_fields(whole.args)), "defaults": [], "kw_defaults": []})
+    return _dump(type(whole)(**fields))
 
 
 def _dump(node: Any) -> str:
     """A syntax tree as text. Fields that are empty do not show: which ones there are depends on the Python."""
     if isinstance(node, list):
-        return "[" + ",".join(map(_dump, node)) + "]"
+        return f"[{','.join([_dump(each) for each in node])}]"
     if not isinstance(node, ast.AST):
         return repr(node)
-    fields = {name: value for name, value in ast.iter_fields(node) if value is not None and value != []}
-    if isinstance(node, ast.Constant):
-        fields = {"value": node.value}  # None as well; whether a text was written u"" does not count
-    elif (
-        isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None
-    ):
-        fields["body"] = node.body[1:]
-    return f"{type(node).__name__}({','.join(f'{name}={_dump(value)}' for name, value in fields.items())})"
+    kind = type(node)
+    if kind is ast.Constant:  # None as well; whether a text was written u"" does not count
+        return f"Constant(value={node.value!r})"
+    parts = []
+    for name in kind._fields:
+        value = getattr(node, name, None)
+        if value is None or value == []:
+            continue
+        if name == "body" and kind in _DOCUMENTED and ast.get_docstring(node) is not None:  # type: ignore[arg-type]
+            value = value[1:]
+        parts.append(f"{name}={_dump(value)}")
+    return f"{kind.__name__}({','.join(parts)})"
 
 
 def _byte_code(function: FunctionType) -> str:

@@ -160,11 +160,12 @@ def compiler_hash() -> str:
         return ""
     whole = hashlib.sha256()
     for name in _COMPILER_FOLDERS:
-        folder = checkout / "tiledsl" / name
-        for path in sorted(folder.iterdir()):
-            if path.suffix in (".py", ".lark"):
-                whole.update(f"\0{name}/{path.name}\0".encode())
-                whole.update(path.read_bytes())
+        folder = os.path.join(checkout, "tiledsl", name)
+        for file in sorted(os.listdir(folder)):
+            if file.endswith((".py", ".lark")):
+                whole.update(f"\0{name}/{file}\0".encode())
+                with open(os.path.join(folder, file), "rb", buffering=0) as source:
+                    whole.update(source.read())
     return whole.hexdigest()[:16]
 
 

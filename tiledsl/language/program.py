@@ -17,11 +17,10 @@ from tiledsl.ir.types import BufferType
 from tiledsl.language.buffer import Buffer, TensorSpec, Var
 from tiledsl.language.dtypes import DType, canonical
 from tiledsl.language.expression import Expr, Symbol, active, as_value, context, describe, is_number, plain
+from tiledsl.language.launch_options import LAUNCH_OPTIONS
 
 if TYPE_CHECKING:
     from tiledsl.dialects.tile import FuncOp
-
-LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # keywords of T.Kernel that Triton takes
 
 
 @dataclass

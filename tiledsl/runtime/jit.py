@@ -7,23 +7,22 @@ import functools
 import inspect
 import operator
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError, user_loc
-from tiledsl.language.buffer import TensorSpec
-from tiledsl.language.program import LAUNCH_OPTIONS, EagerProgram, PrimFunc
+from tiledsl.language.launch_options import LAUNCH_OPTIONS
 from tiledsl.runtime.jit_calls import MOST_CALLS, building, call_key, target_setting
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.launch_triton import constant_when_traced, traced_as
+from tiledsl.runtime.python_source import definition
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
-# The front end is loaded where it is needed: recalling a tuned kernel goes without.
+# The language, the front end and the IR are loaded where they are needed: recalling a tuned kernel goes without.
 if TYPE_CHECKING:
+    from tiledsl.dialects.tile import FuncOp
     from tiledsl.frontend import syntax
     from tiledsl.frontend.elaborate import Arguments
     from tiledsl.runtime.launch import Caller
@@ -40,6 +39,19 @@ def _indices(out_idx: Any) -> tuple[int, ...]:
     if isinstance(out_idx, bool) or not isinstance(out_idx, (int, list, tuple)):
         raise TileError(f"out_idx is {out_idx!r}; it is a position or a list of positions")
     return (out_idx,) if isinstance(out_idx, int) else tuple(out_idx)
+
+
+def _is_prim_func(value: Any) -> bool:
+    if isinstance(value, FunctionType):
+        return False
+    from tiledsl.language.program import PrimFunc
+
+    return isinstance(value, PrimFunc)
+
+
+def _is_program(value: Any) -> bool:
+    """Whether it is under @T.prim_func, or a parsed text."""
+    return _is_prim_func(value) or hasattr(value, "build")
 
 
 def compile(
@@ -63,7 +75,7 @@ def compile(
     """
     if isinstance(func, (JitFunction,)):
         raise TileError(f"{func.__name__} is already under @tiledsl.jit; call it, or use {func.__name__}.compile(...)")
-    if not isinstance(func, PrimFunc) and not hasattr(func, "build"):
+    if not _is_program(func):
         raise TileError(f"tiledsl.compile takes a @T.prim_func or a parsed program, not {type(func).__name__}")
     from tiledsl.frontend.elaborate import elaborate
 
@@ -99,6 +111,8 @@ class JitFunction:
         """Whether the function is itself a tile program, not a builder of one."""
         if _is_plainly_a_builder(self.function):
             return False
+        if _is_plainly_a_program(self.function):
+            return True
         from tiledsl.frontend.parser import parse_function
 
         try:
@@ -278,7 +292,7 @@ class JitFunction:
         bound = self.signature.bind_partial()
         bound.arguments.update(values)
         program = self.function(*bound.args, **bound.kwargs)
-        if not isinstance(program, PrimFunc) and not hasattr(program, "build"):
+        if not _is_program(program):
             raise TileError(
                 f"{self.__name__} returns {type(program).__name__}, not a program",
                 notes=[
@@ -356,6 +370,8 @@ class JitFunction:
         self._pass_configs(values)
         if not self.is_eager:
             return self.build(values)
+        from tiledsl.language.program import EagerProgram
+
         values = {name: _argument(value) for name, value in values.items()}
         missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
         return EagerProgram(self.__name__, self._builder({**dict.fromkeys(missing), **values}))
@@ -380,6 +396,8 @@ def _argument(value: Any) -> Any:
         from tiledsl.frontend.elaborate import Arguments
 
         return Arguments(tuple(value.shape), str(value.dtype).removeprefix("torch."), value.stride())
+    from tiledsl.language.buffer import TensorSpec
+
     if isinstance(value, TensorSpec) and all(isinstance(dim, int) for dim in value.shape):
         from tiledsl.frontend.elaborate import Arguments
 
@@ -403,23 +421,37 @@ def _key(value: Any) -> Any:
 
 
 def _is_plainly_a_builder(function: FunctionType) -> bool:
-    """Whether Python's own parser finds a function in this one, and no `with` beside it. To ask it costs a hundredth of
-    what loading our own parser costs, which a kernel that was tuned before does not need."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError):
+    """Whether Python's own parser finds a program in this function, and no `with` beside it. To ask it costs a
+    hundredth of what loading our own parser costs, which a kernel that was tuned before does not need."""
+    whole = definition(function)
+    if not isinstance(whole, ast.FunctionDef):
         return False
-    whole = tree.body[0]
-    if not isinstance(whole, ast.FunctionDef) or "prim_func" not in ast.dump(whole):
-        return False
+    inner: list[ast.FunctionDef] = []
     beside: list[ast.AST] = [*whole.body]
     while beside:
         node = beside.pop()
         if isinstance(node, (ast.With, ast.AsyncWith)):
             return False
-        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        if isinstance(node, ast.FunctionDef):
+            inner.append(node)
+        elif not isinstance(node, (ast.ClassDef, ast.expr)):
             beside += ast.iter_child_nodes(node)
-    return any(isinstance(statement, ast.FunctionDef) for statement in whole.body)
+    is_marked = any("prim_func" in ast.dump(mark) for each in inner for mark in each.decorator_list)
+    is_marked = is_marked or "prim_func" in ast.dump(whole)
+    return is_marked and any(isinstance(statement, ast.FunctionDef) for statement in whole.body)
+
+
+def _is_plainly_a_program(function: FunctionType) -> bool:
+    """Whether Python's own parser finds `with ...Kernel(...)` in this function itself, and no function in it."""
+    whole = definition(function)
+    nodes = [] if whole is None else [node for statement in whole.body for node in ast.walk(statement)]
+    if any(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)) for node in nodes):
+        return False
+    calls = [node.items[0].context_expr for node in nodes if isinstance(node, ast.With)]
+    names = [call.func for call in calls if isinstance(call, ast.Call)]
+    return any(
+        (name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")).endswith("Kernel") for name in names
+    )
 
 
 def _opens_kernel(statements: Sequence[syntax.Statement]) -> bool:
@@ -466,10 +498,8 @@ def jit(
     """Decorator for builders of programs (lazy style) and for programs (eager style); see JitFunction and compile."""
     options = {"out_idx": out_idx, "target": target, "pass_configs": pass_configs}
     locals_ = dict(sys._getframe(1).f_locals)
-    if isinstance(func, PrimFunc):
-        return compile(func, **options)
-    if func is not None:
-        return JitFunction(func, options, locals_)
-    return lambda inner: (
-        compile(inner, **options) if isinstance(inner, PrimFunc) else JitFunction(inner, options, locals_)
-    )
+
+    def decorate(func: Any) -> Any:
+        return compile(func, **options) if _is_prim_func(func) else JitFunction(func, options, locals_)
+
+    return decorate if func is None else decorate(func)

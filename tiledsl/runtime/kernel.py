@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.dialects.tile import FuncOp, GemmOp, KernelOp, buffer_type
-from tiledsl.dialects.triton import LaunchOp
 from tiledsl.errors import TileError, user_loc
-from tiledsl.ir.location import Loc
-from tiledsl.ir.pass_manager import PassManager, Program, Stage
-from tiledsl.ir.text import print_op
-from tiledsl.ir.types import ELEMENTS, BufferType
-from tiledsl.runtime.collection import collection_paused
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.target import Target
-from tiledsl.settings import current
 
+# The IR and the passes are loaded where they are needed: recalling a tuned kernel goes without.
 if TYPE_CHECKING:
-    from tiledsl.codegen.emitted import EmittedModule
+    from tiledsl.dialects.tile import FuncOp
+    from tiledsl.ir.pass_manager import Stage
     from tiledsl.runtime.compile import CompiledKernel
     from tiledsl.runtime.launch import Caller
     from tiledsl.runtime.launch_stored import Kept
@@ -38,13 +30,21 @@ _making_callers = threading.Lock()
 class Parameter:
     """A parameter of a program: what a call must give for it. A dynamic dimension is a name."""
 
-    def __init__(self, name: str, type: Any, is_output: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        dtype: str,
+        is_output: bool,
+        shape: tuple[int | str, ...] | None = None,
+        strides: tuple[int | str, ...] | None = None,
+    ) -> None:
+        """`shape` is None for a scalar."""
         self.name = name
-        self.dtype = type.dtype
+        self.dtype = dtype
         self.is_output = is_output
-        self.is_tensor = isinstance(type, BufferType)
-        self.shape: tuple[int | str, ...] = type.shape if self.is_tensor else ()
-        self.strides: tuple[int | str, ...] | None = type.strides if self.is_tensor else None
+        self.is_tensor = shape is not None
+        self.shape = shape or ()
+        self.strides = strides
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.dtype}{list(self.shape) if self.is_tensor else ''}"
@@ -77,80 +77,17 @@ class Kernel:
         self.prim_func = prim_func
         self.latency: float | None = None  # milliseconds, set by the tuner
         self.ref_latency: float | None = None
-        with collection_paused():
-            self._lower()
+        from tiledsl.runtime.lowering import lower
 
-    def _lower(self) -> None:
-        """Elaborate, run the passes, emit."""
-        settings = current()
-        start = time.perf_counter()
-        root = self._build()
-        self.name = root.sym_name
-        elaborated = (time.perf_counter() - start) * 1e3
-        self.params = [
-            Parameter(name, arg.type, position in root.outputs)
-            for position, (name, arg) in enumerate(zip(root.parameters, root.body.args, strict=False))
-        ]
-        self.outputs: tuple[int, ...] = root.outputs
+        lowered = lower(build, target, self.pass_configs)
+        self.name = lowered.name
+        self.params = lowered.params
+        self.outputs = lowered.outputs
         self._inputs = [p for p in self.params if not p.is_output]
-        self._check_target(root)
-        # One for each kernel of the module.
-        self._places: list[Loc | None] = [op.loc for op in root.nests() if isinstance(op, KernelOp)]
-        dump = str(settings.dump_dir or "")
-        manager = self._manager(print_after=settings.print_after, dump_dir=dump, verify_each=settings.verify_each)
-        manager.run(Program(root, self.target))
-        # What a pass was asked for and could not do, and why.
-        self.remarks: tuple[str, ...] = tuple(
-            dict.fromkeys(text for op in root.body if isinstance(op, LaunchOp) for text in op.remarks)
-        )
-        from tiledsl.codegen.triton_source import emit
-
-        start = time.perf_counter()
-        self.module: EmittedModule = emit(root)
-        self._stages = [Stage("elaborate", "elaborate", elaborated), *manager.stages]
-        self._stages.append(Stage("emit", "emit", (time.perf_counter() - start) * 1e3))
-        if dump:
-            Path(dump, f"{self.name}.py").write_text(self.module.source, encoding="utf-8")
-
-    def _manager(self, **options: Any) -> PassManager:
-        from tiledsl.passes import default_pipeline
-
-        rebuild = lambda: Program(self._build(), self.target)  # noqa: E731
-        return PassManager(default_pipeline(self.pass_configs), rebuild=rebuild, **options)
-
-    def _check_target(self, root: FuncOp) -> None:
-        supported = self.target.dtypes
-        for op in root.walk():
-            for values in (op.results, *[region.args for region in op.regions]):
-                for value in values:
-                    if value.type.dtype not in supported:
-                        what = f"{value.name or 'a value'} is {value.type.dtype}"
-                        raise TileError(f"{what}, which {self.target} does not have", op.loc)
-            if isinstance(op, GemmOp):
-                self._check_shared(op)
-
-    def _check_shared(self, op: GemmOp) -> None:
-        """A product's operands in shared memory lie there whole and at once, so they must fit. Stages come on top."""
-        tiles = dict.fromkeys(value for value in (op.a, op.b) if buffer_type(value).scope == "shared")
-        sizes = {value: math.prod(buffer_type(value).static_shape) * ELEMENTS[value.dtype].bits // 8 for value in tiles}
-        needed, available = sum(sizes.values()), self.target.max_shared_bytes
-        if needed > available:
-            raise TileError(
-                f"T.gemm needs {needed} bytes of shared memory for its operands, and {self.target} has {available} "
-                "for a block",
-                op.loc,
-                [
-                    *[
-                        (
-                            f"{value.name} is {buffer_type(value).shape} of {value.dtype}, {size} bytes, allocated",
-                            value.op.loc,
-                        )
-                        for value, size in sizes.items()
-                        if value.op is not None
-                    ],
-                    "use smaller tiles",
-                ],
-            )
+        self._places = lowered.places
+        self.remarks = lowered.remarks
+        self.module = lowered.module
+        self._stages = lowered.stages
 
     # Looking inside
 
@@ -170,32 +107,18 @@ class Kernel:
     @cached_property
     def stages(self) -> list[Stage]:
         """Name, pass spec, milliseconds and IR text of each stage, from the elaborated program to the source."""
-        root = self._build()
-        first = print_op(root)
-        texts = [stage.text for stage in self._manager(keep_text=True).run(Program(root, self.target))]
-        return [
-            Stage(stage.name, stage.spec, stage.milliseconds, text)
-            for stage, text in zip(self._stages, [first, *texts, self.source], strict=True)
-        ]
+        from tiledsl.runtime.lowering import with_texts
+
+        return with_texts(self._stages, self._build, self.target, self.pass_configs, self.source)
 
     def ir(self, after: str = "", *, locations: bool = False, generic: bool = False) -> str:
         """The IR after a pass (its last run, if it runs several times); as elaborated, if no pass is named.
 
         `generic` prints it in MLIR's generic form. Raises TileError for a pass that the pipeline does not have.
         """
-        root = self._build()
-        if after and after not in ("elaborate", "tile"):
-            manager = self._manager()
-            names = [each.name for each in manager.passes]
-            if after not in names:
-                raise TileError(f"the pipeline has no pass {after!r}; it has {', '.join(dict.fromkeys(names))}")
-            manager.passes = manager.passes[: len(names) - names[::-1].index(after)]
-            manager.run(Program(root, self.target))
-        if generic:
-            from tiledsl.ir.text import print_generic
+        from tiledsl.runtime.lowering import text_after
 
-            return print_generic(root)
-        return print_op(root, locations=locations)
+        return text_after(after, self._build, self.target, self.pass_configs, locations, generic)
 
     def graph(self, after: str = "") -> Any:
         """The program after a pass (see `ir`) as a networkx graph: operations, and an edge for each use of a value.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
-from tiledsl.dialects.tile import FuncOp
-from tiledsl.ir.pass_manager import Stage
-from tiledsl.ir.text import parse_op, print_op
-from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType
 from tiledsl.runtime.kernel import Kernel, Parameter
-from tiledsl.runtime.target import Target
+from tiledsl.runtime.target import ALL_DTYPES, Target
+
+if TYPE_CHECKING:
+    from tiledsl.dialects.tile import FuncOp
+    from tiledsl.ir.pass_manager import Stage
 
 
 def describe(kernel: Kernel) -> dict[str, Any]:
@@ -72,6 +72,8 @@ class StoredKernel(Kernel):
     @cached_property
     def stages(self) -> list[Stage]:
         """As of the program lowered again, by this version of the compiler; the last one is the stored source."""
+        from tiledsl.ir.pass_manager import Stage
+
         *stages, last = Kernel(self._build, self.target, self.pass_configs).stages
         return [*stages, Stage(last.name, last.spec, last.milliseconds, self.source)]
 
@@ -104,6 +106,9 @@ def call_fields(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> FuncOp:
+    from tiledsl.dialects.tile import FuncOp
+    from tiledsl.ir.text import parse_op, print_op
+
     root = parse_op(text)
     if not isinstance(root, FuncOp):
         raise ValueError(f"{root.name} is no program: {print_op(root)[:80]}")
@@ -111,13 +116,12 @@ def _parsed(text: str) -> FuncOp:
 
 
 def _parameter(described: Mapping[str, Any], is_output: bool) -> Parameter:
-    dtype, shape, strides = described["dtype"], described["shape"], described["strides"]
-    if dtype not in ELEMENTS:
+    name, dtype, shape, strides = (described[each] for each in ("name", "dtype", "shape", "strides"))
+    if dtype not in ALL_DTYPES:
         raise ValueError(f"element type {dtype!r}")
     if shape is None:
-        return Parameter(_identifier(described["name"]), ScalarType(dtype), is_output)
-    type = BufferType(_dims(shape), dtype, "global", None if strides is None else _dims(strides))
-    return Parameter(_identifier(described["name"]), type, is_output)
+        return Parameter(_identifier(name), dtype, is_output)
+    return Parameter(_identifier(name), dtype, is_output, _dims(shape), None if strides is None else _dims(strides))
 
 
 def _kernel(described: Mapping[str, Any]) -> EmittedKernel:

@@ -44,7 +44,7 @@ _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 _INTEGERS = frozenset({"bool"} | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)})
 _FNUZ = frozenset({"float8_e4m3fnuz", "float8_e5m2fnuz"})
 _FP8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
-_ALL_DTYPES = _FLOATS | _INTEGERS | _FNUZ | _FP8
+ALL_DTYPES = _FLOATS | _INTEGERS | _FNUZ | _FP8
 
 
 @dataclass(frozen=True)
@@ -186,16 +186,16 @@ class Target:
 @functools.lru_cache  # asked for every value of a program
 def _dtypes(kind: str, arch: int | str | None) -> frozenset[str]:
     if kind == "interpret":
-        return _ALL_DTYPES
+        return ALL_DTYPES
     if kind == "hip":
-        return _ALL_DTYPES - (_FNUZ if arch == "gfx950" else _FP8)
+        return ALL_DTYPES - (_FNUZ if arch == "gfx950" else _FP8)
     capability = arch if isinstance(arch, int) else 90
     missing = set(_FNUZ)
     if capability < 89:
         missing |= _FP8
     if capability < 80:
         missing.add("bfloat16")
-    return _ALL_DTYPES - missing
+    return ALL_DTYPES - missing
 
 
 def _cuda_limits(arch: int | str | None) -> tuple[int, int, int, int]:

@@ -1,0 +1,142 @@
+"""From a program to the parts of a Kernel: lower it, emit its source, look into the stages between."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tiledsl.codegen.emitted import EmittedModule
+from tiledsl.codegen.triton_source import emit
+from tiledsl.dialects.tile import FuncOp, GemmOp, KernelOp, buffer_type
+from tiledsl.dialects.triton import LaunchOp
+from tiledsl.errors import TileError
+from tiledsl.ir.location import Loc
+from tiledsl.ir.pass_manager import PassManager, Program, Stage
+from tiledsl.ir.text import print_generic, print_op
+from tiledsl.ir.types import ELEMENTS, BufferType, Type
+from tiledsl.passes import default_pipeline
+from tiledsl.runtime.collection import collection_paused
+from tiledsl.runtime.kernel import Parameter
+from tiledsl.runtime.target import Target
+from tiledsl.settings import current
+
+Build = Callable[[], FuncOp]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What lowering a program gives. outputs: positions of parameters. places: where each kernel of the module begins.
+    remarks: what a pass was asked for and could not do, and why. stages: without texts."""
+
+    name: str
+    params: list[Parameter]
+    outputs: tuple[int, ...]
+    places: list[Loc | None]
+    remarks: tuple[str, ...]
+    module: EmittedModule
+    stages: list[Stage]
+
+
+@collection_paused()
+def lower(build: Build, target: Target, pass_configs: Mapping[str, Any]) -> Lowered:
+    """Build a program, lower it for a target and emit its source. Raises TileError for mistakes in the program."""
+    settings = current()
+    start = time.perf_counter()
+    root = build()
+    elaborated = (time.perf_counter() - start) * 1e3
+    name, outputs = root.sym_name, root.outputs
+    params = [
+        _parameter(parameter, arg.type, position in outputs)
+        for position, (parameter, arg) in enumerate(zip(root.parameters, root.body.args, strict=False))
+    ]
+    _check_target(root, target)
+    places = [op.loc for op in root.nests() if isinstance(op, KernelOp)]
+    dump = str(settings.dump_dir or "")
+    how = {"print_after": settings.print_after, "dump_dir": dump, "verify_each": settings.verify_each}
+    manager = _manager(build, target, pass_configs, **how)
+    manager.run(Program(root, target))
+    remarks = dict.fromkeys(text for op in root.body if isinstance(op, LaunchOp) for text in op.remarks)
+    start = time.perf_counter()
+    module = emit(root)
+    stages = [Stage("elaborate", "elaborate", elaborated), *manager.stages]
+    stages.append(Stage("emit", "emit", (time.perf_counter() - start) * 1e3))
+    if dump:
+        Path(dump, f"{name}.py").write_text(module.source, encoding="utf-8")
+    return Lowered(name, params, outputs, places, tuple(remarks), module, stages)
+
+
+def with_texts(
+    stages: Sequence[Stage], build: Build, target: Target, pass_configs: Mapping[str, Any], source: str
+) -> list[Stage]:
+    """The stages with the IR's text after each, made by lowering again; the last one's is the source."""
+    root = build()
+    first = print_op(root)
+    manager = _manager(build, target, pass_configs, keep_text=True)
+    texts = [stage.text for stage in manager.run(Program(root, target))]
+    return [
+        Stage(stage.name, stage.spec, stage.milliseconds, text)
+        for stage, text in zip(stages, [first, *texts, source], strict=True)
+    ]
+
+
+def text_after(
+    after: str, build: Build, target: Target, pass_configs: Mapping[str, Any], locations: bool, generic: bool
+) -> str:
+    """The IR's text after the last run of a pass; as elaborated if `after` is "", "elaborate" or "tile".
+
+    Raises TileError for a pass that the pipeline does not have.
+    """
+    root = build()
+    if after and after not in ("elaborate", "tile"):
+        manager = _manager(build, target, pass_configs)
+        names = [each.name for each in manager.passes]
+        if after not in names:
+            raise TileError(f"the pipeline has no pass {after!r}; it has {', '.join(dict.fromkeys(names))}")
+        manager.passes = manager.passes[: len(names) - names[::-1].index(after)]
+        manager.run(Program(root, target))
+    return print_generic(root) if generic else print_op(root, locations=locations)
+
+
+def _manager(build: Build, target: Target, pass_configs: Mapping[str, Any], **options: Any) -> PassManager:
+    return PassManager(default_pipeline(pass_configs), rebuild=lambda: Program(build(), target), **options)
+
+
+def _parameter(name: str, type: Type, is_output: bool) -> Parameter:
+    if isinstance(type, BufferType):
+        return Parameter(name, type.dtype, is_output, type.shape, type.strides)
+    return Parameter(name, type.dtype, is_output)
+
+
+def _check_target(root: FuncOp, target: Target) -> None:
+    supported = target.dtypes
+    for op in root.walk():
+        for values in (op.results, *[region.args for region in op.regions]):
+            for value in values:
+                if value.type.dtype not in supported:
+                    what = f"{value.name or 'a value'} is {value.type.dtype}"
+                    raise TileError(f"{what}, which {target} does not have", op.loc)
+        if isinstance(op, GemmOp):
+            _check_shared(op, target)
+
+
+def _check_shared(op: GemmOp, target: Target) -> None:
+    """A product's operands in shared memory lie there whole and at once, so they must fit. Stages come on top."""
+    tiles = dict.fromkeys(value for value in (op.a, op.b) if buffer_type(value).scope == "shared")
+    sizes = {value: math.prod(buffer_type(value).static_shape) * ELEMENTS[value.dtype].bits // 8 for value in tiles}
+    needed, available = sum(sizes.values()), target.max_shared_bytes
+    if needed <= available:
+        return
+    notes: list[str | tuple[str, Loc]] = [
+        (f"{value.name} is {buffer_type(value).shape} of {value.dtype}, {size} bytes, allocated", value.op.loc)
+        for value, size in sizes.items()
+        if value.op is not None
+    ]
+    raise TileError(
+        f"T.gemm needs {needed} bytes of shared memory for its operands, and {target} has {available} for a block",
+        op.loc,
+        [*notes, "use smaller tiles"],
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +28,36 @@ def test_import_loads_neither_torch_nor_triton() -> None:
     shown = run_python("-c", f"import sys, tiledsl; print(*[m for m in {slow} if m in sys.modules])")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.split() == []
+
+
+def test_importing_the_language_and_the_tuner_loads_no_compiler() -> None:
+    """Nor anything else that only tuning needs; see recalled.NOT_NEEDED."""
+    code = f"""
+import json, sys
+import tiledsl.language as T
+from tiledsl import autotune, jit
+from tiledsl.autotuner import set_autotune_inputs
+T.float16
+loaded = set(sys.modules)
+sys.path.insert(0, {str(ROOT)!r})
+from tests.autotune.recalled import not_needed
+print(json.dumps([not_needed(loaded), sorted(loaded & {{"torch", "triton", "numpy"}})]))
+"""
+    shown = run_python("-c", code)
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout) == [[], []]
+
+
+def test_all_names_of_the_language_are_there() -> None:
+    import tiledsl.language as T
+    from tiledsl.language import names
+
+    assert sorted(names.__all__) == dir(T) and all(getattr(T, name) is getattr(names, name) for name in names.__all__)
+    bound = ast.parse(Path(str(names.__file__)).read_text()).body
+    imported = {
+        alias.asname or alias.name for each in bound if isinstance(each, ast.ImportFrom) for alias in each.names
+    }
+    assert imported - {"annotations", "_dtypes"} <= set(names.__all__)
 
 
 def test_import_takes_less_than_150_ms() -> None:

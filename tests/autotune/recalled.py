@@ -18,6 +18,15 @@ import tiledsl.language as T
 from tests.support.example_modules import load_example
 
 SIZE = 256
+# What neither importing tiledsl with the tuner nor recalling and calling a tuned kernel needs, with all below it.
+NOT_NEEDED = (
+    "rich", "joblib", "networkx", "filelock", "platformdirs", "lark", "tiledsl.ir.core", "tiledsl.ir.text",
+    "tiledsl.ir.pass_manager", "tiledsl.dialects", "tiledsl.frontend", "tiledsl.passes", "tiledsl.language.names",
+    "tiledsl.language.program", "tiledsl.codegen.triton_source", "tiledsl.runtime.lowering", "tiledsl.autotuner.run",
+    "tiledsl.autotuner.search", "tiledsl.autotuner.progress", "tiledsl.autotuner.compiling",
+    "tiledsl.autotuner.predicting", "tiledsl.autotuner.verifying", "tiledsl.autotuner.measuring.measure",
+    "tiledsl.autotuner.measuring.bench",
+)  # fmt: skip
 TUNED = {"configs": [{"block": 64}], "target": "cuda:90", "skip_check": True}
 
 
@@ -59,6 +68,19 @@ def scaled(block=None, fixed=True):
     return scaled
 
 
+@tiledsl.autotune(**TUNED)
+@tiledsl.jit
+def eager(A, block=64):
+    """As `scaled`, in the eager style: called with tensors."""
+    rows = T.const("rows")
+    A: T.Tensor((rows, 64), "float32")
+    B = T.empty((rows, 64), "float32")
+    with T.Kernel(T.ceildiv(rows, block), threads=128) as by:
+        for i, j in T.Parallel(block, 64):
+            B[by * block + i, j] = A[by * block + i, j] * 2.0
+    return B
+
+
 _attention = load_example("attention").attention.function
 _GLUON = {"out_idx": [3, 4], "pass_configs": {"select-emitter.backend": "gluon"}}
 attention = tiledsl.autotune(**{**TUNED, "configs": [{"block_M": 128}]})(tiledsl.jit(_attention, **_GLUON))
@@ -66,21 +88,29 @@ FUNCTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
     "product": (product, {}),
     "scaled": (scaled, {}),
     "dynamic": (scaled, {"fixed": False}),
+    "eager": (eager, {"rows": 256}),
     "attention": (attention, {"batch": 1, "heads": 2, "kv_heads": 2, "queries": 256, "keys": 256, "dim": 128}),
 }
+
+
+def not_needed(modules: Any) -> list[str]:
+    """Of the names of loaded modules those that a recall does not need."""
+    return sorted(each for each in modules if f"{each}.".startswith(tuple(f"{name}." for name in NOT_NEEDED)))
 
 
 def tuned(name: str) -> Any:
     """The result, tuned or from disk: as in a process that remembers nothing."""
     function, keywords = FUNCTIONS[name]
     function._results.clear()
-    return function(**keywords)
+    return function.compile(**keywords)
 
 
 def arguments(name: str, tensor: Any) -> tuple[Any, ...]:
     """What a kernel is called with; tensor: (sizes, dtype) to a tensor."""
     if name in ("scaled", "dynamic"):
         return tensor(256, 64, dtype=torch.float32), 2.0, 3
+    if name == "eager":
+        return (tensor(256, 64, dtype=torch.float32),)
     sizes, count = ((1, 2, 256, 128), 3) if name == "attention" else ((SIZE, SIZE), 2)
     return tuple(tensor(*sizes, dtype=torch.float16) for _ in range(count))
 
@@ -173,7 +203,7 @@ def call(name: str, compiles: bool = False) -> dict[str, Any]:
             result(*given)
     except RuntimeError as error:
         failure = str(error)
-    modules = sorted(each for each in sys.modules if each.split(".")[0] in ("tiledsl", "lark"))
+    modules = not_needed(sys.modules)
     return {
         "from_cache": result.from_cache,
         "compiled": compiled,

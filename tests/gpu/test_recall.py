@@ -1,4 +1,4 @@
-"""On a GPU: a new process recalls a tuned kernel and calls it in under 100 ms, and starts no compiler."""
+"""On a GPU: a new process imports tiledsl and calls a kernel tuned before in under 100 ms. It starts no compiler."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ LIMIT_MS = 100
 
 def run(*arguments: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.gpu.time_recall", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ}, capture_output=True, text=True, timeout=500)
+    environment = {**os.environ}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # byte code is there, as in every process but the first
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("name", ["product", "scaled", "attention"])
+@pytest.mark.parametrize("name", ["product", "scaled", "attention", "eager"])
 def test_a_recalled_kernel_is_called_at_once(name: str, cache_dir: Path) -> None:
-    """`product` takes tensor descriptors, `scaled` pointers and scalars, `attention` is written in Gluon."""
+    """`product` takes tensor descriptors, `scaled` pointers and scalars, `attention` is written in Gluon, and
+    `eager` is a program itself, no builder."""
     import torch
 
     if torch.cuda.get_device_capability() != (9, 0):
@@ -34,9 +37,9 @@ def test_a_recalled_kernel_is_called_at_once(name: str, cache_dir: Path) -> None
     first = run("tune", name)
     assert first["from_cache"] == "" and first["right"]
     found = run(name)
-    times = ", ".join(f"{each} {found[each]:.1f}" for each in ("import_ms", "load_ms", "call_ms"))
+    times = ", ".join(f"{each} {found[each]:.1f}" for each in ("import_ms", "load_ms", "call_ms", "total_ms"))
     print(f"\n{name}, Triton {found['triton']}: {times}; started {found['programs'] or 'nothing'}")
     assert found["from_cache"] == "disk" and found["right"]
-    assert found["modules"] == []
+    assert found["modules"] == [] and found["without_byte_code"] == 0
     assert not [each for each in found["programs"] if os.path.basename(each) in COMPILERS]
-    assert found["call_ms"] < LIMIT_MS
+    assert found["total_ms"] < LIMIT_MS

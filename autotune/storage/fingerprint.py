@@ -130,10 +130,9 @@ def _dump(node: Any) -> str:
         return f"[{','.join([_dump(each) for each in node])}]"
     if not isinstance(node, ast.AST):
         return repr(node)
-    kind = type(node)
-    if kind is ast.Constant:  # None as well; whether a text was written u"" does not count
+    if isinstance(node, ast.Constant):  # None as well; whether a text was written u"" does not count
         return f"Constant(value={node.value!r})"
-    parts = []
+    kind, parts = type(node), []
     for name in kind._fields:
         value = getattr(node, name, None)
         if value is None or value == []:

@@ -54,7 +54,7 @@ def lower(build: Build, target: Target, pass_configs: Mapping[str, Any]) -> Lowe
         for position, (parameter, arg) in enumerate(zip(root.parameters, root.body.args, strict=False))
     ]
     _check_target(root, target)
-    places = [op.loc for op in root.nests() if isinstance(op, KernelOp)]
+    places: list[Loc | None] = [op.loc for op in root.nests() if isinstance(op, KernelOp)]
     dump = str(settings.dump_dir or "")
     how = {"print_after": settings.print_after, "dump_dir": dump, "verify_each": settings.verify_each}
     manager = _manager(build, target, pass_configs, **how)

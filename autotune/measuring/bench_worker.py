@@ -1,9 +1,10 @@
-"""The benchmark process: `python -m tiledsl.autotuner.measuring.bench_worker CHANNEL LIFELINE cpu|cuda`.
+"""The benchmark process: `python -m tiledsl.autotuner.measuring.bench_worker CHANNEL LIFELINE cpu|cuda [whole]`.
 
 It is started by bench_process and serves one device, the only GPU that it sees, if any. It loads inputs and references
 from files, then runs what comes through the channel. It knows nothing of the user's script. When the tuner's process
 ends, in whatever way, the kernel closes the lifeline and sends this process's group SIGIO, which ends it even inside a
-call that never returns.
+call that never returns. A run waits for nothing as long as for this process to import torch: see lean_torch; `whole`
+imports all of it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import ctypes
 import faulthandler
 import fcntl
+import gc
 import os
 import socket
 import sys
@@ -19,6 +21,8 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from tiledsl.autotuner.measuring import lean_torch
 
 _IDLE_SECONDS = 120.0  # without a run to work for
 
@@ -31,6 +35,7 @@ def _serve(channel: Any, device: str) -> None:
         ahead = [threading.Thread(target=_open_device, daemon=True), launch_triton.make_loader()]
         ahead[0].start()
     seconds = {"python": _age()}
+    _import_torch()
     import torch
 
     seconds["torch"] = _age()
@@ -77,6 +82,8 @@ def _serve(channel: Any, device: str) -> None:
                     for each in ahead:
                         each.join()
                     seconds["loader"] = _age()
+                    gc.freeze()  # it stays; and to look through it in the middle of a measurement takes long
+                    gc.enable()
                 channel.send({"seconds": seconds})
             case "run":
                 assert current is not None
@@ -89,6 +96,17 @@ def _serve(channel: Any, device: str) -> None:
                 current = None
                 if device != "cpu":
                     torch.cuda.empty_cache()
+
+
+def _import_torch() -> None:
+    """Import torch as fast as can be; where it does not bear that, start anew and import it as usual."""
+    if sys.argv[4:] == ["whole"]:
+        return
+    try:
+        lean_torch.import_torch()
+    except Exception:  # of a torch that is not there or is broken, the new process says
+        command = [sys.executable, "-m", "tiledsl.autotuner.measuring.bench_worker", *sys.argv[1:4], "whole"]
+        os.execv(sys.executable, command)
 
 
 def _age() -> float:
@@ -114,6 +132,7 @@ def main() -> None:
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     faulthandler.enable()
+    gc.disable()  # while so much is imported, and all of it stays
     from tiledsl.autotuner.measuring.wire import Channel
 
     _serve(Channel(socket.socket(fileno=channel_number)), device)

@@ -19,8 +19,12 @@ from tiledsl.autotuner.verifying.verify import Ran, judge
 
 _HOPELESS, _HOPELESS_PASS = 2.0, 0.05  # times the best, and the share of `rep` that such a configuration gets
 _FAR = 1.3  # times the best quick estimate, which is several percent off: such a configuration is as hopeless
-_ROUNDS = 8  # of the final measurement, for those that stay in it to the end
+_BEHIND = (
+    1.2  # times the best latency: after the first samples such a configuration needs no more; see selection._CLOSE
+)
+_ROUNDS, _LEAST_ROUNDS = 8, 4  # of the final measurement, for those that stay in it to the end
 _APART = 0.01  # of the latency: what is further behind the fastest than it, and the noise, is out of the final
+_SETTLED = 0.005  # of the latency, as selection._TIE: a difference that stays the same within it is known
 _NEXT_WARMUP = 0.25  # of the warm-up, where the GPU has just run another configuration
 # Errors after which a CUDA context answers nothing but errors (CUDA driver API, CUresult).
 _STICKY = re.compile(
@@ -96,8 +100,8 @@ class Bench:
 
     def final(self, jobs: Sequence[Job], begins: Callable[[Job], None]) -> dict[str, Any]:
         """Time configurations against each other: rounds in alternating order, in which those that are clearly slower
-        than the fastest take part no longer. Samples by index, those that fail left out, with their failures. `begins`
-        is told what runs."""
+        than the fastest take part no longer, until it is decided. Samples by index, those that fail left out, with
+        their failures. `begins` is told what runs."""
         failures: dict[str, Any] = {}
         ready: list[tuple[Job, Any, float]] = []
         for job in jobs:
@@ -118,7 +122,7 @@ class Bench:
             if number and number % 2 == 0:  # each order has had its turn
                 racing = still_racing(rounds)
                 ready = [each for each in ready if str(each[0].index) in racing]
-            if number and len(ready) < 2:
+            if number and (len(ready) < 2 or (number % 2 == 0 and is_decided(rounds))):
                 break
             for job, prepared, quick in ready if number % 2 == 0 else ready[::-1]:
                 begins(job)
@@ -196,7 +200,11 @@ class Bench:
         self._quickest = quick if self._quickest is None else min(quick, self._quickest)
         prepared.warm(0.0 if hopeless else self.policy.warmup * (job.share if self._warm else 1.0))
         self._warm = True
-        samples = prepared.sample(self.policy.rep * min(job.share, _HOPELESS_PASS if hopeless else 1.0), quick)
+        first = min(job.share, _HOPELESS_PASS)
+        samples = prepared.sample(self.policy.rep * first, quick)
+        hopeless = hopeless or (best is not None and statistics.median(samples) > best * _BEHIND)
+        if job.share > first and not hopeless:
+            samples += prepared.sample(self.policy.rep * (job.share - first), quick)
         timing = summarize(samples, prepared.method)
         return {"status": "ok", "latency": timing.median, "spread": timing.spread, "timing": timing.method}
 
@@ -255,6 +263,22 @@ def still_racing(rounds: Mapping[str, Sequence[Sequence[float]]]) -> list[str]:
     medians = {name: [statistics.median(each) for each in rounds[name]] for name in rounds if len(rounds[name]) == most}
     leader = min(medians.values(), key=statistics.median, default=[])
     return [name for name, each in medians.items() if min(each) <= max(leader) * (1 + _APART)]
+
+
+def is_decided(rounds: Mapping[str, Sequence[Sequence[float]]]) -> bool:
+    """Whether further rounds would not tell more, by pairs of rounds that followed each other, of the leader and of
+    each other configuration with most rounds: the leader was faster in all, or they differ by the same within half a
+    hundredth of the latency. In fewer than four rounds chance decides too often."""
+    most = max(map(len, rounds.values()), default=0)
+    if most < _LEAST_ROUNDS:
+        return False
+    medians = [[statistics.median(each) for each in found] for found in rounds.values() if len(found) == most]
+    leader = min(medians, key=statistics.median)
+    for other in medians:
+        apart = [(theirs - own) / own for theirs, own in zip(other, leader)]
+        if other is not leader and min(apart) <= 0 and max(apart) - min(apart) > _SETTLED:
+            return False
+    return True
 
 
 def _arguments(job: Job, given: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ def import_torch() -> None:
         sys.meta_path.remove(finder)
 
 
-class _Finder:
+class _Finder(importlib.abc.MetaPathFinder):
     """Finds the module to be loaded later, and is its loader for now."""
 
     def find_spec(
@@ -39,7 +40,7 @@ class _Finder:
         )
 
 
-class _Later:
+class _Later(importlib.abc.Loader):
     def __init__(self, loader: Any) -> None:
         self.loader = loader
 

@@ -13,7 +13,7 @@ import torch
 import tiledsl
 from tiledsl.autotuner import selection
 from tiledsl.autotuner.measuring import wire
-from tiledsl.autotuner.measuring.bench import Bench
+from tiledsl.autotuner.measuring.bench import Bench, is_decided
 from tiledsl.autotuner.measuring.inputs import changed, copies, stand_ins
 from tiledsl.autotuner.measuring.jobs import Policy
 from tiledsl.autotuner.measuring.scratch import Scratch
@@ -218,3 +218,54 @@ def test_warming_up_that_fails_is_no_failure(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("tiledsl.autotuner.measuring.bench.clock", lambda *_: 1 / 0)
     Bench("cpu", policy, [torch.ones(2)], [], tmp_path).warm_up()
     assert freed == [True]
+
+
+def test_a_final_round_ends_when_it_is_decided() -> None:
+    def rounds(*medians: float) -> list[list[float]]:
+        return [[each, each, each * 2] for each in medians]
+
+    leader = rounds(1.00, 1.02, 0.99, 1.01)
+    assert is_decided({"a": leader, "b": rounds(1.01, 1.03, 1.01, 1.02), "out": rounds(1.2, 1.2)})  # slower each time
+    assert not is_decided({"a": leader, "b": rounds(0.99, 1.04, 1.01, 1.02)})  # to and fro
+    assert is_decided({"a": leader, "b": rounds(1.001, 1.02, 0.991, 1.009)})  # as good, whatever the clock did
+    assert not is_decided({"a": leader[:3], "b": rounds(1.1, 1.1, 1.1)})  # too few
+    assert is_decided({"a": leader}) and not is_decided({})
+
+
+class Samples:
+    """A call that takes so many milliseconds, as Prepared; `asked` is for how many of them it was sampled."""
+
+    method = "fake"
+
+    def __init__(self, *samples: float) -> None:
+        self.samples = samples
+        self.asked: list[float] = []
+
+    def warm(self, milliseconds: float) -> None:
+        pass
+
+    def sample(self, milliseconds: float, quick: float) -> list[float]:
+        self.asked.append(round(milliseconds, 6))
+        return [self.samples[min(len(self.asked), len(self.samples)) - 1]] * 5
+
+
+@pytest.mark.parametrize(
+    ("quick", "samples", "best", "asked"),
+    [
+        (1.0, (1.0, 1.0), None, [5, 20]),  # the first
+        (1.0, (1.1, 1.1), 1.0, [5, 20]),  # may become a finalist
+        (1.0, (1.25, 1.1), 1.0, [5]),  # too slow after a few samples, though not by the estimate
+        (2.5, (2.5, 2.5), 1.0, [5]),  # hopeless by the estimate
+    ],
+)
+def test_what_is_too_slow_for_the_final_round_is_sampled_less(
+    quick: float, samples: tuple[float, ...], best: float | None, asked: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = Samples(*samples)
+    monkeypatch.setattr(Bench, "_prepare", lambda *_: (quick, prepared))
+    policy = Policy(25.0, 100.0, Tolerance(1e-2, 1e-2, 0.0), False, None, None, "")
+    job: Any = SimpleNamespace(share=0.25)
+    ran: Any = None
+    found = Bench("cpu", policy, [], [], Path())._time(job, print, [], ran, best)
+    assert prepared.asked == asked and found["status"] == "ok"
+    assert found["latency"] == (samples[0] if len(asked) == 1 else pytest.approx(sum(samples) / 2, rel=0.1))

@@ -40,8 +40,14 @@ def installed(system: str) -> bool:
 
 def environment(folder: Path) -> dict[str, str]:
     """The environment of a process whose caches are empty folders under `folder`."""
-    chosen = {name: value for name, value in os.environ.items() if not name.startswith("TILEDSL_")}
+    chosen = {name: value for name, value in with_byte_code().items() if not name.startswith("TILEDSL_")}
     return {**chosen, **{name: str(folder / name.lower()) for name in _CACHES}}
+
+
+def with_byte_code() -> dict[str, str]:
+    """This process's environment, but Python keeps byte code as it does by default: where a machine's image has set
+    PYTHONDONTWRITEBYTECODE and its packages came without any, every process compiles all that it imports."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def run_system(system: str, small: bool, seconds: float = 300.0) -> dict[str, Any]:
@@ -92,7 +98,7 @@ def run(report: Report, small: bool = False, systems: Sequence[str] = ("tiledsl"
     """Measure, with a row a system as soon as it is there."""
     report.put("machine", machine())
     # Reads compilers and libraries from disk, so that the system that comes first does not pay for it.
-    error = processes.run([sys.executable, "-c", _TOUCH], os.environ, ROOT, 120.0)
+    error = processes.run([sys.executable, "-c", _TOUCH], with_byte_code(), ROOT, 120.0)
     if error:
         report.put("reading_ahead", error)
     found: dict[str, Any] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.tuning import __main__ as command
-from benchmarks.tuning import cases, cold, interleaved, large_space, model_check, processes, stages, winner
+from benchmarks.tuning import cases, cold, interleaved, large_space, model_check, processes, stages, start, winner
 from benchmarks.tuning.report import Report, read_json, table
 
 pytestmark = pytest.mark.usefixtures("cache_dir")
@@ -297,3 +298,34 @@ def test_tables_have_every_column() -> None:
         "1        -  -",
         "0.12346  -  x",
     ]
+
+
+# What a measuring process waits for
+
+
+def test_ways_to_start_are_timed_alone_and_beside_others(tmp_path: Path) -> None:
+    noted = tmp_path / "noted"
+    code = f"open({str(noted)!r}, 'a').write('x')"
+    ways = {"waits": "time.sleep(0.2)", "does not": "pass"}
+    rows = start.measure(ways, 3, (0, 2), code)
+    assert [(row["other processes"], row["way"]) for row in rows] == [(n, way) for n in (0, 2) for way in ways]
+    assert [row["s"] >= 0.2 for row in rows] == [True, False, True, False]
+    assert len(noted.read_text()) == 2 * 2 * 3
+
+
+def test_byte_code_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "some_package"
+    package.mkdir()
+    for name in ("__init__", "one"):
+        (package / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert start.without_byte_code("some_package") == (2, 2)
+    py_compile.compile(str(package / "one.py"))
+    assert start.without_byte_code("some_package") == (1, 2)
+
+
+def test_the_systems_keep_byte_code_as_python_does_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("ELSE", "kept")
+    found = cold.environment(tmp_path)
+    assert "PYTHONDONTWRITEBYTECODE" not in found and found["ELSE"] == "kept"

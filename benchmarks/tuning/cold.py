@@ -25,7 +25,7 @@ from triton.backends import backends
 from pathlib import Path
 for path in Path(triton.__file__).parent.rglob("ptxas*"):
     subprocess.run([path, "--version"], capture_output=True)
-found = filter(None, map(importlib.util.find_spec, ("tiledsl", "joblib", "lark", "platformdirs", "filelock")))
+found = filter(None, map(importlib.util.find_spec, ("tiledsl", "joblib", "lark", "platformdirs", "filelock", "triton")))
 for package in [Path(each.origin).parent for each in found]:  # byte code, as pip makes it where it is not told not to
     for folder in (package, *(each for each in package.iterdir() if each.is_dir())):  # some are links in a checkout
         compileall.compile_dir(folder, quiet=2)
@@ -97,7 +97,8 @@ def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
 def run(report: Report, small: bool = False, systems: Sequence[str] = ("tiledsl", "triton", "tilelang")) -> None:
     """Measure, with a row a system as soon as it is there."""
     report.put("machine", machine())
-    # Reads compilers and libraries from disk, so that the system that comes first does not pay for it.
+    # Reads compilers and libraries from disk, so that the system that comes first does not pay for it. To import torch
+    # leaves byte code of it, too, where it came without.
     error = processes.run([sys.executable, "-c", _TOUCH], with_byte_code(), ROOT, 120.0)
     if error:
         report.put("reading_ahead", error)

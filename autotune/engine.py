@@ -109,6 +109,10 @@ def _tune(problem: Problem, store: Store | None, done: Mapping[str, Any]) -> Aut
     from tiledsl.autotuner.run import Run
     from tiledsl.autotuner.search import make_strategy
 
+    if problem.call_inputs is not None:  # the function is the program: a mistake in its text is one of no configuration
+        from tiledsl.frontend.parser import parse_function
+
+        parse_function(problem.function)
     options = problem.options
     trials = _restore(problem, store, done)
     log = None if store is None or not store.writing else store.folder / "tuning.log"

@@ -100,6 +100,20 @@ def test_eager_style_tunes_on_the_call_and_runs() -> None:
     assert scale.compile(torch.randn(96)).from_cache == ""
 
 
+def test_a_mistake_in_an_eager_programs_text_is_told_at_once() -> None:
+    @tiledsl.autotune(configs=[{"block": 16}, {"block": 32}])
+    @tiledsl.jit
+    def scale(A, block=None):
+        with T.Kernel(1, threads=128) as bx:
+            try:
+                bx = bx + 1
+            finally:
+                pass
+
+    with pytest.raises(tiledsl.TileError, match="error: 'try' is not part of the tile language"):
+        scale(torch.randn(48))
+
+
 def test_auto_tuner_as_an_object() -> None:
     tuner = AutoTuner.from_kernel(kernel=scale_builder, configs=BLOCKS)
     result = (

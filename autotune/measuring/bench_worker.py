@@ -1,10 +1,9 @@
-"""The benchmark process: `python -m tiledsl.autotuner.measuring.bench_worker CHANNEL LIFELINE cpu|cuda [whole]`.
+"""The benchmark process: `python -m tiledsl.autotuner.measuring.bench_worker CHANNEL LIFELINE cpu|cuda`.
 
 It is started by bench_process and serves one device, the only GPU that it sees, if any. It loads inputs and references
 from files, then runs what comes through the channel. It knows nothing of the user's script. When the tuner's process
 ends, in whatever way, the kernel closes the lifeline and sends this process's group SIGIO, which ends it even inside a
-call that never returns. A run waits for nothing as long as for this process to import torch: see lean_torch; `whole`
-imports all of it.
+call that never returns.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tiledsl.autotuner.measuring import lean_torch
-
 _IDLE_SECONDS = 120.0  # without a run to work for
 
 
@@ -35,7 +32,6 @@ def _serve(channel: Any, device: str) -> None:
         ahead = [threading.Thread(target=_open_device, daemon=True), launch_triton.make_loader()]
         ahead[0].start()
     seconds = {"python": _age()}
-    _import_torch()
     import torch
 
     seconds["torch"] = _age()
@@ -96,17 +92,6 @@ def _serve(channel: Any, device: str) -> None:
                 current = None
                 if device != "cpu":
                     torch.cuda.empty_cache()
-
-
-def _import_torch() -> None:
-    """Import torch as fast as can be; where it does not bear that, start anew and import it as usual."""
-    if sys.argv[4:] == ["whole"]:
-        return
-    try:
-        lean_torch.import_torch()
-    except Exception:  # of a torch that is not there or is broken, the new process says
-        command = [sys.executable, "-m", "tiledsl.autotuner.measuring.bench_worker", *sys.argv[1:4], "whole"]
-        os.execv(sys.executable, command)
 
 
 def _age() -> float:

@@ -23,9 +23,7 @@ from benchmarks.tuning.report import table
 
 WAYS = {
     "import torch": "import torch",
-    "without garbage collection": "import gc; gc.disable(); import torch",
-    "as the measuring process": "import gc; gc.disable(); from tiledsl.autotuner.measuring import lean_torch; "
-    "lean_torch.import_torch()",
+    "as the measuring process": "import gc; gc.disable(); import torch",
 }
 _TIMED = "import time; start = time.perf_counter()\n{}\nprint(time.perf_counter() - start, time.process_time())"
 _COMPILER = "import os; os.nice(10); import joblib, triton.compiler.code_generator"

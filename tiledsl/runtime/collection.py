@@ -9,8 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """No collection inside: operations, regions and values refer to each other and live until lowering ends. A collector
-    that starts every few hundred allocations walks them all and frees nothing (a twentieth of lowering's time).
+    """No collection inside.
+
+    Operations, regions and values refer to each other and live until lowering ends: a collector that starts every few
+    hundred allocations walks them all and frees nothing (a twentieth of lowering's time).
 
     Within a pause, or where the user has switched collection off, nothing changes.
     """

@@ -57,9 +57,10 @@ def work(names: Sequence[str], to: Path, quick: bool, device: str = "cuda") -> i
     from benchmarks import timing
     from benchmarks.ceilings import ceilings
     from benchmarks.execute import run_row
-    from benchmarks.gpu import CudaClock, cache_bytes, describe
+    from benchmarks.gpu import CudaClock, describe
     from benchmarks.row import Context
     from benchmarks.rows import all_rows
+    from tiledsl.autotuner.measuring.timing import cache_bytes
 
     def tell(message: Any) -> None:
         with to.open("a", encoding="utf-8") as file:

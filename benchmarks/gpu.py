@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from tiledsl.autotuner.measuring.timing import capture
+
 _MOST_NODES = 1000  # calls in one graph
 _HIDING_CYCLES = 600_000  # a third of a millisecond: while the device spins, the host queues what is timed
 
@@ -52,33 +54,11 @@ class CudaClock:
 
         if graph:
             try:
-                captured = _capture(launch, calls)
+                captured = capture(calls, rounds)
                 return Launched(captured.replay, total, "graph", (captured, calls))
             except Exception:  # it waits for the device, or does something else that a graph cannot hold
                 torch.cuda.synchronize()
         return Launched(launch, total, "host", calls)
-
-
-def _capture(launch: Callable[[], Any], calls: Sequence[Callable[[], Any]]) -> Any:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for call in calls:
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        launch()
-    graph.replay()
-    torch.cuda.synchronize()
-    return graph
-
-
-def cache_bytes() -> int:
-    """Size of the second-level cache."""
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return int(getattr(properties, "L2_cache_size", 0)) or (64 << 20)
 
 
 def describe() -> dict[str, Any]:

@@ -44,6 +44,36 @@ def longest_in_graph(backend: str | None) -> float:
     return {"event": 0.0, "cudagraph": math.inf}.get(backend or "", _SHORT)
 
 
+def cache_bytes() -> int:
+    """Size of the current GPU's second-level cache."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return int(getattr(properties, "L2_cache_size", 0)) or (64 << 20)
+
+
+def capture(calls: Sequence[Call], rounds: int) -> Any:
+    """A CUDA graph of all calls, so many times in a row; it has run once. Raises where a call waits for the GPU, or
+    does something else that a graph cannot hold."""
+    import torch
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for call in calls:
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(rounds):
+            for call in calls:
+                call()
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph
+
+
 class Stopwatch:
     """Times calls on the current GPU, each with a second-level cache that holds none of its inputs.
 
@@ -59,8 +89,7 @@ class Stopwatch:
         self._longest_in_graph = longest_in_graph(backend)
         self._torch = torch
         self._flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        self._cache_bytes = int(getattr(properties, "L2_cache_size", 0)) or (64 << 20)
+        self._cache_bytes = cache_bytes()
 
     def quick(self, call: Call, reset: Call | None = None) -> float:
         """Milliseconds of a call, from the best of three after one to warm up. Several percent off."""
@@ -78,30 +107,12 @@ class Stopwatch:
             )
             try:
                 rotated = calls(max(1, copies))
-                graph, size = self._capture(rotated, quick)
-                return Prepared(self, graph.replay, None, size, "graph", rotated)
+                rounds = max(1, round(min(_GRAPH_MILLISECONDS / quick, _MOST_IN_GRAPH) / len(rotated)))
+                graph = capture(rotated, rounds)
+                return Prepared(self, graph.replay, None, rounds * len(rotated), "graph", rotated)
             except Exception:  # the host function waits for the GPU, or does something else that a graph cannot hold
                 self._torch.cuda.synchronize()
         return Prepared(self, calls(1)[0], reset, 1, "events")
-
-    def _capture(self, calls: Sequence[Call], quick: float) -> tuple[Any, int]:
-        torch = self._torch
-        rounds = max(1, round(min(_GRAPH_MILLISECONDS / quick, _MOST_IN_GRAPH) / len(calls)))
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for call in calls:
-                call()
-        torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(rounds):
-                for call in calls:
-                    call()
-        graph.replay()
-        torch.cuda.synchronize()
-        return graph, rounds * len(calls)
 
     def _warm(self, call: Call, reset: Call | None, milliseconds: float) -> None:
         torch = self._torch

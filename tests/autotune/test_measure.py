@@ -12,7 +12,7 @@ import torch
 
 import tiledsl
 from tiledsl.autotuner import selection
-from tiledsl.autotuner.measuring import wire
+from tiledsl.autotuner.measuring import timing, wire
 from tiledsl.autotuner.measuring.bench import Bench, is_decided
 from tiledsl.autotuner.measuring.inputs import changed, copies, stand_ins
 from tiledsl.autotuner.measuring.jobs import Policy
@@ -169,15 +169,10 @@ def test_folders_that_killed_processes_left_are_removed(monkeypatch: pytest.Monk
 class NoGpu(Stopwatch):
     """The stopwatch's choice of a way to time, without a GPU to time on."""
 
-    def __init__(self, backend: str | None, capturable: bool = True) -> None:
+    def __init__(self, backend: str | None) -> None:
         self._longest_in_graph = longest_in_graph(backend)
-        self._cache_bytes, self._capturable = 1 << 20, capturable
+        self._cache_bytes = 1 << 20
         self._torch = SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None))
-
-    def _capture(self, calls: Any, quick: float) -> Any:
-        if not self._capturable:
-            raise RuntimeError("operation not permitted when stream is capturing")
-        return SimpleNamespace(replay=None), len(calls)
 
 
 @pytest.mark.parametrize(
@@ -192,13 +187,23 @@ class NoGpu(Stopwatch):
     ],
 )
 def test_how_calls_are_timed(
-    backend: str | None, milliseconds: float, reset: Any, capturable: bool, expected: str
+    backend: str | None, milliseconds: float, reset: Any, capturable: bool, expected: str, monkeypatch: Any
 ) -> None:
-    watch = NoGpu(backend, capturable)
+    captured: list[int] = []
+
+    def capture(calls: Any, rounds: int) -> Any:
+        if not capturable:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        captured.append(len(calls) * rounds)
+        return SimpleNamespace(replay=None)
+
+    monkeypatch.setattr(timing, "capture", capture)
+    watch = NoGpu(backend)
     prepared = watch.prepare(lambda count: [print] * count, 1 << 20, milliseconds, reset)
     assert prepared.method == expected
     if expected == "graph":
-        assert prepared.size == 3  # copies of the inputs: twice the cache, and one more
+        assert captured == [prepared.size]
+        assert prepared.size % 3 == 0  # copies of the inputs: twice the cache, and one more
 
 
 def test_warming_up_leaves_inputs_and_references_alone(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tiledsl.dialects import arith, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, ScalarType
@@ -127,9 +128,9 @@ class GuardAccesses(Pass):
         func = program.root
         assert isinstance(func, tile.FuncOp), f"{func.name} is no program"
         guard = _Guard(func)
-        for op in func.walk():
-            if isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)):
-                if self.enabled:
-                    guard.access(op)
-                elif tile.buffer_type(op.buffer).scope == "global":
-                    op.set_attribute("guarded", True)
+        accesses: list[Access] = of_kinds(func.walk(), tile.LoadOp, tile.StoreOp, tile.AtomicOp)
+        for op in accesses:
+            if self.enabled:
+                guard.access(op)
+            elif tile.buffer_type(op.buffer).scope == "global":
+                op.set_attribute("guarded", True)

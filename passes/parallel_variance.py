@@ -5,6 +5,7 @@ from __future__ import annotations
 from tiledsl.dialects import scf, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.types import BufferType
 
 
@@ -21,7 +22,7 @@ class Variance:
         self.dims: dict[Operation, list[int]] = {}
         self.active: dict[Operation, int] = {}  # the dimensions of a parallel and those around it, without extents of 1
         self.extents: list[int] = []
-        self.allocated = {op.result for op in parallel.walk() if isinstance(op, tile.AllocOp)}
+        self.allocated = {op.out for op in of_kinds(parallel.body.walk(), tile.AllocOp)}
         self.indexed_by_point: set[Value] = set()  # local buffers from outside that are addressed by the point
         self._place(parallel, 0)
         self._changed = True
@@ -48,8 +49,8 @@ class Variance:
         self.dims[parallel] = dims
         inside = outer | sum(1 << dim for dim in dims)
         self.active[parallel] = sum(1 << dim for dim, size in enumerate(self.extents) if inside >> dim & 1 and size > 1)
-        for op in parallel.body.walk():
-            if isinstance(op, tile.ParallelOp) and _enclosing(op) is parallel:
+        for op in of_kinds(parallel.body.walk(), tile.ParallelOp):
+            if _enclosing(op) is parallel:
                 self._place(op, inside)
 
     def _add(self, value: Value, axes: int) -> None:

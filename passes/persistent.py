@@ -9,6 +9,7 @@ from typing import Any
 from tiledsl.dialects import arith, scf, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Region, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
 from tiledsl.passes.product_loops import product_loops, tensor_bytes
@@ -20,8 +21,9 @@ _log = logging.getLogger("tiledsl")
 
 def may_persist(kernel: tile.KernelOp) -> bool:
     """Whether no block can wait for another one, which might then come later in the same program."""
-    for op in kernel.walk():
-        if isinstance(op, scf.WhileOp) or (isinstance(op, tile.AtomicOp) and op.semantics != "relaxed"):
+    waiting: list[scf.WhileOp | tile.AtomicOp] = of_kinds(kernel.walk(), scf.WhileOp, tile.AtomicOp)
+    for op in waiting:
+        if isinstance(op, scf.WhileOp) or op.semantics != "relaxed":
             remark = f"the grid is not persistent, because a block may wait for another one (line {op.loc.line})"
             kernel.set_attribute("remarks", (*kernel.remarks, remark))
             _log.info("%s: %s", kernel.sym_name, remark)
@@ -41,23 +43,25 @@ def gains_by_persistence(kernel: tile.KernelOp, target: Any) -> bool:
     if target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH or kernel.option("num_ctas"):
         return False
     ops = list(kernel.walk())
-    if any(isinstance(op, (tile.AtomicOp, scf.WhileOp, scf.IfOp)) for op in ops):
+    if of_kinds(ops, tile.AtomicOp, scf.WhileOp, scf.IfOp):
         return False
     loops = product_loops(kernel)
-    if len(loops) != 1 or [op for op in ops if isinstance(op, scf.ForOp)] != [loops[0].op]:
+    if len(loops) != 1 or of_kinds(ops, scf.ForOp) != [loops[0].op]:
         return False
     (loop,) = loops
-    if any(isinstance(op, tile.LoadOp) for op in loop.op.body.walk()):
+    inside = list(loop.op.body.walk())
+    if of_kinds(inside, tile.LoadOp):
         return False
     if constant_of(loop.op.lower) is None or constant_of(loop.op.upper) is None:
         return False
-    inside = set(loop.op.body.walk())
     sums = sum(tensor_bytes(value) for value in {dot.accumulator: None for dot in loop.dots})
     if 2 * sums < 4 * target.registers_per_sm:
         return False
-    stored = [tensor_bytes(op.value) for op in ops if isinstance(op, (tile.StoreOp, tile.StoreBlockOp))]
+    stores: list[tile.StoreOp | tile.StoreBlockOp] = of_kinds(ops, tile.StoreOp, tile.StoreBlockOp)
+    stored = [tensor_bytes(op.value) for op in stores]
     # A tile that the epilogue reads passes through shared memory too, on its way to the layout of the sums.
-    read = [tensor_bytes(op.out) for op in ops if isinstance(op, (tile.LoadOp, tile.LoadBlockOp)) and op not in inside]
+    loads: list[tile.LoadOp | tile.LoadBlockOp] = of_kinds(ops, tile.LoadOp, tile.LoadBlockOp)
+    read = [tensor_bytes(op.out) for op in loads if op not in inside]
     needed = loop.op.num_stages * loop.tile_bytes + max(stored, default=0) + max(read, default=0) + BARRIER_BYTES
     if needed > target.max_shared_bytes:
         return False

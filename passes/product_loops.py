@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.types import ELEMENTS
 
 Load = tile.LoadOp | tile.LoadBlockOp
@@ -51,19 +52,14 @@ class ProductLoop:
 
 def product_loops(kernel: tile.KernelOp) -> list[ProductLoop]:
     """The loops of this form, in order. One that also multiplies something it computed, as attention does, is none."""
-    found = []
-    for op in kernel.walk():
-        if isinstance(op, scf.ForOp):
-            loop = _product_loop(op)
-            if loop is not None:
-                found.append(loop)
-    return found
+    loops = map(_product_loop, of_kinds(kernel.walk(), scf.ForOp))
+    return [loop for loop in loops if loop is not None]
 
 
 def _product_loop(loop: scf.ForOp) -> ProductLoop | None:
     inside = list(loop.body.walk())
-    dots = tuple(op for op in inside if isinstance(op, tensor.DotOp))
-    if not dots or any(isinstance(op, (scf.ForOp, scf.WhileOp)) for op in inside):
+    dots = tuple(of_kinds(inside, tensor.DotOp))
+    if not dots or of_kinds(inside, scf.ForOp, scf.WhileOp):
         return None
     operands = []
     for dot in dots:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tiledsl.dialects import tensor, tile
 from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import with_shape
@@ -26,8 +27,7 @@ class ResolveViews(Pass):
     name = "resolve-views"
 
     def run(self, program: Program) -> None:
-        views = [op for op in program.root.walk() if isinstance(op, tile.ViewOp)]
-        for view in views:
+        for view in of_kinds(program.root.walk(), tile.ViewOp):
             if tile.buffer_type(view.out).scope != "global":
                 _resolve(view)
 

@@ -27,6 +27,8 @@ class UnrollLoops(Pass):
     limit: int = 4096
 
     def run(self, program: Program) -> None:
+        if not any(isinstance(op, ForOp) and op.attributes["unroll"] == 1 for op in program.root.nests()):
+            return
         left = self.limit
         pending = [op for region in reversed(program.root.regions) for op in reversed(region)]
         while pending:

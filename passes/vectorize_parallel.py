@@ -44,7 +44,7 @@ class VectorizeParallel(Pass):
     def run(self, program: Program) -> None:
         pending = list(program.root.regions)
         while pending:
-            for op in pending.pop():
+            for op in list(pending.pop().nested):
                 if isinstance(op, tile.ParallelOp):
                     _Vectorizer(op).run()
                 else:

@@ -12,6 +12,7 @@ import tiledsl.passes
 from tests.support.programs import NAMED, gemm
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.core import OPERATIONS, Operation, Region, Value, operand
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.text import parse_op, print_op
 from tiledsl.ir.types import (
     BufferType,
@@ -40,6 +41,14 @@ def names(region: Region) -> list[int]:
     forward = [op.attributes["value"] for op in region]
     assert [op.attributes["value"] for op in reversed(region)] == forward[::-1]
     return forward
+
+
+def test_operations_of_some_classes_in_order() -> None:
+    one, two = constant(1), constant(2)
+    total = arith.AddOp(one.out, two.out)
+    assert of_kinds([one, total, two], arith.ConstantOp) == [one, two]
+    assert of_kinds([one, total, two], arith.AddOp, arith.ConstantOp) == [one, total, two]
+    assert of_kinds([one, total, two], arith.BinaryOp) == []  # of exactly the classes given
 
 
 def test_insert_move_detach_and_erase() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tiledsl.dialects.scf import ForOp
@@ -71,10 +71,21 @@ def erase_unused(region: Region, may_go: Callable[[Operation], bool]) -> None:
         if not op.is_used and may_go(op):
             op.erase()
             continue
-        if isinstance(op, ForOp):
-            drop_dead_carried(op)
-        for inner in op.regions:
-            erase_unused(inner, may_go)
+        if op.regions:
+            if isinstance(op, ForOp):
+                drop_dead_carried(op)
+            for inner in op.regions:
+                erase_unused(inner, may_go)
+
+
+def erase_sources(values: Sequence[Value]) -> None:
+    """Erase the pure operations that computed these values and what they used, where nothing else uses it."""
+    pending = list(values)
+    while pending:
+        op = pending.pop().op
+        if op is not None and op.parent is not None and not op.is_used and op.is_pure:
+            pending += op.operands
+            op.erase()
 
 
 @dataclass(frozen=True)

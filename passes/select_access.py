@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.dialects import tensor, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, with_shape
 from tiledsl.passes.blocks import Access, Block, NoBlock, access_shape, block_of, root_buffer
+from tiledsl.passes.dce import erase_sources
 from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.product_loops import WARPGROUP, Operand, product_loops
 
@@ -51,16 +52,17 @@ class SelectAccess(Pass):
         func = program.root
         assert isinstance(func, tile.FuncOp), func.name
         kernels = [op for op in func.body if isinstance(op, tile.KernelOp) and not is_prepared(op)]
-        found = {_name(op.buffer) for kernel in kernels for op in _accesses(kernel.walk())}
+        selections = [_Selection(func, kernel, program.target) for kernel in kernels]
         for name in modes:
+            found = {_name(op.buffer) for each in selections for op in each.accesses}
             if name not in found:
                 raise TileError(
                     f"select-access.operands names {name!r}, which no kernel loads or stores as a whole tile",
                     func.loc,
                     [f"there are {', '.join(sorted(found)) or 'none'}"],
                 )
-        for kernel in kernels:
-            _Selection(func, kernel, program.target).run(self.mode, modes)
+        for each in selections:
+            each.run(self.mode, modes)
 
 
 def _modes(operands: str) -> dict[str, str]:
@@ -77,10 +79,6 @@ def _has_tma(target: Any) -> bool:
     return target is not None and target.kind == "cuda" and target.arch >= TMA_ARCH
 
 
-def _accesses(ops: Iterable[Operation]) -> list[Access]:
-    return [op for op in ops if isinstance(op, Access) and tile.buffer_type(op.buffer).scope == "global"]
-
-
 def _name(buffer: Value) -> str:
     return root_buffer(buffer).name or buffer.name
 
@@ -90,9 +88,10 @@ class _Selection:
 
     def __init__(self, func: tile.FuncOp, kernel: tile.KernelOp, target: Any) -> None:
         self.func, self.kernel, self.target = func, kernel, target
-        ops = list(kernel.walk())
-        self.accesses = _accesses(ops)
-        self.both = _read_and_written(ops)
+        accesses: list[Access | tile.AtomicOp] = of_kinds(kernel.walk(), tile.LoadOp, tile.StoreOp, tile.AtomicOp)
+        accesses = [op for op in accesses if tile.buffer_type(op.buffer).scope == "global"]
+        self.accesses = [op for op in accesses if not isinstance(op, tile.AtomicOp)]
+        self.both = _read_and_written(accesses)
         self.remarks = dict.fromkeys(kernel.remarks)
 
     def run(self, mode: str, modes: dict[str, str]) -> None:
@@ -162,20 +161,15 @@ def _is_readable(operand: Operand, blocks: dict[Access, Block]) -> bool:
     return ELEMENTS[operand.load.out.dtype].bits == 16 or block.axes[operand.summed] == last
 
 
-def _read_and_written(ops: list[Operation]) -> set[Value]:
+def _read_and_written(accesses: list[Access | tile.AtomicOp]) -> set[Value]:
     """Buffers that a kernel both reads and writes. The TMA's accesses are not ordered with those through pointers."""
-    read: set[Value] = set()
-    written: set[Value] = set()
-    for op in ops:
-        if isinstance(op, (tile.LoadOp, tile.AtomicOp)):
-            read.add(root_buffer(op.buffer))
-        if isinstance(op, (tile.StoreOp, tile.AtomicOp)):
-            written.add(root_buffer(op.buffer))
+    read = {root_buffer(op.buffer) for op in accesses if not isinstance(op, tile.StoreOp)}
+    written = {root_buffer(op.buffer) for op in accesses if not isinstance(op, tile.LoadOp)}
     return read & written
 
 
 def _replace(op: Access, block: Block) -> None:
-    at = Builder.at(op)
+    at, operands = Builder.at(op), op.operands
     if isinstance(op, tile.LoadOp):
         new = at.insert(tile.LoadBlockOp(op.buffer, block.starts(at), axes=block.axes, result_types=[op.out.type]))
         new.out.name = op.out.name
@@ -186,3 +180,4 @@ def _replace(op: Access, block: Block) -> None:
             value = at.insert(tensor.BroadcastOp(value, result_types=[with_shape(block.shape, value.dtype)])).result
         at.insert(tile.StoreBlockOp(value, op.buffer, block.starts(at), axes=block.axes))
     op.erase()
+    erase_sources(operands)

@@ -8,7 +8,8 @@ from typing import Any
 
 from tiledsl.dialects import arith, tensor, tile
 from tiledsl.dialects.arith import constant_of
-from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, BufferType, is_float, with_shape
@@ -33,14 +34,38 @@ class LowerTileOps(Pass):
     name = "lower-tile-ops"
 
     def run(self, program: Program) -> None:
-        for op in list(program.root.walk()):
-            lower = _LOWERINGS.get(type(op))
-            if lower is not None:
-                lower(op, Builder.at(op))
-                op.erase()
+        builder = _TileBuilder(program.root.regions[0])
+        for op in of_kinds(program.root.walk(), *_LOWERINGS):
+            builder.move_before(op)
+            _LOWERINGS[type(op)](op, builder)
+            op.erase()
 
 
-def _copy(op: tile.CopyOp, builder: Builder) -> None:
+class _TileBuilder(Builder):
+    """Inserts before the operation that is being lowered. Makes each index of a tile once in a region."""
+
+    def __init__(self, region: Region) -> None:
+        super().__init__(region)
+        self._made: dict[tuple[object, ...], Value] = {}
+
+    def move_before(self, op: Operation) -> None:
+        assert op.parent is not None, f"{op.name} stands in no region"
+        self.region, self.before, self.loc = op.parent, op, op.loc
+
+    def index(self, offset: Value | None, rank: int, axis: int, extent: int, dtype: str) -> Value:
+        """`offset` + 0, 1, ... `extent` - 1 along `axis` of a tile of that rank."""
+        key = (self.region, offset, rank, axis, extent, dtype)
+        made = self._made.get(key)
+        if made is None:
+            if offset is None:
+                made = iota(self, rank, axis, extent, dtype)
+            else:
+                made = self.insert(arith.AddOp(offset, self.index(None, rank, axis, extent, dtype))).out
+            self._made[key] = made
+        return made
+
+
+def _copy(op: tile.CopyOp, builder: _TileBuilder) -> None:
     shape, source_axes, target_axes = op.shape, op.source_axes, op.target_axes
     # Between global memory and a whole tile such as (1, n), the tile's own shape: no reshape, for which Triton would
     # move the elements between threads through shared memory.
@@ -63,12 +88,12 @@ def _with_ones(type: BufferType, shape: Shape, axes: Axes, others: Axes) -> tupl
     return type.static_shape, dims, tuple(other.get(dim, -1) for dim in dims)
 
 
-def _fill(op: tile.FillOp, builder: Builder) -> None:
+def _fill(op: tile.FillOp, builder: _TileBuilder) -> None:
     shape = tile.buffer_type(op.target).static_shape
     _write_whole(builder, broadcast(builder, op.value, shape) if shape else op.value, op.target)
 
 
-def _gemm(op: tile.GemmOp, builder: Builder) -> None:
+def _gemm(op: tile.GemmOp, builder: _TileBuilder) -> None:
     a = _matrix(builder, op.a, op.trans_a)
     b = _matrix(builder, op.b, op.trans_b)
     dtype = _common_dtype(a.dtype, b.dtype)
@@ -82,7 +107,7 @@ def _gemm(op: tile.GemmOp, builder: Builder) -> None:
     _write_whole(builder, reshaped(builder, made, shape), op.c)
 
 
-def _matrix(builder: Builder, buffer: Value, transposed: bool) -> Value:
+def _matrix(builder: _TileBuilder, buffer: Value, transposed: bool) -> Value:
     value = _read_whole(builder, buffer)
     value = reshaped(builder, value, value.shape[-2:])
     return permuted(builder, value, (1, 0)) if transposed else value
@@ -103,7 +128,7 @@ _COMBINE: dict[str, type[arith.BinaryOp]] = {
 }  # fmt: skip
 
 
-def _reduce(op: tile.ReduceOp, builder: Builder) -> None:
+def _reduce(op: tile.ReduceOp, builder: _TileBuilder) -> None:
     source, dtype = _read_whole(builder, op.source), op.target.dtype
     # Accumulate in the wider of the two element types.
     if ELEMENTS[dtype].bits >= ELEMENTS[source.dtype].bits:
@@ -124,13 +149,13 @@ def _reduce(op: tile.ReduceOp, builder: Builder) -> None:
     _write_whole(builder, made, op.target)
 
 
-def _scan(op: tile.ScanOp, builder: Builder) -> None:
+def _scan(op: tile.ScanOp, builder: _TileBuilder) -> None:
     source = converted(builder, _read_whole(builder, op.source), op.target.dtype)
     scan = tensor.ScanOp(source, kind=op.kind, axis=op.axis, reverse=op.reverse, names=[op.target.name])
     _write_whole(builder, builder.insert(scan).result, op.target)
 
 
-_LOWERINGS: dict[type[Operation], Callable[[Any, Builder], None]] = {
+_LOWERINGS: dict[type[Operation], Callable[[Any, _TileBuilder], None]] = {
     tile.CopyOp: _copy,
     tile.FillOp: _fill,
     tile.GemmOp: _gemm,
@@ -139,18 +164,29 @@ _LOWERINGS: dict[type[Operation], Callable[[Any, Builder], None]] = {
 }
 
 
-def _read_whole(builder: Builder, buffer: Value) -> Value:
-    shape = tile.buffer_type(buffer).static_shape
-    return _read_tile(builder, buffer, [], shape, tuple(range(len(shape))))
+def _read_whole(builder: _TileBuilder, buffer: Value) -> Value:
+    type = tile.buffer_type(buffer)
+    if type.scope == "global":
+        return _read_tile(builder, buffer, [], type.static_shape, tuple(range(len(type.shape))))
+    return builder.insert(tile.ReadOp(buffer, names=[buffer.name])).out
 
 
-def _write_whole(builder: Builder, value: Value, buffer: Value) -> None:
-    shape = tile.buffer_type(buffer).static_shape
-    _write_tile(builder, value, buffer, [], shape, tuple(range(len(shape))))
+def _write_whole(builder: _TileBuilder, value: Value, buffer: Value) -> None:
+    type = tile.buffer_type(buffer)
+    if type.scope == "global":
+        _write_tile(builder, value, buffer, [], type.static_shape, tuple(range(len(type.shape))))
+    else:
+        _write(builder, reshaped(builder, value, type.static_shape), buffer)
+
+
+def _write(builder: _TileBuilder, value: Value, buffer: Value) -> None:
+    if not value.name or value.op is not None and not value.uses:
+        value.name = buffer.name
+    builder.insert(tile.WriteOp(value, buffer))
 
 
 def _read_tile(
-    builder: Builder, buffer: Value, offsets: list[Value], shape: Shape, axes: Axes, safe: float = 0.0
+    builder: _TileBuilder, buffer: Value, offsets: list[Value], shape: Shape, axes: Axes, safe: float = 0.0
 ) -> Value:
     """The tile at `offsets`, in `shape`."""
     type = tile.buffer_type(buffer)
@@ -167,16 +203,15 @@ def _read_tile(
     return reshaped(builder, value, shape)
 
 
-def _write_tile(builder: Builder, value: Value, buffer: Value, offsets: list[Value], shape: Shape, axes: Axes) -> None:
+def _write_tile(
+    builder: _TileBuilder, value: Value, buffer: Value, offsets: list[Value], shape: Shape, axes: Axes
+) -> None:
     """Put a value of `shape` at `offsets`."""
     type = tile.buffer_type(buffer)
     if _is_whole(type, offsets, shape, axes):
         order = sorted(axes)
         value = permuted(builder, value, [axes.index(axis) for axis in order])
-        value = reshaped(builder, value, type.static_shape)
-        if not value.name or value.op is not None and len(value.uses) == 0:
-            value.name = buffer.name
-        builder.insert(tile.WriteOp(value, buffer))
+        _write(builder, reshaped(builder, value, type.static_shape), buffer)
         return
     indices = _indices(builder, type, offsets, shape, axes)
     if not any(index.shape for index in indices):
@@ -189,12 +224,12 @@ def _is_whole(type: BufferType, offsets: list[Value], shape: Shape, axes: Axes) 
     if type.scope == "global":
         return False
     walked = dict(zip(axes, shape, strict=True))
-    return all(walked.get(axis, 1) == dim for axis, dim in enumerate(type.shape)) and all(
+    return [walked.get(axis, 1) for axis in range(len(type.shape))] == [*type.shape] and all(
         constant_of(offset) == 0 or type.shape[axis] == 1 for axis, offset in enumerate(offsets)
     )
 
 
-def _indices(builder: Builder, type: BufferType, offsets: list[Value], shape: Shape, axes: Axes) -> list[Value]:
+def _indices(builder: _TileBuilder, type: BufferType, offsets: list[Value], shape: Shape, axes: Axes) -> list[Value]:
     """One index for each dimension: offset + iota along the tile's dimension, or only the offset."""
     indices: list[Value] = []
     for dim in range(len(type.shape)):
@@ -203,8 +238,7 @@ def _indices(builder: Builder, type: BufferType, offsets: list[Value], shape: Sh
             indices.append(builder.constant(0, with_shape((), "int32")) if offset is None else offset)
             continue
         axis = axes.index(dim)
-        index = iota(builder, len(shape), axis, shape[axis], "int32" if offset is None else offset.dtype)
-        if offset is not None and constant_of(offset) != 0:
-            index = builder.insert(arith.AddOp(offset, index)).result
-        indices.append(index)
+        dtype = "int32" if offset is None else offset.dtype
+        start = None if offset is None or constant_of(offset) == 0 else offset
+        indices.append(builder.index(start, len(shape), axis, shape[axis], dtype))
     return indices

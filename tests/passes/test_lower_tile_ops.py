@@ -27,6 +27,22 @@ def test_a_copy_from_global_memory_is_a_load_of_offset_plus_iota() -> None:
     assert "tile.write" in text and "tile.copy" not in text
 
 
+def test_copies_of_one_region_share_their_indices() -> None:
+    copy = "tile.copy %A[%m, #0], %s {shape = (8, 16), source_axes = (0, 1), target_axes = (0, 1)}"
+    text = after(
+        kernel(
+            "A: 40*64*float16",
+            f"""%s = tile.alloc : buffer<8*16*float16, shared> %m = arith.mul %bx, #8 : int32
+               {copy} {copy}
+               %c0 = arith.constant {{value = 0}} : int32 %c1 = arith.constant {{value = 1}} : int32
+               scf.for %c0, %c1, %c1 (%k: int32) {{ {copy} scf.yield }}""",
+        ),
+        LowerTileOps,
+    )
+    assert text.count("tile.load") == 3
+    assert text.count("tensor.iota {axis = 0}") == text.count("arith.add %m") == 2  # in the kernel, in the loop
+
+
 def test_a_gemm_reads_transposes_multiplies_and_writes() -> None:
     text = after(
         kernel(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
@@ -13,8 +13,7 @@ from tiledsl.passes.affine import bounds, linear_form
 from tiledsl.passes.tile_values import Shape
 
 
-@dataclass(frozen=True)
-class Index:
+class Index(NamedTuple):
     """How one dimension of the buffer is addressed: by a scalar, by any tensor (general), or regularly.
 
     The regular walks go along one dimension of the result. identity: all of the buffer's dimension in order; slice:
@@ -68,8 +67,7 @@ def _walk(index: Value, dim: int) -> Index | None:
     return None
 
 
-@dataclass(frozen=True)
-class Digit:
+class Digit(NamedTuple):
     """One digit of an index written in mixed radix: `offset` plus the value `walk`, which is in 0 .. extent - 1."""
 
     size: int
@@ -114,10 +112,22 @@ def digits(index: Value, dim: int) -> list[Digit] | None:
     return made
 
 
+def in_order(indices: Sequence[Value], shape: Shape) -> bool:
+    """Whether a buffer of this shape is walked as a whole, each dimension along the axis of its own number."""
+    rank = len(shape)
+    for axis, index in enumerate(indices):
+        op, extents = index.op, index.shape
+        if not isinstance(op, tensor.IotaOp) or op.axis != axis or len(extents) != rank or extents[axis] != shape[axis]:
+            return False
+    return True
+
+
 def covers_whole(indices: Sequence[Value], mask: Value | None, shape: Shape) -> bool:
     """Whether a store writes every element of the buffer."""
     if mask is not None:
         return False
+    if in_order(indices, shape):
+        return True
     walked: list[Value] = []
     for index, dim in zip(indices, shape, strict=True):
         parts = digits(index, dim)

@@ -15,7 +15,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, broadcast_shapes
 from tiledsl.passes.affine import bounds
-from tiledsl.passes.index_walks import Index, classify, digits
+from tiledsl.passes.index_walks import Index, classify, digits, in_order
 from tiledsl.passes.tile_values import (
     Shape,
     both,
@@ -41,9 +41,12 @@ class ScatterTooLarge(Exception):
 
 def load(builder: Builder, source: Value, indices: Sequence[Value], mask: Value | None, other: Value | None) -> Value:
     """The elements of `source` at the indices, in their common shape; `other` (or 0) where the mask is false."""
-    shape = broadcast_shapes(*(index.shape for index in indices)) or ()
-    split, sizes = _split(builder, [_narrow(builder, index) for index in indices], source.shape)
-    out = _load(builder, reshaped(builder, source, sizes), split, shape)
+    if in_order(indices, source.shape):
+        out = source
+    else:
+        shape = broadcast_shapes(*(index.shape for index in indices)) or ()
+        split, sizes = _split(builder, [_narrow(builder, index) for index in indices], source.shape)
+        out = _load(builder, reshaped(builder, source, sizes), split, shape)
     if mask is not None:
         default = zero(builder, (), source.dtype) if other is None else other
         out = selected(builder, mask, out, default)
@@ -202,6 +205,8 @@ def replace(builder: Builder, value: Value, indices: Sequence[Value], shape: Sha
     """The new content of a buffer that a store covers as a whole."""
     if not shape:
         return value
+    if in_order(indices, shape):
+        return broadcast(builder, value, shape)
     split, sizes = _split(builder, [_narrow(builder, index) for index in indices], shape)
     value = _laid_out(builder, value, classify(split, sizes))
     return reshaped(builder, broadcast(builder, value, sizes), shape)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, Type, with_shape
@@ -49,13 +50,8 @@ def on_chip(value: Value) -> bool:
     return isinstance(value.type, BufferType) and value.type.scope != "global"
 
 
+# Where operations have their buffer among their operands.
 _ACCESSES: dict[type[Operation], int] = {tile.ReadOp: 0, tile.LoadOp: 0, tile.WriteOp: 1, tile.StoreOp: 1}
-
-
-def _accessed(op: Operation) -> Value | None:
-    """The on-chip buffer that a read, load, write or store is about."""
-    position = _ACCESSES.get(type(op))
-    return op.operands[position] if position is not None and on_chip(op.operands[position]) else None
 
 
 Buffers = dict[Value, None]  # an ordered set
@@ -78,20 +74,26 @@ def _union(*sets: Iterable[Value]) -> Buffers:
 class _Promoter:
     def __init__(self) -> None:
         self.summaries: dict[Region, _Summary] = {}
-        self.relevant: dict[Region, list[Operation]] = {}  # those that have regions or are about an on-chip buffer
+        # Of each region the operations that have regions, and those on an on-chip buffer, with the buffer.
+        self.relevant: dict[Region, list[tuple[Operation, Value | None]]] = {}
         self.live_after: dict[Operation, Buffers] = {}
         self.current: dict[Value, Value] = {}
-        self.allocs: list[tile.AllocOp] = []
         self.whole: set[Operation] = set()  # stores and writes of all of a buffer
         self.undefined: dict[Value, Value] = {}  # buffers without a value before a loop, by the loop's argument for it
 
     def kernel(self, op: tile.KernelOp) -> None:
+        ops = list(op.body.walk())
+        for atomic in of_kinds(ops, tile.AtomicOp):
+            if on_chip(atomic.buffer):
+                what = f"an atomic operation on {_name(atomic.buffer)}, which is not a global buffer"
+                raise TileError(what, atomic.loc)
+        allocs = [alloc for alloc in of_kinds(ops, tile.AllocOp) if on_chip(alloc.out)]
+        _trim(allocs)
         self._find(op.body)
-        _trim(self.allocs)
         self._summarise(op.body)
         self._liveness(op.body, {})
         self._region(op.body)
-        for alloc in self.allocs:
+        for alloc in allocs:
             users = [user.name for user in alloc.out.uses]
             assert not users, f"{alloc!r} is still used by {users}: run lower-tile-ops and vectorize-parallel first"
             alloc.erase()
@@ -100,26 +102,19 @@ class _Promoter:
 
     def _find(self, region: Region) -> None:
         relevant = self.relevant[region] = []
-        for op in region:
+        for op in of_kinds(region, *_ACCESSES, *map(type, region.nested)):
             if op.regions:
-                relevant.append(op)
+                relevant.append((op, None))
                 for inner in op.regions:
                     self._find(inner)
-            elif type(op) in _ACCESSES:
-                if _accessed(op) is not None:
-                    relevant.append(op)
-            elif isinstance(op, tile.AllocOp) and on_chip(op.out):
-                self.allocs.append(op)
-            elif isinstance(op, tile.AtomicOp) and on_chip(op.buffer):
-                raise TileError(f"an atomic operation on {_name(op.buffer)}, which is not a global buffer", op.loc)
+            elif on_chip(buffer := op.operands[_ACCESSES[type(op)]]):
+                relevant.append((op, buffer))
 
     def _summarise(self, region: Region) -> _Summary:
         total = self.summaries[region] = _Summary()
-        for op in self.relevant[region]:
-            if op.regions:
+        for op, accessed in self.relevant[region]:
+            if accessed is None:
                 needs, kills, writes = self._effect(op, [self._summarise(inner) for inner in op.regions])
-            elif (accessed := _accessed(op)) is None:
-                continue
             else:
                 one: Buffers = {accessed: None}
                 if isinstance(op, (tile.ReadOp, tile.LoadOp)):
@@ -150,8 +145,8 @@ class _Promoter:
 
     def _liveness(self, region: Region, live_out: Buffers) -> None:
         live = dict(live_out)
-        for op in reversed(self.relevant[region]):
-            if op.regions:
+        for op, accessed in reversed(self.relevant[region]):
+            if accessed is None:
                 self.live_after[op] = dict(live)
                 inner = [self.summaries[each] for each in op.regions]
                 needs, kills, _ = self._effect(op, inner)
@@ -159,8 +154,6 @@ class _Promoter:
                 behind = _union(live, *(each.needs for each in inner)) if looped else live
                 for each in op.regions:
                     self._liveness(each, behind)
-            elif (accessed := _accessed(op)) is None:
-                continue
             elif isinstance(op, (tile.ReadOp, tile.LoadOp)):
                 live[accessed] = None
                 continue
@@ -176,33 +169,32 @@ class _Promoter:
     # Rewriting, front to back; `current` has the value of each buffer, or none while it is undefined
 
     def _region(self, region: Region) -> None:
-        for op in self.relevant[region]:
-            if op.regions:
-                if isinstance(op, scf.ForOp):
-                    self._for(op)
-                elif isinstance(op, scf.IfOp):
-                    self._if(op)
-                elif isinstance(op, scf.WhileOp):
-                    self._while(op)
-                else:
-                    for inner in op.regions:
-                        self._region(inner)
-            elif (buffer := _accessed(op)) is not None:
-                self._access(op, buffer)
+        for op, accessed in self.relevant[region]:
+            if accessed is not None:
+                self._access(op, accessed)
+            elif isinstance(op, scf.ForOp):
+                self._for(op)
+            elif isinstance(op, scf.IfOp):
+                self._if(op)
+            elif isinstance(op, scf.WhileOp):
+                self._while(op)
+            else:
+                for inner in op.regions:
+                    self._region(inner)
 
     def _access(self, op: Operation, buffer: Value) -> None:
-        builder = Builder.at(op)
         if isinstance(op, (tile.ReadOp, tile.LoadOp)):
             self._check_defined(op, buffer)
+            builder = Builder.at(op)
             out = self._value(buffer, builder)
             if isinstance(op, tile.LoadOp):
                 out = load(builder, out, op.indices, op.mask, op.other)
-            assert out.type == op.result.type, f"{op!r} became {out!r}"
-            op.result.replace_with(out)
+            assert out.type == op.out.type, f"{op!r} became {out!r}"
+            op.out.replace_with(out)
         else:
             made = op.operands[0]
             if isinstance(op, tile.StoreOp):
-                made = self._stored(op, buffer, builder)
+                made = self._stored(op, buffer, Builder.at(op))
             if not made.name:
                 made.name = buffer.name
             self.current[buffer] = made

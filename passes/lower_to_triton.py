@@ -10,6 +10,7 @@ from tiledsl.dialects import arith, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, ScalarType, broadcast_shapes, with_shape
@@ -18,6 +19,8 @@ from tiledsl.passes.affine import Factors, LinearForm, constant_form, form_bound
 from tiledsl.passes.lower_blocks import lower_blocks
 from tiledsl.passes.lower_gluon import lower_gluon
 
+Access = tile.LoadOp | tile.StoreOp | tile.AtomicOp
+_PROMOTED: tuple[type[Operation], ...] = (tile.AllocOp, tile.ReadOp, tile.WriteOp, tile.CopyOp)
 Width = Literal["int32", "int64"]
 INT32_ELEMENTS = 1 << 31
 
@@ -119,24 +122,21 @@ class _KernelLowering:
             for axis, index in enumerate(indices):
                 index.replace_with(at_start.insert(triton.ProgramIdOp(axis=axis, names=[index.name])).result)
         self.body.set_args([])
-        blocks: list[tile.LoadBlockOp | tile.StoreBlockOp] = []
-        for op in list(self.body.walk()):
-            if isinstance(op, tile.ViewOp):
-                op.move_before(launch)  # a view of global memory: the host makes it
-            elif isinstance(op, (tile.LoadBlockOp, tile.StoreBlockOp)):
-                blocks.append(op)
+        ops = list(self.body.walk())
+        for view in of_kinds(ops, tile.ViewOp):
+            view.move_before(launch)  # a view of global memory: the host makes it
+        blocks: list[tile.LoadBlockOp | tile.StoreBlockOp] = of_kinds(ops, tile.LoadBlockOp, tile.StoreBlockOp)
         lower_blocks(blocks, Builder.at(launch))
         ops = list(self.body.walk())
-        inside = {value for op in ops for value in _defined_by(op)}
-        accesses: list[tile.LoadOp | tile.StoreOp | tile.AtomicOp] = []
+        left = of_kinds(ops, *_PROMOTED)
+        assert not left, f"{left[0]!r} is left; promote-buffers removes it"
+        accesses: list[Access] = of_kinds(ops, tile.LoadOp, tile.StoreOp, tile.AtomicOp)
+        for access in accesses:
+            self.types[access] = tile.buffer_type(access.buffer)
+        outside = {*self.func.body.args, *(value for op in self.func.body for value in op.results)}
         for op in ops:
-            if isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)):
-                self.types[op] = tile.buffer_type(op.buffer)
-                accesses.append(op)
-            elif isinstance(op, (tile.AllocOp, tile.ReadOp, tile.WriteOp, tile.CopyOp)):
-                raise AssertionError(f"{op!r} is left; promote-buffers removes it")
-            if not inside.issuperset(op.operands):
-                op.set_operands([value if value in inside else self.capture(value) for value in op.operands])
+            if not outside.isdisjoint(op.operands):
+                op.set_operands([self.capture(value) if value in outside else value for value in op.operands])
         for access in accesses:
             self.lower_access(access)
         self.order_arguments()
@@ -168,7 +168,7 @@ class _KernelLowering:
 
     # Accesses
 
-    def lower_access(self, op: tile.LoadOp | tile.StoreOp | tile.AtomicOp) -> None:
+    def lower_access(self, op: Access) -> None:
         at = Builder.at(op)
         type = self.types[op]
         if type.scope != "global":
@@ -282,10 +282,6 @@ class _KernelLowering:
         if amount != 1:
             out = at.insert(arith.MulOp(out, self.scaled(at, (), amount, width))).result
         return out
-
-
-def _defined_by(op: Operation) -> list[Value]:
-    return [*op.results, *(arg for region in op.regions for arg in region.args)]
 
 
 def _cast(value: Value, dtype: str) -> arith.CastOp:

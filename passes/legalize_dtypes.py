@@ -58,10 +58,10 @@ def _dot_dtype(a: str, b: str, interpreted: bool) -> str:
 def dtype_patterns(interpreted: bool) -> list[Pattern]:
     """The patterns; `interpreted` computes bfloat16 in float32 throughout."""
 
-    @pattern()
+    @pattern(arith.Elementwise)
     def compute_in_float32(op: arith.Elementwise, rw: Rewriter) -> bool:
         # exp(x : float16)  ==>  cast(exp(cast(x : float32)) : float16)
-        if not isinstance(op, arith.Elementwise) or not _needs_float32(op, interpreted):
+        if not _needs_float32(op, interpreted):
             return False
         small = op.result.dtype
         wide = [cast(rw, value, "float32") if value.dtype in _SMALL else value for value in op.operands]

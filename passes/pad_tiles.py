@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from tiledsl.dialects import arith, tensor, tile
 from tiledsl.dialects.arith import Number
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, broadcast_shapes
@@ -17,14 +18,6 @@ from tiledsl.passes.padded_reshape import keeps_order, reshape_by_gather
 from tiledsl.passes.padding import Padding
 
 MAX_ELEMENTS = 1 << 20  # Triton's TRITON_MAX_TENSOR_NUMEL
-
-
-def _values(region: Region) -> Iterator[Value]:
-    yield from region.args
-    for op in region:
-        yield from op.results
-        for inner in op.regions:
-            yield from _values(inner)
 
 
 class _Padder:
@@ -37,9 +30,8 @@ class _Padder:
         self.padding = Padding()
         self.inside: dict[tuple[int, int, int], Value] = {}
         self.last: Operation | None = None  # the last operation put at the start of the kernel
-        for op in list(kernel.body.walk()):
-            if isinstance(op, tensor.DotOp):
-                self._grow(op, min_dot)
+        for op in of_kinds(kernel.body.walk(), tensor.DotOp):
+            self._grow(op, min_dot)
 
     def padded(self, size: int) -> int:
         return self.sizes.get(size, 1 << (size - 1).bit_length())
@@ -65,12 +57,16 @@ class _Padder:
         op.erase()
 
     def run(self) -> None:
-        tensors = [value for value in _values(self.body) if isinstance(value.type, TensorType)]
-        for value in tensors:
-            self._check_size(value)
-        if all(self.padded(size) == size for value in tensors for size in value.shape):
-            return
         ops = list(self.body.walk())
+        values = [value for op in ops for value in op.results]
+        values += [value for op in ops if op.regions for region in op.regions for value in region.args]
+        first = {value.type: value for value in reversed(values)}  # of each type, of which there are few
+        tensor_types = [type for type in first if isinstance(type, TensorType)]
+        for type in tensor_types:
+            self._check_size(first[type])
+        if all(self.padded(size) == size for type in tensor_types for size in type.shape):
+            return
+        tensors = [value for value in values if isinstance(value.type, TensorType)]
         for value in tensors:
             self.shapes[value] = value.shape
         self._ask_first(ops)

@@ -7,12 +7,13 @@ cannot say: that an index runs up to a bound known only as a value, as in a grid
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
 from tiledsl.dialects import arith, scf, tensor, tile, triton
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.types import ELEMENTS, BufferType
 
 
@@ -72,7 +73,7 @@ class Ranges:
             if not waits:
                 pending.pop()
                 if current not in known:
-                    known[current] = self._narrow(current, self._compute(current, [known[each] for each in inputs]))
+                    known[current] = self._narrow(current, self._compute(current, list(map(known.__getitem__, inputs))))
         return known[value]
 
     def is_nonnegative(self, value: Value) -> bool:
@@ -189,6 +190,10 @@ class Ranges:
         if everything is EVERYTHING:
             return everything
         op = value.op
+        rule = _RULES.get(type(op))  # type: ignore[arg-type]
+        if rule is not None:
+            found = rule(op, *inputs)
+            return everything if found is None or found.lo < everything.lo or found.hi > everything.hi else found
         if op is None:
             around = _around(value)
             if isinstance(around, tile.KernelOp):
@@ -200,23 +205,19 @@ class Ranges:
             return Interval(0, max(0, inputs[0].hi - 1)) if inputs else everything
         if isinstance(op, (scf.IfOp, scf.ForOp)):
             return Interval(min(each.lo for each in inputs), max(each.hi for each in inputs))
-        found = _of_operation(op, inputs)
-        if found is None or found.lo < everything.lo or found.hi > everything.hi:
-            return everything
-        return found
+        return everything
 
     # Assumptions
 
     @cached_property
     def _assumed(self) -> dict[Value, Interval]:
         assumed: dict[Value, Interval] = {}
-        for op in _unconditional(self._root):
-            if isinstance(op, tile.AssumeOp):
-                for value, predicate, number in _facts(op.condition):
-                    old = assumed.get(value, EVERYTHING)
-                    low = number if predicate in ("ge", "eq") else number + 1 if predicate == "gt" else old.lo
-                    high = number if predicate in ("le", "eq") else number - 1 if predicate == "lt" else old.hi
-                    assumed[value] = Interval(max(old.lo, low), min(old.hi, high))
+        for op in _assumptions(self._root):
+            for value, predicate, number in _facts(op.condition):
+                old = assumed.get(value, EVERYTHING)
+                low = number if predicate in ("ge", "eq") else number + 1 if predicate == "gt" else old.lo
+                high = number if predicate in ("le", "eq") else number - 1 if predicate == "lt" else old.hi
+                assumed[value] = Interval(max(old.lo, low), min(old.hi, high))
         return assumed
 
     def _narrow(self, value: Value, found: Interval) -> Interval:
@@ -227,13 +228,15 @@ class Ranges:
         return narrow if narrow.lo <= narrow.hi else found
 
 
-def _unconditional(op: Operation) -> Iterator[Operation]:
-    """What always runs: the operations of a program and of its kernels, outside of loops and branches."""
+def _assumptions(op: Operation) -> list[tile.AssumeOp]:
+    """Those that always hold: of a program and of its kernels, outside of loops and branches."""
+    found: list[tile.AssumeOp] = []
     if isinstance(op, (tile.KernelOp, tile.FuncOp, triton.LaunchOp)):
         for region in op.regions:
-            yield from region
+            found += of_kinds(region, tile.AssumeOp)
             for inner in region.nested:
-                yield from _unconditional(inner)
+                found += _assumptions(inner)
+    return found
 
 
 def _facts(condition: Value) -> Iterator[tuple[Value, str, int]]:
@@ -302,61 +305,6 @@ def _corners(a: Interval, b: Interval, operation: type[arith.BinaryOp]) -> Inter
     return Interval(min(values), max(values))
 
 
-def _of_operation(op: Operation, inputs: list[Interval]) -> Interval | None:
-    """The interval of an operation's result if nothing wraps; None where nothing is known."""
-    match op, inputs:
-        case arith.ConstantOp(), _:
-            return Interval(int(op.value), int(op.value))
-        case tensor.IotaOp(), _:
-            return Interval(0, op.extent - 1)
-        case arith.AddOp(), [a, b]:
-            return Interval(a.lo + b.lo, a.hi + b.hi)
-        case arith.SubOp(), [a, b]:
-            return Interval(a.lo - b.hi, a.hi - b.lo)
-        case arith.MulOp(), [a, b]:
-            if a.lo >= 0 and b.lo >= 0:
-                return Interval(a.lo * b.lo, a.hi * b.hi)
-            return _corners(a, b, arith.MulOp)
-        case ((arith.FloorDivOp() | arith.TruncDivOp()), [a, b]):
-            return _corners(a, b, type(op)) if b.lo > 0 or b.hi < 0 else None
-        case ((arith.FloorModOp() | arith.TruncModOp()), [a, b]):
-            return _remainder(a, b, isinstance(op, arith.FloorModOp))
-        case arith.MinOp(), [a, b]:
-            return Interval(min(a.lo, b.lo), min(a.hi, b.hi))
-        case arith.MaxOp(), [a, b]:
-            return Interval(max(a.lo, b.lo), max(a.hi, b.hi))
-        case arith.SelectOp(), [_, a, b]:
-            return Interval(min(a.lo, b.lo), max(a.hi, b.hi))
-        case arith.NegOp(), [a]:
-            return Interval(-a.hi, -a.lo)
-        case arith.AndOp(), [a, b]:
-            limits = [each.hi for each in (a, b) if each.lo >= 0]  # a non-negative operand masks the sign away
-            return Interval(0, min(limits)) if limits else None
-        case ((arith.OrOp() | arith.XorOp()), [a, b]):
-            if a.lo < 0 or b.lo < 0:
-                return None
-            return Interval(max(a.lo, b.lo) if isinstance(op, arith.OrOp) else 0, _all_ones(max(a.hi, b.hi)))
-        case arith.ShlOp(), [a, b]:
-            return _corners(a, b, arith.ShlOp) if _shifts(b) else None
-        case arith.ShrOp(), [a, b]:
-            return _corners(a, b, arith.ShrOp) if _shifts(b) else None
-        case arith.CastOp(), [a]:
-            return a if op.out.dtype != "bool" and a is not EVERYTHING else None
-        case arith.MathOp(function="abs"), [a]:
-            return Interval(max(0, a.lo, -a.hi), max(abs(a.lo), abs(a.hi)))
-        case arith.MathOp(function="clamp"), [a, low, high]:
-            return Interval(min(max(a.lo, low.lo), high.lo), min(max(a.hi, low.hi), high.hi))
-        case ((tensor.BroadcastOp() | tensor.ReshapeOp() | tensor.TransposeOp()), [a]):
-            return a
-        case tensor.GatherOp(), [a, _]:
-            return a
-        case tensor.ReduceOp(), [a]:
-            return _reduction(op, a)
-        case tensor.ScanOp(), [a]:
-            return a if op.kind in ("max", "min") else None
-    return None
-
-
 def _reduction(op: tensor.ReduceOp, source: Interval) -> Interval | None:
     if op.kind in ("max", "min"):
         return source
@@ -380,5 +328,68 @@ def _all_ones(number: float | int) -> int:
     return int((1 << int(number).bit_length()) - 1)
 
 
-def _shifts(amount: Interval) -> bool:
-    return amount.lo >= 0 and amount.hi < 64
+def _division(op: arith.BinaryOp, a: Interval, b: Interval) -> Interval | None:
+    return _corners(a, b, type(op)) if b.lo > 0 or b.hi < 0 else None
+
+
+def _product(op: arith.MulOp, a: Interval, b: Interval) -> Interval:
+    return Interval(a.lo * b.lo, a.hi * b.hi) if a.lo >= 0 and b.lo >= 0 else _corners(a, b, arith.MulOp)
+
+
+def _masked(op: arith.AndOp, a: Interval, b: Interval) -> Interval | None:
+    limits = [each.hi for each in (a, b) if each.lo >= 0]  # a non-negative operand masks the sign away
+    return Interval(0, min(limits)) if limits else None
+
+
+def _joined(op: arith.OrOp | arith.XorOp, a: Interval, b: Interval) -> Interval | None:
+    if a.lo < 0 or b.lo < 0:
+        return None
+    return Interval(max(a.lo, b.lo) if isinstance(op, arith.OrOp) else 0, _all_ones(max(a.hi, b.hi)))
+
+
+def _shifted(op: arith.BinaryOp, a: Interval, b: Interval) -> Interval | None:
+    return _corners(a, b, type(op)) if b.lo >= 0 and b.hi < 64 else None
+
+
+def _function(op: arith.MathOp, a: Interval, *others: Interval) -> Interval | None:
+    if op.function == "abs":
+        return Interval(max(0, a.lo, -a.hi), max(abs(a.lo), abs(a.hi)))
+    if op.function == "clamp":
+        low, high = others
+        return Interval(min(max(a.lo, low.lo), high.lo), min(max(a.hi, low.hi), high.hi))
+    return None
+
+
+def _same(op: Operation, a: Interval) -> Interval:
+    return a
+
+
+# The interval of a result if nothing wraps, from those of the operands; None where nothing is known.
+_RULES: dict[type[Operation], Callable[..., Interval | None]] = {
+    arith.ConstantOp: lambda op: Interval(int(op.value), int(op.value)),
+    tensor.IotaOp: lambda op: Interval(0, op.extent - 1),
+    arith.AddOp: lambda op, a, b: Interval(a.lo + b.lo, a.hi + b.hi),
+    arith.SubOp: lambda op, a, b: Interval(a.lo - b.hi, a.hi - b.lo),
+    arith.MulOp: _product,
+    arith.FloorDivOp: _division,
+    arith.TruncDivOp: _division,
+    arith.FloorModOp: lambda op, a, b: _remainder(a, b, True),
+    arith.TruncModOp: lambda op, a, b: _remainder(a, b, False),
+    arith.MinOp: lambda op, a, b: Interval(min(a.lo, b.lo), min(a.hi, b.hi)),
+    arith.MaxOp: lambda op, a, b: Interval(max(a.lo, b.lo), max(a.hi, b.hi)),
+    arith.SelectOp: lambda op, condition, a, b: Interval(min(a.lo, b.lo), max(a.hi, b.hi)),
+    arith.NegOp: lambda op, a: Interval(-a.hi, -a.lo),
+    arith.AndOp: _masked,
+    arith.OrOp: _joined,
+    arith.XorOp: _joined,
+    arith.ShlOp: _shifted,
+    arith.ShrOp: _shifted,
+    arith.CastOp: lambda op, a: a if op.out.dtype != "bool" and a is not EVERYTHING else None,
+    arith.MathOp: _function,
+    tensor.BroadcastOp: _same,
+    tensor.ReshapeOp: _same,
+    tensor.TransposeOp: _same,
+    tensor.GatherOp: lambda op, a, indices: a,
+    tensor.ReduceOp: lambda op, a: _reduction(op, a),
+    tensor.ScanOp: lambda op, a: a if op.kind in ("max", "min") else None,
+}

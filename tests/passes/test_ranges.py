@@ -164,12 +164,12 @@ OPERATIONS = [
 )
 def test_every_value_lies_in_the_interval(operation, a, b, dtype) -> None:  # type: ignore[no-untyped-def]
     from tiledsl.ir.types import ScalarType
-    from tiledsl.passes.ranges import _of_operation, dtype_interval
+    from tiledsl.passes.ranges import _RULES, dtype_interval
 
     (alow, ahigh), (blow, bhigh) = sorted(a), sorted(b)
     assume(operation not in (arith.ShlOp, arith.ShrOp) or blow >= 0)
     made = operation(Value(ScalarType(dtype), None), Value(ScalarType(dtype), None))  # type: ignore[arg-type]
-    found = _of_operation(made, [Interval(alow, ahigh), Interval(blow, bhigh)]) or dtype_interval(dtype)
+    found = _RULES[operation](made, Interval(alow, ahigh), Interval(blow, bhigh)) or dtype_interval(dtype)
     everything = dtype_interval(dtype)
     for x, y in itertools.product(range(alow, ahigh + 1), range(blow, bhigh + 1)):
         if y == 0 and "div" in operation.name or y == 0 and "mod" in operation.name:

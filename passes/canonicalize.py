@@ -111,11 +111,11 @@ _REPEATED: dict[type[BinaryOp], Callable[[Any, Any], Number]] = {
 @pattern(*_REPEATED)
 def combine_repeated_constants(op: BinaryOp, rw: Rewriter) -> bool:
     # (x * 3) * 5  ==>  x * 15, on integers; min(min(x, 3), 5)  ==>  min(x, 3)
-    number, inner = constant_of(op.rhs), op.lhs.op
-    if number is None or is_float(op.out.dtype) or not isinstance(inner, type(op)):
+    inner = op.lhs.op
+    if not isinstance(inner, type(op)) or is_float(op.out.dtype):
         return False
-    other = constant_of(inner.rhs)
-    if other is None:
+    number, other = constant_of(op.rhs), constant_of(inner.rhs)
+    if number is None or other is None:
         return False
     _with_constant(rw, op, type(op), inner.lhs, as_constant(_REPEATED[type(op)](other, number), op.out.dtype))  # type: ignore[arg-type]
     return True
@@ -252,7 +252,7 @@ def drop_cast_there_and_back(op: CastOp, rw: Rewriter) -> bool:
 @pattern(arith.Elementwise)
 def drop_needless_broadcast(op: arith.Elementwise, rw: Rewriter) -> bool:
     # broadcast(x) + y  ==>  x + y, where y alone gives the shape; splat constants become scalars likewise
-    if not op.result.shape or len(op.operands) < 2:
+    if not op.results[0].shape or len(op.operands) < 2:
         return False
     for position, value in enumerate(op.operands):
         source = _unbroadcast(value)

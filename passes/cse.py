@@ -31,34 +31,31 @@ class _Scope:
         self.known: dict[Key, Operation] = {}
 
     def run(self, region: Region, loads: bool) -> None:
-        added: list[Key] = []
+        known = self.known
+        before = len(known)
         loaded: dict[Key, Operation] = {}
         for op in region:
             if op.regions:
                 for inner in op.regions:
                     (_Scope() if isinstance(op, _ISOLATED) else self).run(inner, loads)
             if not op.has_effects:
-                key = operation_key(op)
-                if _reuse(op, key, self.known):
-                    added.append(key)
+                twin = known.setdefault(operation_key(op), op)
+                if twin is not op:
+                    _replace(op, twin)
             elif loads and isinstance(op, (tile.LoadOp, triton.LoadOp)):
-                _reuse(op, operation_key(op), loaded)
+                twin = loaded.setdefault(operation_key(op), op)
+                if twin is not op:
+                    _replace(op, twin)
             elif loaded and op.effects is not Effect.READ:
                 _forget(loaded, op)
-        for key in added:
-            del self.known[key]
+        while len(known) > before:
+            known.popitem()
 
 
-def _reuse(op: Operation, key: Key, known: dict[Key, Operation]) -> bool:
-    """Replace `op` by its earlier twin; without one, remember it and return True."""
-    twin = known.get(key)
-    if twin is None:
-        known[key] = op
-        return True
+def _replace(op: Operation, twin: Operation) -> None:
     for old, new in zip(op.results, twin.results):
         old.replace_with(new)
     op.erase()
-    return False
 
 
 def _forget(loaded: dict[Key, Operation], op: Operation) -> None:

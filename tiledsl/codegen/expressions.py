@@ -57,14 +57,15 @@ class Expressions:
 
     def value(self, value: Value) -> Expression:
         """A value of exactly its type."""
+        op = value.op
+        if op is None or op not in self.variables.inlined:
+            return Expression(self.variables.name(value))
         number = constant_of(value)
-        if number is not None:
-            if not value.shape and value.dtype in ("int32", "float32", "bool"):
-                return self.number(number, value.dtype)
-            return self.full(value.shape, literal(number, value.dtype), value.dtype)
-        if value.op is not None and value.op in self.variables.inlined:
-            return self.operation(value.op)
-        return Expression(self.variables.name(value))
+        if number is None:
+            return self.operation(op)
+        if not value.shape and value.dtype in ("int32", "float32", "bool"):
+            return self.number(number, value.dtype)
+        return self.full(value.shape, literal(number, value.dtype), value.dtype)
 
     def beside(self, value: Value, *others: Value) -> Expression:
         """A value as an operand beside others of its element type: a constant needs no type of its own there."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from tiledsl.codegen.gluon.api import shared_layout
 from tiledsl.dialects import gluon, tensor, tile, triton
 from tiledsl.ir.core import Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.passes.blocks import root_buffer, strides_of
 
 DESCRIPTORS = '''\
@@ -105,13 +106,11 @@ def written_parameters(func: tile.FuncOp) -> list[Value]:
     written: set[Value] = set()
     for launch in (op for op in func.body if isinstance(op, triton.LaunchOp)):
         outside = dict(zip(launch.body.args, launch.arguments, strict=True))
-        for op in launch.body.walk():
-            if isinstance(op, (triton.StoreOp, triton.AtomicOp)):
-                written.add(_shown(outside[_base(op.pointer)]))
-            elif isinstance(op, triton.StoreBlockOp):
-                written.add(_shown(outside[op.descriptor]))
-            elif isinstance(op, gluon.StoreBoxOp):
-                written.add(_shown(outside[op.buffer]))
+        ops = list(launch.body.walk())
+        through_pointers: list[triton.StoreOp | triton.AtomicOp] = of_kinds(ops, triton.StoreOp, triton.AtomicOp)
+        written.update(_shown(outside[_base(op.pointer)]) for op in through_pointers)
+        written.update(_shown(outside[op.descriptor]) for op in of_kinds(ops, triton.StoreBlockOp))
+        written.update(_shown(outside[op.buffer]) for op in of_kinds(ops, gluon.StoreBoxOp))
     return [value for value in func.body.args[: len(func.parameters)] if value in written]
 
 

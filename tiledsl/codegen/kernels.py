@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from tiledsl.codegen.expressions import Expressions
 from tiledsl.codegen.functions import TRITON_TYPES
@@ -17,6 +18,7 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.location import UNKNOWN
 from tiledsl.ir.types import ELEMENTS, is_float
 
+_file_name = cache(os.path.basename)
 ATOMICS = {"add": "add", "max": "max", "min": "min", "and": "and", "or": "or", "xor": "xor", "exchange": "xchg"}
 
 
@@ -59,7 +61,7 @@ class KernelWriter:
         """A comment with the place in the user's file, where it differs from that of the line before."""
         if op.loc is UNKNOWN:
             return
-        origin = f"# {os.path.basename(op.loc.file)}:{op.loc.line}"
+        origin = f"# {_file_name(op.loc.file)}:{op.loc.line}"
         if origin != self._origin:
             self._origin = origin
             self.line(origin)

@@ -8,6 +8,7 @@ values of the same name one after the other, so that the text reads `acc = tl.do
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from tiledsl.codegen.names import Names
 from tiledsl.dialects import arith, scf, tensor, triton
@@ -15,12 +16,13 @@ from tiledsl.ir.core import Operation, Region, Value
 
 MAX_INLINE = 56  # estimated characters of an expression that is written inside another one
 MAX_STATEMENT = 84  # and of all that stand inside one operation
+_FREE = frozenset([arith.ConstantOp, tensor.IotaOp])
 _STATEMENTS = (tensor.DotOp, tensor.ScanOp, tensor.GatherOp, tensor.TransposeOp)
 
 
 def is_free(value: Value) -> bool:
     """Constants and iotas: written wherever they are used."""
-    return isinstance(value.op, (arith.ConstantOp, tensor.IotaOp))
+    return type(value.op) in _FREE
 
 
 class Variables:
@@ -33,11 +35,12 @@ class Variables:
         self._position: dict[Operation, int] = {}
         self._last_use: dict[Value, dict[Region, int]] = {}
         self._class: dict[Value, list[Value]] = {}
-        self._name: dict[int, str] = {}  # id of a class -> variable
+        self._name: dict[Value, str] = {}
+        self._controls: list[Operation] = []  # loops and branches, outer before inner
         self._number(body)
         self._choose_inlined(body, {})
         for value in body.args:
-            self._name[id(self.members(value))] = names.claim(value.name or "argument")
+            self._name[value] = names.claim(value.name or "argument")
         self._coalesce(body)
 
     # Looking up
@@ -53,12 +56,13 @@ class Variables:
 
     def name(self, value: Value) -> str:
         """The variable of a value; names are given in the order in which they are asked for."""
-        group = self.members(value)
-        name = self._name.get(id(group))
+        name = self._name.get(value)
         if name is None:
-            arguments = [each for each in group if isinstance(each.owner, Region)]
-            wanted = next((each.name for each in (*arguments, *group) if each.name), "") or next(map(_hint, group))
-            name = self._name[id(group)] = self.names.claim(wanted)
+            group = self.members(value)
+            named = [each for each in group if each.name]
+            preferred = [each for each in named if each.op is None] or named  # arguments of loops
+            name = self.names.claim(preferred[0].name if preferred else _hint(group[0]))
+            self._name.update(dict.fromkeys(group, name))
         return name
 
     # Inlining
@@ -66,46 +70,40 @@ class Variables:
     def _number(self, region: Region) -> None:
         for position, op in enumerate(region):
             self._position[op] = position
-            for inner in op.regions:
-                self._number(inner)
+            if op.regions:
+                self._controls.append(op)
+                for inner in op.regions:
+                    self._number(inner)
 
     def _choose_inlined(self, region: Region, length: dict[Value, int]) -> None:
         for op in region:
-            if isinstance(op, (arith.ConstantOp, tensor.IotaOp)):
-                length[op.results[0]] = 6 if not op.results[0].type.shape else 24
+            if type(op) in _FREE:
+                length[op.results[0]] = 24 if op.results[0].shape else 6
                 self.inlined.add(op)
                 continue
             inside: dict[Value, int] = {}
-            outside = 0
+            total = 0
             for value in op.operands:
-                size = length.get(value, MAX_INLINE + 1)
-                if size <= MAX_INLINE and self._may_inline(value, op):
+                size = length.get(value)
+                if size is not None and size <= MAX_INLINE and self._may_inline(value, op):
                     inside[value] = size
+                    total += size
                 else:
-                    outside += size if is_free(value) else 2 + len(value.name or "index")
-            total = sum(inside.values()) + outside
+                    total += size if size is not None and is_free(value) else 2 + len(value.name or "index")
             while inside and total > MAX_STATEMENT:
                 total += 8 - inside.pop(max(inside, key=lambda value: inside[value]))
-            for value in inside:
-                assert value.op is not None
-                self.inlined.add(value.op)
-            if len(op.results) == 1 and not op.regions:
-                length[op.results[0]] = total + _overhead(op)
-            for inner in op.regions:
-                self._choose_inlined(inner, length)
+            self.inlined.update([value.op for value in inside if value.op is not None])
+            if op.regions:
+                for inner in op.regions:
+                    self._choose_inlined(inner, length)
+            elif len(op.results) == 1:
+                length[op.results[0]] = total + _overhead(type(op))  # type: ignore[arg-type]
 
     def _may_inline(self, value: Value, user: Operation) -> bool:
         op = value.op
-        if (
-            op is None
-            or op.parent is not user.parent
-            or len(value.uses) != 1
-            or value.uses.get(user) != 1
-            or value.name
-            and not _is_same_thing(op)
-        ):
+        if op is None or op.parent is not user.parent or value.uses != {user: 1} or op.has_effects:
             return False
-        if op.has_effects or isinstance(op, _STATEMENTS):
+        if value.name and not _is_same_thing(op) or isinstance(op, _STATEMENTS):
             return False
         if isinstance(user, scf.ForOp):
             return value in user.operands[:3]
@@ -160,13 +158,13 @@ class Variables:
         at_a, at_b = self._definition(a), self._definition(b)
         if at_a == at_b:
             return True
-        return any(
-            self._visible(value, point) and self._live_after(value, *point) for value, point in ((a, at_b), (b, at_a))
+        return (self._visible(at_a, at_b) and self._live_after(a, *at_b)) or (
+            self._visible(at_b, at_a) and self._live_after(b, *at_a)
         )
 
-    def _visible(self, value: Value, point: tuple[Region, int]) -> bool:
-        """Whether `value` is defined before `point`, in a region around it."""
-        home, at = self._definition(value)
+    def _visible(self, definition: tuple[Region, int], point: tuple[Region, int]) -> bool:
+        """Whether what is defined at `definition` is so before `point`, in a region around it."""
+        home, at = definition
         region, position = point
         if region is home:
             return at <= position
@@ -193,8 +191,7 @@ class Variables:
         return True
 
     def _coalesce(self, body: Region) -> None:
-        controls = [op for op in body.walk() if isinstance(op, (scf.ForOp, scf.WhileOp, scf.IfOp))]
-        for op in controls:
+        for op in self._controls:
             if isinstance(op, scf.ForOp):
                 pairs = zip(op.body.args[1:], op.results)
             elif isinstance(op, scf.WhileOp):
@@ -203,7 +200,7 @@ class Variables:
                 continue
             for a, b in pairs:
                 self._join(a, b, always=True)
-        for op in reversed(controls):  # inner before outer
+        for op in reversed(self._controls):  # inner before outer
             for a, b in _related(op):
                 self._join(a, b)
         self._join_namesakes(body)
@@ -218,9 +215,9 @@ class Variables:
         latest = {} if latest is None else latest
         in_loops: dict[str, list[Value]] = {}
         for op in region:
-            results = [] if op in self.inlined else op.results
-            indices = [op.index] if isinstance(op, scf.ForOp) else []
-            for value in (*results, *indices):
+            if op in self.inlined:
+                continue
+            for value in [*op.results, op.index] if isinstance(op, scf.ForOp) else op.results:
                 name = value.name or (_hint(value) if is_loop else "")
                 if not name:
                     continue
@@ -269,15 +266,14 @@ def _is_same_thing(op: Operation) -> bool:
     return False
 
 
-def _overhead(op: Operation) -> int:
-    """Characters of an operation beside its operands."""
-    if isinstance(op, (arith.BinaryOp, arith.CmpOp)):
-        return 14 if isinstance(op, (arith.MaxOp, arith.MinOp)) else 5
-    if isinstance(op, (arith.CastOp, arith.BitcastOp)):
+@cache
+def _overhead(kind: type[Operation]) -> int:
+    """Characters of an operation of this class beside its operands."""
+    if issubclass(kind, (arith.BinaryOp, arith.CmpOp)):
+        return 14 if issubclass(kind, (arith.MaxOp, arith.MinOp)) else 5
+    if issubclass(kind, (arith.CastOp, arith.BitcastOp)):
         return 16
-    if isinstance(op, triton.AddPtrOp):
-        return 3
-    return 18
+    return 3 if issubclass(kind, triton.AddPtrOp) else 18
 
 
 def _hint(value: Value) -> str:

@@ -42,7 +42,8 @@ class MapGrid(Pass):
             raise TileError(f"map-grid.persistent is {self.persistent}; it is a number of programs, 0, or -1")
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
             swizzle = (self.group_m, "row") if self.group_m > 0 else _swizzle(kernel)
-            kernel.set_attribute("options", tuple(pair for pair in kernel.options if pair[0] != "swizzle"))
+            if kernel.option("swizzle") is not None:
+                kernel.set_attribute("options", tuple(pair for pair in kernel.options if pair[0] != "swizzle"))
             programs = self.persistent
             if programs < 0:
                 programs = 1 if self.flatten and gains_by_persistence(kernel, program.target) else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import gcd
 
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
@@ -118,17 +119,17 @@ def _parts(index: Value) -> tuple[list[tuple[Value, int]], tensor.IotaOp | None]
     pending = [(index, 1)]
     while pending:
         value, sign = pending.pop()
-        op = value.op
-        if value.dtype != "int32":
-            raise NoBlock(f"an index is {value.dtype}")
-        if not value.shape or isinstance(op, arith.ConstantOp):
+        op, type = value.op, value.type
+        if type.dtype != "int32":
+            raise NoBlock(f"an index is {type.dtype}")
+        if not type.shape or isinstance(op, arith.ConstantOp):
             terms.append((value, sign))
-        elif isinstance(op, tensor.BroadcastOp) or (isinstance(op, tensor.ReshapeOp) and not op.source.shape):
-            pending.append((op.source, sign))
         elif isinstance(op, (arith.AddOp, arith.SubOp)):
             pending += [(op.rhs, sign if isinstance(op, arith.AddOp) else -sign), (op.lhs, sign)]
         elif isinstance(op, tensor.IotaOp) and sign > 0 and iota is None:
             iota = op
+        elif isinstance(op, tensor.BroadcastOp) or (isinstance(op, tensor.ReshapeOp) and not op.source.shape):
+            pending.append((op.source, sign))
         else:
             raise NoBlock("its elements are not neighbours in memory")
     return terms, iota
@@ -157,7 +158,7 @@ def is_multiple(value: Value, number: int) -> bool:
     if op is None:
         return _is_index_of_multiples(value, number)
     if isinstance(op, arith.MulOp):
-        return any(_multiplies(a, b, number) for a, b in ((op.lhs, op.rhs), (op.rhs, op.lhs)))
+        return _multiplies(op.lhs, op.rhs, number) or _multiplies(op.rhs, op.lhs, number)
     if isinstance(op, (arith.AddOp, arith.SubOp, arith.MinOp, arith.MaxOp)):
         return is_multiple(op.lhs, number) and is_multiple(op.rhs, number)
     if isinstance(op, arith.SelectOp):
@@ -170,9 +171,8 @@ def _multiplies(value: Value, factor: Value, number: int) -> bool:
     known = constant_of(factor)
     if known is None:
         return is_multiple(factor, number)
-    while number > 1 and int(known) % 2 == 0 and known:
-        known, number = int(known) // 2, number // 2
-    return number == 1 or not known or is_multiple(value, number)
+    rest = number // gcd(number, int(known))
+    return rest == 1 or is_multiple(value, rest)
 
 
 def _is_index_of_multiples(value: Value, number: int) -> bool:

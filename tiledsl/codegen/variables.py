@@ -17,7 +17,7 @@ from tiledsl.ir.core import Operation, Region, Value
 MAX_INLINE = 56  # estimated characters of an expression that is written inside another one
 MAX_STATEMENT = 84  # and of all that stand inside one operation
 _FREE = frozenset([arith.ConstantOp, tensor.IotaOp])
-_STATEMENTS = (tensor.DotOp, tensor.ScanOp, tensor.GatherOp, tensor.TransposeOp)
+_STATEMENTS = frozenset([tensor.DotOp, tensor.ScanOp, tensor.GatherOp, tensor.TransposeOp])
 
 
 def is_free(value: Value) -> bool:
@@ -76,6 +76,7 @@ class Variables:
                     self._number(inner)
 
     def _choose_inlined(self, region: Region, length: dict[Value, int]) -> None:
+        """`length` has the estimated characters of the values that may be written where they are used."""
         for op in region:
             if type(op) in _FREE:
                 length[op.results[0]] = 24 if op.results[0].shape else 6
@@ -85,7 +86,7 @@ class Variables:
             total = 0
             for value in op.operands:
                 size = length.get(value)
-                if size is not None and size <= MAX_INLINE and self._may_inline(value, op):
+                if size is not None and _fits_into(op, value):
                     inside[value] = size
                     total += size
                 else:
@@ -96,20 +97,10 @@ class Variables:
             if op.regions:
                 for inner in op.regions:
                     self._choose_inlined(inner, length)
-            elif len(op.results) == 1:
-                length[op.results[0]] = total + _overhead(type(op))  # type: ignore[arg-type]
-
-    def _may_inline(self, value: Value, user: Operation) -> bool:
-        op = value.op
-        if op is None or op.parent is not user.parent or value.uses != {user: 1} or op.has_effects:
-            return False
-        if value.name and not _is_same_thing(op) or isinstance(op, _STATEMENTS):
-            return False
-        if isinstance(user, scf.ForOp):
-            return value in user.operands[:3]
-        if isinstance(user, scf.ConditionOp):
-            return value is user.condition
-        return not isinstance(user, (scf.YieldOp, scf.WhileOp))
+            elif _is_expression(op):
+                size = total + _overhead(type(op))  # type: ignore[arg-type]
+                if size <= MAX_INLINE:
+                    length[op.results[0]] = size
 
     # Lifetimes
 
@@ -257,6 +248,26 @@ def _related(op: Operation) -> Iterator[tuple[Value, Value]]:
     else:
         for inner in op.regions:
             yield from zip(op.results, inner.terminator.operands)
+
+
+def _is_expression(op: Operation) -> bool:
+    """Whether an operation may be written in the place of its one use."""
+    if op.has_effects or len(op.results) != 1 or type(op) in _STATEMENTS:
+        return False
+    value = op.results[0]
+    return len(value.uses) == 1 and (not value.name or _is_same_thing(op))
+
+
+def _fits_into(user: Operation, value: Value) -> bool:
+    """Whether a value may be written inside of `user`: its only use, in the same region."""
+    op = value.op
+    if op is None or op.parent is not user.parent or value.uses != {user: 1} or value.name and is_free(value):
+        return False
+    if isinstance(user, scf.ForOp):
+        return value in user.operands[:3]
+    if isinstance(user, scf.ConditionOp):
+        return value is user.condition
+    return not isinstance(user, (scf.YieldOp, scf.WhileOp))
 
 
 def _is_same_thing(op: Operation) -> bool:

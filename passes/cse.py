@@ -25,19 +25,22 @@ def operation_key(op: Operation) -> Key:
 
 
 class _Scope:
-    """Operations seen so far, by key; a region forgets its own at its end."""
+    """Operations seen so far, by key; what a region adds is forgotten behind it."""
 
     def __init__(self) -> None:
         self.known: dict[Key, Operation] = {}
 
     def run(self, region: Region, loads: bool) -> None:
         known = self.known
-        before = len(known)
         loaded: dict[Key, Operation] = {}
         for op in region:
             if op.regions:
+                scope = _Scope() if isinstance(op, _ISOLATED) else self
+                before = len(known)
                 for inner in op.regions:
-                    (_Scope() if isinstance(op, _ISOLATED) else self).run(inner, loads)
+                    scope.run(inner, loads)
+                    while len(known) > before:
+                        known.popitem()
             if not op.has_effects:
                 twin = known.setdefault(operation_key(op), op)
                 if twin is not op:
@@ -48,8 +51,6 @@ class _Scope:
                     _replace(op, twin)
             elif loaded and op.effects is not Effect.READ:
                 _forget(loaded, op)
-        while len(known) > before:
-            known.popitem()
 
 
 def _replace(op: Operation, twin: Operation) -> None:

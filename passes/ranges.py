@@ -73,7 +73,8 @@ class Ranges:
             if not waits:
                 pending.pop()
                 if current not in known:
-                    known[current] = self._narrow(current, self._compute(current, list(map(known.__getitem__, inputs))))
+                    found = self._compute(current, list(map(known.__getitem__, inputs)))
+                    known[current] = self._narrow(current, found) if self._assumed else found
         return known[value]
 
     def is_nonnegative(self, value: Value) -> bool:

@@ -14,9 +14,9 @@ _OBSERVED = ~(Effect.READ | Effect.ALLOCATE | Effect.REGION | Effect.TERMINATE)
 
 def is_removable(op: Operation) -> bool:
     """Whether the operation may go once its results are unused: it writes nothing and always ends."""
-    if op.is_terminator:
+    if op.is_terminator or op.has_effects and op.effects & _OBSERVED:
         return False
-    return not any(inner.has_effects and inner.effects & _OBSERVED for inner in op.walk())
+    return not any(inner.effects & _OBSERVED for region in op.regions for inner in region.walk())
 
 
 def drop_dead_carried(op: ForOp) -> bool:

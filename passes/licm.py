@@ -15,19 +15,16 @@ _DIVISIONS = (arith.FloorDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncM
 
 def _hoist_from(loop: scf.ForOp | scf.WhileOp, ranges: Ranges, loads: bool) -> None:
     inside = {value for region in loop.regions for value in _defined(region)}
-    runs = isinstance(loop, scf.ForOp) and _runs_at_least_once(loop, ranges)
-    quiet = isinstance(loop, scf.ForOp) and not any(
-        inner.has_effects and inner.effects & _OBSERVED for inner in loop.body.walk()
-    )
     for region in loop.regions:
         for op in region:
             if not inside.isdisjoint(op.operands) or op.regions:
                 continue
             if op.is_pure:
                 # Dividing by zero is undefined: an operation that would not have run must not run now.
-                movable = runs or _cannot_fail(op, ranges)
+                movable = _cannot_fail(op, ranges) or _runs_at_least_once(loop, ranges)
             else:
-                movable = loads and quiet and runs and isinstance(op, (tile.LoadOp, triton.LoadOp))
+                movable = loads and isinstance(op, (tile.LoadOp, triton.LoadOp))
+                movable = movable and _runs_at_least_once(loop, ranges) and _is_unobserved(loop)
             if movable:
                 op.move_before(loop)
                 inside.difference_update(op.results)
@@ -37,11 +34,18 @@ def _defined(region: Region) -> list[Value]:
     return [*region.args, *(value for op in region for value in op.results)]
 
 
-def _runs_at_least_once(loop: scf.ForOp, ranges: Ranges) -> bool:
+def _runs_at_least_once(loop: scf.ForOp | scf.WhileOp, ranges: Ranges) -> bool:
+    if isinstance(loop, scf.WhileOp):
+        return False
     step = ranges.of(loop.step)
     if step.lo > 0:
         return ranges.below(loop.lower, loop.upper)
     return step.hi < 0 and ranges.below(loop.upper, loop.lower)
+
+
+def _is_unobserved(loop: Operation) -> bool:
+    """Whether nothing in the loop writes, or has its place among effects."""
+    return not any(op.effects & _OBSERVED for region in loop.regions for op in region.walk())
 
 
 def _cannot_fail(op: Operation, ranges: Ranges) -> bool:

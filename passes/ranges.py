@@ -58,6 +58,10 @@ class Ranges:
         found = known.get(value)
         if found is not None:
             return found
+        number = arith.constant_of(value)
+        if type(number) is int:
+            found = known[value] = Interval(number, number)
+            return found
         pending = [(value, self._inputs(value))]
         while pending:
             current, inputs = pending[-1]

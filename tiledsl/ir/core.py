@@ -36,7 +36,13 @@ class Effect(Flag):
 class Changes:
     """How many changes were made to any IR so far: while the number stays, so does what was verified."""
 
-    count: ClassVar[int] = 0
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+changes = Changes()
 
 
 class Value:
@@ -62,7 +68,7 @@ class Value:
 
     def set_type(self, type: Type) -> None:
         """Change the type; the operations that define and use the value are verified again."""
-        Changes.count += 1
+        changes.count += 1
         self.type = type
         if self.op is not None:
             self.op._signature = None
@@ -78,7 +84,7 @@ class Value:
             return
         if not other.name:
             other.name = self.name
-        Changes.count += 1
+        changes.count += 1
         same_type = other.type is self.type
         for user, count in self.uses.items():
             if not same_type:
@@ -127,13 +133,14 @@ class Region:
     @property
     def ops(self) -> list[Operation]:
         """The operations in order. The list does not change: after an insertion or removal there is a new one."""
-        if self._ops is None:
-            self._ops = []
-            op = self.first
+        ops = self._ops
+        if ops is None:
+            ops = self._ops = []
+            add, op = ops.append, self.first
             while op is not None:
-                self._ops.append(op)
+                add(op)
                 op = op.next
-        return self._ops
+        return ops
 
     def __iter__(self) -> Iterator[Operation]:
         """The operations in order, as they are now: what is erased meanwhile still comes, what is new does not."""
@@ -149,34 +156,37 @@ class Region:
         found: list[Operation] = []
         for op in self.ops:
             found.append(op)
-            for region in op.regions:
-                found += region.walk()
+            if op.regions:
+                for region in op.regions:
+                    found += region.walk()
         return iter(found)
 
     def insert(self, op: Operation, before: Operation | None = None) -> None:
         """Put a detached operation before another one, or at the end."""
         assert op.parent is None, f"{op.name} already stands in a region"
-        Changes.count += 1
+        changes.count += 1
         op.parent = self
         self._ops = None
         self.touched.append(op)
         if op.regions:
             self.nested[op] = None
         if before is None:
-            op.prev, op.next = self.last, None
-            op.order = 0 if self.last is None else self.last.order + 1
+            op.next = None
+            op.prev = ahead = self.last
+            self.last = op
+            if ahead is not None:
+                op.order = ahead.order + 1
             if op.is_terminator and self.parent is not None:
                 self.parent.touch()
         else:
-            op.prev, op.next = before.prev, before
+            op.next = before
+            op.prev = ahead = before.prev
             before.prev = op
             self.ordered = False
-        if op.prev is None:
+        if ahead is None:
             self.first = op
         else:
-            op.prev.next = op
-        if op.next is None:
-            self.last = op
+            ahead.next = op
 
     @property
     def terminator(self) -> Operation:
@@ -282,6 +292,8 @@ class Operation:
         "results", "segments",
     )  # fmt: skip
 
+    prev: Operation | None  # the two beside it, once it stands in a region
+    next: Operation | None
     name: ClassVar[str] = ""
     effects: ClassVar[Effect] = Effect.NONE
     variadic_results: ClassVar[bool] = False
@@ -296,6 +308,7 @@ class Operation:
     folds: ClassVar[bool] = False
     plain_operands: ClassVar[tuple[tuple[type, ...], ...] | None] = ()  # the fields' types, if none is variadic
     plain_segments: ClassVar[tuple[int, ...]] = ()
+    plain_count: ClassVar[int] = 0  # how many there are; -1 if one is variadic
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # of attributes, in the order of their declaration
     required: ClassVar[tuple[str, ...]] = ()  # attributes without a default
 
@@ -316,6 +329,7 @@ class Operation:
         plain = all(type(field) is operand for field in cls.operand_fields)
         cls.plain_operands = tuple(field.types for field in cls.operand_fields) if plain else None
         cls.plain_segments = (1,) * len(cls.operand_fields)
+        cls.plain_count = len(cls.operand_fields) if plain else -1
         cls.required = tuple(name for name, field in cls.attr_fields.items() if field.default is attr.REQUIRED)
         cls.defaults = MappingProxyType({name: field.default for name, field in cls.attr_fields.items()})
         cls.attr_types = tuple(
@@ -344,9 +358,7 @@ class Operation:
         self.order = 0  # in its region, when that was last verified
         self._signature: tuple[object, ...] | None = None
         self.parent: Region | None = None
-        self.prev: Operation | None = None
-        self.next: Operation | None = None
-        if self.plain_operands is not None and len(values) == len(self.plain_segments):
+        if len(values) == self.plain_count:
             self.operands: list[Value] = list(values)  # type: ignore[arg-type]
             self.segments = self.plain_segments
         else:
@@ -362,7 +374,9 @@ class Operation:
         for inner in regions:
             assert inner.parent is None, f"{self.name}: the region has an owner"
             inner.parent = self
-        self.results = [Value(type, self) for type in (self.infer() if result_types is None else result_types)]
+        self.results: list[Value] = []
+        for type in self.infer() if result_types is None else result_types:
+            self.results.append(Value(type, self))
         if names:
             for made, name in zip(self.results, names):
                 made.name = name
@@ -407,7 +421,7 @@ class Operation:
 
     def set_operands(self, values: Sequence[Value]) -> None:
         """Replace the operands, field by field as before."""
-        Changes.count += 1
+        changes.count += 1
         self.touch()
         self._drop_uses()
         self.operands = list(values)
@@ -420,7 +434,7 @@ class Operation:
 
     def set_attribute(self, name: str, value: Any) -> None:
         """Change an attribute."""
-        Changes.count += 1
+        changes.count += 1
         self.touch()
         self._signature = None
         self.attributes = MappingProxyType({**self.attributes, name: value})
@@ -475,24 +489,28 @@ class Operation:
     def detach(self) -> Operation:
         """Take the operation out of its region; its uses of others stay."""
         assert self.parent is not None, f"{self.name} stands in no region"
-        Changes.count += 1
         self.touch()
-        self.parent._ops = None
-        if self.regions:
-            del self.parent.nested[self]
         for value in self.results:
             for user in value.uses:  # they may not see it at its new place
                 user.touch()
-        if self.prev is None:
-            self.parent.first = self.next
-        else:
-            self.prev.next = self.next
-        if self.next is None:
-            self.parent.last = self.prev
-        else:
-            self.next.prev = self.prev
-        self.parent = self.prev = self.next = None
+        self._unlink(self.parent)
         return self
+
+    def _unlink(self, region: Region) -> None:
+        changes.count += 1
+        region._ops = None
+        if self.regions:
+            del region.nested[self]
+        ahead, behind = self.prev, self.next
+        if ahead is None:
+            region.first = behind
+        else:
+            ahead.next = behind
+        if behind is None:
+            region.last = ahead
+        else:
+            behind.prev = ahead
+        self.parent = None
 
     def move_before(self, other: Operation) -> None:
         assert other.parent is not None, f"{other.name} stands in no region"
@@ -503,7 +521,9 @@ class Operation:
         """Remove the operation and all inside for good. Its results must have no users."""
         assert not self.is_used, f"{self.name} is erased while its result is used"
         if self.parent is not None:
-            self.detach()
+            if self.is_terminator:
+                self.touch()
+            self._unlink(self.parent)
         for inner in self.regions:
             for op in reversed(inner):
                 op.erase()
@@ -513,8 +533,7 @@ class Operation:
     def clone(self, mapping: dict[Value, Value]) -> Operation:
         """A detached copy; operands go through `mapping`, which learns the copies of results and arguments."""
         copy = object.__new__(type(self))
-        copy.loc, copy.parent, copy.prev, copy.next, copy.checked = self.loc, None, None, None, False
-        copy.order, copy._signature = 0, None
+        copy.loc, copy.parent, copy.checked, copy.order, copy._signature = self.loc, None, False, 0, None
         copy.segments, copy.attributes = self.segments, self.attributes
         copy.operands = [mapping.get(value, value) for value in self.operands]
         for value in copy.operands:

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Changes, Operation
+from tiledsl.ir.core import Operation, changes
 from tiledsl.ir.text import attribute_text, parse_attribute, parse_op, print_op
 from tiledsl.ir.verifier import VerifyError, verify
 
@@ -159,9 +159,9 @@ class PassManager:
             start = time.perf_counter()
             try:
                 each.run(program)
-                if self.verify_each and verified != Changes.count:
+                if self.verify_each and verified != changes.count:
                     verify(program.root, everything=False)
-                    verified = Changes.count
+                    verified = changes.count
             except TileError:
                 raise
             except Exception as error:

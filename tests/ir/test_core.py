@@ -311,3 +311,18 @@ def test_types_change_through_set_type_alone() -> None:
         if not (isinstance(node.value, ast.Name) and node.value.id == "self")
     ]
     assert len(sources) > 80 and assigned == []
+
+
+def test_insertions_at_one_place_keep_their_order() -> None:
+    region = Region()
+    first, last = constant(), constant()
+    region.insert(first)
+    region.insert(last)
+    root = tile.FuncOp(sym_name="f", parameters=(), regions=[region])
+    for number in range(100):  # more often than a float can be halved
+        region.insert(arith.AddOp(first.out, region.ops[number].results[0]), last)
+        if number % 40 == 0:
+            verify(root, everything=False)
+    verify(root, everything=False)
+    orders = [op.order for op in region]
+    assert orders == sorted(set(orders)) and region.ops[0] is first and region.last is last

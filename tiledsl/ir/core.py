@@ -109,7 +109,7 @@ class Region:
         self.first: Operation | None = None
         self.last: Operation | None = None
         self.nested: dict[Operation, None] = {}  # those that have regions
-        self.ordered = True  # whether each operation's `order` is greater than those before it have
+        self.ordered = True  # whether the operations' `order` grows
         self.touched: list[Operation] = []  # since they were last verified
         self._ops: list[Operation] | None = None
         self.args = [Value(type, self) for type in arg_types]
@@ -182,7 +182,10 @@ class Region:
             op.next = before
             op.prev = ahead = before.prev
             before.prev = op
-            self.ordered = False
+            low = before.order - 1 if ahead is None else ahead.order
+            op.order = (low + before.order) / 2
+            if not low < op.order < before.order:  # floats are dense, but not without end
+                self.ordered = False
         if ahead is None:
             self.first = op
         else:
@@ -355,7 +358,7 @@ class Operation:
     ) -> None:
         self.loc = loc
         self.checked = False  # by the verifier, since its place, operands, attributes and types last changed
-        self.order = 0  # in its region, when that was last verified
+        self.order: float = 0  # greater than those before it in its region have, as long as that is `ordered`
         self._signature: tuple[object, ...] | None = None
         self.parent: Region | None = None
         if len(values) == self.plain_count:
@@ -442,11 +445,12 @@ class Operation:
     @property
     def signature(self) -> tuple[object, ...]:
         """Equal for operations that differ in nothing but their operands and regions."""
-        if self._signature is None:
+        found = self._signature
+        if found is None:
             # The text tells 1, 1.0 and true apart, and 0.0 and -0.0.
             attributes = repr(self.attributes) if self.attributes else ""
-            self._signature = (type(self), self.segments, attributes, *map(_type, self.results))
-        return self._signature
+            found = self._signature = (type(self), self.segments, attributes, *map(_type, self.results))
+        return found
 
     def set_field(self, name: str, values: Sequence[Value]) -> None:
         """Replace the values of one operand field."""

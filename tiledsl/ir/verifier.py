@@ -27,9 +27,6 @@ def verify(root: Operation, *, everything: bool = True) -> None:
     Without `everything`, only operations that changed since they were last verified, and those whose operands moved.
     """
     if everything:
-        for op in root.walk():
-            op.checked = False
-    if everything:
         _touch_all(root)
     if not root.checked:
         _verify_declared(root)
@@ -53,19 +50,19 @@ def _verify_regions(op: Operation, moved: bool) -> None:
     """What changed inside `op`; if that was `moved`, also whether all inside still see their operands."""
     for inner in op.regions:
         if not inner.ordered:
-            for order, child in enumerate(inner):
+            for order, child in enumerate(inner.ops):
                 child.order = order
             inner.ordered = True
-        moved_here: set[Operation] = set()
+        unchecked: set[Operation] = set()
         if inner.touched or moved:
-            for child in inner if moved else dict.fromkeys(inner.touched):
+            for child in inner.ops if moved else dict.fromkeys(inner.touched):
                 if child.parent is inner:  # else it is gone
                     if child.regions and not child.checked:
-                        moved_here.add(child)
+                        unchecked.add(child)
                     _verify_operation(child, inner)
             inner.touched = []
         for child in inner.nested:
-            _verify_regions(child, moved or child in moved_here)
+            _verify_regions(child, moved or child in unchecked)
 
 
 _sound: set[tuple[object, ...]] = set()  # signatures and operand types of what was found right
@@ -74,15 +71,15 @@ _sound: set[tuple[object, ...]] = set()  # signatures and operand types of what 
 def _verify_operation(op: Operation, inner: Region) -> None:
     for value in op.operands:
         definition = value.op
-        is_near = definition is not None and definition.parent is inner and definition.order < op.order
-        if not is_near and not _is_visible(value, op):
-            raise VerifyError(op, f"operand {value!r} is used where it is not defined")
+        if definition is None or definition.parent is not inner or definition.order >= op.order:
+            if not _is_visible(value, op):
+                raise VerifyError(op, f"operand {value!r} is used where it is not defined")
         if op not in value.uses:
             raise VerifyError(op, f"operand {value!r} does not list its use")
     if op.checked:
         return
     op.checked = True
-    if op.next is not None and op.is_terminator:
+    if op.is_terminator and op.next is not None:
         raise VerifyError(op, "stands before the end of its region")
     if op.prev is not None and op.prev.is_terminator:
         raise VerifyError(op.prev, "stands before the end of its region")
@@ -101,11 +98,12 @@ def _is_visible(value: Value, user: Operation) -> bool:
     """Whether a value is defined before `user`, in its region or around it. Needs `order`."""
     definition = value.op
     region = value.owner if definition is None else definition.parent
-    while user.parent is not region:
-        around = user.parent_op
-        if around is None:
+    around = user.parent
+    while around is not region:
+        if around is None or around.parent is None:
             return False
-        user = around
+        user = around.parent
+        around = user.parent
     if definition is None:
         return value in region.args  # type: ignore[union-attr]
     return definition.order < user.order and value in definition.results

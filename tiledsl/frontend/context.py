@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from tiledsl.dialects import scf, tile
+from tiledsl.dialects.arith import as_constant
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Region, Value
+from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.location import UNKNOWN, Loc
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import INT32, BufferType, ScalarType
+from tiledsl.ir.types import INT32, BufferType, ScalarType, is_float
 from tiledsl.language.buffer import Buffer, TensorSpec
 from tiledsl.language.dtypes import canonical
 from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, as_value, describe, linear, plain
@@ -28,13 +30,48 @@ def note_once(message: str) -> None:
         log.info(message)
 
 
+class RegionBuilder(Builder):
+    """Inserts at the end of a region. What is there, or around it, already is not made again."""
+
+    def __init__(self, region: Region, loc: Loc = UNKNOWN, outer: RegionBuilder | None = None) -> None:
+        super().__init__(region, loc=loc)
+        # Numbers and pure operations that are visible in the region.
+        self.known: dict[tuple[object, ...], Value] = {} if outer is None else outer.known.copy()
+
+    def number(self, number: bool | int | float, dtype: str) -> Value:
+        """A Python number as a constant of an element type."""
+        key = (dtype, repr(number))  # the text tells 1, 1.0 and True apart, and 0.0 and -0.0
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self.constant(fitting(number, dtype), ScalarType(dtype))
+        return found
+
+    def pure(self, kind: type[Operation], *operands: Value, **attributes: Any) -> Value:
+        """The result of an operation without effects."""
+        key = (kind, *operands, *attributes.items())
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self.insert(kind(*operands, **attributes)).results[0]
+        return found
+
+
+def fitting(number: bool | int | float, dtype: str) -> bool | int | float:
+    """A Python number as an element type holds it; integers wrap. Raises TileError for what has no value there."""
+    if isinstance(number, int):
+        if not -(1 << 63) <= number < 1 << 64:
+            raise TileError(f"an integer of {number.bit_length()} bits does not fit in {dtype}")
+    elif not is_float(dtype) and not math.isfinite(number):
+        raise TileError(f"{number} cannot be converted to {dtype}")
+    return as_constant(number, dtype)
+
+
 class Context:
     """Builds one `tile.func`. Parameters come in order; symbols are found in the shapes of tensor parameters."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.body = Region()
-        self.builder = Builder(self.body)
+        self.builder = RegionBuilder(self.body)
         self.parameters: list[tuple[str, Value]] = []
         self.outputs: list[Value] = []
         self.symbols: dict[str, Value] = {}
@@ -65,7 +102,7 @@ class Context:
             value = self.body.add_arg(self._buffer_type(name, spec), name)
             self.parameters.append((name, value))
             return Buffer(value)
-        value = self.body.add_arg(ScalarType(canonical(spec)), name)
+        value = self.body.add_arg(ScalarType(canonical(spec).name), name)
         self.parameters.append((name, value))
         return Scalar(value)
 
@@ -171,7 +208,7 @@ class Context:
                 raise TileError(
                     f"T.alloc_global: dimension {axis} is {describe(dim)}; dimensions are integers of at least 1"
                 )
-        type = BufferType(tuple(self._static(plain(dim)) for dim in dims), canonical(dtype), "global")
+        type = BufferType(tuple(self._static(plain(dim)) for dim in dims), canonical(dtype).name, "global")
         return Buffer(self.builder.insert(tile.AllocOp(result_types=[type])).result)
 
     def _static(self, dim: Any) -> int | str:
@@ -216,10 +253,10 @@ class Context:
     # Regions
 
     @contextmanager
-    def inside(self, region: Region) -> Iterator[None]:
-        """Emit at the end of another region."""
+    def inside(self, region: Region, *, isolated: bool = False) -> Iterator[None]:
+        """Emit at the end of another region, which sees the values of this one unless it is `isolated`."""
         previous = self.builder
-        self.builder = Builder(region, loc=previous.loc)
+        self.builder = RegionBuilder(region, previous.loc, None if isolated else previous)
         try:
             yield
         finally:

@@ -580,7 +580,7 @@ class Statements(Expressions):
         ctx.builder.insert(op)
         ctx.begin_kernel(op, frame.options)
         try:
-            with ctx.inside(region), self.names.device_region(node.loc, repeats=False, in_kernel=True):
+            with ctx.inside(region, isolated=True), self.names.device_region(node.loc, False, in_kernel=True):
                 if target is not None:
                     indices = tuple(Scalar(arg) for arg in region.args)
                     self._rename(target, region)

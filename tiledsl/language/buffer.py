@@ -10,7 +10,7 @@ from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.core import Value
 from tiledsl.ir.location import Loc
 from tiledsl.ir.types import BufferType
-from tiledsl.language.dtypes import DType, canonical
+from tiledsl.language.dtypes import DTYPES, DType, canonical
 from tiledsl.language.expression import (
     Expr,
     Scalar,
@@ -39,7 +39,7 @@ class Buffer:
 
     @property
     def type(self) -> BufferType:
-        return tile.buffer_type(self._value)
+        return self._value.type  # type: ignore[return-value]
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class Buffer:
 
     @property
     def dtype(self) -> DType:
-        return canonical(self.type.dtype)
+        return DTYPES[self._value.type.dtype]
 
     @property
     def ndim(self) -> int:
@@ -214,7 +214,7 @@ class Var(Expr):
 
     @property
     def dtype(self) -> DType:
-        return canonical(self.buffer.dtype)
+        return DTYPES[self.buffer.type.dtype]
 
     def value(self) -> Value:
         return context("a variable").builder.insert(tile.LoadOp(self.buffer, [])).result

@@ -6,7 +6,7 @@ import difflib
 from typing import Any
 
 from tiledsl.errors import TileError
-from tiledsl.ir.types import ELEMENTS
+from tiledsl.ir.types import ELEMENTS, ElementInfo
 
 ALIASES = {
     "float": "float32", "half": "float16", "double": "float64", "int": "int32", "long": "int64", "short": "int16",
@@ -23,9 +23,14 @@ NO_FORM = "Triton has no such element type; keep the packed bytes in uint8 and u
 
 
 class DType(str):
-    """An element type: a string with its name, callable as a cast (`T.float32(x)`)."""
+    """An element type: a string with its name, callable as a cast (`T.float32(x)`).
 
-    __slots__ = ()
+    `name` is the same as a plain string, which the types of the IR have: to compare a DType takes much longer.
+    """
+
+    __slots__ = ("info", "name")
+    info: ElementInfo
+    name: str
 
     def __new__(cls, dtype: Any) -> DType:
         found = DTYPES.get(dtype) if type(dtype) is str else None
@@ -33,12 +38,12 @@ class DType(str):
 
     @property
     def bits(self) -> int:
-        return ELEMENTS[self].bits
+        return self.info.bits
 
     @property
     def itemsize(self) -> int:
         """Bytes of one element in memory."""
-        return ELEMENTS[self].bits // 8
+        return self.info.bits // 8
 
     bytes = itemsize
 
@@ -49,7 +54,7 @@ class DType(str):
         return getattr(torch, str(self))
 
     def is_float(self) -> bool:
-        return ELEMENTS[self].kind == "float"
+        return self.info.kind == "float"
 
     def __call__(self, *values: Any) -> Any:
         """The value converted to this type: an expression in a kernel, a number outside.
@@ -84,7 +89,14 @@ class DType(str):
         return f"T.{self!s}"
 
 
-DTYPES: dict[str, DType] = {name: str.__new__(DType, name) for name in ELEMENTS}
+def _table() -> dict[str, DType]:
+    table = {name: str.__new__(DType, name) for name in ELEMENTS}
+    for name, dtype in table.items():
+        dtype.name, dtype.info = name, ELEMENTS[name]
+    return table
+
+
+DTYPES = _table()
 
 
 def canonical(dtype: Any) -> DType:

@@ -16,7 +16,7 @@ from tiledsl.dialects import arith
 from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS, ScalarType, is_float
-from tiledsl.language.dtypes import DType, canonical
+from tiledsl.language.dtypes import DTYPES, DType, canonical
 
 if TYPE_CHECKING:
     from tiledsl.frontend.context import Context
@@ -184,7 +184,7 @@ class Scalar(Expr):
 
     @property
     def dtype(self) -> DType:
-        return canonical(self._value.dtype)
+        return DTYPES[self._value.type.dtype]
 
     def value(self) -> Value:
         return self._value
@@ -271,9 +271,12 @@ def check_size(op: str, left: Any, right: Any) -> None:
                 )
 
 
+NUMBERS = (int, float)  # bool is an int
+
+
 def is_number(x: Any) -> bool:
     """A Python or NumPy number; not an expression."""
-    return isinstance(x, (bool, int, float)) or (type(x).__module__ == "numpy" and hasattr(x, "item"))
+    return isinstance(x, NUMBERS) or (type(x).__module__ == "numpy" and hasattr(x, "item"))
 
 
 def plain(x: Any) -> Any:
@@ -286,26 +289,20 @@ def as_value(x: Any, dtype: str | None = None) -> Value:
 
     A number without a dtype becomes int32 (int64 where it does not fit), float32 or bool.
     """
-    x = plain(x)
     dtype = None if dtype is None else str(dtype)  # the IR's types have names and no DTypes, which compare slowly
-    builder = context("a value").builder
-    if isinstance(x, (bool, int, float)):
-        if isinstance(x, int) and not -(1 << 63) <= x < 1 << 64:
-            raise TileError(f"an integer of {x.bit_length()} bits does not fit in {dtype or 'int64'}")
-        if dtype is None:
-            fits = -(1 << 31) <= x < (1 << 31) if isinstance(x, int) else True
-            dtype = (
-                "bool" if isinstance(x, bool) else "float32" if isinstance(x, float) else "int32" if fits else "int64"
-            )
-        if not is_float(dtype) and isinstance(x, float) and not math.isfinite(x):
-            raise TileError(f"{x} cannot be converted to {dtype}")
-        return builder.constant(arith.as_constant(x, dtype), ScalarType(dtype))
-    if not isinstance(x, Expr):
+    if isinstance(x, Expr):
+        value = x.value()
+        if dtype is not None and value.type.dtype != dtype:
+            builder = context("a value").builder
+            value = builder.insert(arith.CastOp(value, result_types=[ScalarType(dtype)])).result
+        return value
+    x = plain(x)
+    if not isinstance(x, NUMBERS):
         raise TileError(f"a value was expected, not {describe(x)}")
-    value = x.value()
-    if dtype is not None and value.dtype != dtype:
-        value = builder.insert(arith.CastOp(value, result_types=[ScalarType(dtype)])).result
-    return value
+    if dtype is None:
+        fits = isinstance(x, float) or -(1 << 31) <= x < 1 << 31
+        dtype = "bool" if isinstance(x, bool) else "float32" if isinstance(x, float) else "int32" if fits else "int64"
+    return context("a value").builder.number(x, dtype)
 
 
 def describe(x: Any) -> str:
@@ -330,16 +327,13 @@ def promote(a: Any, b: Any) -> str:
     at least. The wider float wins, float over integer, the wider integer, unsigned where both are as wide; bfloat16
     with float16 is float32.
     """
-    for x, y in ((a, b), (b, a)):
-        if is_number(x) and isinstance(y, Expr):
-            if isinstance(x, float):
-                return "float64" if y.dtype == "float64" else "float32"
-            if isinstance(x, bool) or is_float(y.dtype):
-                return str(y.dtype) if ELEMENTS[y.dtype].bits > 8 or not is_float(y.dtype) else "float32"
-            return _with_integer(str(y.dtype), x)
-    if is_number(a) and is_number(b):
-        return "float32" if isinstance(a, float) or isinstance(b, float) else "int32"
-    x, y = str(a.dtype), str(b.dtype)
+    if not isinstance(a, Expr):
+        if not isinstance(b, Expr):
+            return "float32" if isinstance(a, float) or isinstance(b, float) else "int32"
+        return _with_number(b.dtype, a)
+    if not isinstance(b, Expr):
+        return _with_number(a.dtype, b)
+    x, y = a.dtype.name, b.dtype.name
     if x == y:
         return x
     if is_float(x) or is_float(y):
@@ -349,6 +343,15 @@ def promote(a: Any, b: Any) -> str:
     if "bool" in (x, y):
         return y if x == "bool" else x
     return max(x, y, key=lambda name: (ELEMENTS[name].bits, ELEMENTS[name].kind == "uint"))
+
+
+def _with_number(dtype: DType, x: Any) -> str:
+    """The type of arithmetic between a value and a Python number."""
+    if isinstance(x, float):
+        return "float64" if dtype.name == "float64" else "float32"
+    if dtype.is_float():
+        return dtype.name if dtype.bits > 8 else "float32"
+    return dtype.name if isinstance(x, bool) else _with_integer(dtype.name, x)
 
 
 def _with_integer(dtype: str, x: int) -> str:
@@ -366,14 +369,14 @@ def _with_integer(dtype: str, x: int) -> str:
 def binary(kind: str, a: Any, b: Any) -> Any:
     """`a kind b`: computed on numbers, emitted on expressions."""
     a, b = plain(a), plain(b)
-    if is_number(a) and is_number(b):
-        check_size(_WORDS.get(kind, kind), a, b)
+    if kind in _DIVISIONS:
         _check_divisor(kind, a, b)
+    if isinstance(a, NUMBERS) and isinstance(b, NUMBERS):
+        check_size(_WORDS.get(kind, kind), a, b)
         return _HOST[kind](a, b)
     for x in (a, b):
-        if not isinstance(x, Expr) and not is_number(x):
+        if not isinstance(x, _OPERANDS):
             raise TileError(f"{_WORDS.get(kind, kind)} needs values, not {describe(x)}")
-    _check_divisor(kind, a, b)
     found = active.get()
     if found is None:
         return Symbolic(kind, (a, b), promote(a, b))
@@ -384,18 +387,23 @@ def binary(kind: str, a: Any, b: Any) -> Any:
         dtype = "int32"
     if kind == "div" and not is_float(dtype):
         raise TileError("/ on two integers: write // for a whole number, or convert one side with T.cast(x, 'float32')")
-    if kind in ("and", "or", "xor", "shl", "shr", "truncdiv", "truncmod", "floordiv", "floormod") and is_float(dtype):
+    if kind in _INTEGRAL and is_float(dtype):
         if kind == "floormod":
             return call("fmod", a, b, dtype=dtype)
         if kind == "floordiv":
             return call("floor", binary("div", a, b))
         raise TileError(f"{_WORDS.get(kind, kind)} is not defined on {dtype}")
-    return Scalar(found.builder.insert(_BINARY[kind](as_value(a, dtype), as_value(b, dtype))).result)
+    return Scalar(found.builder.pure(_BINARY[kind], as_value(a, dtype), as_value(b, dtype)))
+
+
+_OPERANDS = (Expr, *NUMBERS)
+_DIVISIONS = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
+_INTEGRAL = _DIVISIONS | {"and", "or", "xor", "shl", "shr"}
 
 
 def _check_divisor(kind: str, a: Any, b: Any) -> None:
     integral = not isinstance(a, float) and not (isinstance(a, Expr) and is_float(a.dtype))
-    if is_number(b) and b == 0 and (kind in ("floordiv", "floormod", "truncdiv", "truncmod")) and integral:
+    if isinstance(b, NUMBERS) and b == 0 and integral:
         raise TileError(f"{_WORDS.get(kind, kind)}: division by 0")
 
 
@@ -427,7 +435,7 @@ def compare(predicate: str, a: Any, b: Any) -> Any:
     if found is None:
         return Symbolic(predicate, (a, b), "bool")
     dtype = promote(a, b)
-    return Scalar(found.builder.insert(arith.CmpOp(as_value(a, dtype), as_value(b, dtype), predicate=predicate)).result)
+    return Scalar(found.builder.pure(arith.CmpOp, as_value(a, dtype), as_value(b, dtype), predicate=predicate))
 
 
 def unary(kind: str, a: Any) -> Any:

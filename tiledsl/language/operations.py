@@ -39,7 +39,7 @@ def _alloc(what: str, shape: Any, dtype: Any, scope: str) -> Buffer:
     if not dims and what != "T.alloc_var":
         raise TileError(f"{what}: the shape is empty; use T.alloc_var for a scalar")
     check_elements(what, dims)
-    return Buffer(context(what).alloc(BufferType(dims, str(canonical(dtype)), scope), what))
+    return Buffer(context(what).alloc(BufferType(dims, canonical(dtype).name, scope), what))
 
 
 def alloc_shared(shape: Any, dtype: Any, scope: str = "shared.dyn") -> Buffer:
@@ -218,7 +218,8 @@ def _whole(
     if -1 in sizes:
         raise TileError(f"{what}: the part of {buffer.name} has no constant shape")
     scope = "shared" if buffer.scope() in ("global", "shared") else "fragment"
-    part = Buffer(context(what).alloc(BufferType(sizes or (1,), buffer.dtype, scope), what, name=f"{buffer.name}_part"))
+    type = BufferType(sizes or (1,), buffer.type.dtype, scope)
+    part = Buffer(context(what).alloc(type, what, name=f"{buffer.name}_part"))
     ref = x if isinstance(x, Reference) else x[(slice(None),) * x.ndim]
     if read:
         copy(ref, part)
@@ -249,7 +250,7 @@ def fill(buffer: Any, value: Any, annotations: Any = None) -> None:
     if -1 in sizes:
         raise TileError(f"T.fill: {target.name} has no constant shape", notes=["fill it in a T.Parallel loop"])
     part = Buffer(
-        context("T.fill").alloc(BufferType(sizes, target.dtype, "fragment"), "T.fill", name=f"{target.name}_fill")
+        context("T.fill").alloc(BufferType(sizes, target.type.dtype, "fragment"), "T.fill", name=f"{target.name}_fill")
     )
     builder.insert(tile.FillOp(as_value(value, target.dtype), part.value))
     copy(part, buffer if isinstance(buffer, Reference) else buffer[(slice(None),) * buffer.ndim])
@@ -408,7 +409,7 @@ def reduce(
     shape = source.type.static_shape
     if source.dtype != target.dtype:
         wide = Buffer(
-            context(what).alloc(BufferType(shape, target.dtype, "fragment"), what, name=f"{source.name}_cast")
+            context(what).alloc(BufferType(shape, target.type.dtype, "fragment"), what, name=f"{source.name}_cast")
         )
         copy(source, wide)
         source = wide

@@ -8,6 +8,7 @@ import inspect
 import operator
 import re
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
 
 from tiledsl.errors import TileError
@@ -63,6 +64,20 @@ def snapshot(value: Any) -> Any:
     return value
 
 
+class Handlers(dict[type[syntax.Node], Callable[[Any], Any]]):
+    """What is done with each kind of node; others are refused as not being a `what` of the language."""
+
+    def __init__(self, what: str, handlers: dict[type[syntax.Node], Callable[[Any], Any]]) -> None:
+        super().__init__(handlers)
+        self.what = what
+
+    def __missing__(self, kind: type[syntax.Node]) -> Callable[[Any], Any]:
+        def refuse(node: syntax.Node) -> None:
+            raise TileError(f"this {self.what} is not part of the tile language", node.loc)
+
+        return refuse
+
+
 class Expressions:
     """Evaluates syntax trees in a context, with names."""
 
@@ -70,35 +85,35 @@ class Expressions:
         self.ctx = ctx
         self.names = names
         self._host_ranges = False
-        self._handlers: dict[type, Callable[[Any], Any]] = {
-            syntax.Name: lambda node: self.names.get(node.id),
-            syntax.Constant: lambda node: node.value,
-            syntax.Attribute: self._attribute,
-            syntax.Subscript: self._subscript,
-            syntax.Tuple: lambda node: tuple(self._items(node.elements)),
-            syntax.List: lambda node: list(self._items(node.elements)),
-            syntax.Set: lambda node: self._host(node, set, list(self._items(node.elements))),
-            syntax.Dict: self._dict,
-            syntax.Call: self._call,
-            syntax.Binary: self._binary,
-            syntax.Unary: self._unary,
-            syntax.Boolean: self._boolean,
-            syntax.Compare: self._compare,
-            syntax.Conditional: self._conditional,
-            syntax.JoinedString: self._joined,
-            syntax.Lambda: self._lambda,
-            syntax.NamedExpression: self._named,
-            syntax.Comprehension: self._comprehension,
-            syntax.Slice: self._slice,
-        }
+        self._handlers = Handlers(
+            "expression",
+            {
+                syntax.Name: names.get,
+                syntax.Constant: operator.attrgetter("value"),
+                syntax.Attribute: self._attribute,
+                syntax.Subscript: self._subscript,
+                syntax.Tuple: lambda node: tuple(self._items(node.elements)),
+                syntax.List: lambda node: self._items(node.elements),
+                syntax.Set: lambda node: self._host(node, set, self._items(node.elements)),
+                syntax.Dict: self._dict,
+                syntax.Call: self._call,
+                syntax.Binary: self._binary,
+                syntax.Unary: self._unary,
+                syntax.Boolean: self._boolean,
+                syntax.Compare: self._compare,
+                syntax.Conditional: self._conditional,
+                syntax.JoinedString: self._joined,
+                syntax.Lambda: self._lambda,
+                syntax.NamedExpression: self._named,
+                syntax.Comprehension: self._comprehension,
+                syntax.Slice: self._slice,
+            },
+        )
 
     def evaluate(self, node: syntax.Expression) -> Any:
         """The value of an expression. Errors get its place, where they have none."""
-        handler = self._handlers.get(type(node))
-        if handler is None:
-            raise TileError("this expression is not part of the tile language", node.loc)
         try:
-            return handler(node)
+            return self._handlers[type(node)](node)
         except TileError as error:
             if error.loc is None:
                 error.loc = node.loc
@@ -116,9 +131,7 @@ class Expressions:
         except RecursionError:
             raise TileError("too deep a recursion", node.loc) from None
         except Exception as error:
-            name = getattr(function, "__name__", "") or type(function).__name__
-            what = "" if name.startswith("__") or name == "getitem" else f"{name} failed: "
-            raise TileError(f"{what}{type(error).__name__}: {_first_line(error)}", node.loc) from error
+            raise _host_failure(node, function, error) from error
 
     def _iterate(self, node: syntax.Node, iterable: Any) -> Iterator[Any]:
         """The items of a host sequence; too many are an error, so that a program is always built in finite time."""
@@ -138,40 +151,45 @@ class Expressions:
             node.loc,
         )
 
-    def _items(self, nodes: tuple[syntax.Expression, ...]) -> Iterator[Any]:
+    def _items(self, nodes: tuple[syntax.Expression, ...]) -> list[Any]:
+        items: list[Any] = []
         for node in nodes:
             if isinstance(node, syntax.Starred):
                 value = self.evaluate(node.value)
                 if isinstance(value, (Expr, Buffer)):
                     raise TileError(f"* needs a sequence, not {describe(value)}", node.loc)
-                yield from self._iterate(node, value)
+                items.extend(self._iterate(node, value))
             else:
-                yield self.evaluate(node)
+                items.append(self.evaluate(node))
+        return items
 
     def _attribute(self, node: syntax.Attribute) -> Any:
         value = self.evaluate(node.value)
+        self.ctx.builder.loc = node.loc
         try:
-            return self._host(node, getattr, value, node.attr)
-        except TileError as error:
-            if isinstance(error.__cause__, AttributeError):
-                text = str(error.__cause__)
-                if value is None:
-                    text = f"{named(node.value)} is None and has no attribute {node.attr!r}; was a tunable left None?"
-                elif isinstance(value, Expr) and not isinstance(value, Reference):
-                    text = f"a value has no attribute {node.attr!r}; it has dtype and astype(dtype)"
-                raise TileError(text, node.loc) from None
+            return getattr(value, node.attr)
+        except AttributeError as error:
+            text = str(error)
+            if value is None:
+                text = f"{named(node.value)} is None and has no attribute {node.attr!r}; was a tunable left None?"
+            elif isinstance(value, Expr) and not isinstance(value, Reference):
+                text = f"a value has no attribute {node.attr!r}; it has dtype and astype(dtype)"
+            raise TileError(text, node.loc) from None
+        except TileError:
             raise
+        except Exception as error:
+            raise _host_failure(node, getattr, error) from error
 
     def _subscript(self, node: syntax.Subscript) -> Any:
         return self.item(node, self.evaluate(node.value), self.evaluate(node.index))
 
     def item(self, node: syntax.Subscript, value: Any, index: Any) -> Any:
         """`value[index]`: a place in a buffer, or an item of a Python sequence."""
-        if isinstance(index, tuple):
-            index = tuple(map(plain, index))
         if isinstance(value, (Buffer, Var)):
             self.ctx.builder.loc = node.loc
             return value[index]
+        if isinstance(index, tuple):
+            index = tuple(map(plain, index))
         if isinstance(value, Reference):
             return self._part(value, index)
         if isinstance(index, Expr) and isinstance(value, (list, tuple, dict, range)):
@@ -217,7 +235,7 @@ class Expressions:
 
     def _call(self, node: syntax.Call) -> Any:
         function = self.evaluate(node.function)
-        arguments = list(self._items(node.arguments))
+        arguments = self._items(node.arguments)
         keywords: dict[str, Any] = {}
         for key, value in node.keywords:
             if key is None:
@@ -227,24 +245,30 @@ class Expressions:
         return self.invoke(node, function, arguments, keywords)
 
     def invoke(self, node: syntax.Call, function: Any, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-        """Call a function with evaluated arguments; Python's range, min, max, ... also take device values."""
-        dynamic = any(isinstance(x, Expr) for x in arguments)
-        if function is builtins.range and (dynamic or (self.ctx.kernel is not None and not self._host_ranges)):
-            function = serial
-        elif dynamic:
-            function = _BUILTINS.get(function, function) if _is_builtin(function) else function
-        if function is builtins.print and any(isinstance(x, (Expr, Buffer)) for x in arguments):
-            raise TileError(
-                "print shows values while the program is built; use T.print for values on the device", node.loc
-            )
-        if not callable(function):
-            raise TileError(f"{describe(function)} cannot be called", node.loc)
+        """Call a function with evaluated arguments."""
+        if type(function) is not FunctionType:
+            function = self.callee(node, function, arguments)
         try:
             return self._host(node, function, *arguments, **keywords)
         except TileError as error:
             if isinstance(error.__cause__, TypeError) and error.loc is node.loc and _is_ours(function):
                 raise TileError(_call_mistake(function, error.__cause__), node.loc) from None
             raise
+
+    def callee(self, node: syntax.Call, function: Any, arguments: list[Any]) -> Any:
+        """What a call really calls: Python's range, min, max, ... also take device values."""
+        dynamic = any(isinstance(x, Expr) for x in arguments)
+        if function is builtins.range and (dynamic or (self.ctx.kernel is not None and not self._host_ranges)):
+            return serial
+        if dynamic and _is_builtin(function):
+            return _BUILTINS[function]
+        if function is builtins.print and any(isinstance(x, (Expr, Buffer)) for x in arguments):
+            raise TileError(
+                "print shows values while the program is built; use T.print for values on the device", node.loc
+            )
+        if not callable(function):
+            raise TileError(f"{describe(function)} cannot be called", node.loc)
+        return function
 
     def _binary(self, node: syntax.Binary) -> Any:
         return self._arithmetic(
@@ -255,7 +279,7 @@ class Expressions:
         self, node: syntax.Node, op: str, left: Any, right: Any, parts: tuple[syntax.Expression, ...]
     ) -> Any:
         """`left op right`; `parts` are the operands' trees, which errors name."""
-        for value, part in zip((left, right), parts, strict=True):
+        for value, part in ((left, parts[0]), (right, parts[1])):
             if isinstance(value, Buffer):
                 raise TileError(
                     f"{op} on the whole buffer {value.name}; write a T.Parallel loop over its elements", node.loc
@@ -433,6 +457,12 @@ def named(node: syntax.Expression) -> str:
         parts.insert(0, node.attr)
         node = node.value
     return ".".join([node.id, *parts]) if isinstance(node, syntax.Name) else "an operand"
+
+
+def _host_failure(node: syntax.Node, function: Callable[..., Any], error: Exception) -> TileError:
+    name = getattr(function, "__name__", "") or type(function).__name__
+    what = "" if name.startswith("__") or name == "getitem" else f"{name} failed: "
+    return TileError(f"{what}{type(error).__name__}: {_first_line(error)}", node.loc)
 
 
 def _first_line(error: Exception) -> str:

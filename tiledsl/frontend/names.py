@@ -26,6 +26,22 @@ class Gone:
     rebound: bool
     is_buffer: bool = False
 
+    def error(self, name: str) -> TileError:
+        """What is wrong with reading the name."""
+        if self.is_buffer:
+            return TileError(
+                f"{name} is an on-chip buffer of a T.Kernel that has ended",
+                notes=[("that kernel begins", self.loc), "pass data between kernels through T.alloc_global"],
+            )
+        what = "was assigned again" if self.rebound else "was first assigned"
+        return TileError(
+            f"{name} {what} in device code that has ended, so its value is not known here",
+            notes=[
+                (f"{name} {what}", self.loc),
+                f"make it a variable: {name} = T.alloc_var(dtype, init) before that",
+            ],
+        )
+
 
 @dataclass(frozen=True)
 class _Region:
@@ -46,25 +62,17 @@ class Names:
         self.body: Sequence[syntax.Statement] = ()  # of the function, to tell unknown names from those assigned later
         self._regions: list[_Region] = []  # the device regions around, innermost last
 
-    def get(self, name: str) -> Any:
+    def get(self, node: syntax.Name) -> Any:
         """The value of a name. Raises TileError for an unknown one, or one that ended with a loop or branch."""
-        if name not in self.local:
-            return self._outer(name)
-        value = self.local[name]
-        if isinstance(value, Gone) and value.is_buffer:
-            raise TileError(
-                f"{name} is an on-chip buffer of a T.Kernel that has ended",
-                notes=[("that kernel begins", value.loc), "pass data between kernels through T.alloc_global"],
-            )
+        name, local = node.id, self.local
+        if name not in local:
+            try:
+                return self.outer(name)
+            except UnknownName as error:
+                raise self._unknown(name, error) from None
+        value = local[name]
         if isinstance(value, Gone):
-            what = "was assigned again" if value.rebound else "was first assigned"
-            raise TileError(
-                f"{name} {what} in device code that has ended, so its value is not known here",
-                notes=[
-                    (f"{name} {what}", value.loc),
-                    f"make it a variable: {name} = T.alloc_var(dtype, init) before that",
-                ],
-            )
+            raise value.error(name)
         for before, read, rebound in self._trackers:
             if name in before and name not in rebound:
                 read.add(name)
@@ -73,13 +81,10 @@ class Names:
                 (region.read_old if region.before[name] is value else region.read_new).add(name)
         return value
 
-    def _outer(self, name: str) -> Any:
-        try:
-            return self.outer(name)
-        except UnknownName as error:
-            if any(name in targets(statement) for statement in self.body):
-                raise TileError(f"{name} is read before it is assigned") from None
-            raise unknown_name(name, [*self.local, *error.known]) from None
+    def _unknown(self, name: str, error: UnknownName) -> TileError:
+        if any(name in targets(statement) for statement in self.body):
+            return TileError(f"{name} is read before it is assigned")
+        return unknown_name(name, [*self.local, *error.known])
 
     def is_older(self, value: Any) -> bool:
         """Whether a host object was there before the innermost device region."""
@@ -161,7 +166,9 @@ def outer_names(function: Any, frame_locals: Mapping[str, Any]) -> Callable[[str
                 return cells[name].cell_contents
             except ValueError:
                 raise TileError(f"{name} has no value yet when {function.__name__} is built") from None
-        for names in (globals_, frame_locals, vars(builtins)):
+        if name in globals_:
+            return globals_[name]
+        for names in (frame_locals, vars(builtins)):
             if name in names:
                 return names[name]
         raise unknown_name(name, [*cells, *globals_, *frame_locals])

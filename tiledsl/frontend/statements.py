@@ -12,7 +12,7 @@ from tiledsl.dialects import scf, tile
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
 from tiledsl.frontend.context import Context
-from tiledsl.frontend.expressions import DEVICE_LOOPS, MAX_HOST_ITERATIONS, Expressions, snapshot
+from tiledsl.frontend.expressions import DEVICE_LOOPS, MAX_HOST_ITERATIONS, Expressions, Handlers, snapshot
 from tiledsl.frontend.names import Names
 from tiledsl.ir.core import Region
 from tiledsl.ir.types import INT32, BufferType, ScalarType
@@ -76,34 +76,34 @@ class Statements(Expressions):
         self._device_depth = 0
         # The loops around, innermost last: the flags of device loops (None without jumps), the depth of host loops.
         self._jumps: list[_Jumps | int | None] = []
-        self._statements: dict[type, Callable[[Any], None]] = {
-            syntax.Assign: self._assign,
-            syntax.AugmentedAssign: self._augmented,
-            syntax.AnnotatedAssign: self.annotated,
-            syntax.ExpressionStatement: lambda node: self._expression(node.value),
-            syntax.If: self._if,
-            syntax.For: self._for,
-            syntax.While: self._while,
-            syntax.With: self._with,
-            syntax.Return: self._return,
-            syntax.Raise: self._raise,
-            syntax.Assert: self._assert,
-            syntax.Import: self._import,
-            syntax.Pass: lambda node: None,
-            syntax.Break: self._break,
-            syntax.Continue: self._continue,
-            syntax.Function: self._function,
-            syntax.Nonlocal: self._nonlocal,
-        }
+        self._statements = Handlers(
+            "statement",
+            {
+                syntax.Assign: self._assign,
+                syntax.AugmentedAssign: self._augmented,
+                syntax.AnnotatedAssign: self.annotated,
+                syntax.ExpressionStatement: self._expression,
+                syntax.If: self._if,
+                syntax.For: self._for,
+                syntax.While: self._while,
+                syntax.With: self._with,
+                syntax.Return: self._return,
+                syntax.Raise: self._raise,
+                syntax.Assert: self._assert,
+                syntax.Import: self._import,
+                syntax.Pass: lambda node: None,
+                syntax.Break: self._break,
+                syntax.Continue: self._continue,
+                syntax.Function: self._function,
+                syntax.Nonlocal: self._nonlocal,
+            },
+        )
 
     def execute(self, node: syntax.Statement) -> None:
         """Run one statement. Errors get its place, where they have none."""
         self.ctx.builder.loc = node.loc
         try:
-            handler = self._statements.get(type(node))
-            if handler is None:
-                raise TileError("this statement is not part of the tile language", node.loc)
-            handler(node)
+            self._statements[type(node)](node)
         except TileError as error:
             if error.loc is None:
                 error.loc = node.loc
@@ -127,7 +127,8 @@ class Statements(Expressions):
 
     # Assignment
 
-    def _expression(self, node: syntax.Expression) -> None:
+    def _expression(self, statement: syntax.ExpressionStatement) -> None:
+        node = statement.value
         if (
             isinstance(node, syntax.Call)
             and isinstance(node.function, syntax.Attribute)
@@ -204,11 +205,11 @@ class Statements(Expressions):
                 ["keep the values in a buffer: T.alloc_local, T.alloc_fragment or T.alloc_var"],
             )
 
-    def invoke(self, node: syntax.Call, function: Any, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+    def callee(self, node: syntax.Call, function: Any, arguments: list[Any]) -> Any:
         owner = getattr(function, "__self__", None)
         if isinstance(owner, (list, dict, set)) and getattr(function, "__name__", "") in _CHANGING:
             self._changes(owner, node)
-        return super().invoke(node, function, arguments, keywords)
+        return super().callee(node, function, arguments)
 
     def _assign_several(self, target: syntax.Tuple | syntax.List, value: Any) -> None:
         if isinstance(value, (Expr, Buffer)):

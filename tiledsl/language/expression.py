@@ -255,15 +255,15 @@ _MAX_ITEMS = 1_000_000  # of sequences that * makes
 
 def check_size(op: str, left: Any, right: Any) -> None:
     """Refuse host arithmetic whose result would not fit in memory. Raises TileError."""
-    if isinstance(left, int) and isinstance(right, int):
-        size = left.bit_length() * right if op == "**" else left.bit_length() + right if op == "<<" else 0
+    if op in ("**", "<<") and isinstance(left, int) and isinstance(right, int):
+        size = left.bit_length() * right if op == "**" else left.bit_length() + right
         if size > _MAX_BITS:
             raise TileError(f"{op} gives an integer of about {size} bits, more than any element type holds")
     elif op == "*":
         for items, count in ((left, right), (right, left)):
             if (
-                isinstance(items, (str, bytes, list, tuple))
-                and isinstance(count, int)
+                isinstance(count, int)
+                and isinstance(items, (str, bytes, list, tuple))
                 and len(items) * count > _MAX_ITEMS
             ):
                 raise TileError(

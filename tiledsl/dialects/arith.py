@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from tiledsl.ir.core import Operation, Value, attr, operand, operands, result
@@ -59,16 +61,25 @@ def as_constant(number: Number, dtype: str) -> Number:
     return wrap(int(number), dtype)
 
 
+_type = attrgetter("type")
+
+
+@lru_cache(maxsize=4096)
+def _elementwise(dtype: str, *types: ScalarType | TensorType) -> tuple[Type]:
+    """The result's type of an operation on operands of these types."""
+    shape = broadcast_shapes(*[each.shape for each in types])
+    assert shape is not None, f"shapes {[each.shape for each in types]} do not broadcast"
+    return (with_shape(shape, dtype),)
+
+
 class Elementwise(Operation):
     """Base: the result has the broadcast shape and the first operand's element type."""
 
     def result_dtype(self) -> str:
-        return self.operands[0].dtype
+        return self.operands[0].type.dtype
 
     def infer(self) -> Sequence[Type]:
-        shape = broadcast_shapes(*[value.shape for value in self.operands])
-        assert shape is not None, f"{self.name}: shapes {[value.shape for value in self.operands]} do not broadcast"
-        return [with_shape(shape, self.result_dtype())]
+        return _elementwise(self.result_dtype(), *map(_type, self.operands))
 
     def verify(self) -> None:
         made = self.results[0].type

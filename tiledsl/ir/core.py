@@ -99,6 +99,9 @@ class Value:
         return f"<%{self.name or '?'}: {self.type}>"
 
 
+_regions = attrgetter("regions")
+
+
 class Region:
     """One block: arguments and a doubly linked list of operations."""
 
@@ -154,12 +157,14 @@ class Region:
         if not self.nested:
             return iter(self.ops)
         found: list[Operation] = []
-        for op in self.ops:
-            found.append(op)
-            if op.regions:
-                for region in op.regions:
-                    found += region.walk()
-        return iter(found)
+        ops, start = self.ops, 0
+        for op in filter(_regions, ops):
+            end = ops.index(op, start) + 1
+            found += ops[start:end]
+            for region in op.regions:
+                found += region.walk()
+            start = end
+        return iter(found + ops[start:])
 
     def insert(self, op: Operation, before: Operation | None = None) -> None:
         """Put a detached operation before another one, or at the end."""
@@ -240,7 +245,8 @@ class operands(OperandField[list[Value]]):
     """Any number of operands."""
 
     def getter(self) -> Callable[[Any], Any]:
-        return self.values
+        start = self.position
+        return (lambda op: op.operands[start : start + op.segments[start]]) if self.fixed else self.values
 
 
 class optional(OperandField["Value | None"]):

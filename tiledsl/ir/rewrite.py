@@ -42,12 +42,18 @@ class Builder:
 class Rewriter(Builder):
     """A builder that patterns use; it tells the driver what changed."""
 
-    def __init__(self, worklist: dict[Operation, None], analysis: Any) -> None:  # the driver says where
+    before: Operation
+
+    def __init__(self, worklist: dict[Operation, None], analysis: Any) -> None:  # the driver says before what
         self._worklist = worklist  # operations still to be looked at, last in first out
         self.analysis = analysis  # what the patterns share, as given to apply_patterns
 
     def insert(self, op: Op) -> Op:
-        super().insert(op)
+        before = self.before
+        assert before.parent is not None, f"{before.name} is gone: nothing can be inserted before it"
+        if op.loc is UNKNOWN:
+            op.loc = before.loc
+        before.parent.insert(op, before)
         if op.regions:
             self._worklist.update(dict.fromkeys(op.walk()))
         else:
@@ -95,22 +101,27 @@ def pattern(*op_types: type[Operation]) -> Callable[[Callable[[Op, Rewriter], bo
     return mark
 
 
+class _Fitting(dict[type[Operation], list[Pattern]]):
+    """The patterns that fit an operation class; found once for each."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        super().__init__()
+        self._patterns = patterns
+
+    def __missing__(self, kind: type[Operation]) -> list[Pattern]:
+        self[kind] = found = [each for each in self._patterns if issubclass(kind, getattr(each, "op_types", Operation))]
+        return found
+
+
 class Patterns:
-    """Patterns in the order in which they are tried; what fits an operation class is found once."""
+    """Patterns in the order in which they are tried, and those of them that are `fitting` an operation class."""
 
     def __init__(self, patterns: Iterable[Pattern]) -> None:
         self._patterns = tuple(patterns)
-        self._fitting: dict[type[Operation], list[Pattern]] = {}
+        self.fitting = _Fitting(self._patterns)
 
     def __iter__(self) -> Iterator[Pattern]:
         return iter(self._patterns)
-
-    def fitting(self, kind: type[Operation]) -> list[Pattern]:
-        found = self._fitting.get(kind)
-        if found is None:
-            found = [each for each in self if issubclass(kind, getattr(each, "op_types", Operation))]
-            self._fitting[kind] = found
-        return found
 
 
 class NoFixpointError(Exception):
@@ -134,10 +145,10 @@ def apply_patterns(root: Operation, patterns: Iterable[Pattern], *, fold: bool =
         op = worklist.popitem()[0]
         if op.parent is None:
             continue
-        fitting = patterns.fitting(type(op))
+        fitting = patterns.fitting[type(op)]
         if not fitting and not fold:
             continue
-        rewriter.region, rewriter.before, rewriter.loc = op.parent, op, op.loc
+        rewriter.before = op
         if fold:
             if (op.regions or not op.has_effects) and not op.is_used and op.is_pure:
                 rewriter.erase(op)

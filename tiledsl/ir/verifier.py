@@ -71,8 +71,9 @@ _sound: set[tuple[object, ...]] = set()  # signatures and operand types of what 
 def _verify_operation(op: Operation, inner: Region) -> None:
     for value in op.operands:
         definition = value.op
-        is_far = definition is None or definition.parent is not inner or definition.order >= op.order
-        if is_far and not _is_visible(value, op):
+        if (definition is None or definition.parent is not inner or definition.order >= op.order) and not _is_visible(
+            value, op
+        ):
             raise VerifyError(op, f"operand {value!r} is used where it is not defined")
         if op not in value.uses:
             raise VerifyError(op, f"operand {value!r} does not list its use")

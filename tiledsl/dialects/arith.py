@@ -114,6 +114,10 @@ class BinaryOp(Elementwise):
         """The operation on Python numbers."""
         raise NotImplementedError
 
+    def infer(self) -> Sequence[Type]:
+        type = self.operands[0].type
+        return (type,) if self.operands[1].type is type else super().infer()
+
     def verify(self) -> None:
         super().verify()
         lhs, rhs = self.operands[0].type.dtype, self.operands[1].type.dtype

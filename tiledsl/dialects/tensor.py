@@ -48,7 +48,7 @@ class IotaOp(Operation):
 
     @property
     def extent(self) -> int:
-        return self.out.shape[self.axis]
+        return self.results[0].type.shape[self.attributes["axis"]]  # type: ignore[no-any-return]
 
 
 class BroadcastOp(Operation):

@@ -8,7 +8,7 @@ verification and cloning all work from these declarations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Flag, auto
 from operator import attrgetter
 from types import MappingProxyType
@@ -318,7 +318,9 @@ class Operation:
     plain_operands: ClassVar[tuple[tuple[type, ...], ...] | None] = ()  # the fields' types, if none is variadic
     plain_segments: ClassVar[tuple[int, ...]] = ()
     plain_count: ClassVar[int] = 0  # how many there are; -1 if one is variadic
-    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # of attributes, in the order of their declaration
+    defaults: ClassVar[MappingProxyType[str, Any]] = MappingProxyType(
+        {}
+    )  # of attributes, in the order of their declaration
     required: ClassVar[tuple[str, ...]] = ()  # attributes without a default
 
     def __init_subclass__(cls) -> None:
@@ -378,7 +380,9 @@ class Operation:
         for key in self.required:
             assert key in attributes, f"{self.name}: attribute {key} is missing"
         defaults = self.defaults
-        self.attributes: Mapping[str, Any] = MappingProxyType({**defaults, **attributes}) if attributes else defaults
+        self.attributes: MappingProxyType[str, Any] = (
+            MappingProxyType(defaults | attributes) if attributes else defaults
+        )
         self.regions = list(regions)
         for inner in regions:
             assert inner.parent is None, f"{self.name}: the region has an owner"
@@ -394,15 +398,17 @@ class Operation:
         """The values of all operand fields in a row, and how many there are of each."""
         assert len(values) <= len(self.operand_fields), f"{self.name}: {len(values)} operand fields given"
         operands: list[Value] = []
-        segments = [0] * len(self.operand_fields)
-        for position, value in enumerate(values):
+        segments: list[int] = []
+        for value in values:
             if isinstance(value, Value):
-                segments[position] = 1
                 operands.append(value)
-            elif value is not None:
-                segments[position] = len(value)
-                operands.extend(value)
-        return operands, tuple(segments)
+                segments.append(1)
+            elif value is None:
+                segments.append(0)
+            else:
+                operands += value
+                segments.append(len(value))
+        return operands, (*segments, *[0] * (len(self.operand_fields) - len(values)))
 
     def infer(self) -> Sequence[Type]:
         """Result types, from operands and attributes. Operations whose types cannot be inferred are given them."""
@@ -446,7 +452,7 @@ class Operation:
         changes.count += 1
         self.touch()
         self._signature = None
-        self.attributes = MappingProxyType({**self.attributes, name: value})
+        self.attributes = MappingProxyType(self.attributes | {name: value})
 
     @property
     def signature(self) -> tuple[object, ...]:

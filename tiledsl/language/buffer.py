@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import EllipsisType
 from typing import Any
 
 from tiledsl.dialects import tile
@@ -48,7 +49,8 @@ class Buffer:
     @property
     def shape(self) -> tuple[Any, ...]:
         """Ints, and symbols for dynamic dimensions."""
-        return tuple(dim if isinstance(dim, int) else Symbol(dim) for dim in self.type.shape)
+        dims = self.type.shape
+        return tuple(Symbol(dim) if isinstance(dim, str) else dim for dim in dims) if str in map(type, dims) else dims
 
     @property
     def dtype(self) -> DType:
@@ -97,8 +99,9 @@ class Reference(Expr):
 
     def __init__(self, buffer: Buffer, indices: tuple[Any, ...]) -> None:
         shape = buffer.shape
-        if Ellipsis in [each for each in indices if each is Ellipsis]:
-            at = next(number for number, each in enumerate(indices) if each is Ellipsis)
+        kinds = tuple(map(type, indices))
+        if EllipsisType in kinds:
+            at = kinds.index(EllipsisType)
             fill = len(shape) - len(indices) + 1
             indices = (*indices[:at], *[slice(None)] * fill, *indices[at + 1 :])
         if len(indices) > len(shape):
@@ -118,14 +121,17 @@ class Reference(Expr):
                 self._element(axis, index, dim)
 
     def _element(self, axis: int, index: Any, dim: Any) -> None:
-        if isinstance(index, bool) or not (isinstance(index, (int, Expr))):
+        if isinstance(index, Expr):
+            if index.dtype.is_float():
+                raise TileError(
+                    f"index {axis} of {self.buffer.name} is {index.dtype}; convert it with T.cast(x, 'int32')"
+                )
+        elif isinstance(index, bool) or not isinstance(index, int):
             raise TileError(f"index {axis} of {self.buffer.name} is {describe(index)}, not an integer")
-        if isinstance(index, Expr) and index.dtype.is_float():
-            raise TileError(f"index {axis} of {self.buffer.name} is {index.dtype}; convert it with T.cast(x, 'int32')")
-        if isinstance(index, int) and index < 0:
-            index = dim + index
-        if isinstance(index, int) and isinstance(dim, int) and not 0 <= index < dim:
-            raise TileError(f"index {index} is outside dimension {axis} of {self.buffer.name}, which has {dim}")
+        else:
+            index = index if index >= 0 else dim + index
+            if isinstance(index, int) and isinstance(dim, int) and not 0 <= index < dim:
+                raise TileError(f"index {index} is outside dimension {axis} of {self.buffer.name}, which has {dim}")
         self.offsets.append(index)
         self.extents.append(None)
         self.ends.append(None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from enum import Flag, auto
 from operator import attrgetter
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from tiledsl.ir.location import UNKNOWN, Loc
@@ -33,16 +33,8 @@ class Effect(Flag):
     ORDERED = auto()  # must stay where it is and be kept (prints, asserts, launches)
 
 
-class Changes:
-    """How many changes were made to any IR so far: while the number stays, so does what was verified."""
-
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count = 0
-
-
-changes = Changes()
+# How many changes were made to any IR so far: while the number stays, so does what was verified.
+changes = SimpleNamespace(count=0)
 
 
 class Value:
@@ -303,6 +295,7 @@ class Operation:
 
     prev: Operation | None  # the two beside it, once it stands in a region
     next: Operation | None
+    attributes: MappingProxyType[str, Any]
     name: ClassVar[str] = ""
     effects: ClassVar[Effect] = Effect.NONE
     variadic_results: ClassVar[bool] = False
@@ -318,9 +311,7 @@ class Operation:
     plain_operands: ClassVar[tuple[tuple[type, ...], ...] | None] = ()  # the fields' types, if none is variadic
     plain_segments: ClassVar[tuple[int, ...]] = ()
     plain_count: ClassVar[int] = 0  # how many there are; -1 if one is variadic
-    defaults: ClassVar[MappingProxyType[str, Any]] = MappingProxyType(
-        {}
-    )  # of attributes, in the order of their declaration
+    defaults: ClassVar[MappingProxyType[str, Any]] = MappingProxyType({})  # of attributes, in their order
     required: ClassVar[tuple[str, ...]] = ()  # attributes without a default
 
     def __init_subclass__(cls) -> None:
@@ -380,9 +371,7 @@ class Operation:
         for key in self.required:
             assert key in attributes, f"{self.name}: attribute {key} is missing"
         defaults = self.defaults
-        self.attributes: MappingProxyType[str, Any] = (
-            MappingProxyType(defaults | attributes) if attributes else defaults
-        )
+        self.attributes = MappingProxyType(defaults | attributes) if attributes else defaults
         self.regions = list(regions)
         for inner in regions:
             assert inner.parent is None, f"{self.name}: the region has an owner"

@@ -39,7 +39,7 @@ def _touch_all(op: Operation) -> None:
     for inner in op.regions:
         if inner.parent is not op:
             raise VerifyError(op, "a region does not know its owner")
-        inner.touched = list(inner)
+        inner.touched, inner.ordered = list(inner), False
         for child in inner:
             if child.parent is not inner:
                 raise VerifyError(child, "does not know its region")
@@ -71,10 +71,8 @@ _sound: set[tuple[object, ...]] = set()  # signatures and operand types of what 
 def _verify_operation(op: Operation, inner: Region) -> None:
     for value in op.operands:
         definition = value.op
-        if (definition is None or definition.parent is not inner or definition.order >= op.order) and not _is_visible(
-            value, op
-        ):
-            raise VerifyError(op, f"operand {value!r} is used where it is not defined")
+        if definition is None or definition.parent is not inner or definition.order >= op.order:
+            _verify_visible(value, op)
         if op not in value.uses:
             raise VerifyError(op, f"operand {value!r} does not list its use")
     if op.checked:
@@ -95,19 +93,20 @@ def _verify_operation(op: Operation, inner: Region) -> None:
         _sound.add(kind)
 
 
-def _is_visible(value: Value, user: Operation) -> bool:
-    """Whether a value is defined before `user`, in its region or around it. Needs `order`."""
+def _verify_visible(value: Value, op: Operation) -> None:
+    """A value must be defined before `op`, in its region or around it. Needs `order`."""
     definition = value.op
     region = value.owner if definition is None else definition.parent
-    around = user.parent
-    while around is not region:
-        if around is None or around.parent is None:
-            return False
-        user = around.parent
-        around = user.parent
-    if definition is None:
-        return value in region.args  # type: ignore[union-attr]
-    return definition.order < user.order and value in definition.results
+    user: Operation | None = op
+    while user is not None and user.parent is not None:
+        if user.parent is region:
+            if definition is None and value in region.args:
+                return
+            if definition is not None and definition.order < user.order and value in definition.results:
+                return
+            break
+        user = user.parent.parent
+    raise VerifyError(op, f"operand {value!r} is used where it is not defined")
 
 
 def _verify_declared(op: Operation) -> None:

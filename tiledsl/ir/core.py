@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from enum import Flag, auto
 from operator import attrgetter
-from types import MappingProxyType, SimpleNamespace
+from types import FunctionType, MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from tiledsl.ir.location import UNKNOWN, Loc
@@ -281,6 +281,14 @@ class region(Field[Region]):
         return lambda op: op.regions[position]
 
 
+def _with_own_code(function: FunctionType) -> FunctionType:
+    """The same function: CPython learns for each code where attributes lie, and forgets with every other class."""
+    code, defaults = function.__code__.replace(), function.__defaults__
+    twin = FunctionType(code, function.__globals__, function.__name__, defaults, function.__closure__)
+    twin.__kwdefaults__ = function.__kwdefaults__
+    return twin
+
+
 _type = attrgetter("type")
 OPERATIONS: dict[str, type[Operation]] = {}
 
@@ -342,6 +350,8 @@ class Operation:
         cls.is_terminator = Effect.TERMINATE in cls.effects
         cls.has_effects = cls.effects is not Effect.NONE
         cls.folds = cls.fold is not Operation.fold
+        if "__init__" not in vars(cls):
+            cls.__init__ = _with_own_code(cls.__init__)  # type: ignore[method-assign, arg-type]
         if cls.name:
             assert OPERATIONS.get(cls.name, cls).__qualname__ == cls.__qualname__, f"two operations named {cls.name}"
             OPERATIONS[cls.name] = cls

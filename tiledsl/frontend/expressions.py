@@ -279,14 +279,16 @@ class Expressions:
         self, node: syntax.Node, op: str, left: Any, right: Any, parts: tuple[syntax.Expression, ...]
     ) -> Any:
         """`left op right`; `parts` are the operands' trees, which errors name."""
-        for value, part in ((left, parts[0]), (right, parts[1])):
+        for value in (left, right):
             if isinstance(value, Buffer):
                 raise TileError(
                     f"{op} on the whole buffer {value.name}; write a T.Parallel loop over its elements", node.loc
                 )
-            if value is None:
-                raise TileError(f"{op} with {named(part)}, which is None; was a tunable left None?", node.loc)
-        check_size(op, left, right)
+        if left is None or right is None:
+            part = parts[0 if left is None else 1]
+            raise TileError(f"{op} with {named(part)}, which is None; was a tunable left None?", node.loc)
+        if not isinstance(left, Expr) and not isinstance(right, Expr):
+            check_size(op, left, right)
         self.ctx.builder.loc = node.loc
         try:
             return _BINARY[op](left, right)

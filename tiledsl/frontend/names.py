@@ -18,7 +18,7 @@ from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.expression import Expr, Scalar, is_number, plain
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Gone:
     """The binding of a name after the device loop or branch that made it."""
 
@@ -43,7 +43,7 @@ class Gone:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Region:
     """A device region: the names before it, those read in it as they were, and those bound in it and then read."""
 

@@ -472,8 +472,8 @@ class Operation:
     @property
     def result(self) -> Value:
         """The single result."""
-        assert len(self.results) == 1, f"{self.name} has {len(self.results)} results"
-        return self.results[0]
+        (only,) = self.results
+        return only
 
     @property
     def is_used(self) -> bool:

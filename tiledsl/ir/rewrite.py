@@ -139,13 +139,13 @@ def apply_patterns(root: Operation, patterns: Iterable[Pattern], *, fold: bool =
     start = [op for region in root.regions for op in region.walk()]
     worklist: dict[Operation, None] = dict.fromkeys(reversed(start))
     rewriter = Rewriter(worklist, analysis)
-    changes, limit = 0, 64 * (len(start) + 16)
+    changes, limit, fitting_of = 0, 64 * (len(start) + 16), patterns.fitting
     fired: dict[str, int] = {}
     while worklist:
-        op = worklist.popitem()[0]
+        op, _ = worklist.popitem()
         if op.parent is None:
             continue
-        fitting = patterns.fitting[type(op)]
+        fitting = fitting_of[type(op)]
         if not fitting and not fold:
             continue
         rewriter.before = op

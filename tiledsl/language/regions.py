@@ -21,7 +21,8 @@ _warned: set[str] = set()
 def region_of(what: str, x: Any) -> tuple[Buffer, list[Any], Extents]:
     """Buffer, offsets and extents of a buffer or reference."""
     if isinstance(x, Buffer):
-        return x, [0] * x.ndim, [dim if isinstance(dim, int) else -1 for dim in x.type.shape]
+        dims = x.type.shape
+        return x, [0] * len(dims), [-1 if isinstance(dim, str) else dim for dim in dims]
     if isinstance(x, Reference):
         return x.buffer, x.offsets, list(x.extents)
     raise TileError(f"{what} needs a buffer or a part of one, not {describe(x)}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, ClassVar, TypeAlias
 
@@ -41,16 +41,17 @@ def _table() -> dict[str, ElementInfo]:
 
 
 ELEMENTS = _table()
+_FLOATS = frozenset(name for name, info in ELEMENTS.items() if info.kind == "float")
+_INTEGERS = frozenset(name for name, info in ELEMENTS.items() if info.kind in ("int", "uint"))
 
 
 def is_float(dtype: str) -> bool:
-    info = ELEMENTS.get(dtype)
-    return info is not None and info.kind == "float"
+    return dtype in _FLOATS
 
 
 def is_integer(dtype: str) -> bool:
     """Signed or unsigned; bool is not an integer here."""
-    return dtype in ELEMENTS and ELEMENTS[dtype].kind in ("int", "uint")
+    return dtype in _INTEGERS
 
 
 def is_pointer(dtype: str) -> bool:
@@ -62,14 +63,11 @@ class _Unique(type):
 
     _made: ClassVar[dict[tuple[object, ...], Any]] = {}
 
+    @cache  # noqa: B019  (types are for ever)
     def __call__(cls, *fields: Any, **named: Any) -> Any:
-        key = (cls, *fields, *named.items())
-        found = cls._made.get(key)
-        if found is None:
-            fresh = super().__call__(*fields, **named)
-            whole = (cls, *(getattr(fresh, each.name) for each in dataclass_fields(fresh)))
-            found = cls._made[key] = cls._made.setdefault(whole, fresh)
-        return found
+        fresh = super().__call__(*fields, **named)
+        whole = (cls, *(getattr(fresh, each.name) for each in dataclass_fields(fresh)))
+        return cls._made.setdefault(whole, fresh)
 
 
 class _Type(metaclass=_Unique):

@@ -30,7 +30,7 @@ from tiledsl.passes.vectorize_parallel import VectorizeParallel
 
 # The default pipeline, in order. Options come from `pass_configs`.
 PIPELINE: tuple[type[Pass], ...] = (
-    Canonicalize,  # the elaborator repeats constants and index arithmetic
+    Canonicalize,  # the elaborator folds nothing
     Cse,  # so that later passes see equal indices as one value
     UnrollLoops,  # before anything looks at loops: indices of small local arrays become constants
     LowerTileOps,  # copy, gemm, reduce, ... become reads, whole-tile operations and writes

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import tiledsl.language as T
+from tiledsl.dialects import arith, tile
+from tiledsl.ir.verifier import verify
 
 F, I = "float32", "int32"
 
@@ -265,3 +267,29 @@ def test_small_arrays_of_each_iteration(run: Any) -> None:
 
     a = torch.randint(0, 256, (8,)).to(torch.uint8)
     torch.testing.assert_close(run(main, a), torch.stack([(a & 15).float(), (a >> 4).float() * 0.5], 1))
+
+
+def test_what_is_visible_is_not_made_again() -> None:
+    @T.prim_func
+    def main(A: T.Tensor((64,), F), B: T.Tensor((64,), F), n: T.int32):
+        with T.Kernel(T.ceildiv(n, 8), 8) as (bx, by):
+            here = bx * 8
+            again = bx * 8
+            for k in T.serial(8):
+                A[here + k] = 0.0
+                B[again + k] = -0.0
+            if by > 3:
+                A[here * 3] = 1
+            else:
+                A[here * 3] = True
+
+    func = main.func
+    (kernel,) = [op for op in func.walk() if isinstance(op, tile.KernelOp)]
+    inside = list(kernel.body.walk())
+    products = [op for op in inside if isinstance(op, arith.MulOp)]
+    constants = [repr(op.value) for op in inside if isinstance(op, arith.ConstantOp)]
+    # Branches do not see each other, and a kernel does not see the host's 8.
+    assert len(products) == 3 and products[1].lhs is products[2].lhs is products[0].out
+    assert sorted(constants) == sorted(["8", "0", "1", "0.0", "-0.0", "3", "1.0", "1.0"])
+    assert sum(isinstance(op, arith.ConstantOp) and op.value == 8 for op in func.body) == 1
+    verify(func)

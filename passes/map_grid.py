@@ -15,6 +15,7 @@ from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.persistent import gains_by_persistence, make_persistent, may_persist
 
 MAX_YZ = 65535  # CUDA's limit for the second and third grid dimension
+STREAMS = "streams"  # the hint of a kernel whose programs share its blocks already (stream_k.py)
 
 
 @dataclass(frozen=True)
@@ -41,21 +42,22 @@ class MapGrid(Pass):
         if self.persistent < -1:
             raise TileError(f"map-grid.persistent is {self.persistent}; it is a number of programs, 0, or -1")
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
-            swizzle = (self.group_m, "row") if self.group_m > 0 else _swizzle(kernel)
+            swizzle = (self.group_m, "row") if self.group_m > 0 else swizzle_of(kernel)
             if kernel.option("swizzle") is not None:
                 kernel.set_attribute("options", tuple(pair for pair in kernel.options if pair[0] != "swizzle"))
             programs = self.persistent
             if programs < 0:
                 programs = 1 if self.flatten and gains_by_persistence(kernel, program.target) else 0
-            persists = programs > 0 and not is_prepared(kernel) and may_persist(kernel)
+            may = programs > 0 and kernel.option(STREAMS) is None and not is_prepared(kernel)
+            persists = may and may_persist(kernel)
             fold_all = persists or any((constant_of(extent) or 0) > MAX_YZ for extent in kernel.grid[1:])
             if len(kernel.grid) > 1 and (swizzle is not None or fold_all):
-                _remap(kernel, swizzle, fold_z=fold_all)
+                fold_grid(kernel, swizzle, fold_z=fold_all)
             if persists:
                 make_persistent(kernel, programs, self.flatten)
 
 
-def _swizzle(kernel: tile.KernelOp) -> tuple[int, str] | None:
+def swizzle_of(kernel: tile.KernelOp) -> tuple[int, str] | None:
     hint = kernel.option("swizzle")
     if hint is None:
         return None
@@ -64,7 +66,7 @@ def _swizzle(kernel: tile.KernelOp) -> tuple[int, str] | None:
     return hint[0], "column" if hint[1:2] == ("column",) else "row"
 
 
-class _Arithmetic:
+class Arithmetic:
     """int32 arithmetic that folds constants."""
 
     def __init__(self, at: Builder) -> None:
@@ -84,9 +86,9 @@ class _Arithmetic:
         return op.result
 
 
-def _remap(kernel: tile.KernelOp, swizzle: tuple[int, str] | None, fold_z: bool) -> None:
+def fold_grid(kernel: tile.KernelOp, swizzle: tuple[int, str] | None, fold_z: bool) -> None:
     """Replace the grid's first two dimensions (all three with `fold_z`) by one; compute the indices from it."""
-    host, inside = _Arithmetic(Builder.at(kernel)), _Arithmetic(Builder(kernel.body, kernel.body.first, kernel.loc))
+    host, inside = Arithmetic(Builder.at(kernel)), Arithmetic(Builder(kernel.body, kernel.body.first, kernel.loc))
     old, (gx, gy, *gz) = kernel.body.args, kernel.grid
     plane = host.apply(arith.MulOp, gx, gy, "plane")
     block = Value(INT32, kernel.body, "block")
@@ -111,7 +113,7 @@ def _remap(kernel: tile.KernelOp, swizzle: tuple[int, str] | None, fold_z: bool)
             before.replace_with(after)
 
 
-def _panels(inside: _Arithmetic, block: Value, across: Value, down: Value, size: int) -> tuple[Value, Value]:
+def _panels(inside: Arithmetic, block: Value, across: Value, down: Value, size: int) -> tuple[Value, Value]:
     """(index across, index down) of a block: panels of `size` rows, each walked down first. The last may be lower."""
     rows = constant_of(down)
     if rows is not None and rows <= size:

@@ -1,4 +1,4 @@
-"""Matrix products of few blocks: the loop along K is divided among blocks, whose sums are added in a fixed order."""
+"""The loop along K is divided among blocks, or among programs that share all blocks; sums are added in a fixed order."""
 
 from __future__ import annotations
 
@@ -8,47 +8,72 @@ from dataclasses import dataclass
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import INT32, BufferType, TensorType
+from tiledsl.ir.types import INT32
 from tiledsl.passes.lower_gluon import is_prepared
+from tiledsl.passes.partial_sums import (
+    NotSplit,
+    add_parts,
+    allocate_parts,
+    clone_for_sums,
+    erase_after,
+    load_part,
+    store_part,
+)
+from tiledsl.passes.stream_k import stream
 
 _log = logging.getLogger("tiledsl")
 
 
-class NotSplit(Exception):
-    """Why a kernel stays in one piece; a clause that goes on from "because"."""
-
-
 @dataclass(frozen=True)
 class SplitK(Pass):
-    """Compute sums over K in `splits` parts, each in a block of its own, and add them in a second kernel.
+    """Compute sums over K in parts, in several blocks or programs, and add them in a second kernel.
+
+    With `splits` > 1, each block's sum is computed in as many parts, each in a block of its own:
 
     Before:  tile.kernel [%gx, %gy] (%bx, %by) { %sum = scf.for ... { ... tensor.dot ... }; epilogue of %sum }
     After:   %parts = tile.alloc : buffer<4*32*64*128*float32, global>
              tile.kernel [%gx, %gy, %four] (%bx, %by, %part) { %sum = scf.for ... ; tile.store %sum, %parts[...] }
              tile.kernel [%gx, %gy] (%bx, %by) { %sum = scf.for ... { tile.load %parts[...] ... }; epilogue of %sum }
 
-    The order of additions is fixed: results are the same in every run. It pays where a grid has fewer blocks than the
-    device has multiprocessors and K is long. A kernel is split if its grid is static, of one or two dimensions, and it
-    has one loop, which only adds products to one tile that begins as zeros; others stay, with a remark.
+    It pays where a grid has fewer blocks than the device has multiprocessors and K is long. With `streams` > 0
+    ("stream-K"), as many programs share the iterations of all blocks evenly, so that a block may begin in one program
+    and end in another; only blocks that are shared so go through the workspace (stream_k.py has the example). It pays
+    where the last of few waves of blocks leaves many multiprocessors idle. Negative: so many programs on each of the
+    target's multiprocessors. 0: none.
+
+    The order of additions is fixed: results are the same in every run. A kernel is split if its grid is static, of one
+    or two dimensions, and it has one loop, which only adds products to one tile that begins as zeros; others stay, with
+    a remark.
     Needs:   guard-accesses, pad-tiles. Before select-access and map-grid.
     """
 
     name = "split-k"
     splits: int = 1
+    streams: int = 0
 
     def run(self, program: Program) -> None:
         if self.splits < 1:
             raise TileError(f"split-k.splits is {self.splits}; it is a positive number")
-        if self.splits == 1:
+        if self.splits > 1 and self.streams:
+            raise TileError(f"split-k.splits is {self.splits} and split-k.streams {self.streams}; set one of them")
+        if self.splits == 1 and not self.streams:
             return
+        programs = self.streams
+        if programs < 0:
+            if program.target is None:
+                raise TileError(f"split-k.streams is {self.streams}, for each multiprocessor of a target; none is given")
+            programs *= -program.target.sm_count
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
             if is_prepared(kernel) or not any(isinstance(op, tensor.DotOp) for op in kernel.walk()):
                 continue
             try:
-                _split(kernel, _loop_of(kernel), self.splits)
+                if programs:
+                    stream(kernel, _loop_of(kernel), programs)
+                else:
+                    _split(kernel, _loop_of(kernel), self.splits)
             except NotSplit as reason:
                 remark = f"the loop along K is not split, because {reason}"
                 kernel.set_attribute("remarks", (*kernel.remarks, remark))
@@ -112,36 +137,19 @@ def _split(kernel: tile.KernelOp, loop: scf.ForOp, splits: int) -> None:
     splits = min(splits, trips)
     if splits < 2:
         raise NotSplit("it has less than two iterations")
-    host = Builder.at(kernel)
-    sums = loop.results[0]
     blocks = 1
     for extent in kernel.grid:
         blocks *= int(constant_of(extent) or 0)
-    parts = host.insert(
-        tile.AllocOp(
-            result_types=[BufferType((splits, blocks, *sums.shape), sums.dtype, "global")],
-            names=[f"{sums.name or 'sum'}_parts"],
-        )
-    ).out
+    parts = allocate_parts(kernel, loop.results[0], (splits, blocks))
     mapping: dict[Value, Value] = {}
-    second = kernel.clone(mapping)
-    assert isinstance(second, tile.KernelOp) and kernel.parent is not None
-    kernel.parent.insert(second, kernel.next)
-    owner = kernel.parent_op
-    base = owner.sym_name if kernel.sym_name == "kernel" and isinstance(owner, tile.FuncOp) else kernel.sym_name
-    second.set_attribute("sym_name", f"{base}_sum")
-    second.set_attribute("remarks", ())
-    _add_parts(second, mapping[sums], parts, splits)
+    second = clone_for_sums(kernel, mapping)
+    _add_parts(second, mapping[loop.results[0]], parts, splits)
     _store_part(kernel, loop, parts, trips, splits)
 
 
 def _store_part(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, trips: int, splits: int) -> None:
     """Make the kernel compute a part, chosen by one more block index, and store it."""
-    for op in reversed(list(kernel.body)):
-        if op is loop:
-            break
-        if not op.is_terminator:
-            op.erase()
+    erase_after(loop)
     kernel.set_field("grid", [*kernel.grid, Builder.at(kernel).constant(splits, INT32)])
     while len(kernel.grid) < 3:  # the part is the last dimension of three, as panels are made of the first two
         kernel.set_field("grid", [kernel.grid[0], Builder.at(kernel).constant(1, INT32), *kernel.grid[1:]])
@@ -157,7 +165,7 @@ def _store_part(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, trips: int
     loop.set_field("lower", [first])
     loop.set_field("upper", [end])
     after = Builder(kernel.body, loop.next, loop.loc)
-    after.insert(tile.StoreOp(loop.results[0], parts, _places(after, kernel, part, loop.results[0]), guarded=True))
+    store_part(after, loop.results[0], parts, [part, _block(after, kernel)])
 
 
 def _add_parts(kernel: tile.KernelOp, sums: Value, parts: Value, splits: int) -> None:
@@ -165,46 +173,16 @@ def _add_parts(kernel: tile.KernelOp, sums: Value, parts: Value, splits: int) ->
     loop = sums.op
     assert isinstance(loop, scf.ForOp)
     at = Builder.at(loop)
-    body = Region([INT32, sums.type], ["part", sums.name])
-    part, carried = body.args
-    inside = Builder(body, None, loop.loc)
-    loaded = inside.insert(
-        tile.LoadOp(parts, _places(inside, kernel, part, sums), guarded=True, result_types=[sums.type])
-    ).out
-    total = inside.insert(arith.AddOp(carried, loaded)).result
-    inside.insert(scf.YieldOp([total]))
-    bounds = [at.constant(number, INT32) for number in (0, splits, 1)]
-    adding = at.insert(scf.ForOp(*bounds, list(loop.inits), unroll=1, regions=[body], names=[sums.name]))
-    sums.replace_with(adding.results[0])
-    loop.erase()
-    _erase_unused(kernel.body)
+    block = _block(at, kernel)
+    bounds = at.constant(0, INT32), at.constant(splits, INT32)
+    add_parts(loop, loop.inits[0], bounds, lambda at, part: load_part(at, sums, parts, [part, block]), unroll=1)
 
 
-def _places(at: Builder, kernel: tile.KernelOp, part: Value, sums: Value) -> list[Value]:
-    """Indices of a block's part: the blocks lie one after the other."""
+def _block(at: Builder, kernel: tile.KernelOp) -> Value:
+    """The number of a block: the blocks of a row lie one after the other."""
     block = kernel.body.args[0]
     if len(kernel.body.args) > 1:
         width = at.constant(int(constant_of(kernel.grid[0]) or 0), INT32)
         rows = at.insert(arith.MulOp(kernel.body.args[1], width)).result
         block = at.insert(arith.AddOp(rows, block)).result
-    rank = len(sums.shape)
-    within = [
-        at.insert(
-            tensor.IotaOp(
-                axis=axis,
-                result_types=[TensorType(tuple(size if each == axis else 1 for each in range(rank)), "int32")],
-            )
-        ).out
-        for axis, size in enumerate(sums.shape)
-    ]
-    return [part, block, *within]
-
-
-def _erase_unused(region: Region) -> None:
-    """What only the loop used: loads too, as nothing else writes what the kernel reads."""
-    op: Operation | None = region.last
-    while op is not None:
-        before = op.prev
-        if (op.is_pure or isinstance(op, tile.LoadOp)) and not op.is_used and not op.is_terminator:
-            op.erase()
-        op = before
+    return block

@@ -1,0 +1,104 @@
+"""Parts of a loop's sum in a workspace: kernels store them, and a second kernel adds them. Part of split-k."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tiledsl.dialects import arith, scf, tensor, tile
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import INT32, BufferType, TensorType
+
+
+class NotSplit(Exception):
+    """Why a kernel stays in one piece; a clause that goes on from "because"."""
+
+
+def allocate_parts(kernel: tile.KernelOp, sums: Value, extents: tuple[int, int]) -> Value:
+    """A workspace of `extents[0]` times `extents[1]` tiles as `sums` is one, made by the host before the kernel."""
+    type = BufferType((*extents, *sums.shape), sums.dtype, "global")
+    names = [f"{sums.name or 'sum'}_parts"]
+    return Builder.at(kernel).insert(tile.AllocOp(result_types=[type], names=names)).out
+
+
+def clone_for_sums(kernel: tile.KernelOp, mapping: dict[Value, Value]) -> tile.KernelOp:
+    """A copy that runs after the kernel; `mapping` is given the copies of the kernel's values."""
+    second = kernel.clone(mapping)
+    assert isinstance(second, tile.KernelOp) and kernel.parent is not None
+    kernel.parent.insert(second, kernel.next)
+    owner = kernel.parent_op
+    base = owner.sym_name if kernel.sym_name == "kernel" and isinstance(owner, tile.FuncOp) else kernel.sym_name
+    second.set_attribute("sym_name", f"{base}_sum")
+    second.set_attribute("remarks", ())
+    return second
+
+
+def store_part(at: Builder, sums: Value, parts: Value, place: Sequence[Value]) -> None:
+    """parts[place] = sums"""
+    at.insert(tile.StoreOp(sums, parts, [*place, *_within(at, sums.shape)], guarded=True))
+
+
+def load_part(at: Builder, sums: Value, parts: Value, place: Sequence[Value]) -> Value:
+    """parts[place], a tile as `sums` is one."""
+    indices = [*place, *_within(at, sums.shape)]
+    return at.insert(tile.LoadOp(parts, indices, guarded=True, result_types=[sums.type])).out
+
+
+def add_parts(
+    loop: scf.ForOp,
+    init: Value,
+    bounds: tuple[Value, Value],
+    load: Callable[[Builder, Value], Value],
+    *,
+    unroll: int = 0,
+) -> None:
+    """Replace a loop's sum by `init` and the parts of all numbers within bounds, added in this order.
+
+    `load` loads the part of a number. What only the loop used is erased.
+    """
+    sums, at = loop.results[0], Builder.at(loop)
+    body = Region([INT32, sums.type], ["part", sums.name])
+    part, carried = body.args
+    inside = Builder(body, None, loop.loc)
+    inside.insert(scf.YieldOp([inside.insert(arith.AddOp(carried, load(inside, part))).result]))
+    adding = scf.ForOp(*bounds, at.constant(1, INT32), [init], unroll=unroll, regions=[body], names=[sums.name])
+    at.insert(adding)
+    sums.replace_with(adding.results[0])
+    region = loop.parent
+    loop.erase()
+    assert region is not None
+    _erase_unused(region)
+
+
+def ops_after(op: Operation) -> list[Operation]:
+    """What follows in the same region, without the terminator."""
+    found = []
+    after = op.next
+    while after is not None and not after.is_terminator:
+        found.append(after)
+        after = after.next
+    return found
+
+
+def erase_after(op: Operation) -> None:
+    for after in reversed(ops_after(op)):
+        after.erase()
+
+
+def _within(at: Builder, shape: tuple[int, ...]) -> list[Value]:
+    """Indices of the elements of a tile."""
+    types = [
+        TensorType(tuple(size if each == axis else 1 for each in range(len(shape))), "int32")
+        for axis, size in enumerate(shape)
+    ]
+    return [at.insert(tensor.IotaOp(axis=axis, result_types=[type])).out for axis, type in enumerate(types)]
+
+
+def _erase_unused(region: Region) -> None:
+    """What only the loop used: loads too, as nothing else writes what the kernel reads."""
+    op: Operation | None = region.last
+    while op is not None:
+        before = op.prev
+        if (op.is_pure or isinstance(op, tile.LoadOp)) and not op.is_used and not op.is_terminator:
+            op.erase()
+        op = before

@@ -1,4 +1,4 @@
-"""The loop along K is divided among blocks, or among programs that share all blocks; sums are added in a fixed order."""
+"""Sums along K in parts: of blocks, or of programs that share all blocks. The order of additions is fixed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ class SplitK(Pass):
         programs = self.streams
         if programs < 0:
             if program.target is None:
-                raise TileError(f"split-k.streams is {self.streams}, for each multiprocessor of a target; none is given")
+                raise TileError(
+                    f"split-k.streams is {self.streams}, programs on each multiprocessor, and no target is given"
+                )
             programs *= -program.target.sm_count
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
             if is_prepared(kernel) or not any(isinstance(op, tensor.DotOp) for op in kernel.walk()):

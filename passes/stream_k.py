@@ -119,7 +119,8 @@ def _walk_share(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, shares: Sh
     (block,) = kernel.body.args
     program = Value(INT32, kernel.body, "program")
     kernel.body.set_args([program])
-    start = _Steps(Builder(kernel.body, kernel.body.first, kernel.loc), shares)  # before the terminator, if there is one
+    # Before the terminator, if there is one.
+    start = _Steps(Builder(kernel.body, kernel.body.first, kernel.loc), shares)
     first_step, end_step = start.first(program, 0, "first_step"), start.first(program, 1, "end_step")
     first_block = start.apply(arith.TruncDivOp, first_step, start.constant(shares.trips), "first_block")
     last_step = start.apply(arith.AddOp, end_step, start.constant(shares.trips - 1))

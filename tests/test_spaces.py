@@ -56,6 +56,25 @@ def test_few_rows_are_split_along_k_and_have_no_high_tiles() -> None:
     assert {config.get("pass_configs", {}).get("split-k.splits", 1) for config in configs} == {1, 2, 4, 8}
 
 
+def streams(*sizes: int) -> dict[int, dict[str, Any]]:
+    """The proposals whose programs share all blocks, by their place in the order."""
+    configs = for_program(builder(), *sizes, target="cuda:90")
+    return {at: each for at, each in enumerate(configs) if "split-k.streams" in each.get("pass_configs", {})}
+
+
+def test_a_bad_last_wave_is_shared() -> None:
+    found = streams(3072, 3072, 8192)  # 288 blocks of 128 x 256 on 132 multiprocessors; 576 of 128 x 128
+    assert {(each["x"], each["y"], each["pass_configs"]["split-k.streams"]) for each in found.values()} == {
+        (128, 256, -1),
+        (256, 128, -1),
+    }
+    assert 0 not in found
+    assert 1 <= len(streams(1536, 1536, 8192)) <= 4 and 0 not in streams(1536, 1536, 8192)
+    assert not streams(4096, 4096, 4096)  # 512 blocks are 3.9 waves
+    assert not streams(2048, 2048, 16384)  # 128 blocks fill one wave
+    assert not streams(16, 4096, 8192)  # too few: parts along K instead
+
+
 def test_other_targets_and_elements() -> None:
     for target in ("cuda:80", "hip:gfx942"):
         configs = for_program(builder(), 4096, 4096, 4096, target=target)

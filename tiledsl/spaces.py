@@ -4,19 +4,22 @@ A builder's tunables are the parameters that a call leaves open. What each one i
 twice, with two values of it, and looking at what changes: a side of a tile's product, the threads of a block, the depth
 of a pipeline, the height of the panels in which blocks are visited. Names only give the first value to try. Proposed
 are, for programs with matrix products, tiles, depths, warps, and choices of the compiler: pointers or block copies,
-persistent grids, parts along K, Gluon for attention. For programs without products: threads, and sizes around the
-given ones. What changes several of these at once, or nothing that is seen here, keeps its default.
+persistent grids, parts along K, programs that share all blocks, Gluon for attention. For programs without products:
+threads, and sizes around the given ones. What changes several of these at once, or nothing that is seen here, keeps its
+default.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
 from tiledsl.autotuner.predicting import work
+from tiledsl.autotuner.predicting.machines import machine_of
 from tiledsl.autotuner.predicting.rank import rank
 from tiledsl.autotuner.predicting.work_types import Work
 from tiledsl.errors import TileError
@@ -38,6 +41,10 @@ _CHAINS = ((128, 64, 4, 2), (128, 128, 8, 2), (128, 64, 8, 3), (64, 64, 4, 2), (
 _THREADS = (128, 256, 512, 64)
 _SPLITS = (2, 4, 8)
 _SECOND_LAUNCH_MS = 0.004  # of split-k: its own time, and that of the sums on their way
+_STREAMED_WAVES = 3  # of blocks, at most; in more, the last one weighs less than the sums on their way
+_BAD_FILL = 0.85  # of all waves, by blocks; one that leaves more idle is worth to be shared
+_MOST_STREAMED = 4  # proposals
+_LARGE_TILE = 128 * 128  # of which one program fills a multiprocessor
 _FIRST_VALUES = {"stage": 2, "thread": 128, "warp": 4, "panel": 8, "group": 8, "swizzle": 8}
 
 
@@ -92,7 +99,7 @@ def for_program(
         reasons = [*ranking.pruned.values(), *map(str, ranking.failed.values())]
         raise TileError(f"spaces.for_program: nothing proposed for {function.__name__} works", notes=reasons[:3])
     times = {at: _with_split(ranking.predicted[at], proposed[at], program, goal) for at in ranking.order}
-    return [proposed[at] for at in sorted(times, key=lambda at: (times[at], at))[:limit]]
+    return [proposed[at] for at in _ordered(times, proposed)[:limit]]
 
 
 for_program.takes_function = True  # type: ignore[attr-defined]  # how @tiledsl.autotune knows it
@@ -195,6 +202,10 @@ def _products(program: _Program, config: Callable[..., Config], target: Target) 
         if blocks is not None and 2 * blocks <= target.sm_count:
             for splits in _SPLITS:
                 yield config(values, passes={"split-k.splits": splits})
+        streams = 1 if m * n >= _LARGE_TILE else 2
+        waves = (blocks or 0) / (streams * target.sm_count)
+        if 1 < waves <= _STREAMED_WAVES and waves / math.ceil(waves) <= _BAD_FILL:
+            yield config(values, passes={"split-k.streams": -streams})
 
 
 def _access_choices(target: Target, rows: int, elements: int) -> list[dict[str, Any]]:
@@ -218,20 +229,47 @@ def _around(size: int | None) -> list[int]:
 
 def _blocks(program: _Program, config: Config) -> int | None:
     """Blocks of the largest launch; None where that cannot be told."""
+    launch = _largest(program, config)
+    return None if launch is None else launch.blocks
+
+
+def _largest(program: _Program, config: Config) -> Work | None:
+    """The launch with the most products; None if it cannot be told, or its grid."""
     try:
         launch = max(program.works({**program.base, **config}), key=lambda each: each.operations)
     except Exception:  # as in roles
         return None
-    return None if None in launch.grid else launch.blocks
+    return None if None in launch.grid else launch
 
 
 def _with_split(milliseconds: float, config: Config, program: _Program, target: Target) -> float:
-    """The model's time with the parts along K, of which it does not know: less work a block, and a second launch."""
-    splits: int = config.get("pass_configs", {}).get("split-k.splits", 1)
-    blocks = _blocks(program, {name: value for name, value in config.items() if name != "pass_configs"})
-    if splits == 1 or blocks is None:
+    """The model's time with parts along K, of which it does not know: less work a block, or full waves of them; and a
+    second launch."""
+    passes = config.get("pass_configs", {})
+    splits: int = passes.get("split-k.splits", 1)
+    programs: int = -passes.get("split-k.streams", 0) * target.sm_count
+    if splits == 1 and not programs:
         return milliseconds
-    return milliseconds * max(1 / splits, blocks / target.sm_count) + _SECOND_LAUNCH_MS
+    launch = _largest(program, {name: value for name, value in config.items() if name != "pass_configs"})
+    if launch is None:
+        return milliseconds
+    if programs:
+        waves = launch.blocks / programs
+        moved = 2 * 2 * programs * launch.dots[0].m * launch.dots[0].n * 4  # two tiles a program, written and read
+        moving = moved / machine_of(target).dram / 1e9
+        return milliseconds * waves / math.ceil(waves) + moving + _SECOND_LAUNCH_MS
+    return milliseconds * max(1 / splits, launch.blocks / target.sm_count) + _SECOND_LAUNCH_MS
+
+
+def _ordered(times: dict[int, float], proposed: list[Config]) -> list[int]:
+    """The fastest first. Streams, whose estimates no measurement has confirmed, are few and behind the best other."""
+    order = sorted(times, key=lambda at: (times[at], at))
+    streamed = [at for at in order if "split-k.streams" in proposed[at].get("pass_configs", {})]
+    others = [at for at in order if at not in streamed]
+    first = times[others[0]] if others else 0.0
+    kept = {at: (max(times[at], first), True, at) for at in streamed[:_MOST_STREAMED]}
+    kept |= {at: (times[at], False, at) for at in others}
+    return sorted(kept, key=lambda at: kept[at])
 
 
 def _unique(configs: Iterable[Config]) -> Iterator[Config]:

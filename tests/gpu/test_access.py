@@ -20,6 +20,9 @@ OPTIONS: dict[str, Mapping[str, Any]] = {
     "persistent": {"select-access.mode": "tma", "map-grid.persistent": 1},
     "two programs, not flat": {"select-access.mode": "tma", "map-grid.persistent": 2, "map-grid.flatten": False},
     "split": {"split-k.splits": 3},
+    "streams": {"split-k.streams": -1},
+    "streams through pointers": {"split-k.streams": -2, "select-access.mode": "pointer"},
+    "streams with tma": {"split-k.streams": 100, "select-access.mode": "tma"},
     "split, persistent": {"split-k.splits": 4, "select-access.mode": "tma", "map-grid.persistent": 1},
 }
 SIZES = [(4096, 4096, 512, 128, 256, 64), (1016, 1048, 520, 128, 128, 64), (77, 264, 4096, 64, 128, 64)]
@@ -66,7 +69,7 @@ def test_batches(name: str) -> None:
     torch.testing.assert_close(kernel(a, b), torch.einsum("bmk,kbn->bmn", a.float(), b.float()), rtol=1e-2, atol=5e-2)
 
 
-@pytest.mark.parametrize("name", ["default", "persistent", "split"])
+@pytest.mark.parametrize("name", ["default", "persistent", "split", "streams"])
 def test_in_a_graph(name: str) -> None:
     needs_tma(OPTIONS[name])
     M, N, K, *_ = SIZES[0]

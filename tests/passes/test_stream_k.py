@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,10 @@ def test_every_iteration_once(trips: int) -> None:
                 continue
             shared += 1
             bounds = [program * shares.steps // shares.programs for program in range(shares.programs + 1)]
-            assert {b - a for a, b in zip(bounds, bounds[1:])} <= {bounds[1], bounds[1] + 1}  # evenly
+            assert {b - a for a, b in itertools.pairwise(bounds)} <= {bounds[1], bounds[1] + 1}  # evenly
             assert shares.shared + shares.whole * shares.programs == blocks
             parts: dict[int, list[int]] = {}
-            for program, (first, end) in enumerate(zip(bounds, bounds[1:])):
+            for program, (first, end) in enumerate(itertools.pairwise(bounds)):
                 touched = range(first // trips, (end - 1) // trips + 1)
                 divided = [block for block in touched if block * trips < first or (block + 1) * trips > end]
                 assert set(divided) == set(filter(shares.is_divided, touched))
@@ -94,7 +95,7 @@ def test_the_same_bits_in_any_order_of_programs() -> None:
     program = Program(func.clone({}), Target("interpret"))
     PassManager(default_pipeline({"split-k.streams": 7})).run(program)
     rng = np.random.default_rng(0)
-    inputs = [None if each is None else rng.standard_normal(each.shape).astype(each.dtype) for each in inputs_for(func, 0)]
+    inputs = [rng.standard_normal(each.shape).astype(each.dtype) for each in inputs_for(func, 0)]
     made = []
     for reverse in (False, True):
         arguments = copy_arguments(inputs)
@@ -152,5 +153,7 @@ def test_options_that_mean_nothing() -> None:
 
     with pytest.raises(TileError, match=r"split-k\.splits is 2 and split-k\.streams 4; set one of them"):
         run_with({"split-k.splits": 2, "split-k.streams": 4}, Target("interpret"))
-    with pytest.raises(TileError, match=r"split-k\.streams is -1, for each multiprocessor of a target; none is given"):
+    with pytest.raises(
+        TileError, match=r"split-k\.streams is -1, programs on each multiprocessor, and no target is given"
+    ):
         run_with({"split-k.streams": -1}, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.ir.core import Operation, Region, Value
@@ -14,9 +14,12 @@ class NotSplit(Exception):
     """Why a kernel stays in one piece; a clause that goes on from "because"."""
 
 
-def allocate_parts(kernel: tile.KernelOp, sums: Value, extents: tuple[int, int]) -> Value:
-    """A workspace of `extents[0]` times `extents[1]` tiles as `sums` is one, made by the host before the kernel."""
-    type = BufferType((*extents, *sums.shape), sums.dtype, "global")
+def allocate_parts(kernel: tile.KernelOp, sums: Value, count: int) -> Value:
+    """A workspace of `count` tiles as `sums` is one, made by the host before the kernel.
+
+    The tiles lie one below the other: of a buffer with more dimensions, blocks would change their layout to be stored.
+    """
+    type = BufferType((count * sums.shape[0], *sums.shape[1:]), sums.dtype, "global")
     names = [f"{sums.name or 'sum'}_parts"]
     return Builder.at(kernel).insert(tile.AllocOp(result_types=[type], names=names)).out
 
@@ -33,14 +36,14 @@ def clone_for_sums(kernel: tile.KernelOp, mapping: dict[Value, Value]) -> tile.K
     return second
 
 
-def store_part(at: Builder, sums: Value, parts: Value, place: Sequence[Value]) -> None:
-    """parts[place] = sums"""
-    at.insert(tile.StoreOp(sums, parts, [*place, *_within(at, sums.shape)], guarded=True))
+def store_part(at: Builder, sums: Value, parts: Value, number: Value) -> None:
+    """Store `sums` as tile `number` of the workspace."""
+    at.insert(tile.StoreOp(sums, parts, _elements(at, sums.shape, number), guarded=True))
 
 
-def load_part(at: Builder, sums: Value, parts: Value, place: Sequence[Value]) -> Value:
-    """parts[place], a tile as `sums` is one."""
-    indices = [*place, *_within(at, sums.shape)]
+def load_part(at: Builder, sums: Value, parts: Value, number: Value) -> Value:
+    """Tile `number` of the workspace, which are as `sums` is."""
+    indices = _elements(at, sums.shape, number)
     return at.insert(tile.LoadOp(parts, indices, guarded=True, result_types=[sums.type])).out
 
 
@@ -85,13 +88,15 @@ def erase_after(op: Operation) -> None:
         after.erase()
 
 
-def _within(at: Builder, shape: tuple[int, ...]) -> list[Value]:
-    """Indices of the elements of a tile."""
+def _elements(at: Builder, shape: tuple[int, ...], number: Value) -> list[Value]:
+    """Indices of the elements of a tile of the workspace."""
     types = [
         TensorType(tuple(size if each == axis else 1 for each in range(len(shape))), "int32")
         for axis, size in enumerate(shape)
     ]
-    return [at.insert(tensor.IotaOp(axis=axis, result_types=[type])).out for axis, type in enumerate(types)]
+    first, *others = [at.insert(tensor.IotaOp(axis=axis, result_types=[type])).out for axis, type in enumerate(types)]
+    above = at.insert(arith.MulOp(number, at.constant(shape[0], INT32))).result
+    return [at.insert(arith.AddOp(above, first)).result, *others]
 
 
 def _erase_unused(region: Region) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 
 from tiledsl.dialects import arith, scf, tensor, tile
@@ -34,7 +35,7 @@ class SplitK(Pass):
     With `splits` > 1, each block's sum is computed in as many parts, each in a block of its own:
 
     Before:  tile.kernel [%gx, %gy] (%bx, %by) { %sum = scf.for ... { ... tensor.dot ... }; epilogue of %sum }
-    After:   %parts = tile.alloc : buffer<4*32*64*128*float32, global>
+    After:   %parts = tile.alloc : buffer<8192*128*float32, global>
              tile.kernel [%gx, %gy, %four] (%bx, %by, %part) { %sum = scf.for ... ; tile.store %sum, %parts[...] }
              tile.kernel [%gx, %gy] (%bx, %by) { %sum = scf.for ... { tile.load %parts[...] ... }; epilogue of %sum }
 
@@ -139,10 +140,7 @@ def _split(kernel: tile.KernelOp, loop: scf.ForOp, splits: int) -> None:
     splits = min(splits, trips)
     if splits < 2:
         raise NotSplit("it has less than two iterations")
-    blocks = 1
-    for extent in kernel.grid:
-        blocks *= int(constant_of(extent) or 0)
-    parts = allocate_parts(kernel, loop.results[0], (splits, blocks))
+    parts = allocate_parts(kernel, loop.results[0], splits * _blocks(kernel))
     mapping: dict[Value, Value] = {}
     second = clone_for_sums(kernel, mapping)
     _add_parts(second, mapping[loop.results[0]], parts, splits)
@@ -152,6 +150,7 @@ def _split(kernel: tile.KernelOp, loop: scf.ForOp, splits: int) -> None:
 def _store_part(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, trips: int, splits: int) -> None:
     """Make the kernel compute a part, chosen by one more block index, and store it."""
     erase_after(loop)
+    block, blocks = _block(Builder.at(loop), kernel), _blocks(kernel)
     kernel.set_field("grid", [*kernel.grid, Builder.at(kernel).constant(splits, INT32)])
     while len(kernel.grid) < 3:  # the part is the last dimension of three, as panels are made of the first two
         kernel.set_field("grid", [kernel.grid[0], Builder.at(kernel).constant(1, INT32), *kernel.grid[1:]])
@@ -167,7 +166,7 @@ def _store_part(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, trips: int
     loop.set_field("lower", [first])
     loop.set_field("upper", [end])
     after = Builder(kernel.body, loop.next, loop.loc)
-    store_part(after, loop.results[0], parts, [part, _block(after, kernel)])
+    store_part(after, loop.results[0], parts, _number(after, part, block, blocks))
 
 
 def _add_parts(kernel: tile.KernelOp, sums: Value, parts: Value, splits: int) -> None:
@@ -175,9 +174,17 @@ def _add_parts(kernel: tile.KernelOp, sums: Value, parts: Value, splits: int) ->
     loop = sums.op
     assert isinstance(loop, scf.ForOp)
     at = Builder.at(loop)
-    block = _block(at, kernel)
+    block, blocks = _block(at, kernel), _blocks(kernel)
     bounds = at.constant(0, INT32), at.constant(splits, INT32)
-    add_parts(loop, loop.inits[0], bounds, lambda at, part: load_part(at, sums, parts, [part, block]), unroll=1)
+
+    def load(inside: Builder, part: Value) -> Value:
+        return load_part(inside, sums, parts, _number(inside, part, block, blocks))
+
+    add_parts(loop, loop.inits[0], bounds, load, unroll=1)
+
+
+def _blocks(kernel: tile.KernelOp) -> int:
+    return math.prod(int(constant_of(extent) or 0) for extent in kernel.grid)
 
 
 def _block(at: Builder, kernel: tile.KernelOp) -> Value:
@@ -188,3 +195,9 @@ def _block(at: Builder, kernel: tile.KernelOp) -> Value:
         rows = at.insert(arith.MulOp(kernel.body.args[1], width)).result
         block = at.insert(arith.AddOp(rows, block)).result
     return block
+
+
+def _number(at: Builder, part: Value, block: Value, blocks: int) -> Value:
+    """The tile of the workspace that a part of a block's sum has."""
+    before = at.insert(arith.MulOp(part, at.constant(blocks, INT32))).result
+    return at.insert(arith.AddOp(before, block)).result

@@ -78,23 +78,24 @@ def stream(kernel: tile.KernelOp, loop: scf.ForOp, programs: int) -> None:
     """Have `programs` programs share the iterations of a kernel's loop, all blocks in a row.
 
     Before:  tile.kernel [%gx, %gy] (%bx, %by) { %sum = scf.for %zero, %trips, ... ; epilogue of %sum }
-    After:   %parts = tile.alloc : buffer<2*132*128*256*float32, global>
+    After:   %parts = tile.alloc : buffer<33792*256*float32, global>
              tile.kernel [%programs] (%program) {
                scf.for %first_block, %end_block, %one (%block) {
                  %sum = scf.for %first, %end, ...
-                 scf.if %whole { epilogue of %sum } { tile.store %sum, %parts[%begins, %program, ...] }
+                 scf.if %whole { epilogue of %sum } { tile.store %sum, %parts[...] }
                }
              }
              tile.kernel [%blocks] (%block) {
                %first = the program that begins the block; %last = the one that ends it
                scf.if %first < %last {
-                 %begun = tile.load %parts[%one, %first, ...]
-                 %sum = scf.for ... [%begun] { tile.load %parts[%zero, %part, ...] ... }; epilogue of %sum
+                 %begun = tile.load %parts[...]
+                 %sum = scf.for %first + 1, %last + 1, ... [%begun] { tile.load %parts[...] ... }; epilogue of %sum
                } {}
              }
 
     Blocks come in the order of T.use_swizzle. A program leaves two parts at most: one of a block that another program
-    begins, and one of a block that another one ends. Raises NotSplit, with nothing changed.
+    begins (tile %program of the workspace), and one of a block that another one ends (tile %programs + %program).
+    Raises NotSplit, with nothing changed.
     """
     blocks = math.prod(int(constant_of(extent) or 0) for extent in kernel.grid)
     shares = Shares.of(blocks, int(constant_of(loop.upper) or 0), programs)
@@ -103,7 +104,7 @@ def stream(kernel: tile.KernelOp, loop: scf.ForOp, programs: int) -> None:
     hints = [pair for pair in kernel.options if pair[0] != "swizzle"]
     kernel.set_attribute("options", (*hints, (STREAMS, shares.programs)))
     sums = loop.results[0]
-    parts = allocate_parts(kernel, sums, (2, shares.programs))
+    parts = allocate_parts(kernel, sums, 2 * shares.programs)
     mapping: dict[Value, Value] = {}
     second = clone_for_sums(kernel, mapping)
     copy = mapping[sums].op
@@ -155,8 +156,8 @@ def _walk_share(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, shares: Sh
         erase_after(loop)
         keep = body
     after = _Steps(Builder(keep, keep.last, loop.loc), shares)
-    begins = after.select(after.compare(first, "eq", zero), after.constant(1), zero, "begins")
-    store_part(after.at, loop.results[0], parts, [begins, program])
+    begins = after.select(after.compare(first, "eq", zero), after.constant(shares.programs), zero, "begins")
+    store_part(after.at, loop.results[0], parts, after.apply(arith.AddOp, begins, program))
 
 
 def _add_shared(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, shares: Shares) -> None:
@@ -166,7 +167,8 @@ def _add_shared(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, shares: Sh
     step = at.apply(arith.MulOp, kernel.body.args[0], at.constant(shares.trips))
     first = at.program(at.apply(arith.AddOp, step, at.constant(1)), "first")
     last = at.program(at.apply(arith.AddOp, step, at.constant(shares.trips)), "last")
-    zero, one = at.constant(0), at.constant(1)
+    one = at.constant(1)
+    begun = at.apply(arith.AddOp, first, at.constant(shares.programs))
     bounds = (at.apply(arith.AddOp, first, one), at.apply(arith.AddOp, last, one))
     if shares.has_undivided:
         divided = at.compare(first, "lt", last)
@@ -175,8 +177,8 @@ def _add_shared(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, shares: Sh
         end = Builder(kernel.body, divided.op.next, kernel.loc)
         end.insert(scf.IfOp(divided, result_types=[], regions=[body, _take(())]))
     sums = loop.results[0]
-    begun = load_part(Builder.at(loop), sums, parts, [one, first])
-    add_parts(loop, begun, bounds, lambda inner, part: load_part(inner, sums, parts, [zero, part]))
+    init = load_part(Builder.at(loop), sums, parts, begun)
+    add_parts(loop, init, bounds, lambda inner, part: load_part(inner, sums, parts, part))
 
 
 class _Steps(Arithmetic):

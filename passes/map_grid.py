@@ -30,6 +30,7 @@ class MapGrid(Pass):
     which share all blocks (persistent.py); with `flatten`, the pipeline of a loop in the block runs on from one block
     to the next. A kernel whose blocks may wait for each other stays as it is, with a remark. 0: never; -1: one program
     on each multiprocessor for matrix products with block loads of which no more would fit, on grids of more blocks.
+    Programs that share their blocks already (split-k.streams) stay as they are.
     Needs:   select-access.
     """
 

@@ -81,6 +81,16 @@ def test_shared_blocks(sizes: tuple[int, int, int], streams: int, more: dict[str
     assert len(loads) == 2  # the part that begins a block, and the others: nothing of A and B is read again
 
 
+@pytest.mark.parametrize("streams", [7, 8])
+@pytest.mark.parametrize(
+    "case", [{"bm": 24, "bn": 40}, {"trans_a": True, "trans_b": True}], ids=["padded", "transposed"]
+)
+def test_tiles_of_other_forms(case: dict[str, Any], streams: int) -> None:
+    func = gemm(56, 72, 104, **case)
+    made = lowered(func, {"split-k.streams": streams, **TMA}, inputs_for(func, 0))
+    assert len(launches(made)) == 2
+
+
 @pytest.mark.parametrize("order", ["row", "column"])
 def test_blocks_in_panels(order: str) -> None:
     func = gemm(70, 40, 80, 16, 16, 16)

@@ -17,6 +17,20 @@ BLOCKS = [{"block": 64}, {"block": 32}, {"block": 16}]
 scale_jit = tiledsl.jit(out_idx=-1)(scale_builder)
 
 
+@tiledsl.jit
+def eager_scale(A, block=None):
+    N = T.const("N")
+    A: T.Tensor[[N], T.float32]
+    B = T.empty((N,), T.float32)
+    with T.Kernel(T.ceildiv(N, block), threads=128) as bx:
+        x = T.alloc_fragment((block,), "float32")
+        T.copy(A[bx * block], x)
+        for i in T.Parallel(block):
+            x[i] = x[i] * 2
+        T.copy(x, B[bx * block])
+    return B
+
+
 def tuned(configs: Any = BLOCKS, **options: Any) -> Any:
     return tiledsl.autotune(configs=configs, **{"ref_prog": twice, **options})(scale_jit)
 
@@ -77,20 +91,7 @@ def test_pass_configs_are_tunable() -> None:
 
 
 def test_eager_style_tunes_on_the_call_and_runs() -> None:
-    @tiledsl.autotune(configs=[{"block": 16}, {"block": 32}], ref_prog=twice)
-    @tiledsl.jit
-    def scale(A, block=None):
-        N = T.const("N")
-        A: T.Tensor[[N], T.float32]
-        B = T.empty((N,), T.float32)
-        with T.Kernel(T.ceildiv(N, block), threads=128) as bx:
-            x = T.alloc_fragment((block,), "float32")
-            T.copy(A[bx * block], x)
-            for i in T.Parallel(block):
-                x[i] = x[i] * 2
-            T.copy(x, B[bx * block])
-        return B
-
+    scale = tiledsl.autotune(configs=BLOCKS[1:], ref_prog=twice)(eager_scale)
     A = torch.randn(48)
     kept = A.clone()
     torch.testing.assert_close(scale(A), kept * 2)
@@ -98,6 +99,33 @@ def test_eager_style_tunes_on_the_call_and_runs() -> None:
     result = scale.compile(A)
     assert result.from_cache == "memory" and [trial.status for trial in result.trials] == ["ok", "ok"]
     assert scale.compile(torch.randn(96)).from_cache == ""
+
+
+def test_calls_like_an_earlier_one_bind_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    lazy = tuned()
+    first = lazy(32)
+    eager = tiledsl.autotune(configs=BLOCKS, ref_prog=twice)(eager_scale)
+    A, other = torch.randn(SIZE), torch.randn(SIZE)
+    torch.testing.assert_close(eager(A), A * 2)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("bound again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(eager.jit), "_bind", refuse)
+        again = lazy(32)
+        assert again is lazy(32) and again.config == first.config and again.from_cache == "memory"
+        torch.testing.assert_close(eager(other), other * 2)
+        for call in (lambda: lazy(16), lambda: eager(torch.randn(2 * SIZE)), lambda: eager(A=A)):
+            with pytest.raises(AssertionError, match="bound again"):
+                call()
+        with set_autotune_inputs(A), pytest.raises(AssertionError, match="bound again"):
+            eager(A)
+        with tiledsl.settings(always_tune=True), pytest.raises(AssertionError, match="bound again"):
+            lazy(32)
+    with tiledsl.settings(always_tune=True):
+        assert lazy(32).from_cache == lazy(32).from_cache == ""
+    assert lazy(32) is again
 
 
 def test_a_mistake_in_an_eager_programs_text_is_told_at_once() -> None:

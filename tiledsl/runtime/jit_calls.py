@@ -14,10 +14,11 @@ building = threading.RLock()
 """Held while a kernel is looked up or built, so that threads that call a function for the first time build it once."""
 MOST_CALLS = 1024
 """Kinds of calls that one function keeps; then it forgets all of them."""
-_VARIABLE: Any = f"{PREFIX}TARGET"
 _environment: Any = os.environ
+_encode: Any = str
 if hasattr(os.environ, "_data") and hasattr(os.environ, "encodekey"):  # what lies under os.environ, not decoded
-    _environment, _VARIABLE = os.environ._data, os.environ.encodekey(_VARIABLE)
+    _environment, _encode = os.environ._data, os.environ.encodekey
+_TARGET, _ALWAYS_TUNE = (_encode(PREFIX + name) for name in ("TARGET", "ALWAYS_TUNE"))
 _PLAIN = frozenset((int, float, bool, str, type(None)))
 _tensors: frozenset[type] = frozenset()
 
@@ -49,4 +50,9 @@ def _known_tensors() -> frozenset[type]:
 
 def target_setting() -> Any:
     """What decides `current().target`. To read all settings, or this one as usual, takes as long as a launch."""
-    return _overrides.get().get("target"), _environment.get(_VARIABLE)
+    return _overrides.get().get("target"), _environment.get(_TARGET)
+
+
+def always_tune_setting() -> Any:
+    """What decides `current().always_tune`, as `target_setting` has what decides the target."""
+    return _overrides.get().get("always_tune"), _environment.get(_ALWAYS_TUNE)

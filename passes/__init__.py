@@ -18,6 +18,7 @@ from tiledsl.passes.lower_tile_ops import LowerTileOps
 from tiledsl.passes.lower_to_triton import LowerToTriton
 from tiledsl.passes.map_grid import MapGrid
 from tiledsl.passes.pad_tiles import PadTiles
+from tiledsl.passes.peel_loops import PeelLoops
 from tiledsl.passes.pipeline_loops import PipelineLoops
 from tiledsl.passes.promote_buffers import PromoteBuffers
 from tiledsl.passes.resolve_views import ResolveViews
@@ -45,6 +46,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     LegalizeArith,  # floor division, element types that Triton cannot compute with
     SplitK,  # where asked for: one kernel becomes two, each of which then finds its accesses and its grid
     SelectAccess,  # blocks that hardware copies: masks must be there, to be seen as bounds
+    PeelLoops,  # where asked for: masks that are left now, of loads through pointers and of what is computed
     PipelineLoops,  # hints for what is still loaded through pointers, while block indices are apart
     MapGrid,  # the order in which blocks are visited, and how many programs share them
     LowerToTriton,  # pointers and launches; last, so that everything above is free of Triton's idioms

@@ -4,9 +4,9 @@ A builder's tunables are the parameters that a call leaves open. What each one i
 twice, with two values of it, and looking at what changes: a side of a tile's product, the threads of a block, the depth
 of a pipeline, the height of the panels in which blocks are visited. Names only give the first value to try. Proposed
 are, for programs with matrix products, tiles, depths, warps, and choices of the compiler: pointers or block copies,
-persistent grids, parts along K, programs that share all blocks, Gluon for attention. For programs without products:
-threads, and sizes around the given ones. What changes several of these at once, or nothing that is seen here, keeps its
-default.
+persistent grids, parts along K, programs that share all blocks; for attention Gluon and peeled loops. For programs
+without products: threads, and sizes around the given ones. What changes several of these at once, or nothing that is
+seen here, keeps its default.
 """
 
 from __future__ import annotations
@@ -216,7 +216,9 @@ def _access_choices(target: Target, rows: int, elements: int) -> list[dict[str, 
 
 
 def _chain_choices(target: Target) -> list[dict[str, Any]]:
-    return [{"select-emitter.backend": "auto"}, {"select-emitter.backend": "triton"}] if _is_hopper(target) else [{}]
+    triton = {"select-emitter.backend": "triton"} if _is_hopper(target) else {}
+    peeled = {**triton, "peel-loops.mode": "on"}  # the same source, so tried once, where no loop can be divided
+    return [*([{"select-emitter.backend": "auto"}] if triton else []), triton, peeled]
 
 
 def _is_hopper(target: Target) -> bool:

@@ -1,0 +1,235 @@
+"""Loops whose masks matter in their first or last iterations only: those become loops of their own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tiledsl.dialects import arith, scf, tensor, tile
+from tiledsl.dialects.arith import constant_of
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import INT32, ScalarType, broadcast_shapes
+from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
+from tiledsl.passes.loop_masks import Condition, Form, conditions_of
+from tiledsl.passes.lower_gluon import is_prepared
+from tiledsl.passes.ranges import Ranges, dtype_interval
+
+MODES = ("off", "on")
+_INT64 = ScalarType("int64")
+_log = logging.getLogger("tiledsl")
+
+
+@dataclass(frozen=True)
+class PeelLoops(Pass):
+    """Divide a loop, so that most of its iterations run without the masks that only the first or the last ones need.
+
+    Before:  scf.for %c0, %end, %c1 (%k) {              After:  scf.for %c0, %split, %c1 (%k) {
+               %ok = arith.cmp %columns, %n                       %a = tile.load %A[%row, %columns]
+                     {predicate = "lt"}                           ... }
+               %a = tile.load %A[%row, %columns] mask=%ok       scf.for %split, %end, %c1 (%k) { as before }
+               ... }
+
+    A condition counts that compares sums of the index, with a constant factor, of values from outside the loop, and of
+    what has a range, such as positions in a tile; the split is where it begins, or ends, to be the same for all
+    elements: the diagonal of causal attention, the start of a window, a last tile that is not full. `mode` is "off" or
+    "on". Innermost and pipelined loops are divided, into three where both ends have masks. All parts keep their depth,
+    so that the first loads of the last part are on their way together. Loops that share a bound are a loop that the
+    program has divided itself; they stay. The kernel's remarks say why a loop stays.
+    Needs:   select-access: blocks that hardware copies have no masks. Kernels for Gluon stay as they are.
+    """
+
+    name = "peel-loops"
+    mode: str = "off"
+
+    def run(self, program: Program) -> None:
+        if self.mode not in MODES:
+            raise TileError(f"peel-loops.mode is {self.mode!r}; it is one of {', '.join(MODES)}")
+        if self.mode == "off":
+            return
+        ranges = Ranges(program.root)
+        changed = False
+        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
+            if is_prepared(kernel):
+                continue
+            loops = [op for op in kernel.nests() if isinstance(op, scf.ForOp) and not op.unroll]
+            for loop in loops:
+                if not loop.num_stages and any(isinstance(op, (scf.ForOp, scf.WhileOp)) for op in loop.body.walk()):
+                    continue
+                try:
+                    if _is_part(loop, loops):
+                        raise NotPeeled("the program has divided it itself")
+                    _peel(loop, ranges)
+                    changed = True
+                except NotPeeled as reason:
+                    remark = f"the loop in line {loop.loc.line} is not peeled, because {reason}"
+                    kernel.set_attribute("remarks", (*kernel.remarks, remark))
+                    _log.info("%s: %s", kernel.sym_name, remark)
+        if changed:
+            canonicalize(program.root, CANONICAL_PATTERNS)
+            _simplify_masks(program)
+            canonicalize(program.root, CANONICAL_PATTERNS)
+
+
+class NotPeeled(Exception):
+    """Why a loop stays as it is."""
+
+
+def _is_part(loop: scf.ForOp, loops: Iterable[scf.ForOp]) -> bool:
+    """Whether another loop begins where this one ends, or the other way round."""
+    others = [op for op in loops if op is not loop and op.parent is loop.parent]
+    return any((op.lower is loop.upper or op.upper is loop.lower) and constant_of(loop.upper) is None for op in others)
+
+
+def _peel(loop: scf.ForOp, ranges: Ranges) -> None:
+    step = constant_of(loop.step)
+    if not isinstance(step, int) or step < 1:
+        raise NotPeeled("its step is not a positive constant")
+    conditions = list(conditions_of(loop, ranges))
+    if not conditions:
+        raise NotPeeled("no mask in it changes linearly with its index")
+    counts = [(each, _Count.of(each, loop, step)) for each in conditions]
+    counts = [(each, count) for each, count in counts if count.leaves_some(loop, step, ranges)]
+    if not counts:
+        raise NotPeeled("its masks are needed in every iteration")
+    largest = max(count.largest(loop, ranges) for _, count in counts)
+    if largest > dtype_interval("int64").hi:
+        raise NotPeeled("the numbers that its masks compare may need more than 64 bits")
+    type = INT32 if largest <= dtype_interval("int32").hi and loop.index.type == INT32 else _INT64
+    spare = max(count.divisor for _, count in counts)
+    extra = 1 if largest + spare <= dtype_interval(type.dtype).hi else 0
+    _divide(loop, _tightest(count for _, count in counts), step, type, extra)
+    for condition, _ in counts:
+        out = condition.comparison.out
+        out.replace_with(Builder.at(condition.comparison).constant(condition.wanted, out.type))
+
+
+@dataclass(frozen=True)
+class _Count:
+    """max(0, sum of `terms` + `number`) // `divisor` iterations, the first ones: in those, if `ends`, a condition holds
+    for all elements, else it holds in those that follow."""
+
+    ends: bool
+    terms: tuple[tuple[Value, int], ...]
+    number: int
+    divisor: int
+
+    @staticmethod
+    def of(condition: Condition, loop: scf.ForOp, step: int) -> _Count:
+        form = condition.form
+        # The condition holds in iteration t where form.index * step * t + start >= 0.
+        number = constant_of(loop.lower)
+        lower = Form(terms={loop.lower: 1}) if number is None else Form(low=int(number), high=int(number))
+        start = form.plus(lower, form.index)
+        divisor = abs(form.index) * step
+        if form.index > 0:
+            start = Form().plus(start, -1)
+            return _Count(False, tuple(start.terms.items()), start.high + divisor - 1, divisor)
+        return _Count(True, tuple(start.terms.items()), start.low + divisor, divisor)
+
+    def leaves_some(self, loop: scf.ForOp, step: int, ranges: Ranges) -> bool:
+        """Whether the condition may hold in some iteration."""
+        ends = [sorted(factor * end for end in ranges.of(value)) for value, factor in self.terms]
+        least, most = (max(0, self.number + sum(each[side] for each in ends)) // self.divisor for side in (0, 1))
+        if self.ends:
+            return most > 0
+        return ranges.of(loop.lower).lo + step * least < ranges.of(loop.upper).hi
+
+    def largest(self, loop: scf.ForOp, ranges: Ranges) -> float:
+        """What no number on the way to the split exceeds."""
+        terms = sum(abs(factor) * max(map(abs, ranges.of(value))) for value, factor in (*self.terms, (loop.lower, 1)))
+        return abs(self.number) + terms
+
+
+def _tightest(counts: Iterable[_Count]) -> list[_Count]:
+    """Of those that differ in their number only, the ones that leave fewest iterations without a mask."""
+    found: dict[object, _Count] = {}
+    for each in counts:
+        key = (each.ends, frozenset(each.terms), each.divisor)
+        old = found.get(key)
+        if old is None or (each.number < old.number) == each.ends:
+            found[key] = each
+    return list(found.values())
+
+
+def _divide(loop: scf.ForOp, counts: list[_Count], step: int, type: ScalarType, extra: int) -> None:
+    """Put a copy of the loop before it, one after it, or both, and let each run a part of the iterations."""
+    at = Builder.at(loop)
+    lower, upper = _as(at, loop.lower, type), _as(at, loop.upper, type)
+
+    def split(count: Value) -> Value:
+        end = at.insert(arith.AddOp(lower, at.insert(arith.MulOp(count, at.constant(step, type))).result)).result
+        return _as(at, at.insert(arith.MinOp(end, upper)).result, ScalarType(loop.lower.dtype))
+
+    skipped = [_emit(at, each, type, extra) for each in counts if not each.ends]
+    ending = [_emit(at, each, type, extra) for each in counts if each.ends]
+    first = _combined(at, arith.MaxOp, skipped)
+    last = _combined(at, arith.MinOp, ending)
+    if first is not None and last is not None:
+        last = at.insert(arith.MaxOp(first, last)).result
+    assert loop.parent is not None
+    if first is not None:
+        start = split(first)
+        head = at.insert(loop.clone({}))
+        assert isinstance(head, scf.ForOp)
+        head.set_field("upper", [start])
+        loop.set_field("lower", [start])
+        loop.set_field("inits", head.results)
+    if last is not None:
+        rest = loop.clone({})
+        assert isinstance(rest, scf.ForOp)
+        end = split(last)
+        for old, new in zip(loop.results, rest.results, strict=True):
+            old.replace_with(new)
+        loop.parent.insert(rest, loop.next)
+        rest.set_field("lower", [end])
+        rest.set_field("inits", loop.results)
+        loop.set_field("upper", [end])
+
+
+def _emit(at: Builder, count: _Count, type: ScalarType, extra: int) -> Value:
+    """The count. With `extra` iterations that are counted and taken away again, simplify-ranges leaves the division as
+    it is: where the bounds of the last loop show that it runs once, LLVM unrolls it behind Triton's back, and ptxas
+    serialises its wgmma (its note C7515; seen with causal attention of square tiles)."""
+    divisor, spare = at.constant(count.divisor, type), at.constant(extra * count.divisor, type)
+    total = at.constant(count.number + extra * count.divisor, type)
+    for value, factor in count.terms:
+        term = at.insert(arith.MulOp(_as(at, value, type), at.constant(factor, type))).result
+        total = at.insert(arith.AddOp(term, total)).result
+    more = at.insert(arith.TruncDivOp(at.insert(arith.MaxOp(total, spare)).result, divisor)).result
+    return at.insert(arith.SubOp(more, at.constant(extra, type))).result
+
+
+def _combined(at: Builder, op_type: type[arith.BinaryOp], values: list[Value]) -> Value | None:
+    if not values:
+        return None
+    result = values[0]
+    for each in values[1:]:
+        result = at.insert(op_type(result, each)).result
+    return result
+
+
+def _as(at: Builder, value: Value, type: ScalarType) -> Value:
+    return value if value.type == type else at.insert(arith.CastOp(value, result_types=[type])).result
+
+
+def _simplify_masks(program: Program) -> None:
+    """What a mask consists of beside conditions that hold, in its own shape; nothing, if that is all."""
+    for op in program.root.walk():
+        if isinstance(op, arith.AndOp) and (constant_of(op.lhs) is True or constant_of(op.rhs) is True):
+            other = op.rhs if constant_of(op.lhs) is True else op.lhs
+            wide = Builder.at(op).insert(tensor.BroadcastOp(other, result_types=[op.out.type]))
+            op.out.replace_with(wide.out)
+        elif isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)) and op.mask is not None:
+            mask: Value = op.mask
+            while isinstance(mask.op, tensor.BroadcastOp):
+                mask = mask.op.source
+            kept = [] if constant_of(mask) is True else [mask]
+            others = [value.shape for value in (*op.indices, *([] if isinstance(op, tile.LoadOp) else [op.value]))]
+            if broadcast_shapes(*others, *(each.shape for each in kept)) == broadcast_shapes(*others, op.mask.shape):
+                op.set_field("mask", kept)
+                if isinstance(op, tile.LoadOp) and not kept:
+                    op.set_field("other", [])

@@ -1,0 +1,451 @@
+"""peel-loops: where loops are divided, that nothing but masks changes, and why others stay."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import triton
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tiledsl
+import tiledsl.language as T
+from tests.codegen.test_block_modules import gemm as product
+from tests.passes.ir_cases import after, program
+from tests.support.example_modules import load_example
+from tests.support.programs import Author, attention, check_pass, gemm, inputs_for, programs
+from tiledsl.dialects import arith, scf, tile
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation
+from tiledsl.ir.pass_manager import PassManager, Program
+from tiledsl.passes import default_pipeline
+from tiledsl.passes.peel_loops import PeelLoops
+from tiledsl.runtime.target import Target
+
+POINTERS = {"select-emitter.backend": "triton", "select-access.mode": "pointer"}
+PEEL = PeelLoops(mode="on")
+
+
+def before_peeling(func: Operation, options: dict[str, Any] | None = None) -> Operation:
+    """The program as the pass sees it."""
+    passes = default_pipeline({**POINTERS, **(options or {})})
+    names = [each.name for each in passes]
+    made = Program(func.clone({}), Target("cuda", 90))
+    PassManager(passes[: names.index("peel-loops")]).run(made)
+    return made.root
+
+
+def loops_of(root: Operation) -> list[scf.ForOp]:
+    return [op for op in root.walk() if isinstance(op, scf.ForOp)]
+
+
+def masks_in(loop: scf.ForOp) -> int:
+    """Comparisons of indices, and loads with masks."""
+    found = 0
+    for op in loop.body.walk():
+        found += isinstance(op, arith.CmpOp) and op.lhs.dtype == "int32"
+        found += isinstance(op, tile.LoadOp) and op.mask is not None
+    return found
+
+
+def check(func: Operation, sizes: dict[str, int] | None = None, **options: Any) -> list[scf.ForOp]:
+    """Peel, compare with the program before, at every bit, and return the loops."""
+    root = before_peeling(func, options)
+    return loops_of(check_pass(PEEL, root, inputs_for(func, 0, sizes), uninitialised="zero"))
+
+
+def remarks(root: Operation) -> list[str]:
+    made = Program(root.clone({}), Target("cuda", 90))
+    PEEL.run(made)
+    return [each for op in made.root.walk() if isinstance(op, tile.KernelOp) for each in op.remarks if "peel" in each]
+
+
+# The form of it
+
+GUARDED = """
+%i = tensor.iota {axis = 0} : tensor<16x1xint32>
+%zero = arith.constant {value = 0.0} : tensor<16x1xfloat32>
+%sum = scf.for %c0, %c7, %c1[%zero] {num_stages = 2} : tensor<16x1xfloat32> (%k: int32, %old: tensor<16x1xfloat32>) {
+  %first = arith.mul %k, %c16 : int32
+  %rows = arith.add %first, %i : tensor<16x1xint32>
+  %ok = arith.cmp %rows, %m {predicate = "lt"} : tensor<16x1xbool>
+  %x = tile.load %D[%rows] mask=%ok {guarded = true} : tensor<16x1xfloat32>
+  %new = arith.add %old, %x : tensor<16x1xfloat32>
+  scf.yield [%new]
+}
+%place = arith.add %i, %bx : tensor<16x1xint32>
+tile.store %sum, %B[%place, %c0]
+"""
+
+
+def test_before_and_after() -> None:
+    lines = after(PEEL, GUARDED)
+    assert lines[1:4] == [
+        "%0 = arith.max %m, %c0 : int32",
+        "%1 = arith.truncdiv %0, %c16 : int32",
+        "%2 = arith.min %1, %c7 : int32",
+    ]
+    main, rest = (at for at, line in enumerate(lines) if "scf.for" in line)
+    assert lines[main].startswith("%sum = scf.for %c0, %2, %c1[%c0p0] {num_stages = 2}")
+    assert lines[rest].startswith("%sum_1 = scf.for %2, %c7, %c1[%sum] {num_stages = 2}")
+    assert "%x = tile.load %D[%rows] {guarded = true} : tensor<16x1xfloat32>" in lines[main:rest]
+    assert any("tile.load" in line and "mask=" in line for line in lines[rest:])
+    assert lines[-1].startswith("tile.store %sum_1, ")
+
+
+def test_off_changes_nothing_and_other_modes_are_refused() -> None:
+    assert after(PeelLoops(), GUARDED) == after([], GUARDED)
+    with pytest.raises(TileError, match=r"peel-loops\.mode is 'always'; it is one of off, on"):
+        after(PeelLoops(mode="always"), GUARDED)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("%rows, %m", "%i, %m"), "no mask in it changes linearly with its index"),
+        (('"lt"', '"eq"'), "no mask in it changes linearly with its index"),
+        (("%first = arith.mul %k, %c16", "%first = arith.mul %k, %s"), "no mask in it changes linearly with its index"),
+        (("%rows, %m", "%rows, %c7"), "its masks are needed in every iteration"),
+        (("%c0, %c7, %c1[", "%c0, %c7, %s["), "its step is not a positive constant"),
+        (("%c0, %c7, %c1[", "%c7, %c0, %c-1["), "its step is not a positive constant"),
+    ],
+)
+def test_why_a_loop_stays(change: tuple[str, str], reason: str) -> None:
+    body = GUARDED.replace(*change)
+    assert body != GUARDED
+    root = program(body).root
+    line = loops_of(root)[0].loc.line
+    assert remarks(root) == [f"the loop in line {line} is not peeled, because {reason}"]
+    assert after(PEEL, body) == after([], body)
+
+
+def test_products_that_wrap_are_no_index() -> None:
+    body = GUARDED.replace("%first = arith.mul %k, %c16", "%first = arith.mul %k, %c1103515245")
+    assert ["no mask in it changes linearly" in each for each in remarks(program(body).root)] == [True]
+
+
+@st.composite
+def masked_sums(draw: st.DrawFn) -> Operation:
+    """Rows of Y: sums over k of numbers that one or two comparisons of a linear form choose; bounds are arguments."""
+    small, positive = st.integers(-5, 5), st.integers(1, 4)
+    author = Author("masked")
+    x = author.parameter("X", (64,), "int32")
+    y = author.parameter("Y", (3, 4), "int32", output=True)
+    lower, upper, limit = (author.scalar(name) for name in ("lower", "upper", "limit"))
+    first = draw(st.sampled_from([lower, 0, 2, -3]))
+    last = draw(st.sampled_from([upper, 9, limit]))
+    with author.kernel(3) as (bx,):
+        total = author.filled(0, (4,), "int32", name="total")
+        with author.loop(first, last, draw(positive), num_stages=draw(st.sampled_from([0, 2]))) as k:
+            with author.parallel(4) as (i,):
+                form = author.add(author.mul(k, draw(small)), author.mul(bx, draw(small)))
+                form = author.add(form, author.mul(i, draw(small)))
+                bound = draw(st.sampled_from([limit, author.constant(draw(small)), lower]))
+                predicate = st.sampled_from(["lt", "le", "gt", "ge"])
+                holds = author.cmp(draw(predicate), form, bound)
+                if draw(st.booleans()):
+                    other = author.add(form if draw(st.booleans()) else author.mul(k, draw(small)), draw(small))
+                    joint = draw(st.sampled_from([arith.AndOp, arith.OrOp]))
+                    holds = author.binary(joint, holds, author.cmp(draw(predicate), other, bound))
+                number = author.add(author.mul(k, 3), i)
+                made = (lambda: author.load(x, number)) if draw(st.booleans()) else (lambda: number)
+                sides = [made, lambda: author.constant(0)]
+                value = author.choose(holds, *(sides if draw(st.booleans()) else sides[::-1]))
+                author.store(author.add(author.load(total, i), value), total, i)
+        with author.parallel(4) as (i,):
+            author.store(author.load(total, i), y, bx, i)
+    return author.finish()
+
+
+@settings(max_examples=150, deadline=None)
+@given(masked_sums(), st.integers(0, 99))
+def test_sums_stay(func: Operation, seed: int) -> None:
+    root = before_peeling(func)
+    check_pass(PEEL, root, inputs_for(func, seed))
+
+
+@settings(max_examples=30, deadline=None)
+@given(programs(), st.integers(0, 99))
+def test_random_programs_stay(func: Operation, seed: int) -> None:
+    root = before_peeling(func)
+    check_pass(PEEL, root, inputs_for(func, seed), uninitialised="zero")
+
+
+# Matrix products
+
+
+@pytest.mark.parametrize(("depth", "loops"), [(1, 0), (16, 0), (17, 0), (40, 1), (43, 1), (64, 1)])
+def test_ragged_depth(depth: int, loops: int) -> None:
+    """What runs once is no loop: the last tile, and the others where there is one."""
+    found = check(gemm(37, 24, depth, 16, 16, 16))
+    assert [masks_in(loop) for loop in found] == [4] * loops  # of rows and columns, the same in every iteration
+
+
+def test_depth_known_at_run_time() -> None:
+    func = gemm(bm=16, bn=16, bk=16, dynamic=True)
+    for depth in (1, 16, 40, 48):
+        main, rest = check(func, {"M": 20, "N": 24, "K": depth})
+        assert (masks_in(main), masks_in(rest)) == (4, 6)
+        assert (main.num_stages, rest.num_stages) == (2, 2)
+
+
+@pytest.mark.parametrize("splits", [2, 3])
+def test_parts_along_k(splits: int) -> None:
+    func, options = gemm(37, 24, 100, 16, 16, 16), {"split-k.splits": splits}
+    main, rest, _ = check(func, **options)
+    assert masks_in(main) < masks_in(rest)
+    assert remarks(before_peeling(func, options)) == []
+
+
+def test_block_copies_have_no_masks() -> None:
+    root = before_peeling(gemm(64, 64, 104, 64, 64, 32, num_stages=3), {"select-access.mode": "tma"})
+    assert ["no mask in it" in each for each in remarks(root)] == [True]
+
+
+# Attention
+
+
+@pytest.mark.parametrize("tiles", [(16, 16), (16, 32), (32, 16), (16, 12)], ids=str)
+@pytest.mark.parametrize("length", [7, 40, 45, 64])
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention(length: int, tiles: tuple[int, int], causal: bool) -> None:
+    loops = check(attention(length, 16, *tiles, causal=causal))
+    if length > 32 and causal:
+        main, rest = loops
+        assert masks_in(main) < masks_in(rest)
+        assert masks_in(main) == (2 if tiles[1] == 12 else 0)  # 12 rows are padded to 16
+
+
+def seen(kind: str, length: int, block_M: int, block_N: int) -> T.PrimFunc:
+    """Row sums of a masked product of Q and K: the masks of attention, written in several ways."""
+    window = 40
+
+    @T.prim_func
+    def seen(
+        Q: T.Tensor((length, 16), "float16"), K: T.Tensor((length, 16), "float16"), O: T.Tensor((length,), "float32")
+    ):
+        with T.Kernel(T.ceildiv(length, block_M), threads=128) as bx:
+            q = T.alloc_shared((block_M, 16), "float16")
+            k = T.alloc_shared((block_N, 16), "float16")
+            scores = T.alloc_fragment((block_M, block_N), "float32")
+            total = T.alloc_fragment((block_M,), "float32")
+            T.copy(Q[bx * block_M, 0], q)
+            T.clear(total)
+            first = T.max(0, bx * block_M - window) // block_N if kind == "window" else 0
+            for tile in T.Pipelined(first, T.ceildiv(length, block_N), num_stages=2):
+                T.copy(K[tile * block_N, 0], k)
+                T.gemm(q, k, scores, transpose_B=True, clear_accum=True)
+                for i, j in T.Parallel(block_M, block_N):
+                    row, column = bx * block_M + i, tile * block_N + j
+                    if kind == "window":
+                        inside = T.And(column > row - window, row >= column)
+                        scores[i, j] = T.if_then_else(inside, scores[i, j], 0)
+                    elif kind == "hidden":
+                        scores[i, j] = T.if_then_else(row < column, 0, scores[i, j])
+                    elif kind == "either":
+                        scores[i, j] = T.if_then_else(T.Or(row < column, row >= column + window), 0, scores[i, j])
+                    elif kind == "branch":
+                        if (tile + 1) * block_N > bx * block_M:
+                            scores[i, j] = T.if_then_else(row >= column, scores[i, j], 0)
+                    elif kind == "outside":
+                        scores[i, j] = T.if_then_else(column < row, 0, scores[i, j])
+                T.reduce_sum(scores, total, dim=1, clear=False)
+            T.copy(total, O[bx * block_M])
+
+    return seen
+
+
+@pytest.mark.parametrize("tiles", [(16, 16), (32, 16), (16, 32)], ids=str)
+@pytest.mark.parametrize("length", [16, 37, 128])
+@pytest.mark.parametrize(
+    ("kind", "masked"),
+    [("hidden", "01"), ("window", "101"), ("either", "101"), ("branch", "01"), ("outside", "10")],
+)
+def test_masks(kind: str, masked: str, length: int, tiles: tuple[int, int]) -> None:
+    loops = check(seen(kind, length, *tiles).func)
+    if length == 128:
+        assert "".join(str(int(masks_in(loop) > 0)) for loop in loops) == masked
+
+
+def of_lengths(kind: str) -> T.PrimFunc:
+    """Sums of what each row of a product may see, where that depends on a number in memory, or on dynamic sizes."""
+    queries, keys = T.dynamic("queries, keys")
+
+    @T.prim_func
+    def of_lengths(
+        Q: T.Tensor((queries, 16), "float16"),
+        K: T.Tensor((keys, 16), "float16"),
+        lengths: T.Tensor((1,), "int32"),
+        O: T.Tensor((queries,), "float32"),
+    ):
+        with T.Kernel(T.ceildiv(queries, 16), threads=128) as bx:
+            q = T.alloc_shared((16, 16), "float16")
+            k = T.alloc_shared((16, 16), "float16")
+            scores = T.alloc_fragment((16, 16), "float32")
+            total = T.alloc_fragment((16,), "float32")
+            T.copy(Q[bx * 16, 0], q)
+            T.clear(total)
+            length = lengths[0] if kind == "memory" else keys
+            for tile in T.Pipelined(T.ceildiv(length, 16), num_stages=2):
+                T.copy(K[tile * 16, 0], k)
+                T.gemm(q, k, scores, transpose_B=True, clear_accum=True)
+                for i, j in T.Parallel(16, 16):
+                    column = tile * 16 + j
+                    if kind == "memory":
+                        scores[i, j] = T.if_then_else(column < length, scores[i, j], 0)
+                    else:
+                        seen = column <= bx * 16 + i + (keys - queries)
+                        scores[i, j] = T.if_then_else(seen, scores[i, j], 0)
+                T.reduce_sum(scores, total, dim=1, clear=False)
+            T.copy(total, O[bx * 16])
+
+    return of_lengths
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (5, 70), (40, 64), (33, 20)])
+@pytest.mark.parametrize("kind", ["memory", "causal"])
+def test_lengths_known_at_run_time(kind: str, queries: int, keys: int) -> None:
+    root = before_peeling(of_lengths(kind).func)
+    inputs = inputs_for(root, 0, {"queries": queries, "keys": keys})
+    for length in (0, 15, 16, keys):
+        inputs[2][:] = length
+        main, rest = loops_of(check_pass(PEEL, root, inputs, uninitialised="zero"))
+        assert masks_in(main) == 0 < masks_in(rest)
+
+
+# What is emitted
+
+
+def forward(length: int, dim: int, block_M: int, block_N: int, threads: int = 128) -> T.PrimFunc:
+    """Causal attention of one head that masks every tile."""
+    scale = math.log2(math.e) / math.sqrt(dim)
+
+    @T.prim_func
+    def forward(
+        Q: T.Tensor((length, dim), "float16"),
+        K: T.Tensor((length, dim), "float16"),
+        V: T.Tensor((length, dim), "float16"),
+        O: T.Tensor((length, dim), "float16"),
+    ):
+        with T.Kernel(T.ceildiv(length, block_M), threads=threads) as bx:
+            q = T.alloc_shared((block_M, dim), "float16")
+            k = T.alloc_shared((block_N, dim), "float16")
+            v = T.alloc_shared((block_N, dim), "float16")
+            scores = T.alloc_fragment((block_M, block_N), "float32")
+            weights = T.alloc_fragment((block_M, block_N), "float16")
+            acc = T.alloc_fragment((block_M, dim), "float32")
+            highest = T.alloc_fragment((block_M,), "float32")
+            previous = T.alloc_fragment((block_M,), "float32")
+            total = T.alloc_fragment((block_M,), "float32")
+            tile_total = T.alloc_fragment((block_M,), "float32")
+            T.copy(Q[bx * block_M, 0], q)
+            T.clear(acc)
+            T.clear(total)
+            T.fill(highest, -T.infinity("float32"))
+            end = T.min(T.ceildiv(length, block_N), T.ceildiv((bx + 1) * block_M, block_N))
+            for tile in T.Pipelined(end, num_stages=2):
+                T.copy(K[tile * block_N, 0], k)
+                for i, j in T.Parallel(block_M, block_N):
+                    seen = bx * block_M + i >= tile * block_N + j
+                    scores[i, j] = T.if_then_else(seen, 0, -T.infinity("float32"))
+                T.gemm(q, k, scores, transpose_B=True)
+                T.copy(highest, previous)
+                T.reduce_max(scores, highest, dim=1, clear=False)
+                for i, j in T.Parallel(block_M, block_N):
+                    scores[i, j] = T.exp2(scores[i, j] * scale - highest[i] * scale)
+                T.reduce_sum(scores, tile_total, dim=1)
+                for i in T.Parallel(block_M):
+                    previous[i] = T.exp2(previous[i] * scale - highest[i] * scale)
+                    total[i] = total[i] * previous[i] + tile_total[i]
+                for i, j in T.Parallel(block_M, dim):
+                    acc[i, j] *= previous[i]
+                T.copy(scores, weights)
+                T.copy(V[tile * block_N, 0], v)
+                T.gemm(weights, v, acc)
+            for i, j in T.Parallel(block_M, dim):
+                acc[i, j] /= total[i]
+            T.copy(acc, O[bx * block_M, 0])
+
+    return forward
+
+
+def compiled(func: T.PrimFunc, target: str, **options: Any) -> tiledsl.Kernel:
+    return tiledsl.compile(
+        func, out_idx=-1, target=target, pass_configs={**POINTERS, "peel-loops.mode": "on", **options}
+    )
+
+
+def bodies(source: str) -> list[str]:
+    """The text of each loop."""
+    return re.findall(r"^    for .*\n((?:        .*\n)+)", source, re.MULTILINE)
+
+
+@pytest.mark.parametrize("tiles", [(16, 16), (32, 16), (16, 32)], ids=str)
+@pytest.mark.parametrize("length", [16, 50, 96])
+def test_causal_attention(length: int, tiles: tuple[int, int]) -> None:
+    kernel = compiled(forward(length, 16, *tiles), "interpret")
+    if length == 96:
+        main, rest = bodies(kernel.source)
+        assert "tl.where" not in main and "mask" not in main and "tl.where" in rest
+    generator = torch.Generator().manual_seed(length)
+    q, k, v = (torch.randn(length, 16, generator=generator).half() for _ in range(3))
+    expected = F.scaled_dot_product_attention(*(each[None].float() for each in (q, k, v)), is_causal=True)[0]
+    torch.testing.assert_close(kernel(q, k, v).float(), expected, rtol=1e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize(("tiles", "threads"), [((128, 128), 256), ((64, 64), 128), ((128, 64), 128)], ids=str)
+def test_nothing_is_serialised(tiles: tuple[int, int], threads: int, tmp_path: Path) -> None:
+    """The diagonal loop of square tiles runs once; if ptxas saw that, it would serialise its products."""
+    kernel = compiled(forward(4096, 64, *tiles, threads), "cuda:90")
+    main, rest = bodies(kernel.source)
+    assert "tl.where" not in main and "tl.where" in rest
+    said = assembled(kernel.asm["ptx"], tmp_path)
+    assert "Compiling entry function" in said and "C7515" not in said
+
+
+def assembled(ptx: str, folder: Path) -> str:
+    """What the newest ptxas that comes with Triton says."""
+    (folder / "kernel.ptx").write_text(ptx, encoding="utf-8")
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    for name in ("ptxas-blackwell", "ptxas"):
+        command = [str(tools / name), "-arch=sm_90a", "-v", str(folder / "kernel.ptx"), "-o", os.devnull]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode == 0:
+            break
+    return done.stderr
+
+
+def test_ragged_depth_compiles() -> None:
+    kernel = compiled(product(256, 256, 4100, 128, 128, 64), "cuda:90")
+    (main,) = bodies(kernel.source)
+    assert "mask" not in main and kernel.source.count("mask=") == 2
+    assert kernel.asm["ptx"].count("wgmma.mma_async") > 0
+
+
+def test_loops_that_the_program_divides_stay() -> None:
+    function = load_example("attention").attention.function
+    for window in (0, 300):
+        sizes = {"batch": 1, "heads": 1, "kv_heads": 1, "queries": 1000, "keys": 1000, "dim": 64, "window": window}
+        kernels = []
+        for mode in ("off", "on"):
+            options = {**POINTERS, "peel-loops.mode": mode}
+            kernels.append(tiledsl.jit(function, target="cuda:90", pass_configs=options).compile(**sizes, causal=True))
+        assert kernels[0].source == kernels[1].source
+        reasons = [each for each in kernels[1].remarks if "peeled, because the program has divided it itself" in each]
+        assert len(reasons) == (3 if window else 2)
+
+
+def test_kernels_for_gluon_stay() -> None:
+    options = {"select-emitter.backend": "gluon", "peel-loops.mode": "on"}
+    kernel = tiledsl.compile(forward(512, 64, 128, 128, 256), out_idx=-1, target="cuda:90", pass_configs=options)
+    plain = {"select-emitter.backend": "gluon"}
+    other = tiledsl.compile(forward(512, 64, 128, 128, 256), out_idx=-1, target="cuda:90", pass_configs=plain)
+    assert "@gluon.jit" in kernel.source and kernel.source == other.source and not kernel.remarks

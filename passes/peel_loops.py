@@ -80,8 +80,12 @@ class NotPeeled(Exception):
 
 def _is_part(loop: scf.ForOp, loops: Iterable[scf.ForOp]) -> bool:
     """Whether another loop begins where this one ends, or the other way round."""
-    others = [op for op in loops if op is not loop and op.parent is loop.parent]
-    return any((op.lower is loop.upper or op.upper is loop.lower) and constant_of(loop.upper) is None for op in others)
+    others = [op for op in loops if op.parent is loop.parent]
+    return any(_meet(loop, op) or _meet(op, loop) for op in others)
+
+
+def _meet(first: scf.ForOp, second: scf.ForOp) -> bool:
+    return first.upper is second.lower and constant_of(first.upper) is None
 
 
 def _peel(loop: scf.ForOp, ranges: Ranges) -> None:

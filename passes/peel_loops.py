@@ -10,6 +10,7 @@ from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
+from tiledsl.ir.location import Loc
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, ScalarType, broadcast_shapes
@@ -51,10 +52,9 @@ class PeelLoops(Pass):
         if self.mode == "off":
             return
         ranges = Ranges(program.root)
-        changed = False
-        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
-            if is_prepared(kernel):
-                continue
+        peeled: set[Loc] = set()
+        whole: list[tuple[tile.KernelOp, scf.ForOp, NotPeeled]] = []
+        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp) and not is_prepared(op)]:
             loops = [op for op in kernel.nests() if isinstance(op, scf.ForOp) and not op.unroll]
             for loop in loops:
                 if not loop.num_stages and any(isinstance(op, (scf.ForOp, scf.WhileOp)) for op in loop.body.walk()):
@@ -63,12 +63,13 @@ class PeelLoops(Pass):
                     if _is_part(loop, loops):
                         raise NotPeeled("the program has divided it itself")
                     _peel(loop, ranges)
-                    changed = True
-                except NotPeeled as reason:
-                    remark = f"the loop in line {loop.loc.line} is not peeled, because {reason}"
-                    kernel.set_attribute("remarks", (*kernel.remarks, remark))
-                    _log.info("%s: %s", kernel.sym_name, remark)
-        if changed:
+                    peeled.add(loop.loc)
+                except NotPeeled as failure:
+                    whole.append((kernel, loop, failure))
+        for kernel, loop, reason in whole:
+            if loop.loc not in peeled:  # a loop that split-k made of one that is peeled is none of the program's
+                _explain(kernel, loop, reason)
+        if peeled:
             canonicalize(program.root, CANONICAL_PATTERNS)
             _simplify_masks(program)
             canonicalize(program.root, CANONICAL_PATTERNS)
@@ -76,6 +77,12 @@ class PeelLoops(Pass):
 
 class NotPeeled(Exception):
     """Why a loop stays as it is."""
+
+
+def _explain(kernel: tile.KernelOp, loop: scf.ForOp, reason: NotPeeled) -> None:
+    remark = f"the loop in line {loop.loc.line} is not peeled, because {reason}"
+    kernel.set_attribute("remarks", (*kernel.remarks, remark))
+    _log.info("%s: %s", kernel.sym_name, remark)
 
 
 def _is_part(loop: scf.ForOp, loops: Iterable[scf.ForOp]) -> bool:

@@ -20,7 +20,7 @@ def random(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("persistent", [0, 1])
 @pytest.mark.parametrize("tiles", [(128, 128), (128, 64), (64, 128)], ids=str)
-@pytest.mark.parametrize("length", [100, 1000, 4096])
+@pytest.mark.parametrize("length", [100, 1000])
 @pytest.mark.parametrize("dim", [64, 128])
 def test_causal_attention(dim: int, length: int, tiles: tuple[int, int], persistent: int) -> None:
     options = {**PEELED, "map-grid.persistent": persistent}

@@ -21,9 +21,10 @@ import tiledsl
 import tiledsl.language as T
 from tests.codegen.test_block_modules import gemm as product
 from tests.passes.ir_cases import after, program
+from tests.passes.test_block_programs import count, lowered
 from tests.support.example_modules import load_example
 from tests.support.programs import Author, attention, check_pass, gemm, inputs_for, programs
-from tiledsl.dialects import arith, scf, tile
+from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import PassManager, Program
@@ -215,6 +216,17 @@ def test_parts_along_k(splits: int) -> None:
     main, rest, _ = check(func, **options)
     assert masks_in(main) < masks_in(rest)
     assert remarks(before_peeling(func, options)) == []
+
+
+@pytest.mark.parametrize("persistent", [0, 1])
+@pytest.mark.parametrize("parts", [{}, {"split-k.splits": 3}, {"split-k.streams": 5}], ids=str)
+@pytest.mark.parametrize("sizes", [(37, 24, 100), (16, 48, 43)], ids=str)
+def test_whole_pipeline(sizes: tuple[int, int, int], parts: dict[str, int], persistent: int) -> None:
+    func = gemm(*sizes, 16, 16, 16)
+    options = {**POINTERS, **parts, "peel-loops.mode": "on", "map-grid.persistent": persistent}
+    made, plain = (lowered(func, {**options, **more}, inputs_for(func, 0)) for more in ({}, {"peel-loops.mode": "off"}))
+    assert count(made, tensor.DotOp) == 2 * count(plain, tensor.DotOp)
+    assert not any("peel" in each for op in made.root.walk() for each in op.attributes.get("remarks", ()))
 
 
 def test_block_copies_have_no_masks() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tiledsl.dialects import arith, scf, tensor
+from tiledsl.dialects import arith, gluon, scf, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.triton import LaunchOp, ProgramIdOp
 from tiledsl.ir.core import Operation, Value
@@ -123,6 +123,8 @@ def bounds(value: Value) -> Bounds | None:
         return _argument_bounds(value)
     if isinstance(op, tensor.IotaOp):
         return 0, op.extent - 1
+    if isinstance(op, gluon.PartOp):
+        return 0, op.parts - 1
     if isinstance(op, ProgramIdOp):
         return _program_id_bounds(op)
     if isinstance(op, arith.CastOp) and value.dtype in ("int32", "int64") and op.source.dtype in ("int32", "bool"):

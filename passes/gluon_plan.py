@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tiledsl.dialects import gluon
 from tiledsl.ir.types import ELEMENTS
 from tiledsl.passes.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops
+from tiledsl.passes.tiled_products import TiledProduct
 
 BARRIER_BYTES = 1024  # more than all barriers and alignment take
 CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}  # a thread, by the number of consumers
@@ -65,6 +66,28 @@ def query_in_registers(columns: int, depth: int, width: int, parts: int, query: 
     if tiles > limit:
         raise NotRecognised(f"tiles of {columns} and {width} columns need {tiles} registers a thread of {limit}")
     return tiles + depth // 4 <= limit and parts < 3
+
+
+def product_stages(
+    found: TiledProduct, parts: int, stages: int, shared_bytes: int, stored: Sequence[gluon.StoreBoxOp]
+) -> int:
+    """Pairs of tiles in flight; `stages` 0: as the loop asks. Raises NotRecognised where memory does not suffice."""
+    size = ELEMENTS[found.left.out.dtype].bits // 8
+    for extent, least in ((found.columns, 16), (found.depth, 32 // size)):
+        if extent & (extent - 1) or not least <= extent <= 256:
+            raise NotRecognised(f"a tile's extent {extent} is no power of two from {least} to 256", found.product)
+    limit = CONSUMER_REGISTERS[parts] * 9 // 10
+    sums = found.columns // 2 * (2 if found.carried is None else 1)
+    if sums > limit:
+        raise NotRecognised(f"sums of {found.columns} columns need {sums} registers a thread of {limit}", found.product)
+    rows = parts * ROWS_OF_CONSUMER
+    once = sum(rows * found.columns * ELEMENTS[op.value.dtype].bits // 8 for op in stored)
+    each = (rows + found.columns) * found.depth * size
+    possible = (shared_bytes - BARRIER_BYTES - once) // each
+    if possible < 2:
+        needed = once + 2 * each
+        raise NotRecognised(f"two stages need {needed} bytes of shared memory of {shared_bytes}", found.product)
+    return min(stages or max(2, found.op.num_stages), possible)
 
 
 def drawback(found: SoftmaxLoops, parts: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from tiledsl.dialects import arith, scf, tensor, tile, triton
+from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.types import ELEMENTS, BufferType
@@ -373,6 +373,7 @@ def _same(op: Operation, a: Interval) -> Interval:
 _RULES: dict[type[Operation], Callable[..., Interval | None]] = {
     arith.ConstantOp: lambda op: Interval(int(op.value), int(op.value)),
     tensor.IotaOp: lambda op: Interval(0, op.extent - 1),
+    gluon.PartOp: lambda op: Interval(0, op.parts - 1),
     arith.AddOp: lambda op, a, b: Interval(a.lo + b.lo, a.hi + b.hi),
     arith.SubOp: lambda op, a, b: Interval(a.lo - b.hi, a.hi - b.lo),
     arith.MulOp: _product,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from tiledsl.codegen.gluon import api
 from tiledsl.dialects import arith, gluon, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Region, Value
+from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.location import UNKNOWN
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
@@ -19,17 +20,12 @@ from tiledsl.ir.types import ELEMENTS, INT32, BufferType, TensorType
 from tiledsl.passes.affine import linear_form
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.canonicalize_control_flow import products_in, trip_count
-from tiledsl.passes.gluon_plan import drawback, make_plan
+from tiledsl.passes.gluon_plan import drawback, make_plan, product_stages
 from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.merge_softmax_loops import merge_softmax_loops
 from tiledsl.passes.row_arithmetic import compare_columns, divide_rows_once, mask_after_products, materialize
-from tiledsl.passes.softmax_loops import (
-    ROWS_OF_CONSUMER,
-    NotRecognised,
-    SoftmaxLoops,
-    check_rows,
-    find_softmax_loops,
-)
+from tiledsl.passes.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, check_rows, find_softmax_loops
+from tiledsl.passes.tiled_products import find_tiled_product, is_softmax, load_ahead, widen_columns
 
 _log = logging.getLogger("tiledsl")
 BACKENDS = ("auto", "triton", "gluon")
@@ -106,35 +102,62 @@ class SelectEmitter(Pass):
         kernel.parent.insert(twin, kernel)
         try:
             _load_boxes(twin)
-            if self.fast_math:
-                mask_after_products(twin.walk())
-            found = find_softmax_loops(twin.body)
-            check_rows(twin.body, found)
-            if merge_softmax_loops([loop.op for loop in found.loops]):
-                found = find_softmax_loops(twin.body)
-            compare_columns(op for loop in found.loops for op in loop.op.walk())
-            if self.fast_math:
-                divide_rows_once(found.after)
-            found = find_softmax_loops(twin.body)
-            parts, rest = divmod(found.rows, ROWS_OF_CONSUMER)
-            if rest or not 1 <= parts <= 3:
-                raise NotRecognised(f"{found.rows} rows are not 64, 128 or 192", found.query)
-            stores = [op for op in found.after if isinstance(op, tile.StoreOp) and len(op.value.shape) == 2]
-            boxes = [box for box in map(_store_box, stores) if box is not None]
-            plan = make_plan(found, parts, self.stages, target.max_shared_bytes, boxes)
-            if self.backend == "auto" and (slower := drawback(found, parts)):
-                raise NotRecognised(slower, found.query)
-            if plan.in_query:
-                plan.in_query.set_attribute("in_query", True)
-            _divide_rows(twin, found, parts)
+            prepare = self._prepare_softmax if is_softmax(twin.body) else self._prepare_product
+            prepare(twin, target.max_shared_bytes)
         except NotRecognised:
             twin.erase()
             raise
         options = {**dict(kernel.options), "emitter": "gluon", "persistent": self.persistent}
-        for loop in found.loops:
-            loop.op.set_attribute("num_stages", plan.stages)
         twin.set_attribute("options", tuple(options.items()))
         kernel.erase()
+
+    def _prepare_softmax(self, kernel: tile.KernelOp, shared_bytes: int) -> None:
+        """Divide the rows of attention and the like. Raises NotRecognised."""
+        if self.fast_math:
+            mask_after_products(kernel.walk())
+        found = find_softmax_loops(kernel.body)
+        check_rows(kernel.body, found.rows, (found.columns, found.width), {found.query, *found.undivided})
+        if merge_softmax_loops([loop.op for loop in found.loops]):
+            found = find_softmax_loops(kernel.body)
+        compare_columns(op for loop in found.loops for op in loop.op.walk())
+        if self.fast_math:
+            divide_rows_once(found.after)
+        found = find_softmax_loops(kernel.body)
+        parts = _consumers(found.rows, found.query)
+        plan = make_plan(found, parts, self.stages, shared_bytes, _store_boxes(found.after))
+        if self.backend == "auto" and (slower := drawback(found, parts)):
+            raise NotRecognised(slower, found.query)
+        if plan.in_query:
+            plan.in_query.set_attribute("in_query", True)
+        _divide_rows(kernel, found.rows, parts, found.undivided)
+        for loop in found.loops:
+            loop.op.set_attribute("num_stages", plan.stages)
+
+    def _prepare_product(self, kernel: tile.KernelOp, shared_bytes: int) -> None:
+        """Divide the rows of a matrix product. Raises NotRecognised."""
+        widen_columns(kernel.body)
+        _erase_unused(kernel.body)
+        found = find_tiled_product(kernel.body)
+        check_rows(kernel.body, found.rows, (found.columns,), {found.left, *found.undivided})
+        parts = _consumers(found.rows, found.product)
+        stages = product_stages(found, parts, self.stages, shared_bytes, _store_boxes(found.after))
+        load_ahead(found)
+        _divide_rows(kernel, found.rows, parts, found.undivided)
+        found.op.set_attribute("num_stages", stages)
+
+
+def _consumers(rows: int, op: Operation) -> int:
+    """How many consumers share a block's rows. Raises NotRecognised."""
+    parts, rest = divmod(rows, ROWS_OF_CONSUMER)
+    if rest or not 1 <= parts <= 3:
+        raise NotRecognised(f"{rows} rows are not 64, 128 or 192", op)
+    return parts
+
+
+def _store_boxes(ops: Iterable[Operation]) -> list[gluon.StoreBoxOp]:
+    """Make boxes of the stores of whole tiles that can be."""
+    stores = [op for op in ops if isinstance(op, tile.StoreOp) and len(op.value.shape) == 2]
+    return [box for box in map(_store_box, stores) if box is not None]
 
 
 def _has_gluon(target: Any) -> bool:
@@ -228,16 +251,14 @@ def _erase_unused(region: Region) -> None:
             op.erase()
 
 
-def _divide_rows(kernel: tile.KernelOp, found: SoftmaxLoops, parts: int) -> None:
-    """Each consumer has `rows // parts` of the block's rows: in every type, and in what counts rows."""
-    all_rows = found.rows  # which changes with the types
+def _divide_rows(kernel: tile.KernelOp, all_rows: int, parts: int, undivided: set[Operation]) -> None:
+    """Each consumer has `all_rows // parts` of the block's rows: in every type, and in what counts rows."""
     rows = all_rows // parts
-    whole = {each for loop in found.loops for each in (loop.keys, loop.values, loop.scores.b.op)}
     at = Builder(kernel.body, kernel.body.first, kernel.loc)
     part = at.insert(gluon.PartOp(parts=parts, names=["part"])).result
     first = at.insert(arith.MulOp(part, at.constant(rows, INT32), names=["first_row"])).result
     for op in list(kernel.walk()):
-        if op in whole:
+        if op in undivided:
             continue
         for value in (*op.results, *(arg for region in op.regions for arg in region.args)):
             _narrow(value, all_rows, rows)

@@ -93,9 +93,15 @@ class SoftmaxLoops:
         """Columns of the accumulator."""
         return self.loops[0].values.out.shape[1]
 
+    @property
+    def undivided(self) -> set[Operation]:
+        """Operations whose rows are not those of the block."""
+        each = [(loop.keys, loop.values, *_transposes(loop.scores.b)) for loop in self.loops]
+        return {op for ops in each for op in ops}
 
-def find_softmax_loops(body: Region) -> SoftmaxLoops:
-    """The structure of a kernel's body. Raises NotRecognised with the reason."""
+
+def check_supported(body: Region) -> None:
+    """Raises NotRecognised where a kernel has operations that no Gluon kernel is written with."""
     for op in body.walk():
         if not isinstance(op, _ALLOWED):
             raise NotRecognised(f"{op.name} is not supported", op)
@@ -105,6 +111,11 @@ def find_softmax_loops(body: Region) -> SoftmaxLoops:
             raise NotRecognised("a branch with effects", op)
         if isinstance(op, tensor.DotOp) and isinstance(op.parent_op, scf.IfOp):
             raise NotRecognised("a product in a branch", op)
+
+
+def find_softmax_loops(body: Region) -> SoftmaxLoops:
+    """The structure of a kernel's body. Raises NotRecognised with the reason."""
+    check_supported(body)
     fors = [op for op in body if isinstance(op, scf.ForOp)]
     if not fors:
         raise NotRecognised("no loop with two products")
@@ -121,11 +132,11 @@ def find_softmax_loops(body: Region) -> SoftmaxLoops:
     for one, following in pairwise(fors):
         if following.inits != one.results or any(set(value.uses) != {following} for value in one.results):
             raise NotRecognised("a loop does not just hand its values to the next", following)
-    before, after = _around(body, fors)
+    before, after = operations_around(body, fors)
     return SoftmaxLoops(query, loops, tuple(before), tuple(after))
 
 
-def _around(body: Region, fors: Sequence[scf.ForOp]) -> tuple[list[Operation], list[Operation]]:
+def operations_around(body: Region, fors: Sequence[scf.ForOp]) -> tuple[list[Operation], list[Operation]]:
     """Operations that run before the first loop, and those that need the last one's results or have effects."""
     late: set[Operation] = set()
     before: list[Operation] = []
@@ -176,7 +187,7 @@ def _match_loop(loop: scf.ForOp) -> SoftmaxLoop:
     carried = yielded.index(product.out)
     accumulator = loop.body.args[1 + carried]
     moved = {keys, values, scores, product, *_transposes(scores.b)}
-    dependent = _dependent_on([accumulator], loop.body)
+    dependent = dependent_on([accumulator], loop.body)
     if product not in dependent or any(value.op in dependent for value in yielded if value is not product.out):
         raise NotRecognised("the accumulator is used for more than the second product", loop)
     if product.a.op in dependent or product.a is accumulator or scores in dependent:
@@ -206,7 +217,7 @@ def _transposes(value: Value) -> Iterable[Operation]:
     return [value.op] if isinstance(value.op, tensor.TransposeOp) else []
 
 
-def _dependent_on(start: Sequence[Value], body: Region) -> set[Operation]:
+def dependent_on(start: Sequence[Value], body: Region) -> set[Operation]:
     """The operations of a body that need one of these values."""
     reached, values = set(), set(start)
     for op in body:
@@ -216,14 +227,13 @@ def _dependent_on(start: Sequence[Value], body: Region) -> set[Operation]:
     return reached
 
 
-def check_rows(body: Region, found: SoftmaxLoops) -> None:
-    """Raises NotRecognised where an operation does not map each row to the same row, or Gluon has no name for it."""
-    rows = found.rows
-    whole: set[Operation] = {found.query}
-    for loop in found.loops:
-        whole.update((loop.keys, loop.values, *_transposes(loop.scores.b)))
+def check_rows(body: Region, rows: int, columns: Sequence[int], operands: set[Operation]) -> None:
+    """Raises NotRecognised where an operation does not map each row to the same row, or Gluon has no name for it.
+
+    `columns` are those of the products; `operands`, which are loaded for products, may have others.
+    """
     for op in body.walk():
-        if op in whole:
+        if op in operands:
             continue
         for value in (*op.results, *(arg for region in op.regions for arg in region.args)):
             shape = value.shape
@@ -233,8 +243,8 @@ def check_rows(body: Region, found: SoftmaxLoops) -> None:
                 or (len(shape) == 2 and shape[0] not in (1, rows))
             ):
                 raise NotRecognised(f"{value.type} is not a tile of the block's {rows} rows", op)
-            if len(shape) == 2 and shape[1] not in (1, found.columns, found.width):
-                raise NotRecognised(f"{value.type} has the columns of neither product", op)
+            if len(shape) == 2 and shape[1] not in (1, *columns):
+                raise NotRecognised(f"{value.type} has the columns of no product", op)
         if isinstance(op, tensor.ReduceOp):
             narrow = ELEMENTS[op.out.dtype].bits < 32 or op.out.dtype == "bool"
             if op.axis != 1 or len(op.source.shape) != 2 or op.source.shape[0] != rows:

@@ -7,7 +7,7 @@ from typing import Any
 from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
 from tiledsl.codegen.functions import SIGNATURE_TYPES, combine_function
 from tiledsl.codegen.gluon import api
-from tiledsl.codegen.gluon.kernel import GluonKernelWriter
+from tiledsl.codegen.gluon.kernel import gluon_writer
 from tiledsl.codegen.host import HostWriter
 from tiledsl.codegen.host_descriptors import (
     BOTH_DESCRIPTORS,
@@ -50,7 +50,7 @@ def emit(root: Operation) -> EmittedModule:
     kernels: list[EmittedKernel] = []
     uses_gluon = any(is_prepared(launch) for launch in launches)
     for launch in launches:
-        writer = GluonKernelWriter(launch, module_names) if is_prepared(launch) else KernelWriter(launch, module_names)
+        writer = gluon_writer(launch, module_names) if is_prepared(launch) else KernelWriter(launch, module_names)
         functions.append(writer.write())
         combining |= writer.expressions.combine_functions
         uses_libdevice |= writer.expressions.uses_libdevice

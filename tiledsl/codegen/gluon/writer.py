@@ -1,0 +1,274 @@
+"""What the texts of all Gluon kernels have in common: functions for a producer and for consumers, boxes, barriers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from tiledsl.codegen.expressions import ADD, MULTIPLY
+from tiledsl.codegen.functions import TRITON_TYPES
+from tiledsl.codegen.gluon.expressions import GluonExpressions, Layouts
+from tiledsl.codegen.kernels import KernelWriter
+from tiledsl.codegen.names import Names
+from tiledsl.codegen.variables import Variables
+from tiledsl.dialects import gluon, triton
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.ir.types import ELEMENTS
+from tiledsl.passes.gluon_plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS
+
+
+class SpecializedWriter(KernelWriter):
+    """Writes a prepared triton.launch as a Gluon function for the producer, one for the consumers, and an entry.
+
+    Subclasses know the structure: they make layouts and variables, claim names, and write the three functions' bodies.
+    `rings`, `full` and `empty` are the names of tiles in shared memory and of their barriers, by what is in them.
+    """
+
+    def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
+        self.launch = launch
+        self.item = next((op for op in launch.body if isinstance(op, gluon.ItemOp)), None)
+        self.parts = next(int(op.parts) for op in launch.body if isinstance(op, gluon.PartOp))
+        self.constants: dict[str, str] = {}
+        self.out_buffers: dict[gluon.StoreBoxOp, str] = {}
+        self.rings: dict[str, str] = {}
+        self.full: dict[str, str] = {}
+        self.empty: dict[str, str] = {}
+        self.layouts = self.make_layouts(module_names)
+        self.names = Names(module_names)
+        self.variables = self.make_variables()
+        self.expressions = GluonExpressions(self.variables, self.layouts)
+        self.lines: list[str] = []
+        self.indent = "    "
+        self._origin = ""
+        self.produced = only_for_boxes(launch.body.walk())
+        outside = dict(zip(launch.body.args, launch.arguments, strict=True))
+        described = {value for value in launch.body.args if isinstance(outside[value].op, triton.DescriptorOp)}
+        self.arguments = [value for value in launch.body.args if value not in described]
+        claim = self.names.claim
+        self.part = self.variables.name(next(op.out for op in launch.body if isinstance(op, gluon.PartOp)))
+        self.consumer, self.turn, self.half = claim("consumer"), claim("turn"), claim("half")
+        self.claim_names()
+
+    # What a structure is made of
+
+    def make_layouts(self, module_names: set[str]) -> Layouts:
+        raise NotImplementedError
+
+    def make_variables(self) -> Variables:
+        return Variables(self.launch.body, self.names)
+
+    def claim_names(self) -> None:
+        raise NotImplementedError
+
+    def producer(self, name: str) -> list[str]:
+        raise NotImplementedError
+
+    def consumers(self, name: str) -> list[str]:
+        raise NotImplementedError
+
+    def entry(self, name: str) -> list[str]:
+        raise NotImplementedError
+
+    def loaded(self) -> list[str]:
+        """Descriptors that boxes are loaded through."""
+        raise NotImplementedError
+
+    def box_stores(self) -> list[gluon.StoreBoxOp]:
+        """Boxes that consumers store."""
+        raise NotImplementedError
+
+    def store_buffer(self, op: gluon.StoreBoxOp) -> str:
+        """Shared memory that a stored box passes through: a place for each consumer."""
+        return self.out_buffers[op]
+
+    # Names
+
+    def define(self, module_names: set[str], wanted: str, text: str) -> str:
+        """A constant of the module."""
+        name, number = wanted, 1
+        while name in module_names:
+            name, number = f"{wanted}_{number}", number + 1
+        module_names.add(name)
+        self.constants[name] = text
+        return name
+
+    def claim_out_buffers(self, stores: Iterable[gluon.StoreBoxOp]) -> None:
+        """Places for stored boxes."""
+        for op in stores:
+            self.out_buffers[op] = self.names.claim(f"{self.descriptor(op).removesuffix('_tiles')}_buffer")
+
+    def descriptor(self, op: gluon.LoadBoxOp | gluon.StoreBoxOp) -> str:
+        """The name of the descriptor that a box is seen through."""
+        return self.name(op.buffer)
+
+    def stored(self) -> list[str]:
+        """Descriptors that boxes are stored through."""
+        return list(dict.fromkeys(self.descriptor(op) for op in self.box_stores()))
+
+    def shared(self) -> list[str]:
+        """All tiles and barriers that the producer and the consumers share."""
+        return [*self.rings.values(), *self.full.values(), *self.empty.values()]
+
+    # Lines
+
+    def line(self, text: str) -> None:
+        super().line(re.sub(r"\btl\.", "gl.", text))
+
+    def write(self) -> list[str]:
+        """The lines of all functions and constants of the kernel."""
+        lines = [f"{name} = gl.constexpr({text})" for name, text in self.constants.items()]
+        name = self.launch.sym_name
+        return [*lines, "", "", *self.producer(f"{name}_producer"), "", "", *self.consumers(f"{name}_consumer"), "",
+                "", *self.entry(name)]  # fmt: skip
+
+    def function(self, name: str, arguments: Iterable[str]) -> list[str]:
+        return ["@gluon.jit", f"def {name}({', '.join(arguments)}):", *self.take()]
+
+    def take(self) -> list[str]:
+        lines, self.lines, self.indent, self._origin = self.lines, [], "    ", ""
+        return lines
+
+    def ops(self, ops: Iterable[Operation]) -> None:
+        """Statements for operations; those written inside others, and those for the producer alone, are left out."""
+        for op in ops:
+            if op not in self.variables.inlined and op not in self.produced:
+                self.statement(op)
+
+    def statement(self, op: Operation) -> None:
+        if isinstance(op, gluon.PartOp):
+            self.line(f"{self.part} = gl.to_tensor({self.consumer})")
+        elif isinstance(op, gluon.ItemOp):
+            pass  # the loop around counts it
+        elif isinstance(op, gluon.PairedOp):
+            self.both_of_pair(op)
+        elif isinstance(op, gluon.StoreBoxOp):
+            self.send_box(op)
+        else:
+            super().statement(op)
+
+    def items(self) -> None:
+        """The loop over work items; what follows is its body."""
+        if self.item is not None:
+            items = self.expressions.text(self.item.items)
+            self.line(f"for {self.name(self.item.out)} in range(gl.program_id(0), {items}, gl.num_programs(0)):")
+            self.indent += "    "
+
+    def both_of_pair(self, op: gluon.PairedOp) -> None:
+        """The loop over a pair's blocks; what follows is its body. The one of more tiles comes first."""
+        pair, extent = self.expressions.value(op.pair), constant_of(op.extent)
+        first = f"{self.expressions.value(op.extent).at(ADD)} - 1 - {pair.at(MULTIPLY)}"
+        count = "2"
+        if extent is None or int(extent) % 2:
+            count = f"gl.where({first} == {pair.at(MULTIPLY)}, 1, 2)"
+        self.line(f"for {self.half} in range(0, {count}):")
+        self.indent += "    "
+        self.line(f"{self.name(op.out)} = gl.where({self.half} == 0, {first}, {pair.text})")
+
+    # Pieces
+
+    def needed_ops(self, ops: Iterable[Operation], needed: set[Operation]) -> None:
+        for op in ops:
+            if op in needed and op not in self.variables.inlined:
+                self.statement(op)
+
+    def load_box(self, op: gluon.LoadBoxOp, ring: str, index: str, phase: str) -> None:
+        self.origin(op)
+        place = f"{self.rings[ring]}.index({index})"
+        full = f"{self.full[ring]}.index({index})"
+        offsets = ", ".join(self.expressions.text(value) for value in op.offsets)
+        self.line(f"mbarrier.wait({self.empty[ring]}.index({index}), {phase})")
+        self.line(f"mbarrier.expect({full}, {box_bytes(op)})")
+        self.line(f"_load_box({self.descriptor(op)}, [{offsets}], {full}, {place})")
+
+    def matrix(self, ring: str, index: str, op: gluon.LoadBoxOp | gluon.StoreBoxOp) -> str:
+        """A place of a ring as a matrix, without the box's dimensions of 1."""
+        shape = op.out.shape if isinstance(op, gluon.LoadBoxOp) else op.value.shape
+        text = f"{ring}.index({index})"
+        return text if len(gluon.box(op)) == 2 else f"{text}.reshape([{shape[0]}, {shape[1]}])"
+
+    def release(self, ring: str, index: str) -> None:
+        self.line(f"mbarrier.arrive({self.empty[ring]}.index({index}), count=1)")
+
+    def send_box(self, op: gluon.StoreBoxOp) -> None:
+        self.origin(op)
+        buffer = self.store_buffer(op)
+        offsets = ", ".join(self.expressions.text(value) for value in op.offsets)
+        if not op.in_query:
+            self.line("tma.store_wait(0)")
+        self.line(f"{self.matrix(buffer, self.consumer, op)}.store({self.expressions.text(op.value)})")
+        self.line("fence_async_shared()")
+        name = self.descriptor(op)
+        self.line(f"_store_box({name}, [{offsets}], {buffer}.index({self.consumer}))")
+
+    def allocate(self, name: str, op: gluon.LoadBoxOp | gluon.StoreBoxOp, places: int) -> None:
+        shape = ", ".join(map(str, (places, *gluon.box(op))))
+        dtype = TRITON_TYPES[op.out.dtype if isinstance(op, gluon.LoadBoxOp) else op.value.dtype]
+        self.line(f"{name} = gl.allocate_shared_memory({dtype}, [{shape}], {self.descriptor(op)}.layout)")
+
+    def start(self, name: str) -> None:
+        """Start the consumers and the producer."""
+        plain = [self.name(value) for value in self.arguments]
+        stored = [*plain, *self.stored(), *self.out_buffers.values(), *self.shared()]
+        loaded = [*plain, *self.loaded(), *self.shared()]
+        self.line("gl.warp_specialize(")
+        self.line("    [")
+        for number in range(self.parts):
+            self.line(f"        ({name}_consumer, ({', '.join([str(number), *stored])})),")
+        self.line(f"        ({name}_producer, ({', '.join(loaded)})),")
+        self.line("    ],")
+        registers = CONSUMER_REGISTERS[self.parts]
+        self.line(f"    {[4] * (self.parts - 1) + [1]},")
+        self.line(f"    {[registers] * (self.parts - 1) + [PRODUCER_REGISTERS]},")
+        self.line(")")
+
+
+def box_bytes(op: gluon.LoadBoxOp) -> int:
+    """Bytes of a box."""
+    return math.prod(gluon.box(op)) * ELEMENTS[op.out.dtype].bits // 8
+
+
+def accumulator_layout(columns: int, dtype: str) -> str:
+    """The layout of 64 rows of products of operands of this type, as an expression."""
+    depth = 256 // ELEMENTS[dtype].bits
+    return f"gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, {columns}, {depth}])"
+
+
+def only_for_boxes(ops: Iterable[Operation]) -> set[Operation]:
+    """Operations whose results go into offsets of loaded boxes alone, and those boxes themselves."""
+    found: set[Operation] = set()
+    for op in reversed(list(ops)):
+        if isinstance(op, gluon.LoadBoxOp):
+            continue
+        pure = not op.effects & (Effect.WRITE | Effect.ORDERED | Effect.TERMINATE) and not op.regions and op.results
+        if (
+            pure
+            and op.is_used
+            and all(isinstance(user, gluon.LoadBoxOp) or user in found for v in op.results for user in v.uses)
+        ):
+            found.add(op)
+    return found
+
+
+def needed_for(values: Iterable[Value]) -> set[Operation]:
+    """The operations that these values are computed by."""
+    needed: set[Operation] = set()
+    pending = [value.op for value in values]
+    while pending:
+        op = pending.pop()
+        if op is not None and op not in needed:
+            needed.add(op)
+            pending += [value.op for value in op.operands]
+    return needed
+
+
+def dependents(start: Iterable[Operation], among: set[Operation]) -> set[Operation]:
+    """Those of `among` that are, or need the results of, some operation of `start`."""
+    reached = set(start)
+    grown = True
+    while grown:
+        more = {op for op in among if op not in reached and any(value.op in reached for value in op.operands)}
+        reached |= more
+        grown = bool(more)
+    return reached & among

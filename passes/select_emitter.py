@@ -67,7 +67,9 @@ class SelectEmitter(Pass):
         for kernel in kernels:
             if self._is_wanted(kernel):
                 try:
-                    if len(kernels) > 1:  # beside a kernel with descriptors of Triton's, one failed on an H200
+                    others = [op for op in kernels if op is not kernel]
+                    if others and (self.backend == "auto" or any(map(_has_products, others))):
+                        # One beside a kernel with descriptors of Triton's failed on an H200.
                         raise NotRecognised("the program has several kernels")
                     self._convert(program, kernel)
                 except NotRecognised as reason:
@@ -76,10 +78,9 @@ class SelectEmitter(Pass):
 
     def _is_wanted(self, kernel: tile.KernelOp) -> bool:
         """Whether Gluon is to be tried, or at least to be said why not."""
-        products = [op for op in kernel.walk() if isinstance(op, tensor.DotOp)]
         if self.backend == "auto":
-            return any(isinstance(op.parent_op, scf.ForOp) and products_in(op.parent_op) > 1 for op in products)
-        return self.backend == "gluon" and bool(products)
+            return any(isinstance(op, scf.ForOp) and products_in(op) > 1 for op in kernel.walk())
+        return self.backend == "gluon" and _has_products(kernel)
 
     def _explain(self, func: tile.FuncOp, kernel: tile.KernelOp, reason: NotRecognised, could_be: bool) -> None:
         place = reason.op.loc if reason.op is not None else kernel.loc
@@ -144,6 +145,10 @@ class SelectEmitter(Pass):
         load_ahead(found)
         _divide_rows(kernel, found.rows, parts, found.undivided)
         found.op.set_attribute("num_stages", stages)
+
+
+def _has_products(kernel: tile.KernelOp) -> bool:
+    return any(isinstance(op, tensor.DotOp) for op in kernel.walk())
 
 
 def _consumers(rows: int, op: Operation) -> int:

@@ -24,7 +24,7 @@ from tiledsl.ir.types import ELEMENTS
 ROWS_OF_CONSUMER = 64  # of a warp group's matrix instruction
 HALVES = ("float16", "bfloat16")
 FUNCTIONS = frozenset(
-    {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "abs", "floor", "ceil", "erf", "fma"}
+    {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "abs", "floor", "ceil", "erf", "fma", "sigmoid"}
 )
 REDUCTIONS = frozenset({"sum", "max", "min"})
 _ALLOWED = (

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,51 +11,15 @@ import pytest
 
 import tiledsl
 from tests.support.example_modules import load_example
+from tests.support.gluon_kernels import compile_kernels, part_of
 
 GLUON = {"select-emitter.backend": "gluon"}
-
-COMPILE = """
-import importlib.util, json, os, subprocess, sys, types
-try:
-    import torch
-except ImportError:
-    sys.modules["torch"] = types.ModuleType("torch")
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.experimental.gluon._runtime import GluonASTSource
-folder = sys.argv[1]
-tools = os.path.join(os.path.dirname(triton.__file__), "backends", "nvidia", "bin")
-def assemble(path):
-    # what the newest ptxas that comes with Triton says
-    for name in ("ptxas-blackwell", "ptxas"):
-        done = subprocess.run([os.path.join(tools, name), "-arch=sm_90a", "-v", path, "-o", "/dev/null"],
-                              capture_output=True, text=True)
-        if done.returncode == 0:
-            return done.stderr
-    return done.stderr
-results = {}
-for name, kernel in json.load(open(folder + "/kernels.json")).items():
-    spec = importlib.util.spec_from_file_location(name, f"{folder}/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    attrs = {(number,): facts for number, facts in kernel["attrs"]}
-    source = GluonASTSource(getattr(module, kernel["name"]), kernel["signature"], kernel["constexprs"], attrs)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=kernel["options"])
-    open(f"{folder}/{name}.ptx", "w").write(made.asm["ptx"])
-    said = assemble(f"{folder}/{name}.ptx")
-    results[name] = {"ptx": made.asm["ptx"], "shared": made.metadata.shared, "ptxas": said}
-json.dump(results, open(folder + "/results.json", "w"))
-"""
 
 
 def attention(configs: dict[str, Any] | None = None, **options: Any) -> tiledsl.Kernel:
     sizes = {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 1024, "keys": 1024, "dim": 128, **options}
     function = load_example("attention").attention.function
     return tiledsl.jit(function, target="cuda:90", pass_configs={**GLUON, **(configs or {})}).compile(**sizes)
-
-
-def part_of(source: str, function: str) -> str:
-    return source[source.index(f"_{function}(") :].split("\n\n\n")[0]
 
 
 def test_one_producer_and_two_consumers() -> None:
@@ -149,28 +110,7 @@ def test_compiles_with_products_in_flight_and_registers_for_all(
 ) -> None:
     python = request.getfixturevalue("triton36") if version == "3.6" else sys.executable
     made = {"causal": attention(causal=True), "three": attention(dim=64, block_M=192)}
-    listed = {}
-    for name, kernel in made.items():
-        (tmp_path / f"{name}.py").write_text(kernel.source)
-        (each,) = kernel.module.kernels
-        listed[name] = {
-            "name": each.name,
-            "signature": each.signature,
-            "constexprs": each.constexprs,
-            "attrs": [[number, facts] for (number,), facts in each.attrs.items()],
-            "options": {"num_warps": each.num_warps, "num_stages": each.num_stages, **each.options},
-        }
-    (tmp_path / "kernels.json").write_text(json.dumps(listed))
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        [python, "-c", COMPILE, str(tmp_path)],
-        env={**environment, "TRITON_INTERPRET": "0"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    for name, result in json.loads((tmp_path / "results.json").read_text()).items():
+    for name, result in compile_kernels(made, python, tmp_path).items():
         assert not re.search(r"\(C7[56]\d\d\)", result["ptxas"]), (name, result["ptxas"])
         registers = re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", result["ptx"])
         assert {"24", "160" if name == "three" else "240"} <= set(registers), name

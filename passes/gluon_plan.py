@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tiledsl.dialects import gluon
 from tiledsl.ir.types import ELEMENTS
+from tiledsl.passes.canonicalize_control_flow import trip_count
 from tiledsl.passes.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops
 from tiledsl.passes.tiled_products import TiledProduct
 
@@ -88,6 +89,16 @@ def product_stages(
         needed = once + 2 * each
         raise NotRecognised(f"two stages need {needed} bytes of shared memory of {shared_bytes}", found.product)
     return min(stages or max(2, found.op.num_stages), possible)
+
+
+def products_in_flight(found: TiledProduct, parts: int) -> int:
+    """2 where a consumer can issue a product from zero before it makes use of the one before, else 1."""
+    arguments = set(found.op.body.args[1:])
+    free = not any(value in arguments for op in found.beside for value in op.operands)
+    made = {value for op in found.beside for value in op.results}
+    free &= not any(value in made for value in found.op.body.terminator.operands)
+    fits = 3 * (found.columns // 2) <= CONSUMER_REGISTERS[parts] * 9 // 10
+    return 2 if found.carried is None and free and fits and (trip_count(found.op) or 0) > 1 else 1
 
 
 def drawback(found: SoftmaxLoops, parts: int) -> str:

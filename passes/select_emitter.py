@@ -20,7 +20,7 @@ from tiledsl.ir.types import ELEMENTS, INT32, BufferType, TensorType
 from tiledsl.passes.affine import linear_form
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.canonicalize_control_flow import products_in, trip_count
-from tiledsl.passes.gluon_plan import drawback, make_plan, product_stages
+from tiledsl.passes.gluon_plan import drawback, make_plan, product_stages, products_in_flight
 from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.merge_softmax_loops import merge_softmax_loops
 from tiledsl.passes.row_arithmetic import compare_columns, divide_rows_once, mask_after_products, materialize
@@ -42,12 +42,15 @@ class SelectEmitter(Pass):
                  %q = gluon.load_box %Q[%b, %row, %zero] {axes = (1, 2)} : tensor<64x64xfloat16> ... }
 
     The block's rows are divided among consumers of 64 rows, operands of products are loaded by TMA, and so is the
-    result stored where its indices allow. `backend` is "triton", "gluon" (where possible) or "auto": Gluon where that
-    is faster, as `gluon_plan.drawback` says. Why a kernel with two products in a loop, or with "gluon" any product, is
-    written in Triton, is logged and, on a device that Gluon could be for, among the kernel's remarks. `stages` is the
-    number of K and V tiles in flight (0: as T.Pipelined says, at least 2, as far as shared memory allows). `fast_math`
-    allows what may change the last bit of a result: a division of each element by its row's value becomes a
-    multiplication by the inverse. It also lets a mask of 0 and -inf that scores are added to replace them instead.
+    result stored where its indices allow. Loops are those of attention (softmax_loops.py) and those that add products
+    up, or make something of each and add that (tiled_products.py). `backend` is "triton", "gluon" (where possible) or
+    "auto": Gluon where that is faster, as `gluon_plan.drawback` says. Why a kernel with two products in a loop, or with
+    "gluon" any product, is written in Triton, is logged and, on a device that Gluon could be for, among the kernel's
+    remarks. `stages` is the number of tiles in flight of each operand that a loop loads (0: as T.Pipelined says, at
+    least 2, as far as shared memory allows). `overlap`: where products start from zero and registers allow it, two are
+    issued before the first is made use of. `fast_math` allows what may change the last bit of a result: a division of
+    each element by its row's value becomes a multiplication by the inverse. It also lets a mask of 0 and -inf that
+    scores are added to replace them instead.
 
     Needs:   promote-buffers. Before guard-accesses: TMA gives 0 outside of a buffer by itself.
     """
@@ -57,6 +60,7 @@ class SelectEmitter(Pass):
     stages: int = 0
     persistent: bool = True
     fast_math: bool = True
+    overlap: bool = True
 
     def run(self, program: Program) -> None:
         func = program.root
@@ -142,7 +146,10 @@ class SelectEmitter(Pass):
         check_rows(kernel.body, found.rows, (found.columns,), {found.left, *found.undivided})
         parts = _consumers(found.rows, found.product)
         stages = product_stages(found, parts, self.stages, shared_bytes, _store_boxes(found.after))
-        load_ahead(found)
+        if self.overlap and products_in_flight(found, parts) == 2:
+            found.op.set_attribute("unroll", 2)
+        else:
+            load_ahead(found)
         _divide_rows(kernel, found.rows, parts, found.undivided)
         found.op.set_attribute("num_stages", stages)
 

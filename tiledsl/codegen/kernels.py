@@ -23,7 +23,9 @@ ATOMICS = {"add": "add", "max": "max", "min": "min", "and": "and", "or": "or", "
 
 
 class KernelWriter:
-    """Writes the body of a triton.launch as a Triton function."""
+    """Writes the body of a triton.launch as a Triton function. `helpers` are functions that the module must have."""
+
+    helpers: tuple[str, ...] = ()
 
     def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
         self.launch = launch

@@ -49,9 +49,11 @@ def emit(root: Operation) -> EmittedModule:
     functions: list[list[str]] = []
     kernels: list[EmittedKernel] = []
     uses_gluon = any(is_prepared(launch) for launch in launches)
+    helpers = dict.fromkeys(api.FUNCTIONS if uses_gluon else ())
     for launch in launches:
         writer = gluon_writer(launch, module_names) if is_prepared(launch) else KernelWriter(launch, module_names)
         functions.append(writer.write())
+        helpers.update(dict.fromkeys(writer.helpers))
         combining |= writer.expressions.combine_functions
         uses_libdevice |= writer.expressions.uses_libdevice
         kernels.append(_description(launch, writer))
@@ -60,7 +62,7 @@ def emit(root: Operation) -> EmittedModule:
     functions += [text.splitlines() for text in supporting]
     if uses_gluon:
         imports += api.IMPORTS
-        functions[:0] = [text.splitlines() for text in api.FUNCTIONS]
+        functions[:0] = [text.splitlines() for text in helpers]
     head = [f"# {root.sym_name}: Triton source written by tiledsl.", "", *imports]
     if uses_libdevice:
         head.append("from triton.language.extra import libdevice")

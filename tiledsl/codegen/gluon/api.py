@@ -68,6 +68,12 @@ def _barriers(number: gl.constexpr, arrivals: gl.constexpr):
     return barriers''',
 )
 
+# LLVM moves arithmetic behind matrix instructions; ptxas then finds registers of products in flight in use.
+PINNED = '''@gluon.jit
+def _pinned(x):
+    """The same tensor of float32, computed before any product that is issued later."""
+    return gl.inline_asm_elementwise("", "=f,0", [x], dtype=gl.float32, is_pure=False, pack=1)'''
+
 
 def swizzle(box: Sequence[int], dtype: str) -> int:
     """The widest swizzle that the rows of a box allow, in bytes."""

@@ -1,29 +1,60 @@
 """The text of a Gluon kernel of one loop of products: a deep ring of tiles, filled by one warp, and its consumers.
 
 Where products are added to the loop's accumulator, one of them stays in flight while the next is issued, and its tiles
-are released when the next is in flight. Where each product starts from zero, what is done with it runs while the
-products of the other consumers do:
+are released when the next is in flight. Where each product starts from zero, what is done with the first
+of two runs while the second does; where registers are too few for two, while those of the other consumers do:
 
-    for step in ...:  wait for tiles; issue product; load scales of step + 1; wait for product; release; update
+    for pair in ...:  issue product; issue product; wait for the first; update; wait for the second; update
+    for step in ...:  issue product; load scales of step + 1; wait for product; update
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tiledsl.codegen.expressions import ADD
+from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import Layouts
 from tiledsl.codegen.gluon.writer import SpecializedWriter, accumulator_layout, box_bytes, dependents, needed_for
+from tiledsl.codegen.names import Names
+from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import gluon, tensor, triton
-from tiledsl.ir.core import Operation
+from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.passes.canonicalize_control_flow import trip_count
 from tiledsl.passes.tiled_products import TiledProduct, find_tiled_product
+
+
+class _Variables(Variables):
+    """What belongs to a product in flight has a second variable, for the product that is in flight beside it."""
+
+    def __init__(self, body: Region, names: Names, found: TiledProduct) -> None:
+        super().__init__(body, names)
+        self.other = False  # whether second variables are meant
+        own = [found.op.index, found.product.out, *(value for op in found.beside for value in op.results)]
+        self._own = {id(self.members(value)) for value in own}
+        self._second: dict[int, str] = {}
+
+    def name(self, value: Value) -> str:
+        name = super().name(value)
+        group = id(self.members(value))
+        if not self.other or group not in self._own:
+            return name
+        if group not in self._second:
+            self._second[group] = self.names.claim(f"{name}_other")
+        return self._second[group]
 
 
 class ProductKernelWriter(SpecializedWriter):
     """Writes a loop of products."""
 
+    variables: _Variables
+
     def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
         self.found = _schedule(find_tiled_product(launch.body))
         self.stages = self.found.op.num_stages
+        self.in_pairs = self.found.carried is None and self.found.op.unroll == 2
+        if self.in_pairs:
+            self.helpers = (api.PINNED,)
         super().__init__(launch, module_names)
 
     # Names
@@ -33,6 +64,9 @@ class ProductKernelWriter(SpecializedWriter):
         sums = self.define(module_names, "SUMS", accumulator_layout(found.columns, found.left.out.dtype))
         rows = self.define(module_names, "ROWS", f"gl.SliceLayout(1, {sums})")
         return Layouts(sums, sums, rows, found.columns, found.columns)
+
+    def make_variables(self) -> Variables:
+        return _Variables(self.launch.body, self.names, self.found)
 
     def claim_names(self) -> None:
         claim = self.names.claim
@@ -62,13 +96,13 @@ class ProductKernelWriter(SpecializedWriter):
         self.line(f"mbarrier.wait({self.empty['']}.index({self.stage}), {self.phase})")
         size = self.parts * box_bytes(found.left) + box_bytes(found.right)
         self.line(f"mbarrier.expect({self.full['']}.index({self.stage}), {size})")
-        inside = list(found.op.body)
-        self.needed_ops([op for op in inside if op not in by_part], needed_for(found.right.offsets))
+        inside = [op for op in found.op.body if op in needed]
+        self.needed_ops([op for op in inside if op not in by_part], needed)
         self._load(found.right, self.right, self.stage)
         self.line(f"for {self.consumer} in gl.static_range({self.parts}):")
         self.indent += "    "
         self.needed_ops(found.before, by_part)
-        self.needed_ops([op for op in inside if op in by_part], needed_for(found.left.offsets))
+        self.needed_ops(inside, by_part)
         self._load(found.left, self.left, self._place_of_part())
         self.indent = self.indent[:-4]
         self._advance()
@@ -103,7 +137,10 @@ class ProductKernelWriter(SpecializedWriter):
         self.items()
         self.ops(found.before)
         self.assign(found.op.body.args[1:], found.op.inits)
-        if found.carried is None:
+        steps = trip_count(found.op)
+        if self.in_pairs and steps:
+            self._paired_products(steps)
+        elif found.carried is None:
             self._fresh_products()
         else:
             self._added_products(found.carried)
@@ -117,20 +154,76 @@ class ProductKernelWriter(SpecializedWriter):
 
     def _fresh_products(self) -> None:
         """Products that start from zero, each awaited before what is done with it."""
-        found = self.found
-        part, (rows, columns) = self.name(found.product.out), found.product.out.shape
+        part = self.name(self.found.product.out)
         self._loop()
-        self._await_tiles()
-        zeros = f"gl.zeros(({rows}, {columns}), gl.float32, {self.layouts.scores})"
-        self.origin(found.product)
-        self.line(f"{part} = warpgroup_mma({self._operands()}, {zeros}, use_acc=False, is_async=True)")
-        self.ops(found.beside)
+        self._issue_fresh()
         self.line(f"{part} = warpgroup_mma_wait(0, deps=[{part}])")
         self.line(f"mbarrier.arrive({self.empty['']}.index({self.stage}), count=1)")
         self._advance()
-        self.ops(found.update)
-        self.assign(found.op.body.args[1:], found.op.body.terminator.operands)
+        self._update()
         self.indent = self.indent[:-4]
+
+    def _issue_fresh(self) -> None:
+        """Wait for tiles, issue their product, and compute what does not need it."""
+        found = self.found
+        self._await_tiles()
+        self.origin(found.product)
+        part = self.name(found.product.out)
+        self.line(f"{part} = warpgroup_mma({self._operands()}, {self._zeros()}, use_acc=False, is_async=True)")
+        self.ops(found.beside)
+
+    def _zeros(self) -> str:
+        rows, columns = self.found.product.out.shape
+        return f"gl.zeros(({rows}, {columns}), gl.float32, {self.layouts.scores})"
+
+    def _update(self) -> None:
+        """What is done with a product, and the values that are carried on."""
+        op = self.found.op
+        self.ops(self.found.update)
+        self.assign(op.body.args[1:], op.body.terminator.operands)
+        if self.in_pairs:
+            for value in op.body.args[1:]:
+                if value.dtype == "float32" and value.shape:
+                    self.line(f"{self.name(value)} = _pinned({self.name(value)})")
+
+    def _paired_products(self, steps: int) -> None:
+        """Products that start from zero, two at a time: the first is made use of while the second is computed."""
+        op = self.found.op
+        index, lower = self.name(op.index), self.expressions.value(op.lower)
+        pair = self.names.claim("pair")
+        self.origin(op)
+        self.line(f"for {pair} in range({steps // 2}):")
+        self.indent += "    "
+        first = f"2 * {pair}"
+        self.line(f"{index} = {first}" if lower.text == "0" else f"{index} = {lower.at(ADD)} + {first}")
+        self._issue_fresh()
+        self.line(f"{self.before} = {self.stage}")
+        self._advance()
+        self.variables.other = True
+        self.line(f"{self.name(op.index)} = {index} + 1")
+        self._issue_fresh()
+        self.variables.other = False
+        self._finish(1)
+        self.line(f"mbarrier.arrive({self.empty['']}.index({self.before}), count=1)")
+        self._update()
+        self.variables.other = True
+        self._finish(0)
+        self.line(f"mbarrier.arrive({self.empty['']}.index({self.stage}), count=1)")
+        self._advance()
+        self._update()
+        self.variables.other = False
+        self.indent = self.indent[:-4]
+        if steps % 2:
+            self.line(f"{index} = {self.expressions.text(op.upper)} - 1")
+            self._issue_fresh()
+            self._finish(0)
+            self.line(f"mbarrier.arrive({self.empty['']}.index({self.stage}), count=1)")
+            self._advance()
+            self._update()
+
+    def _finish(self, left: int) -> None:
+        part = self.name(self.found.product.out)
+        self.line(f"{part} = warpgroup_mma_wait({left}, deps=[{part}])")
 
     def _added_products(self, carried: int) -> None:
         """Products that are added up: when one is issued, the one before is awaited."""
@@ -182,18 +275,22 @@ class ProductKernelWriter(SpecializedWriter):
 
 
 def _schedule(found: TiledProduct) -> TiledProduct:
-    """Bring the operations into the order in which they are written, which variables are shared by."""
+    """Bring the operations into the order in which they are written, which variables are shared by.
+
+    What only the update needs is computed there, unless it is loaded: else it would wait for loads before the product.
+    """
     for op in found.before:
         op.move_before(found.op)
-    end = found.op.body.terminator
-    transposed = found.product.b.op
+    loads = [op for op in found.beside if op.effects & Effect.READ]
+    early = needed_for(value for op in (found.left, found.right, *loads) for value in op.operands) | set(loads)
+    beside = tuple(op for op in found.beside if op in early)
+    update = (*(op for op in found.beside if op not in early), *found.update)
     boxes = needed_for([*found.left.offsets, *found.right.offsets])
-    ahead = [op for op in found.beside if op in boxes]
-    rest = [op for op in found.beside if op not in boxes]
-    assert transposed is not None
-    order: list[Operation] = [*ahead, found.left, found.right]
+    transposed = found.product.b.op
+    order: list[Operation] = [*(op for op in beside if op in boxes), found.left, found.right]
     if isinstance(transposed, tensor.TransposeOp):
         order.append(transposed)
-    for op in (*order, found.product, *rest, *found.update):
+    end = found.op.body.terminator
+    for op in (*order, found.product, *(op for op in beside if op not in boxes), *update):
         op.move_before(end)
-    return found
+    return replace(found, beside=beside, update=update)

@@ -1,0 +1,152 @@
+"""select-emitter on matrix products: which go to Gluon, what the others are told, and that they stay as they were."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+import tiledsl
+import tiledsl.language as T
+from benchmarks.programs.gemm import matmul
+from tests.support.example_modules import load_example
+
+GLUON = {"select-emitter.backend": "gluon"}
+
+
+def is_gluon(kernel: tiledsl.Kernel) -> bool:
+    return "@gluon.jit" in kernel.source
+
+
+def product(passes: dict[str, Any] = GLUON, **options: Any) -> tiledsl.Kernel:
+    tiles = {"block_M": 128, "block_N": 64, "block_K": 64, "num_stages": 4}
+    sizes = {"M": 512, "N": 512, "K": 512, **tiles, **options}
+    return tiledsl.jit(matmul.function, target="cuda:90", pass_configs=passes).compile(**sizes)
+
+
+def scaled(passes: dict[str, Any] = GLUON, **options: Any) -> tiledsl.Kernel:
+    sizes = {"M": 512, "N": 512, "K": 1024, "block_M": 128, "block_N": 128, "num_stages": 4, **options}
+    function = load_example("gemm_fp8_blockscale").matmul_blockscale.function
+    return tiledsl.jit(function, target="cuda:90", pass_configs=passes).compile(**sizes)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"block_M": 64}, {"block_M": 192, "block_N": 128}, {"block_N": 256, "num_stages": 3}, {"dtype": "bfloat16"},
+     {"M": 1000, "N": 1000, "K": 1000}, {"splits": 2}],
+    ids=str,
+)  # fmt: skip
+def test_products_go_to_gluon_where_asked_for(options: dict[str, Any]) -> None:
+    assert is_gluon(product(**options))
+    assert not is_gluon(product({}, **options))
+
+
+def test_two_products_from_zero_where_registers_allow() -> None:
+    in_pairs = scaled().ir("select-emitter")
+    assert "unroll = 2" in in_pairs and "%ahead" not in in_pairs
+    for alone in (scaled(block_M=192), scaled({**GLUON, "select-emitter.overlap": False})):
+        assert "unroll = 2" not in alone.ir("select-emitter") and "%ahead" in alone.ir("select-emitter")
+
+
+def test_as_many_stages_as_fit() -> None:
+    assert "num_stages = 8" in scaled(num_stages=20, block_N=64).ir("select-emitter")
+    assert "num_stages = 5" in product({**GLUON, "select-emitter.stages": 5}).ir("select-emitter")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"block_M": 256}, "256 rows are not 64, 128 or 192"),
+        ({"block_M": 32}, "32 rows are not 64, 128 or 192"),
+        ({"block_N": 512}, "a tile's extent 512 is no power of two from 16 to 256"),
+        ({"block_N": 96}, "a tile's extent 96 is no power of two from 16 to 256"),
+        ({"K": 500}, "are not contiguous multiples of 16 bytes"),
+        ({"K": 64}, "1 products and 0 loops are not one product in one loop"),
+        ({"block_N": 256, "block_K": 256}, "two stages need 458752 bytes of shared memory of 232448"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_written_in_triton(
+    options: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "tiledsl"):
+        asked = product(**options)
+    (told,) = [each.getMessage() for each in caplog.records if "not in Gluon" in each.getMessage()]
+    assert reason in told and told in asked.remarks
+    assert asked.source == product({"select-emitter.backend": "triton"}, **options).source
+
+
+def unusual(kind: str) -> Any:
+    """A product with something about it that a Gluon consumer cannot do."""
+    dtype = "float8_e4m3fn" if kind == "rows of B" else "float16"
+    shape = (512, 128) if kind == "A transposed" else (128, 512)
+
+    @T.prim_func
+    def program(
+        A: T.Tensor(shape, dtype),
+        B: T.Tensor((512, 128) if kind == "rows of B" else (128, 512), dtype),
+        scale: T.Tensor((8,), "float32"),
+        C: T.Tensor((128, 128), "float32"),
+        D: T.Tensor((128, 512), "float16"),
+    ):
+        with T.Kernel(1, threads=256) as _:
+            a = T.alloc_shared((64, 128) if kind == "A transposed" else (128, 64), dtype)
+            b = T.alloc_shared((64, 128) if kind == "rows of B" else (128, 64), dtype)
+            product = T.alloc_fragment((128, 128), "float32")
+            total = T.alloc_fragment((128, 128), "float32")
+            column = T.alloc_fragment((128,), "float32")
+            T.clear(total)
+            for k in T.Pipelined(8, num_stages=2):
+                if kind == "A transposed":
+                    T.copy(A[k * 64, 0], a)
+                else:
+                    T.copy(A[0, k * 64], a)
+                if kind == "rows of B":
+                    T.copy(B[k * 64, 0], b)
+                else:
+                    T.copy(B[0, k * 64], b)
+                if kind == "doubled":
+                    for i, j in T.Parallel(128, 64):
+                        a[i, j] = a[i, j] * 2
+                if kind == "stored":
+                    T.copy(a, D[0, k * 64])
+                if kind == "scaled":
+                    T.gemm(a, b, product, transpose_B=True, clear_accum=True)
+                    for i, j in T.Parallel(128, 128):
+                        total[i, j] += product[i, j] * scale[k]
+                elif kind == "squared":
+                    T.gemm(a, b, total, transpose_B=True)
+                    for i, j in T.Parallel(128, 128):
+                        total[i, j] *= total[i, j]
+                else:
+                    T.gemm(a, b, total, transpose_A=kind == "A transposed", transpose_B=kind != "rows of B")
+            if kind == "columns":
+                T.reduce_max(total, column, dim=0)
+                for i, j in T.Parallel(128, 128):
+                    total[i, j] -= column[j]
+            T.copy(total, C)
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("plain", ""),
+        ("scaled", ""),
+        ("A transposed", "the product's left operand is transposed"),
+        ("rows of B", "the columns of a right operand of float8_e4m3fn are not contiguous"),
+        ("doubled", "a product's operand is no tile loaded in the loop"),
+        ("stored", "a product's operand is used for something else"),
+        ("squared", "the accumulator is used for more than the product"),
+        ("columns", "a reduction over rows"),
+    ],
+)
+def test_what_stands_around_the_product(kind: str, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "tiledsl"):
+        kernel = tiledsl.compile(unusual(kind), target="cuda:90", pass_configs=GLUON)
+        assert is_gluon(kernel) == (not reason)
+    messages = [each.getMessage() for each in caplog.records if "not in Gluon" in each.getMessage()]
+    assert len(messages) == (1 if reason else 0)
+    assert all(reason in each and "test_select_emitter_products.py:" in each for each in messages)

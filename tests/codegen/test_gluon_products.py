@@ -59,15 +59,29 @@ def test_one_product_stays_in_flight() -> None:
                            "empty.index(stage_before), count=1)", "C_buffer.index(consumer).store("])  # fmt: skip
 
 
-def test_scales_are_loaded_a_step_ahead_of_a_product_from_zero() -> None:
-    consumer = part_of(scaled().source, "consumer")
+def test_the_first_of_two_products_from_zero_is_used_while_the_second_is_computed() -> None:
+    consumer = part_of(scaled(K=1920).source, "consumer")
+    loop = consumer[consumer.index("for pair in range(7):") : consumer.index("kb = 15 - 1")]
+    assert in_order(loop, ["product = warpgroup_mma(", "product_other = warpgroup_mma(", "w_scale_element_other = ",
+                           "product = warpgroup_mma_wait(1", "empty.index(stage_before)",
+                           "total = total + product * scales[:, None]",
+                           "product_other = warpgroup_mma_wait(0", "empty.index(stage)",
+                           "scales = x_scale_tile_other * w_scale_element_other",
+                           "total = total + product_other * scales[:, None]"])  # fmt: skip
+    assert loop.count("total = _pinned(total)") == 2 and loop.count("use_acc=False") == 2
+    assert loop.count("gl.load(") == 4 and "mask=" not in consumer
+    rest = consumer[consumer.index("kb = 15 - 1") :]
+    assert in_order(rest, ["product = warpgroup_mma(", "product = warpgroup_mma_wait(0", "total = total + product"])
+    assert "mask=" in part_of(scaled(M=1000).source, "consumer")
+
+
+def test_scales_are_loaded_a_step_ahead_where_registers_allow_one_product() -> None:
+    consumer = part_of(scaled(block_M=192).source, "consumer")
     before, loop = consumer[: consumer.index("for kb in range(")], consumer[consumer.index("for kb in range(") :]
     assert before.count("gl.load(") == loop.count("gl.load(") == 2
     assert in_order(loop, ["product = warpgroup_mma(", "use_acc=False", "ahead = gl.minimum(kb + 1, 15)", "gl.load(",
                            "product = warpgroup_mma_wait(0", "empty.index(stage), count=1)",
                            "total = total + product * scales[:, None]"])  # fmt: skip
-    assert "mask=" not in consumer
-    assert "mask=" in part_of(scaled(M=1000).source, "consumer")
 
 
 def test_a_loop_that_may_not_run_releases_nothing() -> None:
@@ -125,6 +139,7 @@ def test_compiles_without_spills_or_products_in_line(
     python = request.getfixturevalue("triton36") if version == "3.6" else sys.executable
     made = {
         "scaled": scaled(),
+        "odd": scaled(K=1920),
         "three": scaled(M=1000, block_M=192, num_stages=4),
         "few_rows": product(M=128, block_K=128, num_stages=4),
         "wide": product(block_N=256, num_stages=3),

@@ -9,7 +9,7 @@ from tiledsl.dialects import gluon
 from tiledsl.ir.types import ELEMENTS
 from tiledsl.passes.canonicalize_control_flow import trip_count
 from tiledsl.passes.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops
-from tiledsl.passes.tiled_products import TiledProduct
+from tiledsl.passes.tiled_products import BYTES, TiledProduct
 
 BARRIER_BYTES = 1024  # more than all barriers and alignment take
 CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}  # a thread, by the number of consumers
@@ -19,6 +19,7 @@ PRODUCER_REGISTERS = 24
 # What is slower in Gluon, or has not been measured, on an H200: see drawback.
 LEAST_CONSUMERS = 2
 LEAST_EXTENT, MOST_EXTENT = 64, 128
+MEASURED_TILE, MEASURED_DEPTH = (128, 128), 128  # of block-scaled products
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,16 @@ def products_in_flight(found: TiledProduct, parts: int) -> int:
     free &= not any(value in made for value in found.op.body.terminator.operands)
     fits = 3 * (found.columns // 2) <= CONSUMER_REGISTERS[parts] * 9 // 10
     return 2 if found.carried is None and free and fits and (trip_count(found.op) or 0) > 1 else 1
+
+
+def product_drawback(found: TiledProduct, parts: int) -> str:
+    """Why Triton is to write this loop although Gluon could; empty where Gluon is the faster, as seen on an H200."""
+    if found.carried is not None or found.left.out.dtype not in BYTES:
+        return "of products, only those of float8 that start from zero in each step are known to be faster"
+    if (found.rows, found.columns) != MEASURED_TILE or found.depth != MEASURED_DEPTH:
+        tile = f"{found.rows} x {found.columns} x {found.depth}"
+        return f"tiles of {tile} are not known to be faster, those of 128 x 128 x 128 are"
+    return "" if products_in_flight(found, parts) == 2 else "a second product cannot be issued before the first is used"
 
 
 def drawback(found: SoftmaxLoops, parts: int) -> str:

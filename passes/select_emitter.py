@@ -19,13 +19,13 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, INT32, BufferType, TensorType
 from tiledsl.passes.affine import linear_form
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
-from tiledsl.passes.canonicalize_control_flow import products_in, trip_count
-from tiledsl.passes.gluon_plan import drawback, make_plan, product_stages, products_in_flight
+from tiledsl.passes.canonicalize_control_flow import trip_count
+from tiledsl.passes.gluon_plan import drawback, make_plan, product_drawback, product_stages, products_in_flight
 from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.merge_softmax_loops import merge_softmax_loops
 from tiledsl.passes.row_arithmetic import compare_columns, divide_rows_once, mask_after_products, materialize
 from tiledsl.passes.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, check_rows, find_softmax_loops
-from tiledsl.passes.tiled_products import find_tiled_product, is_softmax, load_ahead, widen_columns
+from tiledsl.passes.tiled_products import BYTES, find_tiled_product, is_softmax, load_ahead, widen_columns
 
 _log = logging.getLogger("tiledsl")
 BACKENDS = ("auto", "triton", "gluon")
@@ -44,8 +44,8 @@ class SelectEmitter(Pass):
     The block's rows are divided among consumers of 64 rows, operands of products are loaded by TMA, and so is the
     result stored where its indices allow. Loops are those of attention (softmax_loops.py) and those that add products
     up, or make something of each and add that (tiled_products.py). `backend` is "triton", "gluon" (where possible) or
-    "auto": Gluon where that is faster, as `gluon_plan.drawback` says. Why a kernel with two products in a loop, or with
-    "gluon" any product, is written in Triton, is logged and, on a device that Gluon could be for, among the kernel's
+    "auto": Gluon where that is faster, as gluon_plan.py says. Why a kernel with two products in a loop, or with "gluon"
+    any product, is written in Triton, is logged and, on a device that Gluon could be for, among the kernel's
     remarks. `stages` is the number of tiles in flight of each operand that a loop loads (0: as T.Pipelined says, at
     least 2, as far as shared memory allows). `overlap`: where products start from zero and registers allow it, two are
     issued before the first is made use of. `fast_math` allows what may change the last bit of a result: a division of
@@ -83,7 +83,7 @@ class SelectEmitter(Pass):
     def _is_wanted(self, kernel: tile.KernelOp) -> bool:
         """Whether Gluon is to be tried, or at least to be said why not."""
         if self.backend == "auto":
-            return any(isinstance(op, scf.ForOp) and products_in(op) > 1 for op in kernel.walk())
+            return any(isinstance(op, scf.ForOp) and _may_gain(op) for op in kernel.walk())
         return self.backend == "gluon" and _has_products(kernel)
 
     def _explain(self, func: tile.FuncOp, kernel: tile.KernelOp, reason: NotRecognised, could_be: bool) -> None:
@@ -145,6 +145,8 @@ class SelectEmitter(Pass):
         found = find_tiled_product(kernel.body)
         check_rows(kernel.body, found.rows, (found.columns,), {found.left, *found.undivided})
         parts = _consumers(found.rows, found.product)
+        if self.backend == "auto" and (slower := product_drawback(found, parts)):
+            raise NotRecognised(slower, found.product)
         stages = product_stages(found, parts, self.stages, shared_bytes, _store_boxes(found.after))
         if self.overlap and products_in_flight(found, parts) == 2:
             found.op.set_attribute("unroll", 2)
@@ -152,6 +154,12 @@ class SelectEmitter(Pass):
             load_ahead(found)
         _divide_rows(kernel, found.rows, parts, found.undivided)
         found.op.set_attribute("num_stages", stages)
+
+
+def _may_gain(loop: scf.ForOp) -> bool:
+    """Whether Gluon may be faster at a loop: it has several products, or one of float8 that starts from zero."""
+    dots = [op for op in loop.body if isinstance(op, tensor.DotOp)]
+    return len(dots) > 1 or any(constant_of(op.accumulator) == 0 and op.a.dtype in BYTES for op in dots)
 
 
 def _has_products(kernel: tile.KernelOp) -> bool:

@@ -4,7 +4,7 @@ A builder's tunables are the parameters that a call leaves open. What each one i
 twice, with two values of it, and looking at what changes: a side of a tile's product, the threads of a block, the depth
 of a pipeline, the height of the panels in which blocks are visited. Names only give the first value to try. Proposed
 are, for programs with matrix products, tiles, depths, warps, and choices of the compiler: pointers or block copies,
-persistent grids, parts along K, programs that share all blocks; for attention Gluon and peeled loops. For programs
+persistent grids, parts along K, programs that share all blocks, Gluon; for attention peeled loops. For programs
 without products: threads, and sizes around the given ones. What changes several of these at once, or nothing that is
 seen here, keeps its default.
 """
@@ -37,6 +37,8 @@ _PRODUCTS = (
     (64, 128, 64, 4, 8), (128, 64, 64, 4, 8), (64, 128, 128, 4, 4), (64, 64, 64, 4, 8),
     (32, 64, 128, 4, 4), (16, 64, 128, 4, 4), (16, 32, 256, 4, 4), (16, 128, 128, 4, 3), (16, 32, 128, 2, 6),
 )  # fmt: skip
+# (m, n, k, stages) of the same in Gluon, which one producer warp and consumers of 64 rows compute.
+_RINGS = ((128, 256, 64, 3), (128, 128, 64, 5), (64, 128, 64, 8), (64, 128, 128, 4), (128, 64, 64, 8))
 _CHAINS = ((128, 64, 4, 2), (128, 128, 8, 2), (128, 64, 8, 3), (64, 64, 4, 2), (64, 128, 4, 2), (128, 32, 4, 3))
 _THREADS = (128, 256, 512, 64)
 _SPLITS = (2, 4, 8)
@@ -195,8 +197,8 @@ def _products(program: _Program, config: Callable[..., Config], target: Target) 
         values = {"m": m, "n": n, "k": max(16, k * 16 // bits), "threads": 32 * warps, "stages": stages, "panel": 8}
         plain = config(values)
         blocks = _blocks(program, plain)
-        if m > SMALLEST_ROWS and blocks is not None and blocks == _blocks(program, config({**values, "m": m // 2})):
-            continue  # half of each tile would be empty
+        if m > SMALLEST_ROWS and _is_half_empty(program, config, values):
+            continue
         for passes in _access_choices(target, m, m * n):
             yield config(values, passes=passes)
         if blocks is not None and 2 * blocks <= target.sm_count:
@@ -206,6 +208,17 @@ def _products(program: _Program, config: Callable[..., Config], target: Target) 
         waves = (blocks or 0) / (streams * target.sm_count)
         if 1 < waves <= _STREAMED_WAVES and waves / math.ceil(waves) <= _BAD_FILL:
             yield config(values, passes={"split-k.streams": -streams})
+    if _is_hopper(target) and bits < 32:
+        for m, n, k, stages in _RINGS:
+            values = {"m": m, "n": n, "k": k * 16 // bits, "threads": 2 * m, "stages": stages, "panel": 8}
+            if not _is_half_empty(program, config, values):
+                yield config(values, passes={"select-emitter.backend": "gluon"})
+
+
+def _is_half_empty(program: _Program, config: Callable[..., Config], values: Mapping[str, int]) -> bool:
+    """Whether tiles of half as many rows would be as many, so that half of each tile is empty."""
+    blocks = _blocks(program, config(values))
+    return blocks is not None and blocks == _blocks(program, config({**values, "m": values["m"] // 2}))
 
 
 def _access_choices(target: Target, rows: int, elements: int) -> list[dict[str, Any]]:

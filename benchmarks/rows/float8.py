@@ -12,20 +12,23 @@ from benchmarks.ours import tiledsl_candidate
 from benchmarks.peers.library import cublas_bfloat16, cublas_block_scaled, cublas_float8
 from benchmarks.programs import example
 from benchmarks.row import Row
-from benchmarks.rows.spaces import PERSISTENT, TMA, product, walk
+from benchmarks.rows.spaces import GLUON, PERSISTENT, TMA, TRITON, TRITON_TMA, product, walk
 
 SPACE = [
     product(128, 256, 128, 3, 8, PERSISTENT), product(128, 128, 128, 4, 8, PERSISTENT), product(128, 256, 128, 3, 8),
     product(256, 128, 128, 3, 8, PERSISTENT), product(128, 128, 128, 3, 4), product(128, 256, 128, 3, 8, TMA),
     product(64, 128, 128, 4, 4, TMA), product(64, 256, 128, 3, 4, TMA), product(64, 64, 128, 5, 4),
+    product(128, 256, 128, 3, 8, GLUON), product(128, 128, 128, 5, 8, GLUON),
 ]  # fmt: skip
 LARGE_SCALED = [
-    walk(128, 128, 3, 8, TMA), walk(128, 128, 3, 8), walk(128, 128, 4, 8, PERSISTENT), walk(128, 128, 4, 8),
-    walk(64, 128, 4, 4, TMA), walk(64, 128, 4, 4), walk(128, 128, 3, 4, TMA), walk(64, 64, 5, 4),
+    walk(128, 128, 4, 8, GLUON), walk(128, 128, 6, 8, GLUON), walk(192, 128, 4, 8, GLUON),
+    walk(128, 128, 3, 8, TRITON_TMA), walk(128, 128, 4, 8, TRITON), walk(128, 128, 4, 8, {**TRITON, **PERSISTENT}),
+    walk(64, 128, 4, 4, TRITON_TMA), walk(64, 128, 4, 4, TRITON), walk(128, 128, 3, 4, TRITON_TMA),
+    walk(64, 64, 5, 4, TRITON),
 ]  # fmt: skip
 SMALL_SCALED = [
     walk(16, 128, 4, 4), walk(64, 128, 3, 4), walk(16, 64, 5, 4), walk(64, 64, 5, 4), walk(64, 128, 3, 4, TMA),
-    walk(16, 32, 6, 4),
+    walk(16, 32, 6, 4), walk(64, 128, 8, 4, GLUON), walk(64, 64, 8, 4, GLUON),
 ]  # fmt: skip
 
 

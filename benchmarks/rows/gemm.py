@@ -12,7 +12,7 @@ from benchmarks.peers.library import cublas
 from benchmarks.peers.tilelang import tilelang_candidate
 from benchmarks.programs import gemm as program
 from benchmarks.row import Row
-from benchmarks.rows.spaces import PERSISTENT, TMA, product
+from benchmarks.rows.spaces import GLUON, PERSISTENT, TMA, product
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -22,6 +22,7 @@ LARGE = [
     product(128, 128, 64, 3, 4, PERSISTENT), product(256, 128, 64, 3, 8, PERSISTENT), product(128, 128, 64, 3, 4),
     product(128, 256, 64, 3, 8, TMA), product(128, 128, 64, 4, 8, TMA), product(64, 256, 64, 4, 4, TMA),
     product(128, 64, 64, 4, 4, PERSISTENT), product(64, 128, 64, 4, 4), product(64, 64, 64, 5, 4),
+    product(128, 256, 64, 3, 8, GLUON), product(128, 128, 64, 5, 8, GLUON),
 ]  # fmt: skip
 _STRIPS = [(16, 64, 128, 4, 4), (16, 32, 256, 4, 4), (16, 128, 128, 3, 4), (16, 32, 128, 6, 2)]
 _LOW = [(64, 64, 128, 4, 4), (64, 128, 64, 4, 4), (64, 32, 128, 4, 4)]
@@ -30,6 +31,10 @@ DEEP = [
     product(64, 128, 64, 8, 4), product(64, 128, 64, 8, 4, TMA), product(128, 64, 64, 8, 4, TMA),
     product(64, 128, 128, 4, 4, TMA), product(128, 128, 64, 5, 8, TMA, splits=2), product(128, 128, 64, 6, 4, splits=2),
     product(64, 64, 64, 6, 4, TMA),
+]  # fmt: skip
+RINGS = [
+    product(64, 128, 64, 8, 4, GLUON), product(64, 128, 128, 4, 4, GLUON), product(128, 64, 64, 8, 8, GLUON),
+    product(128, 128, 64, 5, 8, GLUON, splits=2),
 ]  # fmt: skip
 STRIPS = [product(*tiles, splits=splits) for splits in (1, 4, 2, 8) for tiles in _STRIPS]
 STRIPS += [product(16, 64, 128, 4, 4, TMA, splits=splits) for splits in (1, 4)]
@@ -44,10 +49,10 @@ def space(M: int) -> list[dict[str, Any]]:
     if M <= 16:
         return STRIPS
     if M <= 64:
-        return LOW + DEEP[:2] + STRIPS[:4]
+        return LOW + DEEP[:2] + STRIPS[:4] + RINGS[:2]
     if M <= 128:
-        return DEEP + LOW[:3] + LOW[-2:] + LARGE[:8]
-    return LARGE + DEEP[:4] if M <= 512 else LARGE
+        return DEEP + LOW[:3] + LOW[-2:] + LARGE[1:5] + RINGS
+    return LARGE + DEEP[:4] + RINGS[:1] if M <= 512 else LARGE
 
 
 def gemm_row(M: int, N: int, K: int, dtype: str, note: str = "", quick: bool = False) -> Row:

@@ -49,6 +49,25 @@ def test_two_products_from_zero_where_registers_allow() -> None:
         assert "unroll = 2" not in alone.ir("select-emitter") and "%ahead" in alone.ir("select-emitter")
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, ""),
+        ({"M": 1000, "K": 1920}, ""),
+        ({"block_M": 64}, "tiles of 64 x 128 x 128 are not known to be faster"),
+        ({"block_M": 192}, "tiles of 192 x 128 x 128 are not known to be faster"),
+        ({"block_N": 64}, "tiles of 128 x 64 x 128 are not known to be faster"),
+    ],
+    ids=str,
+)
+def test_the_default_is_gluon_for_scaled_blocks_where_it_is_faster(options: dict[str, Any], reason: str) -> None:
+    kernel = scaled({}, **options)
+    assert is_gluon(kernel) == (not reason)
+    told = [each for each in kernel.remarks if "not in Gluon" in each]
+    assert len(told) == bool(reason) and all(reason in each for each in told)
+    assert not any("Gluon" in each for each in product({}).remarks)
+
+
 def test_as_many_stages_as_fit() -> None:
     assert "num_stages = 8" in scaled(num_stages=20, block_N=64).ir("select-emitter")
     assert "num_stages = 5" in product({**GLUON, "select-emitter.stages": 5}).ir("select-emitter")

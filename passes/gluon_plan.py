@@ -14,6 +14,8 @@ from tiledsl.passes.tiled_products import BYTES, TiledProduct
 BARRIER_BYTES = 1024  # more than all barriers and alignment take
 CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}  # a thread, by the number of consumers
 PRODUCER_REGISTERS = 24
+ENTRY_REGISTERS = {1: 240, 2: 168, 3: 128}  # a thread, before they are shared out anew: no instruction may need more
+BESIDE_SUMS = 26  # what ptxas wants beside the sums of one matrix instruction
 
 
 # What is slower in Gluon, or has not been measured, on an H200: see drawback.
@@ -73,7 +75,10 @@ def query_in_registers(columns: int, depth: int, width: int, parts: int, query: 
 def product_stages(
     found: TiledProduct, parts: int, stages: int, shared_bytes: int, stored: Sequence[gluon.StoreBoxOp]
 ) -> int:
-    """Pairs of tiles in flight; `stages` 0: as the loop asks. Raises NotRecognised where memory does not suffice."""
+    """Pairs of tiles in flight, at least 2: one is released when the next is in use. `stages` 0: as the loop asks.
+
+    Raises NotRecognised where shared memory or registers do not suffice.
+    """
     size = ELEMENTS[found.left.out.dtype].bits // 8
     for extent, least in ((found.columns, 16), (found.depth, 32 // size)):
         if extent & (extent - 1) or not least <= extent <= 256:
@@ -82,6 +87,8 @@ def product_stages(
     sums = found.columns // 2 * (2 if found.carried is None else 1)
     if sums > limit:
         raise NotRecognised(f"sums of {found.columns} columns need {sums} registers a thread of {limit}", found.product)
+    if found.columns // 2 + BESIDE_SUMS > ENTRY_REGISTERS[parts]:
+        raise NotRecognised(f"an instruction of {found.columns} columns does not fit {parts} consumers", found.product)
     rows = parts * ROWS_OF_CONSUMER
     once = sum(rows * found.columns * ELEMENTS[op.value.dtype].bits // 8 for op in stored)
     each = (rows + found.columns) * found.depth * size
@@ -89,7 +96,7 @@ def product_stages(
     if possible < 2:
         needed = once + 2 * each
         raise NotRecognised(f"two stages need {needed} bytes of shared memory of {shared_bytes}", found.product)
-    return min(stages or max(2, found.op.num_stages), possible)
+    return min(max(2, stages or found.op.num_stages), possible)
 
 
 def products_in_flight(found: TiledProduct, parts: int) -> int:

@@ -92,6 +92,8 @@ def find_tiled_product(body: Region) -> TiledProduct:
         raise NotRecognised("a product's operand is no tile loaded in the loop", dot)
     if left.parent is not loop.body or right.parent is not loop.body:
         raise NotRecognised("a product's operand is no tile loaded in the loop", dot)
+    if left is right:
+        raise NotRecognised("a tile is multiplied by itself", dot)
     if dot.a.dtype not in (*HALVES, *BYTES) or dot.b.dtype != dot.a.dtype or dot.out.dtype != "float32":
         raise NotRecognised(f"a product of {dot.a.dtype} and {dot.b.dtype} added up in {dot.out.dtype}", dot)
     if dot.a.dtype in BYTES and not transposed:
@@ -137,6 +139,9 @@ def widen_columns(body: Region) -> None:
             if wide is not None:
                 op.out.replace_with(wide)
                 op.erase()
+    for value in reversed(known):
+        if value.op is not None and not value.op.is_used:
+            value.op.erase()
 
 
 def _as_row(value: Value, known: dict[Value, Value]) -> Value | None:

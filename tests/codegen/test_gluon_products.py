@@ -113,11 +113,12 @@ def test_dynamic_rows() -> None:
     assert "@gluon.jit" in source and "_store_box(Y_tiles" in source
 
 
-def test_epilogues_in_the_layout_of_the_sums() -> None:
+@pytest.mark.parametrize(("block_M", "block_N"), [(128, 128), (64, 128), (128, 256)])
+def test_epilogues_in_the_layout_of_the_sums(block_M: int, block_N: int) -> None:
     linear = load_example("gemm_epilogue").linear
-    source = compiled(linear.function, M=512, N=512, K=512, block_M=128, block_N=128).source
+    source = compiled(linear.function, M=512, N=512, K=512, block_M=block_M, block_N=block_N).source
     consumer = part_of(source, "consumer")
-    assert "bias + bias_R_start + gl.arange(0, 128, layout=gl.SliceLayout(0, SUMS))[None, :]" in consumer
+    assert f"bias + bias_R_start + gl.arange(0, {block_N}, layout=gl.SliceLayout(0, SUMS))[None, :]" in consumer
     assert in_order(consumer, ["warpgroup_mma_wait(0", "bias_tile = ", "gl.exp(", "R_tile = ", "Y_buffer.index(",
                                "_store_box(Y_tiles"])  # fmt: skip
 
@@ -144,6 +145,9 @@ def test_compiles_without_spills_or_products_in_line(
         "few_rows": product(M=128, block_K=128, num_stages=4),
         "wide": product(block_N=256, num_stages=3),
         "alone": product(block_M=64, K=1000),
+        "epilogue": compiled(
+            load_example("gemm_epilogue").linear.function, M=1000, N=776, K=520, block_M=128, block_N=128
+        ),
     }
     for name, result in compile_kernels(made, python, tmp_path).items():
         assert not re.search(r"\(C7[56]\d\d\)", result["ptxas"]), (name, result["ptxas"])

@@ -95,12 +95,13 @@ def test_scaled_blocks_match_torch(case: dict[str, Any], overlap: bool) -> None:
         check(out, want, 5e-3)
 
 
-def test_an_epilogue_with_bias_and_residual() -> None:
+@pytest.mark.parametrize(("block_M", "block_N"), [(128, 128), (64, 128), (128, 256)])
+def test_an_epilogue_with_bias_and_residual(block_M: int, block_N: int) -> None:
     import torch
 
     example = load_example("gemm_epilogue")
     M, N, K = 1000, 776, 520
-    kernel = compiled(example.linear.function, {"M": M, "N": N, "K": K, "block_M": 128, "block_N": 128})
+    kernel = compiled(example.linear.function, {"M": M, "N": N, "K": K, "block_M": block_M, "block_N": block_N})
     torch.manual_seed(0)
     x, w, bias, r = (torch.randn(*shape, device="cuda").to(torch.bfloat16) for shape in ((M, K), (N, K), (N,), (M, N)))
     want = r.float() + torch.nn.functional.gelu(x.float() @ w.float().T + bias.float(), approximate="tanh")

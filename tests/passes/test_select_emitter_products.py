@@ -71,6 +71,8 @@ def test_the_default_is_gluon_for_scaled_blocks_where_it_is_faster(options: dict
 def test_as_many_stages_as_fit() -> None:
     assert "num_stages = 8" in scaled(num_stages=20, block_N=64).ir("select-emitter")
     assert "num_stages = 5" in product({**GLUON, "select-emitter.stages": 5}).ir("select-emitter")
+    for one in (product({**GLUON, "select-emitter.stages": 1}), product(num_stages=1)):
+        assert "num_stages = 2" in one.ir("select-emitter")  # with one, a product would wait for its own release
 
 
 @pytest.mark.parametrize(
@@ -80,6 +82,7 @@ def test_as_many_stages_as_fit() -> None:
         ({"block_M": 32}, "32 rows are not 64, 128 or 192"),
         ({"block_N": 512}, "a tile's extent 512 is no power of two from 16 to 256"),
         ({"block_N": 96}, "a tile's extent 96 is no power of two from 16 to 256"),
+        ({"block_M": 192, "block_N": 256}, "an instruction of 256 columns does not fit 3 consumers"),
         ({"K": 500}, "are not contiguous multiples of 16 bytes"),
         ({"K": 64}, "1 products and 0 loops are not one product in one loop"),
         ({"block_N": 256, "block_K": 256}, "two stages need 458752 bytes of shared memory of 232448"),

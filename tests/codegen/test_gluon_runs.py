@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import tiledsl
+import tiledsl.language as T
+from benchmarks.programs.gemm import matmul
 from tests.support import gluon_machine
 from tests.support.example_modules import load_example
 
@@ -49,6 +51,76 @@ def test_attention(case: dict[str, Any]) -> None:
     seen = ~torch.isnan(want)
     assert float((out.float()[seen] - want[seen]).norm() / want[seen].norm()) < 1e-3
     assert not bool(torch.isnan(lse).any())
+
+
+PRODUCTS: list[dict[str, Any]] = [
+    {},
+    {"K": 512, "num_stages": 2},
+    {"M": 200, "N": 136, "K": 200},
+    {"block_M": 64, "M": 192},
+    {"block_M": 192, "M": 384},
+    {"num_stages": 2, "configs": {"select-emitter.persistent": False}},
+]
+
+
+@pytest.mark.parametrize("case", PRODUCTS, ids=str)
+def test_products(case: dict[str, Any]) -> None:
+    shape = {name: value for name, value in case.items() if name != "configs"}
+    sizes = {"M": 256, "N": 256, "K": 320, "block_M": 128, "block_N": 64, "block_K": 64, "num_stages": 3, **shape}
+    passes = {"select-emitter.backend": "gluon", **case.get("configs", {})}
+    kernel = tiledsl.jit(matmul.function, target="cuda:90", pass_configs=passes).compile(**sizes)
+    assert "@gluon.jit" in kernel.source
+    torch.manual_seed(0)
+    a, b = (torch.randn(sizes[rows], sizes["K"], dtype=torch.float16) for rows in "MN")
+    out = torch.full((sizes["M"], sizes["N"]), float("nan"), dtype=torch.float16)
+    gluon_machine.run_gluon(kernel.source, "matmul", a, b, out)
+    want = a.float() @ b.float().T
+    assert float((out.float() - want).norm() / want.norm()) < 1e-3
+
+
+def scaled(M: int, K: int, block_M: int, num_stages: int) -> Any:
+    """Each step's product is scaled by row and step, and added."""
+    steps = -(-K // 64)
+
+    @T.prim_func
+    def scaled(
+        A: T.Tensor((M, K), "float16"),
+        B: T.Tensor((128, K), "float16"),
+        scale: T.Tensor((M, steps), "float32"),
+        C: T.Tensor((M, 128), "float32"),
+    ):
+        with T.Kernel(T.ceildiv(M, block_M), threads=256) as bx:
+            a = T.alloc_shared((block_M, 64), "float16")
+            b = T.alloc_shared((128, 64), "float16")
+            product = T.alloc_fragment((block_M, 128), "float32")
+            total = T.alloc_fragment((block_M, 128), "float32")
+            T.clear(total)
+            for k in T.Pipelined(steps, num_stages=num_stages):
+                T.copy(A[bx * block_M, k * 64], a)
+                T.copy(B[0, k * 64], b)
+                T.gemm(a, b, product, transpose_B=True, clear_accum=True)
+                for i, j in T.Parallel(block_M, 128):
+                    total[i, j] += product[i, j] * scale[bx * block_M + i, k]
+            T.copy(total, C[bx * block_M, 0])
+
+    return scaled
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize(
+    ("M", "K", "block_M", "num_stages"),
+    [(256, 320, 128, 3), (200, 384, 128, 2), (128, 128, 128, 2), (300, 200, 64, 4), (384, 320, 192, 2)],
+)
+def test_scaled_products(M: int, K: int, block_M: int, num_stages: int, overlap: bool) -> None:
+    passes = {"select-emitter.backend": "gluon", "select-emitter.overlap": overlap}
+    kernel = tiledsl.compile(scaled(M, K, block_M, num_stages), target="cuda:90", pass_configs=passes)
+    assert ("for pair in" in kernel.source) == (overlap and block_M < 192) and "@gluon.jit" in kernel.source
+    torch.manual_seed(0)
+    a, b = (torch.randn(rows, K, dtype=torch.float16) for rows in (M, 128))
+    scale, out = torch.rand(M, -(-K // 64)), torch.full((M, 128), float("nan"))
+    gluon_machine.run_gluon(kernel.source, "scaled", a, b, scale, out)
+    want = (a.float() * scale.repeat_interleave(64, 1)[:, :K]) @ b.float().T
+    assert float((out - want).norm() / want.norm()) < 1e-5
 
 
 WRONG = {

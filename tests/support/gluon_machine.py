@@ -122,7 +122,8 @@ class Machine:
             "zeros": lambda shape, dtype, layout: np.zeros(shape, dtype).view(Tensor),
             "full": lambda shape, value, dtype, layout: np.full(shape, value, dtype).view(Tensor),
             "arange": lambda start, end, layout: np.arange(start, end).view(Tensor),
-            "convert_layout": lambda value, layout: value, "store": _store,
+            "convert_layout": lambda value, layout: value, "store": _store, "load": _load,
+            "inline_asm_elementwise": lambda text, constraints, args, **options: args[0],
             "allocate_shared_memory": _allocate, "warp_specialize": self._specialize,
             **{name: lambda *a, name=name, **k: (name, a, tuple(k.items())) for name in
                ("NVMMADistributedLayout", "SliceLayout", "DotOperandLayout", "NVMMASharedLayout")},
@@ -130,7 +131,7 @@ class Machine:
         barriers = SimpleNamespace(
             MBarrierLayout=lambda: "barrier", init=_init, wait=lambda barrier, parity: barrier.wait(parity),
             expect=lambda barrier, size: barrier.update(1, size),
-            arrive=lambda barrier, count: barrier.update(count, 0),
+            arrive=lambda barrier, count, pred=True: barrier.update(count, 0) if pred else None,
         )  # fmt: skip
         boxes = SimpleNamespace(async_load=_load_box, async_store=_store_box, store_wait=lambda left: None)
         return {
@@ -219,6 +220,11 @@ def _store_box(descriptor: _Descriptor, starts: Sequence[int], place: Shared) ->
 def _store(pointer: Pointer, value: Any, mask: Any = None) -> None:
     seen = np.ones(np.shape(value), bool) if mask is None else np.broadcast_to(mask, np.shape(value))
     pointer.array[np.asarray(pointer.offset)[seen]] = np.asarray(value)[seen]
+
+
+def _load(pointer: Pointer, mask: Any = True, other: Any = 0) -> Any:
+    offsets, seen = np.broadcast_arrays(pointer.offset, mask)
+    return _tensor(np.where(seen, pointer.array[np.where(seen, offsets, 0)], other))
 
 
 def _allocate(dtype: Any, shape: Sequence[int], layout: Any) -> Any:

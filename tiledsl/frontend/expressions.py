@@ -52,6 +52,7 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
 }  # fmt: skip
 
 MAX_HOST_ITERATIONS = 100_000
+MAX_OPERATIONS = 20_000  # in one region, as loops that run while the program is built write it out
 DEVICE_LOOPS = (SerialLoop, LoopNest, ParallelLoop, PersistentLoop)
 
 
@@ -145,11 +146,23 @@ class Expressions:
                 raise error from None
             if item is _END:
                 return
+            self._check_length(node)
             yield item
         raise TileError(
             f"this loop, which runs while the program is built, does not end after {MAX_HOST_ITERATIONS} rounds",
             node.loc,
         )
+
+    def _check_length(self, node: syntax.Node) -> None:
+        """That the loop at `node`, in its next round, does not go on with a program that nothing could compile."""
+        last = self.ctx.builder.region.last
+        if last is not None and last.order > MAX_OPERATIONS:
+            raise TileError(
+                f"this loop, which runs while the program is built, has written out more than {MAX_OPERATIONS} "
+                "operations",
+                node.loc,
+                ["a loop over T.serial runs on the device"],
+            )
 
     def _items(self, nodes: tuple[syntax.Expression, ...]) -> list[Any]:
         items: list[Any] = []

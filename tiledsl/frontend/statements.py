@@ -495,6 +495,7 @@ class Statements(Expressions):
                 if not test:
                     self.block(node.orelse)
                     return
+                self._check_length(node)
                 with contextlib.suppress(_Continue):
                     self.block(node.body)
                 test = self.evaluate(node.test)

@@ -30,7 +30,7 @@ def _inline(op: Operation, region: Region, values: list[Value], rw: Rewriter) ->
             rw.changed(user)
         arg.replace_with(value)
     terminator = region.terminator
-    results = list(terminator.operands)
+    results = list(terminator.values if isinstance(terminator, ConditionOp) else terminator.operands)
     for inner in region:
         if inner is terminator:
             inner.erase()
@@ -135,6 +135,16 @@ def drop_unused_carried(op: ForOp, rw: Rewriter) -> bool:
     return True
 
 
+@pattern(ConditionOp)
+def remove_while_that_never_runs(op: ConditionOp, rw: Rewriter) -> bool:
+    # while false { A }  ==>  what comes before the condition, once
+    loop = op.parent_op
+    if constant_of(op.condition) is not False or not isinstance(loop, WhileOp):
+        return False
+    _inline(loop, loop.before, loop.inits, rw)
+    return True
+
+
 @pattern(WhileOp)
 def drop_unchanging_while(op: WhileOp, rw: Rewriter) -> bool:
     # the same for while: a carried value that comes back as it was is the initial one
@@ -193,5 +203,5 @@ def _without(values: list[Value], positions: list[int]) -> list[Value]:
 
 CONTROL_FLOW_PATTERNS: list[Pattern] = [
     take_known_branch, simplify_if_results, invert_empty_then, remove_decided_loop, drop_unchanging_carried,
-    drop_unused_carried, drop_unchanging_while,
+    drop_unused_carried, remove_while_that_never_runs, drop_unchanging_while,
 ]  # fmt: skip

@@ -175,6 +175,25 @@ def test_while_keeps_what_it_needs() -> None:
     ]
 
 
+def test_a_while_loop_that_never_runs_goes() -> None:
+    """What comes before its condition happens once. Triton does not compile `while False:`."""
+    body = """
+    %p, %q = scf.while [%bx, %s] : int32, int32 (%a: int32, %n: int32) {
+      %d = arith.add %a, %n : int32
+      tile.store %d, %N[%n]
+      %never = arith.cmp %a, %a {predicate = "lt"} : bool
+      scf.condition %never[%d, %n]
+    } (%c: int32, %k: int32) {
+      scf.yield [%k, %c]
+    }
+    tile.store %p, %N[%q]"""
+    assert after(Canonicalize(), body) == [
+        "%d = arith.add %bx, %s : int32",
+        "tile.store %d, %N[%s]",
+        "tile.store %d, %N[%s]",
+    ]
+
+
 def test_effects_stay() -> None:
     body = """
     %i = tensor.iota {axis = 0} : tensor<64xint32>

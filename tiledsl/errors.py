@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import linecache
 import os
+import re
 import sys
+import unicodedata
 from collections.abc import Sequence
 from types import FrameType
 
@@ -17,12 +19,13 @@ _PACKAGES = tuple(
     for folder in {_ROOT, *(os.path.realpath(os.path.join(_ROOT, name)) for name in ("passes", "autotuner"))}
 )
 _WIDTH = 200  # of a quoted line
+_NEWLINE = re.compile(r"\r\n?|\n")  # as the parser counts lines; str.splitlines ends them at form feeds, too
 _sources: dict[str, list[str]] = {}
 
 
 def register_source(file: str, text: str) -> None:
     """Remember the text of a program that does not lie in a file, so that errors can quote it."""
-    _sources[file] = text.splitlines()
+    _sources[file] = _NEWLINE.split(text)
 
 
 def source_line(file: str, line: int) -> str:
@@ -65,16 +68,24 @@ def user_loc() -> Loc | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGES):
         frame = frame.f_back
-    if frame is None or frame.f_code.co_filename.startswith("<"):
+    if frame is None:
         return None
     file, line = frame.f_code.co_filename, frame.f_lineno
+    if file.startswith("<") and not source_line(file, line):  # a doctest or a cell has text
+        return None
     if hasattr(frame.f_code, "co_positions"):  # Python 3.11
         place = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
         first, last, start, end = place or (None, None, None, None)
         if first is not None and last is not None and start is not None and end is not None:
-            return Loc(file, first, start + 1, last, end + 1)
+            return Loc(file, first, _column(file, first, start), last, _column(file, last, end))
     text = source_line(file, line)
     return Loc(file, line, len(text) - len(text.lstrip()) + 1, line, len(text) + 1)
+
+
+def _column(file: str, line: int, offset: int) -> int:
+    """The column, from 1 on, of a byte of a line's UTF-8, which is how Python counts."""
+    text = source_line(file, line)
+    return offset + 1 if text.isascii() else len(text.encode()[:offset].decode(errors="ignore")) + 1
 
 
 def _short(loc: Loc) -> str:
@@ -92,4 +103,16 @@ def _excerpt(loc: Loc) -> list[str]:
     last = loc.end_column if loc.end_line == loc.line else len(text) + 1
     width = max(1, min(last, len(text) + 1) - loc.column)
     number = f"{loc.line:6d} | "
-    return [number + text, " " * (len(number) - 2) + "| " + " " * (loc.column - 1) + "^" * width]
+    at = loc.column - 1
+    caret = "^" * max(1, _cells(text[at : at + width]))
+    return [number + text, " " * (len(number) - 2) + "| " + _blank(text[:at].ljust(at)) + caret]
+
+
+def _blank(text: str) -> str:
+    """Space as wide as the text is on a terminal."""
+    return "".join("\t" if each == "\t" else " " * _cells(each) for each in text)
+
+
+def _cells(text: str) -> int:
+    """How many columns of a terminal a text takes; Chinese, Japanese and Korean characters take two."""
+    return sum(1 + (unicodedata.east_asian_width(each) in "WF") - bool(unicodedata.combining(each)) for each in text)

@@ -117,9 +117,8 @@ class JitFunction:
 
         try:
             tree = parse_function(self.function)
-        except TileError:
-            source = inspect.getsource(self.function)
-            if "prim_func" not in source and "Kernel(" in source:
+        except TileError:  # a builder may be what the language has no words for, and have no text
+            if _names_kernel(self.function):
                 raise
             return False
         return _opens_kernel(tree.body) or _declares_parameters(tree)
@@ -452,6 +451,12 @@ def _is_plainly_a_program(function: FunctionType) -> bool:
     return any(
         (name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")).endswith("Kernel") for name in names
     )
+
+
+def _names_kernel(function: FunctionType) -> bool:
+    """Whether the function itself, not one inside it, uses something that is named like T.Kernel."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code is not None and any(name.endswith("Kernel") for name in (*code.co_names, *code.co_freevars))
 
 
 def _opens_kernel(statements: Sequence[syntax.Statement]) -> bool:

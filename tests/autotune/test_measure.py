@@ -259,7 +259,9 @@ class Samples:
     [
         (1.0, (1.0, 1.0), None, [5, 20]),  # the first
         (1.0, (1.1, 1.1), 1.0, [5, 20]),  # may become a finalist
-        (1.0, (1.25, 1.1), 1.0, [5]),  # too slow after a few samples, though not by the estimate
+        (1.25, (1.25, 1.1), 1.0, [5]),  # too slow by the estimate and after a few samples
+        (1.0, (1.25, 1.25), 1.0, [5, 5]),  # after a few samples and as many again, though not by the estimate
+        (1.0, (1.25, 1.1), 1.0, [5, 5, 20]),  # the first samples were unlucky
         (2.5, (2.5, 2.5), 1.0, [5]),  # hopeless by the estimate
     ],
 )

@@ -60,6 +60,13 @@ def test_all_names_of_the_language_are_there() -> None:
     assert imported - {"annotations", "_dtypes"} <= set(names.__all__)
 
 
+@pytest.mark.parametrize("module", ["tiledsl", "tiledsl.autotuner"])
+def test_names_that_are_loaded_late_are_listed(module: str) -> None:
+    """For completion, as in a notebook."""
+    shown = run_python("-c", f"import {module} as m; print(sorted(set(m.__all__) - set(dir(m))), 'jit' in dir(m))")
+    assert shown.stdout.strip() == f"[] {module == 'tiledsl'}", shown.stderr
+
+
 def test_import_takes_less_than_150_ms() -> None:
     def milliseconds() -> float:
         shown = run_python("-X", "importtime", "-c", "import tiledsl")

@@ -56,3 +56,7 @@ def __getattr__(name: str) -> Any:
 
         return importlib.import_module("tiledsl.spaces")
     raise AttributeError(f"module 'tiledsl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,25 +6,24 @@ import ast
 import functools
 import inspect
 import linecache
-import textwrap
 from types import CodeType, FunctionType
 
 
 def definition(function: FunctionType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    """The tree of a function's `def` with its decorators, which is to be read, not changed; positions count from its
-    first line. None for a lambda, and where there is no source or it cannot be parsed."""
+    """The tree of a function's `def` with its decorators, which is to be read, not changed; its positions mean nothing.
+    None for a lambda, and where there is no source or it cannot be parsed."""
     text = _text(function)
     tree = None if text is None else _parsed(text)
     if tree is None:  # Python's way to find where a function ends, which goes through all its tokens
         try:
-            tree = _parsed(textwrap.dedent(inspect.getsource(function)))
+            tree = _parsed(inspect.getsource(function))
         except (OSError, TypeError, SyntaxError):
             return None
     return tree
 
 
 def _text(function: FunctionType) -> str | None:
-    """The lines of a function, indented as little as can be; None where they cannot be told at a glance.
+    """The lines of a function; None where they cannot be told at a glance.
 
     It goes at least to its last line with code, and on as long as lines are indented. Where that is cut short, in a
     string or between brackets, it does not parse.
@@ -39,7 +38,7 @@ def _text(function: FunctionType) -> str | None:
     end = _last_line(code) - code.co_firstlineno + 1
     while end < len(lines) and (not lines[end].strip() or _indent(lines[end]) > indent):
         end += 1
-    return textwrap.dedent("".join(lines[:end]))
+    return "".join(lines[:end])
 
 
 def _indent(line: str) -> int:
@@ -53,9 +52,12 @@ def _last_line(code: CodeType) -> int:
 
 @functools.lru_cache(maxsize=4)  # a function is asked about several times in a row
 def _parsed(text: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    try:
-        tree = ast.parse(text)
+    is_inner = text[:1] in (" ", "\t")
+    try:  # not dedented: comments and lines of strings may stand further left
+        tree = ast.parse(f"if 1:\n{text}" if is_inner else text)
     except SyntaxError:
         return None
     first = tree.body[0] if tree.body else None
+    if is_inner and isinstance(first, ast.If):
+        first = first.body[0]
     return first if isinstance(first, (ast.FunctionDef, ast.AsyncFunctionDef)) else None

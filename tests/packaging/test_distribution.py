@@ -182,5 +182,14 @@ def test_a_gemm_runs_from_the_wheel(folder: Path, installed: Path) -> None:
     assert run(installed, script, cwd=folder).splitlines()[-1] == "matches torch"
 
 
+def test_a_gemm_runs_from_the_wheel_as_it_is(folder: Path, wheel: Path) -> None:
+    """A wheel is a zip file, from which Python imports without an installation."""
+    script = folder / "zipped.py"
+    head = f"import sys\nsys.path.insert(0, {str(wheel)!r})\n"
+    script.write_text(f"{head}{GEMM_SCRIPT}print(tiledsl.__file__)\n")
+    shown = run(sys.executable, script, cwd=folder)
+    assert "matches torch" in shown and str(wheel) in shown
+
+
 def test_the_command_is_installed(folder: Path, installed: Path) -> None:
     assert "lower" in run(installed.with_name("tiledsl"), "--help", cwd=folder)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import inspect
 import os
+import pkgutil
 import re
 import sys
 import threading
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from tiledsl.frontend.indentation import LineStructure
     from tiledsl.frontend.tree_builder import TreeBuilder
 
-_GRAMMAR = Path(__file__).with_name("grammar.lark")
 _NEWLINES = re.compile(r"\r\n?")
 _lock = threading.RLock()
 _functions: dict[int, tuple[weakref.ref[CodeType], syntax.Function]] = {}
@@ -164,8 +163,10 @@ def _get_machine() -> _Machine:
 
         lines = LineStructure()
         builder = TreeBuilder(_parse_inner)
+        grammar = pkgutil.get_data(__package__, "grammar.lark")  # also where the package lies in a zip file
+        assert grammar is not None, "grammar.lark is not installed"
         parser = Lark(
-            _GRAMMAR.read_text(encoding="utf-8"),
+            grammar.decode(),
             parser="lalr",
             lexer="basic",
             start=["module", "expression"],

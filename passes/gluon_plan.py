@@ -21,7 +21,7 @@ BESIDE_SUMS = 26  # what ptxas wants beside the sums of one matrix instruction
 # What is slower in Gluon, or has not been measured, on an H200: see drawback.
 LEAST_CONSUMERS = 2
 LEAST_EXTENT, MOST_EXTENT = 64, 128
-MEASURED_TILE, MEASURED_DEPTH = (128, 128), 128  # of block-scaled products
+MEASURED_TILE, MEASURED_DEPTH, LEAST_STAGES = (128, 128), 128, 4  # of block-scaled products
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,15 @@ def products_in_flight(found: TiledProduct, parts: int) -> int:
     return 2 if found.carried is None and free and fits and (trip_count(found.op) or 0) > 1 else 1
 
 
-def product_drawback(found: TiledProduct, parts: int) -> str:
+def product_drawback(found: TiledProduct, parts: int, stages: int) -> str:
     """Why Triton is to write this loop although Gluon could; empty where Gluon is the faster, as seen on an H200."""
     if found.carried is not None or found.left.out.dtype not in BYTES:
         return "of products, only those of float8 that start from zero in each step are known to be faster"
     if (found.rows, found.columns) != MEASURED_TILE or found.depth != MEASURED_DEPTH:
         tile = f"{found.rows} x {found.columns} x {found.depth}"
         return f"tiles of {tile} are not known to be faster, those of 128 x 128 x 128 are"
+    if stages < LEAST_STAGES:  # two are in use
+        return f"{stages} stages are not known to be faster, {LEAST_STAGES} are"
     return "" if products_in_flight(found, parts) == 2 else "a second product cannot be issued before the first is used"
 
 

@@ -145,9 +145,9 @@ class SelectEmitter(Pass):
         found = find_tiled_product(kernel.body)
         check_rows(kernel.body, found.rows, (found.columns,), {found.left, *found.undivided})
         parts = _consumers(found.rows, found.product)
-        if self.backend == "auto" and (slower := product_drawback(found, parts)):
-            raise NotRecognised(slower, found.product)
         stages = product_stages(found, parts, self.stages, shared_bytes, _store_boxes(found.after))
+        if self.backend == "auto" and (slower := product_drawback(found, parts, stages)):
+            raise NotRecognised(slower, found.product)
         if self.overlap and products_in_flight(found, parts) == 2:
             found.op.set_attribute("unroll", 2)
         else:

@@ -57,6 +57,7 @@ def test_two_products_from_zero_where_registers_allow() -> None:
         ({"block_M": 64}, "tiles of 64 x 128 x 128 are not known to be faster"),
         ({"block_M": 192}, "tiles of 192 x 128 x 128 are not known to be faster"),
         ({"block_N": 64}, "tiles of 128 x 64 x 128 are not known to be faster"),
+        ({"num_stages": 3}, "3 stages are not known to be faster, 4 are"),
     ],
     ids=str,
 )

@@ -17,7 +17,7 @@ from typing import Any
 # pointers before the metadata and the kernel's arguments one by one, or the scratch pointers behind it and the
 # arguments as one tuple.
 _ONE_BY_ONE, _AS_TUPLE = "one by one", "as a tuple"
-_CONVENTIONS = {"3.6": _ONE_BY_ONE, "3.9": _AS_TUPLE}
+_CONVENTIONS = {"3.6": _ONE_BY_ONE, "3.7": _AS_TUPLE, "3.8": _AS_TUPLE, "3.9": _AS_TUPLE}
 # Up to here torch's tracer goes into a function's `_torchdynamo_inline` in its place.
 _LAST_KNOWN_TORCH = (2, 13)
 MISSING = object()
@@ -44,7 +44,8 @@ class DriverCall:
         from triton.backends.nvidia import driver
 
         layout = self.descriptors[number] if self.descriptors else None  # None: the kernel takes it apart
-        return tuple(driver.make_tensordesc_arg(described, layout, *([None] if self.as_tuple else [])))
+        more = [None] if self.as_tuple and _triton_version() != "3.7" else []
+        return tuple(driver.make_tensordesc_arg(described, layout, *more))
 
 
 def driver_call(compiled: Any) -> DriverCall:

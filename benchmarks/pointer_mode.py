@@ -20,36 +20,27 @@ from typing import Any
 
 import torch
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "examples"), str(Path(__file__).resolve().parent)]
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
 from attention import attention, random_inputs, seen_pairs  # noqa: E402
 from gemm_lazy import matmul_relu  # noqa: E402
-from handwritten import attention as attention_by_hand  # noqa: E402
-from handwritten import gemm as gemm_by_hand  # noqa: E402
 
 import tiledsl  # noqa: E402
+from benchmarks.handwritten import attention as attention_by_hand  # noqa: E402
+from benchmarks.handwritten import gemm as gemm_by_hand  # noqa: E402
+from benchmarks.tuning.interleaved import gpu_clock  # noqa: E402
 
 ROUNDS = 8
 POINTERS = {"select-emitter.backend": "triton", "select-access.mode": "pointer", "map-grid.persistent": 0}
 WINDOW_MS = 200.0
 
 
-def milliseconds(run: Callable[[], Any], times: int) -> float:
-    """Mean over `times` launches, back to back."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for _ in range(times):
-        run()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / times
-
-
 def compare(title: str, ours: Callable[[], Any], theirs: Callable[[], Any], operations: float) -> dict[str, Any]:
     """TFLOP/s of both and the median ratio (above 1: ours is faster)."""
-    times = max(1, int(WINDOW_MS / milliseconds(ours, 5)))
-    milliseconds(ours, times), milliseconds(theirs, times)
-    pairs = [(milliseconds(ours, times), milliseconds(theirs, times)) for _ in range(ROUNDS)]
+    times = max(1, int(WINDOW_MS / gpu_clock(ours, 5)))
+    gpu_clock(ours, times), gpu_clock(theirs, times)
+    pairs = [(gpu_clock(ours, times), gpu_clock(theirs, times)) for _ in range(ROUNDS)]
     mine, other = (statistics.median(column) for column in zip(*pairs, strict=True))
     ratios = sorted(b / a for a, b in pairs)
     row = {

@@ -15,9 +15,10 @@ from typing import Any
 
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage.fingerprint import digest
-from tiledsl.autotuner.storage.journal import NONSENSE, parse, plain, read_file, write_file, write_json
+from tiledsl.autotuner.storage.journal import NONSENSE, parse, plain, read_file, write_json
 from tiledsl.autotuner.storage.key import folder_name
 from tiledsl.autotuner.trial import Trial
+from tiledsl.runtime.whole_file import write_file
 
 STAGES = ("ttir", "ttgir", "llir", "ptx", "cubin", "amdgcn", "hsaco")
 LAUNCH_SCHEMA = 1

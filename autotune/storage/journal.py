@@ -10,7 +10,6 @@ import json
 import math
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -19,6 +18,7 @@ from typing import Any
 
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.trial import STATUSES, Trial
+from tiledsl.runtime.whole_file import write_file
 
 SCHEMA = 2
 Record = dict[str, Any]  # a trial as it is written; what reading returns has been checked
@@ -180,18 +180,6 @@ def append(path: Path, line: bytes, sync: bool = False) -> None:
             os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Write a file in one step: others see what was there before or all of this."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

@@ -40,6 +40,7 @@ from tiledsl.autotuner.storage.fingerprint import OPAQUE, digest
 from tiledsl.autotuner.storage.journal import NONSENSE, SCHEMA, Record
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.trial import Trial
+from tiledsl.runtime.whole_file import write_file
 from tiledsl.settings import current
 
 _HISTORY = 3  # results before the last that are kept
@@ -272,7 +273,7 @@ class Store:
         with contextlib.suppress(FileNotFoundError, ValueError):
             written = self.best_path.stat().st_mtime
             content = journal.read_file(self.best_path)
-            journal.write_file(self.folder / f"best.{_timestamp(written)}.json", content)
+            write_file(self.folder / f"best.{_timestamp(written)}.json", content)
         for old in sorted(self.folder.glob("best.*.json"))[:-_HISTORY]:
             old.unlink(missing_ok=True)
 

@@ -11,6 +11,7 @@ import torch
 import tiledsl
 import tiledsl.language as T
 from tests.runtime.test_launch_trace import traced_product
+from tests.support import eager_programs
 from tests.support.example_modules import load_example
 from tiledsl.errors import TileError
 from tiledsl.runtime.jit import JitFunction
@@ -30,16 +31,7 @@ def scaled(rows: Any = ROWS, dtype: str = "float32") -> Any:
     return scaled
 
 
-@tiledsl.jit(target="cuda")
-def eager_sum(A: Any, B: Any, block: int = 16) -> Any:
-    rows = T.const("rows")
-    A: T.Tensor((rows, 8), "float32")
-    B: T.Tensor((rows, 8), "float32")
-    C = T.empty((rows, 8), "float32")
-    with T.Kernel(T.ceildiv(rows, block), threads=128) as by:
-        for i, j in T.Parallel(block, 8):
-            C[by * block + i, j] = A[by * block + i, j] + B[by * block + i, j]
-    return C
+eager_sum = tiledsl.jit(target="cuda")(eager_programs.eager_sum)
 
 
 def inputs(rows: int = ROWS, device: str = "cuda") -> torch.Tensor:

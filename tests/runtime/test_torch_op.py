@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tiledsl
 import tiledsl.language as T
+from tests.support import eager_programs
 from tiledsl.errors import TileError
 from tiledsl.runtime import launch_triton
 from tiledsl.runtime.launch import write_call
@@ -103,16 +104,7 @@ def test_the_tracer_does_not_see_what_calls_run(known: bool, monkeypatch: pytest
     assert len(traces) == 1
 
 
-@tiledsl.jit(target="interpret")
-def eager_sum(A: Any, B: Any, block: int = 16) -> Any:
-    rows = T.const("rows")
-    A: T.Tensor((rows, 8), "float32")
-    B: T.Tensor((rows, 8), "float32")
-    C = T.empty((rows, 8), "float32")
-    with T.Kernel(T.ceildiv(rows, block), threads=128) as by:
-        for i, j in T.Parallel(block, 8):
-            C[by * block + i, j] = A[by * block + i, j] + B[by * block + i, j]
-    return C
+eager_sum = tiledsl.jit(target="interpret")(eager_programs.eager_sum)
 
 
 @pytest.mark.parametrize("backend", BACKENDS[:2])

@@ -12,7 +12,7 @@ def collection_paused() -> Iterator[None]:
     """No collection inside.
 
     Operations, regions and values refer to each other and live until lowering ends: a collector that starts every few
-    hundred allocations walks them all and frees nothing (a twentieth of lowering's time).
+    hundred allocations walks them all and frees nothing.
 
     Within a pause, or where the user has switched collection off, nothing changes.
     """

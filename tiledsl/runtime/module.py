@@ -12,6 +12,8 @@ import threading
 import types
 from pathlib import Path
 
+from tiledsl.runtime.whole_file import write_file
+
 _log = logging.getLogger("tiledsl")
 _modules: dict[tuple[str, str, bool], types.ModuleType] = {}
 _lock = threading.Lock()
@@ -69,14 +71,7 @@ def _write_into(folder: Path, name: str, text: str) -> Path:
     except OSError:
         pass
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}-", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    write_file(path, data)
     return path.absolute()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from tiledsl.codegen.expressions import ADD, MULTIPLY
@@ -19,7 +20,7 @@ from tiledsl.ir.types import ELEMENTS
 from tiledsl.passes.gluon_plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS
 
 
-class SpecializedWriter(KernelWriter):
+class SpecializedWriter(KernelWriter, ABC):
     """Writes a prepared triton.launch as a Gluon function for the producer, one for the consumers, and an entry.
 
     Subclasses know the structure: they make layouts and variables, claim names, and write the three functions' bodies.
@@ -53,31 +54,31 @@ class SpecializedWriter(KernelWriter):
 
     # What a structure is made of
 
-    def make_layouts(self, module_names: set[str]) -> Layouts:
-        raise NotImplementedError
+    @abstractmethod
+    def make_layouts(self, module_names: set[str]) -> Layouts: ...
 
     def make_variables(self) -> Variables:
         return Variables(self.launch.body, self.names)
 
-    def claim_names(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def claim_names(self) -> None: ...
 
-    def producer(self, name: str) -> list[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def producer(self, name: str) -> list[str]: ...
 
-    def consumers(self, name: str) -> list[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def consumers(self, name: str) -> list[str]: ...
 
-    def entry(self, name: str) -> list[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def entry(self, name: str) -> list[str]: ...
 
+    @abstractmethod
     def loaded(self) -> list[str]:
         """Descriptors that boxes are loaded through."""
-        raise NotImplementedError
 
+    @abstractmethod
     def box_stores(self) -> list[gluon.StoreBoxOp]:
         """Boxes that consumers store."""
-        raise NotImplementedError
 
     def store_buffer(self, op: gluon.StoreBoxOp) -> str:
         """Shared memory that a stored box passes through: a place for each consumer."""

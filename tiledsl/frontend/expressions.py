@@ -222,12 +222,14 @@ class Expressions:
                 full.append(offset if extent is None else slice(offset, offset + extent))
                 continue
             own = index.pop(0)
-            if isinstance(own, slice):
-                lower = 0 if own.start is None else own.start
-                upper = extent if own.stop is None else own.stop
-                full.append(slice(offset + lower, offset + upper))
-            else:
-                full.append(offset + own)
+            is_slice = isinstance(own, slice)
+            lower = 0 if is_slice and own.start is None else own.start if is_slice else own
+            upper = extent if not is_slice or own.stop is None else own.stop
+            for number in (lower, upper):
+                if isinstance(number, bool) or not isinstance(number, (int, Expr)):
+                    what = f"index {len(full)} of a part of {value.buffer.name}"
+                    raise TileError(f"{what} is {describe(number)}, not an integer")
+            full.append(slice(offset + lower, offset + upper, own.step) if is_slice else offset + lower)
         if index:
             raise TileError(f"too many indices for a part of {value.buffer.name}")
         return value.buffer[tuple(full)]

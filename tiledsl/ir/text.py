@@ -15,58 +15,52 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
+from itertools import count, islice
+from typing import Any, TypeVar
 
 from tiledsl.errors import TileError
-from tiledsl.ir.core import OPERATIONS, Operation, Region, Value, attr, operand, operands
+from tiledsl.ir.core import OPERATIONS, Operation, Region, Value, attr, operand, operands, optional
 from tiledsl.ir.location import UNKNOWN, Loc
-from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, Type
+from tiledsl.ir.types import ELEMENTS, BufferType, Dim, ScalarType, TensorType, Type
+
+T = TypeVar("T")
 
 
-class _Names:
+class _Names(dict[Value, str]):
     """Gives each value a unique printable name, its own where possible."""
 
     def __init__(self) -> None:
-        self._names: dict[Value, str] = {}
+        super().__init__()
         self._taken: set[str] = set()
-        self._next: dict[str, int] = {}
+        self._numbers: dict[str, Iterator[int]] = {}
 
-    def __getitem__(self, value: Value) -> str:
-        name = self._names.get(value)
-        if name is None:
-            wanted = re.sub(r"\W", "_", value.name)
-            name = wanted or "0"
-            if not wanted or name in self._taken:
-                number = self._next.get(wanted, 0 if not wanted else 1)
-                while (name := f"{wanted}_{number}" if wanted else str(number)) in self._taken:
-                    number += 1
-                self._next[wanted] = number + 1
-            self._taken.add(name)
-            self._names[value] = name
-        return "%" + name
+    def __missing__(self, value: Value) -> str:
+        name = wanted = re.sub(r"\W", "_", value.name)
+        numbers = self._numbers.setdefault(wanted, count(1 if wanted else 0))
+        while not name or name in self._taken:
+            name = f"{wanted}_{next(numbers)}" if wanted else str(next(numbers))
+        self._taken.add(name)
+        self[value] = name = "%" + name
+        return name
 
 
 def print_op(op: Operation, *, locations: bool = False, limit: int | None = None) -> str:
     """The text of an operation and all inside; `limit` cuts after so many lines (for messages)."""
-    lines: list[str] = []
-    names = _Names()
-    for line in _lines(op, names, "", locations):
-        lines.append(line)
-        if limit is not None and len(lines) > limit:
-            lines[-1] = "..."
-            break
+    lines = list(islice(_lines(op, _Names(), "", locations), None if limit is None else limit + 1))
+    if limit is not None and len(lines) > limit:
+        lines[-1] = "..."
     return "\n".join(lines)
 
 
 def _lines(op: Operation, names: _Names, indent: str, locations: bool) -> Iterator[str]:
     text = op.name + _operand_text(op, names)
-    shown = {
-        key: value
+    shown = [
+        f"{key} = {attribute_text(value)}"
         for key, value in op.attributes.items()
-        if key not in op.attr_fields or not same_attribute(op.attr_fields[key].default, value)
-    }
+        if not same_attribute(op.defaults.get(key, attr.REQUIRED), value)
+    ]
     if shown:
-        text += " {" + ", ".join(f"{key} = {attribute_text(value)}" for key, value in shown.items()) + "}"
+        text += " {" + ", ".join(shown) + "}"
     if op.results:
         text = ", ".join(names[value] for value in op.results) + " = " + text
         text += " : " + ", ".join(str(value.type) for value in op.results)
@@ -86,35 +80,32 @@ def _lines(op: Operation, names: _Names, indent: str, locations: bool) -> Iterat
 def _operand_text(op: Operation, names: _Names) -> str:
     parts: list[str] = []
     named = ""
+    kinds = list(map(type, op.operand_fields))
+    only_lists = kinds.count(operands) == len(kinds) > 1  # then each is shown, to tell them apart
     for field in op.operand_fields:
-        values = field.values(op)
+        values = [names[value] for value in field.values(op)]
         if type(field) is operand:
-            parts.append(names[values[0]] if values else "%?")
+            parts += values or ["%?"]
         elif type(field) is operands:
-            group = "[" + ", ".join(names[value] for value in values) + "]"
-            lists = sum(type(each) is operands for each in op.operand_fields)
-            if lists == len(op.operand_fields) > 1:  # nothing but lists: each is shown, to tell them apart
+            group = f"[{', '.join(values)}]"
+            if only_lists or (values and not parts):
                 parts.append(group)
-            elif parts:
-                parts[-1] += group if values else ""
             elif values:
-                parts.append(group)
+                parts[-1] += group
         elif values:
-            named += f" {field.name}={names[values[0]]}"
+            named += f" {field.name}={values[0]}"
     return (" " + ", ".join(parts) if parts else "") + named
 
 
 def same_attribute(a: Any, b: Any) -> bool:
     """Equality that tells 1, 1.0 and true apart, and 0.0 from -0.0."""
-    return type(a) is type(b) and (a == b or a != a and b != b) and (type(a) is not float or repr(a) == repr(b))
+    return type(a) is type(b) and repr(a) == repr(b)
 
 
 def attribute_text(value: Any) -> str:
     """An attribute as text: true, 3, 0.5, inf, "text", none, (1, 2)."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, str):
         return json.dumps(value)
     if isinstance(value, (int, float)):
@@ -132,9 +123,13 @@ _TOKEN = re.compile(
     |(?P<string>"(?:[^"\\]|\\.)*")
     |(?P<number>[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|inf\b|nan\b))
     |(?P<word>\*?[A-Za-z_][\w.-]*)
-    |(?P<mark>[][(){},:=])""",
+    |(?P<mark>[][(){},:=])
+    |(?P<end>\Z)
+    |(?P<wrong>.)""",
     re.VERBOSE,
 )
+_BUFFER = re.compile(r"((?:\w+\*)*)(\*?\w+), (\w+)(?:, strides\(([^)]*)\))?")
+_WORDS = {"true": True, "false": False, "none": None}
 
 
 class _Parser:
@@ -142,96 +137,96 @@ class _Parser:
 
     def __init__(self, text: str, file: str) -> None:
         self.text, self.file = text, file
-        self.tokens: list[tuple[str, str, int]] = []
-        position = 0
-        while position < len(text):
-            match = _TOKEN.match(text, position)
-            if match is None:
-                raise self.error(f"unexpected character {text[position]!r}", position)
-            if match.lastgroup != "space":
-                self.tokens.append((match.lastgroup or "", match.group(), position))
-            position = match.end()
-        self.tokens.append(("end", "", len(text)))
+        self.tokens = [match for match in _TOKEN.finditer(text) if match.lastgroup != "space"]
         self.index = 0
         self.values: dict[str, Value] = {}
+        for token in self.tokens:
+            if token.lastgroup == "wrong":
+                raise self.error(f"unexpected character {token.group()!r}", token)
 
-    def error(self, message: str, position: int | None = None) -> TileError:
-        if position is None:
-            position = self.tokens[self.index][2]
+    def error(self, message: str, token: re.Match[str] | None = None) -> TileError:
+        position = (token or self.tokens[self.index]).start()
         line = self.text.count("\n", 0, position) + 1
-        column = position - (self.text.rfind("\n", 0, position) + 1) + 1
+        column = position - self.text.rfind("\n", 0, position)
         return TileError(message, Loc(self.file, line, column, line, column + 1))
 
-    def peek(self) -> str:
-        return self.tokens[self.index][1]
+    def wanted(self, what: str) -> TileError:
+        return self.error(f"expected {what} but found {self.peek() or 'the end'!r}")
 
-    def kind(self) -> str:
-        return self.tokens[self.index][0]
+    def peek(self, ahead: int = 0) -> str:
+        return self.tokens[self.index + ahead].group()
+
+    def kind(self, ahead: int = 0) -> str | None:
+        return self.tokens[self.index + ahead].lastgroup
+
+    def advance(self) -> re.Match[str]:
+        self.index += 1
+        return self.tokens[self.index - 1]
 
     def accept(self, text: str) -> bool:
-        if self.peek() == text:
-            self.index += 1
-            return True
-        return False
+        found = self.peek() == text
+        self.index += found
+        return found
 
     def expect(self, text: str) -> None:
         if not self.accept(text):
-            raise self.error(f"expected {text!r} but found {self.peek() or 'the end'!r}")
+            raise self.wanted(repr(text))
 
     def take(self, kind: str, what: str) -> str:
         if self.kind() != kind:
-            raise self.error(f"expected {what} but found {self.peek() or 'the end'!r}")
-        self.index += 1
-        return self.tokens[self.index - 1][1]
+            raise self.wanted(what)
+        return self.advance().group()
+
+    def items(self, close: str) -> Iterator[None]:
+        """One step for each item of a list that commas part and `close` ends."""
+        while not self.accept(close):
+            yield
+            if self.peek() != close:
+                self.expect(",")
+
+    def whole(self, found: T) -> T:
+        """What was found, if the text ends behind it."""
+        if self.kind() != "end":
+            raise self.wanted("the end")
+        return found
 
     def operation(self) -> Operation:
         names: list[str] = []
-        while self.kind() == "value":
-            names.append(self.take("value", "a value"))
-            if not self.accept(","):
-                break
-        if names:
-            self.expect("=")
-        position = self.tokens[self.index][2]
+        if self.kind() == "value":
+            names = [self.take("value", "a value") for _ in self.items("=")]
+        start = self.tokens[self.index]
         name = self.take("word", "an operation")
         if name not in OPERATIONS:
-            raise self.error(f"no operation is named {name!r}", position)
+            raise self.error(f"no operation is named {name!r}", start)
         op_type = OPERATIONS[name]
         groups: list[Value | list[Value]] = []
         for field in op_type.operand_fields:
+            if groups:
+                self.accept(",")
             if type(field) is operand:
-                if groups and any(groups):
-                    self.accept(",")
                 groups.append(self.use())
-            elif type(field) is operands:
-                if groups and type(op_type.operand_fields[len(groups) - 1]) is operands:
-                    self.accept(",")
-                groups.append(self.use_list() if self.peek() == "[" else [])
-            elif self.kind() == "word" and self.peek() == field.name:
-                self.index += 1
+            elif type(field) is operands and self.accept("["):
+                groups.append([self.use() for _ in self.items("]")])
+            elif type(field) is optional and self.accept(field.name):
                 self.expect("=")
                 groups.append([self.use()])
             else:
                 groups.append([])
         attributes: dict[str, Any] = {}
-        if self.peek() == "{" and self.tokens[self.index + 1][0] == "word" and self.tokens[self.index + 2][1] == "=":
+        if self.peek() == "{" and self.kind(1) == "word" and self.peek(2) == "=":  # else a region
             self.index += 1
-            while not self.accept("}"):
+            for _ in self.items("}"):
                 key = self.take("word", "an attribute's name")
                 self.expect("=")
                 attributes[key] = self.attribute()
-                if self.peek() != "}":
-                    self.expect(",")
-        for key, declared in op_type.attr_fields.items():
-            if key not in attributes and declared.default is attr.REQUIRED:
-                raise self.error(f"{name} needs the attribute {key!r}", position)
+        for key in op_type.required:
+            if key not in attributes:
+                raise self.error(f"{name} needs the attribute {key!r}", start)
         types: list[Type] = []
-        if self.accept(":"):
+        while self.accept("," if types else ":"):
             types.append(self.type())
-            while self.accept(","):
-                types.append(self.type())
         if len(types) != len(names):
-            raise self.error(f"{name} gives names to {len(names)} results and types to {len(types)}", position)
+            raise self.error(f"{name} gives names to {len(names)} results and types to {len(types)}", start)
         regions = [self.region() for _ in op_type.region_fields]
         op = op_type(*groups, result_types=types, regions=regions, loc=self.location(), **attributes)
         for text, value in zip(names, op.results, strict=True):
@@ -243,96 +238,79 @@ class _Parser:
         self.values[text] = value
 
     def use(self) -> Value:
+        token = self.tokens[self.index]
         text = self.take("value", "a value")
         if text not in self.values:
-            self.index -= 1
-            raise self.error(f"{text} is not defined here")
+            raise self.error(f"{text} is not defined here", token)
         return self.values[text]
-
-    def use_list(self) -> list[Value]:
-        self.expect("[")
-        values: list[Value] = []
-        while not self.accept("]"):
-            values.append(self.use())
-            if self.peek() != "]":
-                self.expect(",")
-        return values
 
     def region(self) -> Region:
         made = Region()
         if self.accept("("):
-            while not self.accept(")"):
+            for _ in self.items(")"):
                 text = self.take("value", "an argument")
                 self.expect(":")
                 self.define(text, made.add_arg(self.type()))
-                if self.peek() != ")":
-                    self.expect(",")
         self.expect("{")
         while not self.accept("}"):
             made.insert(self.operation())
         return made
 
     def location(self) -> Loc:
-        if not (self.peek() == "loc" and self.tokens[self.index + 1][1] == "("):
+        if not self.accept("loc"):
             return UNKNOWN
-        self.index += 2
+        self.expect("(")
         file = json.loads(self.take("string", "a file name"))
         numbers = [int(self.take("number", "a number")) for _ in range(4)]
         self.expect(")")
         return Loc(file, *numbers)
 
     def attribute(self) -> Any:
-        kind, text, position = self.tokens[self.index]
-        self.index += 1
-        if kind == "string":
+        token = self.advance()
+        text = token.group()
+        if token.lastgroup == "string":
             return json.loads(text)
-        if kind == "number":
+        if token.lastgroup == "number":
             return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
-        if text in ("true", "false", "none"):
-            return {"true": True, "false": False, "none": None}[text]
+        if text in _WORDS:
+            return _WORDS[text]
         if text == "(":
-            items: list[Any] = []
-            while not self.accept(")"):
-                items.append(self.attribute())
-                if self.peek() != ")":
-                    self.expect(",")
-            return tuple(items)
-        raise self.error(f"expected an attribute but found {text!r}", position)
+            return tuple([self.attribute() for _ in self.items(")")])
+        raise self.error(f"expected an attribute but found {text!r}", token)
 
     def type(self) -> Type:
-        kind, text, position = self.tokens[self.index]
-        self.index += 1
+        if self.kind() not in ("word", "type"):
+            raise self.wanted("a type")
+        token = self.advance()
         try:
-            if kind == "word":
-                return ScalarType(_dtype(text))
-            if kind == "type":
-                return _shaped(text)
+            return _type(token.group())
         except ValueError as error:
-            raise self.error(str(error), position) from None
-        raise self.error(f"expected a type but found {text!r}", position)
+            raise self.error(str(error), token) from None
+
+
+def _type(text: str) -> Type:
+    kind, _, inner = text.removesuffix(">").partition("<")
+    if not inner:
+        return ScalarType(_dtype(text))
+    if kind == "tensor":
+        *dims, dtype = inner.split("x")
+        return TensorType(tuple(map(int, dims)), _dtype(dtype))
+    match = _BUFFER.fullmatch(inner)
+    if match is None:
+        raise ValueError(f"{text!r} is not a buffer type")
+    shape, dtype, scope, strides = match.groups()
+    dims = _dims(shape.split("*")[:-1])
+    return BufferType(dims, _dtype(dtype), scope, None if strides is None else _dims(strides.split(", ")))
+
+
+def _dims(texts: list[str]) -> tuple[Dim, ...]:
+    return tuple(int(text) if text.isdigit() else text for text in texts)
 
 
 def _dtype(text: str) -> str:
     if text.lstrip("*") not in ELEMENTS:
         raise ValueError(f"no element type is named {text!r}")
     return text
-
-
-def _shaped(text: str) -> Type:
-    kind, inner = text[:-1].split("<", 1)
-    if kind == "tensor":
-        *dims, dtype = inner.split("x")
-        return TensorType(tuple(map(int, dims)), _dtype(dtype))
-    match = re.fullmatch(r"((?:\w+\*)*)(\*?\w+), (\w+)(?:, strides\(([^)]*)\))?", inner)
-    if match is None:
-        raise ValueError(f"{text!r} is not a buffer type")
-    shape, dtype, scope, strides = match.groups()
-    return BufferType(
-        tuple(int(dim) if dim.isdigit() else dim for dim in shape.split("*")[:-1]),
-        _dtype(dtype),
-        scope,
-        None if strides is None else tuple(int(s) if s.isdigit() else s for s in strides.split(", ")),
-    )
 
 
 def parse_op(text: str, file: str = "<ir>") -> Operation:
@@ -343,21 +321,15 @@ def parse_op(text: str, file: str = "<ir>") -> Operation:
     register_source(file, text)
     parser = _Parser(text, file)
     try:
-        op = parser.operation()
+        return parser.whole(parser.operation())
     except (ValueError, TypeError, LookupError, AssertionError, RecursionError) as error:
         raise parser.error(f"{type(error).__name__}: {error}") from None
-    if parser.kind() != "end":
-        raise parser.error(f"expected the end but found {parser.peek()!r}")
-    return op
 
 
 def parse_attribute(text: str) -> Any:
     """The attribute that a text describes. Raises TileError where it is none."""
     parser = _Parser(text, "<attribute>")
-    value = parser.attribute()
-    if parser.kind() != "end":
-        raise parser.error(f"expected the end but found {parser.peek()!r}")
-    return value
+    return parser.whole(parser.attribute())
 
 
 def print_generic(op: Operation) -> str:
@@ -371,35 +343,29 @@ def _generic(op: Operation, names: _Names, indent: str) -> Iterator[str]:
     text = f'{indent}{results + " = " if results else ""}"{op.name}"({args})'
     attributes = {**op.attributes, "operandSegmentSizes": op.segments} if op.segments else op.attributes
     body = ", ".join(f"{key} = {_generic_attribute(value)}" for key, value in attributes.items() if value is not None)
-    ins = ", ".join(_generic_type(value.type) for value in op.operands)
-    outs = ", ".join(_generic_type(value.type) for value in op.results)
+    ins, outs = (", ".join(_generic_type(value.type) for value in values) for values in (op.operands, op.results))
     tail = (f" {{{body}}}" if body else "") + f" : ({ins}) -> ({outs})"
-    if not op.regions:
-        yield text + tail
-        return
-    yield text + " ({"
     for number, region in enumerate(op.regions):
-        if number:
-            yield indent + "}, {"
+        yield indent + "}, {" if number else text + " ({"
         block = ", ".join(f"{names[arg]} : {_generic_type(arg.type)}" for arg in region.args)
         if block:
             yield f"{indent}^bb0({block}):"
         for inner in region:
             yield from _generic(inner, names, indent + "  ")
-    yield indent + "})" + tail
+    yield (indent + "})" if op.regions else text) + tail
 
 
 def _generic_attribute(value: Any) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_generic_attribute, value)) + "]"
     if isinstance(value, bool):
-        return "true" if value else "false"
+        return attribute_text(value)
     if isinstance(value, int):
         return f"{value} : i64"
     if isinstance(value, float) and math.isfinite(value):
         text = repr(value)
         return f"{text if '.' in text else text.replace('e', '.0e')} : f64"
-    return _generic_string(str(value).lower() if value is None else str(value))
+    return _generic_string(value if isinstance(value, str) else attribute_text(value))
 
 
 def _generic_string(text: str) -> str:

@@ -299,8 +299,8 @@ def _type(text: str) -> Type:
     if match is None:
         raise ValueError(f"{text!r} is not a buffer type")
     shape, dtype, scope, strides = match.groups()
-    dims = _dims(shape.split("*")[:-1])
-    return BufferType(dims, _dtype(dtype), scope, None if strides is None else _dims(strides.split(", ")))
+    steps = None if strides is None else _dims(strides.split(", "))
+    return BufferType(_dims(shape.split("*")[:-1]), _dtype(dtype), scope, steps)
 
 
 def _dims(texts: list[str]) -> tuple[Dim, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import Flag, auto
+from itertools import chain, repeat
 from operator import attrgetter
 from types import FunctionType, MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
@@ -107,9 +108,7 @@ class Region:
         self.ordered = True  # whether the operations' `order` grows
         self.touched: list[Operation] = []  # since they were last verified
         self._ops: list[Operation] | None = None
-        self.args = [Value(type, self) for type in arg_types]
-        for value, name in zip(self.args, names, strict=False):
-            value.name = name
+        self.args = [Value(type, self, name) for type, name in zip(arg_types, chain(names, repeat("")))]
 
     def add_arg(self, type: Type, name: str = "") -> Value:
         value = Value(type, self, name)
@@ -167,26 +166,23 @@ class Region:
         self.touched.append(op)
         if op.regions:
             self.nested[op] = None
+        op.prev = ahead = self.last if before is None else before.prev
+        op.next = before
+        if ahead is None:
+            self.first = op
+        else:
+            ahead.next = op
         if before is None:
-            op.next = None
-            op.prev = ahead = self.last
             self.last = op
-            if ahead is not None:
-                op.order = ahead.order + 1
+            op.order = 0 if ahead is None else ahead.order + 1
             if op.is_terminator and self.parent is not None:
                 self.parent.touch()
         else:
-            op.next = before
-            op.prev = ahead = before.prev
             before.prev = op
             low = before.order - 1 if ahead is None else ahead.order
             op.order = (low + before.order) / 2
             if not low < op.order < before.order:  # floats are dense, but not without end
                 self.ordered = False
-        if ahead is None:
-            self.first = op
-        else:
-            ahead.next = op
 
     @property
     def terminator(self) -> Operation:
@@ -199,6 +195,9 @@ class Field(Generic[T]):
 
     name: str
     position = 0  # among the fields of its kind
+
+    def __init__(self, *types: type) -> None:
+        self.types = types  # classes of which a value's type may be; none: any
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -215,9 +214,6 @@ class OperandField(Field[T]):
     """Base of the three kinds of operands."""
 
     fixed = False  # no variadic field before it
-
-    def __init__(self, *types: type) -> None:
-        self.types = types
 
     def values(self, op: Operation) -> list[Value]:
         segments, position = op.segments, self.position
@@ -265,9 +261,6 @@ class attr(Field[T]):
 class result(Field[Value]):
     """Exactly one result."""
 
-    def __init__(self, *types: type) -> None:
-        self.types = types
-
     def getter(self) -> Callable[[Any], Any]:
         position = self.position
         return lambda op: op.results[position]
@@ -289,7 +282,8 @@ def _with_own_code(function: FunctionType) -> FunctionType:
     return twin
 
 
-_type = attrgetter("type")
+type_of = attrgetter("type")
+_uses = attrgetter("uses")
 OPERATIONS: dict[str, type[Operation]] = {}
 
 
@@ -312,13 +306,11 @@ class Operation:
     attr_fields: ClassVar[dict[str, attr[Any]]] = {}
     result_fields: ClassVar[tuple[result, ...]] = ()
     region_fields: ClassVar[tuple[region, ...]] = ()
-    attr_types: ClassVar[tuple[tuple[str, type], ...]] = ()
     is_terminator: ClassVar[bool] = False
     has_effects: ClassVar[bool] = False
     folds: ClassVar[bool] = False
-    plain_operands: ClassVar[tuple[tuple[type, ...], ...] | None] = ()  # the fields' types, if none is variadic
+    plain_count: ClassVar[int] = 0  # how many operand fields there are; -1 if one is variadic
     plain_segments: ClassVar[tuple[int, ...]] = ()
-    plain_count: ClassVar[int] = 0  # how many there are; -1 if one is variadic
     defaults: ClassVar[MappingProxyType[str, Any]] = MappingProxyType({})  # of attributes, in their order
     required: ClassVar[tuple[str, ...]] = ()  # attributes without a default
 
@@ -336,17 +328,10 @@ class Operation:
             field.fixed = all(type(before) is operand for before in cls.operand_fields[:position])
         for each in own:
             setattr(cls, each.name, property(each.getter()))
-        plain = all(type(field) is operand for field in cls.operand_fields)
-        cls.plain_operands = tuple(field.types for field in cls.operand_fields) if plain else None
         cls.plain_segments = (1,) * len(cls.operand_fields)
-        cls.plain_count = len(cls.operand_fields) if plain else -1
+        cls.plain_count = -1 if {*map(type, cls.operand_fields)} - {operand} else len(cls.operand_fields)
         cls.required = tuple(name for name, field in cls.attr_fields.items() if field.default is attr.REQUIRED)
         cls.defaults = MappingProxyType({name: field.default for name, field in cls.attr_fields.items()})
-        cls.attr_types = tuple(
-            (name, field.type)
-            for name, field in cls.attr_fields.items()
-            if isinstance(field.type, type) and field.type is not object
-        )
         cls.is_terminator = Effect.TERMINATE in cls.effects
         cls.has_effects = cls.effects is not Effect.NONE
         cls.folds = cls.fold is not Operation.fold
@@ -395,19 +380,10 @@ class Operation:
 
     def _flattened(self, values: Sequence[Value | Sequence[Value] | None]) -> tuple[list[Value], tuple[int, ...]]:
         """The values of all operand fields in a row, and how many there are of each."""
-        assert len(values) <= len(self.operand_fields), f"{self.name}: {len(values)} operand fields given"
-        operands: list[Value] = []
-        segments: list[int] = []
-        for value in values:
-            if isinstance(value, Value):
-                operands.append(value)
-                segments.append(1)
-            elif value is None:
-                segments.append(0)
-            else:
-                operands += value
-                segments.append(len(value))
-        return operands, (*segments, *[0] * (len(self.operand_fields) - len(values)))
+        missing = len(self.operand_fields) - len(values)
+        assert missing >= 0, f"{self.name}: {len(values)} operand fields given"
+        groups = [(value,) if isinstance(value, Value) else value or () for value in values]
+        return [*chain.from_iterable(groups)], (*map(len, groups), *[0] * missing)
 
     def infer(self) -> Sequence[Type]:
         """Result types, from operands and attributes. Operations whose types cannot be inferred are given them."""
@@ -437,14 +413,11 @@ class Operation:
         """Replace the operands, field by field as before."""
         changes.count += 1
         self.touch()
-        self._drop_uses()
+        for value in self.operands:
+            value.uses.pop(self, None)
         self.operands = list(values)
         for value in self.operands:
             value.uses[self] = value.uses.get(self, 0) + 1
-
-    def _drop_uses(self) -> None:
-        for value in self.operands:
-            value.uses.pop(self, None)
 
     def set_attribute(self, name: str, value: Any) -> None:
         """Change an attribute."""
@@ -460,14 +433,14 @@ class Operation:
         if found is None:
             # The text tells 1, 1.0 and true apart, and 0.0 and -0.0.
             attributes = repr(self.attributes) if self.attributes else ""
-            found = self._signature = (type(self), self.segments, attributes, *map(_type, self.results))
+            found = self._signature = (type(self), self.segments, attributes, *map(type_of, self.results))
         return found
 
     def set_field(self, name: str, values: Sequence[Value]) -> None:
         """Replace the values of one operand field."""
         groups = [values if field.name == name else field.values(self) for field in self.operand_fields]
-        self.segments = tuple(len(group) for group in groups)
-        self.set_operands([value for group in groups for value in group])
+        operands, self.segments = self._flattened(groups)
+        self.set_operands(operands)
 
     @property
     def result(self) -> Value:
@@ -478,10 +451,7 @@ class Operation:
     @property
     def is_used(self) -> bool:
         """Whether any operation uses a result."""
-        for value in self.results:  # noqa: SIM110  (quicker than any())
-            if value.uses:
-                return True
-        return False
+        return any(map(_uses, self.results))
 
     @property
     def parent_op(self) -> Operation | None:
@@ -542,7 +512,8 @@ class Operation:
         for inner in self.regions:
             for op in reversed(inner):
                 op.erase()
-        self._drop_uses()
+        for value in self.operands:
+            value.uses.pop(self, None)
         self.operands = []
 
     def clone(self, mapping: dict[Value, Value]) -> Operation:

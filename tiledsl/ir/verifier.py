@@ -6,11 +6,10 @@ pass costs in proportion to what the pass did.
 
 from __future__ import annotations
 
-from operator import attrgetter
+from collections.abc import Iterable
+from typing import Any
 
-from tiledsl.ir.core import Operation, Region, Value, operand, optional
-
-_type = attrgetter("type")
+from tiledsl.ir.core import Field, Operation, Region, Value, operand, optional, type_of
 
 
 class VerifyError(Exception):
@@ -85,7 +84,7 @@ def _verify_operation(op: Operation, inner: Region) -> None:
     if op.regions:
         _verify_declared(op)
         return
-    kind = (op.signature, *map(_type, op.operands))
+    kind = (op.signature, *map(type_of, op.operands))
     if kind not in _sound:
         _verify_declared(op)
         if len(_sound) > 100_000:
@@ -110,20 +109,20 @@ def _verify_visible(value: Value, op: Operation) -> None:
 
 
 def _verify_declared(op: Operation) -> None:
-    plain = op.plain_operands
-    if plain is None or len(plain) != len(op.operands):
-        _verify_fields(op)
-    else:
-        for types, value in zip(plain, op.operands):
-            if types and type(value.type) not in types:
-                _verify_fields(op)
+    position = 0
+    for field, count in zip(op.operand_fields, op.segments, strict=True):
+        if (type(field) is operand and count != 1) or (type(field) is optional and count > 1):
+            raise VerifyError(op, f"{field.name} has {count} values")
+        _verify_types(op, field, op.operands[position : position + count])
+        position += count
+    if position != len(op.operands):
+        raise VerifyError(op, f"{len(op.operands)} operands instead of {position}")
     if len(op.results) != len(op.result_fields) and not op.variadic_results:
         raise VerifyError(op, f"{len(op.results)} results instead of {len(op.result_fields)}")
     for made, value in zip(op.result_fields, op.results):
-        if made.types and type(value.type) not in made.types:
-            raise VerifyError(op, f"{made.name} is of type {value.type}")
-    for key, expected in op.attr_types:
-        if not isinstance(op.attributes.get(key), expected):
+        _verify_types(op, made, [value])
+    for key, declared in op.attr_fields.items():
+        if isinstance(declared.type, type) and not isinstance(op.attributes.get(key), declared.type):
             raise VerifyError(op, f"{key} is {op.attributes.get(key)!r}")
     if len(op.regions) != len(op.region_fields):
         raise VerifyError(op, f"{len(op.regions)} regions instead of {len(op.region_fields)}")
@@ -133,14 +132,7 @@ def _verify_declared(op: Operation) -> None:
         raise VerifyError(op, str(error) or type(error).__name__) from error
 
 
-def _verify_fields(op: Operation) -> None:
-    position = 0
-    for field, count in zip(op.operand_fields, op.segments, strict=True):
-        if (type(field) is operand and count != 1) or (type(field) is optional and count > 1):
-            raise VerifyError(op, f"{field.name} has {count} values")
-        for value in op.operands[position : position + count]:
-            if field.types and type(value.type) not in field.types:
-                raise VerifyError(op, f"{field.name} is of type {value.type}")
-        position += count
-    if position != len(op.operands):
-        raise VerifyError(op, f"{len(op.operands)} operands instead of {position}")
+def _verify_types(op: Operation, field: Field[Any], values: Iterable[Value]) -> None:
+    for value in values:
+        if field.types and type(value.type) not in field.types:
+            raise VerifyError(op, f"{field.name} is of type {value.type}")

@@ -115,7 +115,7 @@ def stream(kernel: tile.KernelOp, loop: scf.ForOp, programs: int) -> None:
 
 def _walk_share(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, shares: Shares) -> None:
     """Make each program compute its iterations, and store what it has of blocks that it does not compute alone."""
-    body = _take(kernel.body.ops)
+    body = _take(list(kernel.body))
     kernel.set_field("grid", [Builder.at(kernel).constant(shares.programs, INT32)])
     (block,) = kernel.body.args
     program = Value(INT32, kernel.body, "program")

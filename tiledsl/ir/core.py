@@ -8,6 +8,7 @@ verification and cloning all work from these declarations.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from enum import Flag, auto
 from itertools import chain, repeat
@@ -92,22 +93,19 @@ class Value:
         return f"<%{self.name or '?'}: {self.type}>"
 
 
-_regions = attrgetter("regions")
+_order = attrgetter("order")
 
 
 class Region:
-    """One block: arguments and a doubly linked list of operations."""
+    """One block: arguments and operations. Those in `ops` are changed through `insert` and the operations alone."""
 
-    __slots__ = ("_ops", "args", "first", "last", "nested", "ordered", "parent", "touched")
+    __slots__ = ("args", "nested", "ops", "parent", "touched")
 
     def __init__(self, arg_types: Sequence[Type] = (), names: Sequence[str] = ()) -> None:
         self.parent: Operation | None = None
-        self.first: Operation | None = None
-        self.last: Operation | None = None
+        self.ops: list[Operation] = []  # their `order` grows
         self.nested: dict[Operation, None] = {}  # those that have regions
-        self.ordered = True  # whether the operations' `order` grows
         self.touched: list[Operation] = []  # since they were last verified
-        self._ops: list[Operation] | None = None
         self.args = [Value(type, self, name) for type, name in zip(arg_types, chain(names, repeat("")))]
 
     def add_arg(self, type: Type, name: str = "") -> Value:
@@ -125,69 +123,62 @@ class Region:
             self.parent.touch()
 
     @property
-    def ops(self) -> list[Operation]:
-        """The operations in order. The list does not change: after an insertion or removal there is a new one."""
-        ops = self._ops
-        if ops is None:
-            ops = self._ops = []
-            add, op = ops.append, self.first
-            while op is not None:
-                add(op)
-                op = op.next
-        return ops
+    def first(self) -> Operation | None:
+        return self.ops[0] if self.ops else None
+
+    @property
+    def last(self) -> Operation | None:
+        return self.ops[-1] if self.ops else None
 
     def __iter__(self) -> Iterator[Operation]:
         """The operations in order, as they are now: what is erased meanwhile still comes, what is new does not."""
-        return iter(self.ops)
+        return iter(self.ops.copy())
 
     def __reversed__(self) -> Iterator[Operation]:
-        return reversed(self.ops)
+        return reversed(self.ops.copy())
 
     def walk(self) -> Iterator[Operation]:
         """All operations inside, outer before inner, as they are now."""
-        if not self.nested:
-            return iter(self.ops)
-        found: list[Operation] = []
-        ops, start = self.ops, 0
-        for op in filter(_regions, ops):
-            end = ops.index(op, start) + 1
-            found += ops[start:end]
-            for region in op.regions:
-                found += region.walk()
-            start = end
-        return iter(found + ops[start:])
+        found = self.ops.copy()
+        for outer in self.nested:
+            at = found.index(outer) + 1
+            found[at:at] = [op for region in outer.regions for op in region.walk()]
+        return iter(found)
+
+    def index(self, op: Operation) -> int:
+        """The place of an operation among all of the region."""
+        return bisect_left(self.ops, op.order, key=_order)
 
     def insert(self, op: Operation, before: Operation | None = None) -> None:
         """Put a detached operation before another one, or at the end."""
         assert op.parent is None, f"{op.name} already stands in a region"
         changes.count += 1
         op.parent = self
-        self._ops = None
         self.touched.append(op)
         if op.regions:
             self.nested[op] = None
-        op.prev = ahead = self.last if before is None else before.prev
-        op.next = before
-        if ahead is None:
-            self.first = op
-        else:
-            ahead.next = op
+        ops = self.ops
         if before is None:
-            self.last = op
-            op.order = 0 if ahead is None else ahead.order + 1
+            if ops and ops[-1].is_terminator:
+                ops[-1].touch()  # it should not have been the end
+            op.order = ops[-1].order + 1 if ops else 0
+            ops.append(op)
             if op.is_terminator and self.parent is not None:
                 self.parent.touch()
-        else:
-            before.prev = op
-            low = before.order - 1 if ahead is None else ahead.order
-            op.order = (low + before.order) / 2
-            if not low < op.order < before.order:  # floats are dense, but not without end
-                self.ordered = False
+            return
+        at = self.index(before)
+        low = ops[at - 1].order if at else before.order - 1
+        op.order = (low + before.order) / 2
+        ops.insert(at, op)
+        if not low < op.order < before.order:  # floats are dense, but not without end
+            for order, each in enumerate(ops):
+                each.order = order
 
     @property
     def terminator(self) -> Operation:
-        assert self.last is not None and self.last.is_terminator, "the region has no terminator"
-        return self.last
+        last = self.last
+        assert last is not None and last.is_terminator, "the region has no terminator"
+        return last
 
 
 class Field(Generic[T]):
@@ -291,12 +282,9 @@ class Operation:
     """Base of all operations."""
 
     __slots__ = (
-        "_signature", "attributes", "checked", "loc", "next", "operands", "order", "parent", "prev", "regions",
-        "results", "segments",
+        "_signature", "attributes", "checked", "loc", "operands", "order", "parent", "regions", "results", "segments",
     )  # fmt: skip
 
-    prev: Operation | None  # the two beside it, once it stands in a region
-    next: Operation | None
     attributes: MappingProxyType[str, Any]
     name: ClassVar[str] = ""
     effects: ClassVar[Effect] = Effect.NONE
@@ -352,7 +340,7 @@ class Operation:
     ) -> None:
         self.loc = loc
         self.checked = False  # by the verifier, since its place, operands, attributes and types last changed
-        self.order: float = 0  # greater than those before it in its region have, as long as that is `ordered`
+        self.order: float = 0  # greater than those before it in its region have
         self._signature: tuple[object, ...] | None = None
         self.parent: Region | None = None
         if len(values) == self.plain_count:
@@ -457,6 +445,21 @@ class Operation:
     def parent_op(self) -> Operation | None:
         return self.parent.parent if self.parent is not None else None
 
+    @property
+    def next(self) -> Operation | None:
+        """The operation behind this one in its region."""
+        return self._beside(1)
+
+    @property
+    def prev(self) -> Operation | None:
+        """The operation ahead of this one in its region."""
+        return self._beside(-1)
+
+    def _beside(self, step: int) -> Operation | None:
+        assert self.parent is not None, f"{self.name} stands in no region"
+        at = self.parent.index(self) + step
+        return self.parent.ops[at] if 0 <= at < len(self.parent.ops) else None
+
     def walk(self) -> Iterator[Operation]:
         """This operation and all inside, as they are now."""
         found = [self]
@@ -483,18 +486,8 @@ class Operation:
 
     def _unlink(self, region: Region) -> None:
         changes.count += 1
-        region._ops = None
-        if self.regions:
-            del region.nested[self]
-        ahead, behind = self.prev, self.next
-        if ahead is None:
-            region.first = behind
-        else:
-            ahead.next = behind
-        if behind is None:
-            region.last = ahead
-        else:
-            behind.prev = ahead
+        del region.ops[region.index(self)]
+        region.nested.pop(self, None)
         self.parent = None
 
     def move_before(self, other: Operation) -> None:

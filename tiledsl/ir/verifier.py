@@ -38,7 +38,7 @@ def _touch_all(op: Operation) -> None:
     for inner in op.regions:
         if inner.parent is not op:
             raise VerifyError(op, "a region does not know its owner")
-        inner.touched, inner.ordered = list(inner), False
+        inner.touched = list(inner)
         for child in inner:
             if child.parent is not inner:
                 raise VerifyError(child, "does not know its region")
@@ -48,10 +48,6 @@ def _touch_all(op: Operation) -> None:
 def _verify_regions(op: Operation, moved: bool) -> None:
     """What changed inside `op`; if that was `moved`, also whether all inside still see their operands."""
     for inner in op.regions:
-        if not inner.ordered:
-            for order, child in enumerate(inner.ops):
-                child.order = order
-            inner.ordered = True
         unchecked: set[Operation] = set()
         if inner.touched or moved:
             for child in inner.ops if moved else dict.fromkeys(inner.touched):
@@ -77,10 +73,8 @@ def _verify_operation(op: Operation, inner: Region) -> None:
     if op.checked:
         return
     op.checked = True
-    if op.is_terminator and op.next is not None:
+    if op.is_terminator and op is not inner.ops[-1]:
         raise VerifyError(op, "stands before the end of its region")
-    if op.prev is not None and op.prev.is_terminator:
-        raise VerifyError(op.prev, "stands before the end of its region")
     if op.regions:
         _verify_declared(op)
         return
@@ -93,7 +87,7 @@ def _verify_operation(op: Operation, inner: Region) -> None:
 
 
 def _verify_visible(value: Value, op: Operation) -> None:
-    """A value must be defined before `op`, in its region or around it. Needs `order`."""
+    """A value must be defined before `op`, in its region or around it."""
     definition = value.op
     region = value.owner if definition is None else definition.parent
     user: Operation | None = op

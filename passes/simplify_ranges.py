@@ -166,7 +166,7 @@ RANGE_PATTERNS = Patterns(
         decide_division,
         divide_multiple,
         drop_loop_that_never_runs,
-        *CANONICAL_PATTERNS,
+        *CANONICAL_PATTERNS.every,
     ]
 )
 

@@ -131,11 +131,13 @@ def test_specs_show_what_differs_from_the_defaults() -> None:
         ("test-scale-constants{factor=yes}", "factor='yes', but its type is int"),
         ("test-scale-constants{factor=true}", "factor=True, but its type is int"),
         ("test-scale-constants{deep=1}", "deep=1, but its type is bool"),
-        ("test-scale-constants{factor}", "'factor' is not option=value"),
-        ("test-idle test-idle", "not a pass"),
-        ("test-scale-constants{factor=3", "not a pass"),
-        ("test-idle}", "not a pass"),
-        ("test-scale-constants{factor=3}test-idle", "not a pass"),
+        ("test-scale-constants{factor}", r":1:28: error: expected '=' but found '}'"),
+        ("test-scale-constants{factor=}", r":1:29: error: expected an attribute but found '}'"),
+        ("test-idle test-idle", r":1:11: error: expected ',' but found 'test-idle'"),
+        ("test-scale-constants{factor=3", "expected option=value but found 'the end'"),
+        ("test-idle}", r":1:10: error: expected ',' but found '}'"),
+        ("test-scale-constants{factor=3}test-idle", r":1:31: error: expected ',' but found 'test-idle'"),
+        ("test-idle,{factor=3}", r"expected a pass, name or name\{option=value\}, but found '\{'"),
     ],
 )
 def test_wrong_pipelines(spec: str, message: str) -> None:

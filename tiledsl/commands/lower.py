@@ -68,14 +68,13 @@ def _ir(build: Callable[[], FuncOp], request: Request) -> str:
     root = build()
     if request.emit == "tile" and not request.after:
         return print_op(root)
-    passes = default_pipeline(request.pass_configs)
-    if request.after:
-        names = [each.name for each in passes]
-        if request.after not in names:
-            raise TileError(f"the pipeline has no pass {request.after!r}; it has {', '.join(dict.fromkeys(names))}")
-        passes = passes[: len(names) - names[::-1].index(request.after)]
-    changed = "changed" if request.print_changed else current().print_after
-    PassManager(passes, print_after=changed, verify_each=current().verify_each).run(Program(root, request.target))
+    manager = PassManager(
+        default_pipeline(request.pass_configs),
+        verify_each=current().verify_each,
+        print_after="changed" if request.print_changed else current().print_after,
+        stop_after=request.after,
+    )
+    manager.run(Program(root, request.target))
     return print_op(root)
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, changes
-from tiledsl.ir.text import attribute_text, parse_attribute, parse_op, print_op
+from tiledsl.ir.text import WORDS, Parser, attribute_text, parse_op, print_op
 from tiledsl.ir.verifier import VerifyError, verify
 
 
@@ -58,36 +58,25 @@ class Pass:
         return self.name + ("{" + " ".join(shown) + "}" if shown else "")
 
 
-_STRING = r'"(?:[^"\\]|\\.)*"'
-_PASS = re.compile(rf'\s*([\w-]+)\s*(?:\{{((?:{_STRING}|[^"}}])*)\}}\s*)?(?:,|$)')
-_OPTION = re.compile(rf'([\w-]+)=({_STRING}|\([^()]*\)|[^\s"]+)(?:\s+|$)')
-
-
 def parse_pipeline(spec: str) -> list[Pass]:
     """Passes from `a,b{option=value other=value},c`. Raises TileError for an unknown pass, option or value."""
     import tiledsl.passes  # noqa: F401  (registers the passes)
 
+    parser = Parser(spec, "<pipeline>")
     passes: list[Pass] = []
-    rest = spec.strip()
-    while rest:
-        match = _PASS.match(rest)
-        if match is None:
-            raise TileError(f"{rest!r} is not a pass: write name or name{{option=value}}")
-        passes.append(make_pass(match[1], dict(_options(match[1], (match[2] or "").strip()))))
-        rest = rest[match.end() :].strip()
+    while parser.kind() != "end":
+        name = parser.take("word", "a pass, name or name{option=value},")
+        options: dict[str, Any] = {}
+        if parser.accept("{"):
+            while not parser.accept("}"):
+                option = parser.take("word", "option=value")
+                parser.expect("=")
+                is_text = parser.kind() == "word" and parser.peek() not in WORDS  # a word stands for itself
+                options[option] = parser.take("word", "a word") if is_text else parser.attribute()
+        passes.append(make_pass(name, options))
+        if parser.kind() != "end":
+            parser.expect(",")
     return passes
-
-
-def _options(name: str, rest: str) -> Iterator[tuple[str, Any]]:
-    while rest:
-        match = _OPTION.match(rest)
-        if match is None:
-            raise TileError(f"pass {name}: {rest.split()[0]!r} is not option=value")
-        rest = rest[match.end() :]
-        try:
-            yield match[1], parse_attribute(match[2])
-        except TileError:  # a word stands for itself
-            yield match[1], match[2]
 
 
 def make_pass(name: str, options: dict[str, Any]) -> Pass:
@@ -104,8 +93,7 @@ def make_pass(name: str, options: dict[str, Any]) -> Pass:
         default = known[key].default
         if type(default) is float and type(value) is int:
             options = {**options, key: float(value)}
-            continue
-        if default is not None and value is not None and type(default) is not type(value):
+        elif default is not None and value is not None and type(default) is not type(value):
             raise TileError(f"pass {name}: {key}={value!r}, but its type is {type(default).__name__}")
     return pass_type(**options)
 
@@ -126,7 +114,7 @@ class PassManager:
 
     `print_after` is '', 'all', 'changed' or a pass's name and writes to stderr; `dump_dir` gets NN-name.mlir files,
     those of passes that changed nothing marked `-same`; `keep_text` keeps each stage's text; `stop_after` names the
-    last pass.
+    pass whose last run is the end.
     """
 
     passes: Sequence[Pass]
@@ -135,27 +123,24 @@ class PassManager:
     dump_dir: str = ""
     keep_text: bool = False
     stop_after: str = ""
-    locations: bool = False
     rebuild: Callable[[], Program] | None = None  # makes the program again, for a reproducer
     stages: list[Stage] = field(default_factory=list)
 
     def run(self, program: Program) -> list[Stage]:
         """Run all passes. A pass's internal failure raises PassFailure and leaves a reproducer file."""
-        if self.stop_after and self.stop_after not in [each.name for each in self.passes]:
-            raise TileError(
-                f"the pipeline has no pass {self.stop_after!r}; it has {', '.join(each.name for each in self.passes)}"
-            )
+        names = [each.name for each in self.passes]
+        if self.stop_after and self.stop_after not in names:
+            raise TileError(f"the pipeline has no pass {self.stop_after!r}; it has {', '.join(dict.fromkeys(names))}")
+        end = len(names) - names[::-1].index(self.stop_after) if self.stop_after else len(names)
         rebuild = self.rebuild
         if rebuild is None:
             start_text = print_op(program.root, locations=True)
             rebuild = lambda: Program(parse_op(start_text), program.target)  # noqa: E731
         watch = bool(self.print_after or self.dump_dir or self.keep_text)
-        text = print_op(program.root, locations=self.locations) if watch else ""
-        if self.dump_dir:
-            os.makedirs(self.dump_dir, exist_ok=True)
-            self._dump(0, "input", text, "")
+        text = print_op(program.root) if watch else ""
+        self._dump("00-input", text)
         verified = -1
-        for number, each in enumerate(self.passes, 1):
+        for number, each in enumerate(self.passes[:end], 1):
             start = time.perf_counter()
             try:
                 each.run(program)
@@ -169,22 +154,18 @@ class PassManager:
             stage = Stage(each.name, each.spec(), (time.perf_counter() - start) * 1e3)
             self.stages.append(stage)
             if watch:
-                before, text = text, print_op(program.root, locations=self.locations)
+                before, text = text, print_op(program.root)
                 stage.text = text if self.keep_text else None
-                self._show(each, text, before)
-                if self.dump_dir:
-                    self._dump(number, each.name + ("-same" if text == before else ""), text, each.spec())
-            if each.name == self.stop_after:
-                break
+                if self.print_after in ("all", each.name) or (self.print_after == "changed" and text != before):
+                    print(f"// ----- after {stage.spec} -----\n{text}", file=sys.stderr)
+                mark = "-same" if text == before else ""
+                self._dump(f"{number:02d}-{each.name}{mark}", f"// after: {stage.spec}\n{text}")
         return self.stages
 
-    def _show(self, each: Pass, text: str, before: str) -> None:
-        if self.print_after in ("all", each.name) or (self.print_after == "changed" and text != before):
-            print(f"// ----- after {each.spec()} -----\n{text}", file=sys.stderr)
-
-    def _dump(self, number: int, name: str, text: str, spec: str) -> None:
-        with open(os.path.join(self.dump_dir, f"{number:02d}-{name}.mlir"), "w", encoding="utf-8") as file:
-            file.write((f"// after: {spec}\n" if spec else "") + text + "\n")
+    def _dump(self, name: str, text: str) -> None:
+        if self.dump_dir:
+            os.makedirs(self.dump_dir, exist_ok=True)
+            Path(self.dump_dir, f"{name}.mlir").write_text(text + "\n", encoding="utf-8")
 
     def _failure(self, each: Pass, number: int, rebuild: Callable[[], Program], error: Exception) -> PassFailure:
         """The error to raise, with a reproducer file."""
@@ -193,12 +174,11 @@ class PassManager:
         for earlier in self.passes[: number - 1]:
             earlier.run(before)
         rest = ",".join(later.spec() for later in self.passes[number - 1 :])
-        with tempfile.NamedTemporaryFile(
-            "w", prefix=f"tiledsl-{each.name}-", suffix=".mlir", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(f"// pass {each.spec()} failed: {str(error).splitlines()[0] if str(error) else error!r}\n")
-            file.write(f"// tiledsl opt {file.name} -p '{rest}'\n{print_op(before.root, locations=True)}\n")
-        return PassFailure(each.spec(), error, file.name)
+        handle, path = tempfile.mkstemp(".mlir", f"tiledsl-{each.name}-")
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(f"// pass {each.spec()} failed: {(str(error) or repr(error)).splitlines()[0]}\n")
+            file.write(f"// tiledsl opt {path} -p '{rest}'\n{print_op(before.root, locations=True)}\n")
+        return PassFailure(each.spec(), error, path)
 
 
 class PassFailure(Exception):

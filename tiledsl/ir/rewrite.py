@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tiledsl.ir.core import OPERATIONS, Operation, Region, Value
@@ -101,34 +102,25 @@ def pattern(*op_types: type[Operation]) -> Callable[[Callable[[Op, Rewriter], bo
     return mark
 
 
-class _Fitting(dict[type[Operation], list[Pattern]]):
-    """The patterns that fit an operation class; found once for each."""
-
-    def __init__(self, patterns: Sequence[Pattern]) -> None:
-        super().__init__()
-        self._patterns = patterns
-
-    def __missing__(self, kind: type[Operation]) -> list[Pattern]:
-        self[kind] = found = [each for each in self._patterns if issubclass(kind, getattr(each, "op_types", Operation))]
-        return found
-
-
-class Patterns:
-    """Patterns in the order in which they are tried, and those of them that are `fitting` an operation class."""
+class Patterns(dict[type[Operation], list[Pattern]]):
+    """Patterns in the order in which they are tried; for an operation class, those of them that fit it."""
 
     def __init__(self, patterns: Iterable[Pattern]) -> None:
-        self._patterns = tuple(patterns)
-        self.fitting = _Fitting(self._patterns)
+        super().__init__()
+        self.every = tuple(patterns)
 
-    def __iter__(self) -> Iterator[Pattern]:
-        return iter(self._patterns)
+    def __missing__(self, kind: type[Operation]) -> list[Pattern]:
+        self[kind] = found = [each for each in self.every if issubclass(kind, getattr(each, "op_types", Operation))]
+        return found
 
 
 class NoFixpointError(Exception):
     """A set of patterns keeps firing for ever: an internal bug. Names the pattern."""
 
 
-def apply_patterns(root: Operation, patterns: Iterable[Pattern], *, fold: bool = False, analysis: Any = None) -> int:
+def apply_patterns(
+    root: Operation, patterns: Patterns | Sequence[Pattern], *, fold: bool = False, analysis: Any = None
+) -> int:
     """Rewrite below `root` until nothing changes; return how often something did. Patterns find `analysis` in `rw`.
 
     With `fold`, operations are also folded and dead pure ones are erased. More than 64 changes for each operation of
@@ -139,14 +131,12 @@ def apply_patterns(root: Operation, patterns: Iterable[Pattern], *, fold: bool =
     start = [op for region in root.regions for op in region.walk()]
     worklist: dict[Operation, None] = dict.fromkeys(reversed(start))
     rewriter = Rewriter(worklist, analysis)
-    changes, limit, fitting_of = 0, 64 * (len(start) + 16), patterns.fitting
-    fired: dict[str, int] = {}
+    changes, limit = 0, 64 * (len(start) + 16)
+    fired: Counter[str] = Counter()
     while worklist:
         op, _ = worklist.popitem()
-        if op.parent is None:
-            continue
-        fitting = fitting_of[type(op)]
-        if not fitting and not fold:
+        fitting = patterns[type(op)]
+        if op.parent is None or not (fitting or fold):
             continue
         rewriter.before = op
         if fold:
@@ -167,11 +157,10 @@ def apply_patterns(root: Operation, patterns: Iterable[Pattern], *, fold: bool =
                 for value in operands:
                     if not value.uses and value.op is not None:
                         worklist[value.op] = None
-                name = getattr(each, "__name__", "?")
-                fired[name] = fired.get(name, 0) + 1
+                fired[getattr(each, "__name__", "?")] += 1
                 if changes > limit:
-                    worst = max(fired, key=lambda key: fired[key])
-                    raise NoFixpointError(f"no fixpoint after {changes} changes; {worst} fired {fired[worst]} times")
+                    worst, times = fired.most_common(1)[0]
+                    raise NoFixpointError(f"no fixpoint after {changes} changes; {worst} fired {times} times")
                 if op.parent is not None:
                     worklist[op] = None
                 break

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from itertools import count, islice
 from typing import Any, TypeVar
 
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, register_source
 from tiledsl.ir.core import OPERATIONS, Operation, Region, Value, attr, operand, operands, optional
 from tiledsl.ir.location import UNKNOWN, Loc
 from tiledsl.ir.types import ELEMENTS, BufferType, Dim, ScalarType, TensorType, Type
@@ -129,13 +129,14 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _BUFFER = re.compile(r"((?:\w+\*)*)(\*?\w+), (\w+)(?:, strides\(([^)]*)\))?")
-_WORDS = {"true": True, "false": False, "none": None}
+WORDS = {"true": True, "false": False, "none": None}
 
 
-class _Parser:
-    """Recursive descent over the tokens of a text."""
+class Parser:
+    """Recursive descent over the tokens of a text. Its errors are TileErrors with their place in it."""
 
     def __init__(self, text: str, file: str) -> None:
+        register_source(file, text)
         self.text, self.file = text, file
         self.tokens = [match for match in _TOKEN.finditer(text) if match.lastgroup != "space"]
         self.index = 0
@@ -272,8 +273,8 @@ class _Parser:
             return json.loads(text)
         if token.lastgroup == "number":
             return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
-        if text in _WORDS:
-            return _WORDS[text]
+        if text in WORDS:
+            return WORDS[text]
         if text == "(":
             return tuple([self.attribute() for _ in self.items(")")])
         raise self.error(f"expected an attribute but found {text!r}", token)
@@ -316,20 +317,12 @@ def _dtype(text: str) -> str:
 def parse_op(text: str, file: str = "<ir>") -> Operation:
     """The operation that a text describes. Raises TileError with the place of a mistake."""
     import tiledsl.dialects  # noqa: F401  (registers the operations)
-    from tiledsl.errors import register_source
 
-    register_source(file, text)
-    parser = _Parser(text, file)
+    parser = Parser(text, file)
     try:
         return parser.whole(parser.operation())
     except (ValueError, TypeError, LookupError, AssertionError, RecursionError) as error:
         raise parser.error(f"{type(error).__name__}: {error}") from None
-
-
-def parse_attribute(text: str) -> Any:
-    """The attribute that a text describes. Raises TileError where it is none."""
-    parser = _Parser(text, "<attribute>")
-    return parser.whole(parser.attribute())
 
 
 def print_generic(op: Operation) -> str:

@@ -5,8 +5,7 @@ An element type is its name: 'float16', 'int32', 'bool', ...; '*float16' is a po
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from dataclasses import fields as dataclass_fields
+from dataclasses import astuple, dataclass
 from functools import cache, lru_cache
 from math import prod
 from typing import Any, ClassVar, TypeAlias
@@ -22,25 +21,21 @@ class ElementInfo:
     high: float
 
 
-def _table() -> dict[str, ElementInfo]:
-    table = {"bool": ElementInfo("bool", 8, 0, 1)}
-    for bits in (8, 16, 32, 64):
-        table[f"int{bits}"] = ElementInfo("int", bits, -(1 << bits - 1), (1 << bits - 1) - 1)
-        table[f"uint{bits}"] = ElementInfo("uint", bits, 0, (1 << bits) - 1)
-    # Largest finite values: IEEE 754 for 16 to 64 bits; OCP 8-bit floating point specification for the two fp8 formats.
-    for name, bits, high in (
-        ("float16", 16, 65504.0),
-        ("bfloat16", 16, 3.3895313892515355e38),
-        ("float32", 32, 3.4028234663852886e38),
-        ("float64", 64, 1.7976931348623157e308),
-        ("float8_e4m3fn", 8, 448.0),
-        ("float8_e5m2", 8, 57344.0),
-    ):
-        table[name] = ElementInfo("float", bits, -high, high)
-    return table
-
-
-ELEMENTS = _table()
+# Largest finite values: IEEE 754 for 16 to 64 bits; OCP 8-bit floating point specification for the two fp8 formats.
+_LARGEST = {
+    ("float16", 16): 65504.0,
+    ("bfloat16", 16): 3.3895313892515355e38,
+    ("float32", 32): 3.4028234663852886e38,
+    ("float64", 64): 1.7976931348623157e308,
+    ("float8_e4m3fn", 8): 448.0,
+    ("float8_e5m2", 8): 57344.0,
+}
+ELEMENTS = {
+    "bool": ElementInfo("bool", 8, 0, 1),
+    **{f"int{bits}": ElementInfo("int", bits, -(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": ElementInfo("uint", bits, 0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},
+    **{name: ElementInfo("float", bits, -high, high) for (name, bits), high in _LARGEST.items()},
+}
 _FLOATS = frozenset(name for name, info in ELEMENTS.items() if info.kind == "float")
 _INTEGERS = frozenset(name for name, info in ELEMENTS.items() if info.kind in ("int", "uint"))
 
@@ -66,15 +61,14 @@ class _Unique(type):
     @cache  # noqa: B019  (types are for ever)
     def __call__(cls, *fields: Any, **named: Any) -> Any:
         fresh = super().__call__(*fields, **named)
-        whole = (cls, *(getattr(fresh, each.name) for each in dataclass_fields(fresh)))
-        return cls._made.setdefault(whole, fresh)
+        return cls._made.setdefault((cls, *astuple(fresh)), fresh)
 
 
 class _Type(metaclass=_Unique):
     __slots__ = ()
 
     def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles lead to the one object too
-        return type(self), tuple(getattr(self, each.name) for each in dataclass_fields(self))  # type: ignore[arg-type]
+        return type(self), astuple(self)  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,12 +148,8 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
     Scalars go with everything; tensors must have one rank, and each dimension be equal or 1.
     """
     result: tuple[int, ...] = ()
-    for shape in shapes:
-        if not shape or shape == result:
-            continue
-        if not result:
-            result = shape
-            continue
+    for shape in filter(None, shapes):
+        result = result or shape
         if len(shape) != len(result) or any(a != b and a != 1 and b != 1 for a, b in zip(shape, result, strict=True)):
             return None
         result = tuple(b if a == 1 else a for a, b in zip(shape, result, strict=True))

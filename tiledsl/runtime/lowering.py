@@ -92,12 +92,7 @@ def text_after(
     """
     root = build()
     if after and after not in ("elaborate", "tile"):
-        manager = _manager(build, target, pass_configs)
-        names = [each.name for each in manager.passes]
-        if after not in names:
-            raise TileError(f"the pipeline has no pass {after!r}; it has {', '.join(dict.fromkeys(names))}")
-        manager.passes = manager.passes[: len(names) - names[::-1].index(after)]
-        manager.run(Program(root, target))
+        _manager(build, target, pass_configs, stop_after=after).run(Program(root, target))
     return print_generic(root) if generic else print_op(root, locations=locations)
 
 

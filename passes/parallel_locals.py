@@ -50,8 +50,8 @@ def _first_writes(region: Region, buffers: set[Value], written: set[Value]) -> N
 
 
 def _not_read_after(parallel: Operation, buffer: Value) -> None:
-    op = parallel.next
-    while op is not None:
+    assert parallel.parent is not None
+    for op in parallel.parent.ops[parallel.parent.index(parallel) + 1 :]:
         for inner in op.walk():
             if buffer not in inner.operands:
                 continue
@@ -63,7 +63,6 @@ def _not_read_after(parallel: Operation, buffer: Value) -> None:
                     [("it is written in this T.Parallel", parallel.loc)],
                 )
             return
-        op = op.next
 
 
 def _in_parallel(op: Operation) -> bool:

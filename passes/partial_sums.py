@@ -75,12 +75,9 @@ def add_parts(
 
 def ops_after(op: Operation) -> list[Operation]:
     """What follows in the same region, without the terminator."""
-    found = []
-    after = op.next
-    while after is not None and not after.is_terminator:
-        found.append(after)
-        after = after.next
-    return found
+    assert op.parent is not None
+    behind = op.parent.ops[op.parent.index(op) + 1 :]
+    return [after for after in behind if not after.is_terminator]
 
 
 def erase_after(op: Operation) -> None:
@@ -101,9 +98,6 @@ def _elements(at: Builder, shape: tuple[int, ...], number: Value) -> list[Value]
 
 def _erase_unused(region: Region) -> None:
     """What only the loop used: loads too, as nothing else writes what the kernel reads."""
-    op: Operation | None = region.last
-    while op is not None:
-        before = op.prev
+    for op in reversed(region):
         if (op.is_pure or isinstance(op, tile.LoadOp)) and not op.is_used and not op.is_terminator:
             op.erase()
-        op = before

@@ -108,12 +108,9 @@ def _loop_of(kernel: tile.KernelOp) -> scf.ForOp:
 
 
 def _stores_before(loop: scf.ForOp) -> bool:
-    op = loop.prev
-    while op is not None:
-        if isinstance(op, tile.StoreOp) or any(isinstance(each, tile.StoreOp) for each in op.walk()):
-            return True
-        op = op.prev
-    return False
+    assert loop.parent is not None
+    ahead = loop.parent.ops[: loop.parent.index(loop)]
+    return any(isinstance(each, tile.StoreOp) for op in ahead for each in op.walk())
 
 
 def _only_adds(loop: scf.ForOp) -> bool:

@@ -448,17 +448,8 @@ class Operation:
     @property
     def next(self) -> Operation | None:
         """The operation behind this one in its region."""
-        return self._beside(1)
-
-    @property
-    def prev(self) -> Operation | None:
-        """The operation ahead of this one in its region."""
-        return self._beside(-1)
-
-    def _beside(self, step: int) -> Operation | None:
         assert self.parent is not None, f"{self.name} stands in no region"
-        at = self.parent.index(self) + step
-        return self.parent.ops[at] if 0 <= at < len(self.parent.ops) else None
+        return next(iter(self.parent.ops[self.parent.index(self) + 1 :]), None)
 
     def walk(self) -> Iterator[Operation]:
         """This operation and all inside, as they are now."""

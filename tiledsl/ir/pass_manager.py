@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -132,10 +132,7 @@ class PassManager:
         if self.stop_after and self.stop_after not in names:
             raise TileError(f"the pipeline has no pass {self.stop_after!r}; it has {', '.join(dict.fromkeys(names))}")
         end = len(names) - names[::-1].index(self.stop_after) if self.stop_after else len(names)
-        rebuild = self.rebuild
-        if rebuild is None:
-            start_text = print_op(program.root, locations=True)
-            rebuild = lambda: Program(parse_op(start_text), program.target)  # noqa: E731
+        rebuild = self.rebuild or partial(Program, program.root.clone({}), program.target)
         watch = bool(self.print_after or self.dump_dir or self.keep_text)
         text = print_op(program.root) if watch else ""
         self._dump("00-input", text)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from tiledsl.ir.core import OPERATIONS, Operation, Region, Value
 from tiledsl.ir.location import UNKNOWN, Loc
-
-if TYPE_CHECKING:
-    from tiledsl.ir.types import Type
+from tiledsl.ir.types import Type
 
 Op = TypeVar("Op", bound=Operation)
 
@@ -46,20 +44,15 @@ class Rewriter(Builder):
     before: Operation
 
     def __init__(self, worklist: dict[Operation, None], analysis: Any) -> None:  # the driver says before what
-        self._worklist = worklist  # operations still to be looked at, last in first out
+        self._worklist = worklist  # operations still to be looked at, last in first out; some are gone
         self.analysis = analysis  # what the patterns share, as given to apply_patterns
 
     def insert(self, op: Op) -> Op:
         before = self.before
         assert before.parent is not None, f"{before.name} is gone: nothing can be inserted before it"
-        if op.loc is UNKNOWN:
-            op.loc = before.loc
-        before.parent.insert(op, before)
-        if op.regions:
-            self._worklist.update(dict.fromkeys(op.walk()))
-        else:
-            self._worklist[op] = None
-        return op
+        self.region, self.loc = before.parent, before.loc
+        self._worklist.update(dict.fromkeys(op.walk() if op.regions else (op,)))
+        return super().insert(op)
 
     def replace(self, op: Operation, values: Sequence[Value]) -> None:
         """Replace the results of `op` by values and erase it."""
@@ -69,14 +62,10 @@ class Rewriter(Builder):
         self.erase(op)
 
     def erase(self, op: Operation) -> None:
-        worklist = self._worklist
-        inside = list(op.walk()) if op.regions else [op]
-        for inner in inside:
+        for inner in op.walk() if op.regions else (op,):
             for value in inner.operands:
                 if value.op is not None:
-                    worklist[value.op] = None
-        for inner in inside:
-            worklist.pop(inner, None)
+                    self._worklist[value.op] = None
         op.erase()
 
     def changed(self, op: Operation) -> None:

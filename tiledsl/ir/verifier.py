@@ -91,15 +91,16 @@ def _verify_visible(value: Value, op: Operation) -> None:
     definition = value.op
     region = value.owner if definition is None else definition.parent
     user: Operation | None = op
-    while user is not None and user.parent is not None:
-        if user.parent is region:
-            if definition is None and value in region.args:
-                return
-            if definition is not None and definition.order < user.order and value in definition.results:
-                return
-            break
-        user = user.parent.parent
-    raise VerifyError(op, f"operand {value!r} is used where it is not defined")
+    while user is not None and user.parent is not region:
+        user = user.parent_op
+    if user is None or not isinstance(region, Region):
+        is_ahead = False
+    elif definition is None:
+        is_ahead = value in region.args
+    else:
+        is_ahead = definition.order < user.order and value in definition.results
+    if not is_ahead:
+        raise VerifyError(op, f"operand {value!r} is used where it is not defined")
 
 
 def _verify_declared(op: Operation) -> None:

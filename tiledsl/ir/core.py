@@ -14,13 +14,13 @@ from enum import Flag, auto
 from itertools import chain, repeat
 from operator import attrgetter
 from types import FunctionType, MappingProxyType, SimpleNamespace
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from tiledsl.ir.location import UNKNOWN, Loc
 from tiledsl.ir.types import Type
 
-Attribute: TypeAlias = "int | float | str | bool | None | tuple[Attribute, ...]"
 T = TypeVar("T")
+_NAMELESS = repeat("")
 
 
 class Effect(Flag):
@@ -106,7 +106,7 @@ class Region:
         self.ops: list[Operation] = []  # their `order` grows
         self.nested: dict[Operation, None] = {}  # those that have regions
         self.touched: list[Operation] = []  # since they were last verified
-        self.args = [Value(type, self, name) for type, name in zip(arg_types, chain(names, repeat("")))]
+        self.args = [Value(type, self, name) for type, name in zip(arg_types, chain(names, _NAMELESS))]
 
     def add_arg(self, type: Type, name: str = "") -> Value:
         value = Value(type, self, name)
@@ -140,8 +140,8 @@ class Region:
     def walk(self) -> Iterator[Operation]:
         """All operations inside, outer before inner, as they are now."""
         found = self.ops.copy()
-        for outer in self.nested:
-            at = found.index(outer) + 1
+        for outer in sorted(self.nested, key=_order, reverse=True):
+            at = self.index(outer) + 1
             found[at:at] = [op for region in outer.regions for op in region.walk()]
         return iter(found)
 
@@ -176,9 +176,8 @@ class Region:
 
     @property
     def terminator(self) -> Operation:
-        last = self.last
-        assert last is not None and last.is_terminator, "the region has no terminator"
-        return last
+        assert self.ops and self.ops[-1].is_terminator, "the region has no terminator"
+        return self.ops[-1]
 
 
 class Field(Generic[T]):
@@ -186,6 +185,7 @@ class Field(Generic[T]):
 
     name: str
     position = 0  # among the fields of its kind
+    fixed = False  # whether each of those before it has exactly one value
 
     def __init__(self, *types: type) -> None:
         self.types = types  # classes of which a value's type may be; none: any
@@ -203,8 +203,6 @@ class Field(Generic[T]):
 
 class OperandField(Field[T]):
     """Base of the three kinds of operands."""
-
-    fixed = False  # no variadic field before it
 
     def values(self, op: Operation) -> list[Value]:
         segments, position = op.segments, self.position
@@ -289,7 +287,6 @@ class Operation:
     name: ClassVar[str] = ""
     effects: ClassVar[Effect] = Effect.NONE
     variadic_results: ClassVar[bool] = False
-    fields: ClassVar[tuple[Field[Any], ...]] = ()
     operand_fields: ClassVar[tuple[OperandField[Any], ...]] = ()
     attr_fields: ClassVar[dict[str, attr[Any]]] = {}
     result_fields: ClassVar[tuple[result, ...]] = ()
@@ -304,16 +301,14 @@ class Operation:
 
     def __init_subclass__(cls) -> None:
         own = [value for value in vars(cls).values() if isinstance(value, Field)]
-        cls.fields = fields = (*cls.fields, *own)
-        cls.operand_fields = tuple(field for field in fields if isinstance(field, OperandField))
-        cls.result_fields = tuple(field for field in fields if isinstance(field, result))
-        cls.region_fields = tuple(field for field in fields if isinstance(field, region))
-        cls.attr_fields = {field.name: field for field in fields if isinstance(field, attr)}
+        cls.operand_fields += tuple(field for field in own if isinstance(field, OperandField))
+        cls.result_fields += tuple(field for field in own if isinstance(field, result))
+        cls.region_fields += tuple(field for field in own if isinstance(field, region))
+        cls.attr_fields = cls.attr_fields | {field.name: field for field in own if isinstance(field, attr)}
         for group in (cls.operand_fields, cls.result_fields, cls.region_fields):
             for position, field in enumerate(group):
                 field.position = position
-        for position, field in enumerate(cls.operand_fields):
-            field.fixed = all(type(before) is operand for before in cls.operand_fields[:position])
+                field.fixed = {*map(type, group[:position])} <= {operand}
         for each in own:
             setattr(cls, each.name, property(each.getter()))
         cls.plain_segments = (1,) * len(cls.operand_fields)
@@ -359,12 +354,8 @@ class Operation:
         for inner in regions:
             assert inner.parent is None, f"{self.name}: the region has an owner"
             inner.parent = self
-        self.results: list[Value] = []
-        for type in self.infer() if result_types is None else result_types:
-            self.results.append(Value(type, self))
-        if names:
-            for made, name in zip(self.results, names):
-                made.name = name
+        types = self.infer() if result_types is None else result_types
+        self.results = [Value(type, self, name) for type, name in zip(types, chain(names, _NAMELESS))]
 
     def _flattened(self, values: Sequence[Value | Sequence[Value] | None]) -> tuple[list[Value], tuple[int, ...]]:
         """The values of all operand fields in a row, and how many there are of each."""
@@ -467,19 +458,17 @@ class Operation:
 
     def detach(self) -> Operation:
         """Take the operation out of its region; its uses of others stay."""
-        assert self.parent is not None, f"{self.name} stands in no region"
+        region = self.parent
+        assert region is not None, f"{self.name} stands in no region"
+        changes.count += 1
         self.touch()
         for value in self.results:
             for user in value.uses:  # they may not see it at its new place
                 user.touch()
-        self._unlink(self.parent)
-        return self
-
-    def _unlink(self, region: Region) -> None:
-        changes.count += 1
         del region.ops[region.index(self)]
         region.nested.pop(self, None)
         self.parent = None
+        return self
 
     def move_before(self, other: Operation) -> None:
         assert other.parent is not None, f"{other.name} stands in no region"
@@ -490,9 +479,7 @@ class Operation:
         """Remove the operation and all inside for good. Its results must have no users."""
         assert not self.is_used, f"{self.name} is erased while its result is used"
         if self.parent is not None:
-            if self.is_terminator:
-                self.touch()
-            self._unlink(self.parent)
+            self.detach()
         for inner in self.regions:
             for op in reversed(inner):
                 op.erase()
@@ -532,4 +519,5 @@ class Operation:
     def __repr__(self) -> str:
         from tiledsl.ir.text import print_op
 
-        return print_op(self, limit=3)
+        first, *rest = print_op(self).splitlines()
+        return "\n".join([first, *rest] if len(rest) < 3 else [first, *rest[:2], "..."])

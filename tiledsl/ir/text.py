@@ -15,15 +15,13 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from itertools import count, islice
-from typing import Any, TypeVar
+from itertools import count
+from typing import Any
 
 from tiledsl.errors import TileError, register_source
 from tiledsl.ir.core import OPERATIONS, Operation, Region, Value, attr, operand, operands, optional
 from tiledsl.ir.location import UNKNOWN, Loc
 from tiledsl.ir.types import ELEMENTS, BufferType, Dim, ScalarType, TensorType, Type
-
-T = TypeVar("T")
 
 
 class _Names(dict[Value, str]):
@@ -44,12 +42,9 @@ class _Names(dict[Value, str]):
         return name
 
 
-def print_op(op: Operation, *, locations: bool = False, limit: int | None = None) -> str:
-    """The text of an operation and all inside; `limit` cuts after so many lines (for messages)."""
-    lines = list(islice(_lines(op, _Names(), "", locations), None if limit is None else limit + 1))
-    if limit is not None and len(lines) > limit:
-        lines[-1] = "..."
-    return "\n".join(lines)
+def print_op(op: Operation, *, locations: bool = False) -> str:
+    """The text of an operation and all inside."""
+    return "\n".join(_lines(op, _Names(), "", locations))
 
 
 def _lines(op: Operation, names: _Names, indent: str, locations: bool) -> Iterator[str]:
@@ -185,12 +180,6 @@ class Parser:
             if self.peek() != close:
                 self.expect(",")
 
-    def whole(self, found: T) -> T:
-        """What was found, if the text ends behind it."""
-        if self.kind() != "end":
-            raise self.wanted("the end")
-        return found
-
     def operation(self) -> Operation:
         names: list[str] = []
         if self.kind() == "value":
@@ -291,27 +280,26 @@ class Parser:
 
 def _type(text: str) -> Type:
     kind, _, inner = text.removesuffix(">").partition("<")
-    if not inner:
-        return ScalarType(_dtype(text))
-    if kind == "tensor":
-        *dims, dtype = inner.split("x")
-        return TensorType(tuple(map(int, dims)), _dtype(dtype))
     match = _BUFFER.fullmatch(inner)
-    if match is None:
+    made: Type
+    if not inner:
+        made = ScalarType(text)
+    elif kind == "tensor":
+        *sizes, dtype = inner.split("x")
+        made = TensorType(tuple(map(int, sizes)), dtype)
+    elif match is not None:
+        shape, dtype, scope, strides = match.groups()
+        steps = None if strides is None else _dims(strides.split(", "))
+        made = BufferType(_dims(shape.split("*")[:-1]), dtype, scope, steps)
+    else:
         raise ValueError(f"{text!r} is not a buffer type")
-    shape, dtype, scope, strides = match.groups()
-    steps = None if strides is None else _dims(strides.split(", "))
-    return BufferType(_dims(shape.split("*")[:-1]), _dtype(dtype), scope, steps)
+    if made.dtype.lstrip("*") not in ELEMENTS:
+        raise ValueError(f"no element type is named {made.dtype!r}")
+    return made
 
 
 def _dims(texts: list[str]) -> tuple[Dim, ...]:
     return tuple(int(text) if text.isdigit() else text for text in texts)
-
-
-def _dtype(text: str) -> str:
-    if text.lstrip("*") not in ELEMENTS:
-        raise ValueError(f"no element type is named {text!r}")
-    return text
 
 
 def parse_op(text: str, file: str = "<ir>") -> Operation:
@@ -320,9 +308,12 @@ def parse_op(text: str, file: str = "<ir>") -> Operation:
 
     parser = Parser(text, file)
     try:
-        return parser.whole(parser.operation())
+        op = parser.operation()
     except (ValueError, TypeError, LookupError, AssertionError, RecursionError) as error:
         raise parser.error(f"{type(error).__name__}: {error}") from None
+    if parser.kind() != "end":
+        raise parser.wanted("the end")
+    return op
 
 
 def print_generic(op: Operation) -> str:
@@ -351,13 +342,10 @@ def _generic(op: Operation, names: _Names, indent: str) -> Iterator[str]:
 def _generic_attribute(value: Any) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_generic_attribute, value)) + "]"
-    if isinstance(value, bool):
-        return attribute_text(value)
     if isinstance(value, int):
-        return f"{value} : i64"
+        return attribute_text(value) + ("" if isinstance(value, bool) else " : i64")
     if isinstance(value, float) and math.isfinite(value):
-        text = repr(value)
-        return f"{text if '.' in text else text.replace('e', '.0e')} : f64"
+        return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value)) + " : f64"
     return _generic_string(value if isinstance(value, str) else attribute_text(value))
 
 

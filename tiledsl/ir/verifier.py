@@ -6,6 +6,7 @@ pass costs in proportion to what the pass did.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -48,12 +49,10 @@ def _touch_all(op: Operation) -> None:
 def _verify_regions(op: Operation, moved: bool) -> None:
     """What changed inside `op`; if that was `moved`, also whether all inside still see their operands."""
     for inner in op.regions:
-        unchecked: set[Operation] = set()
+        unchecked = {child for child in inner.nested if not child.checked}
         if inner.touched or moved:
             for child in inner.ops if moved else dict.fromkeys(inner.touched):
                 if child.parent is inner:  # else it is gone
-                    if child.regions and not child.checked:
-                        unchecked.add(child)
                     _verify_operation(child, inner)
             inner.touched = []
         for child in inner.nested:
@@ -88,18 +87,13 @@ def _verify_operation(op: Operation, inner: Region) -> None:
 
 def _verify_visible(value: Value, op: Operation) -> None:
     """A value must be defined before `op`, in its region or around it."""
-    definition = value.op
-    region = value.owner if definition is None else definition.parent
+    owner = value.owner
+    region = owner if isinstance(owner, Region) else owner.parent
+    siblings, order = (owner.args, -math.inf) if isinstance(owner, Region) else (owner.results, owner.order)
     user: Operation | None = op
     while user is not None and user.parent is not region:
         user = user.parent_op
-    if user is None or not isinstance(region, Region):
-        is_ahead = False
-    elif definition is None:
-        is_ahead = value in region.args
-    else:
-        is_ahead = definition.order < user.order and value in definition.results
-    if not is_ahead:
+    if region is None or user is None or user.order <= order or value not in siblings:
         raise VerifyError(op, f"operand {value!r} is used where it is not defined")
 
 

@@ -106,7 +106,7 @@ class Region:
         self.ops: list[Operation] = []  # their `order` grows
         self.nested: dict[Operation, None] = {}  # those that have regions
         self.touched: list[Operation] = []  # since they were last verified
-        self.args = [Value(type, self, name) for type, name in zip(arg_types, chain(names, _NAMELESS))]
+        self.args = list(map(Value, arg_types, repeat(self), chain(names, _NAMELESS)))
 
     def add_arg(self, type: Type, name: str = "") -> Value:
         value = Value(type, self, name)
@@ -142,7 +142,7 @@ class Region:
         found = self.ops.copy()
         for outer in sorted(self.nested, key=_order, reverse=True):
             at = self.index(outer) + 1
-            found[at:at] = [op for region in outer.regions for op in region.walk()]
+            found[at:at] = chain.from_iterable(map(Region.walk, outer.regions))
         return iter(found)
 
     def index(self, op: Operation) -> int:
@@ -355,7 +355,7 @@ class Operation:
             assert inner.parent is None, f"{self.name}: the region has an owner"
             inner.parent = self
         types = self.infer() if result_types is None else result_types
-        self.results = [Value(type, self, name) for type, name in zip(types, chain(names, _NAMELESS))]
+        self.results = list(map(Value, types, repeat(self), chain(names, _NAMELESS)))
 
     def _flattened(self, values: Sequence[Value | Sequence[Value] | None]) -> tuple[list[Value], tuple[int, ...]]:
         """The values of all operand fields in a row, and how many there are of each."""

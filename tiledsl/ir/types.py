@@ -5,7 +5,7 @@ An element type is its name: 'float16', 'int32', 'bool', ...; '*float16' is a po
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
 from typing import Any, ClassVar, TypeAlias
@@ -61,14 +61,14 @@ class _Unique(type):
     @cache  # noqa: B019  (types are for ever)
     def __call__(cls, *fields: Any, **named: Any) -> Any:
         fresh = super().__call__(*fields, **named)
-        return cls._made.setdefault((cls, *astuple(fresh)), fresh)
+        return cls._made.setdefault(fresh.__reduce__(), fresh)
 
 
 class _Type(metaclass=_Unique):
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles lead to the one object too
-        return type(self), astuple(self)  # type: ignore[call-overload]
+        return type(self), tuple(map(self.__getattribute__, self.__slots__))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,10 +7,8 @@ pass costs in proportion to what the pass did.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
 
-from tiledsl.ir.core import Field, Operation, Region, Value, operand, optional, type_of
+from tiledsl.ir.core import Operation, Region, Value, operand, optional, type_of
 
 
 class VerifyError(Exception):
@@ -92,7 +90,7 @@ def _verify_visible(value: Value, op: Operation) -> None:
     siblings, order = (owner.args, -math.inf) if isinstance(owner, Region) else (owner.results, owner.order)
     user: Operation | None = op
     while user is not None and user.parent is not region:
-        user = user.parent_op
+        user = None if user.parent is None else user.parent.parent
     if region is None or user is None or user.order <= order or value not in siblings:
         raise VerifyError(op, f"operand {value!r} is used where it is not defined")
 
@@ -102,14 +100,17 @@ def _verify_declared(op: Operation) -> None:
     for field, count in zip(op.operand_fields, op.segments, strict=True):
         if (type(field) is operand and count != 1) or (type(field) is optional and count > 1):
             raise VerifyError(op, f"{field.name} has {count} values")
-        _verify_types(op, field, op.operands[position : position + count])
+        for value in op.operands[position : position + count]:
+            if field.types and type(value.type) not in field.types:
+                raise VerifyError(op, f"{field.name} is of type {value.type}")
         position += count
     if position != len(op.operands):
         raise VerifyError(op, f"{len(op.operands)} operands instead of {position}")
     if len(op.results) != len(op.result_fields) and not op.variadic_results:
         raise VerifyError(op, f"{len(op.results)} results instead of {len(op.result_fields)}")
     for made, value in zip(op.result_fields, op.results):
-        _verify_types(op, made, [value])
+        if made.types and type(value.type) not in made.types:
+            raise VerifyError(op, f"{made.name} is of type {value.type}")
     for key, declared in op.attr_fields.items():
         if isinstance(declared.type, type) and not isinstance(op.attributes.get(key), declared.type):
             raise VerifyError(op, f"{key} is {op.attributes.get(key)!r}")
@@ -119,9 +120,3 @@ def _verify_declared(op: Operation) -> None:
         op.verify()
     except (ValueError, TypeError, LookupError, AssertionError) as error:
         raise VerifyError(op, str(error) or type(error).__name__) from error
-
-
-def _verify_types(op: Operation, field: Field[Any], values: Iterable[Value]) -> None:
-    for value in values:
-        if field.types and type(value.type) not in field.types:
-            raise VerifyError(op, f"{field.name} is of type {value.type}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tiledsl.errors import TileError
-from tiledsl.ir.pass_manager import PASSES, Pass, make_pass
+from tiledsl.ir.pass_manager import PASSES, Pass
 from tiledsl.passes.canonicalize import Canonicalize
 from tiledsl.passes.cse import Cse
 from tiledsl.passes.dce import Dce
@@ -25,6 +25,7 @@ from tiledsl.passes.resolve_views import ResolveViews
 from tiledsl.passes.select_access import SelectAccess
 from tiledsl.passes.select_emitter import SelectEmitter
 from tiledsl.passes.simplify_ranges import SimplifyRanges
+from tiledsl.passes.specs import make_pass
 from tiledsl.passes.split_k import SplitK
 from tiledsl.passes.unroll_loops import UnrollLoops
 from tiledsl.passes.vectorize_parallel import VectorizeParallel

@@ -203,6 +203,5 @@ class PadTiles(Pass):
     min_dot: int = 16
 
     def run(self, program: Program) -> None:
-        for op in list(program.root.nests()):
-            if isinstance(op, tile.KernelOp):
-                _Padder(op, self.min_dot).run()
+        for kernel in of_kinds(program.root.walk(), tile.KernelOp):
+            _Padder(kernel, self.min_dot).run()

@@ -14,7 +14,7 @@ from tests.support.executor import DTYPES, MEANINGS
 from tests.support.programs import NAMED, check_pass, inputs_for
 from tiledsl.dialects import arith, tensor
 from tiledsl.ir.core import Operation, Region, Value
-from tiledsl.ir.rewrite import apply_patterns
+from tiledsl.ir.rewrite import Patterns, apply_patterns
 from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, is_float
 from tiledsl.ir.verifier import verify
 
@@ -177,5 +177,5 @@ def test_shapes_of_folds() -> None:
 def test_folded_programs_verify() -> None:
     for make in NAMED.values():
         func = make()
-        check_pass(lambda program: apply_patterns(program.root, [], fold=True), func, inputs_for(func))
+        check_pass(lambda program: apply_patterns(program.root, Patterns([]), fold=True), func, inputs_for(func))
         verify(func)

@@ -21,10 +21,9 @@ from tiledsl.ir.pass_manager import (
     PassFailure,
     PassManager,
     Program,
-    make_pass,
-    parse_pipeline,
     parse_program,
 )
+from tiledsl.passes.specs import make_pass, parse_pipeline
 
 
 @pytest.fixture(autouse=True)

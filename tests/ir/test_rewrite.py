@@ -9,7 +9,7 @@ from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.core import Operation, Region
 from tiledsl.ir.location import Loc
 from tiledsl.ir.pass_manager import parse_program
-from tiledsl.ir.rewrite import Builder, NoFixpointError, Rewriter, apply_patterns, pattern
+from tiledsl.ir.rewrite import Builder, NoFixpointError, Patterns, Rewriter, apply_patterns, pattern
 from tiledsl.ir.text import print_op
 from tiledsl.ir.types import INT32, TensorType
 from tiledsl.ir.verifier import verify
@@ -42,11 +42,11 @@ def test_a_pattern_fires_everywhere() -> None:
         tile.store %c, %A[%i]
         scf.yield
       }""")
-    assert apply_patterns(root, [double_by_adding]) == 3
+    assert apply_patterns(root, Patterns([double_by_adding])) == 3
     verify(root)
     text = print_op(root)
     assert "arith.mul" not in text and text.count("arith.add") == 3 and "%c = arith.add %b, %b" in text
-    assert apply_patterns(root, [double_by_adding]) == 0
+    assert apply_patterns(root, Patterns([double_by_adding])) == 0
 
 
 def test_fold_and_dead_code() -> None:
@@ -59,12 +59,12 @@ def test_fold_and_dead_code() -> None:
       %unread = tile.load %A[%n] : int32
       scf.for %2, %3, %1 (%i: int32) { scf.yield }
       tile.store %six, %A[%same]""")
-    apply_patterns(root, [], fold=True)
+    apply_patterns(root, Patterns([]), fold=True)
     verify(root)
     lines = [line.strip() for line in print_op(root).splitlines()[1:-1]]
     shown = [line.split(" = ")[-1].split("}")[0] for line in lines]
     assert shown == ["6", "tile.load %A[%n] : int32", "tile.store %six, %A[%n]", "scf.yield"]
-    assert apply_patterns(root, [], fold=True) == 0
+    assert apply_patterns(root, Patterns([]), fold=True) == 0
 
 
 def test_fold_keeps_tensors_tensors() -> None:
@@ -75,7 +75,7 @@ def test_fold_keeps_tensors_tensors() -> None:
     index = builder.insert(tile.AllocOp(result_types=[parse_buffer()])).out
     builder.insert(tile.WriteOp(total, index))
     root = tile.FuncOp(sym_name="f", parameters=(), regions=[scf.yielding(region)])
-    apply_patterns(root, [], fold=True)
+    apply_patterns(root, Patterns([]), fold=True)
     verify(root)
     made = next(op for op in root.walk() if op.name == "arith.constant")
     assert made.attributes["value"] == 4 and made.results[0].shape == (4,) and made.loc == PLACE
@@ -96,7 +96,7 @@ def swap_for_ever(op: arith.AddOp, rw: Rewriter) -> bool:
 def test_no_fixpoint_names_the_pattern() -> None:
     root = program("%1 = arith.constant {value = 1} : int32\n%x = arith.add %n, %1 : int32")
     with pytest.raises(NoFixpointError, match="swap_for_ever fired"):
-        apply_patterns(root, [double_by_adding, swap_for_ever])
+        apply_patterns(root, Patterns([double_by_adding, swap_for_ever]))
 
 
 def test_patterns_for_any_operation_and_changes_in_place() -> None:
@@ -115,7 +115,7 @@ def test_patterns_for_any_operation_and_changes_in_place() -> None:
         return True
 
     root = program("%1 = arith.constant {value = 5} : int32\n%x = arith.add %n, %1 : int32")
-    assert apply_patterns(root, [raise_to_seven, look]) == 2
+    assert apply_patterns(root, Patterns([raise_to_seven, look])) == 2
     assert seen.count("arith.add") >= 1 and "value = 7" in print_op(root)
 
 
@@ -126,7 +126,7 @@ def test_erase_inside_a_pattern_drops_the_operations_inside() -> None:
         return True
 
     root = gemm()
-    assert apply_patterns(root, [remove, double_by_adding], fold=True) > 1
+    assert apply_patterns(root, Patterns([remove, double_by_adding]), fold=True) > 1
     verify(root)
     assert [op.name for op in root.walk()] == ["tile.func", "scf.yield"]
 

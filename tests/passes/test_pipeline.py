@@ -13,10 +13,11 @@ from tests.support.executor import run
 from tests.support.programs import NAMED, copy_arguments, inputs_for, programs, same_array
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
-from tiledsl.ir.pass_manager import PassManager, Program, parse_pipeline
+from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.ir.text import parse_op, print_op
 from tiledsl.ir.verifier import verify
 from tiledsl.passes import PIPELINE, default_pipeline
+from tiledsl.passes.specs import parse_pipeline
 from tiledsl.runtime.target import Target
 
 # fp8 and bfloat16 round after each operation; where legalize-arith computes wider, results are nearer to exact ones.

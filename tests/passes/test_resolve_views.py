@@ -8,7 +8,7 @@ import tiledsl.language as T
 from tests.support.programs import check_pass
 from tiledsl.dialects import tile
 from tiledsl.frontend.elaborate import elaborate
-from tiledsl.ir.pass_manager import parse_pipeline
+from tiledsl.passes.specs import parse_pipeline
 
 PIPELINE = "canonicalize,lower-tile-ops,vectorize-parallel,resolve-views,promote-buffers"
 

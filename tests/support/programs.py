@@ -21,9 +21,10 @@ from tests.support.executor import DTYPES, run
 from tests.support.random_programs import programs
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.core import Operation, Region
-from tiledsl.ir.pass_manager import Pass, PassManager, Program, parse_pipeline
+from tiledsl.ir.pass_manager import Pass, PassManager, Program
 from tiledsl.ir.types import ELEMENTS, BufferType
 from tiledsl.ir.verifier import verify
+from tiledsl.passes.specs import parse_pipeline
 
 __all__ = ["NAMED", "Author", "check_pass", "copy_arguments", "inputs_for", "programs", "same_array"]
 

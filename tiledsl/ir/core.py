@@ -64,11 +64,10 @@ class Value:
         """Change the type; the operations that define and use the value are verified again."""
         changes.count += 1
         self.type = type
-        if self.op is not None:
-            self.op._signature = None
-            self.op.touch()
-        elif isinstance(self.owner, Region) and self.owner.parent is not None:
-            self.owner.parent.touch()
+        definer = self.owner.parent if isinstance(self.owner, Region) else self.owner
+        if definer is not None:
+            definer._signature = None
+            definer.touch()
         for user in self.uses:
             user.touch()
 
@@ -263,14 +262,6 @@ class region(Field[Region]):
         return lambda op: op.regions[position]
 
 
-def _with_own_code(function: FunctionType) -> FunctionType:
-    """The same function: CPython learns for each code where attributes lie, and forgets with every other class."""
-    code, defaults = function.__code__.replace(), function.__defaults__
-    twin = FunctionType(code, function.__globals__, function.__name__, defaults, function.__closure__)
-    twin.__kwdefaults__ = function.__kwdefaults__
-    return twin
-
-
 type_of = attrgetter("type")
 _uses = attrgetter("uses")
 OPERATIONS: dict[str, type[Operation]] = {}
@@ -318,8 +309,11 @@ class Operation:
         cls.is_terminator = Effect.TERMINATE in cls.effects
         cls.has_effects = cls.effects is not Effect.NONE
         cls.folds = cls.fold is not Operation.fold
-        if "__init__" not in vars(cls):
-            cls.__init__ = _with_own_code(cls.__init__)  # type: ignore[method-assign, arg-type]
+        # CPython learns for each code where attributes lie, and forgets with every other class: so each has its own.
+        old: Any = cls.__init__
+        own_init: Any = FunctionType(old.__code__.replace(), old.__globals__, None, old.__defaults__, old.__closure__)
+        own_init.__kwdefaults__ = old.__kwdefaults__
+        cls.__init__ = own_init  # type: ignore[method-assign]
         if cls.name:
             assert OPERATIONS.get(cls.name, cls).__qualname__ == cls.__qualname__, f"two operations named {cls.name}"
             OPERATIONS[cls.name] = cls
@@ -448,13 +442,6 @@ class Operation:
         for inner in self.regions:
             found += inner.walk()
         return iter(found)
-
-    def nests(self) -> Iterator[Operation]:
-        """This operation and all inside that have regions, outer before inner."""
-        yield self
-        for inner in self.regions:
-            for op in inner.nested:
-                yield from op.nests()
 
     def detach(self) -> Operation:
         """Take the operation out of its region; its uses of others stay."""

@@ -1,4 +1,4 @@
-"""Passes, pipelines written as text, and the manager that runs, times, verifies and prints them."""
+"""Passes, and the manager that runs, times, verifies and prints them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, changes
-from tiledsl.ir.text import WORDS, Parser, attribute_text, parse_op, print_op
+from tiledsl.ir.text import attribute_text, parse_op, print_op
 from tiledsl.ir.verifier import VerifyError, verify
 
 
@@ -56,46 +56,6 @@ class Pass:
             if getattr(self, option.name) != option.default
         ]
         return self.name + ("{" + " ".join(shown) + "}" if shown else "")
-
-
-def parse_pipeline(spec: str) -> list[Pass]:
-    """Passes from `a,b{option=value other=value},c`. Raises TileError for an unknown pass, option or value."""
-    import tiledsl.passes  # noqa: F401  (registers the passes)
-
-    parser = Parser(spec, "<pipeline>")
-    passes: list[Pass] = []
-    while parser.kind() != "end":
-        name = parser.take("word", "a pass, name or name{option=value},")
-        options: dict[str, Any] = {}
-        if parser.accept("{"):
-            while not parser.accept("}"):
-                option = parser.take("word", "option=value")
-                parser.expect("=")
-                is_text = parser.kind() == "word" and parser.peek() not in WORDS  # a word stands for itself
-                options[option] = parser.take("word", "a word") if is_text else parser.attribute()
-        passes.append(make_pass(name, options))
-        if parser.kind() != "end":
-            parser.expect(",")
-    return passes
-
-
-def make_pass(name: str, options: dict[str, Any]) -> Pass:
-    """A pass by name with these options. Raises TileError for an unknown name, option or a value of another type."""
-    import tiledsl.passes  # noqa: F401
-
-    if name not in PASSES:
-        raise TileError(f"no pass is named {name!r}; there are {', '.join(sorted(PASSES))}")
-    pass_type = PASSES[name]
-    known = {option.name: option for option in dataclasses.fields(pass_type)}
-    for key, value in options.items():
-        if key not in known:
-            raise TileError(f"pass {name} has no option {key!r}; its options are {', '.join(known) or 'none'}")
-        default = known[key].default
-        if type(default) is float and type(value) is int:
-            options = {**options, key: float(value)}
-        elif default is not None and value is not None and type(default) is not type(value):
-            raise TileError(f"pass {name}: {key}={value!r}, but its type is {type(default).__name__}")
-    return pass_type(**options)
 
 
 @dataclass

@@ -107,16 +107,12 @@ class NoFixpointError(Exception):
     """A set of patterns keeps firing for ever: an internal bug. Names the pattern."""
 
 
-def apply_patterns(
-    root: Operation, patterns: Patterns | Sequence[Pattern], *, fold: bool = False, analysis: Any = None
-) -> int:
+def apply_patterns(root: Operation, patterns: Patterns, *, fold: bool = False, analysis: Any = None) -> int:
     """Rewrite below `root` until nothing changes; return how often something did. Patterns find `analysis` in `rw`.
 
     With `fold`, operations are also folded and dead pure ones are erased. More than 64 changes for each operation of
     the start count as not converging.
     """
-    if not isinstance(patterns, Patterns):
-        patterns = Patterns(patterns)
     start = [op for region in root.regions for op in region.walk()]
     worklist: dict[Operation, None] = dict.fromkeys(reversed(start))
     rewriter = Rewriter(worklist, analysis)

@@ -99,12 +99,10 @@ def same_attribute(a: Any, b: Any) -> bool:
 
 def attribute_text(value: Any) -> str:
     """An attribute as text: true, 3, 0.5, inf, "text", none, (1, 2)."""
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
+    if value is None or isinstance(value, (bool, int, float)):
+        return repr(value).lower()
     if isinstance(value, str):
         return json.dumps(value)
-    if isinstance(value, (int, float)):
-        return repr(value)
     if isinstance(value, tuple):
         inner = ", ".join(map(attribute_text, value))
         return f"({inner},)" if len(value) == 1 else f"({inner})"
@@ -155,10 +153,6 @@ class Parser:
     def kind(self, ahead: int = 0) -> str | None:
         return self.tokens[self.index + ahead].lastgroup
 
-    def advance(self) -> re.Match[str]:
-        self.index += 1
-        return self.tokens[self.index - 1]
-
     def accept(self, text: str) -> bool:
         found = self.peek() == text
         self.index += found
@@ -169,9 +163,11 @@ class Parser:
             raise self.wanted(repr(text))
 
     def take(self, kind: str, what: str) -> str:
-        if self.kind() != kind:
+        """The text of the next token, which must be of this kind (or of one of several, with | between)."""
+        if self.kind() not in kind.split("|"):
             raise self.wanted(what)
-        return self.advance().group()
+        self.index += 1
+        return self.peek(-1)
 
     def items(self, close: str) -> Iterator[None]:
         """One step for each item of a list that commas part and `close` ends."""
@@ -181,9 +177,7 @@ class Parser:
                 self.expect(",")
 
     def operation(self) -> Operation:
-        names: list[str] = []
-        if self.kind() == "value":
-            names = [self.take("value", "a value") for _ in self.items("=")]
+        names = [self.take("value", "a value") for _ in self.items("=")] if self.kind() == "value" else []
         start = self.tokens[self.index]
         name = self.take("word", "an operation")
         if name not in OPERATIONS:
@@ -256,8 +250,9 @@ class Parser:
         return Loc(file, *numbers)
 
     def attribute(self) -> Any:
-        token = self.advance()
+        token = self.tokens[self.index]
         text = token.group()
+        self.index += 1
         if token.lastgroup == "string":
             return json.loads(text)
         if token.lastgroup == "number":
@@ -269,11 +264,9 @@ class Parser:
         raise self.error(f"expected an attribute but found {text!r}", token)
 
     def type(self) -> Type:
-        if self.kind() not in ("word", "type"):
-            raise self.wanted("a type")
-        token = self.advance()
+        token = self.tokens[self.index]
         try:
-            return _type(token.group())
+            return _type(self.take("word|type", "a type"))
         except ValueError as error:
             raise self.error(str(error), token) from None
 

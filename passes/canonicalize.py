@@ -20,7 +20,6 @@ from tiledsl.dialects.arith import (
     wrap,
 )
 from tiledsl.ir.core import Operation, Value
-from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Patterns, Rewriter, apply_patterns, pattern
 from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, broadcast_shapes, is_float, is_integer
@@ -355,7 +354,7 @@ CANONICAL_PATTERNS = Patterns(
 def canonicalize(root: Operation, patterns: Patterns, analysis: Any = None) -> None:
     """Fold and rewrite to the fixpoint, and erase what that left without use, values carried by loops too."""
     apply_patterns(root, patterns, fold=True, analysis=analysis)
-    loops = of_kinds(root.walk(), scf.ForOp)
+    loops = [op for op in root.nests() if isinstance(op, scf.ForOp)]
     if any(list(map(drop_dead_carried, loops))):
         for region in root.regions:
             erase_unused(region, lambda op: op.is_pure)

@@ -72,6 +72,6 @@ class Licm(Pass):
 
     def run(self, program: Program) -> None:
         ranges = Ranges(program.root)
-        loops = [op for op in program.root.walk() if isinstance(op, (scf.ForOp, scf.WhileOp))]
+        loops = [op for op in program.root.nests() if isinstance(op, (scf.ForOp, scf.WhileOp))]
         for loop in reversed(loops):  # inner loops first: what leaves one may then leave the next
             _hoist_from(loop, ranges, self.loads)

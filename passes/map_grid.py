@@ -8,7 +8,6 @@ from tiledsl.dialects import arith, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
-from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
@@ -43,7 +42,7 @@ class MapGrid(Pass):
     def run(self, program: Program) -> None:
         if self.persistent < -1:
             raise TileError(f"map-grid.persistent is {self.persistent}; it is a number of programs, 0, or -1")
-        for kernel in of_kinds(program.root.walk(), tile.KernelOp):
+        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
             swizzle = (self.group_m, "row") if self.group_m > 0 else swizzle_of(kernel)
             if kernel.option("swizzle") is not None:
                 kernel.set_attribute("options", tuple(pair for pair in kernel.options if pair[0] != "swizzle"))

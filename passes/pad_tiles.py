@@ -203,5 +203,5 @@ class PadTiles(Pass):
     min_dot: int = 16
 
     def run(self, program: Program) -> None:
-        for kernel in of_kinds(program.root.walk(), tile.KernelOp):
+        for kernel in of_kinds(program.root.nests(), tile.KernelOp):
             _Padder(kernel, self.min_dot).run()

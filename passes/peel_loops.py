@@ -10,7 +10,6 @@ from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
-from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.location import Loc
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
@@ -55,8 +54,8 @@ class PeelLoops(Pass):
         ranges = Ranges(program.root)
         peeled: set[Loc] = set()
         whole: list[tuple[tile.KernelOp, scf.ForOp, NotPeeled]] = []
-        for kernel in [op for op in of_kinds(program.root.walk(), tile.KernelOp) if not is_prepared(op)]:
-            loops = [op for op in of_kinds(kernel.walk(), scf.ForOp) if not op.unroll]
+        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp) and not is_prepared(op)]:
+            loops = [op for op in kernel.nests() if isinstance(op, scf.ForOp) and not op.unroll]
             for loop in loops:
                 if not loop.num_stages and any(isinstance(op, (scf.ForOp, scf.WhileOp)) for op in loop.body.walk()):
                     continue

@@ -8,7 +8,6 @@ from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
-from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.passes.lower_gluon import is_prepared
 
@@ -42,7 +41,7 @@ class PipelineLoops(Pass):
             raise TileError(f"pipeline-loops.stages is {self.stages}; it is a number from 0 (as the program says) on")
         if not (self.stages or self.streamed or self.reused):
             return
-        for kernel in of_kinds(program.root.walk(), tile.KernelOp):
+        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
             if is_prepared(kernel):
                 continue
             for op in kernel.walk():

@@ -13,7 +13,6 @@ from tiledsl.dialects import arith, gluon, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
-from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.location import UNKNOWN
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
@@ -188,7 +187,7 @@ def _has_gluon(target: Any) -> bool:
 def _inline_single_tiles(func: tile.FuncOp) -> None:
     """Loops of one tile, which canonicalize left as they were for this pass, go where Triton writes the kernel."""
     kernels = [op for op in func.body if isinstance(op, tile.KernelOp) and not is_prepared(op)]
-    loops = [op for kernel in kernels for op in of_kinds(kernel.walk(), scf.ForOp)]
+    loops = [op for kernel in kernels for op in kernel.nests() if isinstance(op, scf.ForOp)]
     single = [op for op in loops if op.num_stages and trip_count(op) == 1]
     for op in single:
         op.set_attribute("num_stages", 0)

@@ -10,7 +10,6 @@ from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
-from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
@@ -70,7 +69,7 @@ class SplitK(Pass):
                     f"split-k.streams is {self.streams}, programs on each multiprocessor, and no target is given"
                 )
             programs *= -program.target.sm_count
-        for kernel in of_kinds(program.root.walk(), tile.KernelOp):
+        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
             if is_prepared(kernel) or not any(isinstance(op, tensor.DotOp) for op in kernel.walk()):
                 continue
             try:

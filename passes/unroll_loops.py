@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from tiledsl.dialects.arith import ConstantOp, constant_of
 from tiledsl.dialects.scf import ForOp
 from tiledsl.ir.core import Operation, Region, Value
-from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 
@@ -28,7 +27,7 @@ class UnrollLoops(Pass):
     limit: int = 4096
 
     def run(self, program: Program) -> None:
-        if not any(op.unroll == 1 for op in of_kinds(program.root.walk(), ForOp)):
+        if not any(isinstance(op, ForOp) and op.attributes["unroll"] == 1 for op in program.root.nests()):
             return
         left = self.limit
         pending = [op for region in reversed(program.root.regions) for op in reversed(region)]

@@ -21,7 +21,6 @@ from tiledsl.ir.types import (
     broadcast_shapes,
     is_float,
     is_integer,
-    is_pointer,
     with_shape,
 )
 from tiledsl.ir.verifier import VerifyError, verify
@@ -282,7 +281,7 @@ def test_broadcast_shapes(shapes: list[tuple[int, ...]], expected: tuple[int, ..
 
 def test_types() -> None:
     assert with_shape((), "int8") == ScalarType("int8") and with_shape((2,), "int8") == TensorType((2,), "int8")
-    assert is_float("bfloat16") and not is_float("*float16") and is_pointer("*float16")
+    assert is_float("bfloat16") and not is_float("*float16")
     assert is_integer("uint8") and not is_integer("bool")
     dynamic = BufferType(("M", 4), "float16", "global", ("s", 1))
     assert str(dynamic) == "buffer<M*4*float16, global, strides(s, 1)>" and dynamic.numel() is None

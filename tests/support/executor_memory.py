@@ -23,7 +23,7 @@ from tests.support.executor import (
 )
 from tests.support.executor_values import _combiner, cast, dot_arrays, reduce_array, scan_array
 from tiledsl.ir.core import Operation, Value
-from tiledsl.ir.types import BufferType, is_pointer
+from tiledsl.ir.types import BufferType
 
 # tile: memory
 
@@ -330,7 +330,7 @@ def _launch(op: Operation, executor: _Executor) -> Step:
         inner: Env = {}
         for given, arg in zip(fields["arguments"], args, strict=True):
             value = env[given]
-            if isinstance(given.type, BufferType) and is_pointer(arg.dtype):
+            if isinstance(given.type, BufferType) and arg.dtype.startswith("*"):
                 if arg.dtype[1:] != given.dtype:
                     raise ExecutorError(f"{given!r} is passed as {arg.type}")
                 value = executor.pointer(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tiledsl.ir.core import Effect, Operation, Value, attr, operand, operands, optional, region, result
-from tiledsl.ir.types import BufferType, ScalarType, TensorType, Type, broadcast_shapes, is_pointer, with_shape
+from tiledsl.ir.types import BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
 
 
 class LaunchOp(Operation):
@@ -96,7 +96,7 @@ class AddPtrOp(Operation):
         return [with_shape(shape, self.operands[0].dtype)]
 
     def verify(self) -> None:
-        if not is_pointer(self.pointer.dtype) or self.offset.dtype not in ("int32", "int64"):
+        if not self.pointer.dtype.startswith("*") or self.offset.dtype not in ("int32", "int64"):
             raise ValueError(f"{self.pointer.type} moved by {self.offset.type}")
 
 

@@ -20,7 +20,6 @@ from tiledsl.ir.location import UNKNOWN, Loc
 from tiledsl.ir.types import Type
 
 T = TypeVar("T")
-_NAMELESS = repeat("")
 
 
 class Effect(Flag):
@@ -75,8 +74,7 @@ class Value:
         """Make every user of this value use `other`."""
         if other is self:
             return
-        if not other.name:
-            other.name = self.name
+        other.name = other.name or self.name
         changes.count += 1
         same_type = other.type is self.type
         for user, count in self.uses.items():
@@ -105,12 +103,11 @@ class Region:
         self.ops: list[Operation] = []  # their `order` grows
         self.nested: dict[Operation, None] = {}  # those that have regions
         self.touched: list[Operation] = []  # since they were last verified
-        self.args = list(map(Value, arg_types, repeat(self), chain(names, _NAMELESS)))
+        self.args = list(map(Value, arg_types, repeat(self), chain(names, repeat(""))))
 
     def add_arg(self, type: Type, name: str = "") -> Value:
-        value = Value(type, self, name)
-        self.args.append(value)
-        return value
+        self.args.append(Value(type, self, name))
+        return self.args[-1]
 
     def set_args(self, values: Sequence[Value]) -> None:
         """Keep these arguments, in this order; the others must have no users."""
@@ -139,7 +136,7 @@ class Region:
     def walk(self) -> Iterator[Operation]:
         """All operations inside, outer before inner, as they are now."""
         found = self.ops.copy()
-        for outer in sorted(self.nested, key=_order, reverse=True):
+        for outer in sorted(self.nested, key=_order, reverse=True) if self.nested else ():
             at = self.index(outer) + 1
             found[at:at] = chain.from_iterable(map(Region.walk, outer.regions))
         return iter(found)
@@ -348,8 +345,12 @@ class Operation:
         for inner in regions:
             assert inner.parent is None, f"{self.name}: the region has an owner"
             inner.parent = self
-        types = self.infer() if result_types is None else result_types
-        self.results = list(map(Value, types, repeat(self), chain(names, _NAMELESS)))
+        self.results: list[Value] = []
+        for type in self.infer() if result_types is None else result_types:
+            self.results.append(Value(type, self))
+        if names:
+            for made, name in zip(self.results, names):
+                made.name = name
 
     def _flattened(self, values: Sequence[Value | Sequence[Value] | None]) -> tuple[list[Value], tuple[int, ...]]:
         """The values of all operand fields in a row, and how many there are of each."""
@@ -402,12 +403,11 @@ class Operation:
     @property
     def signature(self) -> tuple[object, ...]:
         """Equal for operations that differ in nothing but their operands and regions."""
-        found = self._signature
-        if found is None:
+        if self._signature is None:
             # The text tells 1, 1.0 and true apart, and 0.0 and -0.0.
             attributes = repr(self.attributes) if self.attributes else ""
-            found = self._signature = (type(self), self.segments, attributes, *map(type_of, self.results))
-        return found
+            self._signature = (type(self), self.segments, attributes, *map(type_of, self.results))
+        return self._signature
 
     def set_field(self, name: str, values: Sequence[Value]) -> None:
         """Replace the values of one operand field."""
@@ -442,6 +442,10 @@ class Operation:
         for inner in self.regions:
             found += inner.walk()
         return iter(found)
+
+    def nests(self) -> list[Operation]:
+        """This operation and all inside that have regions, outer before inner."""
+        return [self, *(op for inner in self.regions for outer in inner.nested for op in outer.nests())]
 
     def detach(self) -> Operation:
         """Take the operation out of its region; its uses of others stay."""

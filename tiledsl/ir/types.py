@@ -49,10 +49,6 @@ def is_integer(dtype: str) -> bool:
     return dtype in _INTEGERS
 
 
-def is_pointer(dtype: str) -> bool:
-    return dtype.startswith("*")
-
-
 class _Unique(type):
     """Equal types are one object: to compare or to hash them costs next to nothing."""
 

@@ -14,7 +14,6 @@ from tiledsl.codegen.triton_source import emit
 from tiledsl.dialects.tile import FuncOp, GemmOp, KernelOp, buffer_type
 from tiledsl.dialects.triton import LaunchOp
 from tiledsl.errors import TileError
-from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.location import Loc
 from tiledsl.ir.pass_manager import PassManager, Program, Stage
 from tiledsl.ir.text import print_generic, print_op
@@ -55,7 +54,7 @@ def lower(build: Build, target: Target, pass_configs: Mapping[str, Any]) -> Lowe
         for position, (parameter, arg) in enumerate(zip(root.parameters, root.body.args, strict=False))
     ]
     _check_target(root, target)
-    places: list[Loc | None] = [op.loc for op in of_kinds(root.walk(), KernelOp)]
+    places: list[Loc | None] = [op.loc for op in root.nests() if isinstance(op, KernelOp)]
     dump = str(settings.dump_dir or "")
     how = {"print_after": settings.print_after, "dump_dir": dump, "verify_each": settings.verify_each}
     manager = _manager(build, target, pass_configs, **how)

@@ -143,7 +143,7 @@ class Region:
 
     def index(self, op: Operation) -> int:
         """The place of an operation among all of the region."""
-        return bisect_left(self.ops, op.order, key=_order)
+        return self.ops.index(op) if len(self.ops) < 64 else bisect_left(self.ops, op.order, key=_order)  # the quicker
 
     def insert(self, op: Operation, before: Operation | None = None) -> None:
         """Put a detached operation before another one, or at the end."""
@@ -260,7 +260,6 @@ class region(Field[Region]):
 
 
 type_of = attrgetter("type")
-_uses = attrgetter("uses")
 OPERATIONS: dict[str, type[Operation]] = {}
 
 
@@ -424,7 +423,10 @@ class Operation:
     @property
     def is_used(self) -> bool:
         """Whether any operation uses a result."""
-        return any(map(_uses, self.results))
+        for value in self.results:  # noqa: SIM110  (quicker than any())
+            if value.uses:
+                return True
+        return False
 
     @property
     def parent_op(self) -> Operation | None:

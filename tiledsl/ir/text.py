@@ -59,9 +59,8 @@ def _lines(op: Operation, names: _Names, indent: str, locations: bool) -> Iterat
     if op.results:
         text = ", ".join(names[value] for value in op.results) + " = " + text
         text += " : " + ", ".join(str(value.type) for value in op.results)
-    where = ""
-    if locations and op.loc is not UNKNOWN:
-        loc = op.loc
+    loc, where = op.loc, ""
+    if locations and loc is not UNKNOWN:
         where = f" loc({json.dumps(loc.file)} {loc.line} {loc.column} {loc.end_line} {loc.end_column})"
     for number, region in enumerate(op.regions):
         args = ", ".join(f"{names[arg]}: {arg.type}" for arg in region.args)
@@ -75,8 +74,8 @@ def _lines(op: Operation, names: _Names, indent: str, locations: bool) -> Iterat
 def _operand_text(op: Operation, names: _Names) -> str:
     parts: list[str] = []
     named = ""
-    kinds = list(map(type, op.operand_fields))
-    only_lists = kinds.count(operands) == len(kinds) > 1  # then each is shown, to tell them apart
+    # Where there are nothing but lists, each is shown, to tell them apart.
+    only_lists = len(op.operand_fields) > 1 and {*map(type, op.operand_fields)} == {operands}
     for field in op.operand_fields:
         values = [names[value] for value in field.values(op)]
         if type(field) is operand:

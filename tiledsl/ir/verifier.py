@@ -47,7 +47,7 @@ def _touch_all(op: Operation) -> None:
 def _verify_regions(op: Operation, moved: bool) -> None:
     """What changed inside `op`; if that was `moved`, also whether all inside still see their operands."""
     for inner in op.regions:
-        unchecked = {child for child in inner.nested if not child.checked}
+        unchecked = {child for child in inner.nested if not child.checked} if inner.nested else ()
         if inner.touched or moved:
             for child in inner.ops if moved else dict.fromkeys(inner.touched):
                 if child.parent is inner:  # else it is gone

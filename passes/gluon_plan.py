@@ -21,6 +21,7 @@ BESIDE_SUMS = 26  # what ptxas wants beside the sums of one matrix instruction
 # What is slower in Gluon, or has not been measured, on an H200: see drawback.
 LEAST_CONSUMERS = 2
 LEAST_EXTENT, MOST_EXTENT = 64, 128
+WIDE = 128  # columns of an accumulator that are worth to be multiplied late, or not at all
 MEASURED_TILE, MEASURED_DEPTH, LEAST_STAGES = (128, 128), 128, 4  # of block-scaled products
 
 
@@ -119,6 +120,13 @@ def product_drawback(found: TiledProduct, parts: int, stages: int) -> str:
     if stages < LEAST_STAGES:  # two are in use
         return f"{stages} stages are not known to be faster, {LEAST_STAGES} are"
     return "" if products_in_flight(found, parts) == 2 else "a second product cannot be issued before the first is used"
+
+
+def rescaling(found: SoftmaxLoops, parts: int, fast_math: bool) -> str:
+    """When loops had better rescale what they add up, as seen on an H200: "each" step at once, "late" or "lazy"."""
+    if found.width == WIDE:
+        return "lazy" if fast_math else "late"
+    return "lazy" if parts == 3 and fast_math else "each"
 
 
 def drawback(found: SoftmaxLoops, parts: int) -> str:

@@ -89,6 +89,19 @@ def divide_rows_once(ops: Iterable[Operation]) -> None:
         op.erase()
 
 
+def multiply_rows_once(ops: Iterable[Operation]) -> None:
+    """`tile * row * other row` becomes `tile * (row * other row)`; results may differ in their last bit."""
+    for op in list(ops):
+        inner = op.lhs.op if isinstance(op, arith.MulOp) else None
+        if not isinstance(op, arith.MulOp) or not isinstance(inner, arith.MulOp) or len(inner.result.uses) > 1:
+            continue
+        row = (op.result.shape[0], 1) if len(op.result.shape) == 2 else None
+        if inner.lhs.type == op.result.type == inner.result.type and inner.rhs.shape == op.rhs.shape == row:
+            factor = Builder.at(op).insert(arith.MulOp(inner.rhs, op.rhs, names=[op.rhs.name])).result
+            op.set_operands([inner.lhs, factor])
+            inner.erase()
+
+
 def mask_after_products(ops: Iterable[Operation]) -> None:
     """`select(seen, 0, -inf) + a @ b` becomes `select(seen, a @ b, -inf)`: the product need not wait for the mask.
 

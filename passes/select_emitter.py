@@ -20,15 +20,30 @@ from tiledsl.ir.types import ELEMENTS, INT32, BufferType, TensorType
 from tiledsl.passes.affine import linear_form
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.canonicalize_control_flow import trip_count
-from tiledsl.passes.gluon_plan import drawback, make_plan, product_drawback, product_stages, products_in_flight
+from tiledsl.passes.gluon_plan import (
+    drawback,
+    make_plan,
+    product_drawback,
+    product_stages,
+    products_in_flight,
+    rescaling,
+)
+from tiledsl.passes.lazy_rescale import name_rescaling, rescale_lazily
 from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.merge_softmax_loops import merge_softmax_loops
-from tiledsl.passes.row_arithmetic import compare_columns, divide_rows_once, mask_after_products, materialize
-from tiledsl.passes.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, check_rows, find_softmax_loops
+from tiledsl.passes.row_arithmetic import (
+    compare_columns,
+    divide_rows_once,
+    mask_after_products,
+    materialize,
+    multiply_rows_once,
+)
+from tiledsl.passes.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops, check_rows, find_softmax_loops
 from tiledsl.passes.tiled_products import BYTES, find_tiled_product, is_softmax, load_ahead, widen_columns
 
 _log = logging.getLogger("tiledsl")
 BACKENDS = ("auto", "triton", "gluon")
+RESCALINGS = ("auto", "each", "late", "lazy")
 GLUON_ARCH = 90
 
 
@@ -50,7 +65,9 @@ class SelectEmitter(Pass):
     least 2, as far as shared memory allows). `overlap`: where products start from zero and registers allow it, two are
     issued before the first is made use of. `fast_math` allows what may change the last bit of a result: a division of
     each element by its row's value becomes a multiplication by the inverse. It also lets a mask of 0 and -inf that
-    scores are added to replace them instead.
+    scores are added to replace them instead. `rescale`: attention multiplies its accumulator in "each" step as soon as
+    the factors are there; "late", when the next product is about to be issued; or "lazy", also only where a maximum
+    rose by much (lazy_rescale.py). "auto" is what is fastest, as gluon_plan.py says.
 
     Needs:   promote-buffers. Before guard-accesses: TMA gives 0 outside of a buffer by itself.
     """
@@ -61,12 +78,15 @@ class SelectEmitter(Pass):
     persistent: bool = True
     fast_math: bool = True
     overlap: bool = True
+    rescale: str = "auto"
 
     def run(self, program: Program) -> None:
         func = program.root
         assert isinstance(func, tile.FuncOp), func.name
         if self.backend not in BACKENDS:
             raise TileError(f"select-emitter.backend is {self.backend!r}; it is one of {', '.join(BACKENDS)}")
+        if self.rescale not in RESCALINGS:
+            raise TileError(f"select-emitter.rescale is {self.rescale!r}; it is one of {', '.join(RESCALINGS)}")
         kernels = [op for op in func.body if isinstance(op, tile.KernelOp)]
         for kernel in kernels:
             if self._is_wanted(kernel):
@@ -125,10 +145,12 @@ class SelectEmitter(Pass):
         if merge_softmax_loops([loop.op for loop in found.loops]):
             found = find_softmax_loops(kernel.body)
         compare_columns(op for loop in found.loops for op in loop.op.walk())
+        parts = _consumers(found.rows, found.query)
+        found = self._choose_rescaling(kernel, found, parts)
         if self.fast_math:
             divide_rows_once(found.after)
+            multiply_rows_once(find_softmax_loops(kernel.body).after)
         found = find_softmax_loops(kernel.body)
-        parts = _consumers(found.rows, found.query)
         plan = make_plan(found, parts, self.stages, shared_bytes, _store_boxes(found.after))
         if self.backend == "auto" and (slower := drawback(found, parts)):
             raise NotRecognised(slower, found.query)
@@ -137,6 +159,15 @@ class SelectEmitter(Pass):
         _divide_rows(kernel, found.rows, parts, found.undivided)
         for loop in found.loops:
             loop.op.set_attribute("num_stages", plan.stages)
+
+    def _choose_rescaling(self, kernel: tile.KernelOp, found: SoftmaxLoops, parts: int) -> SoftmaxLoops:
+        """The loops when they rescale as asked for; what is no softmax can only do so late."""
+        chosen = rescaling(found, parts, self.fast_math) if self.rescale == "auto" else self.rescale
+        if chosen == "each":
+            return found
+        lazy = chosen == "lazy" and rescale_lazily([loop.op for loop in found.loops])
+        name_rescaling(find_softmax_loops(kernel.body), skip=lazy)
+        return find_softmax_loops(kernel.body)
 
     def _prepare_product(self, kernel: tile.KernelOp, shared_bytes: int) -> None:
         """Divide the rows of a matrix product. Raises NotRecognised."""

@@ -40,6 +40,7 @@ _PRODUCTS = (
 # (m, n, k, stages) of the same in Gluon, which one producer warp and consumers of 64 rows compute.
 _RINGS = ((128, 256, 64, 3), (128, 128, 64, 5), (64, 128, 64, 8), (64, 128, 128, 4), (128, 64, 64, 8))
 _CHAINS = ((128, 64, 4, 2), (128, 128, 8, 2), (128, 64, 8, 3), (64, 64, 4, 2), (64, 128, 4, 2), (128, 32, 4, 3))
+_GLUON_ROWS = 64  # of a consumer, of which there are two
 _THREADS = (128, 256, 512, 64)
 _SPLITS = (2, 4, 8)
 _SECOND_LAUNCH_MS = 0.004  # of split-k: its own time, and that of the sums on their way
@@ -184,7 +185,7 @@ def _proposals(program: _Program, roles: Mapping[str, str], target: Target) -> I
             yield config({"size": size, "threads": threads} if size else {"threads": threads})
     elif len(first.dots) > 1:
         for m, n, warps, stages in _CHAINS:
-            for passes in _chain_choices(target):
+            for passes in _chain_choices(target, m):
                 yield config({"m": m, "n": n, "threads": 32 * warps, "stages": stages}, passes=passes)
     else:
         yield from _products(program, config, target)
@@ -228,10 +229,12 @@ def _access_choices(target: Target, rows: int, elements: int) -> list[dict[str, 
     return [{}, {"select-access.mode": "pointer", "map-grid.persistent": 0}, *([persistent] * (elements >= 128 * 64))]
 
 
-def _chain_choices(target: Target) -> list[dict[str, Any]]:
+def _chain_choices(target: Target, rows: int) -> list[dict[str, Any]]:
     triton = {"select-emitter.backend": "triton"} if _is_hopper(target) else {}
     peeled = {**triton, "peel-loops.mode": "on"}  # the same source, so tried once, where no loop can be divided
-    return [*([{"select-emitter.backend": "auto"}] if triton else []), triton, peeled]
+    automatic = {"select-emitter.backend": "auto"}
+    gluon = [automatic, *({**automatic, "select-emitter.rescale": each} for each in ("lazy", "each"))]
+    return [*(gluon[: 3 if rows >= 2 * _GLUON_ROWS else 1] if triton else []), triton, peeled]
 
 
 def _is_hopper(target: Target) -> bool:

@@ -14,14 +14,16 @@ from benchmarks.programs import EXAMPLES, example
 from benchmarks.row import Candidate, Row
 from benchmarks.rows.attention_math import forward, seen_pairs
 from benchmarks.rows.gemm import DTYPES
-from benchmarks.rows.spaces import GLUON, TRITON, TRITON_TMA, walk
+from benchmarks.rows.spaces import GLUON, GLUON_EACH, GLUON_LAZY, TRITON, TRITON_TMA, walk
 
 SPACE = [
     walk(128, 128, 2, 8, GLUON), walk(128, 64, 2, 4, TRITON_TMA), walk(128, 64, 2, 4, TRITON),
     walk(128, 128, 2, 8, TRITON), walk(128, 64, 3, 4, TRITON_TMA), walk(128, 64, 3, 4, TRITON),
     walk(128, 128, 2, 8, TRITON_TMA), walk(64, 64, 3, 4), walk(64, 128, 2, 4), walk(128, 64, 2, 8, GLUON),
 ]  # fmt: skip
-NARROW_SPACE = [*SPACE, walk(192, 128, 2, 8, GLUON)]  # a third consumer has registers enough for dim 64 only
+NARROW_SPACE = [  # a third consumer has registers enough for dim 64 only
+    *SPACE, walk(192, 128, 2, 8, GLUON), walk(192, 128, 2, 8, GLUON_EACH), walk(128, 128, 2, 8, GLUON_LAZY),
+]  # fmt: skip
 TILELANG = [walk(128, 128, 2, 8), walk(128, 64, 2, 4), walk(64, 64, 2, 4)]
 
 

@@ -32,21 +32,26 @@ def test_one_producer_and_two_consumers() -> None:
     assert "[4, 1]" in entry and "[240, 24]" in entry
 
 
-def test_the_loop_is_skewed() -> None:
+@pytest.mark.parametrize("rescale", ["each", "late", "lazy"])
+def test_the_loop_is_skewed(rescale: str) -> None:
     """Scores of a tile are issued before the product of the tile before, and registers in flight are in a wait."""
-    consumer = part_of(attention().source, "consumer")
+    consumer = part_of(attention({"select-emitter.rescale": rescale}).source, "consumer")
     loop = consumer[consumer.index("for tile in range(") :]
+    rescaled = "acc = _rescaled(acc, rescale" if rescale == "lazy" else "acc = acc * rescale"
     steps = [
         "scores = warpgroup_mma(",
+        *([] if rescale == "each" else [rescaled]),
         "acc = warpgroup_mma(",
         "scores, q = warpgroup_mma_wait(1",
         "k_empty",
         "gl.max(",
         "acc, weights_operand = warpgroup_mma_wait(0",
         "v_empty",
-        "acc = acc * rescale",
+        *([rescaled] if rescale == "each" else []),
     ]
     assert sorted(steps, key=loop.index) == steps
+    first_tile = consumer[: consumer.index("for tile in range(")]
+    assert (first_tile.count(rescaled), loop.count(rescaled)) == ((1, 1) if rescale == "each" else (0, 2))
 
 
 def test_causal_blocks_are_paired_and_masks_stay_out_of_most_tiles() -> None:
@@ -109,7 +114,13 @@ def test_compiles_with_products_in_flight_and_registers_for_all(
     version: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     python = request.getfixturevalue("triton36") if version == "3.6" else sys.executable
-    made = {"causal": attention(causal=True), "three": attention(dim=64, block_M=192)}
+    made = {
+        "causal": attention(causal=True),  # both of these rescale lazily
+        "three": attention(dim=64, block_M=192),
+        "each": attention({"select-emitter.rescale": "each"}, causal=True),
+        "narrow": attention({"select-emitter.rescale": "lazy"}, dim=64),
+        "late": attention({"select-emitter.rescale": "late"}),
+    }
     for name, result in compile_kernels(made, python, tmp_path).items():
         assert not re.search(r"\(C7[56]\d\d\)", result["ptxas"]), (name, result["ptxas"])
         registers = re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", result["ptx"])

@@ -35,15 +35,17 @@ def compiled(sizes: dict[str, Any], configs: dict[str, Any]) -> tiledsl.Kernel:
     return tiledsl.jit(function, target="cuda:90", pass_configs=passes).compile(**sizes)
 
 
+@pytest.mark.parametrize("rescale", ["each", "late", "lazy"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_attention(case: dict[str, Any]) -> None:
+def test_attention(case: dict[str, Any], rescale: str) -> None:
     example = load_example("attention")
     shape = {name: value for name, value in case.items() if name != "configs"}
     sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "queries": 256, "keys": 256, "dim": 64, **shape}
-    kernel = compiled(sizes, case.get("configs", {}))
-    assert "@gluon.jit" in kernel.source
+    kernel = compiled(sizes, {**case.get("configs", {}), "select-emitter.rescale": rescale})
+    assert "@gluon.jit" in kernel.source and ("_rescaled(" in kernel.source) == (rescale == "lazy")
     torch.manual_seed(0)
     q = torch.randn(1, 2, sizes["queries"], sizes["dim"], dtype=torch.float16)
+    q *= 1 + 15 * (torch.arange(sizes["queries"]) % 3)[:, None]  # maxima of some rows rise by far, of others by little
     k, v = (torch.randn(1, 1, sizes["keys"], sizes["dim"], dtype=torch.float16) for _ in range(2))
     out, lse = torch.full_like(q, float("nan")), torch.full(q.shape[:3], float("nan"))
     gluon_machine.run_gluon(kernel.source, "attention_forward", q, k, v, out, lse)
@@ -51,6 +53,103 @@ def test_attention(case: dict[str, Any]) -> None:
     seen = ~torch.isnan(want)
     assert float((out.float()[seen] - want[seen]).norm() / want[seen].norm()) < 1e-3
     assert not bool(torch.isnan(lse).any())
+
+
+def attention_by_hand(kind: str, keys: int = 512) -> Any:
+    """Attention as other programs write it: several loops, factors that are used or changed elsewhere, no maximum."""
+    slope = 0.01 if kind in ("decay", "index") else 0.25  # small, so that no maximum is needed
+
+    @T.prim_func
+    def attention_by_hand(
+        Q: T.Tensor((256, 64), "float16"),
+        K: T.Tensor((keys, 64), "float16"),
+        V: T.Tensor((keys, 64), "float16"),
+        decay: T.Tensor((256,), "float32"),
+        O: T.Tensor((256, 64), "float32"),
+        maxima: T.Tensor((256,), "float32"),
+    ):
+        with T.Kernel(2, threads=256) as bx:
+            q = T.alloc_shared((128, 64), "float16")
+            k = T.alloc_shared((64, 64), "float16")
+            v = T.alloc_shared((64, 64), "float16")
+            s = T.alloc_fragment((128, 64), "float32")
+            weights = T.alloc_fragment((128, 64), "float16")
+            acc = T.alloc_fragment((128, 64), "float32")
+            highest = T.alloc_fragment((128,), "float32")
+            previous = T.alloc_fragment((128,), "float32")
+            rescale = T.alloc_fragment((128,), "float32")
+            fixed = T.alloc_fragment((128,), "float32")
+            total = T.alloc_fragment((128,), "float32")
+            more = T.alloc_fragment((128,), "float32")
+
+            @T.macro
+            def visit(t, second):
+                T.copy(K[t * 64, 0], k)
+                T.gemm(q, k, s, transpose_B=True, clear_accum=True)
+                if second:
+                    for i, j in T.Parallel(128, 64):
+                        s[i, j] = T.abs(s[i, j]) * 0.5
+                T.copy(highest, previous)
+                T.reduce_max(s, highest, dim=1)
+                for i in T.Parallel(128):
+                    highest[i] = T.max(previous[i], highest[i])
+                    rescale[i] = T.exp2(previous[i] * 0.25 - highest[i] * 0.25)
+                    if kind == "decay":
+                        highest[i] = 0
+                        rescale[i] = fixed[i]
+                    if kind == "index":
+                        highest[i] = 0
+                        rescale[i] = fixed[i] * decay[t]
+                for i, j in T.Parallel(128, 64):
+                    s[i, j] = T.exp2(s[i, j] * slope - highest[i] * 0.25)
+                T.reduce_sum(s, more, dim=1)
+                for i in T.Parallel(128):
+                    total[i] = total[i] * rescale[i] + more[i]
+                for i, j in T.Parallel(128, 64):
+                    acc[i, j] *= rescale[i]
+                if kind == "changed":
+                    for i in T.Parallel(128):
+                        rescale[i] = more[i] * 0.5
+                        total[i] = total[i] + rescale[i]
+                T.copy(s, weights)
+                T.copy(V[t * 64, 0], v)
+                T.gemm(weights, v, acc)
+
+            T.copy(Q[bx * 128, 0], q)
+            T.copy(decay[bx * 128], fixed)
+            T.clear(acc)
+            T.clear(total)
+            T.fill(highest, -T.infinity("float32"))
+            for t in T.Pipelined(bx * 2, num_stages=2):
+                visit(t, False)
+            for t in T.Pipelined(bx * 2, keys // 64, num_stages=2):
+                visit(t, kind == "loops differ")
+            for i, j in T.Parallel(128, 64):
+                acc[i, j] /= total[i]
+            T.copy(acc, O[bx * 128, 0])
+            T.copy(highest, maxima[bx * 128])
+
+    return attention_by_hand
+
+
+@pytest.mark.parametrize("rescale", ["each", "late", "lazy"])
+@pytest.mark.parametrize("kind", ["plain", "loops differ", "changed", "decay", "index"])
+def test_what_waits_for_the_next_turn(kind: str, rescale: str) -> None:
+    """Gluon gives what Triton's interpreter gives, also where a variable is used again or loops follow each other."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(rows, 64, dtype=torch.float16) for rows in (256, 512, 512))
+    q *= 1 + torch.arange(256)[:, None] % 3 * 2
+    decay = torch.rand(256)
+    want = torch.full((256, 64), float("nan")), torch.full((256,), float("nan"))
+    tiledsl.compile(attention_by_hand(kind), target="interpret")(q, k, v, decay, *want)
+    passes = {"select-emitter.backend": "gluon", "select-emitter.rescale": rescale}
+    kernel = tiledsl.compile(attention_by_hand(kind), target="cuda:90", pass_configs=passes)
+    consumer = kernel.source[kernel.source.index("_consumer(") :]
+    assert ("_rescaled(" in consumer) == (rescale == "lazy" and kind not in ("decay", "index"))
+    got = tuple(torch.full_like(each, float("nan")) for each in want)
+    gluon_machine.run_gluon(kernel.source, "attention_by_hand", q, k, v, decay, *got)
+    assert float((got[0] - want[0]).norm() / want[0].norm()) < 1e-3
+    assert torch.allclose(got[1], want[1], rtol=1e-5)
 
 
 PRODUCTS: list[dict[str, Any]] = [

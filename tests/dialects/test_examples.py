@@ -85,6 +85,7 @@ TYPES: dict[str, dict[str, str]] = {
         "row": "int32",
         "zero": "int32",
     },
+    "gluon.rescale": {"acc": "tensor<64x128xfloat32>", "factor": "tensor<64xfloat32>"},
     "triton.atomic": {"p": "tensor<128x*float32>", "x": "tensor<128xfloat32>", "m": "tensor<128xbool>"},
 }
 # What stands for `...` in the regions of an example.

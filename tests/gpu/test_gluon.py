@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -54,3 +55,32 @@ def test_attention_matches_torch(shape: dict[str, Any], persistent: bool) -> Non
         error = (out.float()[seen] - want[seen]).norm() / want[seen].norm()
         assert float(error) < (1e-2 if dtype == torch.bfloat16 else 3e-3)
         assert not bool(torch.isnan(lse).any())
+
+
+@pytest.mark.parametrize("rescale", ["each", "late", "lazy"])
+@pytest.mark.parametrize(
+    "shape",
+    [{}, {"causal": True}, {"dim": 64}, {"dim": 64, "block_M": 192, "queries": 1536}, {"dim": 256, "block_N": 64}],
+    ids=str,
+)
+def test_maxima_that_rise_by_little_and_by_far(shape: dict[str, Any], rescale: str) -> None:
+    import torch
+
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs a Hopper GPU")
+    example = load_example("attention")
+    sizes = {"batch": 2, "heads": 4, "kv_heads": 4, "queries": 1024, "keys": 1024, "dim": 128, **shape}
+    configs = {"select-emitter.backend": "gluon", "select-emitter.rescale": rescale}
+    kernel = tiledsl.jit(example.attention.function, out_idx=[3, 4], pass_configs=configs).compile(**sizes)
+    assert ("_rescaled(" in kernel.source) == (rescale == "lazy")
+    torch.manual_seed(0)
+    q = torch.randn(2, 4, sizes["queries"], sizes["dim"], dtype=torch.float16, device="cuda")
+    q *= 1 + 15 * (torch.arange(sizes["queries"], device="cuda") % 3)[:, None]
+    k, v = (torch.randn(2, 4, 1024, sizes["dim"], dtype=torch.float16, device="cuda") for _ in range(2))
+    scores = q.double() @ k.double().mT * sizes["dim"] ** -0.5
+    if sizes.get("causal"):
+        scores += torch.full_like(scores, float("-inf")).triu(1)
+    want = torch.softmax(scores, -1) @ v.double()
+    out, lse = kernel(q, k, v)
+    assert float((out - want).norm() / want.norm()) < 3e-3
+    torch.testing.assert_close(lse.double(), torch.logsumexp(scores, -1) * math.log2(math.e), rtol=1e-4, atol=1e-3)

@@ -145,9 +145,43 @@ def test_auto_takes_gluon_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not is_gluon(kernel) and reason in kernel.remarks[0]
 
 
+@pytest.mark.parametrize(
+    ("options", "fast_math", "expected"),
+    [
+        ({"dim": 128}, True, "lazy"),
+        ({"dim": 128, "causal": True, "block_N": 64}, True, "lazy"),
+        ({"dim": 128}, False, "late"),  # what is lazy may differ in its last bit
+        ({}, True, "each"),
+        ({"block_M": 192, "queries": 768}, True, "lazy"),
+        ({"block_M": 192, "queries": 768}, False, "each"),
+        ({"dim": 256, "block_N": 64}, True, "each"),
+    ],
+    ids=str,
+)
+def test_when_accumulators_are_rescaled(options: dict[str, Any], fast_math: bool, expected: str) -> None:
+    sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "queries": 512, "keys": 512, "dim": 64, **options}
+    function = load_example("attention").attention.function
+    passes = {"select-emitter.backend": "gluon", "select-emitter.fast_math": fast_math}
+    made = {}
+    for chosen in ("auto", "each", "late", "lazy"):
+        configs = {**passes, "select-emitter.rescale": chosen}
+        made[chosen] = tiledsl.jit(function, target="cuda:90", pass_configs=configs).compile(**sizes)
+    assert [name for name, kernel in made.items() if kernel.source == made["auto"].source] == ["auto", expected]
+    text = {name: kernel.ir("select-emitter") for name, kernel in made.items()}
+    assert "gluon.rescale" not in text["each"] and "%top" not in text["late"]
+    assert "gluon.rescale" in text["late"] and "{skip = true}" in text["lazy"] and "%top" in text["lazy"]
+
+
 def test_unknown_backend() -> None:
     with pytest.raises(TileError, match=r"select-emitter.backend is 'cutlass'; it is one of auto, triton, gluon"):
         attention("cutlass")
+
+
+def test_unknown_rescaling() -> None:
+    options = {"select-emitter.rescale": "never"}
+    function = load_example("attention").attention.function
+    with pytest.raises(TileError, match=r"select-emitter.rescale is 'never'; it is one of auto, each, late, lazy"):
+        tiledsl.jit(function, target="cuda:90", pass_configs=options).compile(1, 2, 1, 512, 512, 64)
 
 
 def two_products(kind: str) -> Any:

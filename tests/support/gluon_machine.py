@@ -116,14 +116,14 @@ class Machine:
             "constexpr": lambda value: value, "static_range": range, "to_tensor": lambda value: value,
             "num_programs": lambda axis: self.grid[axis], "program_id": lambda axis: self.program[axis],
             "float16": np.float16, "float32": np.float32, "int32": np.int32, "int64": np.int64,
-            "exp2": np.exp2, "log2": np.log2, "maximum": lambda a, b: _tensor(np.fmax(a, b)),
+            "exp2": np.exp2, "log2": np.log2, "abs": np.abs, "maximum": lambda a, b: _tensor(np.fmax(a, b)),
             "minimum": lambda a, b: _tensor(np.fmin(a, b)), "where": lambda c, a, b: _tensor(np.where(c, a, b)),
             "max": lambda x, axis: _tensor(np.max(x, axis)), "sum": lambda x, axis: _tensor(np.sum(x, axis)),
             "zeros": lambda shape, dtype, layout: np.zeros(shape, dtype).view(Tensor),
             "full": lambda shape, value, dtype, layout: np.full(shape, value, dtype).view(Tensor),
             "arange": lambda start, end, layout: np.arange(start, end).view(Tensor),
             "convert_layout": lambda value, layout: value, "store": _store, "load": _load,
-            "inline_asm_elementwise": lambda text, constraints, args, **options: args[0],
+            "inline_asm_elementwise": _assemble,
             "allocate_shared_memory": _allocate, "warp_specialize": self._specialize,
             **{name: lambda *a, name=name, **k: (name, a, tuple(k.items())) for name in
                ("NVMMADistributedLayout", "SliceLayout", "DotOperandLayout", "NVMMASharedLayout")},
@@ -225,6 +225,12 @@ def _store(pointer: Pointer, value: Any, mask: Any = None) -> None:
 def _load(pointer: Pointer, mask: Any = True, other: Any = 0) -> Any:
     offsets, seen = np.broadcast_arrays(pointer.offset, mask)
     return _tensor(np.where(seen, pointer.array[np.where(seen, offsets, 0)], other))
+
+
+def _assemble(text: str, constraints: str, args: Sequence[Any], **options: Any) -> Any:
+    """Nothing, or all elements multiplied unless all factors are 1."""
+    assert not text or ("mul.f32" in text and len(args) == 2)
+    return _tensor(np.multiply(*args)) if text else args[0]
 
 
 def _allocate(dtype: Any, shape: Sequence[int], layout: Any) -> Any:

@@ -93,6 +93,31 @@ class StoreBoxOp(Operation):
         _fits(self.buffer.type, len(self.offsets), self.axes, self.value.type)
 
 
+class RescaleOp(Operation):
+    """An accumulator times one factor for each row, which may wait for whatever comes before the next product.
+
+    `skip`: a warp whose factors are all 1 leaves the multiplication out.
+
+    Example: `%scaled = gluon.rescale %acc, %factor {skip = true} : tensor<64x128xfloat32>`
+    """
+
+    name = "gluon.rescale"
+    accumulator = operand(TensorType)
+    factor = operand(TensorType)
+    skip = attr(bool, False)
+    out = result(TensorType)
+
+    def infer(self) -> Sequence[Type]:
+        return [self.accumulator.type]
+
+    def verify(self) -> None:
+        rows = self.accumulator.shape[0]
+        if len(self.accumulator.shape) != 2 or self.factor.shape not in ((rows,), (rows, 1)):
+            raise ValueError(f"{self.factor.type} for the rows of {self.accumulator.type}")
+        if self.out.type != self.accumulator.type or self.factor.dtype != self.out.dtype:
+            raise ValueError(f"{self.accumulator.type} times {self.factor.type} gives {self.out.type}")
+
+
 def box(op: LoadBoxOp | StoreBoxOp) -> tuple[int, ...]:
     """The extents of the box, one for each dimension of the buffer."""
     shape = op.out.shape if isinstance(op, LoadBoxOp) else op.value.shape

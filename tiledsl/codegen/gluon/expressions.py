@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tiledsl.codegen.expressions import COMPARE, Expression, Expressions, shape_text
+from tiledsl.codegen.expressions import COMPARE, MULTIPLY, Expression, Expressions, shape_text
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.variables import Variables
-from tiledsl.dialects import tensor
+from tiledsl.dialects import gluon, tensor
 from tiledsl.ir.core import Operation, Value
 
 
@@ -95,10 +95,21 @@ class GluonExpressions(Expressions):
             return Expression(f"gl.convert_layout({text.text}, {self.layouts.rows})")
         return text
 
+    def rescale(self, op: gluon.RescaleOp) -> Expression:
+        acc, factor = self.value(op.accumulator), self.value(op.factor)
+        if len(op.factor.shape) == 1:
+            factor = Expression(f"{factor.at(8)}[:, None]")
+            if self._wanted != self.layouts.scores:
+                factor = Expression(f"gl.convert_layout({factor.text}, {self._wanted})")
+        if op.skip:
+            return Expression(f"_rescaled({acc.text}, {factor.text})")
+        return Expression(f"{acc.at(MULTIPLY)} * {factor.at(MULTIPLY)}", MULTIPLY)
+
 
 _HANDLERS: dict[type[Operation], Callable[..., Expression]] = {
     tensor.IotaOp: GluonExpressions.iota,
     tensor.BroadcastOp: GluonExpressions.broadcast,
     tensor.ReshapeOp: GluonExpressions.reshape,
     tensor.ReduceOp: GluonExpressions.reduce,
+    gluon.RescaleOp: GluonExpressions.rescale,
 }

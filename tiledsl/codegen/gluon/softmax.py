@@ -7,35 +7,50 @@ stands before the loops, and the last product after them:
     scores(0); update(0)
     for tile in 1 ...:  issue scores(tile); issue product(tile - 1); wait for scores; update(tile); wait for product
     product(last)
+
+What the accumulator is multiplied by (`gluon.rescale`) waits until the next tile's scores are on their way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import Layouts
 from tiledsl.codegen.gluon.writer import SpecializedWriter, accumulator_layout, dependents, needed_for
 from tiledsl.codegen.names import Names
 from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import gluon, triton
 from tiledsl.dialects.arith import constant_of
-from tiledsl.ir.core import Operation
+from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.passes.gluon_plan import query_in_registers
 from tiledsl.passes.softmax_loops import SoftmaxLoop, SoftmaxLoops, find_softmax_loops
 
 
 class _Variables(Variables):
-    """The loops hand all carried values on: they share variables throughout."""
+    """The loops hand all carried values on: they share variables throughout. So do factors that the next turn reads,
+    and nothing else has their variable."""
 
-    def __init__(self, body: object, names: Names, found: SoftmaxLoops) -> None:
+    def __init__(self, body: Region, names: Names, found: SoftmaxLoops) -> None:
         self._found = found
-        super().__init__(body, names)  # type: ignore[arg-type]
+        self._held = late_factors(found)
+        super().__init__(body, names)
 
-    def _coalesce(self, body: object) -> None:
+    def _choose_inlined(self, region: Region, length: dict[Value, int]) -> None:
+        super()._choose_inlined(region, length)
+        self.inlined.difference_update(value.op for value in self._held if value.op is not None)
+
+    def _join(self, a: Value, b: Value, always: bool = False) -> bool:
+        held = any(value in self._held for value in (*self.members(a), *self.members(b)))
+        return (always or not held) and super()._join(a, b, always)
+
+    def _coalesce(self, body: Region) -> None:
+        for factor in self._held[1:]:
+            self._join(self._held[0], factor, always=True)
         for one, following in zip(self._found.loops, self._found.loops[1:]):
             for result, argument in zip(one.op.results, following.op.body.args[1:], strict=True):
                 self._join(result, argument, always=True)
-        super()._coalesce(body)  # type: ignore[arg-type]
+        super()._coalesce(body)
 
 
 class SoftmaxKernelWriter(SpecializedWriter):
@@ -45,6 +60,9 @@ class SoftmaxKernelWriter(SpecializedWriter):
         self.found = found = _schedule(find_softmax_loops(launch.body))
         self.stages = found.loops[0].op.num_stages
         parts = next(int(op.parts) for op in launch.body if isinstance(op, gluon.PartOp))
+        self.late = bool(late_factors(found))
+        if any(isinstance(op, gluon.RescaleOp) and op.skip for loop in found.loops for op in loop.rescale):
+            self.helpers = (api.rescaled(found.width),)
         self.in_registers = query_in_registers(found.columns, found.depth, found.width, parts, None)
         super().__init__(launch, module_names)
 
@@ -156,6 +174,8 @@ class SoftmaxKernelWriter(SpecializedWriter):
         for number, loop in enumerate(found.loops):
             self._rest_of(loop, self.starts[number])
         self._await_values()
+        if self.late:
+            self._rescale(found.loops[-1])
         self._issue_product(found.loops[-1])
         self._finish_product(found.loops[-1])
         if indented:
@@ -230,12 +250,14 @@ class SoftmaxKernelWriter(SpecializedWriter):
         self._next(self.v)
 
     def _rescale(self, loop: SoftmaxLoop) -> None:
-        """What comes between the accumulator's old value and the next product, the product's left operand, and the
-        values that are carried on."""
+        """What comes between the accumulator's old value and the next product."""
         self.ops(loop.rescale)
         acc, new = self._accumulator(loop), loop.product.accumulator
         if new.op in self.variables.inlined or not self.variables.same(new, loop.op.body.args[1 + loop.carried]):
             self.line(f"{acc} = {self.expressions.text(new)}")
+
+    def _hand_on(self, loop: SoftmaxLoop) -> None:
+        """The product's left operand, and the values that are carried on."""
         self.line(f"{self.operand} = gl.convert_layout({self.expressions.text(loop.product.a)}, {self.weights_layout})")
         yielded = loop.op.body.terminator.operands
         rest = [number for number in range(len(yielded)) if number != loop.carried]
@@ -281,7 +303,9 @@ class SoftmaxKernelWriter(SpecializedWriter):
             self.line(f"{scores} = {made}")
         self.line(f"{self.name(loop.op.index)} = {lower.text}")
         self.ops(loop.update)
-        self._rescale(loop)
+        if not self.late:
+            self._rescale(loop)
+        self._hand_on(loop)
         self.line(f"{self.starts[number]} = {lower.at(5)} + 1")
         for later, other in rest:
             self.line(f"{self.starts[later]} = {self.expressions.text(other.op.lower)}")
@@ -301,12 +325,16 @@ class SoftmaxKernelWriter(SpecializedWriter):
         self.indent += "    "
         self._await(self.k)
         self._issue_scores(loop)
+        if self.late:
+            self._rescale(loop)
         self._await_values()
         self._issue_product(loop)
         self._await_scores(loop, 1)
         self.ops(loop.update)
         self._finish_product(loop)
-        self._rescale(loop)
+        if not self.late:
+            self._rescale(loop)
+        self._hand_on(loop)
         self.indent = self.indent[:-4]
 
     # The entry
@@ -324,6 +352,14 @@ class SoftmaxKernelWriter(SpecializedWriter):
             self.line(f"{self.empty[ring]} = _barriers({places}, {readers})")
         self.start(name)
         return self.function(name, map(self.argument, self.launch.body.args))
+
+
+def late_factors(found: SoftmaxLoops) -> list[Value]:
+    """By what each loop's accumulator is multiplied in the next turn; empty where it has to be done in the same."""
+    factors = [op.factor for loop in found.loops for op in loop.rescale if isinstance(op, gluon.RescaleOp)]
+    each = zip(found.loops, factors)
+    simple = len(factors) == len(found.loops) == sum(len(loop.rescale) for loop in found.loops)
+    return factors if simple and all(factor.op in loop.update for loop, factor in each) else []
 
 
 def _schedule(found: SoftmaxLoops) -> SoftmaxLoops:

@@ -1,0 +1,315 @@
+"""Softmax loops that rescale only where a running maximum rose by much. No pass: select-emitter uses it.
+
+A loop of attention scales its sums in each step in which the maximum of a row rises, which is nearly every one at
+first. Any number near the maximum serves as well: it only keeps exponentials in range. So the loop carries such a
+reference beside the maximum, and moves it where weights would exceed 2 ** 8 (FlashAttention-4, Zadouri et al. 2026, section 3.1.4):
+
+    m' = max(m, g)                                     ref' = g if g > ref + 8 / slope else ref
+                                                       m' = max(m, g)
+    weights = 2 ** (x - slope * m')            ==>     weights = 2 ** (x - slope * ref')
+    rescale = 2 ** (slope * m - slope * m')            rescale = 2 ** (slope * ref - slope * ref')     mostly 1
+    sum' = sum * rescale + f(weights)                  sum' = sum * rescale + f(weights)
+
+Behind the loop all sums are multiplied by 2 ** (slope * (ref - m)): they are then what they were before, but for
+rounding. That needs an f that is linear, an x that is at most slope * g, and that nothing else depends on m, which
+`_Dependence` proves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from tiledsl.dialects import arith, gluon, scf, tensor
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import ELEMENTS, TensorType
+from tiledsl.passes.softmax_loops import SoftmaxLoops, dependent_on
+
+LARGEST_WEIGHT = 8  # its logarithm to base 2: float16 and float8_e4m3 end at 65504 and 448
+_BITS = {"exp2": 1.0, "exp": math.log2(math.e)}  # by which the result doubles, for each 1 of the argument
+_VIEWS = (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)
+
+
+class _Scaled(Enum):
+    """A value is a number that does not depend on the maximum, times this power. Values without an entry are free."""
+
+    OLD = "2 ** (-slope * m)"
+    NEW = "2 ** (-slope * m')"
+    STEP = "2 ** (slope * m - slope * m')"
+
+
+@dataclass(frozen=True)
+class _Shifted:
+    """old * m + new * m', plus values that do not depend on the maximum, each times a number."""
+
+    old: float = 0.0
+    new: float = 0.0
+    free: tuple[tuple[Value, float], ...] = ()
+
+    def times(self, factor: float) -> _Shifted:
+        free = tuple((value, factor * number) for value, number in self.free)
+        return _Shifted(self.old * factor, self.new * factor, free)
+
+    def plus(self, other: _Shifted) -> _Shifted:
+        return _Shifted(self.old + other.old, self.new + other.new, self.free + other.free)
+
+
+class _Other(Exception):
+    """A value depends on the maximum in some other way."""
+
+
+def _require(condition: bool) -> None:
+    if not condition:
+        raise _Other
+
+
+class _Dependence:
+    """How a loop's values depend on the maximum that is carried at a position. Raises _Other if not as sums may."""
+
+    def __init__(self, loop: scf.ForOp, position: int) -> None:
+        body, yielded = loop.body, loop.body.terminator.operands
+        self.old, self.new = body.args[1 + position], yielded[position]
+        self.power: tuple[str, float] | None = None  # the exponential function and the slope
+        risen = self.new.op
+        if not isinstance(risen, arith.MaxOp) or self.old not in risen.operands or self.old.dtype != "float32":
+            raise _Other
+        self.found, self.risen = risen.rhs if risen.lhs is self.old else risen.lhs, [risen]
+        while isinstance(again := self.found.op, arith.MaxOp) and self.old in again.operands:  # max(max(m, g), m)
+            _require(list(self.found.uses) == [self.risen[-1]])
+            self.found = again.rhs if again.lhs is self.old else again.lhs
+            self.risen.append(again)
+        reached = dependent_on([self.old], body)
+        self.sums = [n for n, value in enumerate(yielded) if n != position and value.op in reached]
+        _require(bool(self.sums) and all(yielded[number].dtype == "float32" for number in self.sums))
+        self.how: dict[Value, _Scaled | _Shifted] = {self.old: _Shifted(old=1)}
+        self.how |= {body.args[1 + number]: _Scaled.OLD for number in self.sums}
+        for op in body:
+            if op is risen:
+                _require(self.found not in self.how)
+                self.how[self.new] = _Shifted(new=1)
+            elif op in self.risen:
+                continue
+            elif not op.is_terminator and any(value in self.how for each in op.walk() for value in each.operands):
+                self.how[op.result] = self._of(op)
+        for number, value in enumerate(yielded):
+            if number != position:
+                _require(self.how.get(value) is (_Scaled.NEW if number in self.sums else None))
+
+    def _of(self, op: Operation) -> _Scaled | _Shifted:
+        each = [self.how.get(value) for value in op.operands]
+        first = each[0] if each else None
+        if isinstance(op, _VIEWS) and first is not None:
+            return first
+        if isinstance(op, arith.NegOp) and first is not None:
+            return first if isinstance(first, _Scaled) else first.times(-1)
+        if isinstance(op, arith.CastOp) and isinstance(first, _Scaled) and ELEMENTS[op.out.dtype].kind == "float":
+            return first
+        if isinstance(op, tensor.ReduceOp) and op.kind == "sum" and op.out.dtype == "float32":
+            return self._alike(op.operands)
+        if isinstance(op, arith.MathOp) and op.function in _BITS and isinstance(first, _Shifted):
+            return self._power(op.function, first)
+        if isinstance(op, arith.SelectOp) and first is None:
+            return self._alike(op.operands[1:])
+        if isinstance(op, tensor.DotOp) and each[0] is not None and each[1] is None:
+            return self._alike([op.a, op.accumulator])
+        if isinstance(op, (arith.AddOp, arith.SubOp)):
+            a, b = (
+                _Shifted(free=(_multiple(value),)) if how is None else how
+                for value, how in zip(op.operands, each, strict=True)
+            )
+            if isinstance(a, _Shifted) and isinstance(b, _Shifted):
+                return a.plus(b.times(-1 if isinstance(op, arith.SubOp) else 1))
+            return self._alike(op.operands)
+        if isinstance(op, arith.MulOp):
+            return self._product(op.lhs, op.rhs)
+        raise _Other
+
+    def _power(self, function: str, shift: _Shifted) -> _Scaled:
+        slope = -shift.new
+        _require(0 < slope < math.inf and shift.old in (0, slope) and self.power in (None, (function, slope)))
+        self.power = (function, slope)
+        if shift.old:
+            _require(not shift.free)
+            return _Scaled.STEP
+        _require(len(shift.free) == 1)
+        (value, factor), bounds = shift.free[0], _bounded(self.found)
+        chain = _unmasked(value)
+        _require(any(source in chain and math.isclose(factor, slope * number) for source, number in bounds))
+        return _Scaled.NEW
+
+    def _alike(self, values: Sequence[Value]) -> _Scaled | _Shifted:
+        """Of values that all depend so: 0 is 0 times any power, -inf stays what it is however it is shifted."""
+        free = [constant_of(_seen_through(value)) for value in values if value not in self.how]
+        kinds = {self.how[value] for value in values if value in self.how}
+        _require(len(kinds) == 1)
+        kind = kinds.pop()
+        _require(all(number == (0 if isinstance(kind, _Scaled) else -math.inf) for number in free))
+        return kind
+
+    def _product(self, a: Value, b: Value) -> _Scaled | _Shifted:
+        if {self.how.get(a), self.how.get(b)} == {_Scaled.OLD, _Scaled.STEP}:
+            return _Scaled.NEW
+        how = self.how[a if a in self.how else b]
+        factor = constant_of(_seen_through(b if a in self.how else a))
+        if factor is None:
+            raise _Other
+        if isinstance(how, _Scaled):
+            _require(abs(factor) <= 1)  # weights stay as small as they are supposed to be
+            return how
+        return how.times(factor)
+
+
+def _multiple(value: Value) -> tuple[Value, float]:
+    """A value as a number times another value."""
+    factor = 1.0
+    while isinstance(op := value.op, arith.MulOp):
+        constants = [constant_of(_seen_through(each)) for each in op.operands]
+        number = constants[0] if constants[1] is None else constants[1]
+        if number is None:
+            break
+        factor, value = factor * number, op.operands[0 if constants[1] is not None else 1]
+    return value, factor
+
+
+def _bounded(value: Value) -> list[tuple[Value, float]]:
+    """Tiles, each times a number, of which no element in a row exceeds the row's `value`."""
+    value, factor = _multiple(_seen_through(value))
+    value, op = _seen_through(value), _seen_through(value).op
+    if isinstance(op, tensor.ReduceOp) and op.kind == "max" and op.axis == 1 and factor > 0:
+        return [(op.source, factor)]
+    if isinstance(op, arith.MaxOp) and factor > 0:
+        return [(tile, factor * number) for each in op.operands for tile, number in _bounded(each)]
+    return []
+
+
+def _unmasked(value: Value) -> list[Value]:
+    """The value, and what it is but for elements that it replaces by -inf."""
+    chain = [value]
+    while isinstance(op := chain[-1].op, arith.SelectOp):
+        kept = [each for each in op.operands[1:] if constant_of(_seen_through(each)) != -math.inf]
+        if len(kept) != 1:
+            break
+        chain += kept
+    return chain
+
+
+def _seen_through(value: Value) -> Value:
+    while isinstance(value.op, (tensor.BroadcastOp, tensor.ReshapeOp)):
+        value = value.op.source
+    return value
+
+
+def rescale_lazily(loops: Sequence[scf.ForOp]) -> bool:
+    """Let loops, each of which hands its values to the next, rescale their sums lazily; whether they can be."""
+    for position in range(len(loops[0].inits)):
+        try:
+            each = [_Dependence(loop, position) for loop in loops]
+        except _Other:
+            continue
+        maximum = loops[0].inits[position]
+        same = all((one.power, one.sums) == (each[0].power, each[0].sums) for one in each)
+        if same and all(_row_shape(loops[0].inits[n], maximum) is not None for n in each[0].sums):
+            _Lazily(loops, each, position).run()
+            return True
+    return False
+
+
+def _row_shape(value: Value, rows: Value) -> tuple[int, ...] | None:
+    """The shape that one value a row must have to multiply `value`; None if that cannot be."""
+    if value.shape == rows.shape or not rows.shape:
+        return rows.shape
+    if value.shape[:1] != rows.shape[:1] or rows.shape[1:] not in ((), (1,)):
+        return None
+    return (rows.shape[0], 1) if len(value.shape) == 2 else rows.shape[:1] if len(value.shape) == 1 else None
+
+
+class _Lazily:
+    """The change of one chain of loops."""
+
+    def __init__(self, loops: Sequence[scf.ForOp], each: Sequence[_Dependence], position: int) -> None:
+        self.loops, self.each, self.position = loops, each, position
+        assert each[0].power is not None
+        self.function, self.slope = each[0].power
+
+    def run(self) -> None:
+        maximum = self.loops[0].inits[self.position]
+        made: scf.ForOp | None = None
+        for loop, dependence in zip(self.loops, self.each, strict=True):
+            inits = [*loop.inits, maximum] if made is None else list(made.results)
+            self._move_reference(loop, dependence)
+            made = self._with_maximum(loop, inits)
+        assert made is not None
+        self._finish(self.loops[-1], made)
+        for loop in reversed(self.loops):
+            loop.erase()
+
+    def _move_reference(self, loop: scf.ForOp, dependence: _Dependence) -> None:
+        """Carry a reference in the maximum's place, and the maximum behind the other values."""
+        body, old, found = loop.body, dependence.old, dependence.found
+        at = Builder.at(dependence.risen[0])
+        maximum = body.add_arg(old.type, "top")
+        top = at.insert(arith.MaxOp(maximum, found, names=["top"])).result
+        rise = at.constant(LARGEST_WEIGHT / (self.slope * _BITS[self.function]), old.type)
+        limit = at.insert(arith.AddOp(old, rise)).result
+        raised = at.insert(arith.CmpOp(found, limit, predicate="gt")).out
+        reference = at.insert(arith.SelectOp(raised, found, old, names=[dependence.new.name])).result
+        dependence.new.replace_with(reference)
+        for op in dependence.risen:
+            op.erase()
+        body.terminator.set_field("values", [*body.terminator.operands, top])
+
+    def _with_maximum(self, loop: scf.ForOp, inits: list[Value]) -> scf.ForOp:
+        """The loop with its changed body, which carries one more value; the old one is left without a body."""
+        body = loop.body
+        body.parent = None
+        loop.regions[:] = [Region()]
+        names = [*(value.name for value in loop.results), "top"]
+        made = scf.ForOp(*loop.operands[:3], inits, regions=[body], names=names, loc=loop.loc, **loop.attributes)
+        return Builder.at(loop).insert(made)
+
+    def _finish(self, loop: scf.ForOp, made: scf.ForOp) -> None:
+        """Scale the sums from the reference to the maximum; where both are infinite, that is by 1."""
+        at = Builder.at(loop)
+        reference, maximum = made.results[self.position], made.results[-1]
+        distance = at.insert(arith.SubOp(reference, maximum)).result
+        if self.slope != 1:
+            distance = at.insert(arith.MulOp(distance, at.constant(self.slope, distance.type))).result
+        power = at.insert(arith.MathOp([distance], function=self.function)).result
+        same = at.insert(arith.CmpOp(reference, maximum, predicate="eq")).out
+        factor = at.insert(arith.SelectOp(same, at.constant(1.0, power.type), power, names=["catch_up"])).result
+        for number, (old, new) in enumerate(zip(loop.results, made.results)):
+            if number == self.position:
+                new = maximum
+            elif number in self.each[0].sums:
+                new = at.insert(arith.MulOp(new, _reshaped(at, factor, new), names=[new.name])).result
+            old.replace_with(new)
+
+
+def _reshaped(at: Builder, factor: Value, like: Value) -> Value:
+    shape = _row_shape(like, factor)
+    assert shape is not None
+    if shape == factor.shape:
+        return factor
+    return at.insert(tensor.ReshapeOp(factor, result_types=[TensorType(shape, factor.dtype)])).out
+
+
+def name_rescaling(found: SoftmaxLoops, skip: bool) -> None:
+    """Show an accumulator's multiplication by one value a row, where a loop does nothing else to it, as an operation.
+
+    `skip`: the multiplication may be left out where a warp's factors are all 1.
+    """
+    for loop in found.loops:
+        op = loop.rescale[0] if len(loop.rescale) == 1 else None
+        accumulator = loop.op.body.args[1 + loop.carried]
+        if not isinstance(op, arith.MulOp) or op.lhs is op.rhs:
+            continue
+        factor = _seen_through(op.rhs if op.lhs is accumulator else op.lhs)
+        rows = accumulator.shape[0]
+        if factor.shape in ((rows,), (rows, 1)):
+            named = gluon.RescaleOp(accumulator, factor, skip=skip, names=[op.result.name])
+            op.result.replace_with(Builder.at(op).insert(named).out)
+            op.erase()

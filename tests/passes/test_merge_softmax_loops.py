@@ -14,8 +14,9 @@ from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.ir.text import print_op
 from tiledsl.ir.verifier import verify
+from tiledsl.passes.lazy_rescale import rescale_lazily
 from tiledsl.passes.merge_softmax_loops import merge_softmax_loops
-from tiledsl.passes.row_arithmetic import compare_columns, divide_rows_once
+from tiledsl.passes.row_arithmetic import compare_columns, divide_rows_once, multiply_rows_once
 
 SHAPES: dict[str, dict[str, Any]] = {
     "causal": {"queries": 48, "keys": 48, "causal": True},
@@ -91,6 +92,23 @@ def test_one_division_for_a_row() -> None:
     assert (16, 16) not in divided and (16, 1) in divided
     for got, want in zip(results(root, 48, 48), expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-3)  # two roundings instead of one, then float16
+
+
+def test_one_multiplication_for_an_element() -> None:
+    root = attention(queries=48, keys=48)
+    expected = results(root, 48, 48)
+    assert rescale_lazily(loops_of(root))
+    divide_rows_once(kernel_of(root).body)
+
+    def multiplied() -> list[tuple[int, ...]]:
+        return [op.result.shape for op in kernel_of(root).body if isinstance(op, arith.MulOp) and op.result.shape]
+
+    assert multiplied().count((16, 16)) == 2
+    multiply_rows_once(kernel_of(root).body)
+    verify(root)
+    assert multiplied().count((16, 16)) == 1 and multiplied().count((16, 1)) == 1
+    for got, want in zip(results(root, 48, 48), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-3, atol=1e-3)  # the weights are rounded to float16 elsewhere
 
 
 def test_loops_that_differ_in_more_stay() -> None:

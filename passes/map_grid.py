@@ -12,7 +12,7 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
 from tiledsl.passes.lower_gluon import is_prepared
-from tiledsl.passes.persistent import gains_by_persistence, make_persistent, may_persist
+from tiledsl.passes.persistent import gains_by_persistence, make_persistent, may_flatten, may_persist
 
 MAX_YZ = 65535  # CUDA's limit for the second and third grid dimension
 STREAMS = "streams"  # the hint of a kernel whose programs share its blocks already (stream_k.py)
@@ -28,8 +28,9 @@ class MapGrid(Pass):
     A y or z extent known to exceed 65535 folds the grid into one dimension. `group_m` > 0 forces panels of that many
     rows on every grid of two or more dimensions. `persistent` > 0 launches so many programs on each multiprocessor,
     which share all blocks (persistent.py); with `flatten`, the pipeline of a loop in the block runs on from one block
-    to the next. A kernel whose blocks may wait for each other stays as it is, with a remark. 0: never; -1: one program
-    on each multiprocessor for matrix products with block loads of which no more would fit, on grids of more blocks.
+    to the next, if shared memory has room for both. A kernel whose blocks may wait for each other stays as it is, with
+    a remark. 0: never; -1: one program on each multiprocessor for matrix products with block loads of which no more
+    would fit, on grids of more blocks.
     Programs that share their blocks already (split-k.streams) stay as they are.
     Needs:   select-access.
     """
@@ -55,7 +56,7 @@ class MapGrid(Pass):
             if len(kernel.grid) > 1 and (swizzle is not None or fold_all):
                 fold_grid(kernel, swizzle, fold_z=fold_all)
             if persists:
-                make_persistent(kernel, programs, self.flatten)
+                make_persistent(kernel, programs, self.flatten and may_flatten(kernel, program.target))
 
 
 def swizzle_of(kernel: tile.KernelOp) -> tuple[int, str] | None:

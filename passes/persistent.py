@@ -13,9 +13,9 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
 from tiledsl.passes.product_loops import product_loops, tensor_bytes
+from tiledsl.passes.shared_memory import Needs
 
 MEASURED_ARCH = 90
-BARRIER_BYTES = 1024  # more than a pipeline's barriers take
 _log = logging.getLogger("tiledsl")
 
 
@@ -29,6 +29,22 @@ def may_persist(kernel: tile.KernelOp) -> bool:
             _log.info("%s: %s", kernel.sym_name, remark)
             return False
     return True
+
+
+def may_flatten(kernel: tile.KernelOp, target: Any) -> bool:
+    """Whether there is shared memory to store a block while the next is loaded."""
+    if target is None or target.kind != "cuda" or target.arch < MEASURED_ARCH:
+        return True
+    needs = Needs.of(kernel)
+    if not needs.loop or needs.flattened <= target.max_shared_bytes:
+        return True
+    remark = (
+        "the persistent grid's loops are not flattened, because the tiles of a block that is stored and of one that is"
+        f" loaded need {needs.flattened} bytes of shared memory; {target} has {target.max_shared_bytes}"
+    )
+    kernel.set_attribute("remarks", (*kernel.remarks, remark))
+    _log.info("%s: %s", kernel.sym_name, remark)
+    return False
 
 
 def gains_by_persistence(kernel: tile.KernelOp, target: Any) -> bool:
@@ -57,13 +73,7 @@ def gains_by_persistence(kernel: tile.KernelOp, target: Any) -> bool:
     sums = sum(tensor_bytes(value) for value in {dot.accumulator: None for dot in loop.dots})
     if 2 * sums < 4 * target.registers_per_sm:
         return False
-    stores: list[tile.StoreOp | tile.StoreBlockOp] = of_kinds(ops, tile.StoreOp, tile.StoreBlockOp)
-    stored = [tensor_bytes(op.value) for op in stores]
-    # A tile that the epilogue reads passes through shared memory too, on its way to the layout of the sums.
-    loads: list[tile.LoadOp | tile.LoadBlockOp] = of_kinds(ops, tile.LoadOp, tile.LoadBlockOp)
-    read = [tensor_bytes(op.out) for op in loads if op not in inside]
-    needed = loop.op.num_stages * loop.tile_bytes + max(stored, default=0) + max(read, default=0) + BARRIER_BYTES
-    if needed > target.max_shared_bytes:
+    if Needs.of(kernel).flattened > target.max_shared_bytes:
         return False
     blocks = [constant_of(extent) for extent in kernel.grid]
     return None not in blocks and math.prod(int(each or 0) for each in blocks) > target.sm_count

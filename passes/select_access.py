@@ -16,7 +16,8 @@ from tiledsl.ir.types import ELEMENTS, with_shape
 from tiledsl.passes.blocks import Access, Block, NoBlock, access_shape, block_of, root_buffer
 from tiledsl.passes.dce import erase_sources
 from tiledsl.passes.lower_gluon import is_prepared
-from tiledsl.passes.product_loops import WARPGROUP, Operand, product_loops
+from tiledsl.passes.product_loops import WARPGROUP, Operand, product_loops, tensor_bytes
+from tiledsl.passes.shared_memory import BARRIER_BYTES, bytes_beside, loop_of
 
 MODES = ("auto", "pointer", "tma")
 TMA_ARCH = 90
@@ -34,8 +35,8 @@ class SelectAccess(Pass):
     `mode` is "pointer" (nothing changes), "tma" (every block that can be copied so) or "auto": for sm_90 and later, the
     operands of pipelined loops that load tiles and multiply them, if all of a loop's can be copied so, and what such a
     kernel stores. Where a loop multiplies what it has computed, as attention does, pointers are as fast. `operands`
-    sets the mode of single buffers: "A=tma,C=pointer". What can not be copied so stays as it is; the kernel's remarks
-    say why.
+    sets the mode of single buffers: "A=tma,C=pointer". What can not be copied so, or needs more shared memory for it
+    than there is, stays as it is; the kernel's remarks say why.
     Needs:   guard-accesses: the hardware's own bounds take the place of its masks.
     """
 
@@ -128,6 +129,10 @@ class _Selection:
                 inside.update(loop.op.body.walk())
         for op in self.accesses if found else ():
             if isinstance(op, tile.StoreOp) and op not in inside and sum(size > 1 for size in access_shape(op)) > 1:
+                source = loop_of(op.value)
+                if source is not None and source.parent is not op.parent:
+                    self.remark(op, "it is stored in a branch, and all blocks would copy it to shared memory")
+                    continue
                 block = self.block(op)
                 if block is not None:
                     found[op] = block
@@ -142,10 +147,24 @@ class _Selection:
                 raise NoBlock("the kernel both reads and writes it, and the two ways are not ordered")
             if op.cache or op.eviction:
                 raise NoBlock("it has a cache hint")
-            return block_of(op, self.func)
+            found = block_of(op, self.func)
+            if isinstance(op, tile.StoreOp) and self.target is not None:
+                self.check_room(op)
+            return found
         except NoBlock as reason:
             self.remark(op, str(reason))
             return None
+
+    def check_room(self, op: tile.StoreOp) -> None:
+        """Raises NoBlock if the copy of a stored tile does not fit in shared memory."""
+        copy, operands = tensor_bytes(op.value), bytes_beside(op.value)
+        barriers = BARRIER_BYTES if operands else 0
+        if copy + operands + barriers > self.target.max_shared_bytes:
+            beside = f" beside {operands} bytes of the loop's operands" if operands else ""
+            raise NoBlock(
+                f"a copy of its tile, {copy} bytes, does not fit in shared memory{beside}; {self.target} has"
+                f" {self.target.max_shared_bytes}"
+            )
 
     def remark(self, op: Access, reason: str) -> None:
         remark = f"{_name(op.buffer)} (line {op.loc.line}) is accessed through pointers, because {reason}"

@@ -74,7 +74,14 @@ for name, kernels in json.load(open(folder + "/compile.json")):
             if sys.argv[3] == "full":
                 text = triton.compile(source, target=target, options=kernel["options"]).asm["ttgir"]
             else:
-                text = str(source.make_ir(target, backend.parse_options(kernel["options"]), *front_end))
+                options, stages = backend.parse_options(kernel["options"]), {}
+                text = str(made := source.make_ir(target, options, *front_end))
+                if sys.argv[3] == "shared":
+                    facts = {"target": target, **options.__dict__}
+                    backend.add_stages(stages, options, source.language)
+                    for stage in ("ttir", "ttgir", "llir"):
+                        made = stages[stage](made, facts)
+                    text = str(facts["shared"])
         except Exception as error:
             results.append([name, f"{type(error).__name__}: {error} {error.__cause__!r}", ""])
         else:
@@ -138,31 +145,48 @@ def compile_modules(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., l
     def compile(
         modules: Mapping[str, EmittedModule], python: str = sys.executable, full: bool = True
     ) -> list[tuple[str, str, str]]:
-        folder = tmp_path_factory.mktemp("compile")
-        listed = []
-        for name, module in modules.items():
-            (folder / f"{name}.py").write_text(module.source)
-            kernels = [
-                {
-                    "name": each.name,
-                    "signature": each.signature,
-                    "constexprs": each.constexprs,
-                    "attrs": [[number, facts] for (number,), facts in each.attrs.items()],
-                    "options": {"num_warps": each.num_warps, "num_stages": each.num_stages, **each.options},
-                }
-                for each in module.kernels
-            ]
-            listed.append((name, kernels))
-        (folder / "compile.json").write_text(json.dumps(listed))
-        _python(
-            python,
-            COMPILE,
-            [str(folder), str(folder / "results.json"), "full" if full else ""],
-            {"TRITON_INTERPRET": "0"},
-        )
-        return [(name, error, ttgir) for name, error, ttgir in json.loads((folder / "results.json").read_text())]
+        return _compile(tmp_path_factory.mktemp("compile"), modules, python, "full" if full else "")
 
     return compile
+
+
+@pytest.fixture(scope="session")
+def shared_bytes(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, int]]:
+    """The bytes of shared memory of each module's kernel that needs most on cuda:90, by the Triton of an interpreter.
+
+    No machine code is made for that: it takes 0.2 s a kernel.
+    """
+
+    def measure(modules: Mapping[str, EmittedModule], python: str = sys.executable) -> dict[str, int]:
+        most: dict[str, int] = {}
+        for name, error, number in _compile(tmp_path_factory.mktemp("shared"), modules, python, "shared"):
+            assert not error, (name, error)
+            most[name] = max(most.get(name, 0), int(number))
+        return most
+
+    return measure
+
+
+def _compile(
+    folder: Path, modules: Mapping[str, EmittedModule], python: str, wanted: str
+) -> list[tuple[str, str, str]]:
+    listed = []
+    for name, module in modules.items():
+        (folder / f"{name}.py").write_text(module.source)
+        kernels = [
+            {
+                "name": each.name,
+                "signature": each.signature,
+                "constexprs": each.constexprs,
+                "attrs": [[number, facts] for (number,), facts in each.attrs.items()],
+                "options": {"num_warps": each.num_warps, "num_stages": each.num_stages, **each.options},
+            }
+            for each in module.kernels
+        ]
+        listed.append((name, kernels))
+    (folder / "compile.json").write_text(json.dumps(listed))
+    _python(python, COMPILE, [str(folder), str(folder / "results.json"), wanted], {"TRITON_INTERPRET": "0"})
+    return [(name, error, text) for name, error, text in json.loads((folder / "results.json").read_text())]
 
 
 def _python(python: str, program: str, arguments: list[str], extra: dict[str, str]) -> None:

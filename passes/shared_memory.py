@@ -1,0 +1,77 @@
+"""Shared memory that Triton takes for a kernel's tiles. No pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.dialects import scf, tensor, tile
+from tiledsl.ir.core import Value
+from tiledsl.ir.kinds import of_kinds
+from tiledsl.passes.product_loops import Load, tensor_bytes
+
+BARRIER_BYTES = 1024  # more than a pipeline's barriers take
+_SHAPES = (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes of a kernel's tiles in shared memory: of the pipelined loop with most, of what is stored at once, and of
+    the largest tile that is read outside of such loops."""
+
+    loop: int
+    stored: int
+    read: int
+
+    @staticmethod
+    def of(kernel: tile.KernelOp) -> Needs:
+        ops = list(kernel.walk())
+        stores: list[tile.StoreOp | tile.StoreBlockOp] = of_kinds(ops, tile.StoreOp, tile.StoreBlockOp)
+        loops = [loop for loop in of_kinds(ops, scf.ForOp) if is_pipelined(loop)]
+        inside = {load for loop in loops for load in _loads(loop)}
+        loads: list[Load] = of_kinds(ops, tile.LoadOp, tile.LoadBlockOp)
+        sums = sum(tensor_bytes(op.value) for op in stores if bytes_beside(op.value))
+        others = max((tensor_bytes(op.value) for op in stores if not bytes_beside(op.value)), default=0)
+        return Needs(
+            max(map(operand_bytes, loops), default=0),
+            sums + others,
+            max((tensor_bytes(op.out) for op in loads if op not in inside), default=0),
+        )
+
+    @property
+    def flattened(self) -> int:
+        """With a persistent grid whose loops are one, a block is stored, and what its epilogue reads passes through
+        shared memory too, while the next block is loaded."""
+        return self.loop + self.stored + self.read + BARRIER_BYTES
+
+
+def is_pipelined(loop: scf.ForOp) -> bool:
+    """Whether a loop has products and loads ahead of them."""
+    return loop.num_stages > 1 and bool(of_kinds(loop.body, tensor.DotOp))
+
+
+def operand_bytes(loop: scf.ForOp) -> int:
+    """Bytes of the tiles that a pipelined loop keeps in shared memory for its products."""
+    return loop.num_stages * sum(tensor_bytes(load.out) for load in _loads(loop) if len(load.out.shape) > 1)
+
+
+def bytes_beside(value: Value) -> int:
+    """Bytes of operands that are still there when Triton puts what a descriptor stores in shared memory.
+
+    What a pipelined loop leaves it copies as soon as the loop ends, before it gives the operands' memory back. What is
+    computed of that comes later, in the same place.
+    """
+    loop = loop_of(value)
+    return 0 if loop is None else operand_bytes(loop)
+
+
+def loop_of(value: Value) -> scf.ForOp | None:
+    """The pipelined loop that leaves a value as it is."""
+    while isinstance(value.op, _SHAPES):
+        value = value.op.source
+    loop = value.op
+    return loop if isinstance(loop, scf.ForOp) and is_pipelined(loop) else None
+
+
+def _loads(loop: scf.ForOp) -> list[Load]:
+    found: list[Load] = of_kinds(loop.body, tile.LoadOp, tile.LoadBlockOp)
+    return found

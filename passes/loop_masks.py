@@ -15,7 +15,7 @@ from tiledsl.ir.core import Operation, Value
 from tiledsl.passes.ranges import Interval, Ranges, dtype_interval
 
 _SHAPES = (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)
-_INDEX_DTYPES = ("int32", "int64")
+INDEX_DTYPES = ("int32", "int64")
 _VAGUE = 2**30  # a range that reaches this far comes of what is known at run time only
 _ACCESSES = (tile.LoadOp, tile.StoreOp, tile.AtomicOp)
 
@@ -54,7 +54,7 @@ def conditions_of(loop: scf.ForOp, ranges: Ranges) -> Iterator[Condition]:
     inside = {value for op in loop.walk() for region in op.regions for value in region.args}
     inside.update(value for op in loop.body.walk() for value in op.results)
     for op in loop.body.walk():
-        if isinstance(op, arith.CmpOp) and op.lhs.dtype in _INDEX_DTYPES and op.predicate not in ("eq", "ne"):
+        if isinstance(op, arith.CmpOp) and op.lhs.dtype in INDEX_DTYPES and op.predicate not in ("eq", "ne"):
             lhs, rhs = (_form(value, loop, inside, ranges) for value in (op.lhs, op.rhs))
             wanted = _wanted(op.out)
             if lhs is None or rhs is None or lhs.index == rhs.index or wanted is None:
@@ -77,7 +77,7 @@ def _form(value: Value, loop: scf.ForOp, inside: set[Value], ranges: Ranges) -> 
     if not value.shape and value not in inside:
         return Form(terms={value: 1})
     op = value.op
-    if isinstance(op, _SHAPES) or (isinstance(op, arith.CastOp) and (op.source.dtype, value.dtype) == _INDEX_DTYPES):
+    if isinstance(op, _SHAPES) or (isinstance(op, arith.CastOp) and (op.source.dtype, value.dtype) == INDEX_DTYPES):
         return _form(op.operands[0], loop, inside, ranges)
     if isinstance(op, (arith.AddOp, arith.SubOp, arith.MulOp)) and not _may_wrap(op, ranges):
         lhs, rhs = (_form(each, loop, inside, ranges) for each in (op.lhs, op.rhs))

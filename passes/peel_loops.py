@@ -5,21 +5,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.location import Loc
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, ScalarType, broadcast_shapes
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
-from tiledsl.passes.loop_masks import Condition, Form, conditions_of
+from tiledsl.passes.loop_masks import INDEX_DTYPES, Condition, Form, conditions_of
 from tiledsl.passes.lower_gluon import is_prepared
+from tiledsl.passes.product_loops import tensor_bytes
 from tiledsl.passes.ranges import Ranges, dtype_interval
+from tiledsl.passes.shared_memory import Needs
 
-MODES = ("off", "on")
+MODES = ("auto", "off", "causal", "all")
+MEASURED_ARCH = 90
+# Registers of a thread beside the sums of a loop's products, at the least: with masks in the loop, and in loops beside
+# it. Seen in 40 kernels of attention that Triton 3.6 compiled for sm_90.
+_MASKED_REGISTERS, _PEELED_REGISTERS = 28, 40
 _INT64 = ScalarType("int64")
 _log = logging.getLogger("tiledsl")
 
@@ -36,32 +44,37 @@ class PeelLoops(Pass):
 
     A condition counts that compares sums of the index, with a constant factor, of values from outside the loop, and of
     what has a range, such as positions in a tile; the split is where it begins, or ends, to be the same for all
-    elements: the diagonal of causal attention, the start of a window, a last tile that is not full. `mode` is "off" or
-    "on". Innermost and pipelined loops are divided, into three where both ends have masks. All parts keep their depth,
-    so that the first loads of the last part are on their way together. Loops that share a bound are a loop that the
-    program has divided itself; they stay. The kernel's remarks say why a loop stays.
+    elements: the diagonal of causal attention, the start of a window, a last tile that is not full. `mode` is "off",
+    "causal" (loops with masks that compare rows with columns, and all masks of those loops), "all" (also loops whose
+    masks are bounds of tensors only) or "auto": on sm_90, as "causal" for loops with products, unless the registers of
+    several loops leave one block on a multiprocessor where there is room for two. Innermost and pipelined loops are
+    divided, into three where both ends have masks. All parts keep their depth, so that the first loads of the last part
+    are on their way together. Loops that share a bound are a loop that the program has divided itself; they stay. The
+    kernel's remarks say why a loop stays that has such masks; with "all", why any does.
     Needs:   select-access: blocks that hardware copies have no masks. Kernels for Gluon stay as they are.
     """
 
     name = "peel-loops"
-    mode: str = "off"
+    mode: str = "auto"
 
     def run(self, program: Program) -> None:
         if self.mode not in MODES:
             raise TileError(f"peel-loops.mode is {self.mode!r}; it is one of {', '.join(MODES)}")
-        if self.mode == "off":
+        target = program.target
+        is_measured = target is not None and target.kind == "cuda" and target.arch == MEASURED_ARCH
+        if self.mode == "off" or (self.mode == "auto" and not is_measured):
             return
         ranges = Ranges(program.root)
         peeled: set[Loc] = set()
         whole: list[tuple[tile.KernelOp, scf.ForOp, NotPeeled]] = []
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp) and not is_prepared(op)]:
             loops = [op for op in kernel.nests() if isinstance(op, scf.ForOp) and not op.unroll]
-            for loop in loops:
-                if not loop.num_stages and any(isinstance(op, (scf.ForOp, scf.WhileOp)) for op in loop.body.walk()):
-                    continue
+            for loop in [each for each in loops if self._is_wanted(each)]:
                 try:
                     if _is_part(loop, loops):
                         raise NotPeeled("the program has divided it itself")
+                    if self.mode == "auto" and not _leaves_two_blocks(kernel, loop, target):
+                        raise NotPeeled("the registers of several loops would leave one block on a multiprocessor")
                     _peel(loop, ranges)
                     peeled.add(loop.loc)
                 except NotPeeled as failure:
@@ -73,6 +86,30 @@ class PeelLoops(Pass):
             canonicalize(program.root, CANONICAL_PATTERNS)
             _simplify_masks(program)
             canonicalize(program.root, CANONICAL_PATTERNS)
+
+    def _is_wanted(self, loop: scf.ForOp) -> bool:
+        inside = list(loop.body.walk())
+        if not loop.num_stages and of_kinds(inside, scf.ForOp, scf.WhileOp):
+            return False
+        if self.mode == "all":
+            return True
+        if self.mode == "auto" and not of_kinds(inside, tensor.DotOp):
+            return False
+        return any(_compares_rows_with_columns(op) for op in of_kinds(inside, arith.CmpOp))
+
+
+def _compares_rows_with_columns(op: arith.CmpOp) -> bool:
+    return op.lhs.dtype in INDEX_DTYPES and sum(size > 1 for size in op.out.shape) > 1
+
+
+def _leaves_two_blocks(kernel: tile.KernelOp, loop: scf.ForOp, target: Any) -> bool:
+    """False where two blocks of a kernel fit on a multiprocessor only if the loop stays whole."""
+    sums = sum(tensor_bytes(dot.out) for dot in of_kinds(loop.body.walk(), tensor.DotOp))
+    registers, available = sums / 4 / kernel.threads, target.registers_per_sm / 2 / kernel.threads
+    if not registers + _MASKED_REGISTERS <= available < registers + _PEELED_REGISTERS:
+        return True
+    needs = Needs.of(kernel)
+    return bool(2 * (needs.loop + needs.read) > target.shared_bytes_per_sm)
 
 
 class NotPeeled(Exception):
@@ -106,6 +143,8 @@ def _peel(loop: scf.ForOp, ranges: Ranges) -> None:
     counts = [(each, count) for each, count in counts if count.leaves_some(loop, step, ranges)]
     if not counts:
         raise NotPeeled("its masks are needed in every iteration")
+    if _overlap([count for _, count in counts]):
+        raise NotPeeled("no iteration is without a mask")
     largest = max(count.largest(loop, ranges) for _, count in counts)
     if largest > dtype_interval("int64").hi:
         raise NotPeeled("the numbers that its masks compare may need more than 64 bits")
@@ -164,6 +203,16 @@ def _tightest(counts: Iterable[_Count]) -> list[_Count]:
         if old is None or (each.number < old.number) == each.ends:
             found[key] = each
     return list(found.values())
+
+
+def _overlap(counts: list[_Count]) -> bool:
+    """Whether the iterations that need a mask of the loop's start reach those that need one of its end."""
+    ends = {(frozenset(each.terms), each.divisor): each.number for each in counts if each.ends}
+    for each in counts:
+        end = ends.get((frozenset(each.terms), each.divisor))
+        if not each.ends and end is not None and end <= each.number:
+            return True
+    return False
 
 
 def _divide(loop: scf.ForOp, counts: list[_Count], step: int, type: ScalarType, extra: int) -> None:

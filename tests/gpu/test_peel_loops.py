@@ -11,7 +11,7 @@ from tests.codegen.test_block_modules import gemm
 from tests.passes.test_peel_loops import POINTERS, forward
 
 pytestmark = pytest.mark.gpu
-PEELED = {**POINTERS, "peel-loops.mode": "on"}
+PEELED = {**POINTERS, "peel-loops.mode": "all"}
 
 
 def random(*shape: int) -> torch.Tensor:

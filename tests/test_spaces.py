@@ -87,14 +87,13 @@ def test_attention_and_programs_without_products() -> None:
     attention = load_example("attention").attention
     configs = for_program(attention, 2, 8, 8, 1024, 1024, 64, target="cuda:90", limit=5)
     assert len(configs) == 5 and all({"block_M", "block_N", "threads", "num_stages"} <= set(c) for c in configs)
-    hopper = {"auto", "auto, lazy", "auto, each", "triton", "triton, peeled"}
-    for target, proposed in (("cuda:90", hopper), ("cuda:80", {"auto", "auto, peeled"})):
+    hopper = {"auto", "auto, lazy", "auto, each", "triton", "triton, all", "triton, off"}
+    for target, proposed in (("cuda:90", hopper), ("cuda:80", {"auto", "auto, all", "auto, off"})):
         found = set()
         for config in for_program(attention, 2, 8, 8, 1024, 1024, 64, target=target):
             passes = config.get("pass_configs", {})
             backend = passes.get("select-emitter.backend", "auto")
-            more = ["peeled"] if passes.get("peel-loops.mode") == "on" else []
-            more += [passes["select-emitter.rescale"]] if "select-emitter.rescale" in passes else []
+            more = [passes[name] for name in ("peel-loops.mode", "select-emitter.rescale") if name in passes]
             found.add(", ".join([backend, *more]))
         assert found == proposed
     rows = for_program(load_example("softmax").softmax, 1024, 4096, target="cuda:90")

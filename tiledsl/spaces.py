@@ -231,10 +231,11 @@ def _access_choices(target: Target, rows: int, elements: int) -> list[dict[str, 
 
 def _chain_choices(target: Target, rows: int) -> list[dict[str, Any]]:
     triton = {"select-emitter.backend": "triton"} if _is_hopper(target) else {}
-    peeled = {**triton, "peel-loops.mode": "on"}  # the same source, so tried once, where no loop can be divided
     automatic = {"select-emitter.backend": "auto"}
     gluon = [automatic, *({**automatic, "select-emitter.rescale": each} for each in ("lazy", "each"))]
-    return [*(gluon[: 3 if rows >= 2 * _GLUON_ROWS else 1] if triton else []), triton, peeled]
+    first = [*gluon[: 3 if rows >= 2 * _GLUON_ROWS else 1], triton] if triton else [triton]
+    # Where no loop can be divided, or none by default, two of these have the same source, and it is tried once.
+    return [*first, {**triton, "peel-loops.mode": "all"}, {**triton, "peel-loops.mode": "off"}]
 
 
 def _is_hopper(target: Target) -> bool:

@@ -29,7 +29,7 @@ from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.passes import default_pipeline
-from tiledsl.passes.peel_loops import PeelLoops
+from tiledsl.passes.peel_loops import MODES, PeelLoops
 from tiledsl.runtime.target import Target
 
 POINTERS = {"select-emitter.backend": "triton", "select-access.mode": "pointer"}
@@ -190,6 +190,55 @@ def test_sums_stay(func: Operation, seed: int, limit: int | None) -> None:
 def test_random_programs_stay(func: Operation, seed: int) -> None:
     root = before_peeling(func)
     check_pass(PEEL, root, inputs_for(func, seed), uninitialised="zero")
+
+
+# Modes
+
+
+def modes_of(program: T.PrimFunc, target: str = "cuda:90", **options: Any) -> tuple[dict[str, str], list[str]]:
+    """The source of each mode, and what "auto" remarks on."""
+    kernels = {
+        mode: tiledsl.compile(
+            program, out_idx=-1, target=target, pass_configs={**POINTERS, "peel-loops.mode": mode, **options}
+        )
+        for mode in MODES
+    }
+    return {mode: kernel.source for mode, kernel in kernels.items()}, [*kernels["auto"].remarks]
+
+
+def test_masks_that_compare_rows_with_columns_are_peeled_by_default() -> None:
+    sources, remarks = modes_of(forward(4000, 64, 128, 64, 256))
+    assert sources["auto"] == sources["causal"] == sources["all"] != sources["off"] and not remarks
+    assert "mask=" in bodies(sources["off"])[0] and "mask=" not in bodies(sources["auto"])[0]
+    plain = tiledsl.compile(forward(4000, 64, 128, 64, 256), out_idx=-1, target="cuda:90", pass_configs=POINTERS)
+    assert plain.source == sources["auto"]
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "interpret"])
+def test_targets_without_measurements_keep_their_loops(target: str) -> None:
+    sources, remarks = modes_of(forward(4096, 64, 128, 64, 256), target)
+    assert sources["auto"] == sources["off"] != sources["causal"] and not remarks
+
+
+def test_bounds_alone_are_not_peeled_by_default() -> None:
+    sources, remarks = modes_of(product(256, 256, 4100, 128, 128, 64))
+    assert sources["auto"] == sources["causal"] == sources["off"] != sources["all"] and not remarks
+
+
+def test_loops_stay_where_their_registers_would_leave_one_block() -> None:
+    sources, remarks = modes_of(forward(4096, 64, 128, 128, 256))
+    assert sources["auto"] == sources["off"] != sources["causal"]
+    assert [each.partition("because ")[2] for each in remarks] == [
+        "the registers of several loops would leave one block on a multiprocessor"
+    ]
+    for dim, sizes in ((128, (128, 128, 256)), (64, (64, 64, 128)), (64, (128, 64, 256))):  # one block anyway, or more
+        sources, remarks = modes_of(forward(4096, dim, *sizes))
+        assert sources["auto"] == sources["causal"] and not remarks
+
+
+def test_narrow_windows_leave_no_tile_without_a_mask() -> None:
+    root = before_peeling(seen("window", 128, 64, 32).func)
+    assert ["no iteration is without a mask" in each for each in remarks(root)] == [True]
 
 
 # Matrix products

@@ -14,6 +14,7 @@ from tiledsl.passes.dce import Dce
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.passes.legalize_arith import LegalizeArith
 from tiledsl.passes.licm import Licm
+from tiledsl.passes.limit_registers import LimitRegisters
 from tiledsl.passes.lower_tile_ops import LowerTileOps
 from tiledsl.passes.lower_to_triton import LowerToTriton
 from tiledsl.passes.map_grid import MapGrid
@@ -47,7 +48,8 @@ PIPELINE: tuple[type[Pass], ...] = (
     LegalizeArith,  # floor division, element types that Triton cannot compute with
     SplitK,  # where asked for: one kernel becomes two, each of which then finds its accesses and its grid
     SelectAccess,  # blocks that hardware copies: masks must be there, to be seen as bounds
-    PeelLoops,  # where asked for: masks that are left now, of loads through pointers and of what is computed
+    PeelLoops,  # masks that are left now, of loads through pointers and of what is computed
+    LimitRegisters,  # of what is not in Gluon
     PipelineLoops,  # hints for what is still loaded through pointers, while block indices are apart
     MapGrid,  # the order in which blocks are visited, and how many programs share them
     LowerToTriton,  # pointers and launches; last, so that everything above is free of Triton's idioms

@@ -161,6 +161,28 @@ def spell_out_function(op: MathOp, rw: Rewriter) -> bool:
     return True
 
 
+@pattern(MathOp)
+def subtract_before_scaling(op: MathOp, rw: Rewriter) -> bool:
+    # exp2(a * c - b * c)  ==>  exp2((a - b) * c), of floats
+    # Multiply and add are fused to fma(a, c, -(b * c)), where only b * c is rounded: of a = b = -1e30, the maximum of a
+    # row that has seen nothing yet, that leaves 1e21 or so, whose exponential is infinite.
+    difference = op.arguments[0].op
+    if op.function not in ("exp", "exp2", "exp10") or not isinstance(difference, arith.SubOp):
+        return False
+    lhs, rhs = difference.lhs.op, difference.rhs.op
+    if not (isinstance(lhs, arith.MulOp) and isinstance(rhs, arith.MulOp)) or lhs.lhs.type != rhs.lhs.type:
+        return False
+    number = constant_of(lhs.rhs)
+    if lhs.rhs is not rhs.rhs and (number is None or number != constant_of(rhs.rhs)):
+        return False
+    scaled = _made(rw, arith.MulOp, _made(rw, arith.SubOp, lhs.lhs, rhs.lhs), lhs.rhs)
+    if scaled.type != op.arguments[0].type or not is_float(scaled.dtype):
+        return False
+    op.set_operands([scaled])
+    rw.changed(op)
+    return True
+
+
 @pattern(arith.ShlOp, arith.ShrOp)
 def shift_by_tensor(op: BinaryOp, rw: Rewriter) -> bool:
     # a shift by the width or more is undefined in hardware's way; constants that large give what wrapping gives
@@ -186,6 +208,7 @@ _PATTERNS = {
             compare_bools,
             cast_to_bool,
             spell_out_function,
+            subtract_before_scaling,
             shift_by_tensor,
             *dtype_patterns(interpreted),
         ]
@@ -204,9 +227,10 @@ class LegalizeArith(Pass):
                                                             %e = arith.cast %g : float16
     Floor division is truncating division, with a correction unless ranges prove the signs; abs reductions, those of
     bools, clamp, sigmoid and the like are spelt out; what Triton computes in float32 only (legalize_dtypes.py) gets
-    casts. For the target "interpret" bfloat16 is computed in float32 throughout.
+    casts. For the target "interpret" bfloat16 is computed in float32 throughout. exp2(a * c - b * c) becomes
+    exp2((a - b) * c), which is 1 where a is b, also with fused multiply-add.
     Needs:   pad-tiles (masks and neutral elements are of the original kinds). Keeps: results, but that what is computed
-             in float32 is rounded once, at the end.
+             in float32 is rounded once, at the end, and that arguments of exponentials differ in their last bits.
     """
 
     name = "legalize-arith"

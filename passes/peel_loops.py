@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
@@ -19,15 +20,11 @@ from tiledsl.ir.types import INT32, ScalarType, broadcast_shapes
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.loop_masks import INDEX_DTYPES, Condition, Form, conditions_of
 from tiledsl.passes.lower_gluon import is_prepared
-from tiledsl.passes.product_loops import tensor_bytes
 from tiledsl.passes.ranges import Ranges, dtype_interval
-from tiledsl.passes.shared_memory import Needs
 
 MODES = ("auto", "off", "causal", "all")
 MEASURED_ARCH = 90
-# Registers of a thread beside the sums of a loop's products, at the least: with masks in the loop, and in loops beside
-# it. Seen in 40 kernels of attention that Triton 3.6 compiled for sm_90.
-_MASKED_REGISTERS, _PEELED_REGISTERS = 28, 40
+MEASURED_TILES = 4  # without a mask, between a window's start and its end: with 2 it was slower, with 6 faster
 _INT64 = ScalarType("int64")
 _log = logging.getLogger("tiledsl")
 
@@ -46,11 +43,11 @@ class PeelLoops(Pass):
     what has a range, such as positions in a tile; the split is where it begins, or ends, to be the same for all
     elements: the diagonal of causal attention, the start of a window, a last tile that is not full. `mode` is "off",
     "causal" (loops with masks that compare rows with columns, and all masks of those loops), "all" (also loops whose
-    masks are bounds of tensors only) or "auto": on sm_90, as "causal" for loops with products, unless the registers of
-    several loops leave one block on a multiprocessor where there is room for two. Innermost and pipelined loops are
-    divided, into three where both ends have masks. All parts keep their depth, so that the first loads of the last part
-    are on their way together. Loops that share a bound are a loop that the program has divided itself; they stay. The
-    kernel's remarks say why a loop stays that has such masks; with "all", why any does.
+    masks are bounds of tensors only) or "auto": on sm_90, as "causal" for loops with products, unless a window is so
+    narrow that few iterations have no mask. Innermost and pipelined loops are divided, into three where both ends have
+    masks. All parts keep their depth, so that the first loads of the last part are on their way together. Loops that
+    share a bound are a loop that the program has divided itself; they stay. The kernel's remarks say why a loop stays
+    that has such masks; with "all", why any does.
     Needs:   select-access: blocks that hardware copies have no masks. Kernels for Gluon stay as they are.
     """
 
@@ -73,9 +70,7 @@ class PeelLoops(Pass):
                 try:
                     if _is_part(loop, loops):
                         raise NotPeeled("the program has divided it itself")
-                    if self.mode == "auto" and not _leaves_two_blocks(kernel, loop, target):
-                        raise NotPeeled("the registers of several loops would leave one block on a multiprocessor")
-                    _peel(loop, ranges)
+                    _peel(loop, ranges, MEASURED_TILES if self.mode == "auto" else 1)
                     peeled.add(loop.loc)
                 except NotPeeled as failure:
                     whole.append((kernel, loop, failure))
@@ -102,16 +97,6 @@ def _compares_rows_with_columns(op: arith.CmpOp) -> bool:
     return op.lhs.dtype in INDEX_DTYPES and sum(size > 1 for size in op.out.shape) > 1
 
 
-def _leaves_two_blocks(kernel: tile.KernelOp, loop: scf.ForOp, target: Any) -> bool:
-    """False where two blocks of a kernel fit on a multiprocessor only if the loop stays whole."""
-    sums = sum(tensor_bytes(dot.out) for dot in of_kinds(loop.body.walk(), tensor.DotOp))
-    registers, available = sums / 4 / kernel.threads, target.registers_per_sm / 2 / kernel.threads
-    if not registers + _MASKED_REGISTERS <= available < registers + _PEELED_REGISTERS:
-        return True
-    needs = Needs.of(kernel)
-    return bool(2 * (needs.loop + needs.read) > target.shared_bytes_per_sm)
-
-
 class NotPeeled(Exception):
     """Why a loop stays as it is."""
 
@@ -132,7 +117,8 @@ def _meet(first: scf.ForOp, second: scf.ForOp) -> bool:
     return first.upper is second.lower and constant_of(first.upper) is None
 
 
-def _peel(loop: scf.ForOp, ranges: Ranges) -> None:
+def _peel(loop: scf.ForOp, ranges: Ranges, least: int) -> None:
+    """Divide a loop, if at least so many iterations may have no mask."""
     step = constant_of(loop.step)
     if not isinstance(step, int) or step < 1:
         raise NotPeeled("its step is not a positive constant")
@@ -143,8 +129,8 @@ def _peel(loop: scf.ForOp, ranges: Ranges) -> None:
     counts = [(each, count) for each, count in counts if count.leaves_some(loop, step, ranges)]
     if not counts:
         raise NotPeeled("its masks are needed in every iteration")
-    if _overlap([count for _, count in counts]):
-        raise NotPeeled("no iteration is without a mask")
+    if _between([count for _, count in counts]) < least:
+        raise NotPeeled("a window leaves too few iterations without a mask")
     largest = max(count.largest(loop, ranges) for _, count in counts)
     if largest > dtype_interval("int64").hi:
         raise NotPeeled("the numbers that its masks compare may need more than 64 bits")
@@ -205,14 +191,14 @@ def _tightest(counts: Iterable[_Count]) -> list[_Count]:
     return list(found.values())
 
 
-def _overlap(counts: list[_Count]) -> bool:
-    """Whether the iterations that need a mask of the loop's start reach those that need one of its end."""
-    ends = {(frozenset(each.terms), each.divisor): each.number for each in counts if each.ends}
-    for each in counts:
-        end = ends.get((frozenset(each.terms), each.divisor))
-        if not each.ends and end is not None and end <= each.number:
-            return True
-    return False
+def _between(counts: list[_Count]) -> float:
+    """The most iterations between those that need a mask of the loop's start and those that need one of its end."""
+    most = math.inf
+    for start, end in itertools.product(counts, counts):
+        alike = start.divisor == end.divisor and dict(start.terms) == dict(end.terms)
+        if end.ends and not start.ends and alike:
+            most = min(most, -((start.number - end.number) // end.divisor))
+    return most
 
 
 def _divide(loop: scf.ForOp, counts: list[_Count], step: int, type: ScalarType, extra: int) -> None:

@@ -57,19 +57,13 @@ def operand_bytes(loop: scf.ForOp) -> int:
 def bytes_beside(value: Value) -> int:
     """Bytes of operands that are still there when Triton puts what a descriptor stores in shared memory.
 
-    What a pipelined loop leaves it copies as soon as the loop ends, before it gives the operands' memory back. What is
-    computed of that comes later, in the same place.
+    What a pipelined loop leaves Triton 3.6 copies as soon as the loop ends (in all blocks, even if it is stored in a
+    branch), before it gives the operands' memory back. What is computed of that comes later, in the same place.
     """
-    loop = loop_of(value)
-    return 0 if loop is None else operand_bytes(loop)
-
-
-def loop_of(value: Value) -> scf.ForOp | None:
-    """The pipelined loop that leaves a value as it is."""
     while isinstance(value.op, _SHAPES):
         value = value.op.source
     loop = value.op
-    return loop if isinstance(loop, scf.ForOp) and is_pipelined(loop) else None
+    return operand_bytes(loop) if isinstance(loop, scf.ForOp) and is_pipelined(loop) else 0
 
 
 def _loads(loop: scf.ForOp) -> list[Load]:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import tiledsl
 from tests.codegen.test_block_modules import gemm
-from tests.passes.test_peel_loops import POINTERS, forward
+from tests.passes.test_peel_loops import POINTERS, forward, in_window
 
 pytestmark = pytest.mark.gpu
 PEELED = {**POINTERS, "peel-loops.mode": "all"}
@@ -31,6 +31,18 @@ def test_causal_attention(dim: int, length: int, tiles: tuple[int, int], persist
     expected = F.scaled_dot_product_attention(*(each[None].float() for each in (q, k, v)), is_causal=True)[0]
     for _ in range(2):
         torch.testing.assert_close(kernel(q, k, v).float(), expected, rtol=1e-2, atol=4e-3)
+
+
+@pytest.mark.parametrize("mode", ["off", "auto", "causal"])
+@pytest.mark.parametrize("tiles", [(128, 128, 256), (128, 64, 128)], ids=str)
+@pytest.mark.parametrize("dim", [64, 128])
+def test_window(dim: int, tiles: tuple[int, int, int], mode: str) -> None:
+    """Rows that see nothing of their block's first tile: exp2(m * scale - m * scale), fused, is infinite at dim 64."""
+    options = {**POINTERS, "peel-loops.mode": mode}
+    program = forward(2000, dim, *tiles, window=900)
+    kernel = tiledsl.compile(program, out_idx=-1, target="cuda", pass_configs=options)
+    q, k, v = (random(2000, dim) for _ in range(3))
+    torch.testing.assert_close(kernel(q, k, v).float(), in_window(q, k, v, 900), rtol=1e-2, atol=4e-3)
 
 
 @pytest.mark.parametrize("more", [{}, {"split-k.splits": 3}], ids=["", "split"])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.passes.ir_cases import after, program
 from tests.support.programs import check_pass, inputs_for, programs
+from tiledsl.passes.dce import Dce
 from tiledsl.passes.legalize_arith import LegalizeArith
 from tiledsl.runtime.target import Target
 
@@ -83,6 +84,27 @@ def test_sixteen_bit_functions_and_divisions_are_computed_in_float32() -> None:
         "%r = arith.cast %a : float32",
         "tile.store %r, %A[%bx, %bx]",
     ]
+
+
+@pytest.mark.parametrize("function", ["exp", "exp2"])
+def test_exponents_are_subtracted_before_they_are_scaled(function: str) -> None:
+    body = f"""
+    %c = arith.constant {{value = 0.5}} : float32
+    %x = tile.load %A[%bx, %bx] : float32
+    %a = arith.mul %x, %c : float32
+    %b = arith.mul %f, %c : float32
+    %d = arith.sub %a, %b : float32
+    %e = arith.math [%d] {{function = "{function}"}} : float32
+    tile.store %e, %A[%bx, %bx]"""
+    lines = after([LegalizeArith(), Dce()], body)
+    assert lines[-4:] == [
+        "%0 = arith.sub %x, %f : float32",
+        "%1 = arith.mul %0, %c0p5 : float32",
+        f'%e = arith.math [%1] {{function = "{function}"}} : float32',
+        "tile.store %e, %A[%bx, %bx]",
+    ]
+    other = body.replace("%f, %c :", "%f, %x :")  # another factor
+    assert "%d = arith.sub %a, %b : float32" in after([LegalizeArith(), Dce()], other)
 
 
 def test_bfloat16_sums_stay_on_a_gpu_and_are_widened_in_the_interpreter() -> None:

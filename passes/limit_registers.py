@@ -1,0 +1,68 @@
+"""Registers of attention: no more than let two blocks run on a multiprocessor, where little more would be taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiledsl.dialects import scf, tensor, tile
+from tiledsl.errors import TileError
+from tiledsl.ir.kinds import of_kinds
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.passes.lower_gluon import is_prepared
+from tiledsl.passes.product_loops import product_loops, tensor_bytes
+from tiledsl.passes.shared_memory import Needs
+
+MODES = ("auto", "off")
+MEASURED_ARCH, MEASURED_THREADS = 90, 256
+# Registers of a thread beside the sums of a loop's products, seen in 40 kernels of attention that Triton 3.6 compiled
+# for sm_90: with as few it spills no more than a few bytes, and without a limit it takes no less than the others.
+_FEWEST, _USUAL = 28, 40
+_CARRIED = 32  # registers of sums that go through the loop; with more, ptxas serialises all products (its note C7512)
+
+
+@dataclass(frozen=True)
+class LimitRegisters(Pass):
+    """Keep the compiler of the target's machine code from taking registers that cost a kernel half of its blocks.
+
+    Before:  tile.kernel [%blocks] (%block) { scf.for ... { two products of 128 x 128 and 128 x 64, 256 threads } }
+    After:   tile.kernel [%blocks] (%block) {options = (("maxnreg", 128))} { ... }
+
+    `mode` is "off" or "auto": on sm_90, kernels of 256 threads whose loops multiply what they compute, as attention
+    does, where two blocks fit on a multiprocessor with the registers that are needed at the least, and do not with
+    those that are taken usually. A number that T.Kernel or `lower-to-triton.maxnreg` gives stays.
+    """
+
+    name = "limit-registers"
+    mode: str = "auto"
+
+    def run(self, program: Program) -> None:
+        if self.mode not in MODES:
+            raise TileError(f"limit-registers.mode is {self.mode!r}; it is one of {', '.join(MODES)}")
+        target = program.target
+        if self.mode == "off" or target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH:
+            return
+        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
+            if is_prepared(kernel) or kernel.threads != MEASURED_THREADS or kernel.option("maxnreg") is not None:
+                continue
+            carried, sums = _registers(kernel)
+            two_blocks = target.registers_per_sm // (2 * kernel.threads)
+            if carried > _CARRIED or not sums + _FEWEST <= two_blocks < sums + _USUAL:
+                continue
+            needs = Needs.of(kernel)
+            if 2 * (needs.loop + needs.read) <= target.shared_bytes_per_sm:
+                kernel.set_attribute("options", (*kernel.options, ("maxnreg", two_blocks)))
+
+
+def _registers(kernel: tile.KernelOp) -> tuple[int, int]:
+    """32-bit registers of a thread for the tiles that a loop carries, and for the products of an iteration, of the loop
+    that needs most among those that multiply what they compute."""
+    loops = [loop for loop in of_kinds(kernel.walk(), scf.ForOp) if len(of_kinds(loop.body, tensor.DotOp)) > 1]
+    plain = {each.op for each in product_loops(kernel)} if loops else set()
+    found = [(0, 0)]
+    for loop in loops:
+        if loop not in plain:
+            tiles = [value for value in loop.results if sum(size > 1 for size in value.shape) > 1]
+            sums = [dot.out for dot in of_kinds(loop.body, tensor.DotOp)]
+            carried, computed = (sum(map(tensor_bytes, each)) // (4 * kernel.threads) for each in (tiles, sums))
+            found.append((carried, computed))
+    return max(found, key=lambda each: each[1])

@@ -2,8 +2,7 @@
 
 A loop of attention scales its sums in each step in which the maximum of a row rises, which is nearly every one at
 first. Any number near the maximum serves as well: it only keeps exponentials in range. So the loop carries such a
-reference beside the maximum, and moves it where weights would exceed 2 ** 8 (FlashAttention-4, Zadouri et al. 2026,
-section 3.1.4):
+reference beside the maximum, and moves it where weights would exceed 2 ** 8 (FlashAttention-4, Zadouri et al. 2026):
 
     m' = max(m, g)                                     ref' = g if g > ref + 8 / slope else ref
                                                        m' = max(m, g)

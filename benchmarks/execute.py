@@ -124,6 +124,8 @@ def _described(ready: Ready) -> dict[str, Any]:
     described: dict[str, Any] = {"config": dict(ready.config)}
     if ready.tuning_seconds is not None:
         described["tuning_seconds"] = round(ready.tuning_seconds, 2)
+    if ready.rivals:
+        described["rivals"] = [dict(each) for each in ready.rivals]
     if ready.note:
         described["note"] = ready.note
     return described

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,6 +34,16 @@ def kernel_call(kernel: Any, inputs: Tensors, outputs: Tensors) -> Call:
     return lambda: kernel(*arguments)
 
 
+@dataclass(frozen=True)
+class Tuned:
+    """What the tuner chose, after so many seconds, and what Ready.rivals says of the others."""
+
+    kernel: Any
+    config: dict[str, Any]
+    seconds: float | None = None
+    rivals: Sequence[Mapping[str, Any]] = ()
+
+
 def tune(
     context: Context,
     jit: Any,
@@ -40,7 +51,7 @@ def tune(
     configs: Configs,
     inputs: Tensors,
     reference: Callable[..., Any],
-) -> tuple[Any, dict[str, Any], float | None]:
+) -> Tuned:
     """The best kernel, its configuration, and the seconds that tuning took; without tuning, the first configuration's.
 
     arguments: the builder's, by name; an eager function's tunables are among the configurations and its tensors are the
@@ -54,7 +65,7 @@ def tune(
         options = {"pass_configs": config.pop("pass_configs")} if "pass_configs" in config else {}
         function = tiledsl.jit(**{**jit.options, "target": target, **options})(jit.function)
         kernel = function.compile(*values, **config) if jit.is_eager else function(**arguments, **config)
-        return kernel, dict(chosen[0]), None
+        return Tuned(kernel, dict(chosen[0]))
     tuner = tiledsl.autotune(
         configs=chosen, ref_prog=reference, cache=False, progress=False, target=target, budget=context.seconds
     )(jit)
@@ -64,14 +75,26 @@ def tune(
             result = tuner.compile(*values, **arguments)
     except tiledsl.TileError as error:
         raise Unavailable(f"no configuration works: {error}") from error
-    return result.kernel, dict(result.config), time.perf_counter() - start
+    return Tuned(result.kernel, dict(result.config), time.perf_counter() - start, rivals_of(result.trials))
+
+
+def rivals_of(trials: Sequence[Any]) -> list[dict[str, Any]]:
+    """The final round's configurations, in milliseconds, and those that failed."""
+    final = [
+        {"config": trial.config, "ms": round(trial.latency, 6), "spread": trial.spread, "rounds": trial.rounds}
+        for trial in sorted((each for each in trials if each.rounds), key=lambda each: each.latency)
+    ]
+    lost = [trial for trial in trials if not trial.ok and trial.status not in ("new", "pruned", "screened")]
+    return final + [{"config": trial.config, "status": trial.status, "why": trial.message[:200]} for trial in lost]
 
 
 def tiledsl_candidate(jit: Any, arguments: Mapping[str, Any], configs: Configs, name: str = "tiledsl") -> Candidate:
     """A row's program, its builder's arguments, and the configurations to search."""
 
     def prepare(context: Context, row: Row, inputs: Tensors) -> Ready:
-        kernel, config, seconds = tune(context, jit, arguments, configs, inputs, row.reference)
-        return Ready(lambda given, outputs: kernel_call(kernel, given, outputs), config, seconds)
+        found = tune(context, jit, arguments, configs, inputs, row.reference)
+        return Ready(
+            lambda given, outputs: kernel_call(found.kernel, given, outputs), found.config, found.seconds, found.rivals
+        )
 
     return Candidate("tiledsl", name, prepare)

@@ -51,12 +51,14 @@ class Ready:
 
     bind: takes the row's inputs and outputs and returns a call without arguments, which writes into the outputs and
     returns None, or returns tensors of its own. own_outputs: it does the latter. graph: it may be captured in a CUDA
-    graph. config: what was chosen; tuning_seconds: how long choosing took, compilation included.
+    graph. config: what was chosen; tuning_seconds: how long choosing took, compilation included; rivals: what it was
+    chosen from in the end, and what failed.
     """
 
     bind: Callable[[Tensors, Tensors], Call]
     config: Mapping[str, Any] = field(default_factory=dict)
     tuning_seconds: float | None = None
+    rivals: Sequence[Mapping[str, Any]] = ()
     own_outputs: bool = False
     graph: bool = True
     note: str = ""

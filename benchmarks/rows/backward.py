@@ -34,7 +34,7 @@ def _ours(sizes: dict[str, int], causal: bool) -> Candidate:
         d = (out.float() * dout.float()).sum(-1)
         given = (q, k, v, dout, lse, d)
         arguments = {**sizes, "causal": causal}
-        products, _, _ = tune(
+        products = tune(
             context, module.row_products, {"rows": rows, "dim": sizes["dim"]}, [{"block_M": 64, "threads": 128}],
             (out.view(rows, -1), dout.view(rows, -1)), lambda o, do: (o.float() * do.float()).sum(-1),
         )  # fmt: skip
@@ -42,21 +42,19 @@ def _ours(sizes: dict[str, int], causal: bool) -> Candidate:
         def gradients(q: Any, k: Any, v: Any, dout: Any, lse: Any, d: Any) -> Any:
             return backward(q, k, v, out, dout, lse, causal)
 
-        key_value, first, seconds = tune(
+        key_value = tune(
             context, module.key_value_gradients, arguments, KEY_VALUE_SPACE, given, lambda *x: gradients(*x)[1:]
         )
-        query, second, more = tune(
-            context, module.query_gradient, arguments, QUERY_SPACE, given, lambda *x: gradients(*x)[0]
-        )
+        query = tune(context, module.query_gradient, arguments, QUERY_SPACE, given, lambda *x: gradients(*x)[0])
 
         def bind(given: Tensors, outputs: Tensors) -> Call:
             q, k, v, out, dout, lse = given
             d = torch.empty_like(lse)
             flat = [each.view(rows, -1) for each in (out, dout)]
             calls = (
-                kernel_call(products, flat, [d.view(-1)]),
-                kernel_call(key_value, (q, k, v, dout, lse, d), outputs[1:]),
-                kernel_call(query, (q, k, v, dout, lse, d), outputs[:1]),
+                kernel_call(products.kernel, flat, [d.view(-1)]),
+                kernel_call(key_value.kernel, (q, k, v, dout, lse, d), outputs[1:]),
+                kernel_call(query.kernel, (q, k, v, dout, lse, d), outputs[:1]),
             )
 
             def call() -> None:
@@ -65,8 +63,12 @@ def _ours(sizes: dict[str, int], causal: bool) -> Candidate:
 
             return call
 
-        spent = None if seconds is None or more is None else seconds + more
-        return Ready(bind, {"dK, dV": first, "dQ": second}, spent)
+        both = {"dK, dV": key_value, "dQ": query}
+        spent = [each.seconds for each in both.values() if each.seconds is not None]
+        rivals = [{"kernel": name, **each} for name, found in both.items() for each in found.rivals]
+        return Ready(
+            bind, {name: found.config for name, found in both.items()}, sum(spent) if len(spent) == 2 else None, rivals
+        )
 
     return Candidate("tiledsl", "tiledsl", prepare)
 

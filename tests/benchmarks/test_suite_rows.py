@@ -14,10 +14,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from benchmarks.ours import rivals_of
 from benchmarks.row import KINDS, Context
 from benchmarks.rows import all_rows, select
 from benchmarks.rows.attention_math import backward, forward, seen_pairs
 from tiledsl.autotuner.space import check_configs
+from tiledsl.autotuner.trial import Trial
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_ON_A_CPU = {"fp8 gemm: e4m3 48x80x144": "GPUs only", "block-scaled fp8 gemm: e4m3 40x128x256": "scaled_mm"}
@@ -150,3 +152,18 @@ def test_seen_pairs_counts_the_mask(queries: int, keys: int, window: int) -> Non
     seen = (age >= 0) & (age < (window or 10**6))
     assert seen_pairs(queries, keys, True, window) == int(seen.sum())
     assert seen_pairs(queries, keys, False) == queries * keys
+
+
+def test_what_the_winner_was_chosen_from_is_kept() -> None:
+    trials = [
+        Trial(0, {"block": 1}, "ok", latency=0.25, spread=0.01, rounds=4),
+        Trial(1, {"block": 2}, "ok", latency=0.5),  # not in the final round
+        Trial(2, {"block": 3}, "mismatch", "wrong in 3 elements"),
+        Trial(3, {"block": 4}, "ok", latency=0.2, spread=0.0, rounds=4),
+        Trial(4, {"block": 5}, "pruned", "too large"),
+    ]
+    assert rivals_of(trials) == [
+        {"config": {"block": 4}, "ms": 0.2, "spread": 0.0, "rounds": 4},
+        {"config": {"block": 1}, "ms": 0.25, "spread": 0.01, "rounds": 4},
+        {"config": {"block": 3}, "status": "mismatch", "why": "wrong in 3 elements"},
+    ]

@@ -130,7 +130,7 @@ class _Selection:
                 inside.update(loop.op.body.walk())
         for op in self.accesses if found else ():
             if isinstance(op, tile.StoreOp) and op not in inside and sum(size > 1 for size in access_shape(op)) > 1:
-                if bytes_beside(op.value):  # 0.7 of the speed on an H200, where so much room is left to fewer blocks
+                if bytes_beside(op.value):  # it leaves room for fewer blocks, which is slower
                     self.remark(op, "a copy of what a loop leaves takes shared memory beside the loop's operands")
                     continue
                 block = self.block(op)

@@ -7,12 +7,16 @@ import tiledsl.language as T
 
 
 @tiledsl.jit(out_idx=[-1])
-def matmul(M, N, K, block_M, block_N, block_K, num_stages=3, threads=256, splits=1, panel=8, dtype="float16"):
-    """splits: parts along K, each summed by a block of its own into a workspace; a second kernel adds them in order."""
+def matmul(
+    M, N, K, block_M, block_N, block_K, num_stages=3, threads=256, splits=1, panel=8, dtype="float16", out_dtype=None
+):
+    """splits: parts along K, each summed by a block of its own into a workspace; a second kernel adds them in order.
+    out_dtype: the result's; None: as the factors'."""
+    out_dtype = out_dtype or dtype
     steps = T.ceildiv(K, block_K * splits)
 
     @T.prim_func
-    def matmul(A: T.Tensor((M, K), dtype), B: T.Tensor((N, K), dtype), C: T.Tensor((M, N), dtype)):
+    def matmul(A: T.Tensor((M, K), dtype), B: T.Tensor((N, K), dtype), C: T.Tensor((M, N), out_dtype)):
         with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
             A_tile = T.alloc_shared((block_M, block_K), dtype)
             B_tile = T.alloc_shared((block_N, block_K), dtype)
@@ -26,7 +30,7 @@ def matmul(M, N, K, block_M, block_N, block_K, num_stages=3, threads=256, splits
             T.copy(total, C[by * block_M, bx * block_N])
 
     @T.prim_func
-    def matmul_split(A: T.Tensor((M, K), dtype), B: T.Tensor((N, K), dtype), C: T.Tensor((M, N), dtype)):
+    def matmul_split(A: T.Tensor((M, K), dtype), B: T.Tensor((N, K), dtype), C: T.Tensor((M, N), out_dtype)):
         parts = T.alloc_global((splits, M, N), "float32")
         with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), splits, threads=threads) as (bx, by, part):
             A_tile = T.alloc_shared((block_M, block_K), dtype)

@@ -12,7 +12,7 @@ from tiledsl.autotuner.trial import Trial
 FINALISTS = 5
 _CLOSE = 1.15  # times the best one's latency: slower ones do not win in the final round
 _TIE = 0.005  # of the latency, the largest difference that may count as noise
-_FAR = 1.05  # a trial so much faster than every finalist was not measured among them
+_FAR = 1.05  # a trial so much faster than every finalist was before the final round should have been in it
 
 
 def finalists(trials: Sequence[Trial], incumbent: int | None = None) -> list[Trial]:
@@ -39,18 +39,29 @@ def lacks_final_round(trials: Sequence[Trial]) -> bool:
 
 
 def record_final(trials: Sequence[Trial], outcome: Mapping[str, Any]) -> None:
-    """Put the final round's results in the trials: the median of all samples, and the spread of the rounds' medians."""
+    """Put the final round's results in the trials: the median of all samples, and the spread of the rounds' medians.
+
+    A GPU under load lowers its clock, so that later rounds are slower. The latency of those that took part in fewer
+    rounds follows from that of the fastest one that stayed to the end, by how they compare in the rounds of both.
+    """
     for index, failure in outcome["failures"].items():
         if failure["status"] != "out_of_resources":  # so many at once need more memory than each of them
             trials[int(index)].fail(failure["status"], f"in the final round: {failure['message']}")
-    for index, samples in outcome["rounds"].items():
-        if not samples:
-            continue
-        trial = trials[int(index)]
-        medians = [statistics.median(each) for each in samples]
-        trial.latency = summarize([sample for each in samples for sample in each], "").median
-        trial.spread = summarize(medians, "").spread
-        trial.rounds = len(samples)
+    rounds = {int(index): found for index, found in outcome["rounds"].items() if found}
+    for index in rounds:
+        if trials[index].alone is None:
+            trials[index].alone = trials[index].latency
+    medians = {index: [statistics.median(each) for each in found] for index, found in rounds.items()}
+    stayed = [index for index, each in medians.items() if len(each) == max(map(len, medians.values()))]
+    for index in stayed:
+        trials[index].latency = statistics.median([sample for each in rounds[index] for sample in each])
+    leader = min((trials[index] for index in stayed), key=_by_latency, default=None)
+    for index, each in medians.items():
+        if leader is not None and index not in stayed:
+            behind = statistics.median(own / best for own, best in zip(each, medians[leader.index]))
+            trials[index].latency = behind * _latency(leader)
+        trials[index].spread = summarize(each, "").spread
+        trials[index].rounds = len(each)
 
 
 def winner(trials: Sequence[Trial], incumbent: int | None = None, min_improvement: float = 0.0) -> Trial | None:
@@ -65,7 +76,7 @@ def winner(trials: Sequence[Trial], incumbent: int | None = None, min_improvemen
         return None
     compared = [trial for trial in working if trial.rounds]
     if compared:
-        fastest = min(map(_latency, compared))
+        fastest = min(_latency(trial) if trial.alone is None else trial.alone for trial in compared)
         if all(trial.rounds or _latency(trial) * _FAR > fastest for trial in working):
             working = compared
     best = min(working, key=_by_latency)

@@ -16,7 +16,7 @@ Status = Literal[
 _MEASURED = (
     "status", "message", "latency", "spread", "timing", "verified", "max_error", "mean_error", "mismatched_ratio"
 )  # fmt: skip
-_SHARED = (*_MEASURED, "rounds", "resources", "compile_seconds", "binary_hash")
+_SHARED = (*_MEASURED, "alone", "rounds", "resources", "compile_seconds", "binary_hash")
 STATUSES: tuple[str, ...] = get_args(Status)
 
 
@@ -25,7 +25,8 @@ class Trial:
     """What became of one configuration.
 
     latency: milliseconds, measured or estimated as the result says; spread: the interquartile range of the samples;
-    timing: how they were taken; rounds: of the final measurement, in which the best few are timed against each other.
+    timing: how they were taken; rounds: of the final measurement, in which the best few are timed against each other;
+    alone: the latency before that.
     max_error, mean_error: largest and mean absolute difference from the reference. resources: shared_bytes, registers,
     spills, occupancy of the compiled kernel. same_as: the index of the trial with identical source or an identical
     binary, whose outcome this one shares. verified: whether the outputs were compared.
@@ -39,6 +40,7 @@ class Trial:
     spread: float | None = None
     timing: str = ""
     rounds: int = 0
+    alone: float | None = None
     verified: bool = False
     max_error: float | None = None
     mean_error: float | None = None

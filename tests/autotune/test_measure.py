@@ -115,7 +115,7 @@ def test_the_earlier_winner_stays_where_none_is_better() -> None:
 
 
 def test_only_those_in_the_final_round_are_compared() -> None:
-    tried = trials(2.0, 1.0, 1.1, 0.99)
+    tried = trials(2.0, 1.05, 1.1, 0.99)
     selection.record_final(
         tried, {"rounds": {"0": [[2.0]], "1": [[1.2, 1.2]], "2": [[1.0], [1.1, 1.1]]}, "failures": {}}
     )
@@ -123,6 +123,25 @@ def test_only_those_in_the_final_round_are_compared() -> None:
     assert selection.winner(tried).index == 3  # type: ignore[union-attr]  # far below all of them
     tried[3].latency = 1.08
     assert selection.winner(tried).index == 2  # type: ignore[union-attr]
+
+
+def test_a_clock_that_falls_does_not_make_early_losers_win() -> None:
+    """Those that are out after two rounds ran at the higher clock of the beginning."""
+    tried = trials(1.7, 1.5, 1.52)
+    clock = [1.0, 0.95, 0.85, 0.84, 0.84, 0.84]
+    final = {"0": [[1.46 / each] * 5 for each in clock], "1": [[1.53 / each] * 5 for each in clock[:2]],
+             "2": [[1.47 / each] * 5 for each in clock]}  # fmt: skip
+    selection.record_final(tried, {"rounds": final, "failures": {}})
+    assert selection.winner(tried).index == 0  # type: ignore[union-attr]
+    assert tried[1].latency == pytest.approx(1.53 / 1.46 * tried[0].latency)  # type: ignore[operator]
+    assert [trial.rounds for trial in tried] == [6, 2, 6]
+    assert [trial.alone for trial in tried] == [1.7, 1.5, 1.52]
+
+
+def test_a_clock_that_falls_does_not_make_those_win_that_were_not_in_the_final() -> None:
+    tried = trials(1.5, 1.6)
+    selection.record_final(tried, {"rounds": {"0": [[1.8] * 5] * 4}, "failures": {}})
+    assert selection.winner(tried).index == 0  # type: ignore[union-attr]
 
 
 def test_a_failure_in_the_final_round_counts() -> None:

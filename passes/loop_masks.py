@@ -1,6 +1,7 @@
 """Conditions of a loop that hold for all elements up to some iteration, or from one on. No pass: peel-loops asks.
 
-Sums and products of indices are taken not to wrap, as where addresses are computed, unless ranges say that they may.
+Sums and products of indices are taken not to wrap, as where addresses are computed, unless ranges say that they may,
+or a factor is too large for a tile's size or a stride between rows: that is a hash of an index, which is to wrap.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tiledsl.passes.ranges import Interval, Ranges, dtype_interval
 _SHAPES = (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)
 INDEX_DTYPES = ("int32", "int64")
 _VAGUE = 2**30  # a range that reaches this far comes of what is known at run time only
+_LARGEST_FACTOR = 2**16
 _ACCESSES = (tile.LoadOp, tile.StoreOp, tile.AtomicOp)
 
 
@@ -85,7 +87,9 @@ def _form(value: Value, loop: scf.ForOp, inside: set[Value], ranges: Ranges) -> 
         if lhs is not None and rhs is not None and not isinstance(op, arith.MulOp):
             return lhs.plus(rhs, 1 if isinstance(op, arith.AddOp) else -1)
         if lhs is not None and factor is not None and isinstance(op, arith.MulOp):
-            return Form().plus(lhs, int(factor))
+            product = Form().plus(lhs, int(factor))
+            if not _is_hash(product) or ranges.of(op.out) != dtype_interval(op.out.dtype):
+                return product
     found = ranges.of(value)
     if found == dtype_interval(value.dtype) or math.isinf(found.lo) or math.isinf(found.hi):
         return None
@@ -96,6 +100,10 @@ def _may_wrap(op: arith.BinaryOp, ranges: Ranges) -> bool:
     if ranges.of(op.out) != dtype_interval(op.out.dtype):
         return False
     return not any(_is_vague(ranges.of(each)) for each in (op.lhs, op.rhs))
+
+
+def _is_hash(form: Form) -> bool:
+    return any(abs(factor) > _LARGEST_FACTOR for factor in (form.index, *form.terms.values()))
 
 
 def _is_vague(found: Interval) -> bool:

@@ -144,6 +144,31 @@ def test_products_that_wrap_are_no_index() -> None:
     assert ["no mask in it changes linearly" in each for each in remarks(program(body).root)] == [True]
 
 
+def test_hashes_of_indices_wrap() -> None:
+    """Of a loop whose end is an argument, the index may be any number; it is no row's either way."""
+    body = GUARDED.replace("%c0, %c7", "%c0, %s").replace("%k, %c16", "%k, %c1103515245")
+    assert ["no mask in it changes linearly" in each for each in remarks(program(body).root)] == [True]
+    func = hashed_dropout()
+    check_pass(PEEL, before_peeling(func), inputs_for(func, 0)[:-1] + [np.int32(40)])
+
+
+def hashed_dropout() -> Operation:
+    """Sums of the numbers up to `end` of which a hash is negative."""
+    author = Author("hashed")
+    y = author.parameter("Y", (4,), "int32", output=True)
+    end = author.scalar("end")
+    with author.kernel(1):
+        total = author.filled(0, (4,), "int32", name="total")
+        with author.loop(0, end) as k, author.parallel(4) as (i,):
+            number = author.add(author.mul(k, 4), i)
+            dropped = author.cmp("lt", author.mul(number, 1103515245), 0)
+            value = author.choose(dropped, lambda: author.constant(0), lambda: number)
+            author.store(author.add(author.load(total, i), value), total, i)
+        with author.parallel(4) as (i,):
+            author.store(author.load(total, i), y, i)
+    return author.finish()
+
+
 @st.composite
 def masked_sums(draw: st.DrawFn) -> Operation:
     """Rows of Y: sums over k of numbers that one or two comparisons of a linear form choose; bounds are arguments."""

@@ -107,6 +107,7 @@ class _Dependence:
         if isinstance(op, arith.NegOp) and first is not None:
             return first if isinstance(first, _Scaled) else first.times(-1)
         if isinstance(op, arith.CastOp) and isinstance(first, _Scaled) and ELEMENTS[op.out.dtype].kind == "float":
+            _require(op.out.dtype in ("float32", "float64") or self._is_weight(op.source))
             return first
         if isinstance(op, tensor.ReduceOp) and op.kind == "sum" and op.out.dtype == "float32":
             return self._alike(op.operands)
@@ -127,6 +128,15 @@ class _Dependence:
         if isinstance(op, arith.MulOp):
             return self._product(op.lhs, op.rhs)
         raise _Other
+
+    def _is_weight(self, value: Value) -> bool:
+        """Whether no element exceeds 2 ** LARGEST_WEIGHT: sums of such may be too large for halves."""
+        op = value.op
+        while isinstance(op, (*_VIEWS, arith.NegOp, arith.CastOp, arith.SelectOp, arith.MulOp)):
+            (op, *others) = [each.op for each in op.operands if each in self.how]
+            if others:
+                return False
+        return isinstance(op, arith.MathOp)
 
     def _power(self, function: str, shift: _Shifted) -> _Scaled:
         slope = -shift.new

@@ -119,6 +119,13 @@ def softmax(kind: str, lowest: float = -1e30) -> Any:
                 if kind == "half":
                     for i, j in T.Parallel(ROWS, TILE):
                         s[i, j] = s[i, j] * 0.5
+                if kind == "sums as weights":
+                    T.reduce_sum(s, more, dim=1)
+                    for i, j in T.Parallel(ROWS, TILE):
+                        s[i, j] = s[i, j] + more[i]
+                if kind == "weights twice":
+                    for i, j in T.Parallel(ROWS, TILE):
+                        s[i, j] = s[i, j] + s[i, j]
                 T.copy(s, weights)
                 T.reduce_sum(s, more, dim=1)
                 for i in T.Parallel(ROWS):
@@ -221,7 +228,7 @@ def test_what_the_maximum_starts_from(lowest: float, count: int) -> None:
 @pytest.mark.parametrize(
     "kind",
     ["other power", "other slope", "guarded", "minimum", "squares", "plus one", "larger weights", "maxima are added",
-     "biased", "steeper"],
+     "biased", "steeper", "sums as weights", "weights twice"],
 )  # fmt: skip
 def test_what_is_no_such_sum_stays(kind: str) -> None:
     root = before_emitter(softmax(kind))

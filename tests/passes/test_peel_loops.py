@@ -149,7 +149,7 @@ def test_hashes_of_indices_wrap() -> None:
     body = GUARDED.replace("%c0, %c7", "%c0, %s").replace("%k, %c16", "%k, %c1103515245")
     assert ["no mask in it changes linearly" in each for each in remarks(program(body).root)] == [True]
     func = hashed_dropout()
-    check_pass(PEEL, before_peeling(func), inputs_for(func, 0)[:-1] + [np.int32(40)])
+    check_pass(PEEL, before_peeling(func), [*inputs_for(func, 0)[:-1], np.int32(40)])
 
 
 def hashed_dropout() -> Operation:

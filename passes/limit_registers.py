@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiledsl.dialects import scf, tensor, tile
+from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.passes.loop_masks import INDEX_DTYPES
 from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.product_loops import product_loops, tensor_bytes
 from tiledsl.passes.shared_memory import Needs
@@ -15,7 +16,7 @@ from tiledsl.passes.shared_memory import Needs
 MODES = ("auto", "off")
 MEASURED_ARCH, MEASURED_THREADS = 90, 256
 # Registers of a thread beside the sums of a loop's products, seen in 40 kernels of attention that Triton 3.6 compiled
-# for sm_90: with as few it spills no more than a few bytes, and without a limit it takes no less than the others.
+# for sm_90: with as few it spills no more than 60 bytes, and without a limit it takes no less than the others.
 _FEWEST, _USUAL = 28, 40
 _CARRIED = 32  # registers of sums that go through the loop; with more, ptxas serialises all products (its note C7512)
 
@@ -29,7 +30,9 @@ class LimitRegisters(Pass):
 
     `mode` is "off" or "auto": on sm_90, kernels of 256 threads whose loops multiply what they compute, as attention
     does, where two blocks fit on a multiprocessor with the registers that are needed at the least, and do not with
-    those that are taken usually. A number that T.Kernel or `lower-to-triton.maxnreg` gives stays.
+    those that are taken usually. Loops that compute with integers for each element, as biases by distance and hashes
+    for dropout do, stay: with the limit they spill much. A number that T.Kernel or `lower-to-triton.maxnreg` gives
+    stays.
     """
 
     name = "limit-registers"
@@ -60,9 +63,17 @@ def _registers(kernel: tile.KernelOp) -> tuple[int, int]:
     plain = {each.op for each in product_loops(kernel)} if loops else set()
     found = [(0, 0)]
     for loop in loops:
-        if loop not in plain:
+        if loop not in plain and not _computes_with_integers(loop):
             tiles = [value for value in loop.results if sum(size > 1 for size in value.shape) > 1]
             sums = [dot.out for dot in of_kinds(loop.body, tensor.DotOp)]
             carried, computed = (sum(map(tensor_bytes, each)) // (4 * kernel.threads) for each in (tiles, sums))
             found.append((carried, computed))
     return max(found, key=lambda each: each[1])
+
+
+def _computes_with_integers(loop: scf.ForOp) -> bool:
+    """Whether it does for each element of a tile; masks compare what is computed for each row and each column."""
+    return any(
+        isinstance(op, arith.BinaryOp) and op.out.dtype in INDEX_DTYPES and sum(size > 1 for size in op.out.shape) > 1
+        for op in loop.body.walk()
+    )

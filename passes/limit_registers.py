@@ -16,7 +16,7 @@ from tiledsl.passes.shared_memory import Needs
 MODES = ("auto", "off")
 MEASURED_ARCH, MEASURED_THREADS = 90, 256
 # Registers of a thread beside the sums of a loop's products, seen in 40 kernels of attention that Triton 3.6 compiled
-# for sm_90: with as few it spills no more than 60 bytes, and without a limit it takes no less than the others.
+# for sm_90: with as few it spills no more than 80 bytes, and without a limit it takes no less than the others.
 _FEWEST, _USUAL = 28, 40
 _CARRIED = 32  # registers of sums that go through the loop; with more, ptxas serialises all products (its note C7512)
 

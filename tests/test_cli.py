@@ -134,6 +134,12 @@ def test_text_programs(tmp_path: Path) -> None:
     file.write_text(TEXT_PROGRAM)
     assert "buffer<48*float32, global>" in printed("lower", file, "-D", "N=48", "--emit", "tile")
     assert "FILE:FUNCTION is for Python files" in refused("lower", f"{file}:ones", "-D", "N=48")
+    assert "ones.tile:3:" in refused("lower", file)
+    ir = tmp_path / "ones.mlir"
+    printed("lower", file, "-D", "N=48", "--emit", "tile", "-o", ir)
+    assert "ones.mlir is IR, not a program" in refused("lower", ir) and "tiledsl opt" in refused("lower", ir)
+    ir.write_bytes(b"\xff")
+    assert "ones.mlir cannot be read" in refused("lower", ir)
 
 
 def test_print_changed_goes_to_stderr(programs: Path) -> None:
@@ -170,6 +176,10 @@ def test_mistakes_in_what_to_lower(programs: Path, tmp_path: Path) -> None:
     assert "--emit c++: it is one of source, tile" in refused("lower", f"{programs}:cleared", "--emit", "c++")
     assert "the pipeline has no pass 'cze'" in refused("lower", f"{programs}:cleared", "--after", "cze")
     assert "unknown target" in refused("lower", f"{programs}:cleared", "--target", "tpu")
+    both = refused("lower", f"{programs}:cleared", "--after", "cse", "--emit", "ptx")
+    assert "--after cse prints IR, --emit ptx another stage" in both
+    unknown = refused("lower", f"{programs}:scaled", "-D", "M=32", "-D", "N=16", "-D", "K=3")
+    assert unknown.splitlines() == ["scaled has no parameter 'K'", "  note: its parameters are M, N, factor, dtype"]
     assert "cuda:80 has no amdgcn" in refused("lower", f"{programs}:cleared", "--target", "cuda:80", "--emit", "amdgcn")
 
 

@@ -40,7 +40,7 @@ def main() -> None:
 @click.argument("program", metavar="FILE[:FUNCTION]")
 @click.option("-D", "values", multiple=True, metavar="NAME=VALUE", help="A value of the builder; repeat for more.")
 @click.option("--target", default=None, help="cuda:90, hip:gfx942, ...; by default the GPU here, else cuda:90.")
-@click.option("--emit", default="source", metavar="STAGE", help="source, tile, triton, ttir, ttgir, llir, ptx, sass.")
+@click.option("--emit", default="source", metavar="STAGE", help="One of the stages above.")
 @click.option("--after", default="", metavar="PASS", help="Print the IR after this pass.")
 @click.option("--print-changed", is_flag=True, help="Print the IR after each pass that changes it, to stderr.")
 @click.option("--pass-config", "configs", multiple=True, metavar="PASS.OPTION=VALUE", help="An option of a pass.")
@@ -59,13 +59,15 @@ def lower(
 
     \b
     tile    the program as elaborated     triton  the IR at the end of the pipeline
-    source  Triton source                 ttir, ttgir, llir, ptx, sass  what Triton makes of it
+    source  Triton source                 ttir, ttgir, llir, ptx, sass, amdgcn  what Triton makes of it
     """
     from tiledsl.commands import lower as command
     from tiledsl.runtime.target import Target
 
     if emit not in command.EMIT:
         raise TileError(f"--emit {emit}: it is one of {', '.join(command.EMIT)}")
+    if after and emit != "source":
+        raise TileError(f"--after {after} prints IR, --emit {emit} another stage; give one of them")
     file, function = command.split_function(program)
     request = command.Request(
         file=file,

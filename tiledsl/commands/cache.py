@@ -28,7 +28,7 @@ def list_(kernel: str | None) -> None:
     """List what is remembered, of KERNEL or of all, the newest first."""
     from tiledsl.settings import current
 
-    found = _entries(kernel)
+    found = _entries(None) if kernel is None else _chosen(kernel)
     rows = []
     for entry in found:
         best = entry.best()
@@ -178,6 +178,8 @@ def _explain_stored(found: Sequence[Entry]) -> str:
     except TileError:
         here = {}
     changed = difference_lines({name: newest.fields.get(name) for name in here}, here)
+    if newest.best() is None:
+        lines.append("  not finished; a call that is tuned anew goes on from its trials")
     lines += [f"  {line}" for line in changed] or ["  nothing of this machine keeps it from being used"]
     for entry in others[:10]:
         differing = difference_lines(entry.fields or {}, newest.fields)

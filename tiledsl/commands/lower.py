@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -142,8 +143,13 @@ def _text_program(request: Request) -> Callable[[], FuncOp]:
 
     if request.function:
         raise TileError(f"{request.file} is a text program; FILE:FUNCTION is for Python files")
-    program = tiledsl.parse(request.file.read_text(encoding="utf-8"), **request.values)
-    return _of(program, request, given=True)
+    try:
+        text = request.file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TileError(f"{request.file} cannot be read: {error}") from None
+    if re.match(r"(\s|//.*)*tile\.func\b", text):
+        raise TileError(f"{request.file} is IR, not a program", notes=["passes over IR: tiledsl opt FILE -p PASSES"])
+    return _of(tiledsl.parse(text, str(request.file), **request.values), request, given=True)
 
 
 def import_file(file: Path) -> ModuleType:
@@ -207,6 +213,10 @@ def _of_jit(function: JitFunction, values: dict[str, Any]) -> Callable[[], FuncO
     missing = [name for name in needed if name not in values]
     if missing:
         raise TileError(f"{function.__name__} needs {', '.join(missing)}", notes=[f"give them: -D {missing[0]}=..."])
+    unknown = [name for name in values if name not in function.signature.parameters]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in function.signature.parameters.values()):
+        known = ", ".join(function.signature.parameters)
+        raise TileError(f"{function.__name__} has no parameter {unknown[0]!r}", notes=[f"its parameters are {known}"])
     program = function.build(function._bind((), values))
     indices = () if out_idx is None else (out_idx,) if isinstance(out_idx, int) else tuple(out_idx)
     return lambda: elaborate(program, indices)

@@ -22,7 +22,7 @@ from tiledsl.autotuner.predicting.work import work_of
 from tiledsl.autotuner.search import Strategy
 from tiledsl.autotuner.search.exhaustive import Exhaustive
 from tiledsl.autotuner.storage.fingerprint import digest
-from tiledsl.autotuner.trial import Trial, config_text
+from tiledsl.autotuner.trial import NOT_TRIED, Trial, config_text
 from tiledsl.runtime import launch_triton
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.settings import current
@@ -97,7 +97,7 @@ class Run:
             why = f"the budget of {self.options.budget} s was used up" if self._stopped else "the search chose others"
             for trial in self.trials:
                 if trial.status == "new" and trial.same_as is None:
-                    trial.fail("pruned", f"not tried: {why}")
+                    trial.fail("pruned", f"{NOT_TRIED}{why}")
         except BaseException:
             self.close(kill=self._given is not None)  # before that, no process does anything
             raise

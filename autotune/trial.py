@@ -17,6 +17,7 @@ _MEASURED = (
     "status", "message", "latency", "spread", "timing", "verified", "max_error", "mean_error", "mismatched_ratio"
 )  # fmt: skip
 _SHARED = (*_MEASURED, "alone", "rounds", "resources", "compile_seconds", "binary_hash")
+NOT_TRIED = "not tried: "  # a trial that was left out by a budget or the search has a message that begins so
 STATUSES: tuple[str, ...] = get_args(Status)
 
 

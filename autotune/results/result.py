@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tiledsl.autotuner.trial import Trial, config_text
+from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
     from tiledsl.runtime.kernel import Kernel
@@ -107,6 +108,9 @@ class AutotuneResult:
         name of a pass, or ttir, ttgir, llir, ptx, sass, amdgcn, for which both are compiled."""
         from tiledsl.autotuner.results.difference import unified
 
+        for index in (i, j):
+            if not -len(self.trials) <= index < len(self.trials):
+                raise TileError(f"there is no trial {index}; there are 0 to {len(self.trials) - 1}")
         return unified(self.trials[i], self.trials[j], stage, context)
 
     def explain(self) -> str:

@@ -6,12 +6,13 @@ import csv
 import io
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.autotuner.trial import Trial, config_text
+from tiledsl.autotuner.trial import NOT_TRIED, Trial, config_text
 from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
@@ -82,8 +83,11 @@ def sorted_trials(result: AutotuneResult, sort: str) -> list[Trial]:
 
 
 def as_text(result: AutotuneResult, sort: str = "latency") -> str:
-    """Aligned columns, the winner starred; then a line for each trial that has something to say."""
-    trials = sorted_trials(result, sort)
+    """Aligned columns, the winner starred; then a line for each trial that has something to say. Trials that were not
+    tried have no row: there may be hundreds. They are counted at the end."""
+    everything = sorted_trials(result, sort)
+    untried = Counter(trial.message.strip() for trial in everything if trial.message.startswith(NOT_TRIED))
+    trials = [trial for trial in everything if not trial.message.startswith(NOT_TRIED)]
     columns = {
         name: column
         for name, column in COLUMNS.items()
@@ -95,6 +99,7 @@ def as_text(result: AutotuneResult, sort: str = "latency") -> str:
         rows.append(["*" if result.is_winner(trial) else "", *(c.text(result, trial) for c in columns.values())])
     left = [True, *(not column.form for column in columns.values())]
     notes = [f"  {config_text(t.config)}: {t.message.strip().splitlines()[0]}" for t in trials if t.message.strip()]
+    notes += [f"  {count} more: {message}" for message, count in untried.items()]
     return "\n".join([*_aligned(rows, left), *notes])
 
 

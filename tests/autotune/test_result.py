@@ -71,6 +71,15 @@ def test_the_table_has_rates_and_resources() -> None:
     assert lines[4].strip().endswith("num_stages=5: needs at least 245760 bytes of shared memory")
 
 
+def test_the_table_counts_what_was_not_tried() -> None:
+    result = gemm_result(0.02, 0.01, None)
+    for trial in result.trials[2:]:
+        trial.message = "not tried: the search chose others"
+    assert [line.split()[:2] for line in result.table().splitlines()[1:3]] == [["*", "1"], ["2", "0"]]
+    assert result.table().splitlines()[3:] == ["  1 more: not tried: the search chose others"]
+    assert len(result.to_csv().splitlines()) == 4
+
+
 def test_the_table_is_sorted_by_any_column() -> None:
     result = gemm_result(0.02, 0.01, None)
 
@@ -96,6 +105,8 @@ def test_csv(tmp_path: Path) -> None:
 
 def test_differences_at_every_stage() -> None:
     result = gemm_result(0.02, 0.01, None)
+    with pytest.raises(tiledsl.TileError, match="there is no trial 3; there are 0 to 2"):
+        result.diff(0, 3)
     source = result.diff(0, 1)
     assert source.splitlines()[:2] == [
         "--- trial 0: block_M=64 block_N=64 num_stages=2",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 from tiledsl.errors import TileError
@@ -12,10 +13,27 @@ from tiledsl.ir.text import WORDS, Parser
 
 def parse_pipeline(spec: str) -> list[Pass]:
     """Passes from `a,b{option=value other=value},c`. Raises TileError for an unknown pass, option or value."""
-    parser = Parser(spec, "<pipeline>")
+    try:
+        parser = Parser(spec, "<pipeline>")
+        written = _written(parser)
+    except TileError as error:
+        error.notes.append('passes are written a,b{option=value other="A=tma,C=pointer"}')
+        raise
     passes: list[Pass] = []
+    for name, options in written:
+        try:
+            passes.append(make_pass(name.group(), options))
+        except TileError as error:
+            raise parser.error(error.message, name) from None
+    return passes
+
+
+def _written(parser: Parser) -> list[tuple[re.Match[str], dict[str, Any]]]:
+    """The token of each pass's name, and its options."""
+    passes: list[tuple[re.Match[str], dict[str, Any]]] = []
     while parser.kind() != "end":
-        name = parser.take("word", "a pass, name or name{option=value},")
+        start = parser.tokens[parser.index]
+        parser.take("word", "a pass, name or name{option=value},")
         options: dict[str, Any] = {}
         if parser.accept("{"):
             while not parser.accept("}"):
@@ -23,7 +41,7 @@ def parse_pipeline(spec: str) -> list[Pass]:
                 parser.expect("=")
                 is_text = parser.kind() == "word" and parser.peek() not in WORDS  # a word stands for itself
                 options[option] = parser.take("word", "a word") if is_text else parser.attribute()
-        passes.append(make_pass(name, options))
+        passes.append((start, options))
         if parser.kind() != "end":
             parser.expect(",")
     return passes
@@ -41,6 +59,7 @@ def make_pass(name: str, options: dict[str, Any]) -> Pass:
         default = known[key].default
         if type(default) is float and type(value) is int:
             options = {**options, key: float(value)}
-        elif default is not None and value is not None and type(default) is not type(value):
-            raise TileError(f"pass {name}: {key}={value!r}, but its type is {type(default).__name__}")
+        elif default is not None and type(default) is not type(value):
+            words = ", true or false" if type(default) is bool else ""
+            raise TileError(f"pass {name}: {key}={value!r}, but its type is {type(default).__name__}{words}")
     return pass_type(**options)

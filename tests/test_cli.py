@@ -156,6 +156,15 @@ def test_pass_options_reach_the_pipeline(programs: Path) -> None:
     assert "'no-such.option'" in refused(*arguments, "--pass-config", "no-such.option=1")
 
 
+def test_the_setting_print_after_names_a_pass(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEDSL_PRINT_AFTER", "cze")
+    for options in ([], ["--emit", "tile"]):
+        message = refused("lower", f"{programs}:cleared", *options)
+        assert "the setting print_after is 'cze'; it is all, changed or one of canonicalize, cse" in message
+    monkeypatch.setenv("TILEDSL_PRINT_AFTER", "dce")
+    assert "// ----- after dce" in tiledsl("lower", f"{programs}:cleared").stderr
+
+
 def test_output_goes_to_a_file(programs: Path, tmp_path: Path) -> None:
     to = tmp_path / "out.py"
     assert printed("lower", f"{programs}:cleared", "-o", to) == ""

@@ -24,6 +24,7 @@ from tiledsl.ir.pass_manager import (
     parse_program,
 )
 from tiledsl.passes.specs import make_pass, parse_pipeline
+from tiledsl.runtime.target import Target
 
 
 @pytest.fixture(autouse=True)
@@ -124,12 +125,15 @@ def test_specs_show_what_differs_from_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("nonsense", "no pass is named 'nonsense'; there are .*test-idle"),
-        ("test-scale-constants{size=3}", "no option 'size'; its options are factor, only"),
+        ("nonsense", ":1:1: error: no pass is named 'nonsense'; there are .*test-idle"),
+        ("test-idle,test-scale-constants{size=3}", ":1:11: error: .* no option 'size'; its options are factor, only"),
         ("test-idle{size=3}", "no option 'size'; its options are none"),
         ("test-scale-constants{factor=yes}", "factor='yes', but its type is int"),
         ("test-scale-constants{factor=true}", "factor=True, but its type is int"),
-        ("test-scale-constants{deep=1}", "deep=1, but its type is bool"),
+        ("test-scale-constants{deep=1}", "deep=1, but its type is bool, true or false"),
+        ("test-scale-constants{deep=none}", "deep=None, but its type is bool, true or false"),
+        ("test-scale-constants{only=a=b}", r"(?s):1:28: error: expected .*note: .* other=\"A=tma,C=pointer\"\}"),
+        ("test-scale-constants{only='a'}", r"(?s):1:27: error: unexpected character .*note: passes are written"),
         ("test-scale-constants{factor}", r":1:28: error: expected '=' but found '}'"),
         ("test-scale-constants{factor=}", r":1:29: error: expected an attribute but found '}'"),
         ("test-idle test-idle", r":1:11: error: expected ',' but found 'test-idle'"),
@@ -164,7 +168,7 @@ def test_a_pass_that_breaks_the_ir_is_named_and_reproduced(tmp_path: Path, monke
     assert caught.value.spec == "test-break-types"
     text = Path(caught.value.reproducer).read_text()
     assert os.path.dirname(caught.value.reproducer) == str(tmp_path)
-    assert "-p 'test-break-types,test-scale-constants{factor=3}'" in text
+    assert "-p 'test-break-types,test-scale-constants{factor=3}'\n" in text
     # The reproducer holds the program as the pass got it: running its pipeline fails again.
     rest = [each for each in (Idle(), BreakTypes(), ScaleConstants(3)) if each.name != "test-idle"]
     with pytest.raises(PassFailure, match=r"test-break-types failed: arith\.constant"):
@@ -174,8 +178,9 @@ def test_a_pass_that_breaks_the_ir_is_named_and_reproduced(tmp_path: Path, monke
 def test_a_crash_leaves_a_reproducer_that_parses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pass_manager.tempfile, "tempdir", str(tmp_path))
     with pytest.raises(PassFailure, match="first line") as caught:
-        PassManager([Idle(), Crash()]).run(program())
+        PassManager([Idle(), Crash()]).run(Program(gather_rows(), Target.parse("cuda:90")))
     text = Path(caught.value.reproducer).read_text()
+    assert "-p 'test-crash' --target cuda:90\n" in text
     again = parse_program(text)
     assert str(again.root) == str(program().root) and "second line" not in text
     pipeline = re.search("-p '(.*)'", text)

@@ -21,6 +21,7 @@ from tiledsl.ir.text import print_op
 from tiledsl.language.program import PrimFunc
 from tiledsl.runtime.jit import JitFunction
 from tiledsl.runtime.kernel import Kernel
+from tiledsl.runtime.lowering import check_print_after
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -66,6 +67,7 @@ def lower(request: Request) -> str:
 def _ir(build: Callable[[], FuncOp], request: Request) -> str:
     from tiledsl.passes import default_pipeline
 
+    check_print_after(current().print_after)
     root = build()
     if request.emit == "tile" and not request.after:
         return print_op(root)

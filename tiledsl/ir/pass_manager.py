@@ -128,13 +128,13 @@ class PassManager:
         """The error to raise, with a reproducer file."""
         # The input of every pass is not kept, which would double the cost of the pipeline: it is made again.
         before = rebuild()
-        for earlier in self.passes[: number - 1]:
-            earlier.run(before)
+        PassManager(self.passes[: number - 1], verify_each=False).run(before)
         rest = ",".join(later.spec() for later in self.passes[number - 1 :])
         handle, path = tempfile.mkstemp(".mlir", f"tiledsl-{each.name}-")
         with open(handle, "w", encoding="utf-8") as file:
             file.write(f"// pass {each.spec()} failed: {(str(error) or repr(error)).splitlines()[0]}\n")
-            file.write(f"// tiledsl opt {path} -p '{rest}'\n{print_op(before.root, locations=True)}\n")
+            target = f" --target {before.target}" if before.target is not None else ""
+            file.write(f"// tiledsl opt {path} -p '{rest}'{target}\n{print_op(before.root, locations=True)}\n")
         return PassFailure(each.spec(), error, path)
 
 

@@ -15,7 +15,7 @@ from tiledsl.dialects.tile import FuncOp, GemmOp, KernelOp, buffer_type
 from tiledsl.dialects.triton import LaunchOp
 from tiledsl.errors import TileError
 from tiledsl.ir.location import Loc
-from tiledsl.ir.pass_manager import PassManager, Program, Stage
+from tiledsl.ir.pass_manager import PASSES, PassManager, Program, Stage
 from tiledsl.ir.text import print_generic, print_op
 from tiledsl.ir.types import ELEMENTS, BufferType, Type
 from tiledsl.passes import default_pipeline
@@ -45,6 +45,7 @@ class Lowered:
 def lower(build: Build, target: Target, pass_configs: Mapping[str, Any]) -> Lowered:
     """Build a program, lower it for a target and emit its source. Raises TileError for mistakes in the program."""
     settings = current()
+    check_print_after(settings.print_after)
     start = time.perf_counter()
     root = build()
     elaborated = (time.perf_counter() - start) * 1e3
@@ -94,6 +95,14 @@ def text_after(
     if after and after not in ("elaborate", "tile"):
         _manager(build, target, pass_configs, stop_after=after).run(Program(root, target))
     return print_generic(root) if generic else print_op(root, locations=locations)
+
+
+def check_print_after(name: str) -> None:
+    """Raises TileError unless the setting print_after is '', 'all', 'changed' or a pass's name."""
+    if name not in ("", "all", "changed", *PASSES):
+        raise TileError(
+            f"the setting print_after is {name!r}; it is all, changed or one of {', '.join(sorted(PASSES))}"
+        )
 
 
 def _manager(build: Build, target: Target, pass_configs: Mapping[str, Any], **options: Any) -> PassManager:

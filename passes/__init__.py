@@ -8,6 +8,7 @@ from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import PASSES, Pass
+from tiledsl.language.launch_options import pass_options
 from tiledsl.passes.canonicalize import Canonicalize
 from tiledsl.passes.cse import Cse
 from tiledsl.passes.dce import Dce
@@ -74,20 +75,25 @@ def default_pipeline(options: Mapping[str, Any] | None = None) -> list[Pass]:
     Options whose names start with "tl." or "tir." and that mean nothing here are noted once in the log.
     """
     chosen: dict[str, dict[str, Any]] = {}
-    for key, value in (options or {}).items():
+    for key, value in pass_options(options).items():
         key = str(getattr(key, "value", key))
         if key in _ALIASES:
             name, option, convert = _ALIASES[key]
-            chosen.setdefault(name, {})[option] = convert(value)
+            try:
+                chosen.setdefault(name, {})[option] = convert(value)
+            except (TypeError, ValueError):
+                raise TileError(f"pass option {key} is {value!r}; it sets {name}.{option}") from None
         elif key.startswith(("tl.", "tir.", "cuda.")):
             from tiledsl.frontend.context import note_once
 
             note_once(f"the pass option {key} has no effect here")
         else:
             name, _, option = key.partition(".")
-            if name not in PASSES or not option:
+            if not option:
+                raise TileError(f"pass option {key!r} is not of the form 'pass-name.option'")
+            if name not in PASSES:
                 raise TileError(
-                    f"pass option {key!r} is not of the form 'pass-name.option'; passes: {', '.join(PASSES)}"
+                    f"pass option {key!r}: no pass is named {name!r}; there are {', '.join(sorted(PASSES))}"
                 )
             chosen.setdefault(name, {})[option] = value
     unused = set(chosen) - {each.name for each in PIPELINE}

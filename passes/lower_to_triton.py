@@ -49,6 +49,7 @@ class LowerToTriton(Pass):
     maxnreg: int = 0
 
     def run(self, program: Program) -> None:
+        self._check()
         func = program.root
         assert isinstance(func, tile.FuncOp), func.name
         kernels = [op for op in func.body if isinstance(op, tile.KernelOp)]
@@ -59,6 +60,13 @@ class LowerToTriton(Pass):
             if overrides:
                 kernel.set_attribute("options", tuple({**dict(kernel.options), **overrides}.items()))
             _KernelLowering(func, kernel, self.index_bits).run(name, warp_size)
+
+    def _check(self) -> None:
+        if self.index_bits not in (0, 32, 64):
+            raise TileError(f"lower-to-triton.index_bits is {self.index_bits}; it is 32, 64 or 0 to choose")
+        for option in LAUNCH_OPTIONS:
+            if (value := getattr(self, option)) < 0:
+                raise TileError(f"lower-to-triton.{option} is {value}; it is a number, 0 as T.Kernel says")
 
 
 def _kernel_names(func: tile.FuncOp, kernels: Sequence[tile.KernelOp]) -> list[str]:

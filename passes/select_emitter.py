@@ -87,6 +87,8 @@ class SelectEmitter(Pass):
             raise TileError(f"select-emitter.backend is {self.backend!r}; it is one of {', '.join(BACKENDS)}")
         if self.rescale not in RESCALINGS:
             raise TileError(f"select-emitter.rescale is {self.rescale!r}; it is one of {', '.join(RESCALINGS)}")
+        if self.stages < 0:
+            raise TileError(f"select-emitter.stages is {self.stages}; it is a number of tiles, 0 as the program says")
         kernels = [op for op in func.body if isinstance(op, tile.KernelOp)]
         for kernel in kernels:
             if self._is_wanted(kernel):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tiledsl.dialects.arith import ConstantOp, constant_of
 from tiledsl.dialects.scf import ForOp
+from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
@@ -27,6 +28,8 @@ class UnrollLoops(Pass):
     limit: int = 4096
 
     def run(self, program: Program) -> None:
+        if self.limit < 0:
+            raise TileError(f"unroll-loops.limit is {self.limit}; it is a number of operations, 0 to unroll nothing")
         if not any(isinstance(op, ForOp) and op.attributes["unroll"] == 1 for op in program.root.nests()):
             return
         left = self.limit

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.executor import run
-from tests.support.programs import NAMED, copy_arguments, inputs_for, programs, same_array
+from tests.support.programs import NAMED, copy_arguments, gather_rows, inputs_for, programs, same_array
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import PassManager, Program
@@ -86,7 +86,29 @@ def test_options_reach_their_pass() -> None:
     for wrong, message in (
         ({"guard-accesses.enable": False}, "has no option 'enable'; its options are enabled"),
         ({"guard": 1}, "is not of the form 'pass-name.option'"),
+        ({"guards.enabled": True}, "'guards.enabled': no pass is named 'guards'; there are canonicalize, cse"),
+        ({"tl.config_index_bitwidth": "wide"}, "is 'wide'; it sets lower-to-triton.index_bits"),
+        ("map-grid", "pass_configs is 'map-grid'; it is a dict such as {\"select-access.mode\""),
         ({"map-grid.group_m": "4"}, "its type is int"),
+        ({"guard-accesses.enabled": None}, "enabled=None, but its type is bool, true or false"),
     ):
         with pytest.raises(TileError, match=message):
             default_pipeline(wrong)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("unroll-loops.limit", -1),
+        ("select-emitter.stages", -1),
+        ("pad-tiles.min_dot", 17),
+        ("pad-tiles.min_dot", -16),
+        ("map-grid.group_m", -1),
+        ("lower-to-triton.index_bits", 16),
+        ("lower-to-triton.num_warps", -1),
+        ("lower-to-triton.maxnreg", -1),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(option: str, value: int) -> None:
+    with pytest.raises(TileError, match=f"^{option} is {value}; it is "):
+        PassManager(default_pipeline({option: value})).run(Program(gather_rows()))

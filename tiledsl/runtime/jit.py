@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, user_loc
-from tiledsl.language.launch_options import LAUNCH_OPTIONS
+from tiledsl.language.launch_options import LAUNCH_OPTIONS, pass_options
 from tiledsl.runtime.jit_calls import MOST_CALLS, building, call_key, target_setting
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.launch_triton import constant_when_traced, traced_as
@@ -271,7 +271,7 @@ class JitFunction:
     def _pass_configs(self, values: dict[str, Any]) -> dict[str, Any]:
         """The decorator's, and what `values` (of which it is taken out) says: pass_configs and launch options such as
         num_warps that are no parameters of the function."""
-        chosen = {**(self.options.get("pass_configs") or {}), **(values.pop("pass_configs", None) or {})}
+        chosen = {**pass_options(self.options.get("pass_configs")), **pass_options(values.pop("pass_configs", None))}
         for name in LAUNCH_OPTIONS:
             if name in values and name not in self.signature.parameters and not self._takes_any:
                 given = values.pop(name)

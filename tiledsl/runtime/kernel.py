@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, user_loc
+from tiledsl.language.launch_options import pass_options
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.target import Target
 
@@ -72,7 +73,7 @@ class Kernel:
     ) -> None:
         self._build = build
         self.target = target
-        self.pass_configs = dict(pass_configs or {})
+        self.pass_configs = pass_options(pass_configs)
         self.config: dict[str, Any] | None = dict(config) if config is not None else None
         self.prim_func = prim_func
         self.latency: float | None = None  # milliseconds, set by the tuner

@@ -70,9 +70,11 @@ class SplitK(Pass):
                 )
             programs *= -program.target.sm_count
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
-            if is_prepared(kernel) or not any(isinstance(op, tensor.DotOp) for op in kernel.walk()):
+            if not any(isinstance(op, tensor.DotOp) for op in kernel.walk()) and not is_prepared(kernel):
                 continue
             try:
+                if is_prepared(kernel):
+                    raise NotSplit('it is written in Gluon; select-emitter.backend="triton" leaves it to Triton')
                 if programs:
                     stream(kernel, _loop_of(kernel), programs)
                 else:

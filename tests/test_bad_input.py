@@ -450,9 +450,13 @@ def test_nothing_is_left_on_disk(cache_dir: Path, tmp_path: Path, monkeypatch: p
     left = [path for folder in (cache_dir, dump) for path in folder.rglob("*") if path.is_file()]
     assert [path for path in left if "grammar" not in str(path)] == []
     kernel = compiled(WRITE, target="interpret")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"no_such_folder/kernel\.py'$"):
         kernel.export(tmp_path / "no_such_folder" / "kernel.py")
     assert not (tmp_path / "no_such_folder").exists()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"/folder'$"):
+        kernel.export(tmp_path / "folder")
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".folder")] == []
 
 
 def test_an_error_survives_being_sent_to_another_process() -> None:

@@ -110,6 +110,7 @@ def test_values_are_literals_or_names(programs: Path) -> None:
         (["--emit", "tile"], "tile.copy"),
         (["--emit", "triton"], "triton.launch"),
         (["--after", "promote-buffers"], "tile.kernel"),
+        (["--after", "elaborate"], "tile.copy"),
         (["--emit", "ttgir", "--target", "cuda:90"], '"ttg.num-warps" = 1'),
         (["--emit", "ptx", "--target", "cuda:80"], ".target sm_80"),
     ],

@@ -10,6 +10,7 @@ import torch
 import tiledsl
 import tiledsl.language as T
 from tests.passes.test_block_programs import count, lowered
+from tests.support.example_modules import load_example
 from tests.support.programs import NAMED, gemm, inputs_for
 from tiledsl.dialects import tile, triton
 from tiledsl.errors import TileError
@@ -95,6 +96,15 @@ def remarks(func: Operation, splits: int = 4) -> list[str]:
 )
 def test_others_stay_with_a_reason(name: str, reason: str) -> None:
     assert remarks(NAMED[name]()) == [f"the loop along K is not split, because {reason}"]
+
+
+def test_what_is_written_in_gluon_stays_with_a_reason() -> None:
+    options = {"select-emitter.backend": "gluon", "split-k.splits": 4}
+    builder = load_example("gemm_lazy").matmul_relu
+    kernel = tiledsl.jit(builder.function, target="cuda:90", pass_configs=options).compile(
+        M=4096, N=4096, K=4096, block_M=128, block_N=256, block_K=64
+    )
+    assert len(kernel.remarks) == 1 and "not split, because it is written in Gluon" in kernel.remarks[0]
 
 
 def test_short_loops_and_kernels_without_products_stay() -> None:

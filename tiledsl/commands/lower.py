@@ -69,7 +69,7 @@ def _ir(build: Callable[[], FuncOp], request: Request) -> str:
 
     check_print_after(current().print_after)
     root = build()
-    if request.emit == "tile" and not request.after:
+    if (request.after or request.emit) in ("tile", "elaborate"):
         return print_op(root)
     manager = PassManager(
         default_pipeline(request.pass_configs),

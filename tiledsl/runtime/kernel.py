@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -14,6 +13,7 @@ from tiledsl.errors import TileError, user_loc
 from tiledsl.language.launch_options import pass_options
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.target import Target
+from tiledsl.runtime.whole_file import write_file
 
 # The IR and the passes are loaded where they are needed: recalling a tuned kernel goes without.
 if TYPE_CHECKING:
@@ -166,13 +166,12 @@ class Kernel:
         return next(iter(self.compiled.values())).resources
 
     def export(self, path: str | os.PathLike[str]) -> Path:
-        """Write the source as a file that needs only torch and triton. An existing file is replaced in one step."""
+        """Write the source as a file that needs only torch and triton. An existing file is replaced in one step.
+
+        Raises OSError for a path that cannot be written.
+        """
         to = Path(path)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=to.parent, prefix=f".{to.name}.", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(self.source)
-        os.replace(file.name, to)
+        write_file(to, self.source.encode())
         return to
 
     # Running

@@ -16,7 +16,7 @@ from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.results.unbuilt import UnbuiltKernel
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage.cache import Remembered
-from tiledsl.autotuner.storage.fingerprint import canonical, digest
+from tiledsl.autotuner.storage.fingerprint import canonical, source_digest
 from tiledsl.autotuner.storage.key import Key, tuning_key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial, config_text, summary_of_failures
@@ -169,7 +169,7 @@ def _restore(problem: Problem, store: Store | None, done: Mapping[str, Any]) -> 
         build = partial(problem.build, config, problem.target)
         if trial is not None and trial.source_hash and not problem.options.do_not_specialize:
             with contextlib.suppress(Exception):
-                if digest(build().source) != trial.source_hash:
+                if source_digest(build().source) != trial.source_hash:
                     trial = None
         trials.append(trial or Trial(index, config))
         trials[-1].build = build
@@ -268,7 +268,7 @@ def _recall(problem: Problem, store: Store) -> AutotuneResult | None:
         _log.warning("autotune: what %s was tuned to no longer builds (%s); tuning again", problem.name, error)
         return None
     compare = not unseen and not problem.options.do_not_specialize
-    if compare and digest(result.kernel.source) != result.best.source_hash:
+    if compare and source_digest(result.kernel.source) != result.best.source_hash:
         _log.info("autotune: the source of %s has changed since it was tuned; tuning again", problem.name)
         return None
     return replace(result, from_cache="disk")

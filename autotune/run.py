@@ -21,7 +21,7 @@ from tiledsl.autotuner.predicting import model, prune
 from tiledsl.autotuner.predicting.work import work_of
 from tiledsl.autotuner.search import Strategy
 from tiledsl.autotuner.search.exhaustive import Exhaustive
-from tiledsl.autotuner.storage.fingerprint import digest
+from tiledsl.autotuner.storage.fingerprint import source_digest
 from tiledsl.autotuner.trial import NOT_TRIED, Trial, config_text
 from tiledsl.runtime import launch_triton
 from tiledsl.runtime.kernel import Kernel
@@ -185,7 +185,7 @@ class Run:
             trial.fail("compile_error", error)
             self._announce(trial)
             return None
-        trial.source_hash = digest(kernel.source)
+        trial.source_hash = source_digest(kernel.source)
         first = self._duplicates.by_source(trial)
         if first is not None:
             self._follow(trial, first)

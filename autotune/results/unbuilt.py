@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tiledsl.autotuner.storage.fingerprint import digest
+from tiledsl.autotuner.storage.fingerprint import source_digest
 from tiledsl.runtime.kernel import Kernel
 
 _log = logging.getLogger("tiledsl")
@@ -45,7 +45,7 @@ class UnbuiltKernel(Kernel):
         self.__dict__.update({**built, **self.__dict__})
         self.__dict__.pop("_make", None)
         wanted = self.__dict__.pop("_source_hash", "")
-        if wanted and digest(self.source) != wanted:
+        if wanted and source_digest(self.source) != wanted:
             _log.warning(
                 "autotune: the source of %s has changed since it was tuned; tune again to choose anew", self.name
             )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.autotuner.space import config_key
-from tiledsl.autotuner.storage.fingerprint import digest
+from tiledsl.autotuner.storage.fingerprint import digest, source_digest
 from tiledsl.autotuner.storage.journal import NONSENSE, parse, plain, read_file, write_json
 from tiledsl.autotuner.storage.key import folder_name
 from tiledsl.autotuner.trial import Trial
@@ -89,7 +89,7 @@ def recall(folder: Path, trial: Trial) -> dict[str, Any] | None:
             if not is_own(place / _LAUNCH):
                 continue
             found = _parsed(place, parse(read_file(place / _LAUNCH)), key)
-            if digest(found["module"].source) == trial.source_hash:
+            if source_digest(found["module"].source) == trial.source_hash:
                 return found
         except FileNotFoundError:
             continue

@@ -17,6 +17,7 @@ import torch
 import tiledsl
 from tests.autotune.programs import scale_builder, twice
 from tiledsl.autotuner.storage import key
+from tiledsl.commands.lower import import_file
 from tiledsl.runtime.kernel import Kernel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -279,6 +280,37 @@ def test_a_source_that_changed_unseen_is_run_with_a_warning(caplog: pytest.LogCa
     A = torch.randn(64)
     torch.testing.assert_close(result(A), A * 2)
     assert caplog.text.count("has changed since it was tuned") == 1
+
+
+MOVED = """
+import tiledsl
+import tiledsl.language as T
+
+
+@tiledsl.autotune(configs=[{"block": 64}, {"block": 32}])
+@tiledsl.jit(out_idx=-1)
+def scale(block=32):
+    @T.prim_func
+    def scale(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
+        with T.Kernel(T.ceildiv(64, block), threads=32) as bx:
+            for i in T.Parallel(block):
+                B[bx * block + i] = A[bx * block + i] * 2
+    return scale
+"""
+
+
+def test_a_program_that_moves_in_its_file_stays_the_same(
+    caplog: pytest.LogCaptureFixture, cache_dir: Path, tmp_path: Path
+) -> None:
+    sources = []
+    for number, text in enumerate((MOVED, f"# a line more\n{MOVED}")):
+        file = tmp_path / f"moved_{number}.py"
+        file.write_text(text)
+        result = import_file(file).scale()
+        sources.append(result.source)
+        assert result.from_cache == ("disk" if number else "")
+    assert "# moved_0.py:" in sources[0] and "# moved_1.py:" in sources[1]
+    assert "has changed since it was tuned" not in caplog.text
 
 
 TIMED_LOAD = """

@@ -123,6 +123,11 @@ def test_an_eager_function_takes_its_symbols(programs: Path) -> None:
     text = printed("lower", f"{programs}:negated", "-D", "N=40", "-D", "block=32", "--emit", "tile")
     assert "buffer<40*float32, global>" in text
     assert "extents = (32)" in text or "extents = (32,)" in text
+    unknown = refused("lower", f"{programs}:negated", "-D", "N=40", "-D", "M=3").splitlines()
+    assert unknown[0] == "negated has no parameter and no T.const 'M'" and unknown[2] == "  note: its T.const symbols N"
+    for wrong in ("x", "1.5", "float('nan')", "None"):
+        assert "a T.const is an integer" in refused("lower", f"{programs}:negated", "-D", f"N={wrong}")
+    assert "buffer<40*float32" in printed("lower", f"{programs}:negated", "-D", "N=40.0", "--emit", "tile")
 
 
 def test_a_program_without_values(programs: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -232,8 +233,8 @@ def elaborate_eager(
     """
     tree = parse_function(function)
     parameters = {parameter.name: parameter for parameter in tree.parameters}
-    values = {name: int(plain(value)) for name, value in arguments.items() if name not in parameters}
-    outer = outer_names(function, frame_locals or {})
+    sizes = {name: _size(tree.name, name, value) for name, value in arguments.items() if name not in parameters}
+    outer, values = outer_names(function, frame_locals or {}), dict(sizes)
     for dry in (True, False):
         ctx = EagerContext(tree.name, values, dry)
         ctx.loc = tree.loc
@@ -242,7 +243,23 @@ def elaborate_eager(
         with ctx.activate():
             _bind_parameters(scope, tree, function)
             returned = _run(scope, tree, dry)
+    for name in sizes:
+        if name not in ctx.consts:
+            known = [f"its parameters are {', '.join(parameters)}", f"its T.const symbols {', '.join(ctx.consts)}"]
+            raise TileError(
+                f"{tree.name} has no parameter and no T.const {name!r}", notes=known[: 1 + bool(ctx.consts)]
+            )
     return _finish_eager(ctx, tree, returned)
+
+
+def _size(function: str, name: str, value: Any) -> int:
+    """The value of a T.const symbol."""
+    number = plain(value)
+    try:
+        return operator.index(int(number) if isinstance(number, float) and number.is_integer() else number)
+    except TypeError:
+        message = f"{function}: {name} is {value!r}; it is no parameter, and a T.const is an integer"
+        raise TileError(message) from None
 
 
 def _bind_parameters(scope: EagerStatements, tree: syntax.Function, function: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 import tiledsl
 from tests.support.example_modules import load_example
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
 
 SHAPES: list[dict[str, Any]] = [
     {},
@@ -34,8 +34,6 @@ SHAPES: list[dict[str, Any]] = [
 def test_attention_matches_torch(shape: dict[str, Any], persistent: bool) -> None:
     import torch
 
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs a Hopper GPU")
     example = load_example("attention")
     sizes = {"batch": 2, "heads": 4, "kv_heads": 4, "queries": 1024, "keys": 1024, "dim": 128, **shape}
     configs = {"select-emitter.backend": "gluon", "select-emitter.persistent": persistent}
@@ -66,8 +64,6 @@ def test_attention_matches_torch(shape: dict[str, Any], persistent: bool) -> Non
 def test_maxima_that_rise_by_little_and_by_far(shape: dict[str, Any], rescale: str) -> None:
     import torch
 
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs a Hopper GPU")
     example = load_example("attention")
     sizes = {"batch": 2, "heads": 4, "kv_heads": 4, "queries": 1024, "keys": 1024, "dim": 128, **shape}
     configs = {"select-emitter.backend": "gluon", "select-emitter.rescale": rescale}

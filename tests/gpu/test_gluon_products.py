@@ -10,15 +10,7 @@ import tiledsl
 from benchmarks.programs.gemm import matmul
 from tests.support.example_modules import load_example
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def hopper() -> None:
-    import torch
-
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs a Hopper GPU")
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
 
 
 def compiled(function: Any, sizes: dict[str, Any], options: dict[str, Any] | None = None) -> tiledsl.Kernel:

@@ -88,9 +88,7 @@ def test_checks_stay(kernel: Any) -> None:
     torch.testing.assert_close(y, x * 2 + 3)
 
 
-@pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="needs a Hopper GPU"
-)
+@pytest.mark.usefixtures("hopper")
 def test_descriptors() -> None:
     kernel = tiledsl.compile(traced_product(256), target="cuda", pass_configs={"select-access.mode": "tma"})
     assert "_descriptor(" in kernel.source
@@ -106,9 +104,7 @@ def test_descriptors() -> None:
         torch.testing.assert_close(c, b @ a, rtol=1e-2, atol=1e-1)
 
 
-@pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="needs a Hopper GPU"
-)
+@pytest.mark.usefixtures("hopper")
 def test_descriptors_of_gluon(monkeypatch: pytest.MonkeyPatch) -> None:
     function = load_example("attention").attention
     options = {"target": "cuda", "out_idx": [3, 4], "pass_configs": {"select-emitter.backend": "gluon"}}

@@ -10,13 +10,13 @@ from typing import Any
 
 from tiledsl.autotuner import selection
 from tiledsl.autotuner.measuring.inputs import changed, copies
+from tiledsl.autotuner.measuring.race import Racer, race
 from tiledsl.autotuner.measuring.timing import clock, summarize
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.verifying.reference import Reference, tensors
 from tiledsl.autotuner.verifying.verify import Ran, Tolerance, judge
 
 _FIRST_PASS = 0.25  # of `rep`, in the first measurement
-_ROUNDS = 4  # of the final measurement
 
 
 class Call:
@@ -94,22 +94,20 @@ class Run:
         trial.spread, trial.timing = timing.spread, timing.method
 
     def final(self) -> None:
-        """Time the best few and the default against each other, in alternating order."""
-        rounds: dict[str, list[list[float]]] = {}
+        """Time the best few and the default against each other."""
         failures: dict[str, Any] = {}
-        ready = []
+        racers = []
         for trial in selection.finalists(self._trials):
             try:
                 given = self._call.fresh()
                 self._call.run(given, trial.config)
                 touched = [name for name, old in self._call.values.items() if changed(given[name], old)]
-                ready.append((str(trial.index), *self._prepare(trial, given, touched)))
+                quick, prepared = self._prepare(trial, given, touched)
+                racers.append(Racer(str(trial.index), prepared, quick))
             except Exception as error:
                 failures[str(trial.index)] = {"status": "launch_error", "message": f"{type(error).__name__}: {error}"}
-        for number in range(_ROUNDS):
-            for index, quick, prepared in ready if number % 2 == 0 else ready[::-1]:
-                rounds.setdefault(index, []).append(prepared.sample(self._options["rep"] / _ROUNDS, quick))
-        selection.record_final(self._trials, {"rounds": rounds, "failures": failures})
+        rounds, lasting = race(racers, self._options["rep"], lambda name: None)
+        selection.record_final(self._trials, {"rounds": rounds, "lasting": lasting, "failures": failures})
 
 
 def _clock(timer: str | None, on_gpu: bool) -> Any:

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tiledsl.autotuner.measuring.race import behind
 from tiledsl.autotuner.measuring.timing import summarize
 from tiledsl.autotuner.trial import Trial
 
@@ -41,27 +42,34 @@ def lacks_final_round(trials: Sequence[Trial]) -> bool:
 def record_final(trials: Sequence[Trial], outcome: Mapping[str, Any]) -> None:
     """Put the final round's results in the trials: the median of all samples, and the spread of the rounds' medians.
 
-    A GPU under load lowers its clock, so that later rounds are slower. The latency of those that took part in fewer
-    rounds follows from that of the fastest one that stayed to the end, by how they compare in the rounds of both.
+    A GPU under load lowers its clock, so that later rounds are slower. Where there were lasting rounds, they count. The
+    latency of those that took part in fewer rounds follows from that of the fastest one that stayed to the end, by how
+    they compare in the rounds of both.
     """
     for index, failure in outcome["failures"].items():
         if failure["status"] != "out_of_resources":  # so many at once need more memory than each of them
             trials[int(index)].fail(failure["status"], f"in the final round: {failure['message']}")
     rounds = {int(index): found for index, found in outcome["rounds"].items() if found}
+    lasting = {int(index): found for index, found in outcome.get("lasting", {}).items() if found}
+    counted, firsts = lasting or rounds, _medians(rounds)
+    stayed = [index for index, each in counted.items() if len(each) == max(map(len, counted.values()))]
     for index in rounds:
         if trials[index].alone is None:
             trials[index].alone = trials[index].latency
-    medians = {index: [statistics.median(each) for each in found] for index, found in rounds.items()}
-    stayed = [index for index, each in medians.items() if len(each) == max(map(len, medians.values()))]
     for index in stayed:
-        trials[index].latency = statistics.median([sample for each in rounds[index] for sample in each])
+        trials[index].latency = statistics.median([sample for each in counted[index] for sample in each])
     leader = min((trials[index] for index in stayed), key=_by_latency, default=None)
-    for index, each in medians.items():
+    for index, each in firsts.items():
+        own = _medians(counted).get(index, each)
         if leader is not None and index not in stayed:
-            behind = statistics.median(own / best for own, best in zip(each, medians[leader.index]))
-            trials[index].latency = behind * _latency(leader)
-        trials[index].spread = summarize(each, "").spread
-        trials[index].rounds = len(each)
+            best = _medians(counted if index in counted else rounds)[leader.index]
+            trials[index].latency = behind(own, best) * _latency(leader)
+        trials[index].spread = summarize(own, "").spread
+        trials[index].rounds = len(each) + len(lasting.get(index, ()))
+
+
+def _medians(rounds: Mapping[int, Sequence[Sequence[float]]]) -> dict[int, list[float]]:
+    return {index: [statistics.median(each) for each in found] for index, found in rounds.items()}
 
 
 def winner(trials: Sequence[Trial], incumbent: int | None = None, min_improvement: float = 0.0) -> Trial | None:

@@ -26,8 +26,8 @@ class Trial:
     """What became of one configuration.
 
     latency: milliseconds, measured or estimated as the result says; spread: the interquartile range of the samples;
-    timing: how they were taken; rounds: of the final measurement, in which the best few are timed against each other;
-    alone: the latency before that.
+    timing: how they were taken; rounds: of the final measurement, in which the best few are timed against each other,
+    under lasting load where that lowers the GPU's clock; alone: the latency before that.
     max_error, mean_error: largest and mean absolute difference from the reference. resources: shared_bytes, registers,
     spills, occupancy of the compiled kernel. same_as: the index of the trial with identical source or an identical
     binary, whose outcome this one shares. verified: whether the outputs were compared.

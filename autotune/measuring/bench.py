@@ -6,13 +6,14 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tiledsl.autotuner.measuring import wire
 from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.jobs import Job, Policy
+from tiledsl.autotuner.measuring.race import Racer, race
 from tiledsl.autotuner.measuring.timing import clock, summarize
 from tiledsl.autotuner.verifying.reference import Expected, tensors
 from tiledsl.autotuner.verifying.verify import Ran, judge
@@ -22,9 +23,6 @@ _FAR = 1.3  # times the best quick estimate, which is several percent off: such 
 _BEHIND = (
     1.2  # times the best latency: after the first samples such a configuration needs no more; see selection._CLOSE
 )
-_ROUNDS, _LEAST_ROUNDS = 8, 4  # of the final measurement, for those that stay in it to the end
-_APART = 0.01  # of the latency: what is further behind the fastest than it, and the noise, is out of the final
-_SETTLED = 0.005  # of the latency, as selection._TIE: a difference that stays the same within it is known
 _NEXT_WARMUP = 0.25  # of the warm-up, where the GPU has just run another configuration
 # Errors after which a CUDA context answers nothing but errors (CUDA driver API, CUresult).
 _STICKY = re.compile(
@@ -99,11 +97,11 @@ class Bench:
         return {"status": "out_of_resources" if lack else "launch_error", "message": message}
 
     def final(self, jobs: Sequence[Job], begins: Callable[[Job], None]) -> dict[str, Any]:
-        """Time configurations against each other: rounds in alternating order, in which those that are clearly slower
-        than the fastest take part no longer, until it is decided. Samples by index, those that fail left out, with
+        """Time configurations against each other, as `race` does. Samples by index, those that fail left out, with
         their failures. `begins` is told what runs."""
         failures: dict[str, Any] = {}
-        ready: list[tuple[Job, Any, float]] = []
+        by_name = {str(job.index): job for job in jobs}
+        racers: list[Racer] = []
         for job in jobs:
             begins(job)
             try:
@@ -111,27 +109,25 @@ class Bench:
                 given = copies(self.inputs)
                 ran = self._call(job, launch, given)
                 quick, prepared = self._prepare(job, launch, given, ran)
-                prepared.warm(self.policy.warmup * (_NEXT_WARMUP if ready else 1.0))
-                ready.append((job, prepared, quick))
+                prepared.warm(self.policy.warmup * (_NEXT_WARMUP if racers else 1.0))
+                racers.append(Racer(str(job.index), prepared, quick))
             except Exception as error:
                 failures[str(job.index)] = self.failure(error)
                 if failures[str(job.index)].get("sticky"):
                     return {"rounds": {}, "failures": failures}
-        rounds: dict[str, list[list[float]]] = {str(job.index): [] for job, _, _ in ready}
-        for number in range(_ROUNDS):
-            if number and number % 2 == 0:  # each order has had its turn
-                racing = still_racing(rounds)
-                ready = [each for each in ready if str(each[0].index) in racing]
-            if number and (len(ready) < 2 or (number % 2 == 0 and is_decided(rounds))):
-                break
-            for job, prepared, quick in ready if number % 2 == 0 else ready[::-1]:
-                begins(job)
-                try:
-                    rounds[str(job.index)].append(prepared.sample(self.policy.rep / _ROUNDS, quick))
-                except Exception as error:
-                    failures[str(job.index)] = self.failure(error)
-                    return {"rounds": {}, "failures": failures}
-        return {"rounds": rounds, "failures": failures}
+        running = ""
+
+        def told(name: str) -> None:
+            nonlocal running
+            running = name
+            begins(by_name[name])
+
+        try:
+            rounds, lasting = race(racers, self.policy.rep, told)
+        except Exception as error:
+            failures[running] = self.failure(error)
+            return {"rounds": {}, "failures": failures}
+        return {"rounds": rounds, "lasting": lasting, "failures": failures}
 
     def _load(self, job: Job) -> Any:
         from tiledsl.runtime.module import load_module
@@ -259,31 +255,6 @@ class Bench:
             import torch
 
             torch.cuda.empty_cache()
-
-
-def still_racing(rounds: Mapping[str, Sequence[Sequence[float]]]) -> list[str]:
-    """Of the configurations with most rounds, by name, those that may still turn out to be the fastest: their best
-    round is not slower than the worst round of the one that leads, by more than a hundredth."""
-    most = max(map(len, rounds.values()), default=0)
-    medians = {name: [statistics.median(each) for each in rounds[name]] for name in rounds if len(rounds[name]) == most}
-    leader = min(medians.values(), key=statistics.median, default=[])
-    return [name for name, each in medians.items() if min(each) <= max(leader) * (1 + _APART)]
-
-
-def is_decided(rounds: Mapping[str, Sequence[Sequence[float]]]) -> bool:
-    """Whether further rounds would not tell more, by pairs of rounds that followed each other, of the leader and of
-    each other configuration with most rounds: the leader was faster in all, or they differ by the same within half a
-    hundredth of the latency. In fewer than four rounds chance decides too often."""
-    most = max(map(len, rounds.values()), default=0)
-    if most < _LEAST_ROUNDS:
-        return False
-    medians = [[statistics.median(each) for each in found] for found in rounds.values() if len(found) == most]
-    leader = min(medians, key=statistics.median)
-    for other in medians:
-        apart = [(theirs - own) / own for theirs, own in zip(other, leader)]
-        if other is not leader and min(apart) <= 0 and max(apart) - min(apart) > _SETTLED:
-            return False
-    return True
 
 
 def _arguments(job: Job, given: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:

@@ -39,7 +39,7 @@ class _Task:
 class BenchPool:
     """Runs jobs on the devices, whichever is free; outcomes are put in `events` as ("ran", index, fields of the Trial).
 
-    The outcome of the final round is ("final", 0, {"rounds": ..., "failures": ...}).
+    The outcome of the final round is ("final", 0, {"rounds": ..., "lasting": ..., "failures": ...}).
     """
 
     def __init__(self, devices: Sequence[str], events: queue.Queue[Any]) -> None:
@@ -211,7 +211,7 @@ class BenchPool:
             failures.update(answer["failures"])
             left = [job for job in left if str(job.index) not in failures]
             if answer["rounds"] or not answer["failures"]:
-                return {"rounds": answer["rounds"], "failures": failures}
+                return {**answer, "failures": failures}
         return {"rounds": {}, "failures": failures}
 
 

@@ -13,7 +13,7 @@ import torch
 import tiledsl
 from tiledsl.autotuner import selection
 from tiledsl.autotuner.measuring import timing, wire
-from tiledsl.autotuner.measuring.bench import Bench, is_decided
+from tiledsl.autotuner.measuring.bench import Bench
 from tiledsl.autotuner.measuring.inputs import changed, copies, stand_ins
 from tiledsl.autotuner.measuring.jobs import Policy
 from tiledsl.autotuner.measuring.scratch import Scratch
@@ -242,18 +242,6 @@ def test_warming_up_that_fails_is_no_failure(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("tiledsl.autotuner.measuring.bench.clock", lambda *_: 1 / 0)
     Bench("cpu", policy, [torch.ones(2)], [], tmp_path).warm_up()
     assert freed == [True]
-
-
-def test_a_final_round_ends_when_it_is_decided() -> None:
-    def rounds(*medians: float) -> list[list[float]]:
-        return [[each, each, each * 2] for each in medians]
-
-    leader = rounds(1.00, 1.02, 0.99, 1.01)
-    assert is_decided({"a": leader, "b": rounds(1.01, 1.03, 1.01, 1.02), "out": rounds(1.2, 1.2)})  # slower each time
-    assert not is_decided({"a": leader, "b": rounds(0.99, 1.04, 1.01, 1.02)})  # to and fro
-    assert is_decided({"a": leader, "b": rounds(1.001, 1.02, 0.991, 1.009)})  # as good, whatever the clock did
-    assert not is_decided({"a": leader[:3], "b": rounds(1.1, 1.1, 1.1)})  # too few
-    assert is_decided({"a": leader}) and not is_decided({})
 
 
 class Samples:

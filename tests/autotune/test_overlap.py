@@ -25,7 +25,6 @@ from tiledsl.autotuner.compiling.compile_pool import (
     warm_up_all,
 )
 from tiledsl.autotuner.compiling.compile_worker import CompileOutcome, CompileTask, compile_task, warm_up
-from tiledsl.autotuner.measuring.bench import still_racing
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.predicting import rank
 from tiledsl.autotuner.run import Run
@@ -254,11 +253,3 @@ print(triton_key.cache_info().currsize)
 def test_the_hash_of_tritons_library_is_made_beside_the_import_of_torch() -> None:
     done = subprocess.run([sys.executable, "-c", READS_AHEAD], text=True, capture_output=True, timeout=120)
     assert (done.stdout, done.stderr) == ("1\n", "")
-
-
-def test_the_final_goes_on_with_those_that_may_still_win() -> None:
-    clear = {"a": [[1.0, 1.1, 1.0], [1.0]], "b": [[1.02], [1.03]], "c": [[1.005], [1.2]], "out": [[0.5]]}
-    assert still_racing(clear) == ["a", "c"]
-    noisy = {"a": [[1.0], [1.05]], "b": [[1.02], [1.2]]}
-    assert still_racing(noisy) == ["a", "b"]
-    assert still_racing({}) == []

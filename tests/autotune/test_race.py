@@ -1,0 +1,97 @@
+"""The final round: who stays in it, when it ends, and what a card does to it that lowers its clock under load."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+
+import pytest
+
+from tiledsl.autotuner import selection
+from tiledsl.autotuner.measuring.race import Racer, Rounds, is_decided, race, still_racing
+from tiledsl.autotuner.trial import Trial
+
+
+def test_it_goes_on_with_those_that_may_still_win() -> None:
+    clear = {"a": [[1.0, 1.1, 1.0], [1.0]], "b": [[1.02], [1.03]], "c": [[1.005], [1.2]], "out": [[0.5]]}
+    assert still_racing(clear) == ["a", "c"]
+    noisy = {"a": [[1.0], [1.05]], "b": [[1.02], [1.2]]}
+    assert still_racing(noisy) == ["a", "b"]
+    assert still_racing({}) == []
+
+
+def test_it_ends_when_it_is_decided() -> None:
+    def rounds(*medians: float) -> list[list[float]]:
+        return [[each, each, each * 2] for each in medians]
+
+    leader = rounds(1.00, 1.02, 0.99, 1.01)
+    assert is_decided({"a": leader, "b": rounds(1.01, 1.03, 1.01, 1.02), "out": rounds(1.2, 1.2)})  # slower each time
+    assert not is_decided({"a": leader, "b": rounds(0.99, 1.04, 1.01, 1.02)})  # to and fro
+    assert is_decided({"a": leader, "b": rounds(1.001, 1.02, 0.991, 1.009)})  # as good, whatever the clock did
+    assert not is_decided({"a": leader[:3], "b": rounds(1.1, 1.1, 1.1)})  # too few
+    assert is_decided({"a": leader}) and not is_decided({})
+
+
+@dataclass
+class Card:
+    """A GPU whose clock, 1 at first, follows what runs with a delay of 30 ms."""
+
+    clock: float = 1.0
+
+    def run(self, kernel: Kernel) -> float:
+        elapsed = kernel.at_full_clock / self.clock
+        self.clock = kernel.sustained + (self.clock - kernel.sustained) * math.exp(-elapsed / 30)
+        return elapsed
+
+
+@dataclass
+class Kernel:
+    """at_full_clock: milliseconds; sustained: the clock that its power leaves under lasting load."""
+
+    card: Card
+    at_full_clock: float
+    sustained: float
+    asked: list[float] = field(default_factory=list)
+
+    def sample(self, milliseconds: float, quick: float) -> list[float]:
+        self.asked.append(milliseconds)
+        return [self.card.run(self) for _ in range(max(5, int(milliseconds / quick)))]
+
+
+def raced(*kernels: tuple[float, float]) -> tuple[list[Trial], list[Kernel], Rounds, Rounds]:
+    card = Card()
+    each = [Kernel(card, *kernel) for kernel in kernels]
+    told: list[str] = []
+    racers = [Racer(str(index), kernel, kernel.at_full_clock) for index, kernel in enumerate(each)]
+    rounds, lasting = race(racers, 100.0, told.append)
+    assert len(told) == sum(len(kernel.asked) for kernel in each)
+    trials = [Trial(index, {}, "ok", latency=kernel.at_full_clock) for index, kernel in enumerate(each)]
+    selection.record_final(trials, {"rounds": rounds, "lasting": lasting, "failures": {}})
+    return trials, each, rounds, lasting
+
+
+def test_a_kernel_that_draws_more_power_does_not_win_at_the_clock_of_the_others() -> None:
+    """In short turns the second is faster; under lasting load its clock is lower. The third is far behind, the fourth
+    a little."""
+    trials, kernels, short, lasting = raced((1.0, 0.92), (0.985, 0.85), (1.13, 0.92), (1.02, 0.92))
+    assert statistics.median(map(statistics.median, short["1"])) < statistics.median(map(statistics.median, short["0"]))
+    assert set(lasting) == {"0", "1", "3"}
+    assert trials[0].latency == pytest.approx(1.0 / 0.92, rel=0.03)
+    assert trials[1].latency == pytest.approx(0.985 / 0.85, rel=0.03)
+    winner = selection.winner(trials)
+    assert winner is not None and winner.index == 0
+    assert trials[2].latency == pytest.approx(1.13 * trials[0].latency, rel=0.02)  # type: ignore[operator]
+    assert trials[0].rounds > trials[2].rounds == len(kernels[2].asked)
+
+
+def test_a_card_that_keeps_its_clock_needs_no_lasting_rounds() -> None:
+    trials, kernels, _, lasting = raced((1.0, 0.99), (0.985, 0.99), (1.02, 0.98))
+    assert not lasting and max(milliseconds for kernel in kernels for milliseconds in kernel.asked) == 100 / 8
+    assert selection.winner(trials) is trials[1]
+
+
+def test_nothing_is_close_to_the_leader() -> None:
+    trials, _, _, lasting = raced((1.0, 0.9), (1.2, 0.9))
+    assert not lasting and selection.winner(trials) is trials[0]
+    assert race([], 100.0, print) == ({}, {})

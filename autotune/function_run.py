@@ -106,7 +106,7 @@ class Run:
                 racers.append(Racer(str(trial.index), prepared, quick))
             except Exception as error:
                 failures[str(trial.index)] = {"status": "launch_error", "message": f"{type(error).__name__}: {error}"}
-        rounds, lasting = race(racers, self._options["rep"], lambda name: None)
+        rounds, lasting = race(racers, self._options["rep"], lambda name: None, self._call.on_gpu)
         selection.record_final(self._trials, {"rounds": rounds, "lasting": lasting, "failures": failures})
 
 

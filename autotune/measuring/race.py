@@ -12,7 +12,8 @@ _APART = 0.01  # of the latency: what is further behind the fastest than it, and
 _SETTLED = 0.005  # of the latency, as selection._TIE: a difference that stays the same within it is known
 _LASTING_MS = 80.0  # a power-capped H200 takes 40 to 80 ms to settle on the clock that a kernel's power allows
 _LASTING_ROUNDS = 4
-_CAPPED = 1.03  # times the latency at first, under load: the clock was lowered
+_REST_MS = 100.0  # after which its clock is as high as before any load
+_CAPPED = 1.03  # times the latency after a rest, under load: the clock was lowered
 _WITHIN = 1.08  # times the leader's latency: power decides over no more (7% seen, of two tiles of a product)
 
 Rounds = dict[str, list[list[float]]]
@@ -28,17 +29,20 @@ class Racer:
     quick: float
 
 
-def race(racers: Sequence[Racer], rep: float, begins: Callable[[str], None]) -> tuple[Rounds, Rounds]:
+def race(
+    racers: Sequence[Racer], rep: float, begins: Callable[[str], None], on_gpu: bool = True
+) -> tuple[Rounds, Rounds]:
     """Samples in milliseconds by name and round, of short rounds and of lasting ones; see `selection.record_final`.
 
     Short rounds share `rep` milliseconds for each configuration. They go in alternating order; those that are clearly
     slower than the fastest take part no longer, until it is decided. At so short turns all run at one clock, whatever
-    power each draws. Where load lowered the clock, those close to the leader go on with turns that are long enough for
-    the clock to settle for each, of which only the second halves count. `begins` is told what runs.
+    power each draws. Where lasting load lowers the clock, those close to the leader go on with turns that are long
+    enough for it to settle for each, of which only the second halves count. `begins` is told what runs.
     """
     rounds: Rounds = {racer.name: [] for racer in racers}
+    lasting: Rounds = {}
 
-    def turns(taking_part: Sequence[Racer], most: int, milliseconds: float, into: Rounds, skip: int) -> None:
+    def turns(taking_part: Sequence[Racer], most: int, milliseconds: float, into: Rounds) -> None:
         for number in range(most):
             if number and number % 2 == 0:  # each order has had its turn
                 racing = still_racing(into)
@@ -48,12 +52,15 @@ def race(racers: Sequence[Racer], rep: float, begins: Callable[[str], None]) -> 
             for racer in taking_part if number % 2 == 0 else taking_part[::-1]:
                 begins(racer.name)
                 samples = racer.prepared.sample(milliseconds, racer.quick)
-                into[racer.name].append(samples[len(samples) // 2 :] if skip else samples)
+                into[racer.name].append(samples[len(samples) // 2 :] if into is lasting else samples)
 
-    turns(racers, _ROUNDS, rep / _ROUNDS, rounds, 0)
-    close = _close_under_a_capped_clock(racers, rounds)
-    lasting: Rounds = {racer.name: [] for racer in close}
-    turns(close, _LASTING_ROUNDS, _LASTING_MS, lasting, 1)
+    turns(racers, _ROUNDS, rep / _ROUNDS, rounds)
+    close = _close(racers, rounds) if on_gpu else []
+    if close:
+        begins(close[0].name)
+        close = close if _slows_down(close[0]) else []
+    lasting.update({racer.name: [] for racer in close})
+    turns(close, _LASTING_ROUNDS, _LASTING_MS, lasting)
     return rounds, lasting
 
 
@@ -87,13 +94,22 @@ def behind(own: Sequence[float], leader: Sequence[float]) -> float:
     return statistics.median(mine / best for mine, best in zip(own, leader))
 
 
-def _close_under_a_capped_clock(racers: Sequence[Racer], rounds: Taken) -> list[Racer]:
-    """The leader and those that are close to it, if load made it slower and there is more than one."""
+def _close(racers: Sequence[Racer], rounds: Taken) -> list[Racer]:
+    """The leader, which is the first, and those that are close to it; none where there is no other."""
     medians = {name: [statistics.median(each) for each in found] for name, found in rounds.items()}
     most = max(map(len, medians.values()), default=0)
     stayed = [racer for racer in racers if most and len(medians[racer.name]) == most]
     leader = min(stayed, key=lambda racer: statistics.median(medians[racer.name]), default=None)
-    if leader is None or medians[leader.name][-1] <= min(leader.quick, *medians[leader.name]) * _CAPPED:
+    if leader is None:
         return []
-    close = [racer for racer in racers if behind(medians[racer.name], medians[leader.name]) <= _WITHIN]
-    return close if len(close) > 1 else []
+    by = {racer.name: behind(medians[racer.name], medians[leader.name]) for racer in racers}
+    others = [racer for racer in racers if racer is not leader and by[racer.name] <= _WITHIN]
+    return [leader, *others] if others else []
+
+
+def _slows_down(racer: Racer) -> bool:
+    """Whether lasting load makes it slower than it is after a pause: the GPU lowered its clock."""
+    racer.prepared.rest(_REST_MS)
+    samples: list[float] = racer.prepared.sample(_LASTING_MS, racer.quick)
+    part = -(-len(samples) // 4)
+    return statistics.median(samples[-part:]) > statistics.median(samples[:part]) * _CAPPED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -161,6 +162,10 @@ class Prepared:
         """Run for so long, for clocks and caches to settle."""
         self.watch._warm(self.call, self.reset, milliseconds)
 
+    def rest(self, milliseconds: float) -> None:
+        """Leave the GPU idle for so long."""
+        time.sleep(milliseconds * 1e-3)
+
     def sample(self, milliseconds: float, quick: float) -> list[float]:
         """Times of single calls, as many as fit into the time, at least five."""
         wanted = int(milliseconds / (quick * self.size))
@@ -199,6 +204,9 @@ class _Sampled:
     method: str = "fake"
 
     def warm(self, milliseconds: float) -> None:
+        pass
+
+    def rest(self, milliseconds: float) -> None:
         pass
 
     def sample(self, milliseconds: float, quick: float) -> list[float]:

@@ -22,7 +22,7 @@ LARGE = [
     product(128, 128, 64, 3, 4, PERSISTENT), product(256, 128, 64, 3, 8, PERSISTENT), product(128, 128, 64, 3, 4),
     product(128, 256, 64, 3, 8, TMA), product(128, 128, 64, 4, 8, TMA), product(64, 256, 64, 4, 4, TMA),
     product(128, 64, 64, 4, 4, PERSISTENT), product(64, 128, 64, 4, 4), product(64, 64, 64, 5, 4),
-    product(128, 256, 64, 3, 8, GLUON), product(128, 128, 64, 5, 8, GLUON),
+    product(128, 256, 64, 3, 8, GLUON), product(128, 128, 64, 5, 8, GLUON), product(192, 128, 64, 4, 8, GLUON),
 ]  # fmt: skip
 _STRIPS = [(16, 64, 128, 4, 4), (16, 32, 256, 4, 4), (16, 128, 128, 3, 4), (16, 32, 128, 6, 2)]
 _LOW = [(64, 64, 128, 4, 4), (64, 128, 64, 4, 4), (64, 32, 128, 4, 4)]
@@ -52,7 +52,7 @@ def space(M: int) -> list[dict[str, Any]]:
         return LOW + DEEP[:2] + STRIPS[:4] + RINGS[:2]
     if M <= 128:
         return DEEP + LOW[:3] + LOW[-2:] + LARGE[1:5] + RINGS
-    return LARGE + DEEP[:4] + RINGS[:1] if M <= 512 else LARGE
+    return LARGE + DEEP[:4] + RINGS[:1] if M <= 2048 else LARGE
 
 
 def gemm_row(M: int, N: int, K: int, dtype: str, note: str = "", quick: bool = False) -> Row:
@@ -85,7 +85,7 @@ def gemm_row(M: int, N: int, K: int, dtype: str, note: str = "", quick: bool = F
 
 def rows() -> list[Row]:
     """At least twelve shapes: squares, a ragged one, and layers of Llama 70B and DeepSeek V3 at 1 to 512 rows."""
-    square = [gemm_row(n, n, n, "fp16", quick=n in (4096, 8192)) for n in (8192, 4096, 2048, 1024)]
+    square = [gemm_row(n, n, n, "fp16", quick=n in (4096, 8192)) for n in (8192, 5120, 4096, 3072, 2048, 1024)]
     square += [gemm_row(n, n, n, "bf16") for n in (8192, 4096)]
     ragged = [gemm_row(4091, 5120, 1024, "fp16", "ragged", quick=True), gemm_row(4091, 5120, 1024, "bf16", "ragged")]
     layers = [

@@ -54,6 +54,9 @@ class Kernel:
     sustained: float
     asked: list[float] = field(default_factory=list)
 
+    def rest(self, milliseconds: float) -> None:
+        self.card.clock = 1.0
+
     def sample(self, milliseconds: float, quick: float) -> list[float]:
         self.asked.append(milliseconds)
         return [self.card.run(self) for _ in range(max(5, int(milliseconds / quick)))]
@@ -87,7 +90,9 @@ def test_a_kernel_that_draws_more_power_does_not_win_at_the_clock_of_the_others(
 
 def test_a_card_that_keeps_its_clock_needs_no_lasting_rounds() -> None:
     trials, kernels, _, lasting = raced((1.0, 0.99), (0.985, 0.99), (1.02, 0.98))
-    assert not lasting and max(milliseconds for kernel in kernels for milliseconds in kernel.asked) == 100 / 8
+    assert not lasting
+    assert sorted({milliseconds for kernel in kernels for milliseconds in kernel.asked}) == [100 / 8, 80]
+    assert [kernel.asked.count(80) for kernel in kernels] == [0, 1, 0]  # the leader, to see whether it slows down
     assert selection.winner(trials) is trials[1]
 
 

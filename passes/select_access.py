@@ -75,6 +75,8 @@ def _modes(operands: str) -> dict[str, str]:
         name, _, mode = (word.strip() for word in part.partition("="))
         if mode not in MODES:
             raise TileError(f"select-access.operands: {part!r} is not name=mode with a mode of {', '.join(MODES)}")
+        if name in modes:
+            raise TileError(f"select-access.operands names {name!r} twice: {name}={modes[name]} and {name}={mode}")
         modes[name] = mode
     return modes
 

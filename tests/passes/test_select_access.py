@@ -303,6 +303,7 @@ def test_hardware_without_a_tma() -> None:
     [
         ({"mode": "fast"}, "select-access.mode is 'fast'; it is one of auto, pointer, tma"),
         ({"operands": "A"}, "'A' is not name=mode"),
+        ({"operands": "A=tma,C=tma,A=pointer"}, "operands names 'A' twice: A=tma and A=pointer"),
         ({"operands": "Z=tma"}, "names 'Z', which no kernel loads or stores as a whole tile"),
     ],
 )

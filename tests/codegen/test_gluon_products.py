@@ -48,6 +48,31 @@ def test_one_producer_fills_a_deep_ring() -> None:
     assert in_order(entry, ["_consumer, (0,", "_consumer, (1,", "_producer, (", "[4, 1]", "[240, 24]"])
 
 
+def test_the_first_line_names_the_languages() -> None:
+    first = "# {}: {} source written by tiledsl."
+    assert product().source.splitlines()[0] == first.format("matmul", "Gluon")
+
+    @T.prim_func
+    def cleared_product(A: T.Tensor((64, 512), "float16"), C: T.Tensor((64, 64), "float16")):
+        with T.Kernel(1, threads=128) as _:
+            T.clear(C)
+        with T.Kernel(1, threads=128) as _:
+            tile = T.alloc_shared((64, 64), "float16")
+            other = T.alloc_shared((64, 64), "float16")
+            total = T.alloc_fragment((64, 64), "float32")
+            T.clear(total)
+            for k in T.Pipelined(8, num_stages=2):
+                T.copy(A[0, k * 64], tile)
+                T.copy(A[0, 448 - k * 64], other)
+                T.gemm(tile, other, total, transpose_B=True)
+            T.copy(total, C)
+
+    triton = tiledsl.compile(cleared_product, target="cuda:90")
+    assert triton.source.splitlines()[0] == first.format("cleared_product", "Triton")
+    both = tiledsl.compile(cleared_product, target="cuda:90", pass_configs={"select-emitter.backend": "gluon"})
+    assert both.source.splitlines()[0] == first.format("cleared_product", "Gluon and Triton"), both.remarks
+
+
 def test_one_product_stays_in_flight() -> None:
     """Tiles are released when the product that follows theirs has been issued, the last ones after the loop."""
     consumer = part_of(product().source, "consumer")

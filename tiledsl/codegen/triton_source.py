@@ -48,7 +48,8 @@ def emit(root: Operation) -> EmittedModule:
     uses_libdevice = False
     functions: list[list[str]] = []
     kernels: list[EmittedKernel] = []
-    uses_gluon = any(is_prepared(launch) for launch in launches)
+    languages = {"Gluon" if is_prepared(launch) else "Triton" for launch in launches}
+    uses_gluon = "Gluon" in languages
     helpers = dict.fromkeys(api.FUNCTIONS if uses_gluon else ())
     for launch in launches:
         writer = gluon_writer(launch, module_names) if is_prepared(launch) else KernelWriter(launch, module_names)
@@ -63,7 +64,7 @@ def emit(root: Operation) -> EmittedModule:
     if uses_gluon:
         imports += api.IMPORTS
         functions[:0] = [text.splitlines() for text in helpers]
-    head = [f"# {root.sym_name}: Triton source written by tiledsl.", "", *imports]
+    head = [f"# {root.sym_name}: {' and '.join(sorted(languages))} source written by tiledsl.", "", *imports]
     if uses_libdevice:
         head.append("from triton.language.extra import libdevice")
     head += _descriptor_imports(described)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.measuring.inputs import given_inputs
@@ -21,7 +22,9 @@ from tiledsl.autotuner.storage.key import Key, tuning_key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial, config_text, summary_of_failures
 from tiledsl.errors import TileError
+from tiledsl.runtime.jit import no_program
 from tiledsl.runtime.kernel import Kernel
+from tiledsl.runtime.python_source import returns_nothing
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -109,10 +112,7 @@ def _tune(problem: Problem, store: Store | None, done: Mapping[str, Any]) -> Aut
     from tiledsl.autotuner.run import Run
     from tiledsl.autotuner.search import make_strategy
 
-    if problem.call_inputs is not None:  # the function is the program: a mistake in its text is one of no configuration
-        from tiledsl.frontend.parser import parse_function
-
-        parse_function(problem.function)
+    _check_text(problem)
     options = problem.options
     trials = _restore(problem, store, done)
     log = None if store is None or not store.writing else store.folder / "tuning.log"
@@ -161,6 +161,16 @@ def _tune(problem: Problem, store: Store | None, done: Mapping[str, Any]) -> Aut
     return result
 
 
+def _check_text(problem: Problem) -> None:
+    """Raises TileError for mistakes in the function's text that are of no single configuration."""
+    if problem.call_inputs is not None:  # the function is the program
+        from tiledsl.frontend.parser import parse_function
+
+        parse_function(problem.function)
+    elif isinstance(problem.function, FunctionType) and returns_nothing(problem.function):
+        raise no_program(problem.name, "nothing")
+
+
 def _restore(problem: Problem, store: Store | None, done: Mapping[str, Any]) -> list[Trial]:
     """The trials; those that an earlier run has ended as it left them, unless their source has changed since."""
     trials = []
@@ -205,6 +215,8 @@ def _prune_and_order(trials: Sequence[Trial], problem: Problem) -> list[int]:
     ranking = rank(
         problem.program, [problem.configs[i] for i in left], problem.target, bool(options.prune), workers
     ).of(left)
+    if len(ranking.failed) == len(trials):
+        _raise_shared(list(ranking.failed.values()))
     for index, error in ranking.failed.items():
         if trials[index].status == "new":
             trials[index].fail("compile_error", error)
@@ -214,6 +226,13 @@ def _prune_and_order(trials: Sequence[Trial], problem: Problem) -> list[int]:
     seeds = {config_key(config) for config in options.seed_configs}
     order = [index for index in ranking.order if trials[index].status == "new"]
     return sorted(order, key=lambda index: config_key(trials[index].config) not in seeds)
+
+
+def _raise_shared(errors: Sequence[Exception]) -> None:
+    """Raise the error that all configurations have in common, if they do: it is one of the program."""
+    if isinstance(errors[0], TileError) and len(errors) > 1 and len(set(map(str, errors))) == 1:
+        errors[0].notes.append(f"so in all {len(errors)} configurations")
+        raise errors[0]
 
 
 def left_out(trials: Sequence[Trial], condition: Callable[[dict[str, Any]], Any]) -> dict[int, str]:

@@ -241,3 +241,38 @@ def test_interrupting_before_any_result_raises(timer: Any) -> None:
     timer(interrupt)
     with pytest.raises(KeyboardInterrupt):
         tuned({"block": 32}, {"block": 64}, isolate=False)()
+
+
+def test_a_builder_that_returns_no_program_is_refused_once() -> None:
+    called: list[int] = []
+
+    @tiledsl.autotune(configs=[{"block": 16}, {"block": 32}, {"block": 64}])
+    @tiledsl.jit
+    def forgotten(block=None):
+        called.append(block)
+
+    with pytest.raises(tiledsl.TileError) as caught:
+        forgotten()
+    assert caught.value.message == "forgotten returns nothing, not a program" and called == []
+    assert len(caught.value.notes) == 1
+
+    @tiledsl.autotune(configs=[{"block": 16}, {"block": 32}])
+    @tiledsl.jit
+    def number(block=None):
+        return 3
+
+    with pytest.raises(tiledsl.TileError) as caught:
+        number()
+    assert caught.value.message == "number returns int, not a program"
+
+
+def test_a_builder_that_returns_no_program_for_one_configuration_costs_that_one_only(timer: Any) -> None:
+    timer(lambda config: 1.0)
+
+    def sometimes(block=None):
+        return scale_builder(block) if block < 64 else None
+
+    configs = [{"block": 64}, {"block": 16}]
+    result = tiledsl.autotune(configs=configs)(tiledsl.jit(out_idx=-1)(sometimes))()
+    assert [trial.status for trial in result.trials] == ["compile_error", "ok"]
+    assert "sometimes returns NoneType, not a program" in result.trials[0].message

@@ -49,6 +49,12 @@ def _is_prim_func(value: Any) -> bool:
     return isinstance(value, PrimFunc)
 
 
+def no_program(name: str, returned: str) -> TileError:
+    """The error of a builder that returns something else than a program."""
+    way_out = "return the function under @T.prim_func; in the eager style write `with T.Kernel` in the function itself"
+    return TileError(f"{name} returns {returned}, not a program", notes=[way_out])
+
+
 def _is_program(value: Any) -> bool:
     """Whether it is under @T.prim_func, or a parsed text."""
     return _is_prim_func(value) or hasattr(value, "build")
@@ -292,13 +298,7 @@ class JitFunction:
         bound.arguments.update(values)
         program = self.function(*bound.args, **bound.kwargs)
         if not _is_program(program):
-            raise TileError(
-                f"{self.__name__} returns {type(program).__name__}, not a program",
-                notes=[
-                    "return the function under @T.prim_func; in the eager style write `with T.Kernel` in the function "
-                    "itself"
-                ],
-            )
+            raise no_program(self.__name__, type(program).__name__)
         return program
 
     def _bind(self, arguments: Sequence[Any], keywords: Mapping[str, Any], partial: bool = False) -> dict[str, Any]:

@@ -22,6 +22,19 @@ def definition(function: FunctionType) -> ast.FunctionDef | ast.AsyncFunctionDef
     return tree
 
 
+def returns_nothing(function: FunctionType) -> bool:
+    """Whether a function's own text has no `return` with a value; False where there is no text."""
+    tree = definition(function)
+    pending: list[ast.AST] = [] if tree is None else [*tree.body]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Return) and node.value is not None:
+            return False
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.expr)):
+            pending += ast.iter_child_nodes(node)
+    return tree is not None
+
+
 def _text(function: FunctionType) -> str | None:
     """The lines of a function; None where they cannot be told at a glance.
 

@@ -289,6 +289,23 @@ def test_doctor_says_what_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert "set TILEDSL_CACHE_DIR" in result.stdout
 
 
+def test_doctor_goes_on_after_wrong_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert "settings              ok      TILEDSL_CACHE_DIR=" in tiledsl("doctor").stdout
+    monkeypatch.setenv("TILEDSL_JOBS", "many")
+    monkeypatch.setenv("TILEDSL_TARGET", "cuda:12")
+    monkeypatch.setenv("TILEDSL_PRINT_AFTER", "cze")
+    result = tiledsl("doctor")
+    assert result.exit_code == 1
+    wrong = [line[22:] for line in result.stdout.splitlines() if line.startswith("setting ")]
+    assert wrong[0] == "FAILED  TILEDSL_JOBS=many is not allowed; jobs is a whole number, 0 for all cores"
+    assert wrong[1].startswith("FAILED  TILEDSL_TARGET=cuda:12: ")
+    assert wrong[2].startswith(
+        "FAILED  TILEDSL_PRINT_AFTER=cze: the setting print_after is 'cze'; it is all, changed or"
+    )
+    assert len(wrong) == result.stdout.count("FAILED") == 3
+    assert "interpret a kernel    ok" in result.stdout and "compile for cuda:90   ok" in result.stdout
+
+
 def test_help_names_the_commands() -> None:
     text = printed("--help")
     assert all(name in text for name in ("lower", "opt", "run", "doctor"))

@@ -156,6 +156,28 @@ def current(**overrides: object) -> Settings:
     return _settings(tuple(values.items()), tuple(map(os.environ.get, _VARIABLES)))
 
 
+def given_variables() -> dict[str, str]:
+    """The environment's values of settings, by the settings' names."""
+    return {name: os.environ[variable] for name, variable in zip(_FIELDS, _VARIABLES) if os.environ.get(variable)}
+
+
+def wrong_variables() -> dict[str, str]:
+    """What `current` says of each setting whose variable has a value that is not allowed."""
+    wrong: dict[str, str] = {}
+    for name, text in given_variables().items():
+        try:
+            _checked(name, text, f"{PREFIX}{name.upper()}={text}")
+        except TileError as error:
+            wrong[name] = error.message
+    return wrong
+
+
+def default(name: str) -> Any:
+    """What a setting is where nothing says otherwise."""
+    (setting,) = (each for each in fields(Settings) if each.name == name)
+    return setting.default if setting.default_factory is MISSING else setting.default_factory()
+
+
 @lru_cache(maxsize=64)  # asked for at every call of a kernel
 def _settings(overrides: tuple[tuple[str, object], ...], environment: tuple[str | None, ...]) -> Settings:
     values = dict(overrides)

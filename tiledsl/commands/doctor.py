@@ -7,7 +7,7 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -16,8 +16,9 @@ import tiledsl.language as T
 from tiledsl import __version__
 from tiledsl.errors import TileError
 from tiledsl.runtime.jit import compile as compile_program
+from tiledsl.runtime.lowering import check_print_after
 from tiledsl.runtime.target import Target
-from tiledsl.settings import current
+from tiledsl.settings import PREFIX, current, default, given_variables, override, wrong_variables
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,30 @@ def doubled(X: T.Tensor((64,), "float32"), Y: T.Tensor((64,), "float32")):  # ty
 
 
 def examine() -> Iterator[Finding]:
-    """The report, line by line."""
+    """The report, line by line. Where a setting is wrong, the rest goes on with its default."""
+    wrong = wrong_variables()
+    with override(**{name: default(name) for name in wrong}):
+        for name, check in (("target", Target.parse), ("print_after", check_print_after)):
+            value = getattr(current(), name)
+            try:
+                check(value)  # what its form does not tell
+            except TileError as error:
+                wrong[name] = f"{PREFIX}{name.upper()}={value}: {error.message}"
+    with override(**{name: default(name) for name in wrong}):
+        yield from _examine(wrong)
+
+
+def _examine(wrong: Mapping[str, str]) -> Iterator[Finding]:
     version = sys.version_info
     yield Finding("python", (3, 10) <= version < (3, 14), f"{platform.python_version()} ({sys.executable})")
     yield Finding("tiledsl", True, __version__)
     for package, least in (("torch", (2, 6)), ("triton", (3, 6))):
         yield _version(package, least)
+    for message in wrong.values():
+        yield Finding("setting", False, message)
+    if not wrong:
+        given = (f"{PREFIX}{name.upper()}={value}" for name, value in given_variables().items())
+        yield Finding("settings", True, " ".join(given) or "the defaults")
     live = Target.parse("auto")
     has_gpu = live.kind != "interpret"
     yield Finding("GPU", True if has_gpu else None, _gpu_name(live) if has_gpu else "none: kernels are interpreted")

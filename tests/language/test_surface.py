@@ -253,3 +253,36 @@ def test_parallel_extents_without_a_bound(rows: int, columns: int) -> None:
     a, b, c = torch.randn(rows, columns), torch.zeros(columns, rows), torch.zeros(columns)
     tiledsl.compile(main, target="interpret")(a, b, c)
     assert torch.equal(b, a.t() * 2) and torch.equal(c, a[0])
+
+
+def test_a_star_import_leaves_python_usable(capsys: pytest.CaptureFixture[str]) -> None:
+    """It hides print, max, all and the like, as TileLang's hides some; on Python's values they do what Python's do."""
+    own: dict[str, Any] = {}
+    exec("from tiledsl.language import *", own)
+    assert own["print"] is T.print and own["max"]([3, 4]) == 4
+    own["print"]("a", 1, sep="-", end=";")
+    own["print"](2, msg="b")
+    assert capsys.readouterr().out == "a-1;b 2\n"
+    assert own["all"]([1, True]) and not own["all"]([True, False]) and own["all"](each for each in ())
+    assert own["any"]({0, 2}) and not own["any"]([]) and not own["any"](False, 0)
+
+    @T.prim_func
+    def flags(A: T.Tensor((4,), I)):
+        with T.Kernel(4, threads=32) as bx:
+            if T.all([bx > 0, bx < 3]):
+                A[bx] = 1
+            if T.any(bx == 0, T.all(bx == 3)):
+                A[bx] = 2
+
+    result = torch.zeros(4, dtype=torch.int32)
+    tiledsl.compile(flags, target="interpret")(result)
+    assert result.tolist() == [2, 1, 1, 2]
+
+    @T.prim_func
+    def main(A: T.Tensor((4,), I)):
+        with T.Kernel(1) as bx:
+            T.print(bx, sep="-")
+            A[0] = 1
+
+    with pytest.raises(TileError, match=r"T\.print has no argument 'sep'; it has msg"):
+        tiledsl.compile(main, target="interpret")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math as host
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tiledsl.errors import TileError, user_loc
@@ -207,7 +207,19 @@ def Not(value: Any) -> Any:
     return logical("not", value)
 
 
-all, any = And, Or
+def all(*values: Any) -> Any:
+    """Whether all values are true; of one iterable, its values, as Python's, which a star import hides."""
+    return logical("and", True, *_conditions(values))
+
+
+def any(*values: Any) -> Any:
+    """Whether any value is true; of one iterable, of its values, as Python's, which a star import hides."""
+    return logical("or", False, *_conditions(values))
+
+
+def _conditions(values: tuple[Any, ...]) -> Iterable[Any]:
+    is_many = len(values) == 1 and isinstance(values[0], Iterable) and not isinstance(values[0], (Expr, Buffer))
+    return values[0] if is_many else values
 
 
 def infinity(dtype: Any = "float32") -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import itertools
@@ -327,8 +328,13 @@ def assume(condition: Any) -> None:
         context("T.assume").builder.insert(AssumeOp(as_value(condition, "bool")))
 
 
-def print(*values: Any, msg: str = "") -> None:
-    """Print from the device."""
+def print(*values: Any, msg: str = "", **options: Any) -> None:
+    """Print from the device. Outside of a tile program it is Python's print, which a star import hides."""
+    if active.get() is None:
+        builtins.print(*([msg] if msg else []), *values, **options)
+        return
+    if options:
+        raise TypeError(f"print() got an unexpected keyword argument {next(iter(options))!r}")
     from tiledsl.dialects.tile import PrintOp, ReadOp
 
     ctx = context("T.print")

@@ -14,7 +14,7 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, ScalarType, broadcast_shapes, with_shape
-from tiledsl.language.launch_options import LAUNCH_OPTIONS
+from tiledsl.language.launch_options import LAUNCH_OPTIONS, check_launch_option
 from tiledsl.passes.affine import Factors, LinearForm, constant_form, form_bounds, linear_form
 from tiledsl.passes.lower_blocks import lower_blocks
 from tiledsl.passes.lower_gluon import lower_gluon
@@ -59,14 +59,28 @@ class LowerToTriton(Pass):
         for kernel, name in zip(kernels, names):
             if overrides:
                 kernel.set_attribute("options", tuple({**dict(kernel.options), **overrides}.items()))
+            _check_options(kernel, program.target)
             _KernelLowering(func, kernel, self.index_bits).run(name, warp_size)
 
     def _check(self) -> None:
         if self.index_bits not in (0, 32, 64):
             raise TileError(f"lower-to-triton.index_bits is {self.index_bits}; it is 32, 64 or 0 to choose")
         for option in LAUNCH_OPTIONS:
-            if (value := getattr(self, option)) < 0:
-                raise TileError(f"lower-to-triton.{option} is {value}; it is a number, 0 as T.Kernel says")
+            if value := getattr(self, option):
+                check_launch_option(f"lower-to-triton.{option}", option, value, ", or 0 as T.Kernel says")
+
+
+def _check_options(kernel: tile.KernelOp, target: Any) -> None:
+    """Raises TileError for options of a launch that the target does not have."""
+    if target is None or target.kind == "interpret":
+        return
+    options: dict[str, Any] = dict(kernel.options)
+    warps, ctas = options.get("num_warps") or 1, options.get("num_ctas") or 1
+    most = target.max_threads_per_block // target.warp_size
+    if warps > most:
+        raise TileError(f"num_warps is {warps}; {target} has at most {most} warps in a block", kernel.loc)
+    if ctas > 1 and not target.has_clusters:
+        raise TileError(f"num_ctas is {ctas}, but {target} has no clusters of blocks; it is 1", kernel.loc)
 
 
 def _kernel_names(func: tile.FuncOp, kernels: Sequence[tile.KernelOp]) -> list[str]:

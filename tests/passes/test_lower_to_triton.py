@@ -15,9 +15,17 @@ from tiledsl.ir.text import print_op
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.affine import bounds, linear_form
 from tiledsl.passes.lower_to_triton import LowerToTriton
+from tiledsl.runtime.target import Target
 
 
-def lower(buffer: str, body: str, index_bits: int = 0, symbols: str = "", kernel: str = "threads = 64") -> Program:
+def lower(
+    buffer: str,
+    body: str,
+    index_bits: int = 0,
+    symbols: str = "",
+    kernel: str = "threads = 64",
+    target: Target | None = None,
+) -> Program:
     """One kernel over 8 by 4 blocks that has %A and int32 scalars %s, %t; `symbols` such as "M N"."""
     names = symbols.split()
     quoted = "".join(f'"{name}", ' for name in names)
@@ -37,7 +45,8 @@ def lower(buffer: str, body: str, index_bits: int = 0, symbols: str = "", kernel
     %j = tensor.iota {{axis = 1}} : tensor<1x16xint32>
     {body}
   }}
-}}"""
+}}""",
+        target,
     )
     LowerToTriton(index_bits).run(program)
     verify(program.root)
@@ -115,6 +124,22 @@ def test_launch_is_isolated() -> None:
     for op in launch.body.walk():
         assert all(value in inside for value in op.operands)
         inside |= {*op.results, *(arg for region in op.regions for arg in region.args)}
+
+
+@pytest.mark.parametrize(
+    ("target", "option", "message"),
+    [
+        (Target("hip", "gfx942"), ("num_warps", 32), "num_warps is 32; hip:gfx942 has at most 16 warps in a block"),
+        (Target("hip", "gfx942"), ("num_ctas", 2), "num_ctas is 2, but hip:gfx942 has no clusters of blocks; it is 1"),
+        (Target("cuda", 80), ("num_ctas", 2), "num_ctas is 2, but cuda:80 has no clusters of blocks; it is 1"),
+    ],
+)
+def test_launches_that_the_target_does_not_have(target: Target, option: tuple[str, int], message: str) -> None:
+    name, value = option
+    options = f'options = (("{name}", {value}),)'
+    with pytest.raises(TileError, match=message):
+        lower("64*128*float16, global", ROWS, kernel=options, target=target)
+    lower("64*128*float16, global", ROWS, kernel=options, target=Target("interpret"))
 
 
 def test_views_share_or_are_made_by_the_host() -> None:

@@ -106,7 +106,12 @@ def test_options_reach_their_pass() -> None:
         ("map-grid.group_m", -1),
         ("lower-to-triton.index_bits", 16),
         ("lower-to-triton.num_warps", -1),
+        ("lower-to-triton.num_warps", 3),
+        ("lower-to-triton.num_warps", 64),
+        ("lower-to-triton.num_ctas", 3),
+        ("lower-to-triton.num_ctas", 32),
         ("lower-to-triton.maxnreg", -1),
+        ("lower-to-triton.maxnreg", 300),
     ],
 )
 def test_numbers_that_mean_nothing_are_refused(option: str, value: int) -> None:

@@ -46,6 +46,20 @@ def test_unknown_forms(spec: Any) -> None:
     assert "hip:gfx942" in str(caught.value) and "interpret" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("spec", "number"), [("cuda:91", 9.1), ("cuda:sm_130a", 13.0), ({"kind": "cuda", "arch": 85}, 8.5)]
+)
+def test_capabilities_that_no_gpu_has(spec: Any, number: float) -> None:
+    with pytest.raises(TileError, match=f"no GPU of compute capability {number} is known") as caught:
+        Target.parse(spec)
+    assert "cuda:90, cuda:100" in str(caught.value)
+
+
+def test_a_gpu_that_is_here_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_module, "_live_gpu", lambda: ("cuda", 130, 200))
+    assert Target.parse("cuda") == Target.parse("cuda:130") == Target("cuda", 130)
+
+
 def test_auto_without_gpu_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     target_module._auto_target.cache_clear()
     with caplog.at_level("WARNING", "tiledsl"):

@@ -10,6 +10,24 @@ from tiledsl.errors import TileError
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Keywords of T.Kernel that Triton takes."""
 
+# What each may be on any GPU: 1024 threads a block, the largest cluster, and the registers that an instruction can name
+# (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; Triton wants powers of two).
+_MOST = {"num_warps": 32, "num_ctas": 16, "maxnreg": 255}
+_POWERS = ("num_warps", "num_ctas")
+
+
+def check_launch_option(what: str, name: str, value: Any, otherwise: str = "") -> None:
+    """Raises TileError for a value that a launch has on no GPU. `what` is the option as the user calls it, `otherwise`
+    what else the user may write there."""
+    most = _MOST.get(name)
+    is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    if is_number and (most is None or value <= most) and (name not in _POWERS or value & (value - 1) == 0):
+        return
+    allowed = "a number from 1 on" if most is None else f"a number from 1 to {most}"
+    if name in _POWERS:
+        allowed = f"a power of two from 1 to {most}"
+    raise TileError(f"{what} is {value!r}; it is {allowed}{otherwise}")
+
 
 def pass_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy of `pass_configs`, empty for None. Raises TileError for what is no dict."""

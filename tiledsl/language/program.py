@@ -18,7 +18,7 @@ from tiledsl.ir.types import BufferType
 from tiledsl.language.buffer import Buffer, TensorSpec, Var
 from tiledsl.language.dtypes import DType, canonical
 from tiledsl.language.expression import Expr, Symbol, active, as_value, context, describe, is_number, plain
-from tiledsl.language.launch_options import LAUNCH_OPTIONS
+from tiledsl.language.launch_options import LAUNCH_OPTIONS, check_launch_option
 
 if TYPE_CHECKING:
     from tiledsl.dialects.tile import FuncOp
@@ -58,6 +58,9 @@ def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any 
     unknown = set(options) - set(LAUNCH_OPTIONS)
     if unknown:
         raise TileError(f"T.Kernel has no option {sorted(unknown)[0]!r}")
+    options = {name: plain(value) for name, value in options.items() if value is not None}
+    for name, value in options.items():
+        check_launch_option(f"T.Kernel: {name}", name, value)
     if prelude is not None:
         raise TileError("T.Kernel: prelude is C code, which has no Triton form; write it in the tile language")
     return KernelFrame(tuple(map(plain, blocks)), count, options)

@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, user_loc
-from tiledsl.language.launch_options import LAUNCH_OPTIONS, pass_options
+from tiledsl.language.launch_options import LAUNCH_OPTIONS, check_launch_option, pass_options
 from tiledsl.runtime.jit_calls import MOST_CALLS, building, call_key, target_setting
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.launch_triton import constant_when_traced, traced_as
@@ -283,8 +283,7 @@ class JitFunction:
                 given = values.pop(name)
                 if given is None:
                     continue
-                if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-                    raise TileError(f"{self.__name__}: {name} is {given!r}; it is a number from 1 on")
+                check_launch_option(f"{self.__name__}: {name}", name, given)
                 chosen[f"lower-to-triton.{name}"] = given
         return chosen
 

@@ -29,6 +29,7 @@ _CUDA_LIMITS: dict[int, tuple[int, int, int, int]] = {
     89: (99, 100, 48, 24),
     90: (227, 228, 64, 32),
     100: (227, 228, 64, 32),
+    101: (227, 228, 48, 24),  # as CUDA 12 calls 11.0
     103: (227, 228, 64, 32),
     110: (227, 228, 48, 24),
     120: (99, 100, 48, 24),
@@ -153,6 +154,11 @@ class Target:
         return 1024
 
     @property
+    def has_clusters(self) -> bool:
+        """Whether blocks can form clusters (num_ctas): from sm_90 on (CUDA guide, "Thread Block Clusters")."""
+        return self.kind == "cuda" and isinstance(self.arch, int) and self.arch >= 90
+
+    @property
     def sm_count(self) -> int:
         """Multiprocessors: the live GPU's if it is of this architecture, else those of the generation's usual part.
 
@@ -214,6 +220,11 @@ def _cuda_arch(arch: object, spec: object) -> int:
     number = int(match[1])
     if number < 70:
         raise TileError(f"target {spec!r}: Triton needs compute capability 7.0 or newer, not {number / 10}")
+    if number not in _CUDA_LIMITS and (_live_gpu() or ("", 0))[:2] != ("cuda", number):
+        known = ", ".join(f"cuda:{each}" for each in _CUDA_LIMITS)
+        raise TileError(
+            f"target {spec!r}: no GPU of compute capability {number / 10} is known", notes=[f"there are {known}"]
+        )
     return number
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tiledsl.runtime.compile import CompiledKernel, CompileError, compile_kernel
+from tiledsl.runtime.launch_stored import _specialised
 from tiledsl.runtime.module import load_module
 from tiledsl.runtime.resources import occupancy_limit
 from tiledsl.runtime.target import Target
@@ -152,22 +153,44 @@ def shift(x, y, by, width, factor):
 """
 
 
+def key_of_launch(function: Any, target: Target, given: dict[str, Any]) -> str:
+    """Triton's cache key of a launch with these arguments, but for the options."""
+    from triton.compiler import ASTSource, make_backend
+    from triton.runtime.jit import create_function_from_signature
+
+    backend = make_backend(target.triton_target())
+    bind = create_function_from_signature(function.signature, function.params, backend)
+    keywords = {"num_warps": 4, "num_stages": 3, "debug": False}
+    bound, specialization, options = bind(**given, **keywords)
+    _, signature, constexprs, facts = function._pack_args(backend, keywords, bound, specialization, options)
+    return str(ASTSource(function, signature, constexprs, facts).hash())
+
+
 def test_a_launch_finds_what_was_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's cache key of a launch with such arguments is that of the compilation: nothing compiles twice."""
     import torch
-    from triton.compiler import make_backend
-    from triton.runtime.jit import create_function_from_signature
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     function, target = load_module("shift", SHIFT, False, tmp_path).shift, Target.parse("cuda:90")
     types = {"x": "*fp32", "y": "*fp32", "by": "i32", "width": "i32", "factor": "fp32"}
     compiled = compile_kernel(function, types, {}, target, attrs=["y", "width"]).triton.src
-    backend = make_backend(target.triton_target())
     aligned = torch.empty(64)
     given = {"x": aligned[1:], "y": aligned, "by": 132, "width": 32, "factor": 2.5}
-    bind = create_function_from_signature(function.signature, function.params, backend)
-    keywords = {"num_warps": 4, "num_stages": 3, "debug": False}
-    bound, specialization, options = bind(**given, **keywords)
-    _, signature, constexprs, facts = function._pack_args(backend, keywords, bound, specialization, options)
-    assert facts[(2,)] == [] and facts[(3,)]
-    assert compiled.hash() == type(compiled)(function, signature, constexprs, facts).hash()
+    assert compiled.attrs[(2,)] == [] and compiled.attrs[(3,)]
+    assert compiled.hash() == key_of_launch(function, target, given)
+    assert compiled.hash() != key_of_launch(function, target, {**given, "by": 144})
+
+
+def test_the_number_of_programs_does_not_compile_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On devices with any number of multiprocessors, and in launches that look for what was kept."""
+    import torch
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    text = SHIFT.replace("@triton.jit", '@triton.jit(do_not_specialize=["by"])')
+    function, target = load_module("shift", text, False, tmp_path).shift, Target.parse("cuda:90")
+    types = {"x": "*fp32", "y": "*fp32", "by": "i32", "width": "i32", "factor": "fp32"}
+    compiled = compile_kernel(function, types, {}, target, attrs=["x", "y", "width"]).triton.src
+    for programs in (132, 144, 1):
+        given = {"x": torch.empty(64), "y": torch.empty(64), "by": programs, "width": 32, "factor": 2.5}
+        assert compiled.hash() == key_of_launch(function, target, given)
+        assert _specialised(programs, True) == ("i32", None)

@@ -11,7 +11,7 @@ from tiledsl.codegen.expressions import Expressions
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.names import Names
 from tiledsl.codegen.variables import Variables, is_free
-from tiledsl.dialects import scf, tile, triton
+from tiledsl.dialects import arith, scf, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
@@ -44,7 +44,14 @@ class KernelWriter:
                 # Triton's own interpreter goes by the number's size and not by the annotation.
                 self.line(f"{self.name(value)} = tl.cast({self.name(value)}, {TRITON_TYPES[value.dtype]})")
         self.block(self.launch.body)
-        return ["@triton.jit", f"def {self.launch.sym_name}({arguments}):", *(self.lines or ["    pass"])]
+        return [self.decorator(), f"def {self.launch.sym_name}({arguments}):", *(self.lines or ["    pass"])]
+
+    def decorator(self) -> str:
+        """Triton compiles anew for integers that are 1 or multiples of 16. What the host makes of the number of
+        multiprocessors is the same on a device and gains nothing by that."""
+        pairs = zip(self.launch.body.args, self.launch.arguments, strict=True)
+        names = [json.dumps(self.name(value)) for value, outside in pairs if _counts_multiprocessors(outside)]
+        return f"@triton.jit(do_not_specialize=[{', '.join(names)}])" if names else "@triton.jit"
 
     def argument(self, value: Value) -> str:
         name = self.name(value)
@@ -265,6 +272,14 @@ class KernelWriter:
 
     def assume(self, op: tile.AssumeOp) -> None:
         self.line(f"tl.assume({self.condition(op.condition)})")
+
+
+def _counts_multiprocessors(value: Value) -> bool:
+    """Whether the host computes a number from that of the device's multiprocessors."""
+    op = value.op
+    if isinstance(op, triton.MultiprocessorsOp):
+        return True
+    return isinstance(op, arith.BinaryOp) and any(map(_counts_multiprocessors, op.operands))
 
 
 def _cache_options(cache: str, eviction: str) -> list[str]:

@@ -108,7 +108,7 @@ def compile_kernel(
     }
     names = list(jit_function.arg_names)
     types = {name: "constexpr" if name in constexprs else signature[name] for name in names}
-    facts = _facts(types, set(attrs))
+    facts = _facts(types, set(attrs), {each.name for each in jit_function.params if each.do_not_specialize})
     with _captured() as capture:
         try:
             source = source_type(jit_function)(
@@ -129,13 +129,14 @@ def compile_kernel(
     return CompiledKernel(compiled.name, target, Asm(dict(compiled.asm)), metadata, compiled, wanted)
 
 
-def _facts(types: Mapping[str, str], divisible: Set[str]) -> dict[tuple[int], list[list[Any]]]:
+def _facts(types: Mapping[str, str], divisible: Set[str], exempt: Set[str]) -> dict[tuple[int], list[list[Any]]]:
     """What is known of each parameter that may be known to be divisible, as a launch finds it of its arguments: an
-    entry even where that is nothing. Triton's cache key has it, so without these a launch would compile again."""
+    entry even where that is nothing, but none for those of which it does not ask. Triton's cache key has it, so without
+    these a launch would compile again."""
     return {
         (number,): [["tt.divisibility", 16]] if name in divisible else []
         for number, (name, type) in enumerate(types.items())
-        if type.startswith("*") or re.fullmatch(r"[iu](8|16|32|64)", type)
+        if name not in exempt and (type.startswith("*") or re.fullmatch(r"[iu](8|16|32|64)", type))
     }
 
 

@@ -185,23 +185,23 @@ def find(function: Any, arguments: Sequence[Any], options: Mapping[str, Any]) ->
 
     with contextlib.suppress(KeyError, AttributeError, ValueError):
         types, facts = {}, {}
-        for number, (name, value) in enumerate(zip(function.arg_names, arguments, strict=True)):
-            types[name], is_divisible = _specialised(value)
+        for number, (param, value) in enumerate(zip(function.params, arguments, strict=True)):
+            types[param.name], is_divisible = _specialised(value, param.do_not_specialize)
             if is_divisible is not None:
                 facts[(number,)] = [["tt.divisibility", 16]] if is_divisible else []
         return kept.load(ASTSource(function, types, {}, facts), driver.active.get_current_target(), options)
     return None
 
 
-def _specialised(value: Any) -> tuple[str, bool | None]:
+def _specialised(value: Any, as_it_is: bool) -> tuple[str, bool | None]:
     """Triton's type of an argument, and whether Triton compiles for its being a multiple of 16; None if it does not
-    ask. ValueError for what is not known here, or becomes a constant."""
+    ask, as of integers that are taken `as_it_is`. ValueError for what is not known here, or becomes a constant."""
     from triton._utils import canonicalize_dtype
 
     if type(value) is float:
         return "fp32", None
-    if type(value) is int and value != 1 and -(1 << 63) <= value < 1 << 63:
-        return "i32" if -(1 << 31) <= value < 1 << 31 else "i64", value % 16 == 0
+    if type(value) is int and (value != 1 or as_it_is) and -(1 << 63) <= value < 1 << 63:
+        return "i32" if -(1 << 31) <= value < 1 << 31 else "i64", None if as_it_is else value % 16 == 0
     if hasattr(value, "data_ptr"):
         return f"*{canonicalize_dtype(value.dtype)}", value.data_ptr() % 16 == 0
     if type(value).__name__ == "TensorDescriptor" and not hasattr(value, "layout"):

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tiledsl.cli import main
+from tiledsl.passes import PIPELINE
 
 PROGRAMS = """
 import tiledsl
@@ -229,6 +230,28 @@ def test_mistakes_in_opt(programs: Path, tmp_path: Path) -> None:
     assert "<stdin>:1:" in refused("opt", "-", "-p", "dce", text="not ir")
 
 
+# passes
+
+
+def test_passes_are_listed_with_their_options() -> None:
+    lines = printed("passes").splitlines()
+    names = [line.split()[0] for line in lines[1:]]
+    assert names == list(dict.fromkeys(each.name for each in PIPELINE))
+    (access,) = (line for line in lines if line.startswith("select-access "))
+    assert "mode=auto operands=''" in access and "Make loads and stores of rectangular blocks" in access
+
+
+def test_a_pass_is_shown_with_an_example() -> None:
+    text = printed("passes", "cse")
+    places = [number for number, each in enumerate(PIPELINE, 1) if each.name == "cse"]
+    assert text.startswith(f"cse: pass {' and '.join(map(str, places))} of {len(PIPELINE)}\n\nCompute equal pure")
+    assert "Before:  " in text and "\n    --pass-config cse.loads=true\n" in text
+    assert text.endswith('In Python: pass_configs={"cse.loads": True}\n')
+    assert "Options" not in printed("passes", "dce")
+    assert "did you mean 'map-grid'?" in refused("passes", "map-grids")
+    assert "there are canonicalize, cse" in refused("passes", "zzz")
+
+
 # run, doctor
 
 
@@ -308,5 +331,5 @@ def test_doctor_goes_on_after_wrong_settings(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_help_names_the_commands() -> None:
     text = printed("--help")
-    assert all(name in text for name in ("lower", "opt", "run", "doctor"))
+    assert all(name in text for name in ("lower", "opt", "passes", "run", "doctor"))
     assert printed("--version").startswith("tiledsl, version ")

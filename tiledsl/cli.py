@@ -1,4 +1,4 @@
-"""The command `tiledsl`: lower, opt, run, cache, doctor."""
+"""The command `tiledsl`: lower, opt, passes, run, cache, doctor."""
 
 from __future__ import annotations
 
@@ -97,6 +97,15 @@ def opt(file: Path, spec: str, target: str | None, verify: bool, generic: bool, 
 
     chosen = None if target is None else Target.parse(target)
     _write(run_passes(file, spec, chosen, verify=verify, generic=generic, timing=timing), output)
+
+
+@main.command()
+@click.argument("name", metavar="[PASS]", required=False)
+def passes(name: str | None) -> None:
+    """List the compiler's passes with their options, or show one with an example of what it does."""
+    from tiledsl.commands.passes import passes as show
+
+    show(name)
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tiledsl.commands.table import print_table
 from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def list_(kernel: str | None) -> None:
             ]
         )
     if rows:
-        _print_table(["kernel", "key", "configs", "best", "ms", "date", "size"], rows, "llrlrlr")
+        print_table(["kernel", "key", "configs", "best", "ms", "date", "size"], rows, "llrlrlr")
     else:
         click.echo(f"nothing is remembered in {current().cache_dir / 'autotune'}")
 
@@ -73,7 +73,7 @@ def show(name: str, everything: bool) -> None:
         message = (str(record.get("message") or "").strip().splitlines() or [""])[0]
         rows.append([mark, _config(record), record["status"], _milliseconds(record, best), _safe(message)[:80]])
     if rows:
-        _print_table(["", "configuration", "status", "ms", "message"], rows, "lllrl")
+        print_table(["", "configuration", "status", "ms", "message"], rows, "lllrl")
     if len(rows) < len(trials):
         click.echo(f"and {len(trials) - len(rows)} more; --all shows them")
 
@@ -223,23 +223,3 @@ def _size(number: float) -> str:
             return f"{number:.3g} {unit}"
         number /= 1000
     return f"{number:.3g} GB"
-
-
-def _print_table(head: list[str], rows: list[list[str]], sides: str) -> None:
-    """A table: drawn by rich on a terminal, columns of text elsewhere. sides: l or r for each column."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(box=None, pad_edge=False)
-        for name, side in zip(head, sides):
-            table.add_column(name, justify="right" if side == "r" else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*map(Text, row))
-        Console().print(table)
-        return
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    for row in [head, *rows]:
-        cells = [c.rjust(w) if s == "r" else c.ljust(w) for c, w, s in zip(row, widths, sides)]
-        click.echo("  ".join(cells).rstrip())

@@ -15,7 +15,7 @@ from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tunables, tunables, with_seeds
 from tiledsl.autotuner.storage.fingerprint import canonical
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, value_options, way_out
 from tiledsl.runtime.jit import JitFunction, _key, resolve_target
 from tiledsl.runtime.jit_calls import MOST_CALLS, always_tune_setting, call_key
 from tiledsl.runtime.supply import TensorSupplyType
@@ -175,7 +175,10 @@ class AutotunedFunction:
         for name, parameter in parameters.items():
             variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             if name not in values and name not in names and not variadic:
-                raise TileError(f"{self.name} is called without {name!r}, which is no tunable")
+                given = way_out(f"{self.name}({name}=...)", value_options([name]))
+                raise TileError(
+                    f"{self.name} is called without {name!r}, which is no tunable", notes=[f"give it: {given}"]
+                )
         unknown = [name for name in values if name not in parameters]
         if unknown:
             raise TileError(f"{self.name} has no parameter {unknown[0]!r}")

@@ -207,6 +207,27 @@ def test_an_error_in_the_program_shows_its_line(tmp_path: Path) -> None:
     assert "^^^^^" in error
 
 
+def test_notes_say_what_to_type(programs: Path, tmp_path: Path) -> None:
+    """Where the same mistake in Python has a note with Python."""
+    text = tmp_path / "ones.tile"
+    text.write_text(TEXT_PROGRAM)
+    assert "note: give it: -D N=..." in refused("lower", text)
+    assert "by itself as a dimension of a T.Tensor, or give it: -D N=..." in refused("lower", f"{programs}:negated")
+    assert "note: give them: -D M=... -D N=..." in refused("lower", f"{programs}:scaled")
+    arguments = ["lower", f"{programs}:scaled", "-D", "M=32", "-D", "N=16"]
+    assert "none: --target cuda:90" in refused(*arguments, "--target", "interpret", "--emit", "ptx")
+    assert "--pass-config lower-to-triton.num_warps=4" in refused(*arguments, "-D", "num_warps=4")
+    file = tmp_path / "tunable.py"
+    file.write_text(PROGRAMS.replace('dtype="float32"', "dtype=None").replace("block=16", "block=None"))
+    assert "given by -D dtype=..." in refused("lower", f"{file}:scaled", "-D", "M=32", "-D", "N=16")
+    assert "given by -D block=..." in refused("lower", f"{file}:negated", "-D", "N=16")
+    from tiledsl import TileError, parse
+
+    with pytest.raises(TileError) as caught:
+        parse(TEXT_PROGRAM).build(())
+    assert caught.value.notes == ["pass it: tiledsl.parse(text, N=...)"]
+
+
 # opt
 
 

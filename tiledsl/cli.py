@@ -12,7 +12,7 @@ import click
 
 from tiledsl import __version__
 from tiledsl.commands.cache import cache
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, on_command_line
 
 
 class _Commands(click.Group):
@@ -20,7 +20,8 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with on_command_line():
+                return super().invoke(ctx)
         except TileError as error:
             click.echo(str(error), err=True)
         except Exception as error:
@@ -116,7 +117,9 @@ def run(script: Path, arguments: tuple[str, ...]) -> None:
     lie on the CPU, and kernels run in Triton's interpreter."""
     from tiledsl.commands.run import run_script
 
-    sys.exit(run_script(script, arguments))
+    with on_command_line(False):  # what is wrong in a script is to be changed there
+        status = run_script(script, arguments)
+    sys.exit(status)
 
 
 @main.command()

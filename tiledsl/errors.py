@@ -8,7 +8,9 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 
 from tiledsl.ir.location import UNKNOWN, Loc
@@ -61,6 +63,29 @@ class TileError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.message, self.loc, self.notes))
+
+
+_on_command_line: ContextVar[bool] = ContextVar("tiledsl_on_command_line", default=False)
+
+
+@contextmanager
+def on_command_line(yes: bool = True) -> Iterator[None]:
+    """Have notes tell what to write there, instead of Python."""
+    token = _on_command_line.set(yes)
+    try:
+        yield
+    finally:
+        _on_command_line.reset(token)
+
+
+def way_out(python: str, command_line: str) -> str:
+    """What a note tells the user to write: Python, or options of the command that the user has typed."""
+    return command_line if _on_command_line.get() else python
+
+
+def value_options(names: Iterable[str]) -> str:
+    """`-D M=... -D N=...`"""
+    return " ".join(f"-D {name}=..." for name in names)
 
 
 def user_loc() -> Loc | None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import Parameter
+from inspect import Parameter, signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tiledsl.dialects.tile import FuncOp
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, value_options
 from tiledsl.frontend.elaborate import elaborate
 from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.ir.text import print_op
+from tiledsl.language.launch_options import LAUNCH_OPTIONS
 from tiledsl.language.program import PrimFunc
 from tiledsl.runtime.jit import JitFunction
 from tiledsl.runtime.kernel import Kernel
@@ -201,24 +203,52 @@ def _called(builder: Any, values: Mapping[str, Any]) -> Any:
     try:
         return builder(**values)
     except TypeError as error:
-        raise TileError(f"{getattr(builder, '__name__', builder)}: {error}") from None
+        missing = [name for name in _parameters(builder, Parameter.empty) if name not in values]
+        notes = [f"give it: {value_options(missing)}"] if missing else []
+        raise TileError(f"{getattr(builder, '__name__', builder)}: {error}", notes=notes) from None
+
+
+def _parameters(builder: Any, default: Any) -> list[str]:
+    """The names of a function's parameters with this default."""
+    named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    with contextlib.suppress(ValueError, TypeError):  # some of C have no signature
+        found = signature(builder).parameters.values()
+        return [each.name for each in found if each.default is default and each.kind in named]
+    return []
 
 
 def _of_jit(function: JitFunction, values: dict[str, Any]) -> Callable[[], FuncOp]:
     out_idx = function.options.get("out_idx")
+    unset = [name for name in _parameters(function.function, None) if name not in values]
     if function.is_eager:
         names = function.signature.parameters
         bound = {**{n: p.default for n, p in names.items() if p.default is not p.empty}, **values}
-        return function._builder({**dict.fromkeys(n for n in names if n not in bound), **bound})
-    named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    needed = [n for n, p in function.signature.parameters.items() if p.default is p.empty and p.kind in named]
-    missing = [name for name in needed if name not in values]
+        return _saying(unset, function._builder({**dict.fromkeys(n for n in names if n not in bound), **bound}))
+    missing = [name for name in _parameters(function.function, Parameter.empty) if name not in values]
     if missing:
-        raise TileError(f"{function.__name__} needs {', '.join(missing)}", notes=[f"give them: -D {missing[0]}=..."])
+        raise TileError(
+            f"{function.__name__} needs {', '.join(missing)}", notes=[f"give them: {value_options(missing)}"]
+        )
     unknown = [name for name in values if name not in function.signature.parameters]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in function.signature.parameters.values()):
-        known = ", ".join(function.signature.parameters)
-        raise TileError(f"{function.__name__} has no parameter {unknown[0]!r}", notes=[f"its parameters are {known}"])
-    program = function.build(function._bind((), values))
+        notes = [f"its parameters are {', '.join(function.signature.parameters)}"]
+        if unknown[0] in LAUNCH_OPTIONS:
+            notes.append(f"of the launch: --pass-config lower-to-triton.{unknown[0]}={values[unknown[0]]}")
+        raise TileError(f"{function.__name__} has no parameter {unknown[0]!r}", notes=notes)
+    program = _saying(unset, lambda: function.build(function._bind((), values)))()
     indices = () if out_idx is None else (out_idx,) if isinstance(out_idx, int) else tuple(out_idx)
-    return lambda: elaborate(program, indices)
+    return _saying(unset, lambda: elaborate(program, indices))
+
+
+def _saying(unset: Sequence[str], build: Callable[[], Any]) -> Callable[[], Any]:
+    """A function that builds, and tells of a mistake that comes from None how to give what has no value."""
+
+    def told() -> Any:
+        try:
+            return build()
+        except TileError as error:
+            if unset and re.search(r"\bNone\b", error.message):
+                error.notes.append(f"tunables without a value here are given by {value_options(unset)}")
+            raise
+
+    return told

@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from tiledsl.dialects import tile
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, value_options, way_out
 from tiledsl.frontend import syntax
 from tiledsl.frontend.context import Context, log
 from tiledsl.frontend.names import Names, outer_names
@@ -164,9 +164,10 @@ class EagerContext(Context):
             return self.values[name]
         if self.dry:
             return Symbol(name)
+        given = way_out(f"pass {name}=... to compile", f"give it: {value_options([name])}")
         raise TileError(
             f"T.const {name!r} has no value: it is no dimension of a tensor of the call",
-            notes=[f"use {name} by itself as a dimension of a T.Tensor, or pass {name}=... to compile"],
+            notes=[f"use {name} by itself as a dimension of a T.Tensor, or {given}"],
         )
 
     def empty(self, spec: TensorSpec) -> Buffer:
@@ -196,7 +197,9 @@ class EagerStatements(Statements):
                 self._unify(name, annotation, given, node)
             elif isinstance(annotation, TensorSpec) and given is not None:
                 raise TileError(
-                    f"{name} is a tensor, but the call gives {describe(given)}", node.loc, ["pass a torch.Tensor"]
+                    f"{name} is a tensor, but the call gives {describe(given)}",
+                    node.loc,
+                    [way_out("pass a torch.Tensor", f"leave out -D {name}=..., and give sizes")],
                 )
             return
         if isinstance(annotation, TensorSpec) and isinstance(given, Arguments):

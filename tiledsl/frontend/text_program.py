@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import Any
 
 from tiledsl.dialects import tile
-from tiledsl.errors import TileError, register_source
+from tiledsl.errors import TileError, register_source, value_options, way_out
 from tiledsl.frontend import syntax
 from tiledsl.frontend.context import Context
 from tiledsl.frontend.elaborate import elaborate_tree
@@ -505,7 +505,8 @@ def _check_parameters(module: syntax.Module, function: syntax.Function, values: 
         name, loc = next(iter(needed.items()))
         near = difflib.get_close_matches(name, [*fixed, *constants, *values, *targets(function.body)], 1, 0.8)
         several = f" (and {', '.join(list(needed)[1:])})" if len(needed) > 1 else ""
-        hint = [f"pass it: tiledsl.parse(text, {', '.join(f'{each}=...' for each in needed)})"]
+        given = ", ".join(f"{each}=..." for each in needed)
+        hint = [way_out(f"pass it: tiledsl.parse(text, {given})", f"give it: {value_options(needed)}")]
         if near:
             hint.append(f"or did you mean {near[0]}?")
         raise TileError(

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.errors import TileError, user_loc
+from tiledsl.errors import TileError, user_loc, way_out
 from tiledsl.language.launch_options import pass_options
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.target import Target
@@ -140,7 +140,10 @@ class Kernel:
         if self.target.kind == "interpret":
             raise TileError(
                 "the target 'interpret' runs the source without compiling it, so there is no assembly",
-                notes=["compile for a GPU, which needs none: tiledsl.compile(program, target='cuda:90')"],
+                notes=[
+                    "compile for a GPU, which needs none: "
+                    + way_out("tiledsl.compile(program, target='cuda:90')", "--target cuda:90")
+                ],
             )
         loaded = load_module(self.name, self.source, interpret=False)
         compiled = {}

@@ -17,7 +17,8 @@ from tiledsl.ir.types import BufferType, ScalarType, broadcast_shapes, with_shap
 from tiledsl.language.launch_options import LAUNCH_OPTIONS, check_launch_option
 from tiledsl.passes.affine import Factors, LinearForm, constant_form, form_bounds, linear_form
 from tiledsl.passes.lower_blocks import lower_blocks
-from tiledsl.passes.lower_gluon import lower_gluon
+from tiledsl.passes.lower_gluon import is_prepared, lower_gluon
+from tiledsl.passes.unused_options import changed, remark_unused
 
 Access = tile.LoadOp | tile.StoreOp | tile.AtomicOp
 _PROMOTED: tuple[type[Operation], ...] = (tile.AllocOp, tile.ReadOp, tile.WriteOp, tile.CopyOp)
@@ -59,8 +60,16 @@ class LowerToTriton(Pass):
         for kernel, name in zip(kernels, names):
             if overrides:
                 kernel.set_attribute("options", tuple({**dict(kernel.options), **overrides}.items()))
+            if is_prepared(kernel):
+                self._remark(kernel)
             _check_options(kernel, program.target)
             _KernelLowering(func, kernel, self.index_bits).run(name, warp_size)
+
+    def _remark(self, kernel: tile.KernelOp) -> None:
+        given = {name: value for name, value in kernel.options if name in LAUNCH_OPTIONS}
+        own = changed(self, *LAUNCH_OPTIONS)
+        names = {name: f"{self.name}.{name}" if f"{self.name}.{name}" in own else name for name in given}
+        remark_unused(kernel, {names[name]: value for name, value in given.items()})
 
     def _check(self) -> None:
         if self.index_bits not in (0, 32, 64):

@@ -13,6 +13,7 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
 from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.persistent import gains_by_persistence, make_persistent, may_flatten, may_persist
+from tiledsl.passes.unused_options import changed, remark_unused
 
 MAX_YZ = 65535  # CUDA's limit for the second and third grid dimension
 STREAMS = "streams"  # the hint of a kernel whose programs share its blocks already (stream_k.py)
@@ -49,6 +50,8 @@ class MapGrid(Pass):
             swizzle = (self.group_m, "row") if self.group_m > 0 else swizzle_of(kernel)
             if kernel.option("swizzle") is not None:
                 kernel.set_attribute("options", tuple(pair for pair in kernel.options if pair[0] != "swizzle"))
+            if is_prepared(kernel):
+                remark_unused(kernel, changed(self, "persistent"))
             programs = self.persistent
             if programs < 0:
                 programs = 1 if self.flatten and gains_by_persistence(kernel, program.target) else 0

@@ -21,6 +21,7 @@ from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.loop_masks import INDEX_DTYPES, Condition, Form, conditions_of
 from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.ranges import Ranges, dtype_interval
+from tiledsl.passes.unused_options import changed, remark_unused
 
 MODES = ("auto", "off", "causal", "all")
 MEASURED_ARCH = 90
@@ -64,7 +65,10 @@ class PeelLoops(Pass):
         ranges = Ranges(program.root)
         peeled: set[Loc] = set()
         whole: list[tuple[tile.KernelOp, scf.ForOp, NotPeeled]] = []
-        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp) and not is_prepared(op)]:
+        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
+            if is_prepared(kernel):
+                remark_unused(kernel, changed(self, "mode"))
+                continue
             loops = [op for op in kernel.nests() if isinstance(op, scf.ForOp) and not op.unroll]
             for loop in [each for each in loops if self._is_wanted(each)]:
                 try:

@@ -10,6 +10,7 @@ from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.passes.lower_gluon import is_prepared
+from tiledsl.passes.unused_options import changed, remark_unused
 
 EVICTIONS = ("", "evict_first", "evict_last")
 
@@ -43,6 +44,7 @@ class PipelineLoops(Pass):
             return
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
             if is_prepared(kernel):
+                remark_unused(kernel, changed(self, "stages", "streamed", "reused"))
                 continue
             for op in kernel.walk():
                 if isinstance(op, scf.ForOp) and op.num_stages and self.stages:

@@ -18,6 +18,7 @@ from tiledsl.passes.dce import erase_sources
 from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.product_loops import WARPGROUP, Operand, product_loops, tensor_bytes
 from tiledsl.passes.shared_memory import BARRIER_BYTES, bytes_beside
+from tiledsl.passes.unused_options import changed, remark_unused
 
 MODES = ("auto", "pointer", "tma")
 TMA_ARCH = 90
@@ -49,12 +50,13 @@ class SelectAccess(Pass):
         if self.mode not in MODES:
             raise TileError(f"select-access.mode is {self.mode!r}; it is one of {', '.join(MODES)}")
         modes = _modes(self.operands)
-        if self.mode == "pointer" and not modes:
-            return
         func = program.root
         assert isinstance(func, tile.FuncOp), func.name
         kernels = [op for op in func.body if isinstance(op, tile.KernelOp)]
-        if any(map(is_prepared, kernels)):
+        prepared = [kernel for kernel in kernels if is_prepared(kernel)]
+        for kernel in prepared:
+            remark_unused(kernel, changed(self, "mode", "operands"))
+        if prepared or self.mode == "pointer" and not modes:
             return  # Triton's descriptors beside Gluon's failed on an H200: the others use pointers
         selections = [_Selection(func, kernel, program.target) for kernel in kernels]
         for name in modes:

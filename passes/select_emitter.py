@@ -40,6 +40,7 @@ from tiledsl.passes.row_arithmetic import (
 )
 from tiledsl.passes.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops, check_rows, find_softmax_loops
 from tiledsl.passes.tiled_products import BYTES, find_tiled_product, is_softmax, load_ahead, widen_columns
+from tiledsl.passes.unused_options import changed, remark_unused
 
 _log = logging.getLogger("tiledsl")
 BACKENDS = ("auto", "triton", "gluon")
@@ -100,7 +101,20 @@ class SelectEmitter(Pass):
                     self._convert(program, kernel)
                 except NotRecognised as reason:
                     self._explain(func, kernel, reason, _has_gluon(program.target))
+        if _has_gluon(program.target) and (self.stages or self.rescale in ("late", "lazy")):
+            self._remark(func)
         _inline_single_tiles(func)
+
+    def _remark(self, func: tile.FuncOp) -> None:
+        """Say which options have no effect on what kernels have become."""
+        unused = changed(self, "stages", "rescale")
+        if self.rescale == "each":  # as in Triton
+            unused.pop("select-emitter.rescale")
+        for kernel in [op for op in func.body if isinstance(op, tile.KernelOp)]:
+            if not is_prepared(kernel) and _has_products(kernel):
+                remark_unused(kernel, unused, in_gluon=False)
+            elif is_prepared(kernel) and "select-emitter.rescale" in unused and not is_softmax(kernel.body):
+                remark_unused(kernel, {"select-emitter.rescale": self.rescale})
 
     def _is_wanted(self, kernel: tile.KernelOp) -> bool:
         """Whether Gluon is to be tried, or at least to be said why not."""

@@ -9,10 +9,14 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
+from benchmarks.programs.gemm import matmul
 from tests.autotune import kernels
 from tests.support.example_modules import load_example
 from tiledsl.codegen.gluon import api
 from tiledsl.errors import TileError
+from tiledsl.frontend import context
+
+F = "float32"
 
 
 def attention(backend: str = "gluon", target: str = "cuda:90", **options: Any) -> tiledsl.Kernel:
@@ -232,3 +236,79 @@ def test_what_stands_between_the_products(kind: str, reason: str, caplog: pytest
     messages = [each.getMessage() for each in caplog.records if "not in Gluon" in each.getMessage()]
     assert len(messages) == (1 if reason else 0)
     assert all(reason in each and "test_select_emitter.py:" in each for each in messages)
+
+
+def remarks(options: dict[str, Any], backend: str = "gluon") -> tuple[str, ...]:
+    """Of attention under options of passes, and launch options as a configuration gives them."""
+    function = load_example("attention").attention.function
+    configs = {"select-emitter.backend": backend, **options}
+    sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "queries": 512, "keys": 512, "dim": 64}
+    kernel = tiledsl.jit(function, target="cuda:90", pass_configs=configs).compile(**sizes)
+    assert is_gluon(kernel) == (backend == "gluon")
+    return kernel.remarks
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("select-access.mode", "pointer", "where tiles are copied by TMA"),
+        ("select-access.operands", "Q=pointer", "where tiles are copied by TMA"),
+        ("pipeline-loops.stages", 4, "where select-emitter.stages is the number of tiles in flight"),
+        ("pipeline-loops.streamed", "evict_first", "where tiles are copied by TMA"),
+        ("map-grid.persistent", 0, "where select-emitter.persistent says it"),
+        ("peel-loops.mode", "all", "where only the tiles that need it are masked"),
+        ("lower-to-triton.num_warps", 8, "where 64 rows of a block have four warps"),
+        ("lower-to-triton.num_stages", 2, "where T.Pipelined or select-emitter.stages"),
+        ("lower-to-triton.num_ctas", 2, "where blocks form no clusters"),
+        ("lower-to-triton.maxnreg", 128, "where registers are shared out"),
+    ],
+)
+def test_options_without_effect_in_gluon_are_told(
+    option: str, value: Any, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    context._noted.clear()
+    with caplog.at_level(logging.INFO, "tiledsl"):
+        (remark,) = remarks({option: value})
+        assert remarks({option: value}) == (remark,)
+    assert remark.startswith(f"{option}={value!r} has no effect in Gluon, {reason}")
+    assert remark.endswith('; it needs select-emitter.backend="triton"')
+    assert [each.message for each in caplog.records if "no effect" in each.message] == [remark]
+
+
+def test_options_with_effect_are_not_remarked_on() -> None:
+    assert remarks({"select-emitter.stages": 3, "select-emitter.rescale": "late", "map-grid.group_m": 4}) == ()
+    assert remarks({"pipeline-loops.stages": 0, "map-grid.persistent": -1, "select-access.mode": "auto"}) == ()
+    used = {"select-access.mode": "pointer", "pipeline-loops.stages": 3, "lower-to-triton.maxnreg": 128}
+    assert remarks(used, "triton") == ()
+    assert remarks({"select-emitter.rescale": "each", "select-emitter.overlap": False}, "triton") == ()
+
+
+def test_options_of_gluon_without_effect_in_triton_are_told() -> None:
+    stages, rescale = remarks({"select-emitter.stages": 3, "select-emitter.rescale": "lazy"}, "triton")
+    assert stages.startswith("select-emitter.stages=3 has no effect in Triton, where T.Pipelined or pipeline-loops")
+    assert rescale.startswith("select-emitter.rescale='lazy' has no effect in Triton, where")
+    gluon = {"select-emitter.backend": "gluon", "select-emitter.rescale": "lazy"}
+    sizes = {"M": 512, "N": 512, "K": 512, "block_M": 128, "block_N": 128, "block_K": 64}
+    kernel = tiledsl.jit(matmul.function, target="cuda:90", pass_configs=gluon).compile(**sizes)
+    assert is_gluon(kernel)
+    assert kernel.remarks == ("select-emitter.rescale='lazy' has no effect in Gluon, for a loop without a softmax",)
+
+
+def test_launch_options_of_the_program_are_told_too() -> None:
+    @T.prim_func
+    def product(A: T.Tensor((128, 512), "float16"), B: T.Tensor((512, 128), "float16"), C: T.Tensor((128, 128), F)):
+        with T.Kernel(1, threads=256, maxnreg=128) as _:
+            a = T.alloc_shared((128, 64), "float16")
+            b = T.alloc_shared((64, 128), "float16")
+            total = T.alloc_fragment((128, 128), F)
+            T.clear(total)
+            for k in T.Pipelined(8, num_stages=2):
+                T.copy(A[0, k * 64], a)
+                T.copy(B[k * 64, 0], b)
+                T.gemm(a, b, total)
+            T.copy(total, C)
+
+    kernel = tiledsl.compile(product, target="cuda:90", pass_configs={"select-emitter.backend": "gluon"})
+    assert is_gluon(kernel)
+    assert [remark.split(",")[0] for remark in kernel.remarks] == ["maxnreg=128 has no effect in Gluon"]
+    assert not any("no effect" in remark for remark in tiledsl.compile(product, target="cuda:90").remarks)

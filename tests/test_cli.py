@@ -163,6 +163,16 @@ def test_pass_options_reach_the_pipeline(programs: Path) -> None:
     assert "'no-such.option'" in refused(*arguments, "--pass-config", "no-such.option=1")
 
 
+def test_options_of_the_decorator_hold(programs: Path, tmp_path: Path) -> None:
+    file = tmp_path / "decorated.py"
+    own = '@tiledsl.jit(out_idx=[-1], pass_configs={"tl.disable_safe_memory_legalize": True})'
+    file.write_text(PROGRAMS.replace("@tiledsl.jit(out_idx=[-1])", own))
+    arguments = ["lower", f"{file}:scaled", "-D", "M=40", "-D", "N=16"]
+    assert "mask" not in printed(*arguments)
+    assert "mask" not in printed(*arguments, "--emit", "triton")
+    assert "mask" in printed(*arguments, "--pass-config", "tl.disable_safe_memory_legalize=false")
+
+
 def test_the_setting_print_after_names_a_pass(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEDSL_PRINT_AFTER", "cze")
     for options in ([], ["--emit", "tile"]):
@@ -188,6 +198,10 @@ def test_mistakes_in_what_to_lower(programs: Path, tmp_path: Path) -> None:
     assert "BLOCK is int, not a program" in refused("lower", f"{programs}:BLOCK")
     assert "scaled needs M, N" in refused("lower", f"{programs}:scaled")
     assert "there is no file" in refused("lower", tmp_path / "absent.py")
+    assert "there is no file" in refused("lower", tmp_path / "absent.tile")
+    file = tmp_path / "text_in_python.py"
+    file.write_text(f"import tiledsl\nones = tiledsl.parse({TEXT_PROGRAM!r}, N=48)\n")
+    assert "ones takes no values, but -D gives N" in refused("lower", f"{file}:ones", "-D", "N=3")
     assert "'M' is not name=value" in refused("lower", f"{programs}:scaled", "-D", "M")
     assert "--emit c++: it is one of source, tile" in refused("lower", f"{programs}:cleared", "--emit", "c++")
     assert "the pipeline has no pass 'cze'" in refused("lower", f"{programs}:cleared", "--after", "cze")

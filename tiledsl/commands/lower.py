@@ -8,7 +8,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter, signature
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +19,7 @@ from tiledsl.errors import TileError, value_options
 from tiledsl.frontend.elaborate import elaborate
 from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.ir.text import print_op
-from tiledsl.language.launch_options import LAUNCH_OPTIONS
+from tiledsl.language.launch_options import LAUNCH_OPTIONS, pass_options
 from tiledsl.language.program import PrimFunc
 from tiledsl.runtime.jit import JitFunction
 from tiledsl.runtime.kernel import Kernel
@@ -34,7 +34,7 @@ EMIT = ("source", *IR_LEVELS, *ASSEMBLY)
 
 @dataclass(frozen=True)
 class Request:
-    """What to lower, and how far."""
+    """What to lower, and how far. `pass_configs` comes before the options that the program's own decorator gives."""
 
     file: Path
     function: str
@@ -48,7 +48,9 @@ class Request:
 
 def lower(request: Request) -> str:
     """The text that was asked for. Raises TileError for what is wrong with the file, the function or the values."""
-    build = _build(request)
+    found = _text_program(request) if request.file.suffix != ".py" else _in_file(request)
+    request = replace(request, pass_configs={**_own_options(found), **(request.pass_configs or {})})
+    build = _of(found, request)
     if request.emit in IR_LEVELS or request.after:
         return _ir(build, request)
     kernel = Kernel(build, request.target, request.pass_configs)
@@ -121,30 +123,37 @@ def split_function(text: str) -> tuple[Path, str]:
     return (Path(head), tail) if head and tail.isidentifier() else (Path(text), "")
 
 
-def _build(request: Request) -> Callable[[], FuncOp]:
-    """A function that elaborates the program that was asked for."""
+def _in_file(request: Request) -> Any:
+    """The program or builder that was asked for."""
     if not request.file.is_file():
         raise TileError(f"there is no file {request.file}")
-    if request.file.suffix != ".py":
-        return _text_program(request)
     module = import_file(request.file)
     if request.function:
         if not hasattr(module, request.function):
             raise TileError(f"{request.file} has no {request.function}", notes=[_listed(candidates(module))])
-        return _of(getattr(module, request.function), request)
+        return getattr(module, request.function)
     found = candidates(module)
     if len(found) != 1:
         raise TileError(f"{request.file} has {len(found)} programs; say FILE:FUNCTION", notes=[_listed(found)])
-    return _of(next(iter(found.values())), request)
+    return next(iter(found.values()))
+
+
+def _own_options(found: Any) -> dict[str, Any]:
+    """The pass_configs of a function's decorator, or of a kernel."""
+    found = getattr(found, "jit", found)
+    given = found.options.get("pass_configs") if isinstance(found, JitFunction) else None
+    return pass_options(found.pass_configs if isinstance(found, Kernel) else given)
 
 
 def _listed(names: Iterable[str]) -> str:
     return "there are " + (", ".join(names) or "no programs in it")
 
 
-def _text_program(request: Request) -> Callable[[], FuncOp]:
+def _text_program(request: Request) -> Any:
     import tiledsl
 
+    if not request.file.is_file():
+        raise TileError(f"there is no file {request.file}")
     if request.function:
         raise TileError(f"{request.file} is a text program; FILE:FUNCTION is for Python files")
     try:
@@ -153,7 +162,7 @@ def _text_program(request: Request) -> Callable[[], FuncOp]:
         raise TileError(f"{request.file} cannot be read: {error}") from None
     if re.match(r"(\s|//.*)*tile\.func\b", text):
         raise TileError(f"{request.file} is IR, not a program", notes=["passes over IR: tiledsl opt FILE -p PASSES"])
-    return _of(tiledsl.parse(text, str(request.file), **request.values), request, given=True)
+    return tiledsl.parse(text, str(request.file), **request.values)
 
 
 def import_file(file: Path) -> ModuleType:
@@ -181,7 +190,8 @@ def candidates(module: ModuleType) -> dict[str, Any]:
     }
 
 
-def _of(found: Any, request: Request, given: bool = False) -> Callable[[], FuncOp]:
+def _of(found: Any, request: Request) -> Callable[[], FuncOp]:
+    """A function that elaborates a program."""
     values = dict(request.values)
     if isinstance(found, Kernel):
         found = found.prim_func
@@ -190,7 +200,7 @@ def _of(found: Any, request: Request, given: bool = False) -> Callable[[], FuncO
         return _of_jit(found, values)
     if not isinstance(found, PrimFunc) and callable(found) and not hasattr(found, "build"):
         found, values = _called(found, values), {}
-    if values and not given:
+    if values and request.file.suffix == ".py":  # a text has taken them
         raise TileError(f"{request.function or 'the program'} takes no values, but -D gives {next(iter(values))}")
     if isinstance(found, PrimFunc):
         return lambda: elaborate(found)

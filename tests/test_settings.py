@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from dataclasses import fields
 from pathlib import Path
@@ -24,6 +26,32 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert current() == Settings("auto", tmp_path / "tiledsl", True, "", None, False, True, 0, "warning")
     assert current().workers == len(os.sched_getaffinity(0))
+
+
+def test_the_log_level_holds() -> None:
+    """In a process of its own: where something else handles messages, as pytest does, it gets them."""
+    code = """
+import logging
+import tiledsl
+from tiledsl.settings import current
+
+log = logging.getLogger("tiledsl")
+current()
+log.info("1")
+with tiledsl.settings(log_level="debug"):
+    log.debug("2")
+log.debug("3")
+current(log_level="error")
+log.warning("4")
+current()
+log.info("5")
+logging.basicConfig(format="-%(message)s")
+log.info("6")
+"""
+    for level, wanted in (("info", ["1", "2", "5", "-6"]), ("warning", ["2"]), ("", ["2"])):
+        environment = {**os.environ, "TILEDSL_LOG_LEVEL": level, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0 and done.stderr.split() == wanted, (level, done.stderr)
 
 
 def test_the_environment_is_read_at_each_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

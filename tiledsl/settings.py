@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
@@ -153,7 +153,21 @@ def current(**overrides: object) -> Settings:
     values = _overrides.get()
     if overrides:
         values = values | _named({name: value for name, value in overrides.items() if value is not None})
-    return _settings(tuple(values.items()), tuple(map(os.environ.get, _VARIABLES)))
+    found = _settings(tuple(values.items()), tuple(map(os.environ.get, _VARIABLES)))
+    if found.log_level != _log_level:
+        _set_log_level(found.log_level)
+    return found
+
+
+_log_level = "warning"  # the logger's now
+
+
+def _set_log_level(level: str) -> None:
+    global _log_level
+    from tiledsl import logs  # which takes longer to import than all else here
+
+    logs.apply(level)
+    _log_level = level
 
 
 def given_variables() -> dict[str, str]:
@@ -195,6 +209,9 @@ def override(**overrides: object) -> Iterator[Settings]:
         yield current()
     finally:
         _overrides.reset(token)
+        if "log_level" in overrides:
+            with suppress(TileError):  # of a variable that is wrong; whoever asks for it is told
+                current()
 
 
 settings = override

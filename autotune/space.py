@@ -80,7 +80,7 @@ def space(*, where: Callable[[Config], Any] | None = None, **values: Any) -> Spa
 
     A value that is no list, tuple, range or set stands alone. `where` keeps what it returns true for. Beside parameters
     of the function there may be `pass_configs` (dicts of pass options) and options of T.Kernel, for every launch of the
-    program: num_warps, num_stages (of loops that do not say), num_ctas, maxnreg.
+    program: num_warps, num_stages (of loops that do not say), num_ctas, maxnreg, launch_pdl.
 
     Example: `space(block_M=[64, 128], block_N=[64, 128], threads=[128, 256], where=lambda c: c.block_M <= c.block_N)`
     """

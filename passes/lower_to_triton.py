@@ -38,8 +38,8 @@ class LowerToTriton(Pass):
     Block loads and stores go through descriptors, which the host makes (lower_blocks.py).
 
     Needs:   guard-accesses, promote-buffers: no on-chip buffers are left. Offsets are int32 where they provably fit.
-    `index_bits` forces 32 or 64 bits for all offsets; 0 decides for each access. num_warps, num_stages, num_ctas and
-    maxnreg override what T.Kernel says for every launch (0: as T.Kernel says); the tuner sets them.
+    `index_bits` forces 32 or 64 bits for all offsets; 0 decides for each access. num_warps, num_stages, num_ctas,
+    maxnreg and launch_pdl override what T.Kernel says for every launch (0: as T.Kernel says); the tuner sets them.
     """
 
     name = "lower-to-triton"
@@ -48,6 +48,7 @@ class LowerToTriton(Pass):
     num_stages: int = 0
     num_ctas: int = 0
     maxnreg: int = 0
+    launch_pdl: int = 0
 
     def run(self, program: Program) -> None:
         self._check()
@@ -66,7 +67,7 @@ class LowerToTriton(Pass):
             _KernelLowering(func, kernel, self.index_bits).run(name, warp_size)
 
     def _remark(self, kernel: tile.KernelOp) -> None:
-        given = {name: value for name, value in kernel.options if name in LAUNCH_OPTIONS}
+        given = {name: value for name, value in kernel.options if name in LAUNCH_OPTIONS and name != "launch_pdl"}
         own = changed(self, *LAUNCH_OPTIONS)
         names = {name: f"{self.name}.{name}" if f"{self.name}.{name}" in own else name for name in given}
         remark_unused(kernel, {names[name]: value for name, value in given.items()})
@@ -80,7 +81,9 @@ class LowerToTriton(Pass):
 
 
 def _check_options(kernel: tile.KernelOp, target: Any) -> None:
-    """Raises TileError for options of a launch that the target does not have."""
+    """Raises TileError for options of a launch that the target does not have; launch_pdl, a hint, is left out there."""
+    if kernel.option("launch_pdl") and (target is None or not target.has_dependent_launches):
+        kernel.set_attribute("options", tuple(pair for pair in kernel.options if pair[0] != "launch_pdl"))
     if target is None or target.kind == "interpret":
         return
     options: dict[str, Any] = dict(kernel.options)
@@ -108,8 +111,9 @@ def _kernel_names(func: tile.FuncOp, kernels: Sequence[tile.KernelOp]) -> list[s
 def launch_options(kernel: tile.KernelOp, warp_size: int) -> tuple[tuple[str, Any], ...]:
     """num_warps and num_stages of a launch, and the hints that Triton knows."""
     hints: dict[str, Any] = dict(kernel.options)
+    overlapped = (("launch_pdl", True),) if hints.get("launch_pdl") else ()
     if hints.get("emitter") == "gluon":
-        return (("num_warps", 4), ("emitter", "gluon"))
+        return (("num_warps", 4), *overlapped, ("emitter", "gluon"))
     warps = int(hints.get("num_warps") or max(1, kernel.threads // warp_size))
     warps = 1 << (warps.bit_length() - 1)  # Triton takes powers of two: 384 threads (with a producer warp group) give 8
     stages = int(hints.get("num_stages") or 1)
@@ -117,6 +121,7 @@ def launch_options(kernel: tile.KernelOp, warp_size: int) -> tuple[tuple[str, An
         ("num_warps", warps),
         ("num_stages", stages),
         *((key, hints[key]) for key in ("num_ctas", "maxnreg") if hints.get(key)),
+        *overlapped,
     )
 
 

@@ -263,3 +263,42 @@ def test_gradients(kernel: Any) -> None:
         x.grad = None
         run(x, 2.0, 3).sum().backward()
         assert x.grad is not None and bool((x.grad == 2).all())
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["stream", "graph"])
+def test_kernels_that_begin_early_see_what_the_one_before_wrote(captured: bool) -> None:
+    """A chain of our kernels and torch's, each of which reads what the one before wrote, and of large blocks of time
+    so that the next one is there early."""
+    if torch.cuda.get_device_capability()[0] < 9:
+        pytest.skip("has no dependent launches")
+    size = 1 << 22
+
+    @T.prim_func
+    def add_one(X: T.Tensor((size,), "float32"), Y: T.Tensor((size,), "float32")):
+        with T.Kernel(size // 1024, threads=128, launch_pdl=True) as bx:
+            for i in T.Parallel(1024):
+                Y[bx * 1024 + i] = X[bx * 1024 + i] + 1
+
+    kernel = tiledsl.compile(add_one, target="cuda", out_idx=-1)
+    assert "launch_pdl=True" in kernel.source
+    x, y = torch.zeros(size, device="cuda"), torch.empty(size, device="cuda")
+
+    def chain() -> None:
+        for step in range(40):
+            kernel(x, y)
+            kernel(y, x)
+            if step % 4 == 0:
+                x.add_(1)
+
+    chain()  # compiles
+    torch.cuda.synchronize()
+    if captured:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            chain()
+        x.zero_()
+        graph.replay()
+    else:
+        x.zero_()
+        chain()
+    assert torch.equal(x, torch.full_like(x, 40 * 2 + 10))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tiledsl.runtime.compile import CompiledKernel, CompileError, compile_kernel
+from tiledsl.runtime.compile import CompiledKernel, CompileError, _again, compile_kernel
 from tiledsl.runtime.launch_stored import _specialised
 from tiledsl.runtime.module import load_module
 from tiledsl.runtime.resources import occupancy_limit
@@ -194,3 +194,20 @@ def test_the_number_of_programs_does_not_compile_anew(tmp_path: Path, monkeypatc
         given = {"x": torch.empty(64), "y": torch.empty(64), "by": programs, "width": 32, "factor": 2.5}
         assert compiled.hash() == key_of_launch(function, target, given)
         assert _specialised(programs, True) == ("i32", None)
+
+
+def test_threads_that_disturb_each_other_try_again() -> None:
+    calls: list[int] = []
+
+    def fails(times: int, text: str) -> str:
+        calls.append(times)
+        if len(calls) <= times:
+            raise SystemError(text)
+        return "compiled"
+
+    text = "AST constructor recursion depth mismatch (before=96, after=157)"
+    assert _again(lambda: fails(3, text)) == "compiled" and len(calls) == 4
+    calls.clear()
+    with pytest.raises(SystemError, match="another"):
+        _again(lambda: fails(1, "another"))
+    assert len(calls) == 1

@@ -20,6 +20,7 @@ from tiledsl.ir.types import ELEMENTS, is_float
 
 _file_name = cache(os.path.basename)
 ATOMICS = {"add": "add", "max": "max", "min": "min", "and": "and", "or": "or", "xor": "xor", "exchange": "xchg"}
+AWAIT = "gdc_wait()  # from here on there is what earlier kernels wrote"
 
 
 class KernelWriter:
@@ -43,8 +44,15 @@ class KernelWriter:
             if self.is_annotated(value) and value.dtype != "bool":
                 # Triton's own interpreter goes by the number's size and not by the annotation.
                 self.line(f"{self.name(value)} = tl.cast({self.name(value)}, {TRITON_TYPES[value.dtype]})")
+        if self.is_overlapped:
+            self.line(AWAIT)
         self.block(self.launch.body)
         return [self.decorator(), f"def {self.launch.sym_name}({arguments}):", *(self.lines or ["    pass"])]
+
+    @property
+    def is_overlapped(self) -> bool:
+        """Whether the kernel begins while the one before ends."""
+        return bool(dict(self.launch.options).get("launch_pdl"))
 
     def decorator(self) -> str:
         """Triton compiles anew for integers that are 1 or multiples of 16. What the host makes of the number of

@@ -6,7 +6,7 @@ import builtins
 import keyword
 import re
 
-RESERVED = {*keyword.kwlist, *dir(builtins), "tl", "triton", "torch", "libdevice", "match", "case", "type"}
+RESERVED = {*keyword.kwlist, *dir(builtins), "tl", "triton", "torch", "libdevice", "gdc_wait", "match", "case", "type"}
 
 
 class Names:

@@ -46,6 +46,7 @@ def emit(root: Operation) -> EmittedModule:
         imports[:0] = ["import functools", ""]
     combining: set[str] = set()
     uses_libdevice = False
+    overlapped = False
     functions: list[list[str]] = []
     kernels: list[EmittedKernel] = []
     languages = {"Gluon" if is_prepared(launch) else "Triton" for launch in launches}
@@ -57,6 +58,7 @@ def emit(root: Operation) -> EmittedModule:
         helpers.update(dict.fromkeys(writer.helpers))
         combining |= writer.expressions.combine_functions
         uses_libdevice |= writer.expressions.uses_libdevice
+        overlapped |= writer.is_overlapped
         kernels.append(_description(launch, writer))
     functions.append(HostWriter(root, module_names).write(entry, into))
     functions[:0] = [combine_function(name).splitlines() for name in sorted(combining)]
@@ -67,6 +69,8 @@ def emit(root: Operation) -> EmittedModule:
     head = [f"# {root.sym_name}: {' and '.join(sorted(languages))} source written by tiledsl.", "", *imports]
     if uses_libdevice:
         head.append("from triton.language.extra import libdevice")
+    if overlapped:
+        head.append("from triton.language.extra.cuda import gdc_wait")
     head += _descriptor_imports(described)
     blocks = ["\n".join(head), *("\n".join(lines) for lines in functions)]
     return EmittedModule("\n\n\n".join(blocks) + "\n", entry, into, tuple(kernels))

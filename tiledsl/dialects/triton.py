@@ -16,7 +16,7 @@ class LaunchOp(Operation):
 
     Buffers among `arguments` are seen inside as pointers to their first element, results of `triton.descriptor` as
     descriptors, of which load_block and store_block know. `options` are (name, value) pairs for the launch: num_warps,
-    num_stages, num_ctas, maxnreg. `remarks` are sentences for people.
+    num_stages, num_ctas, maxnreg, launch_pdl. `remarks` are sentences for people.
 
     Example: `triton.launch [%gx], [%A, %n] {sym_name = "copy_kernel"} (%A_ptr: *float16, %size: int32) { ... }`
     """

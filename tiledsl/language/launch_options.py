@@ -7,8 +7,9 @@ from typing import Any
 
 from tiledsl.errors import TileError
 
-LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-"""Keywords of T.Kernel that Triton takes."""
+LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl")
+"""Keywords of T.Kernel that Triton takes. launch_pdl: begin while the kernel before ends, and wait for what it wrote
+(programmatic dependent launch, CUDA C++ Programming Guide); without effect where the target has no such launches."""
 
 # What each may be on any GPU: 1024 threads a block, the largest cluster, and the registers that an instruction can name
 # (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; Triton wants powers of two).
@@ -19,6 +20,10 @@ _POWERS = ("num_warps", "num_ctas")
 def check_launch_option(what: str, name: str, value: Any, otherwise: str = "") -> None:
     """Raises TileError for a value that a launch has on no GPU. `what` is the option as the user calls it, `otherwise`
     what else the user may write there."""
+    if name == "launch_pdl":
+        if not isinstance(value, int) or value not in (0, 1):
+            raise TileError(f"{what} is {value!r}; it is True or False")
+        return
     most = _MOST.get(name)
     is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 1
     if is_number and (most is None or value <= most) and (name not in _POWERS or value & (value - 1) == 0):

@@ -10,13 +10,15 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.runtime.resources import Resources, read_resources, run_tool
 from tiledsl.runtime.target import Target
+
+_MOST_TRIES = 8
 
 
 class CompileError(TileError):
@@ -77,6 +79,18 @@ class CompiledKernel:
         )
 
 
+def _again(compiled: Callable[[], Any]) -> Any:
+    """What `compiled` returns; called once more where threads that parse at once disturb each other, as they do in
+    CPython before 3.11.8 and 3.12.2 (gh-106905)."""
+    for _ in range(_MOST_TRIES):
+        try:
+            return compiled()
+        except SystemError as error:
+            if "AST constructor recursion depth" not in str(error):
+                raise
+    return compiled()
+
+
 def compile_kernel(
     jit_function: Any,
     signature: Mapping[str, str],
@@ -86,6 +100,7 @@ def compile_kernel(
     num_stages: int = 3,
     num_ctas: int = 1,
     maxnreg: int | None = None,
+    launch_pdl: bool = False,
     attrs: Iterable[str] = (),
     enable_fp_fusion: bool = True,
     options: Mapping[str, Any] | None = None,
@@ -104,6 +119,7 @@ def compile_kernel(
         "num_ctas": num_ctas,
         "enable_fp_fusion": enable_fp_fusion,  # Triton 3.9 warns where it is left to its default
         **({"maxnreg": maxnreg} if maxnreg is not None and target.kind == "cuda" else {}),
+        **({"launch_pdl": True} if launch_pdl else {}),
         **(options or {}),
     }
     names = list(jit_function.arg_names)
@@ -114,7 +130,7 @@ def compile_kernel(
             source = source_type(jit_function)(
                 jit_function, types, {(names.index(name),): value for name, value in constexprs.items()}, facts
             )
-            compiled = triton.compile(source, target=target.triton_target(), options=wanted)
+            compiled = _again(lambda: triton.compile(source, target=target.triton_target(), options=wanted))
         except Exception as error:
             raise _failure(jit_function.__name__, target, error, capture.text()) from error
     metadata = compiled.metadata._asdict()

@@ -284,7 +284,7 @@ class JitFunction:
                 if given is None:
                     continue
                 check_launch_option(f"{self.__name__}: {name}", name, given)
-                chosen[f"lower-to-triton.{name}"] = given
+                chosen[f"lower-to-triton.{name}"] = int(given)
         return chosen
 
     @functools.cached_property

@@ -159,6 +159,11 @@ class Target:
         return self.kind == "cuda" and isinstance(self.arch, int) and self.arch >= 90
 
     @property
+    def has_dependent_launches(self) -> bool:
+        """Whether a kernel can begin while the one before ends (launch_pdl): from sm_90 on."""
+        return self.has_clusters
+
+    @property
     def sm_count(self) -> int:
         """Multiprocessors: the live GPU's if it is of this architecture, else those of the generation's usual part.
 

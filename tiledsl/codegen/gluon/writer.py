@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from tiledsl.codegen.expressions import ADD, MULTIPLY
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.gluon.expressions import GluonExpressions, Layouts
-from tiledsl.codegen.kernels import KernelWriter
+from tiledsl.codegen.kernels import AWAIT, KernelWriter
 from tiledsl.codegen.names import Names
 from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import gluon, triton
@@ -213,6 +213,8 @@ class SpecializedWriter(KernelWriter, ABC):
         plain = [self.name(value) for value in self.arguments]
         stored = [*plain, *self.stored(), *self.out_buffers.values(), *self.shared()]
         loaded = [*plain, *self.loaded(), *self.shared()]
+        if self.is_overlapped:
+            self.line(AWAIT)
         self.line("gl.warp_specialize(")
         self.line("    [")
         for number in range(self.parts):

@@ -1,0 +1,93 @@
+"""launch_pdl: kernels that begin while the one before ends, and wait for what it wrote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as T
+from benchmarks.programs.gemm import matmul
+from tests.support import gluon_machine
+from tiledsl.errors import TileError
+
+PDL = {"lower-to-triton.launch_pdl": 1}
+GLUON = {"select-emitter.backend": "gluon"}
+SIZES = {"M": 256, "N": 128, "K": 128, "block_M": 128, "block_N": 128, "block_K": 64}
+
+
+def product(target: str = "cuda:90", splits: int = 1, **pass_configs: Any) -> tiledsl.Kernel:
+    options = {**matmul.options, "target": target, "pass_configs": pass_configs}
+    return tiledsl.jit(**options)(matmul.function).compile(**SIZES, splits=splits)
+
+
+def doubled(**options: Any) -> T.PrimFunc:
+    @T.prim_func
+    def doubled(X: T.Tensor((256,), "float32"), Y: T.Tensor((256,), "float32")):
+        with T.Kernel(2, threads=128, **options) as bx:
+            for i in T.Parallel(128):
+                Y[bx * 128 + i] = X[bx * 128 + i] * 2
+
+    return doubled
+
+
+@pytest.mark.parametrize("more", [{}, GLUON], ids=["triton", "gluon"])
+def test_the_wait_comes_before_all_else(more: dict[str, Any]) -> None:
+    kernel = product(**PDL, **more)
+    assert kernel.source.count("launch_pdl=True") == 1
+    before, after = kernel.source.split("    gdc_wait()")
+    entry = before[before.rindex("@") :]
+    reads = (".load(", "tl.load", "_load_box", "gl.load", ".store(")
+    assert not any(read in entry for read in reads)
+    assert any(read in before + after for read in reads)
+    ptx = kernel.asm["ptx"]
+    assert ptx.count("griddepcontrol.wait") == 1 and kernel.compiled["matmul_kernel"].metadata["launch_pdl"]
+
+
+def test_each_kernel_of_a_program_waits() -> None:
+    source = product(splits=2, **PDL).source
+    assert source.count("    gdc_wait()") == source.count("launch_pdl=True") == 2
+
+
+def test_nothing_is_written_unless_asked() -> None:
+    assert "gdc_wait" not in product().source and "launch_pdl" not in product().source
+
+
+@pytest.mark.parametrize("target", ["cuda:80", "hip:gfx942", "interpret"])
+def test_where_there_are_no_such_launches_it_has_no_effect(target: str) -> None:
+    kernel = tiledsl.compile(doubled(launch_pdl=True), target=target, out_idx=-1)
+    assert "gdc_wait" not in kernel.source and "launch_pdl" not in kernel.source
+    if target == "interpret":
+        x = torch.arange(256.0)
+        assert torch.equal(kernel(x), x * 2)
+
+
+@pytest.mark.parametrize("given", [True, 1])
+def test_a_program_says_it(given: object) -> None:
+    kernel = tiledsl.compile(doubled(launch_pdl=given), target="cuda:90", out_idx=-1)
+    assert "    gdc_wait()" in kernel.source and "launch_pdl=True" in kernel.source
+    kernel = tiledsl.compile(doubled(launch_pdl=False), target="cuda:90", out_idx=-1)
+    assert "gdc_wait" not in kernel.source
+
+
+@pytest.mark.parametrize(("given", "waits"), [(True, True), (False, False), (None, False)])
+def test_a_configuration_says_it(given: object, waits: bool) -> None:
+    function = tiledsl.jit(**{**matmul.options, "target": "cuda:90"})(matmul.function)
+    source = function.kernel_for({}, {**SIZES, "launch_pdl": given}).source
+    assert ("gdc_wait" in source) == ("launch_pdl=True" in source) == waits
+
+
+@pytest.mark.parametrize("wrong", [2, "yes", -1])
+def test_other_values_are_refused(wrong: object) -> None:
+    with pytest.raises(TileError, match=r"launch_pdl is .*; it is True or False"):
+        tiledsl.compile(doubled(launch_pdl=wrong), target="cuda:90")
+
+
+def test_gluon_gives_the_same() -> None:
+    a, b = torch.randn(256, 128, dtype=torch.float16), torch.randn(128, 128, dtype=torch.float16)
+    out = torch.full((256, 128), float("nan"), dtype=torch.float16)
+    gluon_machine.run_gluon(product(**PDL, **GLUON).source, "matmul_into", a, b, out)
+    want = a.float() @ b.float().T
+    assert float((out.float() - want).norm() / want.norm()) < 1e-3

@@ -61,10 +61,11 @@ def tune(
     chosen = [{**config} for config in context.some(configs)]
     values = () if arguments or not jit.is_eager else tuple(inputs)
     if not context.tune:
-        config = dict(chosen[0])
-        options = {"pass_configs": config.pop("pass_configs")} if "pass_configs" in config else {}
-        function = tiledsl.jit(**{**jit.options, "target": target, **options})(jit.function)
-        kernel = function.compile(*values, **config) if jit.is_eager else function(**arguments, **config)
+        function = tiledsl.jit(**{**jit.options, "target": target})(jit.function)
+        if jit.is_eager:
+            kernel = function.compile(*values, **chosen[0])
+        else:
+            kernel = function.kernel_for(arguments, chosen[0])
         return Tuned(kernel, dict(chosen[0]))
     tuner = tiledsl.autotune(
         configs=chosen, ref_prog=reference, cache=False, progress=False, target=target, budget=context.seconds

@@ -114,12 +114,12 @@ def program() -> Program:
 def test_pipelines_round_trip(spec: str, expected: list[Pass]) -> None:
     passes = parse_pipeline(spec)
     assert passes == expected
-    assert parse_pipeline(",".join(each.spec() for each in passes)) == expected
+    assert parse_pipeline(",".join(each.spec for each in passes)) == expected
 
 
 def test_specs_show_what_differs_from_the_defaults() -> None:
-    assert ScaleConstants().spec() == "test-scale-constants"
-    assert ScaleConstants(5, deep=False, only="x").spec() == 'test-scale-constants{factor=5 only="x" deep=false}'
+    assert ScaleConstants().spec == "test-scale-constants"
+    assert ScaleConstants(5, deep=False, only="x").spec == 'test-scale-constants{factor=5 only="x" deep=false}'
 
 
 @pytest.mark.parametrize(

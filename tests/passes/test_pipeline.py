@@ -42,7 +42,7 @@ def check_each_pass(func: Operation, inputs: list[Any], target: Target) -> None:
         run(program.root, actual, uninitialised="zero")
         for name, old, new in zip(func.attributes["parameters"], expected, actual, strict=True):
             if isinstance(old, np.ndarray):
-                same_array(old, new, TOLERANCE, f"{name} after {each.spec()}:\n{program.root}")
+                same_array(old, new, TOLERANCE, f"{name} after {each.spec}:\n{program.root}")
     text = print_op(program.root)
     assert print_op(parse_op(text)) == text
 
@@ -75,13 +75,13 @@ def test_resumes_from_the_text_after_a_pass(each: str) -> None:
 
 
 def test_the_pipeline_is_written_as_text() -> None:
-    spec = ",".join(each.spec() for each in default_pipeline())
+    spec = ",".join(each.spec for each in default_pipeline())
     assert parse_pipeline(spec) == default_pipeline()
 
 
 def test_options_reach_their_pass() -> None:
     passes = default_pipeline({"guard-accesses.enabled": False, "tl.disable_tma_lower": True, "map-grid.group_m": 4})
-    shown = [each.spec() for each in passes if each.spec() != each.name]
+    shown = [each.spec for each in passes if each.spec != each.name]
     assert shown == ["guard-accesses{enabled=false}", "map-grid{group_m=4}"]
     for wrong, message in (
         ({"guard-accesses.enable": False}, "has no option 'enable'; its options are enabled"),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Flag, auto
 from itertools import chain, repeat
 from operator import attrgetter
-from types import FunctionType, MappingProxyType, SimpleNamespace
+from types import FunctionType, MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from tiledsl.ir.location import UNKNOWN, Loc
@@ -35,7 +35,7 @@ class Effect(Flag):
 
 
 # How many changes were made to any IR so far: while the number stays, so does what was verified.
-changes = SimpleNamespace(count=0)
+changes = [0]
 
 
 class Value:
@@ -61,7 +61,7 @@ class Value:
 
     def set_type(self, type: Type) -> None:
         """Change the type; the operations that define and use the value are verified again."""
-        changes.count += 1
+        changes[0] += 1
         self.type = type
         definer = self.owner.parent if isinstance(self.owner, Region) else self.owner
         if definer is not None:
@@ -75,7 +75,7 @@ class Value:
         if other is self:
             return
         other.name = other.name or self.name
-        changes.count += 1
+        changes[0] += 1
         same_type = other.type is self.type
         for user, count in self.uses.items():
             if not same_type:
@@ -148,25 +148,25 @@ class Region:
     def insert(self, op: Operation, before: Operation | None = None) -> None:
         """Put a detached operation before another one, or at the end."""
         assert op.parent is None, f"{op.name} already stands in a region"
-        changes.count += 1
+        changes[0] += 1
         op.parent = self
         self.touched.append(op)
         if op.regions:
             self.nested[op] = None
         ops = self.ops
         if before is None:
-            if ops and ops[-1].is_terminator:
-                ops[-1].touch()  # it should not have been the end
-            op.order = ops[-1].order + 1 if ops else 0
+            if ops and (last := ops[-1]).is_terminator:
+                last.touch()  # it should not have been the end
+            op.order = last.order + 1 if ops else 0
             ops.append(op)
             if op.is_terminator and self.parent is not None:
                 self.parent.touch()
             return
         at = self.index(before)
-        low = ops[at - 1].order if at else before.order - 1
-        op.order = (low + before.order) / 2
+        low, high = ops[at - 1].order if at else before.order - 1, before.order
+        op.order = order = (low + high) / 2
         ops.insert(at, op)
-        if not low < op.order < before.order:  # floats are dense, but not without end
+        if not low < order < high:  # floats are dense, but not without end
             for order, each in enumerate(ops):
                 each.order = order
 
@@ -280,11 +280,10 @@ class Operation:
     region_fields: ClassVar[tuple[region, ...]] = ()
     is_terminator: ClassVar[bool] = False
     has_effects: ClassVar[bool] = False
-    folds: ClassVar[bool] = False
-    plain_count: ClassVar[int] = 0  # how many operand fields there are; -1 if one is variadic
-    plain_segments: ClassVar[tuple[int, ...]] = ()
     defaults: ClassVar[MappingProxyType[str, Any]] = MappingProxyType({})  # of attributes, in their order
     required: ClassVar[tuple[str, ...]] = ()  # attributes without a default
+    # What a new one needs: how many operand fields there are (-1: one is variadic), one segment each, the last two.
+    plan: ClassVar[tuple[int, tuple[int, ...], tuple[str, ...], MappingProxyType[str, Any]]]
 
     def __init_subclass__(cls) -> None:
         own = [value for value in vars(cls).values() if isinstance(value, Field)]
@@ -298,13 +297,12 @@ class Operation:
                 field.fixed = {*map(type, group[:position])} <= {operand}
         for each in own:
             setattr(cls, each.name, property(each.getter()))
-        cls.plain_segments = (1,) * len(cls.operand_fields)
-        cls.plain_count = -1 if {*map(type, cls.operand_fields)} - {operand} else len(cls.operand_fields)
+        plain = -1 if {*map(type, cls.operand_fields)} - {operand} else len(cls.operand_fields)
         cls.required = tuple(name for name, field in cls.attr_fields.items() if field.default is attr.REQUIRED)
         cls.defaults = MappingProxyType({name: field.default for name, field in cls.attr_fields.items()})
+        cls.plan = plain, (1,) * plain, cls.required, cls.defaults
         cls.is_terminator = Effect.TERMINATE in cls.effects
         cls.has_effects = cls.effects is not Effect.NONE
-        cls.folds = cls.fold is not Operation.fold
         # CPython learns for each code where attributes lie, and forgets with every other class: so each has its own.
         old: Any = cls.__init__
         own_init: Any = FunctionType(old.__code__.replace(), old.__globals__, None, old.__defaults__, old.__closure__)
@@ -328,25 +326,23 @@ class Operation:
         self.order: float = 0  # greater than those before it in its region have
         self._signature: tuple[object, ...] | None = None
         self.parent: Region | None = None
-        if len(values) == self.plain_count:
-            self.operands: list[Value] = list(values)  # type: ignore[arg-type]
-            self.segments = self.plain_segments
+        plain, segments, required, defaults = self.plan
+        if len(values) == plain:
+            self.operands: list[Value] = [*values]  # type: ignore[list-item]
+            self.segments = segments
         else:
             self.operands, self.segments = self._flattened(values)
         for value in self.operands:
             uses = value.uses
-            uses[self] = uses.get(self, 0) + 1
-        for key in self.required:
+            uses[self] = uses[self] + 1 if self in uses else 1
+        for key in required:
             assert key in attributes, f"{self.name}: attribute {key} is missing"
-        defaults = self.defaults
         self.attributes = MappingProxyType(defaults | attributes) if attributes else defaults
-        self.regions = list(regions)
+        self.regions = [*regions]
         for inner in regions:
             assert inner.parent is None, f"{self.name}: the region has an owner"
             inner.parent = self
-        self.results: list[Value] = []
-        for type in self.infer() if result_types is None else result_types:
-            self.results.append(Value(type, self))
+        self.results = [*map(Value, self.infer() if result_types is None else result_types, repeat(self))]
         if names:
             for made, name in zip(self.results, names):
                 made.name = name
@@ -384,7 +380,7 @@ class Operation:
 
     def set_operands(self, values: Sequence[Value]) -> None:
         """Replace the operands, field by field as before."""
-        changes.count += 1
+        changes[0] += 1
         self.touch()
         for value in self.operands:
             value.uses.pop(self, None)
@@ -394,7 +390,7 @@ class Operation:
 
     def set_attribute(self, name: str, value: Any) -> None:
         """Change an attribute."""
-        changes.count += 1
+        changes[0] += 1
         self.touch()
         self._signature = None
         self.attributes = MappingProxyType(self.attributes | {name: value})
@@ -440,10 +436,7 @@ class Operation:
 
     def walk(self) -> Iterator[Operation]:
         """This operation and all inside, as they are now."""
-        found = [self]
-        for inner in self.regions:
-            found += inner.walk()
-        return iter(found)
+        return chain((self,), *map(Region.walk, self.regions))
 
     def nests(self) -> list[Operation]:
         """This operation and all inside that have regions, outer before inner."""
@@ -453,8 +446,10 @@ class Operation:
         """Take the operation out of its region; its uses of others stay."""
         region = self.parent
         assert region is not None, f"{self.name} stands in no region"
-        changes.count += 1
-        self.touch()
+        changes[0] += 1
+        self.checked = False
+        if self.is_terminator and region.parent is not None:
+            region.parent.touch()
         for value in self.results:
             for user in value.uses:  # they may not see it at its new place
                 user.touch()
@@ -474,8 +469,10 @@ class Operation:
         if self.parent is not None:
             self.detach()
         for inner in self.regions:
-            for op in reversed(inner):
+            for op in reversed(inner.ops):
+                op.parent = None
                 op.erase()
+            inner.ops, inner.nested = [], {}
         for value in self.operands:
             value.uses.pop(self, None)
         self.operands = []

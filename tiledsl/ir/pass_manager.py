@@ -44,12 +44,9 @@ class Pass:
         """Change the program in place."""
         raise NotImplementedError
 
+    @cached_property
     def spec(self) -> str:
         """`name{option=value ...}`, options that differ from their defaults only."""
-        return self._spec
-
-    @cached_property
-    def _spec(self) -> str:
         shown = [
             f"{option.name}={attribute_text(getattr(self, option.name))}"
             for option in dataclasses.fields(self)
@@ -101,14 +98,14 @@ class PassManager:
             start = time.perf_counter()
             try:
                 each.run(program)
-                if self.verify_each and verified != changes.count:
+                if self.verify_each and verified != changes[0]:
                     verify(program.root, everything=False)
-                    verified = changes.count
+                    verified = changes[0]
             except TileError:
                 raise
             except Exception as error:
                 raise self._failure(each, number, rebuild, error) from error
-            stage = Stage(each.name, each.spec(), (time.perf_counter() - start) * 1e3)
+            stage = Stage(each.name, each.spec, (time.perf_counter() - start) * 1e3)
             self.stages.append(stage)
             if watch:
                 before, text = text, print_op(program.root)
@@ -129,13 +126,13 @@ class PassManager:
         # The input of every pass is not kept, which would double the cost of the pipeline: it is made again.
         before = rebuild()
         PassManager(self.passes[: number - 1], verify_each=False).run(before)
-        rest = ",".join(later.spec() for later in self.passes[number - 1 :])
+        rest = ",".join(later.spec for later in self.passes[number - 1 :])
         handle, path = tempfile.mkstemp(".mlir", f"tiledsl-{each.name}-")
         with open(handle, "w", encoding="utf-8") as file:
-            file.write(f"// pass {each.spec()} failed: {(str(error) or repr(error)).splitlines()[0]}\n")
+            file.write(f"// pass {each.spec} failed: {(str(error) or repr(error)).splitlines()[0]}\n")
             target = f" --target {before.target}" if before.target is not None else ""
             file.write(f"// tiledsl opt {path} -p '{rest}'{target}\n{print_op(before.root, locations=True)}\n")
-        return PassFailure(each.spec(), error, path)
+        return PassFailure(each.spec, error, path)
 
 
 class PassFailure(Exception):

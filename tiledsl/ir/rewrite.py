@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from tiledsl.ir.core import OPERATIONS, Operation, Region, Value
+from tiledsl.ir.core import OPERATIONS, Effect, Operation, Region, Value
 from tiledsl.ir.location import UNKNOWN, Loc
 from tiledsl.ir.types import Type
 
@@ -50,9 +50,12 @@ class Rewriter(Builder):
     def insert(self, op: Op) -> Op:
         before = self.before
         assert before.parent is not None, f"{before.name} is gone: nothing can be inserted before it"
-        self.region, self.loc = before.parent, before.loc
-        self._worklist.update(dict.fromkeys(op.walk() if op.regions else (op,)))
-        return super().insert(op)
+        op.loc = before.loc if op.loc is UNKNOWN else op.loc
+        self._worklist[op] = None
+        for inner in op.regions:
+            self._worklist.update(dict.fromkeys(inner.walk()))
+        before.parent.insert(op, before)
+        return op
 
     def replace(self, op: Operation, values: Sequence[Value]) -> None:
         """Replace the results of `op` by values and erase it."""
@@ -91,15 +94,17 @@ def pattern(*op_types: type[Operation]) -> Callable[[Callable[[Op, Rewriter], bo
     return mark
 
 
-class Patterns(dict[type[Operation], list[Pattern]]):
-    """Patterns in the order in which they are tried; for an operation class, those of them that fit it."""
+class Patterns(dict[type[Operation], tuple[list[Pattern], bool, bool]]):
+    """Patterns in the order in which they are tried. For an operation class: those of them that fit it, whether such an
+    operation may be pure, and whether it folds."""
 
     def __init__(self, patterns: Iterable[Pattern]) -> None:
         super().__init__()
         self.every = tuple(patterns)
 
-    def __missing__(self, kind: type[Operation]) -> list[Pattern]:
-        self[kind] = found = [each for each in self.every if issubclass(kind, getattr(each, "op_types", Operation))]
+    def __missing__(self, kind: type[Operation]) -> tuple[list[Pattern], bool, bool]:
+        fitting = [each for each in self.every if issubclass(kind, getattr(each, "op_types", Operation))]
+        self[kind] = found = fitting, kind.effects in (Effect.NONE, Effect.REGION), kind.fold is not Operation.fold
         return found
 
 
@@ -117,19 +122,19 @@ def apply_patterns(root: Operation, patterns: Patterns, *, fold: bool = False, a
     worklist: dict[Operation, None] = dict.fromkeys(reversed(start))
     rewriter = Rewriter(worklist, analysis)
     changes, limit = 0, 64 * (len(start) + 16)
-    fired: Counter[str] = Counter()
+    fired: list[Pattern] = []
     while worklist:
         op, _ = worklist.popitem()
-        fitting = patterns[type(op)]
+        fitting, maybe_pure, folds = patterns[type(op)]
         if op.parent is None or not (fitting or fold):
             continue
         rewriter.before = op
         if fold:
-            if (op.regions or not op.has_effects) and not op.is_used and op.is_pure:
+            if maybe_pure and not op.is_used and op.is_pure:
                 rewriter.erase(op)
                 changes += 1
                 continue
-            if op.folds and (folded := op.fold()) is not None:
+            if folds and (folded := op.fold()) is not None:
                 both = zip(op.results, folded, strict=True)
                 values = [new if isinstance(new, Value) else rewriter.constant(new, old.type) for old, new in both]
                 rewriter.replace(op, values)
@@ -142,9 +147,9 @@ def apply_patterns(root: Operation, patterns: Patterns, *, fold: bool = False, a
                 for value in operands:
                     if not value.uses and value.op is not None:
                         worklist[value.op] = None
-                fired[getattr(each, "__name__", "?")] += 1
+                fired.append(each)
                 if changes > limit:
-                    worst, times = fired.most_common(1)[0]
+                    worst, times = Counter(getattr(each, "__name__", "?") for each in fired).most_common(1)[0]
                     raise NoFixpointError(f"no fixpoint after {changes} changes; {worst} fired {times} times")
                 if op.parent is not None:
                     worklist[op] = None

@@ -47,12 +47,12 @@ def _touch_all(op: Operation) -> None:
 def _verify_regions(op: Operation, moved: bool) -> None:
     """What changed inside `op`; if that was `moved`, also whether all inside still see their operands."""
     for inner in op.regions:
-        unchecked = {child for child in inner.nested if not child.checked} if inner.nested else ()
-        if inner.touched or moved:
-            for child in inner.ops if moved else dict.fromkeys(inner.touched):
-                if child.parent is inner:  # else it is gone
-                    _verify_operation(child, inner)
-            inner.touched = []
+        changed = inner.ops if moved else inner.touched and dict.fromkeys(inner.touched)
+        unchecked = {child for child in inner.nested if not child.checked} if changed else ()
+        for child in changed:
+            if child.parent is inner:  # else it is gone
+                _verify_operation(child, inner)
+        inner.touched = []
         for child in inner.nested:
             _verify_regions(child, moved or child in unchecked)
 
@@ -61,9 +61,11 @@ _sound: set[tuple[object, ...]] = set()  # signatures and operand types of what 
 
 
 def _verify_operation(op: Operation, inner: Region) -> None:
+    order = op.order
     for value in op.operands:
-        definition = value.op
-        if definition is None or definition.parent is not inner or definition.order >= op.order:
+        made = value.op
+        seen = made.parent is inner and made.order < order if made else value.owner is inner and value in inner.args
+        if not seen:
             _verify_visible(value, op)
         if op not in value.uses:
             raise VerifyError(op, f"operand {value!r} does not list its use")

@@ -8,6 +8,7 @@ verification and cloning all work from these declarations.
 
 from __future__ import annotations
 
+import marshal
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from enum import Flag, auto
@@ -218,8 +219,8 @@ class operands(OperandField[list[Value]]):
     """Any number of operands."""
 
     def getter(self) -> Callable[[Any], Any]:
-        start = self.position
-        return (lambda op: op.operands[start : start + op.segments[start]]) if self.fixed else self.values
+        at = self.position
+        return (lambda op: op.operands[at : at + op.segments[at]]) if self.fixed else lambda op: self.values(op)
 
 
 class optional(OperandField["Value | None"]):
@@ -259,6 +260,14 @@ class region(Field[Region]):
         return lambda op: op.regions[position]
 
 
+def _with_own_code(function: Any) -> Any:
+    """A copy: CPython learns for each code where attributes lie, and forgets with every other class of operations."""
+    code = function.__code__.replace()
+    copy = FunctionType(code, function.__globals__, None, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
 type_of = attrgetter("type")
 OPERATIONS: dict[str, type[Operation]] = {}
 
@@ -295,19 +304,17 @@ class Operation:
             for position, field in enumerate(group):
                 field.position = position
                 field.fixed = {*map(type, group[:position])} <= {operand}
-        for each in own:
-            setattr(cls, each.name, property(each.getter()))
+        for each in chain(cls.operand_fields, cls.result_fields, cls.region_fields, cls.attr_fields.values()):
+            setattr(cls, each.name, property(_with_own_code(each.getter())))
         plain = -1 if {*map(type, cls.operand_fields)} - {operand} else len(cls.operand_fields)
         cls.required = tuple(name for name, field in cls.attr_fields.items() if field.default is attr.REQUIRED)
         cls.defaults = MappingProxyType({name: field.default for name, field in cls.attr_fields.items()})
         cls.plan = plain, (1,) * plain, cls.required, cls.defaults
         cls.is_terminator = Effect.TERMINATE in cls.effects
         cls.has_effects = cls.effects is not Effect.NONE
-        # CPython learns for each code where attributes lie, and forgets with every other class: so each has its own.
-        old: Any = cls.__init__
-        own_init: Any = FunctionType(old.__code__.replace(), old.__globals__, None, old.__defaults__, old.__closure__)
-        own_init.__kwdefaults__ = old.__kwdefaults__
-        cls.__init__ = own_init  # type: ignore[method-assign]
+        cls.__init__, cls.infer = map(_with_own_code, (cls.__init__, cls.infer))  # type: ignore[method-assign]
+        for name in ("is_used", "signature"):
+            setattr(cls, name, property(_with_own_code(getattr(cls, name).fget)))
         if cls.name:
             assert OPERATIONS.get(cls.name, cls).__qualname__ == cls.__qualname__, f"two operations named {cls.name}"
             OPERATIONS[cls.name] = cls
@@ -399,8 +406,8 @@ class Operation:
     def signature(self) -> tuple[object, ...]:
         """Equal for operations that differ in nothing but their operands and regions."""
         if self._signature is None:
-            # The text tells 1, 1.0 and true apart, and 0.0 and -0.0.
-            attributes = repr(self.attributes) if self.attributes else ""
+            # The bytes tell 1, 1.0 and true apart, and 0.0 and -0.0. In version 2 nothing but the values counts.
+            attributes = marshal.dumps(self.attributes.copy(), 2) if self.attributes else b""
             self._signature = (type(self), self.segments, attributes, *map(type_of, self.results))
         return self._signature
 

@@ -61,6 +61,7 @@ PIPELINE: tuple[type[Pass], ...] = (
 )
 
 _DEFAULTS = {each: each() for each in PIPELINE}
+_DEFAULT_PIPELINE = [_DEFAULTS[each] for each in PIPELINE]
 
 # Names that programs written for other compilers use in pass_configs, and what they mean here.
 _ALIASES: dict[str, tuple[str, str, Any]] = {
@@ -96,6 +97,8 @@ def default_pipeline(options: Mapping[str, Any] | None = None) -> list[Pass]:
                     f"pass option {key!r}: no pass is named {name!r}; there are {', '.join(sorted(PASSES))}"
                 )
             chosen.setdefault(name, {})[option] = value
+    if not chosen:
+        return _DEFAULT_PIPELINE.copy()
     unused = set(chosen) - {each.name for each in PIPELINE}
     if unused:
         raise TileError(f"pass {sorted(unused)[0]} is not in the default pipeline")

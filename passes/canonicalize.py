@@ -33,9 +33,10 @@ INVERTED = {"eq": "ne", "ne": "eq", "lt": "ge", "gt": "le", "le": "gt", "ge": "l
 @pattern(*(op for op in vars(arith).values() if isinstance(op, type) and issubclass(op, BinaryOp) and op.commutes))
 def put_constant_right(op: BinaryOp, rw: Rewriter) -> bool:
     # 3 + x  ==>  x + 3
-    if constant_of(op.lhs) is None or constant_of(op.rhs) is not None:
+    lhs, rhs = op.operands
+    if constant_of(lhs) is None or constant_of(rhs) is not None:
         return False
-    op.set_operands([op.rhs, op.lhs])
+    op.set_operands([rhs, lhs])
     rw.changed(op)
     return True
 
@@ -43,9 +44,10 @@ def put_constant_right(op: BinaryOp, rw: Rewriter) -> bool:
 @pattern(CmpOp)
 def put_constant_right_of_comparison(op: CmpOp, rw: Rewriter) -> bool:
     # 3 < x  ==>  x > 3
-    if constant_of(op.lhs) is None or constant_of(op.rhs) is not None:
+    lhs, rhs = op.operands
+    if constant_of(lhs) is None or constant_of(rhs) is not None:
         return False
-    op.set_operands([op.rhs, op.lhs])
+    op.set_operands([rhs, lhs])
     op.set_attribute("predicate", MIRRORED[op.predicate])
     rw.changed(op)
     return True
@@ -111,10 +113,11 @@ _REPEATED: dict[type[BinaryOp], Callable[[Any, Any], Number]] = {
 @pattern(*_REPEATED)
 def combine_repeated_constants(op: BinaryOp, rw: Rewriter) -> bool:
     # (x * 3) * 5  ==>  x * 15, on integers; min(min(x, 3), 5)  ==>  min(x, 3)
-    inner = op.lhs.op
-    if not isinstance(inner, type(op)) or is_float(op.out.dtype):
+    lhs, rhs = op.operands
+    inner = lhs.op
+    if type(inner) is not type(op) or is_float(op.out.dtype):
         return False
-    number, other = constant_of(op.rhs), constant_of(inner.rhs)
+    number, other = constant_of(rhs), constant_of(inner.rhs)
     if number is None or other is None:
         return False
     _with_constant(rw, op, type(op), inner.lhs, as_constant(_REPEATED[type(op)](other, number), op.out.dtype))  # type: ignore[arg-type]
@@ -252,7 +255,7 @@ def drop_cast_there_and_back(op: CastOp, rw: Rewriter) -> bool:
 @pattern(arith.Elementwise)
 def drop_needless_broadcast(op: arith.Elementwise, rw: Rewriter) -> bool:
     # broadcast(x) + y  ==>  x + y, where y alone gives the shape; splat constants become scalars likewise
-    if not op.results[0].shape or len(op.operands) < 2:
+    if not op.results[0].type.shape or len(op.operands) < 2:
         return False
     for position, value in enumerate(op.operands):
         source = _unbroadcast(value)

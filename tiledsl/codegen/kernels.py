@@ -76,9 +76,10 @@ class KernelWriter:
 
     def origin(self, op: Operation) -> None:
         """A comment with the place in the user's file, where it differs from that of the line before."""
-        if op.loc is UNKNOWN:
+        loc = op.loc
+        if loc is UNKNOWN:
             return
-        origin = f"# {_file_name(op.loc.file)}:{op.loc.line}"
+        origin = f"# {_file_name(loc.file)}:{loc.line}"
         if origin != self._origin:
             self._origin = origin
             self.line(origin)

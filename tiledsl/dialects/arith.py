@@ -41,7 +41,7 @@ class ConstantOp(Operation):
 def constant_of(value: Value) -> Number | None:
     """The number that a value always has, or None."""
     op = value.op
-    return op.attributes["value"] if isinstance(op, ConstantOp) else None
+    return op.attributes["value"] if type(op) is ConstantOp else None
 
 
 def wrap(number: int, dtype: str) -> int:

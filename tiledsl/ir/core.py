@@ -97,11 +97,12 @@ _order = attrgetter("order")
 class Region:
     """One block: arguments and operations. Those in `ops` are changed through `insert` and the operations alone."""
 
-    __slots__ = ("args", "nested", "ops", "parent", "touched")
+    __slots__ = ("args", "near", "nested", "ops", "parent", "touched")
 
     def __init__(self, arg_types: Sequence[Type] = (), names: Sequence[str] = ()) -> None:
         self.parent: Operation | None = None
         self.ops: list[Operation] = []  # their `order` grows
+        self.near = 0  # the place of the operation that was last looked for: the next is often there
         self.nested: dict[Operation, None] = {}  # those that have regions
         self.touched: list[Operation] = []  # since they were last verified
         self.args = list(map(Value, arg_types, repeat(self), chain(names, repeat(""))))
@@ -144,7 +145,10 @@ class Region:
 
     def index(self, op: Operation) -> int:
         """The place of an operation among all of the region."""
-        return self.ops.index(op) if len(self.ops) < 64 else bisect_left(self.ops, op.order, key=_order)  # the quicker
+        ops = self.ops
+        if self.near >= len(ops) or ops[self.near] is not op:
+            self.near = ops.index(op) if len(ops) < 64 else bisect_left(ops, op.order, key=_order)  # the quicker
+        return self.near
 
     def insert(self, op: Operation, before: Operation | None = None) -> None:
         """Put a detached operation before another one, or at the end."""
@@ -167,6 +171,7 @@ class Region:
         low, high = ops[at - 1].order if at else before.order - 1, before.order
         op.order = order = (low + high) / 2
         ops.insert(at, op)
+        self.near = at + 1
         if not low < order < high:  # floats are dense, but not without end
             for order, each in enumerate(ops):
                 each.order = order
@@ -260,11 +265,10 @@ class region(Field[Region]):
         return lambda op: op.regions[position]
 
 
-def _with_own_code(function: Any) -> Any:
+def _with_own_code(old: Any) -> Any:
     """A copy: CPython learns for each code where attributes lie, and forgets with every other class of operations."""
-    code = function.__code__.replace()
-    copy = FunctionType(code, function.__globals__, None, function.__defaults__, function.__closure__)
-    copy.__kwdefaults__ = function.__kwdefaults__
+    copy = FunctionType(old.__code__.replace(), old.__globals__, None, old.__defaults__, old.__closure__)
+    copy.__kwdefaults__ = old.__kwdefaults__
     return copy
 
 

@@ -112,8 +112,7 @@ class PassManager:
                 stage.text = text if self.keep_text else None
                 if self.print_after in ("all", each.name) or (self.print_after == "changed" and text != before):
                     print(f"// ----- after {stage.spec} -----\n{text}", file=sys.stderr)
-                mark = "-same" if text == before else ""
-                self._dump(f"{number:02d}-{each.name}{mark}", f"// after: {stage.spec}\n{text}")
+                self._dump(f"{number:02d}-{each.name}{'-same' * (text == before)}", f"// after: {stage.spec}\n{text}")
         return self.stages
 
     def _dump(self, name: str, text: str) -> None:

@@ -104,8 +104,8 @@ class Patterns(dict[type[Operation], tuple[list[Pattern], bool, bool]]):
 
     def __missing__(self, kind: type[Operation]) -> tuple[list[Pattern], bool, bool]:
         fitting = [each for each in self.every if issubclass(kind, getattr(each, "op_types", Operation))]
-        self[kind] = found = fitting, kind.effects in (Effect.NONE, Effect.REGION), kind.fold is not Operation.fold
-        return found
+        maybe_pure = kind.effects in (Effect.NONE, Effect.REGION)
+        return self.setdefault(kind, (fitting, maybe_pure, kind.fold is not Operation.fold))
 
 
 class NoFixpointError(Exception):
@@ -126,7 +126,7 @@ def apply_patterns(root: Operation, patterns: Patterns, *, fold: bool = False, a
     while worklist:
         op, _ = worklist.popitem()
         fitting, maybe_pure, folds = patterns[type(op)]
-        if op.parent is None or not (fitting or fold):
+        if not (fitting or fold) or op.parent is None:
             continue
         rewriter.before = op
         if fold:

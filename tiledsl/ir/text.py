@@ -38,8 +38,7 @@ class _Names(dict[Value, str]):
         while not name or name in self._taken:
             name = f"{wanted}_{next(numbers)}" if wanted else str(next(numbers))
         self._taken.add(name)
-        self[value] = name = "%" + name
-        return name
+        return self.setdefault(value, "%" + name)
 
 
 def print_op(op: Operation, *, locations: bool = False) -> str:

@@ -74,15 +74,13 @@ def _verify_operation(op: Operation, inner: Region) -> None:
     op.checked = True
     if op.is_terminator and op is not inner.ops[-1]:
         raise VerifyError(op, "stands before the end of its region")
-    if op.regions:
-        _verify_declared(op)
-        return
     kind = (op.signature, *map(type_of, op.operands))
     if kind not in _sound:
         _verify_declared(op)
         if len(_sound) > 100_000:
             _sound.clear()
-        _sound.add(kind)
+        if not op.regions:
+            _sound.add(kind)
 
 
 def _verify_visible(value: Value, op: Operation) -> None:

@@ -10,6 +10,7 @@ import math
 import operator
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tiledsl.dialects import arith
@@ -274,14 +275,19 @@ def check_size(op: str, left: Any, right: Any) -> None:
 NUMBERS = (int, float)  # bool is an int
 
 
+@lru_cache(maxsize=256)
+def _is_of_numpy(kind: type) -> bool:
+    return kind.__module__ == "numpy" and hasattr(kind, "item")
+
+
 def is_number(x: Any) -> bool:
     """A Python or NumPy number; not an expression."""
-    return isinstance(x, NUMBERS) or (type(x).__module__ == "numpy" and hasattr(x, "item"))
+    return isinstance(x, NUMBERS) or _is_of_numpy(type(x))  # type: ignore[arg-type]
 
 
 def plain(x: Any) -> Any:
     """A NumPy scalar as a Python number; everything else as it is."""
-    return x.item() if type(x).__module__ == "numpy" and hasattr(x, "item") else x
+    return x.item() if _is_of_numpy(type(x)) else x  # type: ignore[arg-type]
 
 
 def as_value(x: Any, dtype: str | None = None) -> Value:

@@ -118,12 +118,12 @@ def _parameter(name: str, type: Type, is_output: bool) -> Parameter:
 def _check_target(root: FuncOp, target: Target) -> None:
     supported = target.dtypes
     for op in root.walk():
-        for values in (op.results, *[region.args for region in op.regions]):
-            for value in values:
-                if value.type.dtype not in supported:
-                    what = f"{value.name or 'a value'} is {value.type.dtype}"
-                    raise TileError(f"{what}, which {target} does not have", op.loc)
-        if isinstance(op, GemmOp):
+        args = [arg for region in op.regions for arg in region.args] if op.regions else []
+        for value in op.results + args:
+            if value.type.dtype not in supported:
+                what = f"{value.name or 'a value'} is {value.type.dtype}"
+                raise TileError(f"{what}, which {target} does not have", op.loc)
+        if type(op) is GemmOp:
             _check_shared(op, target)
 
 

@@ -12,8 +12,8 @@ from tiledsl.passes.dce import drop_dead_carried, remove_carried
 
 def trip_count(op: ForOp) -> int | None:
     """How often a loop runs, where its bounds are constants."""
-    bounds = [constant_of(value) for value in (op.lower, op.upper, op.step)]
-    if any(type(bound) is not int for bound in bounds) or bounds[2] == 0:
+    bounds = list(map(constant_of, op.operands[:3]))
+    if {*map(type, bounds)} != {int} or bounds[2] == 0:
         return None
     return len(range(*bounds))  # type: ignore[arg-type]
 

@@ -13,6 +13,7 @@ from tiledsl.dialects import arith, gluon, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.location import UNKNOWN
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
@@ -119,7 +120,7 @@ class SelectEmitter(Pass):
     def _is_wanted(self, kernel: tile.KernelOp) -> bool:
         """Whether Gluon is to be tried, or at least to be said why not."""
         if self.backend == "auto":
-            return any(isinstance(op, scf.ForOp) and _may_gain(op) for op in kernel.walk())
+            return any(map(_may_gain, of_kinds(kernel.nests(), scf.ForOp)))
         return self.backend == "gluon" and _has_products(kernel)
 
     def _explain(self, func: tile.FuncOp, kernel: tile.KernelOp, reason: NotRecognised, could_be: bool) -> None:

@@ -185,8 +185,12 @@ class Expressions:
             text = str(error)
             if value is None:
                 text = f"{named(node.value)} is None and has no attribute {node.attr!r}; was a tunable left None?"
-            elif isinstance(value, Expr) and not isinstance(value, Reference):
-                text = f"a value has no attribute {node.attr!r}; it has dtype and astype(dtype)"
+            elif isinstance(value, Buffer):
+                what = f"the buffer {value.name} has no attribute {node.attr!r}"
+                text = f"{what}; it has shape, dtype, ndim, scope() and data"
+            elif isinstance(value, Expr):
+                what = f"an element or part of {value.name}" if isinstance(value, Reference) else "a value"
+                text = f"{what} has no attribute {node.attr!r}; it has dtype and astype(dtype)"
             raise TileError(text, node.loc) from None
         except TileError:
             raise

@@ -451,7 +451,7 @@ class Operation:
 
     def nests(self) -> list[Operation]:
         """This operation and all inside that have regions, outer before inner."""
-        return [self, *(op for inner in self.regions for outer in inner.nested for op in outer.nests())]
+        return [self, *chain.from_iterable(outer.nests() for inner in self.regions for outer in inner.nested)]
 
     def detach(self) -> Operation:
         """Take the operation out of its region; its uses of others stay."""

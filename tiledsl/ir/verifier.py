@@ -48,7 +48,7 @@ def _verify_regions(op: Operation, moved: bool) -> None:
     """What changed inside `op`; if that was `moved`, also whether all inside still see their operands."""
     for inner in op.regions:
         changed = inner.ops if moved else inner.touched and dict.fromkeys(inner.touched)
-        unchecked = {child for child in inner.nested if not child.checked} if changed else ()
+        unchecked = {child for child in inner.nested if not child.checked} if changed and inner.nested else ()
         for child in changed:
             if child.parent is inner:  # else it is gone
                 _verify_operation(child, inner)

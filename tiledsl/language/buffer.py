@@ -83,11 +83,6 @@ class Buffer:
     def __bool__(self) -> bool:
         raise TileError(f"the truth value of buffer {self.name} is not defined; index one element")
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"the buffer {self.name} has no attribute {name!r}; it has shape, dtype, ndim, scope() and data"
-        )
-
     def __repr__(self) -> str:
         return f"<{self.name}: {self.type}>"
 
@@ -158,7 +153,7 @@ class Reference(Expr):
 
     @property
     def is_region(self) -> bool:
-        return any(extent is not None for extent in self.extents)
+        return self.extents.count(None) < len(self.extents)
 
     @property
     def dtype(self) -> DType:
@@ -183,11 +178,6 @@ class Reference(Expr):
         other = as_value(outside, str(self.buffer.dtype)) if outside else None
         op = ctx.builder.insert(tile.LoadOp(self.buffer.value, _index_values(self.indices()), None, other))
         return op.result
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"an element or part of {self.buffer.name} has no attribute {name!r}; it has dtype and astype(dtype)"
-        )
 
     def store(self, value: Any) -> None:
         """`buffer[indices] = value`, converted to the buffer's element type; on a region, every element."""

@@ -197,7 +197,7 @@ def _copy_ragged(src: Reference, dst: Reference, pairs: list[tuple[int, int]]) -
 def _offsets(offsets: list[Any]) -> list[Any]:
     if all(isinstance(offset, int) and offset == 0 for offset in offsets):
         return []
-    return [as_value(offset, None if isinstance(offset, Expr) and offset.dtype in ("int32", "int64") else "int32") for offset in offsets]  # fmt: skip # noqa: E501
+    return [as_value(offset, None if isinstance(offset, Expr) and offset.dtype.name in ("int32", "int64") else "int32") for offset in offsets]  # fmt: skip # noqa: E501
 
 
 def _whole(

@@ -51,14 +51,9 @@ class Value:
         self.name = name
         self.uses: dict[Operation, int] = {}  # operation -> how many of its operands this is
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of a scalar (empty) or a tensor."""
-        return self.type.shape  # type: ignore[return-value]
-
-    @property
-    def dtype(self) -> str:
-        return self.type.dtype
+    # Of a scalar (empty) or a tensor, and of its elements. Python would call a function of its own for each look.
+    shape: tuple[int, ...] = property(attrgetter("type.shape"))  # type: ignore[assignment]
+    dtype: str = property(attrgetter("type.dtype"))  # type: ignore[assignment]
 
     def set_type(self, type: Type) -> None:
         """Change the type; the operations that define and use the value are verified again."""
@@ -138,7 +133,7 @@ class Region:
     def walk(self) -> Iterator[Operation]:
         """All operations inside, outer before inner, as they are now."""
         found = self.ops.copy()
-        for outer in sorted(self.nested, key=_order, reverse=True) if self.nested else ():
+        for outer in sorted(self.nested, key=_order, reverse=True) if len(self.nested) > 1 else self.nested:
             at = self.index(outer) + 1
             found[at:at] = chain.from_iterable(map(Region.walk, outer.regions))
         return iter(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import compress
 from typing import TypeVar
 
 from tiledsl.ir.core import Operation
@@ -13,6 +12,5 @@ Op = TypeVar("Op", bound=Operation)
 
 def of_kinds(ops: Iterable[Operation], *kinds: type[Op]) -> list[Op]:
     """Those of exactly these classes (not of derived ones), in order."""
-    every = list(ops)
-    # No bytecode runs for each operation: most of those that a pass walks over are none that it is for.
-    return list(compress(every, map(frozenset(kinds).__contains__, map(type, every))))  # type: ignore[arg-type]
+    wanted = frozenset(kinds)
+    return [op for op in ops if type(op) in wanted]  # type: ignore[misc]

@@ -86,12 +86,12 @@ def _verify_operation(op: Operation, inner: Region) -> None:
 def _verify_visible(value: Value, op: Operation) -> None:
     """A value must be defined before `op`, in its region or around it."""
     owner = value.owner
-    region = owner if isinstance(owner, Region) else owner.parent
     siblings, order = (owner.args, -math.inf) if isinstance(owner, Region) else (owner.results, owner.order)
-    user: Operation | None = op
-    while user is not None and user.parent is not region:
-        user = None if user.parent is None else user.parent.parent
-    if region is None or user is None or user.order <= order or value not in siblings:
+    region = owner if isinstance(owner, Region) else owner.parent
+    user, around = op, op.parent
+    while around is not region and around is not None and around.parent is not None:
+        user, around = around.parent, around.parent.parent
+    if region is None or around is not region or user.order <= order or value not in siblings:
         raise VerifyError(op, f"operand {value!r} is used where it is not defined")
 
 

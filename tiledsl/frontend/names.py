@@ -71,7 +71,7 @@ class Names:
             except UnknownName as error:
                 raise self._unknown(name, error) from None
         value = local[name]
-        if isinstance(value, Gone):
+        if type(value) is Gone:
             raise value.error(name)
         for before, read, rebound in self._trackers:
             if name in before and name not in rebound:

@@ -51,7 +51,7 @@ class Value:
         self.name = name
         self.uses: dict[Operation, int] = {}  # operation -> how many of its operands this is
 
-    # Of a scalar (empty) or a tensor, and of its elements. Python would call a function of its own for each look.
+    # The shape of a scalar is empty. No function of Python's runs for a look at the two.
     shape: tuple[int, ...] = property(attrgetter("type.shape"))  # type: ignore[assignment]
     dtype: str = property(attrgetter("type.dtype"))  # type: ignore[assignment]
 
@@ -446,7 +446,11 @@ class Operation:
 
     def nests(self) -> list[Operation]:
         """This operation and all inside that have regions, outer before inner."""
-        return [self, *chain.from_iterable(outer.nests() for inner in self.regions for outer in inner.nested)]
+        found = [self]
+        for inner in self.regions:
+            for outer in inner.nested:
+                found += outer.nests()
+        return found
 
     def detach(self) -> Operation:
         """Take the operation out of its region; its uses of others stay."""

@@ -13,10 +13,7 @@ import tiledsl
 
 COMPILE = """
 import importlib.util, json, os, subprocess, sys, types
-try:
-    import torch
-except ImportError:
-    sys.modules["torch"] = types.ModuleType("torch")
+sys.modules["torch"] = types.ModuleType("torch")  # only launching needs it; the import takes seconds
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource

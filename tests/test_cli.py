@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support import forked
 from tiledsl.cli import main
 from tiledsl.passes import PIPELINE
 
@@ -320,12 +319,7 @@ def test_run_as_a_process(tmp_path: Path) -> None:
         )
     )
     (tmp_path / "neighbour.py").write_text('NAME = "neighbour"\n')
-    done = subprocess.run(
-        [sys.executable, "-m", "tiledsl", "run", str(script), "--flag", "3"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = forked.run(["-m", "tiledsl", "run", script, "--flag", "3"])
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "['--flag', '3'] neighbour True"
 

@@ -8,6 +8,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+from tests.support import forked
 from tiledsl.passes import PIPELINE
 
 README = Path(__file__).resolve().parents[1] / "README.md"
@@ -20,7 +21,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
     check = "\ntorch.testing.assert_close(c, torch.relu(a @ b.T), rtol=2e-3, atol=2e-2)\nprint('checked')\n"
     script = tmp_path / "readme.py"
     script.write_text(found[1] + check, encoding="utf-8")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    done = forked.run([script], cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "tl.dot" in done.stdout and done.stdout.endswith("checked\n")
     exported = (tmp_path / "matmul_relu.py").read_text()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.autotune.recalled import tuned
+from tests.support import forked
 from tiledsl.autotuner.storage.journal import write_json
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,8 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def called(*name: str) -> dict[str, Any]:
     """What a new process did to call a kernel twice; see recalled.call."""
-    command = [sys.executable, "-m", "tests.autotune.recalled", *name]
-    run = subprocess.run(command, cwd=ROOT, env={**os.environ}, capture_output=True, text=True, timeout=120)
+    run = forked.run(["-m", "tests.autotune.recalled", *name], cwd=ROOT)
     assert run.returncode == 0, run.stderr
     return dict(json.loads(run.stdout.splitlines()[-1]))
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support import forked
 from tiledsl.codegen.triton_source import EmittedModule, emit
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.ir.verifier import verify
@@ -119,7 +120,8 @@ def run_modules(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Job]
             scalars = {key: None if key in arrays else value for key, value in arguments.items()}
             listed.append((f"m{number}", module.entry, scalars))
         (folder / "jobs.json").write_text(json.dumps(listed))
-        _python(sys.executable, RUN, [str(folder)], {"TRITON_INTERPRET": "1"})
+        done = forked.run(["-c", RUN, folder], env={**os.environ, "TRITON_INTERPRET": "1"}, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
         results: list[list[np.ndarray] | str] = []
         for number in range(len(jobs)):
             error = folder / f"{number}.error"

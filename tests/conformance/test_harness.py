@@ -7,8 +7,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from tests.support import forked
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -28,6 +31,15 @@ def test_the_table_lists_every_script_once() -> None:
             assert isinstance(text, str)
 
 
+def popen(command: list[str], cwd: Path, env: dict[str, str], **asked: object) -> forked.Process:
+    """subprocess.Popen for scripts that find torch imported."""
+    assert command[0] == sys.executable and asked == {
+        "text": True, "errors": "replace", "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
+        "stdin": subprocess.DEVNULL, "start_new_session": True,
+    }  # fmt: skip
+    return forked.Process(command[1:], cwd, env, together=True)
+
+
 @pytest.mark.parametrize(
     ("text", "options", "status", "reason"),
     [
@@ -35,7 +47,7 @@ def test_the_table_lists_every_script_once() -> None:
         ("print('fine')", {"prints_only": True}, "runs", ""),
         ("assert 1 == 2, 'not equal'", {}, "failed", "AssertionError: not equal"),
         ("print('❌ the results differ')", {}, "failed", "it prints: ❌ the results differ"),
-        ("import time\ntime.sleep(60)", {}, "timeout", "longer than 8 s"),
+        ("import time\ntime.sleep(60)", {}, "timeout", "longer than 2 s"),
         ("", {"needs": ("no_such_package",)}, "needs", "needs no_such_package"),
         ("import no_such_package.part", {}, "needs", "needs no_such_package"),
         ("import tilelang.no_such_part", {}, "failed", "No module named 'tilelang.no_such_part'"),
@@ -44,25 +56,34 @@ def test_the_table_lists_every_script_once() -> None:
         ("def main(n):\n    assert n == 3", {"entry": "main(3)"}, "passed", ""),
     ],
 )
-def test_endings(tmp_path: Path, text: str, options: dict[str, object], status: str, reason: str) -> None:
+def test_endings(
+    tmp_path: Path,
+    text: str,
+    options: dict[str, object],
+    status: str,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": popen}))
     (tmp_path / "example.py").write_text(text + "\n")
     script = Script("example.py", "A", **options)  # type: ignore[arg-type]
-    outcome = run.run(script, tmp_path, gpu=False, timeout=8, logs=tmp_path / "logs")
+    limit = 2 if status == "timeout" else 60
+    outcome = run.run(script, tmp_path, gpu=False, timeout=limit, logs=tmp_path / "logs")
     assert (outcome.status, reason in outcome.reason) == (status, True), outcome
 
 
 def test_the_command(tmp_path: Path) -> None:
     """Scripts that are not in the folder are `missing`, which is no failure."""
-    (tmp_path / "examples").mkdir()
-    done = subprocess.run(
-        [sys.executable, str(HERE / "run.py"), str(tmp_path), "--only", "^gemm/", "--json", str(tmp_path / "out.json")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    script = next(each for each in SCRIPTS if each.path.startswith("gemm/") and not each.sizes and not each.needs)
+    path = tmp_path / "examples" / script.path
+    path.parent.mkdir(parents=True)
+    path.write_text("def main():\n    print('fine')\n\n\nmain()\n")
+    options = ["--only", "^gemm/", "--json", tmp_path / "out.json", "--timeout", "60"]
+    done = forked.run([HERE / "run.py", tmp_path, *options])
     assert done.returncode == 0, done.stderr
     assert "missing" in done.stdout
-    assert {each["status"] for each in json.loads((tmp_path / "out.json").read_text())} == {"missing"}
+    found = {each["script"]: each["status"] for each in json.loads((tmp_path / "out.json").read_text())}
+    assert found.pop(script.path) == "passed" and set(found.values()) == {"missing"}
 
 
 def test_the_reason_is_the_last_error() -> None:

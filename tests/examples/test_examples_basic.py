@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 import tiledsl
+from tests.support import forked
 from tests.support.example_modules import BASIC, EXAMPLES, load_example
 
 # A second shape for each program: the smallest ones, or one that the tiles divide, so that masks vanish.
@@ -78,8 +78,7 @@ def test_one_wrong_element_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch
 
 def test_runs_as_a_script_from_any_folder(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, str(EXAMPLES / "softmax.py"), "M=5"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    done = forked.run([EXAMPLES / "softmax.py", "M=5"], cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert "softmax, 5 x 229: matches torch; interpreted on the CPU" in done.stdout
     assert not list(tmp_path.iterdir())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.support import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "examples" / "quickstart.py"
@@ -13,7 +14,7 @@ DEMO = ROOT / "examples" / "quickstart.py"
 
 def run(script: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, script], env=environment, text=True, capture_output=True, timeout=180)
+    return forked.run([script], env=environment, timeout=180)
 
 
 def test_the_demo_prints_every_stage_in_order() -> None:

@@ -153,8 +153,9 @@ def main(given: Sequence[str] | None = None) -> int:
         return 0
     if options.worker:
         return work(json.loads(options.worker[0].read_text(encoding="utf-8")), options.worker[1], options.quick)
-    gpu = gpu_name()
-    if gpu is None and not (options.report and options.json):
+    needs_gpu = not (options.report and options.json)
+    gpu = gpu_name() if needs_gpu else None
+    if gpu is None and needs_gpu:
         print("python -m benchmarks needs a CUDA device, and torch finds none (--report --json FILE needs none)")
         return 2
     path = options.json or path_for(gpu or "")

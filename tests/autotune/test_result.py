@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import torch
 import tiledsl
 from tests.autotune import kernels
 from tests.autotune.programs import SIZE, scale_builder, twice
+from tests.support import forked
 from tiledsl.autotuner import AutotuneResult, Trial
 
 BLOCKS = [{"block": block} for block in (16, 32, 64)]
@@ -193,7 +192,7 @@ def test_a_loaded_result_needs_no_builder(tmp_path: Path) -> None:
         "import sys, torch; from tiledsl import AutotuneResult\n"
         "result = AutotuneResult.load(sys.argv[1]); print(result(torch.ones(64)).sum().item(), result.config)"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=100)
+    done = forked.run(["-c", script, path])
     assert done.stdout.startswith("128.0 {'block':"), done.stderr
 
 

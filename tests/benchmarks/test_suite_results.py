@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -18,6 +17,7 @@ from benchmarks.rows import all_rows, select
 from benchmarks.targets import TARGETS, Target, best_ratio, family_means, outcome, over_best_bfloat16
 from benchmarks.timing import ratios, summary
 from tests.benchmarks.suite_fakes import FakeClock, candidate, doubling
+from tests.support import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {regime: {"copy": 4e12, "fp16": 640e12, "fp8": 1300e12} for regime in ("steady", "burst")}
@@ -241,10 +241,8 @@ def test_lists_rows(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_runs_as_a_module_and_says_what_it_needs() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks"], cwd=ROOT, capture_output=True, text=True, timeout=120,
-        env={"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "", "HOME": str(Path.home())},
-    )  # fmt: skip
+    environment = {"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "", "HOME": str(Path.home())}
+    done = forked.run(["-m", "benchmarks"], cwd=ROOT, env=environment)
     assert done.returncode == 2 and "needs a CUDA device" in done.stdout
 
 

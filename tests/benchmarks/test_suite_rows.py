@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from benchmarks.ours import rivals_of
 from benchmarks.row import KINDS, Context
 from benchmarks.rows import all_rows, select
 from benchmarks.rows.attention_math import backward, forward, seen_pairs
+from tests.support import forked
 from tiledsl.autotuner.space import check_configs
 from tiledsl.autotuner.trial import Trial
 
@@ -34,8 +33,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         "PYTHONPATH": str(ROOT),
         "TILEDSL_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
     }
-    script = Path(__file__).with_name("small_rows.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=280, env=environment)
+    done = forked.run([Path(__file__).with_name("small_rows.py")], env=environment, timeout=280)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 

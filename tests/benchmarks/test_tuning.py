@@ -16,6 +16,7 @@ import pytest
 from benchmarks.tuning import __main__ as command
 from benchmarks.tuning import cases, cold, interleaved, large_space, model_check, processes, stages, start, winner
 from benchmarks.tuning.report import Report, read_json, table
+from tests.support import forked
 
 pytestmark = pytest.mark.usefixtures("cache_dir")
 
@@ -197,11 +198,16 @@ def test_tilelangs_program_computes_the_same(tmp_path: Path) -> None:
         "from benchmarks.tuning import cold_system; from benchmarks.tuning.report import Report\n"
         "cold_system.measure('tilelang', True, Report('report.json'))"
     )
-    assert processes.run([sys.executable, "-c", script], dict(os.environ), tmp_path, 120) == ""
+    done = forked.run(["-c", script], cwd=tmp_path, env=processes.with_root(os.environ))
+    assert done.returncode == 0, done.stderr
     assert len(read_json(tmp_path / "report.json")["rows"]) == 2
 
 
 def test_a_system_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], environment: dict[str, str], folder: Path, seconds: float) -> str:
+        return forked.run(command[1:], folder, processes.with_root(environment), seconds).stderr
+
+    monkeypatch.setattr(processes, "run", run)
     monkeypatch.setattr(cold, "environment", lambda folder: {**os.environ, "TILEDSL_TARGET": "nonsense"})
     assert "nonsense" in cold.run_system("tiledsl", small=True)["error"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,10 +52,20 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def parse_table(_own_settings: None) -> Path:
+    """The folder of a cache that has the parser's table, which takes a second to make: to be copied to others."""
+    from tiledsl.frontend import parser
+
+    parser.parse_module("x = 1")
+    return Path(os.environ["TILEDSL_CACHE_DIR"], "grammar")
+
+
 @pytest.fixture
-def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache for one test."""
+def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parse_table: Path) -> Path:
+    """A cache for one test, with nothing but the parser's table in it."""
     folder = tmp_path / "tiledsl-cache"
+    shutil.copytree(parse_table, folder / "grammar")
     monkeypatch.setenv("TILEDSL_CACHE_DIR", str(folder))
     return folder
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,15 @@ NOT_ON_A_CPU = {"fp8 gemm: e4m3 48x80x144": "GPUs only", "block-scaled fp8 gemm:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def small(tmp_path_factory: pytest.TempPathFactory, parse_table: Path) -> list[dict[str, Any]]:
+    cache = tmp_path_factory.mktemp("cache")
+    shutil.copytree(parse_table, cache / "grammar")
     environment = {
         **os.environ,
         "TRITON_INTERPRET": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": str(ROOT),
-        "TILEDSL_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
+        "TILEDSL_CACHE_DIR": str(cache),
     }
     done = forked.run([Path(__file__).with_name("small_rows.py")], env=environment, timeout=280)
     assert done.returncode == 0, done.stderr

@@ -50,7 +50,8 @@ for number, (name, entry, scalars) in enumerate(json.load(open(folder + "/jobs.j
 COMPILE = """
 import importlib.util, json, sys, types
 sys.modules["torch"] = types.ModuleType("torch")  # only launching needs it; the import takes seconds
-import triton
+import triton, triton.runtime.cache
+triton.runtime.cache.triton_key = lambda: triton.__version__  # Triton hashes its whole library: a second
 from triton.backends.compiler import GPUTarget
 from triton._C.libtriton import ir
 from triton.compiler import ASTSource

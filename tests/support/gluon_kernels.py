@@ -14,7 +14,8 @@ import tiledsl
 COMPILE = """
 import importlib.util, json, os, subprocess, sys, types
 sys.modules["torch"] = types.ModuleType("torch")  # only launching needs it; the import takes seconds
-import triton
+import triton, triton.runtime.cache
+triton.runtime.cache.triton_key = lambda: triton.__version__  # Triton hashes its whole library: a second
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 folder = sys.argv[1]

@@ -41,7 +41,7 @@ def lowered(func: Operation, options: Mapping[str, Any], inputs: list[Any]) -> P
         run(program.root, actual, uninitialised="zero")
         for name, old, new in zip(func.attributes["parameters"], expected, actual, strict=True):
             if isinstance(old, np.ndarray):
-                same_array(old, new, 2e-2, f"{name} after {each.spec}:\n{program.root}")
+                same_array(old, new, 2e-2, f"{name} after {each.spec}:", program.root)
     return program
 
 

@@ -78,13 +78,18 @@ def _active(buffer: Value, array: np.ndarray, indices: Sequence[Any], mask: Any,
     return inside if mask is None else mask & inside
 
 
+def spread(value: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """np.broadcast_to, which takes longer than most programs' operations where there is nothing to do."""
+    return value if isinstance(value, np.ndarray) and value.shape == shape else np.broadcast_to(value, shape)
+
+
 def read_elements(array: np.ndarray, indices: Sequence[Any], active: Any, other: Any, shape: tuple[int, ...]) -> Any:
     """Elements at indices where active, `other` elsewhere."""
     if not shape:
         return array[tuple(indices)] if active else array.dtype.type(other)
     if array.size == 0:
         return np.full(shape, other, array.dtype)
-    safe = tuple(np.broadcast_to(np.where(active, index, 0), shape) for index in indices)
+    safe = tuple(spread(np.where(active, index, 0), shape) for index in indices)
     return np.where(active, array[safe], array.dtype.type(other))
 
 
@@ -94,9 +99,9 @@ def write_elements(array: np.ndarray, indices: Sequence[Any], active: Any, value
         if active:
             array[tuple(indices)] = value
         return
-    active = np.broadcast_to(active, shape)
-    places = tuple(np.broadcast_to(index, shape)[active] for index in indices)
-    array[places] = np.broadcast_to(value, shape)[active]
+    active = spread(active, shape)
+    places = tuple(spread(index, shape)[active] for index in indices)
+    array[places] = spread(value, shape)[active]
 
 
 @meaning("tile.load")
@@ -161,8 +166,15 @@ def _atomically(array: np.ndarray, places: Sequence[Any], active: Any, value: An
     """One element after another; returns the old values, 0 where not active."""
     if kind not in _ATOMICS:
         raise ExecutorError(f"no atomic operation {kind!r}")
-    places = [np.broadcast_to(index, shape) for index in places]
-    active, value = np.broadcast_to(active, shape), np.broadcast_to(value, shape)
+    if not shape:
+        if not active:
+            return array.dtype.type(0)
+        place = tuple(int(index) for index in places)
+        before = array[place]
+        array[place] = _ATOMICS[kind](before, value)
+        return before
+    places = [spread(index, shape) for index in places]
+    active, value = spread(active, shape), spread(value, shape)
     old = np.zeros(shape, array.dtype)
     for point in np.ndindex(*shape):
         if active[point]:

@@ -133,18 +133,18 @@ def gone(text: str) -> bool:
     return not commands_with(text)
 
 
-def test_interrupting_gives_the_best_so_far(tmp_path: Path) -> None:
-    process = start(tmp_path)
+def test_interrupting_gives_the_best_so_far(cache_dir: Path) -> None:
+    process = start(cache_dir)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert out == "False {'block': 64} ['ok', 'new']\n"
     assert "interrupted; the result is the best of those tried so far" in err
     assert gone("sleep 4713")
-    assert not list(tmp_path.rglob("best.json")) and len(list(tmp_path.rglob("trials.jsonl"))) == 1
+    assert not list(cache_dir.rglob("best.json")) and len(list(cache_dir.rglob("trials.jsonl"))) == 1
 
 
-def test_killing_the_tuner_leaves_no_process(tmp_path: Path) -> None:
-    process = start(tmp_path)
+def test_killing_the_tuner_leaves_no_process(cache_dir: Path) -> None:
+    process = start(cache_dir)
     workers = subprocess.run(["pgrep", "-P", str(process.pid)], text=True, capture_output=True).stdout.split()
     assert workers
     process.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import py_compile
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -181,7 +182,16 @@ def test_ten_tunings_are_judged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("system", ["tiledsl", "triton"])
-def test_a_system_tunes_in_a_process_of_its_own(system: str) -> None:
+def test_a_system_tunes_in_a_process_of_its_own(
+    system: str, monkeypatch: pytest.MonkeyPatch, parse_table: Path
+) -> None:
+    def environment(folder: Path) -> dict[str, str]:
+        chosen = empty(folder)
+        shutil.copytree(parse_table, Path(chosen["TILEDSL_CACHE_DIR"], "grammar"), dirs_exist_ok=True)
+        return chosen
+
+    empty = cold.environment
+    monkeypatch.setattr(cold, "environment", environment)
     found = cold.run_system(system, small=True)
     assert "error" not in found, found["error"]
     assert [row["shape"] for row in found["rows"]] == [list(shape) for shape in cases.SMALL_SHAPES]

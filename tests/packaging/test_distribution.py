@@ -106,7 +106,7 @@ def sdist(folder: Path, checkout: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(folder: Path, wheel: Path) -> Path:
+def installed(folder: Path, wheel: Path, parse_table: Path) -> Path:
     """The interpreter of a fresh environment with the wheel; dependencies are those of the running environment."""
     run(sys.executable, "-m", "venv", "--without-pip", "env", cwd=folder)
     python = folder / "env" / "bin" / "python"

@@ -62,9 +62,9 @@ def parse_table(_own_settings: None) -> Path:
 
 
 @pytest.fixture
-def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parse_table: Path) -> Path:
+def cache_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, parse_table: Path) -> Path:
     """A cache for one test, with nothing but the parser's table in it."""
-    folder = tmp_path / "tiledsl-cache"
+    folder = tmp_path_factory.mktemp("tiledsl-cache")
     shutil.copytree(parse_table, folder / "grammar")
     monkeypatch.setenv("TILEDSL_CACHE_DIR", str(folder))
     return folder

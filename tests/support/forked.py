@@ -19,6 +19,7 @@ import tempfile
 import threading
 import traceback
 import types
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,9 @@ class Process:
         }
         files = [self._printed[0].fileno(), self._printed[0 if together else 1].fileno()]
         socket.send_fds(self._server, [json.dumps(request).encode()], files)
-        self.pid = int(self._server.recv(_MESSAGE_BYTES))
+        answer = self._server.recv(_MESSAGE_BYTES)
+        assert answer, "the process that waits with torch has ended; what it printed says why"
+        self.pid = int(answer)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """What it printed, once it has ended; subprocess.TimeoutExpired if it has not after `timeout` seconds."""
@@ -118,7 +121,9 @@ def _serve(connection: socket.socket) -> list[str]:
         message, files, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 2)
         if not message:
             os._exit(0)
-        child = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; those of libraries
+            child = os.fork()
         if child == 0:
             connection.close()
             return _begin(json.loads(message), files)

@@ -45,20 +45,18 @@ TILELANG_LOW = [product(16, 64, 128, 4, 4), product(64, 64, 128, 4, 4), product(
 
 
 def space(M: int) -> list[dict[str, Any]]:
-    """Configurations to search for a product of M rows. Short kernels begin while the one before ends."""
-    if M > 512:
-        return LARGE + [{**each, "launch_pdl": True} for each in DEEP[:4] + RINGS[:1]] if M <= 2048 else LARGE
-    return [{**each, "launch_pdl": True} for each in _short(M)]
+    """Configurations to search for a product of M rows. Those of few rows begin while the kernel before ends."""
+    if M <= 128:
+        return [{**each, "launch_pdl": True} for each in _few_rows(M)]
+    return LARGE + DEEP[:4] + RINGS[:1] if M <= 2048 else LARGE
 
 
-def _short(M: int) -> list[dict[str, Any]]:
+def _few_rows(M: int) -> list[dict[str, Any]]:
     if M <= 16:
         return STRIPS
     if M <= 64:
         return LOW + DEEP[:2] + STRIPS[:4] + RINGS[:2]
-    if M <= 128:
-        return DEEP + LOW[:3] + LOW[-2:] + LARGE[1:5] + RINGS
-    return LARGE + DEEP[:4] + RINGS[:1]
+    return DEEP + LOW[:3] + LOW[-2:] + LARGE[1:5] + RINGS
 
 
 def gemm_row(M: int, N: int, K: int, dtype: str, note: str = "", quick: bool = False) -> Row:

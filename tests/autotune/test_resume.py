@@ -89,8 +89,8 @@ def test_a_run_that_is_killed_twenty_times_goes_on_where_it_was(tmp_path: Path) 
         keys = [json.loads(line)["key"] for line in lines(store.trials_path)]
         assert len(keys) == len(set(keys))  # each finished trial is there, once
         if store.best_path.exists():  # it was faster than we: start again
-            os.rename(store.folder, tmp_path / f"finished-{kills}")
-            log.unlink()
+            os.rename(store.folder, tmp_path / f"finished-{len(list(tmp_path.glob('finished-*')))}")
+            log.unlink(missing_ok=True)
     outcome = tune(root, log, delay=0.0)
     keys = [json.loads(line)["key"] for line in lines(store.trials_path)]
     assert len(keys) == len(set(keys)) == len(CONFIGS)

@@ -30,6 +30,7 @@ from tiledsl.settings import current
 if TYPE_CHECKING:
     from tiledsl.autotuner.engine import Problem
 
+_WAKE_SECONDS = 0.25  # Ctrl-C does not end a wait without a limit where the system tells another thread of it
 _SHARE_OF_DEFAULT = 0.25  # of the measuring time, where the search does not ask for the default
 
 
@@ -230,7 +231,7 @@ class Run:
                 self._stop_early()
                 continue
             try:
-                kind, index, outcome = self._events.get(timeout=self._seconds_left())
+                kind, index, outcome = self._events.get(timeout=self._seconds_to_wait())
             except queue.Empty:
                 continue
             if kind == "interrupt":
@@ -341,7 +342,8 @@ class Run:
         kind: str = ""
         outcome: Any = None
         while kind != "final":  # compilations that were given up may still be reported
-            kind, _, outcome = self._events.get()
+            with contextlib.suppress(queue.Empty):
+                kind, _, outcome = self._events.get(timeout=_WAKE_SECONDS)
             if kind == "interrupt":
                 raise KeyboardInterrupt
         selection.record_final(self.trials, outcome)
@@ -365,12 +367,13 @@ class Run:
         if trial.index in self._shares:
             strategy.tell(trial.index, trial.latency if trial.ok else None)
 
-    def _seconds_left(self) -> float | None:
+    def _seconds_to_wait(self) -> float:
+        """For the next event, or until the budget is used up."""
         budget = self.options.budget
         if budget is None or self._stopped:
-            return None
+            return _WAKE_SECONDS
         left = self._start + budget - time.monotonic()
-        return left if left > 0 else 0.01 if self._is_late() else None
+        return min(left, _WAKE_SECONDS) if left > 0 else 0.01 if self._is_late() else _WAKE_SECONDS
 
     def _is_late(self) -> bool:
         """Whether the budget is used up. There is a result in any case: the default is waited for, and what works."""

@@ -19,6 +19,7 @@ from tiledsl.runtime.target import Target
 Call = tuple[Sequence[Any], Mapping[str, Any]]
 Tune = Callable[..., AutotuneResult]  # of arguments, keywords, options, and what is told of the Run
 
+_WAKE_SECONDS = 0.25  # Ctrl-C does not end a wait without a limit where the system tells another thread of it
 _log = logging.getLogger("tiledsl")
 
 
@@ -64,9 +65,10 @@ def _is_whole(outcome: Any) -> bool:
 
 def _warn_of_interruption(outcomes: Mapping[int, Any], calls: Sequence[Call]) -> None:
     """Of the results so far there must be one."""
-    if not any(isinstance(each, AutotuneResult) for each in outcomes.values()):
+    found = sum(isinstance(each, AutotuneResult) for each in outcomes.values())
+    if not found:
         raise KeyboardInterrupt
-    _log.warning("autotune: interrupted; %d of %d calls have a result", len(outcomes), len(calls))
+    _log.warning("autotune: interrupted; %d of %d calls have a result", found, len(calls))
 
 
 class _Grouped:
@@ -95,8 +97,10 @@ class _Grouped:
         left = len(threads)
         while left:  # Thread.join, once interrupted, takes a thread for ended (before Python 3.13)
             try:
-                self._ended.get()
-                left -= 1
+                while left:
+                    with contextlib.suppress(queue.Empty):
+                        self._ended.get(timeout=_WAKE_SECONDS)
+                        left -= 1
             except KeyboardInterrupt:
                 self._interrupt()
         if self._interrupted:

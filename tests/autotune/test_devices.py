@@ -176,5 +176,6 @@ def test_interrupting_several_shapes(
     with caplog.at_level(logging.WARNING, "tiledsl"):
         function = several(tmp_path, endless=(448, 512), shape_grouped=True)
         results = function.tune_all([{"size": 64 * n} for n in range(1, 9)])
-    assert 3 <= len(results) < 8 and all(result.best.ok for result in results)
-    assert "interrupted" in caplog.text
+    # the two that ran when the third began: one is whole, one may have had no trial
+    assert 2 <= len(results) < 8 and all(result.best.ok for result in results)
+    assert f"interrupted; {len(results)} of 8 calls have a result" in caplog.text

@@ -267,8 +267,7 @@ def test_gradients(kernel: Any) -> None:
 
 @pytest.mark.parametrize("captured", [False, True], ids=["stream", "graph"])
 def test_kernels_that_begin_early_see_what_the_one_before_wrote(captured: bool) -> None:
-    """A chain of our kernels and torch's, each of which reads what the one before wrote, and of large blocks of time
-    so that the next one is there early."""
+    """A chain of our kernels and torch's, each of which reads what the one before wrote."""
     if torch.cuda.get_device_capability()[0] < 9:
         pytest.skip("has no dependent launches")
     size = 1 << 22

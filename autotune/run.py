@@ -23,6 +23,7 @@ from tiledsl.autotuner.search import Strategy
 from tiledsl.autotuner.search.exhaustive import Exhaustive
 from tiledsl.autotuner.storage.fingerprint import source_digest
 from tiledsl.autotuner.trial import NOT_TRIED, Trial, config_text
+from tiledsl.autotuner.waiting import WAKE_SECONDS
 from tiledsl.runtime import launch_triton
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.settings import current
@@ -30,7 +31,6 @@ from tiledsl.settings import current
 if TYPE_CHECKING:
     from tiledsl.autotuner.engine import Problem
 
-_WAKE_SECONDS = 0.25  # Ctrl-C does not end a wait without a limit where the system tells another thread of it
 _SHARE_OF_DEFAULT = 0.25  # of the measuring time, where the search does not ask for the default
 
 
@@ -343,7 +343,7 @@ class Run:
         outcome: Any = None
         while kind != "final":  # compilations that were given up may still be reported
             with contextlib.suppress(queue.Empty):
-                kind, _, outcome = self._events.get(timeout=_WAKE_SECONDS)
+                kind, _, outcome = self._events.get(timeout=WAKE_SECONDS)
             if kind == "interrupt":
                 raise KeyboardInterrupt
         selection.record_final(self.trials, outcome)
@@ -371,9 +371,9 @@ class Run:
         """For the next event, or until the budget is used up."""
         budget = self.options.budget
         if budget is None or self._stopped:
-            return _WAKE_SECONDS
+            return WAKE_SECONDS
         left = self._start + budget - time.monotonic()
-        return min(left, _WAKE_SECONDS) if left > 0 else 0.01 if self._is_late() else _WAKE_SECONDS
+        return min(left, WAKE_SECONDS) if left > 0 else 0.01 if self._is_late() else WAKE_SECONDS
 
     def _is_late(self) -> bool:
         """Whether the budget is used up. There is a result in any case: the default is waited for, and what works."""

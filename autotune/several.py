@@ -13,13 +13,13 @@ from typing import Any
 
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.results.result import AutotuneResult
+from tiledsl.autotuner.waiting import WAKE_SECONDS
 from tiledsl.errors import TileError
 from tiledsl.runtime.target import Target
 
 Call = tuple[Sequence[Any], Mapping[str, Any]]
 Tune = Callable[..., AutotuneResult]  # of arguments, keywords, options, and what is told of the Run
 
-_WAKE_SECONDS = 0.25  # Ctrl-C does not end a wait without a limit where the system tells another thread of it
 _log = logging.getLogger("tiledsl")
 
 
@@ -99,7 +99,7 @@ class _Grouped:
             try:
                 while left:
                     with contextlib.suppress(queue.Empty):
-                        self._ended.get(timeout=_WAKE_SECONDS)
+                        self._ended.get(timeout=WAKE_SECONDS)
                         left -= 1
             except KeyboardInterrupt:
                 self._interrupt()

@@ -14,7 +14,7 @@ _LASTING_MS = 80.0  # a power-capped H200 takes 40 to 80 ms to settle on the clo
 _LASTING_ROUNDS = 4
 _REST_MS = 100.0  # after which its clock is as high as before any load
 _CAPPED = 1.03  # times the latency after a rest, under load: the clock was lowered
-_WITHIN = 1.08  # times the leader's latency: power decides over no more (7% seen, of two tiles of a product)
+_WITHIN = 1.08  # times the leader's latency: power decides over no more (4% seen: benchmarks/choices.py --only 8192)
 
 Rounds = dict[str, list[list[float]]]
 Taken = Mapping[str, Sequence[Sequence[float]]]

@@ -265,11 +265,10 @@ def test_gradients(kernel: Any) -> None:
         assert x.grad is not None and bool((x.grad == 2).all())
 
 
+@pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("captured", [False, True], ids=["stream", "graph"])
 def test_kernels_that_begin_early_see_what_the_one_before_wrote(captured: bool) -> None:
     """A chain of our kernels and torch's, each of which reads what the one before wrote."""
-    if torch.cuda.get_device_capability()[0] < 9:
-        pytest.skip("has no dependent launches")
     size = 1 << 22
 
     @T.prim_func

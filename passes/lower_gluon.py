@@ -16,9 +16,9 @@ from tiledsl.ir.types import INT32
 def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: bool) -> None:
     """Compute the block's indices from the work item, and show boxes through descriptors that the host makes.
 
-    A persistent kernel has as many programs as the device has multiprocessors; each takes one work item after the
-    other, the first index running fastest. Otherwise each program has one. Where loops are longer the greater an index
-    is, an item is a pair of blocks, the greatest with the smallest and so on, which are all equally long; without
+    A persistent kernel has as many programs as the device has multiprocessors; each takes one block after the other,
+    the first index running fastest. Otherwise each program has one. Where loops are longer the greater an index is,
+    that index runs fastest, and blocks are shared out so that programs end together (gluon.balanced); without
     persistent programs, the longest blocks come first.
     """
     host, inside = Builder.at(launch), Builder(launch.body, launch.body.first, launch.loc)
@@ -34,30 +34,32 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
                 made.name = index.name
             index.replace_with(made)
         return
-    extents = list(launch.grid)
-    one, two = host.constant(1, INT32), host.constant(2, INT32)
-    for axis, index in enumerate(indices):
-        if index is growing:
-            extents[axis] = _folded(host, arith.TruncDivOp(_folded(host, arith.AddOp(extents[axis], one)), two))
-    items = extents[0]
-    for extent in extents[1:]:
-        items = _folded(host, arith.MulOp(items, extent))
     processors = host.insert(triton.MultiprocessorsOp(names=["multiprocessors"])).out
-    programs = host.insert(arith.MinOp(items, processors, names=["programs"])).result
-    rest = inside.insert(gluon.ItemOp(items, names=["item"])).out
-    numbers: list[Value] = []
-    for index, extent in zip(indices, extents):
-        made = rest
-        if index is not indices[-1]:
-            made = _folded(inside, arith.TruncModOp(rest, extent))
-            rest = _folded(inside, arith.TruncDivOp(rest, extent))
-        made.name = made.name if made is rest and made.name else "pair" if index is growing else index.name
-        numbers.append(made)
-    for index, number, extent in zip(indices, numbers, launch.grid, strict=True):
-        if index is growing:
-            number = inside.insert(gluon.PairedOp(number, extent, names=[index.name])).out
-        index.replace_with(number)
-    launch.set_field("grid", [programs])
+    order = [axis for axis, index in enumerate(indices) if index is not growing]
+    others = _product(host, [launch.grid[axis] for axis in order])
+    if growing is None:
+        blocks, rest = others, inside.insert(gluon.ItemOp(others, names=["item"])).out
+    else:
+        extent = launch.grid[indices.index(growing)]
+        blocks = _folded(host, arith.MulOp(extent, others))
+        balanced = inside.insert(gluon.BalancedOp(extent, others, names=[growing.name, "rest"]))
+        growing.replace_with(balanced.index)
+        rest = balanced.rest
+    for axis in order:
+        index, made = indices[axis], rest
+        if axis != order[-1]:
+            made = _folded(inside, arith.TruncModOp(rest, launch.grid[axis]))
+            rest = _folded(inside, arith.TruncDivOp(rest, launch.grid[axis]))
+        made.name = made.name if made is rest and made.name else index.name
+        index.replace_with(made)
+    launch.set_field("grid", [host.insert(arith.MinOp(blocks, processors, names=["programs"])).result])
+
+
+def _product(at: Builder, factors: Sequence[Value]) -> Value:
+    made = at.constant(1, INT32)
+    for factor in factors:
+        made = _folded(at, arith.MulOp(made, factor))
+    return made
 
 
 def _loops_grow_with(index: Value, launch: triton.LaunchOp) -> bool:

@@ -32,7 +32,7 @@ _ALLOWED = (
     arith.NotOp, arith.MathOp, tensor.IotaOp, tensor.ReshapeOp, tensor.ReduceOp, tensor.BroadcastOp,
     tensor.TransposeOp, tensor.DotOp,
     tile.LoadOp, tile.StoreOp, tile.AssumeOp, gluon.LoadBoxOp, gluon.StoreBoxOp, gluon.PartOp, gluon.ItemOp,
-    gluon.PairedOp, gluon.RescaleOp,
+    gluon.BalancedOp, gluon.RescaleOp,
     scf.ForOp, scf.IfOp, scf.YieldOp,
     triton.ProgramIdOp, triton.AddPtrOp, triton.LoadOp, triton.StoreOp,
 )  # fmt: skip

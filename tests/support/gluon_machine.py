@@ -244,6 +244,15 @@ def _init(barrier: Barrier, count: int) -> None:
     barrier.count = barrier.pending = count
 
 
+def functions(source: str, program: int, programs: int) -> dict[str, Any]:
+    """The functions of a text, as one of so many programs calls them."""
+    machine = Machine()
+    machine.grid, machine.program = (programs,), (program,)
+    namespace = machine.namespace()
+    exec(compile(source, "emitted", "exec"), namespace)
+    return namespace
+
+
 def run_gluon(source: str, entry: str, *tensors: Any) -> None:
     """Call the host function of an emitted module on CPU tensors; results are written into them."""
     text = re.sub(r"^from triton\.experimental.*?(?:\($.*?^\)$|$)", "", source, flags=re.MULTILINE | re.DOTALL)

@@ -37,21 +37,24 @@ class ItemOp(Operation):
         return [ScalarType("int32")]
 
 
-class PairedOp(Operation):
-    """The two indices of a pair below `extent`, one after the other: extent - 1 - pair, and `pair` if it is another.
+class BalancedOp(Operation):
+    """A block of a grid of `extent` times `others` blocks, which takes the longer, the greater its `index` is.
 
-    What follows in the body runs for each of them.
+    What follows in the body runs for each block that a program takes. First these are pairs of a
+    long and a short one, which all take equally long. Where they do not go round, the blocks of the last of the
+    `others` are taken one by one, the longest first, so that all programs end at about the same time.
 
-    Example: `%bx = gluon.paired %pair, %extent : int32`
+    Example: `%bx, %rest = gluon.balanced %extent, %others : int32, int32`
     """
 
-    name = "gluon.paired"
-    pair = operand(ScalarType)
+    name = "gluon.balanced"
     extent = operand(ScalarType)
-    out = result(ScalarType)
+    others = operand(ScalarType)
+    index = result(ScalarType)
+    rest = result(ScalarType)
 
     def infer(self) -> Sequence[Type]:
-        return [ScalarType("int32")]
+        return [ScalarType("int32"), ScalarType("int32")]
 
 
 class LoadBoxOp(Operation):

@@ -68,6 +68,37 @@ def _barriers(number: gl.constexpr, arrivals: gl.constexpr):
     return barriers''',
 )
 
+BALANCED = '''@gluon.jit
+def _unpaired(blocks, others, programs):
+    """Of a grid of blocks x others: how many of the others are taken block by block, and rows of programs in all."""
+    pairs = (blocks + 1) // 2
+    left = pairs * others % programs
+    unpaired = gl.where(left == 0, 0, gl.minimum(others, (left + programs + pairs - 1) // pairs))
+    return unpaired, ((others - unpaired) * pairs + unpaired * blocks + programs - 1) // programs
+
+
+@gluon.jit
+def _balanced(row, blocks, others, unpaired):
+    """What a program takes in a row: a block, another one, of which of the others, and how many they are.
+
+    A block takes the longer, the greater it is; pairs of a long and a short one take equally long, and as long as the
+    longest one of an odd number. After them come single blocks, the longest first. Rows run to and fro, so that who
+    has a longer block in one has a shorter one in the next.
+    """
+    pairs = (blocks + 1) // 2
+    paired = (others - unpaired) * pairs
+    turned = gl.num_programs(0) - 1 - gl.program_id(0)
+    item = row * gl.num_programs(0) + gl.where(row % 2 == 0, gl.program_id(0), turned)
+    pair = item % pairs
+    rest = item // pairs
+    second = pair - blocks % 2
+    count = gl.where(second < 0, 1, 2)
+    if item >= paired:
+        pair = (item - paired) // unpaired
+        rest = others - unpaired + (item - paired) % unpaired
+        count = gl.where(pair < blocks, 1, 0)
+    return blocks - 1 - pair, second, rest, count'''
+
 # LLVM moves arithmetic behind matrix instructions; ptxas then finds registers of products in flight in use.
 PINNED = '''@gluon.jit
 def _pinned(x):

@@ -24,6 +24,7 @@ from tiledsl.dialects import gluon, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.passes.gluon_plan import query_in_registers
+from tiledsl.passes.ranges import Ranges
 from tiledsl.passes.softmax_loops import SoftmaxLoop, SoftmaxLoops, find_softmax_loops
 
 
@@ -61,6 +62,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
         self.stages = found.loops[0].op.num_stages
         parts = next(int(op.parts) for op in launch.body if isinstance(op, gluon.PartOp))
         self.late = bool(late_factors(found))
+        self.ranges = Ranges(launch)
         if any(isinstance(op, gluon.RescaleOp) and op.skip for loop in found.loops for op in loop.rescale):
             self.helpers = (api.rescaled(found.width),)
         self.in_registers = query_in_registers(found.columns, found.depth, found.width, parts, None)
@@ -272,10 +274,13 @@ class SoftmaxKernelWriter(SpecializedWriter):
         lower, upper = (self.expressions.value(value) for value in loop.op.operands[:2])
         return f"{lower.at(5)} < {upper.at(5)}"
 
+    def _certainly_runs(self, loop: SoftmaxLoop) -> bool:
+        return self.ranges.below(loop.op.lower, loop.op.upper)
+
     def _if_any_tile(self) -> bool:
         """A condition around everything, unless a loop certainly runs."""
         loops = self.found.loops
-        if any(self._tile_count(loop) for loop in loops):
+        if any(map(self._certainly_runs, loops)):
             return False
         self.line(f"if {' or '.join(map(self._runs, loops))}:")
         self.indent += "    "
@@ -292,7 +297,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
 
     def _update_first(self, left: Sequence[tuple[int, SoftmaxLoop]]) -> None:
         (number, loop), *rest = left
-        certain = bool(self._tile_count(loop)) or not rest
+        certain = self._certainly_runs(loop) or not rest
         indent = self.indent
         if not certain:
             self.line(f"if {self._runs(loop)}:")

@@ -7,14 +7,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-from tiledsl.codegen.expressions import ADD, MULTIPLY
 from tiledsl.codegen.functions import TRITON_TYPES
+from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import GluonExpressions, Layouts
 from tiledsl.codegen.kernels import AWAIT, KernelWriter
 from tiledsl.codegen.names import Names
 from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import gluon, triton
-from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Effect, Operation, Value
 from tiledsl.ir.types import ELEMENTS
 from tiledsl.passes.gluon_plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS
@@ -29,7 +28,7 @@ class SpecializedWriter(KernelWriter, ABC):
 
     def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
         self.launch = launch
-        self.item = next((op for op in launch.body if isinstance(op, gluon.ItemOp)), None)
+        self.item = next((op for op in launch.body if isinstance(op, (gluon.ItemOp, gluon.BalancedOp))), None)
         self.parts = next(int(op.parts) for op in launch.body if isinstance(op, gluon.PartOp))
         self.constants: dict[str, str] = {}
         self.out_buffers: dict[gluon.StoreBoxOp, str] = {}
@@ -49,7 +48,12 @@ class SpecializedWriter(KernelWriter, ABC):
         self.arguments = [value for value in launch.body.args if value not in described]
         claim = self.names.claim
         self.part = self.variables.name(next(op.out for op in launch.body if isinstance(op, gluon.PartOp)))
-        self.consumer, self.turn, self.half = claim("consumer"), claim("turn"), claim("half")
+        self.consumer, self.turn = claim("consumer"), claim("turn")
+        if isinstance(self.item, gluon.BalancedOp):
+            self.helpers = (*self.helpers, api.BALANCED)
+            self.unpaired, self.rows, self.row = claim("unpaired"), claim("rows"), claim("row")
+            self.first, self.second = claim("first"), claim("second")
+            self.count, self.half = claim("count"), claim("half")
         self.claim_names()
 
     # What a structure is made of
@@ -140,32 +144,33 @@ class SpecializedWriter(KernelWriter, ABC):
     def statement(self, op: Operation) -> None:
         if isinstance(op, gluon.PartOp):
             self.line(f"{self.part} = gl.to_tensor({self.consumer})")
-        elif isinstance(op, gluon.ItemOp):
-            pass  # the loop around counts it
-        elif isinstance(op, gluon.PairedOp):
-            self.both_of_pair(op)
+        elif isinstance(op, (gluon.ItemOp, gluon.BalancedOp)):
+            pass  # the loops around count them
         elif isinstance(op, gluon.StoreBoxOp):
             self.send_box(op)
         else:
             super().statement(op)
 
     def items(self) -> None:
-        """The loop over work items; what follows is its body."""
-        if self.item is not None:
+        """The loops over a program's work items; what follows is their body."""
+        if isinstance(self.item, gluon.ItemOp):
             items = self.expressions.text(self.item.items)
             self.line(f"for {self.name(self.item.out)} in range(gl.program_id(0), {items}, gl.num_programs(0)):")
             self.indent += "    "
+        elif self.item is not None:
+            self._balanced_items(self.item)
 
-    def both_of_pair(self, op: gluon.PairedOp) -> None:
-        """The loop over a pair's blocks; what follows is its body. The one of more tiles comes first."""
-        pair, extent = self.expressions.value(op.pair), constant_of(op.extent)
-        first = f"{self.expressions.value(op.extent).at(ADD)} - 1 - {pair.at(MULTIPLY)}"
-        count = "2"
-        if extent is None or int(extent) % 2:
-            count = f"gl.where({first} == {pair.at(MULTIPLY)}, 1, 2)"
-        self.line(f"for {self.half} in range(0, {count}):")
+    def _balanced_items(self, op: gluon.BalancedOp) -> None:
+        """The loops over rows of programs, and over a pair's blocks. The longer one comes first."""
+        grid = f"{self.expressions.text(op.extent)}, {self.expressions.text(op.others)}"
+        self.line(f"{self.unpaired}, {self.rows} = _unpaired({grid}, gl.num_programs(0))")
+        self.line(f"for {self.row} in range(0, {self.rows}):")
         self.indent += "    "
-        self.line(f"{self.name(op.out)} = gl.where({self.half} == 0, {first}, {pair.text})")
+        taken = f"{self.first}, {self.second}, {self.name(op.rest)}, {self.count}"
+        self.line(f"{taken} = _balanced({self.row}, {grid}, {self.unpaired})")
+        self.line(f"for {self.half} in range(0, {self.count}):")
+        self.indent += "    "
+        self.line(f"{self.name(op.index)} = gl.where({self.half} == 0, {self.first}, {self.second})")
 
     # Pieces
 

@@ -32,7 +32,7 @@ class Context:
     """How candidates are prepared. device: "cuda", or "cpu" where tiledsl and Triton interpret.
 
     tune: search the space; without, its first configuration is taken. quick: a few of the configurations only.
-    seconds: after which tiledsl's tuner begins no further configuration.
+    seconds: after which tiledsl's tuner begins no further configuration, and compilations of TileLang are given up.
     """
 
     device: str = "cuda"

@@ -10,7 +10,7 @@ from benchmarks.handwritten.tuned_attention import attention_by_hand
 from benchmarks.ours import tiledsl_candidate
 from benchmarks.peers.library import fused_attention
 from benchmarks.peers.tilelang import tilelang_candidate
-from benchmarks.programs import EXAMPLES, example
+from benchmarks.programs import example
 from benchmarks.row import Candidate, Row
 from benchmarks.rows.attention_math import forward, seen_pairs
 from benchmarks.rows.gemm import DTYPES
@@ -24,7 +24,7 @@ SPACE = [
 NARROW_SPACE = [  # a third consumer has registers enough for dim 64 only
     *SPACE, walk(192, 128, 2, 8, GLUON), walk(192, 128, 2, 8, GLUON_EACH), walk(128, 128, 2, 8, GLUON_LAZY),
 ]  # fmt: skip
-TILELANG = [walk(128, 128, 2, 8), walk(128, 64, 2, 4), walk(64, 64, 2, 4)]
+TILELANG = [walk(128, 128, 2, 8), walk(128, 64, 3, 8), walk(128, 64, 2, 4), walk(64, 128, 2, 4)]
 
 
 def attention_row(
@@ -68,7 +68,9 @@ def attention_row(
         ]
     candidates.append(attention_by_hand(causal, sink=sink, window=window, ragged=kind == "ragged"))
     if not sink:
-        candidates.append(tilelang_candidate(str(EXAMPLES / "attention.py"), "attention", arguments, TILELANG))
+        candidates.append(
+            tilelang_candidate("benchmarks.programs.tilelang_style", "one_loop_attention", arguments, TILELANG)
+        )
     shape = (batch, heads, length, dim)
     outputs: tuple[Any, ...] = ((shape, torch_dtype),)
     if not sink:

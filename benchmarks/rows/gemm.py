@@ -11,7 +11,7 @@ from benchmarks.ours import tiledsl_candidate
 from benchmarks.peers.library import cublas
 from benchmarks.peers.tilelang import tilelang_candidate
 from benchmarks.programs import gemm as program
-from benchmarks.row import Row
+from benchmarks.row import Candidate, Row
 from benchmarks.rows.spaces import GLUON, PERSISTENT, TMA, product
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -40,8 +40,17 @@ STRIPS = [product(*tiles, splits=splits) for splits in (1, 4, 2, 8) for tiles in
 STRIPS += [product(16, 64, 128, 4, 4, TMA, splits=splits) for splits in (1, 4)]
 LOW = [product(*tiles, splits=splits) for splits in (1, 4, 2) for tiles in _LOW]
 LOW += [product(64, 64, 128, 4, 4, TMA, splits=splits) for splits in (1, 4)]
-TILELANG = [product(128, 256, 64, 3, 8), product(128, 128, 64, 3, 4), product(128, 128, 64, 4, 8)]
-TILELANG_LOW = [product(16, 64, 128, 4, 4), product(64, 64, 128, 4, 4), product(16, 128, 128, 3, 4)]
+TILELANG = [
+    product(128, 256, 64, 3, 8), product(256, 128, 64, 3, 8), product(128, 128, 64, 4, 8), product(128, 128, 64, 3, 4),
+]  # fmt: skip
+TILELANG_FEW = [
+    product(128, 64, 64, 5, 8), product(64, 64, 128, 4, 4), product(64, 64, 128, 4, 4, splits=4),
+    product(128, 128, 64, 4, 8, splits=4),
+]  # fmt: skip
+TILELANG_STRIPS = [
+    product(16, 64, 128, 4, 4), product(16, 64, 128, 4, 4, splits=4), product(16, 32, 256, 4, 2),
+    product(16, 128, 128, 3, 4),
+]  # fmt: skip
 
 
 def space(M: int) -> list[dict[str, Any]]:
@@ -57,6 +66,14 @@ def _few_rows(M: int) -> list[dict[str, Any]]:
     if M <= 64:
         return LOW + DEEP[:2] + STRIPS[:4] + RINGS[:2]
     return DEEP + LOW[:3] + LOW[-2:] + LARGE[1:5] + RINGS
+
+
+def tilelang(M: int, arguments: dict[str, Any]) -> Candidate:
+    """TileLang's own way to write it; the row's program, which can be cut along K, for few rows."""
+    if M > 128:
+        return tilelang_candidate("benchmarks.programs.tilelang_style", "staged_matmul", arguments, TILELANG)
+    few = TILELANG_FEW if M > 16 else TILELANG_STRIPS
+    return tilelang_candidate("benchmarks.programs.gemm", "matmul", arguments, few)
 
 
 def gemm_row(M: int, N: int, K: int, dtype: str, note: str = "", quick: bool = False) -> Row:
@@ -78,7 +95,7 @@ def gemm_row(M: int, N: int, K: int, dtype: str, note: str = "", quick: bool = F
             tiledsl_candidate(program.matmul, arguments, space(M)),
             cublas(),
             gemm_by_hand(M),
-            tilelang_candidate("benchmarks.programs.gemm", "matmul", arguments, TILELANG if M > 64 else TILELANG_LOW),
+            tilelang(M, arguments),
         ),
         operations=2.0 * M * N * K,
         bytes_moved=2.0 * (M * K + N * K + M * N),

@@ -58,9 +58,10 @@ def test_every_variant_by_hand_is_among_them(small: list[dict[str, Any]]) -> Non
     assert ran >= {"descriptors", "pointers", "split in 2", "split in 4", "split in 8"}
 
 
-def test_tilelang_runs_the_same_programs(small: list[dict[str, Any]]) -> None:
-    found = [row["family"] for row in small for entry in row["candidates"] if entry["kind"] == "tilelang"]
-    assert set(found) == {"gemm", "attention"}
+def test_programs_for_tilelang_are_right_in_tiledsl(small: list[dict[str, Any]]) -> None:
+    found = [(row["family"], entry) for row in small for entry in row["candidates"] if entry["kind"] == "tilelang"]
+    assert {family for family, _ in found} == {"gemm", "attention"}
+    assert all(entry["status"] == "ok" for _, entry in found)
 
 
 def test_the_rows_are_those_promised() -> None:

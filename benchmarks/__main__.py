@@ -145,11 +145,17 @@ def _heading(about: dict[str, Any]) -> str:
 
 def main(given: Sequence[str] | None = None) -> int:
     """0 if every row asked for was measured; 1 if a row failed or tiledsl has no time in it."""
-    options = arguments().parse_args(given)
-    if options.list:
+    parser = arguments()
+    options = parser.parse_args(given)
+    if options.only or options.list:
         from benchmarks.rows import all_rows, select
 
-        print("\n".join(row.name for row in select(all_rows(), options.only, options.quick)))
+        try:
+            names = [row.name for row in select(all_rows(), options.only, options.quick)]
+        except ValueError as error:
+            parser.error(f"--only: {error}")
+    if options.list:
+        print("\n".join(names))
         return 0
     if options.worker:
         return work(json.loads(options.worker[0].read_text(encoding="utf-8")), options.worker[1], options.quick)

@@ -25,12 +25,17 @@ def select(rows: Sequence[Row], only: Sequence[str], quick: bool) -> list[Row]:
     """Rows whose family is one of the texts in `only`, or whose name has one that is no family; all without any.
 
     A quick run without texts has those marked so, the first of each family first: its time may not suffice for all.
+    Raises ValueError for a text that selects nothing.
     """
     families = {row.family for row in rows}
 
     def chosen(row: Row, text: str) -> bool:
         return row.family == text if text in families else text in row.name.lower()
 
+    for text in only:
+        if not any(chosen(row, text.lower()) for row in rows):
+            known = ", ".join(sorted(families))
+            raise ValueError(f"no row is called {text!r}: it is part of a name that --list prints, or one of {known}")
     wanted = [row for row in rows if not only or any(chosen(row, text.lower()) for text in only)]
     if not quick or only:
         return wanted

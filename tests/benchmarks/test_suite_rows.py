@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from benchmarks.__main__ import main
 from benchmarks.ours import rivals_of
 from benchmarks.row import KINDS, Context
 from benchmarks.rows import all_rows, select
@@ -101,6 +102,13 @@ def test_spaces_are_sets_of_configurations() -> None:
     anything = inspect.signature(lambda **_: None)
     for space in spaces:
         assert 4 <= len(check_configs(space, anything, "a row")) <= 20
+
+
+def test_only_refuses_what_selects_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--list", "--only", "gemm", "gem: fp16"])
+    message = capsys.readouterr().err
+    assert "no row is called 'gem: fp16'" in message and "softmax" in message
 
 
 def test_only_and_quick_select() -> None:

@@ -146,6 +146,12 @@ def test_beside_a_kernel_with_triton_descriptors() -> None:
     assert len(layouts) == kernel.source.count("= _descriptor(") == 4
 
 
+def test_three_consumers_do_not_swap_halves_of_registers() -> None:
+    """ptxas swapped those of the weights that loops carry, 32 times in each turn."""
+    kernel = attention(dim=64, block_M=192)
+    assert "_packed(weights)" in kernel.source and not re.search(r"\bPRMT\b", kernel.asm["sass"])
+
+
 @pytest.mark.parametrize("version", ["installed", "3.6"])
 def test_compiles_with_products_in_flight_and_registers_for_all(
     version: str, tmp_path: Path, request: pytest.FixtureRequest

@@ -34,6 +34,7 @@ TYPES: dict[str, dict[str, str]] = {
     "tensor.dot": {"a": "tensor<128x32xfloat16>", "b": "tensor<32x128xfloat16>"},
     "tensor.gather": {"x": "tensor<128x32xfloat32>", "i": "tensor<128x64xint32>"},
     "tile.kernel": {"gx": "int32", "gy": "int32"},
+    "gluon.balanced": {"extent": "int32", "others": "int32"},
     "tile.copy": {"A": LARGE, "m": "int32", "k": "int32", "A_shared": TILE},
     "tile.fill": {"zero": "float32", "acc": "buffer<64*64*float32, fragment>"},
     "tile.gemm": {

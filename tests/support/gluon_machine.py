@@ -122,7 +122,9 @@ class Machine:
             "zeros": lambda shape, dtype, layout: np.zeros(shape, dtype).view(Tensor),
             "full": lambda shape, value, dtype, layout: np.full(shape, value, dtype).view(Tensor),
             "arange": lambda start, end, layout: np.arange(start, end).view(Tensor),
-            "convert_layout": lambda value, layout: value, "store": _store, "load": _load,
+            "convert_layout": lambda value, layout: value, "reshape": lambda x, shape: _tensor(np.reshape(x, shape)),
+            "split": lambda x: (x[..., 0], x[..., 1]), "join": lambda a, b: _tensor(np.stack([a, b], axis=-1)),
+            "store": _store, "load": _load,
             "inline_asm_elementwise": _assemble,
             "allocate_shared_memory": _allocate, "warp_specialize": self._specialize,
             **{name: lambda *a, name=name, **k: (name, a, tuple(k.items())) for name in
@@ -228,7 +230,14 @@ def _load(pointer: Pointer, mask: Any = True, other: Any = 0) -> Any:
 
 
 def _assemble(text: str, constraints: str, args: Sequence[Any], **options: Any) -> Any:
-    """Nothing, or all elements multiplied unless all factors are 1."""
+    """Nothing; two halves as one register or one as two; all elements multiplied unless all factors are 1."""
+    if text.startswith("mov.b32 $0"):
+        halves = [np.ascontiguousarray(each).view(np.uint16).astype(np.uint32) for each in args]
+        return _tensor((halves[0] | halves[1] << 16).view(np.int32))
+    if text.startswith("mov.b32 {$0"):
+        whole = np.ascontiguousarray(args[0]).view(np.uint32)
+        parts = [(whole & 0xFFFF).astype(np.uint16), (whole >> 16).astype(np.uint16)]
+        return [_tensor(part.view(dtype)) for part, dtype in zip(parts, options["dtype"], strict=True)]
     assert not text or ("mul.f32" in text and len(args) == 2)
     return _tensor(np.multiply(*args)) if text else args[0]
 

@@ -23,6 +23,7 @@ from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import gluon, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.types import ELEMENTS
 from tiledsl.passes.gluon_plan import query_in_registers
 from tiledsl.passes.ranges import Ranges
 from tiledsl.passes.softmax_loops import SoftmaxLoop, SoftmaxLoops, find_softmax_loops
@@ -65,6 +66,10 @@ class SoftmaxKernelWriter(SpecializedWriter):
         self.ranges = Ranges(launch)
         if any(isinstance(op, gluon.RescaleOp) and op.skip for loop in found.loops for op in loop.rescale):
             self.helpers = (api.rescaled(found.width),)
+        weights = found.loops[0].product.a.dtype
+        self.packs = parts > 2 and ELEMENTS[weights].bits == 16
+        if self.packs:
+            self.helpers = (*self.helpers, api.packed(weights))
         self.in_registers = query_in_registers(found.columns, found.depth, found.width, parts, None)
         super().__init__(launch, module_names)
 
@@ -102,6 +107,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
         self.claim_out_buffers(op for op in self.box_stores() if not op.in_query)
         self.out_in_query = any(op.in_query for op in self.box_stores())
         self.operand = claim(f"{first.product.a.name or 'weights'}_operand")
+        self.packed = claim(f"{first.product.a.name or 'weights'}_packed") if self.packs else ""
         self.starts = [claim("start") for _ in self.found.loops]
 
     def box_stores(self) -> list[gluon.StoreBoxOp]:
@@ -233,6 +239,8 @@ class SoftmaxKernelWriter(SpecializedWriter):
         values = self.matrix(self.rings[self.v], self.stage[self.v], loop.values)
         acc = self._accumulator(loop)
         self.origin(loop.product)
+        if self.packs:
+            self.line(f"{self.operand} = _unpacked({self.packed}, {self.weights_layout})")
         self.line(f"{acc} = warpgroup_mma({self.operand}, {values}, {acc}, is_async=True)")
 
     def _accumulator(self, loop: SoftmaxLoop) -> str:
@@ -260,7 +268,11 @@ class SoftmaxKernelWriter(SpecializedWriter):
 
     def _hand_on(self, loop: SoftmaxLoop) -> None:
         """The product's left operand, and the values that are carried on."""
-        self.line(f"{self.operand} = gl.convert_layout({self.expressions.text(loop.product.a)}, {self.weights_layout})")
+        weights = self.expressions.text(loop.product.a)
+        if self.packs:
+            self.line(f"{self.packed} = _packed({weights})")
+        else:
+            self.line(f"{self.operand} = gl.convert_layout({weights}, {self.weights_layout})")
         yielded = loop.op.body.terminator.operands
         rest = [number for number in range(len(yielded)) if number != loop.carried]
         self.assign([loop.op.body.args[1 + number] for number in rest], [yielded[number] for number in rest])

@@ -482,10 +482,10 @@ class Operation:
             for op in reversed(inner.ops):
                 op.parent = None
                 op.erase()
-            inner.ops, inner.nested = [], {}
+            inner.parent, inner.ops, inner.nested, inner.args = None, [], {}, []
         for value in self.operands:
             value.uses.pop(self, None)
-        self.operands = []
+        self.operands = self.results = []  # no cycle is left that Python's collector would have to find
 
     def clone(self, mapping: dict[Value, Value]) -> Operation:
         """A detached copy; operands go through `mapping`, which learns the copies of results and arguments."""

@@ -63,11 +63,20 @@ def lower(build: Build, target: Target, pass_configs: Mapping[str, Any]) -> Lowe
     remarks = dict.fromkeys(text for op in root.body if isinstance(op, LaunchOp) for text in op.remarks)
     start = time.perf_counter()
     module = emit(root)
+    _release(root)
     stages = [Stage("elaborate", "elaborate", elaborated), *manager.stages]
     stages.append(Stage("emit", "emit", (time.perf_counter() - start) * 1e3))
     if dump:
         Path(dump, f"{name}.py").write_text(module.source, encoding="utf-8")
     return Lowered(name, params, outputs, places, tuple(remarks), module, stages)
+
+
+def _release(root: FuncOp) -> None:
+    """Cut the circles in a program that is no longer needed: its memory is free before Python's collector finds it."""
+    for op in root.walk():
+        for region in op.regions:
+            region.parent, region.ops, region.args = None, [], []
+        op.operands = op.results = []
 
 
 def with_texts(

@@ -7,14 +7,14 @@ import difflib
 import inspect
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
-from typing import Any
+from typing import Any, ClassVar
 
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
 from tiledsl.frontend.context import Context
-from tiledsl.frontend.names import Names
+from tiledsl.frontend.names import Names, UnknownName
 from tiledsl.language import maths
 from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.expression import (
@@ -65,56 +65,51 @@ def snapshot(value: Any) -> Any:
     return value
 
 
-class Handlers(dict[type[syntax.Node], Callable[[Any], Any]]):
-    """What is done with each kind of node; others are refused as not being a `what` of the language."""
-
-    def __init__(self, what: str, handlers: dict[type[syntax.Node], Callable[[Any], Any]]) -> None:
-        super().__init__(handlers)
-        self.what = what
-
-    def __missing__(self, kind: type[syntax.Node]) -> Callable[[Any], Any]:
-        def refuse(node: syntax.Node) -> None:
-            raise TileError(f"this {self.what} is not part of the tile language", node.loc)
-
-        return refuse
-
-
 class Expressions:
     """Evaluates syntax trees in a context, with names."""
+
+    # Names of the methods for the kinds of nodes. A kind without one is refused.
+    methods: ClassVar[Mapping[type[syntax.Node], str]] = {
+        syntax.Name: "_name",
+        syntax.Constant: "_constant",
+        syntax.Attribute: "_attribute",
+        syntax.Subscript: "_subscript",
+        syntax.Tuple: "_tuple",
+        syntax.List: "_list",
+        syntax.Set: "_set",
+        syntax.Dict: "_dict",
+        syntax.Call: "_call",
+        syntax.Binary: "_binary",
+        syntax.Unary: "_unary",
+        syntax.Boolean: "_boolean",
+        syntax.Compare: "_compare",
+        syntax.Conditional: "_conditional",
+        syntax.JoinedString: "_joined",
+        syntax.Lambda: "_lambda",
+        syntax.NamedExpression: "_named",
+        syntax.Comprehension: "_comprehension",
+        syntax.Slice: "_slice",
+    }
+    handlers: Mapping[type[syntax.Node], Callable[[Any, Any], Any]]  # the methods themselves
+
+    def __init_subclass__(cls) -> None:
+        kinds = syntax.Expression.__subclasses__() + syntax.Statement.__subclasses__()
+        cls.handlers = {kind: getattr(cls, cls.methods.get(kind, "_refuse")) for kind in kinds}
 
     def __init__(self, ctx: Context, names: Names) -> None:
         self.ctx = ctx
         self.names = names
         self._host_ranges = False
-        self._handlers = Handlers(
-            "expression",
-            {
-                syntax.Name: names.get,
-                syntax.Constant: operator.attrgetter("value"),
-                syntax.Attribute: self._attribute,
-                syntax.Subscript: self._subscript,
-                syntax.Tuple: lambda node: tuple(self._items(node.elements)),
-                syntax.List: lambda node: self._items(node.elements),
-                syntax.Set: lambda node: self._host(node, set, self._items(node.elements)),
-                syntax.Dict: self._dict,
-                syntax.Call: self._call,
-                syntax.Binary: self._binary,
-                syntax.Unary: self._unary,
-                syntax.Boolean: self._boolean,
-                syntax.Compare: self._compare,
-                syntax.Conditional: self._conditional,
-                syntax.JoinedString: self._joined,
-                syntax.Lambda: self._lambda,
-                syntax.NamedExpression: self._named,
-                syntax.Comprehension: self._comprehension,
-                syntax.Slice: self._slice,
-            },
-        )
+        self.handlers = self.handlers  # found sooner here than in the class
+
+    def _refuse(self, node: syntax.Node) -> Any:
+        what = "expression" if isinstance(node, syntax.Expression) else "statement"
+        raise TileError(f"this {what} is not part of the tile language", node.loc)
 
     def evaluate(self, node: syntax.Expression) -> Any:
         """The value of an expression. Errors get its place, where they have none."""
         try:
-            return self._handlers[type(node)](node)
+            return self.handlers[type(node)](self, node)
         except TileError as error:
             if error.loc is None:
                 error.loc = node.loc
@@ -167,7 +162,7 @@ class Expressions:
     def _items(self, nodes: tuple[syntax.Expression, ...]) -> list[Any]:
         items: list[Any] = []
         for node in nodes:
-            if isinstance(node, syntax.Starred):
+            if type(node) is syntax.Starred:
                 value = self.evaluate(node.value)
                 if isinstance(value, (Expr, Buffer)):
                     raise TileError(f"* needs a sequence, not {describe(value)}", node.loc)
@@ -175,6 +170,27 @@ class Expressions:
             else:
                 items.append(self.evaluate(node))
         return items
+
+    def _name(self, node: syntax.Name) -> Any:
+        names, name = self.names, node.id
+        if name in names.local:
+            return names.read(name)
+        try:
+            return names.outer(name)
+        except UnknownName as error:
+            raise names.unknown(name, error) from None
+
+    def _constant(self, node: syntax.Constant) -> Any:
+        return node.value
+
+    def _tuple(self, node: syntax.Tuple) -> tuple[Any, ...]:
+        return tuple(self._items(node.elements))
+
+    def _list(self, node: syntax.List) -> list[Any]:
+        return self._items(node.elements)
+
+    def _set(self, node: syntax.Set) -> Any:
+        return self._host(node, set, self._items(node.elements))
 
     def _attribute(self, node: syntax.Attribute) -> Any:
         value = self.evaluate(node.value)

@@ -62,15 +62,9 @@ class Names:
         self.body: Sequence[syntax.Statement] = ()  # of the function, to tell unknown names from those assigned later
         self._regions: list[_Region] = []  # the device regions around, innermost last
 
-    def get(self, node: syntax.Name) -> Any:
-        """The value of a name. Raises TileError for an unknown one, or one that ended with a loop or branch."""
-        name, local = node.id, self.local
-        if name not in local:
-            try:
-                return self.outer(name)
-            except UnknownName as error:
-                raise self._unknown(name, error) from None
-        value = local[name]
+    def read(self, name: str) -> Any:
+        """The value of a local name. Raises TileError for one that ended with a loop or branch."""
+        value = self.local[name]
         if type(value) is Gone:
             raise value.error(name)
         for before, read, rebound in self._trackers:
@@ -81,7 +75,8 @@ class Names:
                 (region.read_old if region.before[name] is value else region.read_new).add(name)
         return value
 
-    def _unknown(self, name: str, error: UnknownName) -> TileError:
+    def unknown(self, name: str, error: UnknownName) -> TileError:
+        """What is wrong with a name that is defined nowhere."""
         if any(name in targets(statement) for statement in self.body):
             return TileError(f"{name} is read before it is assigned")
         return unknown_name(name, [*self.local, *error.known])

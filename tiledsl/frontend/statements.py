@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from tiledsl.dialects import scf, tile
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
 from tiledsl.frontend.context import Context
-from tiledsl.frontend.expressions import DEVICE_LOOPS, MAX_HOST_ITERATIONS, Expressions, Handlers, snapshot
+from tiledsl.frontend.expressions import DEVICE_LOOPS, MAX_HOST_ITERATIONS, Expressions, snapshot
 from tiledsl.frontend.names import Names
 from tiledsl.ir.core import Region
 from tiledsl.ir.types import INT32, BufferType, ScalarType
@@ -71,39 +71,38 @@ class _Jumps:
 class Statements(Expressions):
     """Executes statements in a context, with names."""
 
+    methods: ClassVar[Mapping[type[syntax.Node], str]] = {
+        **Expressions.methods,
+        syntax.Assign: "_assign",
+        syntax.AugmentedAssign: "_augmented",
+        syntax.AnnotatedAssign: "annotated",
+        syntax.ExpressionStatement: "_expression",
+        syntax.If: "_if",
+        syntax.For: "_for",
+        syntax.While: "_while",
+        syntax.With: "_with",
+        syntax.Return: "_return",
+        syntax.Raise: "_raise",
+        syntax.Assert: "_assert",
+        syntax.Import: "_import",
+        syntax.Pass: "_pass",
+        syntax.Break: "_break",
+        syntax.Continue: "_continue",
+        syntax.Function: "_function",
+        syntax.Nonlocal: "_nonlocal",
+    }
+
     def __init__(self, ctx: Context, names: Names) -> None:
         super().__init__(ctx, names)
         self._device_depth = 0
         # The loops around, innermost last: the flags of device loops (None without jumps), the depth of host loops.
         self._jumps: list[_Jumps | int | None] = []
-        self._statements = Handlers(
-            "statement",
-            {
-                syntax.Assign: self._assign,
-                syntax.AugmentedAssign: self._augmented,
-                syntax.AnnotatedAssign: self.annotated,
-                syntax.ExpressionStatement: self._expression,
-                syntax.If: self._if,
-                syntax.For: self._for,
-                syntax.While: self._while,
-                syntax.With: self._with,
-                syntax.Return: self._return,
-                syntax.Raise: self._raise,
-                syntax.Assert: self._assert,
-                syntax.Import: self._import,
-                syntax.Pass: lambda node: None,
-                syntax.Break: self._break,
-                syntax.Continue: self._continue,
-                syntax.Function: self._function,
-                syntax.Nonlocal: self._nonlocal,
-            },
-        )
 
     def execute(self, node: syntax.Statement) -> None:
         """Run one statement. Errors get its place, where they have none."""
         self.ctx.builder.loc = node.loc
         try:
-            self._statements[type(node)](node)
+            self.handlers[type(node)](self, node)
         except TileError as error:
             if error.loc is None:
                 error.loc = node.loc
@@ -124,6 +123,9 @@ class Statements(Expressions):
                 return
             if isinstance(statement, (syntax.Break, syntax.Continue)):
                 return
+
+    def _pass(self, node: syntax.Pass) -> None:
+        pass
 
     # Assignment
 

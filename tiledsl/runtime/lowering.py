@@ -75,8 +75,8 @@ def _release(root: FuncOp) -> None:
     """Cut the circles in a program that is no longer needed: its memory is free before Python's collector finds it."""
     for op in root.walk():
         for region in op.regions:
-            region.parent, region.ops, region.args = None, [], []
-        op.operands = op.results = []
+            region.parent, region.args = None, []
+        op.parent, op.operands, op.results = None, [], []
 
 
 def with_texts(

@@ -283,12 +283,17 @@ class Expressions:
         """Call a function with evaluated arguments."""
         if type(function) is not FunctionType:
             function = self.callee(node, function, arguments)
+        self.ctx.builder.loc = node.loc
         try:
-            return self._host(node, function, *arguments, **keywords)
-        except TileError as error:
-            if isinstance(error.__cause__, TypeError) and error.loc is node.loc and _is_ours(function):
-                raise TileError(_call_mistake(function, error.__cause__), node.loc) from None
+            return function(*arguments, **keywords)
+        except TileError:
             raise
+        except RecursionError:
+            raise TileError("too deep a recursion", node.loc) from None
+        except Exception as error:
+            if isinstance(error, TypeError) and _is_ours(function):
+                raise TileError(_call_mistake(function, error), node.loc) from None
+            raise _host_failure(node, function, error) from error
 
     def callee(self, node: syntax.Call, function: Any, arguments: list[Any]) -> Any:
         """What a call really calls: Python's range, min, max, ... also take device values."""

@@ -275,6 +275,9 @@ def check_size(op: str, left: Any, right: Any) -> None:
 NUMBERS = (int, float)  # bool is an int
 
 
+_PLAIN = frozenset({int, float, bool, str, slice, Scalar})  # what there is most of
+
+
 @lru_cache(maxsize=256)
 def _is_of_numpy(kind: type) -> bool:
     return kind.__module__ == "numpy" and hasattr(kind, "item")
@@ -287,7 +290,7 @@ def is_number(x: Any) -> bool:
 
 def plain(x: Any) -> Any:
     """A NumPy scalar as a Python number; everything else as it is."""
-    return x.item() if _is_of_numpy(type(x)) else x  # type: ignore[arg-type]
+    return x if type(x) in _PLAIN or not _is_of_numpy(type(x)) else x.item()  # type: ignore[arg-type]
 
 
 def as_value(x: Any, dtype: str | None = None) -> Value:
@@ -377,7 +380,7 @@ def binary(kind: str, a: Any, b: Any) -> Any:
     a, b = plain(a), plain(b)
     if kind in _DIVISIONS:
         _check_divisor(kind, a, b)
-    if isinstance(a, NUMBERS) and isinstance(b, NUMBERS):
+    if not isinstance(a, Expr) and isinstance(a, NUMBERS) and isinstance(b, NUMBERS):
         check_size(_WORDS.get(kind, kind), a, b)
         return _HOST[kind](a, b)
     for x in (a, b):

@@ -132,13 +132,14 @@ def copy(
         return
     shape, source_axes, target_axes = pair("T.copy", src, dst)
     ctx = context("T.copy")
-    (a, a_offsets, _), (b, b_offsets, _) = region_of("T.copy", src), region_of("T.copy", dst)
+    a, a_offsets = _place(src)
+    b, b_offsets = _place(dst)
     ctx.builder.insert(
         tile.CopyOp(
             a.value,
-            _offsets(a_offsets),
+            a_offsets,
             b.value,
-            _offsets(b_offsets),
+            b_offsets,
             shape=shape,
             source_axes=source_axes,
             target_axes=target_axes,
@@ -194,8 +195,13 @@ def _copy_ragged(src: Reference, dst: Reference, pairs: list[tuple[int, int]]) -
     ctx.parallel(shape, body)
 
 
+def _place(x: Any) -> tuple[Buffer, list[Any]]:
+    """The buffer of a buffer or reference, and where in it: IR values, none for its beginning."""
+    return (x, []) if isinstance(x, Buffer) else (x.buffer, _offsets(x.offsets))
+
+
 def _offsets(offsets: list[Any]) -> list[Any]:
-    if all(isinstance(offset, int) and offset == 0 for offset in offsets):
+    if not [offset for offset in offsets if not isinstance(offset, int) or offset != 0]:
         return []
     return [as_value(offset, None if isinstance(offset, Expr) and offset.dtype.name in ("int32", "int64") else "int32") for offset in offsets]  # fmt: skip # noqa: E501
 

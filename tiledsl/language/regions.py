@@ -22,7 +22,7 @@ def region_of(what: str, x: Any) -> tuple[Buffer, list[Any], Extents]:
     """Buffer, offsets and extents of a buffer or reference."""
     if isinstance(x, Buffer):
         dims = x.type.shape
-        return x, [0] * len(dims), [-1 if isinstance(dim, str) else dim for dim in dims]
+        return x, [0] * len(dims), [-1 if type(dim) is str else dim for dim in dims]
     if isinstance(x, Reference):
         return x.buffer, x.offsets, list(x.extents)
     raise TileError(f"{what} needs a buffer or a part of one, not {describe(x)}")
@@ -46,9 +46,9 @@ def pair(what: str, source: Any, target: Any) -> tuple[tuple[int, ...], tuple[in
         raise TileError(
             f"{what}: {a.name} is {shape_text(a)} and {b.name} is {shape_text(b)}: two whole buffers must be equal"
         )
-    if all(extent is None for extent in a_extents):
+    if a_extents.count(None) == len(a_extents):
         a_extents = _aligned(what, a, b, b_extents)
-    elif all(extent is None for extent in b_extents):
+    elif b_extents.count(None) == len(b_extents):
         b_extents = _aligned(what, b, a, a_extents)
     ours = [(axis, extent) for axis, extent in enumerate(a_extents) if extent not in (None, 1)]
     theirs = [(axis, extent) for axis, extent in enumerate(b_extents) if extent not in (None, 1)]

@@ -53,12 +53,12 @@ def wrap(number: int, dtype: str) -> int:
 
 def as_constant(number: Number, dtype: str) -> Number:
     """A Python number as a constant of `dtype`."""
-    kind = ELEMENTS[dtype].kind
-    if kind == "float":
+    info = ELEMENTS[dtype]
+    if info.kind == "float":
         return float(number)
-    if kind == "bool":
+    if info.kind == "bool":
         return bool(number)
-    return wrap(int(number), dtype)
+    return number if type(number) is int and info.low <= number <= info.high else wrap(int(number), dtype)
 
 
 _type = attrgetter("type")

@@ -14,7 +14,7 @@ from typing import Any
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
 from tiledsl.ir.location import Loc
-from tiledsl.language.buffer import Buffer, Reference, Var
+from tiledsl.language.buffer import Buffer, Var
 from tiledsl.language.expression import Expr, Scalar, is_number, plain
 
 
@@ -45,11 +45,17 @@ class Gone:
 
 @dataclass(slots=True)
 class _Region:
-    """A device region: the names before it, those read in it as they were, and those bound in it and then read."""
+    """A device region: the names before it, those read in it as they were, and those bound in it and then read.
+
+    Of one that repeats also: those read before they were rebound, and those rebound.
+    """
 
     before: dict[str, Any]
+    repeats: bool
     read_old: set[str] = field(default_factory=set)
     read_new: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
+    rebound: set[str] = field(default_factory=set)
 
 
 class Names:
@@ -58,7 +64,6 @@ class Names:
     def __init__(self, outer: Callable[[str], Any]) -> None:
         self.local: dict[str, Any] = {}
         self.outer = outer
-        self._trackers: list[tuple[dict[str, Any], set[str], set[str]]] = []  # before, read before rebound, rebound
         self.body: Sequence[syntax.Statement] = ()  # of the function, to tell unknown names from those assigned later
         self._regions: list[_Region] = []  # the device regions around, innermost last
 
@@ -67,12 +72,11 @@ class Names:
         value = self.local[name]
         if type(value) is Gone:
             raise value.error(name)
-        for before, read, rebound in self._trackers:
-            if name in before and name not in rebound:
-                read.add(name)
         for region in self._regions:
             if name in region.before:
                 (region.read_old if region.before[name] is value else region.read_new).add(name)
+                if region.repeats and name not in region.rebound:
+                    region.read.add(name)
         return value
 
     def unknown(self, name: str, error: UnknownName) -> TileError:
@@ -87,9 +91,9 @@ class Names:
         return any(each is value for each in known) or not any(each is value for each in self.local.values())
 
     def set(self, name: str, value: Any) -> None:
-        for before, _, rebound in self._trackers:
-            if name in before:
-                rebound.add(name)
+        for region in self._regions:
+            if region.repeats and name in region.before:
+                region.rebound.add(name)
         self.local[name] = value
 
     @contextmanager
@@ -99,18 +103,13 @@ class Names:
         `in_kernel`: it is the whole of a kernel, so that on-chip buffers end with it, too.
         """
         before = dict(self.local)
-        tracker: tuple[dict[str, Any], set[str], set[str]] = (before, set(), set())
-        region = _Region(before)
-        rebound_before = [frozenset(rebound) for _, _, rebound in self._trackers]
-        if repeats:
-            self._trackers.append(tracker)
+        region = _Region(before, repeats)
+        rebound_before = [frozenset(outer.rebound) for outer in self._regions]
         self._regions.append(region)
         try:
             yield
         finally:
             self._regions.pop()
-            if repeats:
-                self._trackers.pop()
         for name in region.read_new - region.read_old:
             if self.local.get(name) is not before[name]:
                 self._ends_with_block(name, loc, rebound_before)
@@ -118,7 +117,7 @@ class Names:
             old = before.get(name, before)
             if value is old:
                 continue
-            if name in tracker[1] & tracker[2] and (is_number(plain(old)) or isinstance(old, Scalar)):
+            if name in region.read & region.rebound and (is_number(plain(old)) or isinstance(old, Scalar)):
                 raise TileError(
                     f"{name} is read and then assigned again in a device loop, so its value would have to go from one "
                     "iteration to the next",
@@ -132,10 +131,10 @@ class Names:
 
     def _ends_with_block(self, name: str, loc: Loc, rebound_before: Sequence[frozenset[str]]) -> None:
         """A block that binds a name before it reads it has a name of its own: loops around keep theirs."""
-        for (_, read, rebound), known in zip(self._trackers, rebound_before, strict=True):
-            if name in rebound and name not in known:
-                rebound.discard(name)
-                if name in read:
+        for outer, known in zip(self._regions, rebound_before, strict=True):
+            if name in outer.rebound and name not in known:
+                outer.rebound.discard(name)
+                if name in outer.read:
                     logging.getLogger("tiledsl").warning(
                         "%s: %s is bound anew in this block and ends with it; the loop around keeps its own value",
                         loc, name,
@@ -145,7 +144,7 @@ class Names:
 def _is_device(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return any(_is_device(item) for item in value)
-    return isinstance(value, (Scalar, Reference)) or (isinstance(value, Expr) and not isinstance(value, Var))
+    return isinstance(value, Expr) and not isinstance(value, Var)
 
 
 def outer_names(function: Any, frame_locals: Mapping[str, Any]) -> Callable[[str], Any]:

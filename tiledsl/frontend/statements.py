@@ -6,6 +6,7 @@ import contextlib
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from tiledsl.dialects import scf, tile
@@ -115,7 +116,7 @@ class Statements(Expressions):
             jumps = self._jumps[-1] if self._jumps else None
             if not isinstance(jumps, _Jumps):
                 continue
-            if isinstance(statement, syntax.If) and _jumping([statement]):
+            if isinstance(statement, syntax.If) and _jumping((statement,)):
                 rest = statements[number + 1 :]
                 if rest:
                     go_on = unary("not", Scalar(jumps.skip.value()))
@@ -752,7 +753,8 @@ def _is_tuple(target: syntax.Expression) -> bool:
     return isinstance(target, (syntax.Tuple, syntax.List))
 
 
-def _jumping(statements: Sequence[syntax.Statement]) -> set[str]:
+@lru_cache(maxsize=1024)
+def _jumping(statements: tuple[syntax.Statement, ...]) -> frozenset[str]:
     """Which of break and continue belong to the loop whose body this is."""
     found: set[str] = set()
     for statement in statements:
@@ -766,7 +768,7 @@ def _jumping(statements: Sequence[syntax.Statement]) -> set[str]:
             function = statement.value.function
             if isinstance(function, syntax.Attribute) and function.attr == "loop_break":
                 found.add("break")
-    return found
+    return frozenset(found)
 
 
 __all__ = ["Macro", "Returned", "Statements", "bind", "binary", "ceildiv", "select"]

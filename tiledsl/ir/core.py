@@ -357,7 +357,7 @@ class Operation:
         """The values of all operand fields in a row, and how many there are of each."""
         missing = len(self.operand_fields) - len(values)
         assert missing >= 0, f"{self.name}: {len(values)} operand fields given"
-        groups = [(value,) if type(value) is Value else value or () for value in values]
+        groups = [(value,) if isinstance(value, Value) else value or () for value in values]
         return [*chain.from_iterable(groups)], (*map(len, groups), *[0] * missing)
 
     def infer(self) -> Sequence[Type]:

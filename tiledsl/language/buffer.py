@@ -110,7 +110,7 @@ class Reference(Expr):
         self.ends: list[Any] = []  # where slices end
         for axis, dim in enumerate(shape):
             index = plain(indices[axis]) if axis < len(indices) else slice(None)
-            if isinstance(index, slice):
+            if type(index) is slice:
                 self._slice(axis, index, dim)
             else:
                 self._element(axis, index, dim)
@@ -237,7 +237,7 @@ class TensorSpec:
 
     def __init__(self, shape: Any, dtype: Any = "float32", strides: Any = None, scope: str = "global") -> None:
         shape = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
-        self.shape = tuple(_dimension(plain(dim), axis) for axis, dim in enumerate(shape))
+        self.shape = tuple(map(_dimension, map(plain, shape), range(len(shape))))
         try:
             self.dtype = canonical(dtype)
         except TileError as error:
@@ -256,6 +256,8 @@ def _caller() -> Loc | None:
 
 
 def _dimension(dim: Any, axis: int) -> Any:
+    if type(dim) is int and dim > 0:
+        return dim
     if isinstance(dim, float) and dim.is_integer():
         dim = int(dim)
     if isinstance(dim, str):

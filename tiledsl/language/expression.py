@@ -298,10 +298,11 @@ def as_value(x: Any, dtype: str | None = None) -> Value:
 
     A number without a dtype becomes int32 (int64 where it does not fit), float32 or bool.
     """
-    dtype = None if dtype is None else str(dtype)  # the IR's types have names and no DTypes, which compare slowly
+    if type(dtype) is DType:
+        dtype = dtype.name  # the IR's types have names and no DTypes, which compare slowly
     if isinstance(x, Expr):
         value = x.value()
-        if dtype is not None and value.type.dtype != dtype:
+        if dtype is not None and value.dtype != dtype:
             builder = context("a value").builder
             value = builder.insert(arith.CastOp(value, result_types=[ScalarType(dtype)])).result
         return value
@@ -380,7 +381,7 @@ def binary(kind: str, a: Any, b: Any) -> Any:
     a, b = plain(a), plain(b)
     if kind in _DIVISIONS:
         _check_divisor(kind, a, b)
-    if not isinstance(a, Expr) and isinstance(a, NUMBERS) and isinstance(b, NUMBERS):
+    if isinstance(a, NUMBERS) and isinstance(b, NUMBERS):
         check_size(_WORDS.get(kind, kind), a, b)
         return _HOST[kind](a, b)
     for x in (a, b):

@@ -82,6 +82,8 @@ def check_elements(what: str, shape: Sequence[int]) -> None:
 
 
 def _bound(what: str, x: Any) -> Any:
+    if type(x) is int:
+        return x
     x = plain(x)
     if isinstance(x, float) and x.is_integer():
         x = int(x)

@@ -106,6 +106,8 @@ def clamp(x: Any, min_val: Any, max_val: Any) -> Any:
 
 def ceildiv(a: Any, b: Any) -> Any:
     """The least integer not below a / b."""
+    if type(a) is type(b) is int and b:  # as nearly always
+        return -(-a // b)
     a, b = plain(a), plain(b)
     for x in (a, b):
         if x is None or not (is_number(x) or isinstance(x, Expr)):

@@ -29,7 +29,7 @@ from tiledsl.language.regions import INNER, pair, region_of, shape_text
 
 def _alloc(what: str, shape: Any, dtype: Any, scope: str) -> Buffer:
     dims = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-    dims = tuple(plain(dim) for dim in dims)
+    dims = tuple(map(plain, dims))
     for axis, dim in enumerate(dims):
         if isinstance(dim, bool) or not isinstance(dim, int):
             hint = "" if dim is None else "; on-chip buffers need constant shapes"
@@ -234,8 +234,7 @@ def _whole(
 
 def _matrix(what: str, x: Any, *, write_back: bool = False, read: bool = True) -> tuple[Buffer, Any]:
     """An on-chip matrix with what `x` names, as _whole; dimensions with a single index count where they are needed."""
-    extents = region_of(what, x)[2]
-    indexed = all(extent in (None, 1) for extent in extents[:-2])
+    indexed = isinstance(x, Reference) and all(extent in (None, 1) for extent in x.extents[:-2])
     return _whole(what, x, write_back=write_back, indexed=indexed, read=read)
 
 
@@ -332,7 +331,7 @@ def gemm(
     (a, _), (b, _) = _matrix("T.gemm", A), _matrix("T.gemm", B)
     c, back = _matrix("T.gemm", C, write_back=True, read=not constant or not clear_accum)
     for operand_ in (a, b, c):
-        if operand_.ndim < 2 or any(dim != 1 for dim in operand_.type.shape[:-2]):
+        if operand_.ndim < 2 or {*operand_.type.shape[:-2]} - {1}:
             raise TileError(f"T.gemm: {operand_.name} is {shape_text(operand_)}; a matrix of two dimensions is needed")
     (m, k), (k2, n), (cm, cn) = (each.type.static_shape[-2:] for each in (a, b, c))
     m, k = (k, m) if transpose_A else (m, k)

@@ -22,7 +22,7 @@ def region_of(what: str, x: Any) -> tuple[Buffer, list[Any], Extents]:
     """Buffer, offsets and extents of a buffer or reference."""
     if isinstance(x, Buffer):
         dims = x.type.shape
-        return x, [0] * len(dims), [-1 if type(dim) is str else dim for dim in dims]
+        return x, [0] * len(dims), [dim if type(dim) is int else -1 for dim in dims]
     if isinstance(x, Reference):
         return x.buffer, x.offsets, list(x.extents)
     raise TileError(f"{what} needs a buffer or a part of one, not {describe(x)}")
@@ -50,14 +50,13 @@ def pair(what: str, source: Any, target: Any) -> tuple[tuple[int, ...], tuple[in
         a_extents = _aligned(what, a, b, b_extents)
     elif b_extents.count(None) == len(b_extents):
         b_extents = _aligned(what, b, a, a_extents)
-    ours = [(axis, extent) for axis, extent in enumerate(a_extents) if extent not in (None, 1)]
-    theirs = [(axis, extent) for axis, extent in enumerate(b_extents) if extent not in (None, 1)]
+    ours = {axis: extent for axis, extent in enumerate(a_extents) if extent is not None and extent != 1}
+    theirs = {axis: extent for axis, extent in enumerate(b_extents) if extent is not None and extent != 1}
     if len(ours) != len(theirs):
         ours, theirs = _widened(what, (source, a, a_extents), (target, b, b_extents))
     base_is_source = INNER[a.scope()] >= INNER[b.scope()]
     shape = []
-    for (axis_a, x), (axis_b, y) in zip(ours, theirs, strict=True):
-        assert x is not None and y is not None
+    for (axis_a, x), (axis_b, y) in zip(ours.items(), theirs.items(), strict=True):
         chosen, other = (x, y) if base_is_source else (y, x)
         chosen = other if chosen == -1 else chosen
         if chosen == -1:
@@ -65,7 +64,7 @@ def pair(what: str, source: Any, target: Any) -> tuple[tuple[int, ...], tuple[in
         if x != y and -1 not in (x, y):
             _check_unequal(what, (source, axis_a, x), (target, axis_b, y), chosen)
         shape.append(chosen)
-    return tuple(shape), tuple(axis for axis, _ in ours), tuple(axis for axis, _ in theirs)
+    return tuple(shape), tuple(ours), tuple(theirs)
 
 
 def _check_unequal(what: str, source: tuple[Any, int, int], target: tuple[Any, int, int], chosen: int) -> None:
@@ -105,13 +104,14 @@ def _aligned(what: str, single: Buffer, other: Buffer, extents: Extents) -> Exte
     return [*[1] * max(-extra, 0), *sizes[max(extra, 0) :]]
 
 
-Walk = list[tuple[int, int]]  # axes with their extents
+Walk = dict[int, int]  # axes with their extents
 
 
 def _widened(what: str, source: tuple[Any, Buffer, Extents], target: tuple[Any, Buffer, Extents]) -> tuple[Walk, Walk]:
     """Both sides aligned at the right, where one walks along more dimensions than the other."""
     (a_place, a, a_extents), (b_place, b, b_extents) = source, target
-    ours, theirs = [], []
+    ours: Walk = {}
+    theirs: Walk = {}
     count = max(len(a_extents), len(b_extents))
     padded = [[1] * (count - len(each)) + [extent or 1 for extent in each] for each in (a_extents, b_extents)]
     for number, (x, y) in enumerate(zip(*padded, strict=True)):
@@ -127,8 +127,8 @@ def _widened(what: str, source: tuple[Any, Buffer, Extents], target: tuple[Any, 
                     f"dimension of {wanted} of {other.name} has no counterpart in {buffer.name}",
                     notes=["copy row by row, or read it in a T.Parallel loop, to repeat a tile"],
                 )
-        ours.append((axis_a, x if x != 1 else y))
-        theirs.append((axis_b, y if y != 1 else x))
+        ours[axis_a] = x if x != 1 else y
+        theirs[axis_b] = y if y != 1 else x
     return ours, theirs
 
 

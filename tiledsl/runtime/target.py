@@ -209,6 +209,7 @@ def _dtypes(kind: str, arch: int | str | None) -> frozenset[str]:
     return ALL_DTYPES - missing
 
 
+@functools.lru_cache
 def _cuda_limits(arch: int | str | None) -> tuple[int, int, int, int]:
     capability = arch if isinstance(arch, int) else 90
     known = [number for number in _CUDA_LIMITS if number <= capability]

@@ -42,23 +42,21 @@ changes = [0]
 class Value:
     """The result of an operation or an argument of a region."""
 
-    __slots__ = ("name", "op", "owner", "type", "uses")
+    __slots__ = ("dtype", "name", "op", "owner", "shape", "type", "uses")
 
     def __init__(self, type: Type, owner: Operation | Region, name: str = "") -> None:
         self.type = type
+        self.shape: tuple[int, ...] = type.shape  # type: ignore[assignment]  # that of a scalar is empty
+        self.dtype = type.dtype
         self.owner = owner
-        self.op = owner if isinstance(owner, Operation) else None  # that defines the value; None: a region argument
+        self.op = None if isinstance(owner, Region) else owner  # that defines the value; None: a region argument
         self.name = name
         self.uses: dict[Operation, int] = {}  # operation -> how many of its operands this is
-
-    # The shape of a scalar is empty. No function of Python's runs for a look at the two.
-    shape: tuple[int, ...] = property(attrgetter("type.shape"))  # type: ignore[assignment]
-    dtype: str = property(attrgetter("type.dtype"))  # type: ignore[assignment]
 
     def set_type(self, type: Type) -> None:
         """Change the type; the operations that define and use the value are verified again."""
         changes[0] += 1
-        self.type = type
+        self.type, self.shape, self.dtype = type, type.shape, type.dtype  # type: ignore[assignment]
         definer = self.owner.parent if isinstance(self.owner, Region) else self.owner
         if definer is not None:
             definer._signature = None
@@ -348,10 +346,11 @@ class Operation:
         for inner in regions:
             assert inner.parent is None, f"{self.name}: the region has an owner"
             inner.parent = self
-        self.results = [*map(Value, self.infer() if result_types is None else result_types, repeat(self))]
-        if names:
-            for made, name in zip(self.results, names):
-                made.name = name
+        self.results = []
+        for type in self.infer() if result_types is None else result_types:
+            self.results.append(Value(type, self))
+        for made, name in zip(self.results, names) if names else ():
+            made.name = name
 
     def _flattened(self, values: Sequence[Value | Sequence[Value] | None]) -> tuple[list[Value], tuple[int, ...]]:
         """The values of all operand fields in a row, and how many there are of each."""
@@ -406,8 +405,8 @@ class Operation:
         """Equal for operations that differ in nothing but their operands and regions."""
         if self._signature is None:
             # The bytes tell 1, 1.0 and true apart, and 0.0 and -0.0. In version 2 nothing but the values counts.
-            attributes = marshal.dumps(self.attributes.copy(), 2) if self.attributes else b""
-            self._signature = (type(self), self.segments, attributes, *map(type_of, self.results))
+            attributes = marshal.dumps([*self.attributes.values()], 2) if self.attributes else b""
+            self._signature = (type(self), self.segments, attributes, *[value.type for value in self.results])
         return self._signature
 
     def set_field(self, name: str, values: Sequence[Value]) -> None:

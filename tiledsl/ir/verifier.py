@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from tiledsl.ir.core import Operation, Region, Value, operand, optional, type_of
+from tiledsl.ir.core import Operation, Region, Value, operand, optional
 
 
 class VerifyError(Exception):
@@ -29,7 +29,7 @@ def verify(root: Operation, *, everything: bool = True) -> None:
     if not root.checked:
         _verify_declared(root)
         root.checked = True
-    _verify_regions(root, False)
+    _verify_regions(root, False, {})
 
 
 def _touch_all(op: Operation) -> None:
@@ -44,29 +44,41 @@ def _touch_all(op: Operation) -> None:
             _touch_all(child)
 
 
-def _verify_regions(op: Operation, moved: bool) -> None:
-    """What changed inside `op`; if that was `moved`, also whether all inside still see their operands."""
+def _verify_regions(op: Operation, moved: bool, before: dict[Region, float]) -> None:
+    """What changed inside `op`; if that was `moved`, also whether all inside still see their operands.
+
+    Operations inside see those of a region in `before` whose order is less than what it says.
+    """
     for inner in op.regions:
-        changed = inner.ops if moved else inner.touched and dict.fromkeys(inner.touched)
-        unchecked = {child for child in inner.nested if not child.checked} if changed and inner.nested else ()
-        for child in changed:
-            if child.parent is inner:  # else it is gone
-                _verify_operation(child, inner)
-        inner.touched = []
-        for child in inner.nested:
-            _verify_regions(child, moved or child in unchecked)
+        nested = dict.fromkeys(inner.nested, moved)
+        if moved or inner.touched:
+            for child in nested:
+                nested[child] = moved or not child.checked
+            for child in inner.ops if moved else dict.fromkeys(inner.touched):
+                if child.parent is inner:  # else it is gone
+                    _verify_operation(child, inner, before)
+            inner.touched = []
+        for child, has_moved in nested.items():
+            before[inner] = child.order
+            _verify_regions(child, has_moved, before)
+        before.pop(inner, None)
 
 
 _sound: set[tuple[object, ...]] = set()  # signatures and operand types of what was found right
 
 
-def _verify_operation(op: Operation, inner: Region) -> None:
-    order = op.order
-    for value in op.operands:
+def _verify_operation(op: Operation, inner: Region, before: dict[Region, float]) -> None:
+    order, operands = op.order, op.operands
+    for value in operands:
         made = value.op
-        seen = made.parent is inner and made.order < order if made else value.owner is inner and value in inner.args
+        if made is None:
+            region = value.owner
+            seen = (region is inner or region in before) and value in region.args  # type: ignore[union-attr]
+        else:
+            home = made.parent
+            seen = made.order < (order if home is inner else before.get(home, -math.inf)) and value in made.results  # type: ignore[arg-type]
         if not seen:
-            _verify_visible(value, op)
+            raise VerifyError(op, f"operand {value!r} is used where it is not defined")
         if op not in value.uses:
             raise VerifyError(op, f"operand {value!r} does not list its use")
     if op.checked:
@@ -74,25 +86,15 @@ def _verify_operation(op: Operation, inner: Region) -> None:
     op.checked = True
     if op.is_terminator and op is not inner.ops[-1]:
         raise VerifyError(op, "stands before the end of its region")
-    kind = (op.signature, *map(type_of, op.operands))
+    kind: tuple[object, ...] = op._signature or op.signature
+    for value in operands:
+        kind = kind, value.type
     if kind not in _sound:
         _verify_declared(op)
         if len(_sound) > 100_000:
             _sound.clear()
         if not op.regions:
             _sound.add(kind)
-
-
-def _verify_visible(value: Value, op: Operation) -> None:
-    """A value must be defined before `op`, in its region or around it."""
-    owner = value.owner
-    siblings, order = (owner.args, -math.inf) if isinstance(owner, Region) else (owner.results, owner.order)
-    region = owner if isinstance(owner, Region) else owner.parent
-    user, around = op, op.parent
-    while around is not region and around is not None and around.parent is not None:
-        user, around = around.parent, around.parent.parent
-    if region is None or around is not region or user.order <= order or value not in siblings:
-        raise VerifyError(op, f"operand {value!r} is used where it is not defined")
 
 
 def _verify_declared(op: Operation) -> None:

@@ -309,7 +309,8 @@ class Operation:
         cls.plan = plain, (1,) * plain, cls.required, cls.defaults
         cls.is_terminator = Effect.TERMINATE in cls.effects
         cls.has_effects = cls.effects is not Effect.NONE
-        cls.__init__, cls.infer = map(_with_own_code, (cls.__init__, cls.infer))  # type: ignore[method-assign]
+        for name in ("__init__", "infer", "detach", "erase"):
+            setattr(cls, name, _with_own_code(getattr(cls, name)))
         for name in ("is_used", "signature"):
             setattr(cls, name, property(_with_own_code(getattr(cls, name).fget)))
         if cls.name:
@@ -356,8 +357,13 @@ class Operation:
         """The values of all operand fields in a row, and how many there are of each."""
         missing = len(self.operand_fields) - len(values)
         assert missing >= 0, f"{self.name}: {len(values)} operand fields given"
-        groups = [(value,) if isinstance(value, Value) else value or () for value in values]
-        return [*chain.from_iterable(groups)], (*map(len, groups), *[0] * missing)
+        flat: list[Value] = []
+        segments: list[int] = []
+        for value in values:
+            group = (value,) if isinstance(value, Value) else value or ()
+            flat += group
+            segments.append(len(group))
+        return flat, (*segments, *[0] * missing)
 
     def infer(self) -> Sequence[Type]:
         """Result types, from operands and attributes. Operations whose types cannot be inferred are given them."""

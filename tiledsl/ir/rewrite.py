@@ -119,7 +119,8 @@ def apply_patterns(root: Operation, patterns: Patterns, *, fold: bool = False, a
     the start count as not converging.
     """
     start = [op for region in root.regions for op in region.walk()]
-    worklist: dict[Operation, None] = dict.fromkeys(reversed(start))
+    first = start if fold else [op for op in start if patterns[type(op)][0]]
+    worklist: dict[Operation, None] = dict.fromkeys(reversed(first))
     rewriter = Rewriter(worklist, analysis)
     changes, limit = 0, 64 * (len(start) + 16)
     fired: list[Pattern] = []

@@ -18,10 +18,10 @@ _ISOLATED = (tile.KernelOp, triton.LaunchOp)
 
 def operation_key(op: Operation) -> Key:
     """Equal for operations without regions that compute the same."""
-    operands = op.operands
+    operands, signature = op.operands, op._signature or op.signature
     if len(operands) == 2 and id(operands[0]) > id(operands[1]) and isinstance(op, BinaryOp) and op.commutes:
-        return (op.signature, operands[1], operands[0])
-    return (op.signature, *operands)
+        return (signature, operands[1], operands[0])
+    return (signature, *operands)
 
 
 class _Scope:

@@ -37,7 +37,6 @@ class Variables:
         self._class: dict[Value, list[Value]] = {}
         self._name: dict[Value, str] = {}
         self._controls: list[Operation] = []  # loops and branches, outer before inner
-        self._number(body)
         self._choose_inlined(body, {})
         for value in body.args:
             self._name[value] = names.claim(value.name or "argument")
@@ -59,25 +58,20 @@ class Variables:
         name = self._name.get(value)
         if name is None:
             group = self.members(value)
-            named = [each for each in group if each.name]
-            preferred = [each for each in named if each.op is None] or named  # arguments of loops
-            name = self.names.claim(preferred[0].name if preferred else _hint(group[0]))
+            preferred = group[0]
+            if len(group) > 1:
+                named = [each for each in group if each.name] or group
+                preferred = next((each for each in named if each.op is None), named[0])  # arguments of loops
+            name = self.names.claim(preferred.name or _hint(group[0]))
             self._name.update(dict.fromkeys(group, name))
         return name
 
     # Inlining
 
-    def _number(self, region: Region) -> None:
-        for position, op in enumerate(region):
-            self._position[op] = position
-            if op.regions:
-                self._controls.append(op)
-                for inner in op.regions:
-                    self._number(inner)
-
     def _choose_inlined(self, region: Region, length: dict[Value, int]) -> None:
         """`length` has the estimated characters of the values that may be written where they are used."""
-        for op in region:
+        for position, op in enumerate(region):
+            self._position[op] = position
             if type(op) in _FREE:
                 length[op.results[0]] = 24 if op.results[0].shape else 6
                 self.inlined.add(op)
@@ -95,6 +89,7 @@ class Variables:
                 total += 8 - inside.pop(max(inside, key=lambda value: inside[value]))
             self.inlined.update([value.op for value in inside if value.op is not None])
             if op.regions:
+                self._controls.append(op)
                 for inner in op.regions:
                     self._choose_inlined(inner, length)
             elif _is_expression(op):

@@ -133,7 +133,8 @@ class Region:
         found = self.ops.copy()
         for outer in sorted(self.nested, key=_order, reverse=True) if len(self.nested) > 1 else self.nested:
             at = self.index(outer) + 1
-            found[at:at] = chain.from_iterable(map(Region.walk, outer.regions))
+            for inner in reversed(outer.regions):
+                found[at:at] = inner.walk()
         return iter(found)
 
     def index(self, op: Operation) -> int:
@@ -412,7 +413,10 @@ class Operation:
         if self._signature is None:
             # The bytes tell 1, 1.0 and true apart, and 0.0 and -0.0. In version 2 nothing but the values counts.
             attributes = marshal.dumps([*self.attributes.values()], 2) if self.attributes else b""
-            self._signature = (type(self), self.segments, attributes, *[value.type for value in self.results])
+            signature: tuple[object, ...] = type(self), self.segments, attributes
+            for value in self.results:
+                signature = signature, value.type
+            self._signature = signature
         return self._signature
 
     def set_field(self, name: str, values: Sequence[Value]) -> None:
@@ -480,7 +484,8 @@ class Operation:
 
     def erase(self) -> None:
         """Remove the operation and all inside for good. Its results must have no users."""
-        assert not self.is_used, f"{self.name} is erased while its result is used"
+        for value in self.results:
+            assert not value.uses, f"{self.name} is erased while its result is used"
         if self.parent is not None:
             self.detach()
         for inner in self.regions:

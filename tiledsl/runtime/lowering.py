@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +128,8 @@ def _parameter(name: str, type: Type, is_output: bool) -> Parameter:
 def _check_target(root: FuncOp, target: Target) -> None:
     supported = target.dtypes
     for op in root.walk():
-        args = [arg for region in op.regions for arg in region.args] if op.regions else []
-        for value in op.results + args:
-            if value.type.dtype not in supported:
+        for value in chain(op.results, *[region.args for region in op.regions]) if op.regions else op.results:
+            if value.dtype not in supported:
                 what = f"{value.name or 'a value'} is {value.type.dtype}"
                 raise TileError(f"{what}, which {target} does not have", op.loc)
         if type(op) is GemmOp:

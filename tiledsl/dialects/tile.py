@@ -94,7 +94,7 @@ class ViewOp(Operation):
     out = result(BufferType)
 
     def verify(self) -> None:
-        a, b = _buffer(self.source), _buffer(self.out)
+        a, b = buffer_type(self.source), buffer_type(self.out)
         if a.scope != b.scope or (a.is_static and b.is_static and a.numel() != b.numel()):
             raise ValueError(f"{a} cannot be seen as {b}")
         if ELEMENTS[a.dtype].bits != ELEMENTS[b.dtype].bits or (a.dtype != b.dtype and a.scope != "global"):
@@ -127,7 +127,7 @@ class CopyOp(Operation):
             (self.source, self.source_offsets, self.source_axes),
             (self.target, self.target_offsets, self.target_axes),
         ):
-            rank = len(_buffer(buffer).shape)
+            rank = len(buffer_type(buffer).shape)
             if len(axes) != len(self.shape) or len(set(axes)) != len(axes) or not all(0 <= a < rank for a in axes):
                 raise ValueError(f"axes {axes} for a tile {self.shape} of {buffer.type}")
             if offsets and len(offsets) != rank:
@@ -165,10 +165,10 @@ class GemmOp(Operation):
     policy = attr(str, "Square")
 
     def verify(self) -> None:
-        (m, k), (k2, n) = (_buffer(value).static_shape[-2:] for value in (self.a, self.b))
+        (m, k), (k2, n) = (buffer_type(value).static_shape[-2:] for value in (self.a, self.b))
         m, k = (k, m) if self.trans_a else (m, k)
         k2, n = (n, k2) if self.trans_b else (k2, n)
-        if k != k2 or _buffer(self.c).static_shape[-2:] != (m, n):
+        if k != k2 or buffer_type(self.c).static_shape[-2:] != (m, n):
             raise ValueError(f"{self.a.type}, {self.b.type} and {self.c.type} do not fit")
 
 
@@ -192,9 +192,9 @@ class ReduceOp(Operation):
     def verify(self) -> None:
         if self.kind not in REDUCTIONS:
             raise ValueError(f"no reduction {self.kind!r}")
-        shape, axis = _buffer(self.source).shape, self.axis
+        shape, axis = buffer_type(self.source).shape, self.axis
         without, kept = shape[:axis] + shape[axis + 1 :], (*shape[:axis], 1, *shape[axis + 1 :])
-        if not 0 <= axis < len(shape) or _buffer(self.target).shape not in (without, kept, without or (1,)):
+        if not 0 <= axis < len(shape) or buffer_type(self.target).shape not in (without, kept, without or (1,)):
             raise ValueError(f"{self.source.type} along axis {axis} into {self.target.type}")
 
 
@@ -213,7 +213,7 @@ class ScanOp(Operation):
     reverse = attr(bool, False)
 
     def verify(self) -> None:
-        if _buffer(self.source).shape != _buffer(self.target).shape:
+        if buffer_type(self.source).shape != buffer_type(self.target).shape:
             raise ValueError(f"{self.source.type} into {self.target.type}")
 
 
@@ -242,7 +242,7 @@ class ReadOp(Operation):
     out = result(ScalarType, TensorType)
 
     def infer(self) -> Sequence[Type]:
-        type = _buffer(self.operands[0])
+        type = buffer_type(self.operands[0])
         return [with_shape(type.static_shape, type.dtype)]
 
     def verify(self) -> None:
@@ -409,13 +409,15 @@ class AssumeOp(Operation):
     condition = operand(ScalarType)
 
 
-def _buffer(value: Value) -> BufferType:
-    assert isinstance(value.type, BufferType), f"{value!r} is no buffer"
-    return value.type
+def buffer_type(value: Value) -> BufferType:
+    """The type of a value that is a buffer."""
+    type = value.type
+    assert isinstance(type, BufferType), f"{value!r} is no buffer"
+    return type
 
 
 def _whole(buffer: Value, value: Value) -> None:
-    type = _buffer(buffer)
+    type = buffer_type(buffer)
     if type.scope == "global":
         raise ValueError("a global buffer is accessed by loads and stores")
     if value.type != with_shape(type.static_shape, type.dtype):
@@ -429,7 +431,7 @@ def _access_shape(
 
 
 def _indexed(op: Operation, buffer: Value, indices: Sequence[Value]) -> None:
-    if len(indices) != len(_buffer(buffer).shape):
+    if len(indices) != len(buffer_type(buffer).shape):
         raise ValueError(f"{len(indices)} indices for {buffer.type}")
     for index in indices:
         if index.dtype not in ("int32", "int64"):
@@ -437,8 +439,8 @@ def _indexed(op: Operation, buffer: Value, indices: Sequence[Value]) -> None:
 
 
 def _block(buffer: Value, starts: Sequence[Value], axes: tuple[int, ...], tile: Value) -> None:
-    rank, walked = len(_buffer(buffer).shape), [axis for axis in axes if axis >= 0]
-    if _buffer(buffer).scope != "global" or tile.dtype != buffer.dtype:
+    rank, walked = len(buffer_type(buffer).shape), [axis for axis in axes if axis >= 0]
+    if buffer_type(buffer).scope != "global" or tile.dtype != buffer.dtype:
         raise ValueError(f"a block {tile.type} of {buffer.type}")
     if len(starts) != rank or any(start.dtype != "int32" for start in starts):
         raise ValueError(f"{len(starts)} starts for {buffer.type}; each is an int32")
@@ -446,8 +448,3 @@ def _block(buffer: Value, starts: Sequence[Value], axes: tuple[int, ...], tile: 
         raise ValueError(f"axes {axes} for a block {tile.type} of {buffer.type}")
     if any(axis < 0 and size != 1 for axis, size in zip(axes, tile.shape)):
         raise ValueError(f"axes {axes}: {tile.type} has a size other than 1 that walks nowhere")
-
-
-def buffer_type(value: Value) -> BufferType:
-    """The type of a value that is a buffer."""
-    return _buffer(value)

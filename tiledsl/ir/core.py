@@ -44,10 +44,10 @@ class Value:
 
     __slots__ = ("dtype", "name", "op", "owner", "shape", "type", "uses")
 
+    shape: tuple[int, ...]  # of a scalar: empty
+
     def __init__(self, type: Type, owner: Operation | Region, name: str = "") -> None:
-        self.type = type
-        self.shape: tuple[int, ...] = type.shape  # type: ignore[assignment]  # that of a scalar is empty
-        self.dtype = type.dtype
+        self.type, self.shape, self.dtype = type, type.shape, type.dtype  # type: ignore[assignment]
         self.owner = owner
         self.op = None if isinstance(owner, Region) else owner  # that defines the value; None: a region argument
         self.name = name
@@ -133,8 +133,7 @@ class Region:
         found = self.ops.copy()
         for outer in sorted(self.nested, key=_order, reverse=True) if len(self.nested) > 1 else self.nested:
             at = self.index(outer) + 1
-            for inner in reversed(outer.regions):
-                found[at:at] = inner.walk()
+            found[at:at] = chain.from_iterable(map(Region.walk, outer.regions))
         return iter(found)
 
     def index(self, op: Operation) -> int:
@@ -310,9 +309,9 @@ class Operation:
         cls.plan = plain, (1,) * plain, cls.required, cls.defaults
         cls.is_terminator = Effect.TERMINATE in cls.effects
         cls.has_effects = cls.effects is not Effect.NONE
-        for name in ("__init__", "infer", "detach", "erase"):
+        for name in ("__init__", "infer", "touch", "set_operands", "detach", "erase"):
             setattr(cls, name, _with_own_code(getattr(cls, name)))
-        for name in ("is_used", "signature"):
+        for name in ("result", "is_used", "signature"):
             setattr(cls, name, property(_with_own_code(getattr(cls, name).fget)))
         if cls.name:
             assert OPERATIONS.get(cls.name, cls).__qualname__ == cls.__qualname__, f"two operations named {cls.name}"
@@ -358,13 +357,8 @@ class Operation:
         """The values of all operand fields in a row, and how many there are of each."""
         missing = len(self.operand_fields) - len(values)
         assert missing >= 0, f"{self.name}: {len(values)} operand fields given"
-        flat: list[Value] = []
-        segments: list[int] = []
-        for value in values:
-            group = (value,) if isinstance(value, Value) else value or ()
-            flat += group
-            segments.append(len(group))
-        return flat, (*segments, *[0] * missing)
+        groups = [(value,) if isinstance(value, Value) else value or () for value in values]
+        return [*chain.from_iterable(groups)], (*map(len, groups), *[0] * missing)
 
     def infer(self) -> Sequence[Type]:
         """Result types, from operands and attributes. Operations whose types cannot be inferred are given them."""
@@ -413,10 +407,9 @@ class Operation:
         if self._signature is None:
             # The bytes tell 1, 1.0 and true apart, and 0.0 and -0.0. In version 2 nothing but the values counts.
             attributes = marshal.dumps([*self.attributes.values()], 2) if self.attributes else b""
-            signature: tuple[object, ...] = type(self), self.segments, attributes
+            self._signature = type(self), self.segments, attributes
             for value in self.results:
-                signature = signature, value.type
-            self._signature = signature
+                self._signature = self._signature, value.type
         return self._signature
 
     def set_field(self, name: str, values: Sequence[Value]) -> None:
@@ -484,8 +477,7 @@ class Operation:
 
     def erase(self) -> None:
         """Remove the operation and all inside for good. Its results must have no users."""
-        for value in self.results:
-            assert not value.uses, f"{self.name} is erased while its result is used"
+        assert not self.is_used, f"{self.name} is erased while its result is used"
         if self.parent is not None:
             self.detach()
         for inner in self.regions:

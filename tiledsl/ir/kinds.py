@@ -12,8 +12,5 @@ Op = TypeVar("Op", bound=Operation)
 
 def of_kinds(ops: Iterable[Operation], *kinds: type[Op]) -> list[Op]:
     """Those of exactly these classes (not of derived ones), in order."""
-    if len(kinds) == 1:
-        (kind,) = kinds
-        return [op for op in ops if type(op) is kind]  # type: ignore[misc]
     wanted = frozenset(kinds)
     return [op for op in ops if type(op) in wanted]  # type: ignore[misc]

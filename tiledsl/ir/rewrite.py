@@ -119,8 +119,7 @@ def apply_patterns(root: Operation, patterns: Patterns, *, fold: bool = False, a
     the start count as not converging.
     """
     start = [op for region in root.regions for op in region.walk()]
-    first = start if fold else [op for op in start if patterns[type(op)][0]]
-    worklist: dict[Operation, None] = dict.fromkeys(reversed(first))
+    worklist: dict[Operation, None] = dict.fromkeys(op for op in reversed(start) if fold or patterns[type(op)][0])
     rewriter = Rewriter(worklist, analysis)
     changes, limit = 0, 64 * (len(start) + 16)
     fired: list[Pattern] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from tiledsl.ir.core import Operation, Region, Value, operand, optional
+from tiledsl.ir.core import Operation, Region, operand, optional
 
 
 class VerifyError(Exception):
@@ -50,34 +50,25 @@ def _verify_regions(op: Operation, moved: bool, before: dict[Region, float]) -> 
     Operations inside see those of a region in `before` whose order is less than what it says.
     """
     for inner in op.regions:
-        nested = dict.fromkeys(inner.nested, moved)
-        if moved or inner.touched:
-            for child in nested:
-                nested[child] = moved or not child.checked
-            for child in inner.ops if moved else dict.fromkeys(inner.touched):
-                if child.parent is inner:  # else it is gone
-                    _verify_operation(child, inner, before)
-            inner.touched = []
-        for child, has_moved in nested.items():
-            before[inner] = child.order
-            _verify_regions(child, has_moved, before)
-        before.pop(inner, None)
+        changed = inner.ops if moved else dict.fromkeys(inner.touched)
+        unchecked = [child for child in inner.nested if not child.checked] if changed else []
+        for child in changed:
+            if child.parent is inner:  # else it is gone
+                _verify_operation(child, inner, before)
+        inner.touched = []
+        for child in inner.nested:
+            _verify_regions(child, moved or child in unchecked, before | {inner: child.order})
 
 
-_sound: set[tuple[object, ...]] = set()  # signatures and operand types of what was found right
+_sound: set[tuple[object, ...]] = set()  # signatures and operand types of what was found right, beside its regions
 
 
 def _verify_operation(op: Operation, inner: Region, before: dict[Region, float]) -> None:
     order, operands = op.order, op.operands
     for value in operands:
-        made = value.op
-        if made is None:
-            region = value.owner
-            seen = (region is inner or region in before) and value in region.args  # type: ignore[union-attr]
-        else:
-            home = made.parent
-            seen = made.order < (order if home is inner else before.get(home, -math.inf)) and value in made.results  # type: ignore[arg-type]
-        if not seen:
+        made, owner = value.op, value.owner
+        home, place, siblings = (made.parent, made.order, made.results) if made else (owner, -math.inf, owner.args)  # type: ignore[union-attr]
+        if place >= (order if home is inner else before.get(home, -math.inf)) or value not in siblings:  # type: ignore[arg-type]
             raise VerifyError(op, f"operand {value!r} is used where it is not defined")
         if op not in value.uses:
             raise VerifyError(op, f"operand {value!r} does not list its use")
@@ -89,12 +80,14 @@ def _verify_operation(op: Operation, inner: Region, before: dict[Region, float])
     kind: tuple[object, ...] = op._signature or op.signature
     for value in operands:
         kind = kind, value.type
-    if kind not in _sound:
-        _verify_declared(op)
-        if len(_sound) > 100_000:
-            _sound.clear()
-        if not op.regions:
-            _sound.add(kind)
+    if kind in _sound:
+        if op.regions:
+            _verify_own_rules(op)
+        return
+    _verify_declared(op)
+    if len(_sound) > 100_000:
+        _sound.clear()
+    _sound.add(kind)
 
 
 def _verify_declared(op: Operation) -> None:
@@ -116,6 +109,10 @@ def _verify_declared(op: Operation) -> None:
     for key, declared in op.attr_fields.items():
         if isinstance(declared.type, type) and not isinstance(op.attributes.get(key), declared.type):
             raise VerifyError(op, f"{key} is {op.attributes.get(key)!r}")
+    _verify_own_rules(op)
+
+
+def _verify_own_rules(op: Operation) -> None:
     if len(op.regions) != len(op.region_fields):
         raise VerifyError(op, f"{len(op.regions)} regions instead of {len(op.region_fields)}")
     try:

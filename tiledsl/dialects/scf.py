@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiledsl.ir.core import Effect, Operation, Region, Value, attr, operand, operands, region, type_of
+from tiledsl.ir.core import Effect, Operation, Region, Value, attr, operand, operands, region
 from tiledsl.ir.types import ScalarType, Type
 
 
@@ -110,7 +110,7 @@ class WhileOp(Operation):
 
 
 def _same_types(what: str, values: Sequence[Value], expected: Sequence[Value]) -> None:
-    if list(map(type_of, values)) != list(map(type_of, expected)):
+    if [value.type for value in values] != [value.type for value in expected]:
         raise ValueError(
             f"{what}: {', '.join(str(value.type) for value in values)} instead of "
             f"{', '.join(str(value.type) for value in expected)}"

@@ -48,9 +48,8 @@ class Value:
 
     def __init__(self, type: Type, owner: Operation | Region, name: str = "") -> None:
         self.type, self.shape, self.dtype = type, type.shape, type.dtype  # type: ignore[assignment]
-        self.owner = owner
+        self.owner, self.name = owner, name
         self.op = None if isinstance(owner, Region) else owner  # that defines the value; None: a region argument
-        self.name = name
         self.uses: dict[Operation, int] = {}  # operation -> how many of its operands this is
 
     def set_type(self, type: Type) -> None:
@@ -133,7 +132,8 @@ class Region:
         found = self.ops.copy()
         for outer in sorted(self.nested, key=_order, reverse=True) if len(self.nested) > 1 else self.nested:
             at = self.index(outer) + 1
-            found[at:at] = chain.from_iterable(map(Region.walk, outer.regions))
+            for inner in reversed(outer.regions):
+                found[at:at] = inner.walk()
         return iter(found)
 
     def index(self, op: Operation) -> int:
@@ -265,7 +265,6 @@ def _with_own_code(old: Any) -> Any:
     return copy
 
 
-type_of = attrgetter("type")
 OPERATIONS: dict[str, type[Operation]] = {}
 
 
@@ -477,7 +476,8 @@ class Operation:
 
     def erase(self) -> None:
         """Remove the operation and all inside for good. Its results must have no users."""
-        assert not self.is_used, f"{self.name} is erased while its result is used"
+        for value in self.results:
+            assert not value.uses, f"{self.name} is erased while its result is used"
         if self.parent is not None:
             self.detach()
         for inner in self.regions:

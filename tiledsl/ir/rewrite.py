@@ -28,8 +28,7 @@ class Builder:
         return cls(op.parent, op, op.loc)
 
     def insert(self, op: Op) -> Op:
-        if op.loc is UNKNOWN:
-            op.loc = self.loc
+        op.loc = self.loc if op.loc is UNKNOWN else op.loc
         self.region.insert(op, self.before)
         return op
 
@@ -119,7 +118,8 @@ def apply_patterns(root: Operation, patterns: Patterns, *, fold: bool = False, a
     the start count as not converging.
     """
     start = [op for region in root.regions for op in region.walk()]
-    worklist: dict[Operation, None] = dict.fromkeys(op for op in reversed(start) if fold or patterns[type(op)][0])
+    first = start if fold else [op for op in start if patterns[type(op)][0]]
+    worklist: dict[Operation, None] = dict.fromkeys(reversed(first))
     rewriter = Rewriter(worklist, analysis)
     changes, limit = 0, 64 * (len(start) + 16)
     fired: list[Pattern] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from tiledsl.ir.core import Operation, Region, operand, optional
+from tiledsl.ir.core import Operation, Region, Value, operand, optional
 
 
 class VerifyError(Exception):
@@ -47,17 +47,17 @@ def _touch_all(op: Operation) -> None:
 def _verify_regions(op: Operation, moved: bool, before: dict[Region, float]) -> None:
     """What changed inside `op`; if that was `moved`, also whether all inside still see their operands.
 
-    Operations inside see those of a region in `before` whose order is less than what it says.
+    They see operations of the regions in `before`, those of a lower order than it has.
     """
     for inner in op.regions:
-        changed = inner.ops if moved else dict.fromkeys(inner.touched)
-        unchecked = [child for child in inner.nested if not child.checked] if changed else []
-        for child in changed:
-            if child.parent is inner:  # else it is gone
-                _verify_operation(child, inner, before)
-        inner.touched = []
+        if moved or inner.touched:
+            for child in inner.ops if moved else dict.fromkeys(inner.touched):
+                if child.parent is inner:  # else it is gone
+                    _verify_operation(child, inner, before)
+            inner.touched = []
         for child in inner.nested:
-            _verify_regions(child, moved or child in unchecked, before | {inner: child.order})
+            inside, child.checked = moved or not child.checked, True
+            _verify_regions(child, inside, before | {inner: child.order})
 
 
 _sound: set[tuple[object, ...]] = set()  # signatures and operand types of what was found right, beside its regions
@@ -66,28 +66,34 @@ _sound: set[tuple[object, ...]] = set()  # signatures and operand types of what 
 def _verify_operation(op: Operation, inner: Region, before: dict[Region, float]) -> None:
     order, operands = op.order, op.operands
     for value in operands:
-        made, owner = value.op, value.owner
-        home, place, siblings = (made.parent, made.order, made.results) if made else (owner, -math.inf, owner.args)  # type: ignore[union-attr]
-        if place >= (order if home is inner else before.get(home, -math.inf)) or value not in siblings:  # type: ignore[arg-type]
-            raise VerifyError(op, f"operand {value!r} is used where it is not defined")
+        made = value.op
+        if made is None or made.parent is not inner or made.order >= order:
+            _verify_visible(value, op, inner, before)
         if op not in value.uses:
             raise VerifyError(op, f"operand {value!r} does not list its use")
     if op.checked:
         return
-    op.checked = True
+    op.checked = not op.regions  # else they come next
     if op.is_terminator and op is not inner.ops[-1]:
         raise VerifyError(op, "stands before the end of its region")
     kind: tuple[object, ...] = op._signature or op.signature
     for value in operands:
         kind = kind, value.type
-    if kind in _sound:
-        if op.regions:
-            _verify_own_rules(op)
-        return
-    _verify_declared(op)
-    if len(_sound) > 100_000:
-        _sound.clear()
-    _sound.add(kind)
+    if kind not in _sound:
+        _verify_declared(op)
+        if len(_sound) > 100_000:
+            _sound.clear()
+        _sound.add(kind)
+    elif op.regions:
+        _verify_own_rules(op)
+
+
+def _verify_visible(value: Value, op: Operation, inner: Region, before: dict[Region, float]) -> None:
+    """A value must be defined before `op`, in its region or around it."""
+    owner, made = value.owner, value.op
+    home, order, siblings = (owner, -math.inf, owner.args) if made is None else (made.parent, made.order, made.results)  # type: ignore[union-attr]
+    if order >= (op.order if home is inner else before.get(home, -math.inf)) or value not in siblings:  # type: ignore[arg-type]
+        raise VerifyError(op, f"operand {value!r} is used where it is not defined")
 
 
 def _verify_declared(op: Operation) -> None:

@@ -24,7 +24,7 @@ class _Padder:
     """Pads the tiles of one kernel. `sizes` are the padded sizes that are not just the next power of two."""
 
     def __init__(self, kernel: tile.KernelOp, min_dot: int) -> None:
-        self.body = kernel.body
+        self.kernel, self.body = kernel, kernel.body
         self.sizes: dict[int, int] = {}
         self.shapes: dict[Value, tuple[int, ...]] = {}  # before padding
         self.padding = Padding()
@@ -59,7 +59,7 @@ class _Padder:
     def run(self) -> None:
         ops = list(self.body.walk())
         values = [value for op in ops for value in op.results]
-        values += [value for op in ops if op.regions for region in op.regions for value in region.args]
+        values += [value for op in self.kernel.nests() for region in op.regions for value in region.args]
         first = {value.type: value for value in reversed(values)}  # of each type, of which there are few
         tensor_types = [type for type in first if isinstance(type, TensorType)]
         for type in tensor_types:

@@ -87,11 +87,11 @@ class PeelLoops(Pass):
             canonicalize(program.root, CANONICAL_PATTERNS)
 
     def _is_wanted(self, loop: scf.ForOp) -> bool:
-        inside = list(loop.body.walk())
-        if not loop.num_stages and of_kinds(inside, scf.ForOp, scf.WhileOp):
+        if not loop.num_stages and of_kinds(loop.nests()[1:], scf.ForOp, scf.WhileOp):
             return False
         if self.mode == "all":
             return True
+        inside = list(loop.body.walk())
         if self.mode == "auto" and not of_kinds(inside, tensor.DotOp):
             return False
         return any(_compares_rows_with_columns(op) for op in of_kinds(inside, arith.CmpOp))

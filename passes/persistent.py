@@ -58,20 +58,19 @@ def gains_by_persistence(kernel: tile.KernelOp, target: Any) -> bool:
     """
     if target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH or kernel.option("num_ctas"):
         return False
-    ops = list(kernel.walk())
-    if of_kinds(ops, tile.AtomicOp, scf.WhileOp, scf.IfOp):
+    nested = kernel.nests()[1:]
+    if len(nested) != 1 or not isinstance(nested[0], scf.ForOp):
         return False
     loops = product_loops(kernel)
-    if len(loops) != 1 or of_kinds(ops, scf.ForOp) != [loops[0].op]:
+    if not loops:
         return False
     (loop,) = loops
-    inside = list(loop.op.body.walk())
-    if of_kinds(inside, tile.LoadOp):
-        return False
     if constant_of(loop.op.lower) is None or constant_of(loop.op.upper) is None:
         return False
     sums = sum(tensor_bytes(value) for value in {dot.accumulator: None for dot in loop.dots})
     if 2 * sums < 4 * target.registers_per_sm:
+        return False
+    if of_kinds(loop.op.body, tile.LoadOp) or of_kinds(kernel.walk(), tile.AtomicOp):
         return False
     if Needs.of(kernel).flattened > target.max_shared_bytes:
         return False

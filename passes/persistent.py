@@ -70,7 +70,9 @@ def gains_by_persistence(kernel: tile.KernelOp, target: Any) -> bool:
     sums = sum(tensor_bytes(value) for value in {dot.accumulator: None for dot in loop.dots})
     if 2 * sums < 4 * target.registers_per_sm:
         return False
-    if of_kinds(loop.op.body, tile.LoadOp) or of_kinds(kernel.walk(), tile.AtomicOp):
+    if of_kinds(loop.op.body, tile.LoadOp):
+        return False
+    if of_kinds(kernel.walk(), tile.AtomicOp):
         return False
     if Needs.of(kernel).flattened > target.max_shared_bytes:
         return False

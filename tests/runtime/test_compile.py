@@ -199,14 +199,18 @@ def test_the_number_of_programs_does_not_compile_anew(tmp_path: Path, monkeypatc
 def test_threads_that_disturb_each_other_try_again() -> None:
     calls: list[int] = []
 
-    def fails(times: int, text: str) -> str:
+    def fails(times: int, text: str, inside: bool = False) -> str:
         calls.append(times)
         if len(calls) <= times:
+            if inside:
+                raise RuntimeError("at 5:19") from SystemError(text)
             raise SystemError(text)
         return "compiled"
 
     text = "AST constructor recursion depth mismatch (before=96, after=157)"
-    assert _again(lambda: fails(3, text)) == "compiled" and len(calls) == 4
+    for inside in (False, True):  # in a function that the kernel calls, Triton names the place
+        calls.clear()
+        assert _again(lambda inside=inside: fails(3, text, inside)) == "compiled" and len(calls) == 4
     calls.clear()
     with pytest.raises(SystemError, match="another"):
         _again(lambda: fails(1, "another"))

@@ -85,10 +85,19 @@ def _again(compiled: Callable[[], Any]) -> Any:
     for _ in range(_MOST_TRIES):
         try:
             return compiled()
-        except SystemError as error:
-            if "AST constructor recursion depth" not in str(error):
+        except Exception as error:
+            if not _is_disturbed(error):
                 raise
     return compiled()
+
+
+def _is_disturbed(error: BaseException | None) -> bool:
+    """Whether the parser failed so, or an error of Triton's says that it did."""
+    while error is not None:
+        if isinstance(error, SystemError) and "AST constructor recursion depth" in str(error):
+            return True
+        error = error.__cause__
+    return False
 
 
 def compile_kernel(

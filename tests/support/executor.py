@@ -106,13 +106,19 @@ def run(
     if not isinstance(func, FuncOp):
         raise ExecutorError(f"{func.name} is no tile.func")
     assert uninitialised in ("nan", "zero")
-    from tests.support import executor_blocks, executor_memory  # noqa: F401  (they register what operations mean)
-
+    meanings()
     with np.errstate(all="ignore"):
         return _Executor(uninitialised == "zero", reverse_grid, limit, printed).program(func, list(arguments))
 
 
-MEANINGS: dict[str, Callable[[Operation, _Executor], Step]] = {}
+_MEANINGS: dict[str, Callable[[Operation, _Executor], Step]] = {}
+
+
+def meanings() -> dict[str, Callable[[Operation, _Executor], Step]]:
+    """What each operation means, by its name: a function (operation, executor) -> step."""
+    from tests.support import executor_blocks, executor_memory  # noqa: F401  (they register theirs)
+
+    return _MEANINGS
 
 
 def meaning(*names: str) -> Callable[[Any], Any]:
@@ -120,7 +126,7 @@ def meaning(*names: str) -> Callable[[Any], Any]:
 
     def register(make: Any) -> Any:
         for name in names:
-            MEANINGS[name] = make
+            _MEANINGS[name] = make
         return make
 
     return register
@@ -223,8 +229,8 @@ class _Executor:
         for op in region:
             if op.name in ("scf.yield", "scf.condition"):
                 handed = op.operands
-            elif op.name in MEANINGS:
-                steps.append((op, MEANINGS[op.name](op, self)))
+            elif op.name in _MEANINGS:
+                steps.append((op, _MEANINGS[op.name](op, self)))
             else:
                 raise ExecutorError(f"the executor does not know {op.name}")
 

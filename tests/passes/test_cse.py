@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 from tests.passes.ir_cases import after
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.dialects.arith import ConstantOp
-from tiledsl.ir.types import INT32
+from tiledsl.dialects.triton import DescriptorOp
+from tiledsl.ir.core import Region
+from tiledsl.ir.types import INT32, BufferType
 from tiledsl.passes.cse import Cse
 
 
@@ -55,6 +57,14 @@ def test_attributes_of_different_types_differ() -> None:
     values = [1, 1.0, True, 0.0, -0.0, "1", (1,), (1.0,), None, float("nan")]
     signatures = {ConstantOp(value=value, result_types=[INT32]).signature for value in values}
     assert len(signatures) == len(values)
+
+
+def test_attributes_given_in_another_order_are_told_apart_by_their_names() -> None:
+    region = Region([BufferType((4, 4), "float32", "global")])
+    one = DescriptorOp(region.args[0], block=(0, 1), dims=(1, 0))
+    other = DescriptorOp(region.args[0], dims=(0, 1), block=(1, 0))
+    assert one.signature != other.signature
+    assert one.signature == DescriptorOp(region.args[0], block=(0, 1), dims=(1, 0)).signature
 
 
 def test_subtraction_is_not_symmetric() -> None:

@@ -405,7 +405,7 @@ class Operation:
         """Equal for operations that differ in nothing but their operands and regions."""
         if self._signature is None:
             # The bytes tell 1, 1.0 and true apart, and 0.0 and -0.0. In version 2 nothing but the values counts.
-            attributes = marshal.dumps([*self.attributes.values()], 2) if self.attributes else b""
+            attributes = marshal.dumps(self.attributes.copy(), 2) if self.attributes else b""
             self._signature = type(self), self.segments, attributes
             for value in self.results:
                 self._signature = self._signature, value.type

@@ -96,6 +96,9 @@ def test_attention_and_programs_without_products() -> None:
             more = [passes[name] for name in ("peel-loops.mode", "select-emitter.rescale") if name in passes]
             found.add(", ".join([backend, *more]))
         assert found == proposed
+    for dim, target, three in ((64, "cuda:90", True), (128, "cuda:90", False), (64, "cuda:80", False)):
+        proposals = for_program(attention, 2, 8, 8, 1024, 1024, dim, target=target)
+        assert any(config["block_M"] == 192 for config in proposals) == three  # rows of three consumers, in Gluon
     rows = for_program(load_example("softmax").softmax, 1024, 4096, target="cuda:90")
     assert {config["threads"] for config in rows} >= {128, 256} and len({config["block_M"] for config in rows}) > 1
 

@@ -41,6 +41,9 @@ _PRODUCTS = (
 _RINGS = ((128, 256, 64, 3), (128, 128, 64, 5), (64, 128, 64, 8), (64, 128, 128, 4), (128, 64, 64, 8))
 _CHAINS = ((128, 64, 4, 2), (128, 128, 8, 2), (128, 64, 8, 3), (64, 64, 4, 2), (64, 128, 4, 2), (128, 32, 4, 3))
 _GLUON_ROWS = 64  # of a consumer, of which there are two
+_THREE_CONSUMERS, _NARROW = (192, 128, 8, 2), 64  # which have registers enough for heads of up to so many columns
+_AUTOMATIC = {"select-emitter.backend": "auto"}
+_GLUON_CHOICES = (_AUTOMATIC, *({**_AUTOMATIC, "select-emitter.rescale": each} for each in ("lazy", "each")))
 _THREADS = (128, 256, 512, 64)
 _SPLITS = (2, 4, 8)
 _SECOND_LAUNCH_MS = 0.004  # of split-k: its own time, and that of the sums on their way
@@ -187,6 +190,10 @@ def _proposals(program: _Program, roles: Mapping[str, str], target: Target) -> I
         for m, n, warps, stages in _CHAINS:
             for passes in _chain_choices(target, m):
                 yield config({"m": m, "n": n, "threads": 32 * warps, "stages": stages}, passes=passes)
+        if _is_hopper(target) and max(first.dots[0].k, first.dots[1].n) <= _NARROW:
+            m, n, warps, stages = _THREE_CONSUMERS
+            for passes in _GLUON_CHOICES:
+                yield config({"m": m, "n": n, "threads": 32 * warps, "stages": stages}, passes=passes)
     else:
         yield from _products(program, config, target)
 
@@ -231,9 +238,7 @@ def _access_choices(target: Target, rows: int, elements: int) -> list[dict[str, 
 
 def _chain_choices(target: Target, rows: int) -> list[dict[str, Any]]:
     triton = {"select-emitter.backend": "triton"} if _is_hopper(target) else {}
-    automatic = {"select-emitter.backend": "auto"}
-    gluon = [automatic, *({**automatic, "select-emitter.rescale": each} for each in ("lazy", "each"))]
-    first = [*gluon[: 3 if rows >= 2 * _GLUON_ROWS else 1], triton] if triton else [triton]
+    first = [*_GLUON_CHOICES[: 3 if rows >= 2 * _GLUON_ROWS else 1], triton] if triton else [triton]
     # Where no loop can be divided, or none by default, two of these have the same source, and it is tried once.
     return [*first, {**triton, "peel-loops.mode": "all"}, {**triton, "peel-loops.mode": "off"}]
 

@@ -128,6 +128,12 @@ class AutotunedFunction:
         problem = self._problem(arguments, keywords, values, given, target)
         return problem.build(problem.configs[0], target)
 
+    def first_config(self, values: Mapping[str, Any], target: Target) -> dict[str, Any]:
+        """The first configuration that a call with these values, by name, would try on a target."""
+        given = {name: value for name, value in values.items() if name in self.jit.signature.parameters}
+        bound = self.jit._bind((), values, partial=True)
+        return dict(self._problem((), values, bound, given, target).configs[0])
+
     def key(self, *arguments: Any, **keywords: Any) -> Any:
         """The key under which the result of this call is kept on disk; None if it is not kept. Tunes nothing."""
         values, given, target = self._call(arguments, keywords)

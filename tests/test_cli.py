@@ -189,6 +189,38 @@ def test_output_goes_to_a_file(programs: Path, tmp_path: Path) -> None:
     assert "cannot be written" in refused("lower", f"{programs}:cleared", "-o", tmp_path / "none" / "out.py")
 
 
+TUNED = """
+import tiledsl
+import tiledsl.language as T
+
+
+@tiledsl.autotune(configs=[{"block": 32, "threads": 64, "num_warps": 1}, {"block": 128, "threads": 128}])
+@tiledsl.jit(out_idx=[-1])
+def doubled(N, block=None, threads=None):
+    @T.prim_func
+    def doubled(X: T.Tensor((N,), "float32"), Y: T.Tensor((N,), "float32")):
+        with T.Kernel(T.ceildiv(N, block), threads=threads) as bx:
+            for i in T.Parallel(block):
+                Y[bx * block + i] = X[bx * block + i] * 2
+
+    return doubled
+"""
+
+
+def test_lower_takes_the_first_configuration_of_an_autotuned_function(tmp_path: Path) -> None:
+    file = tmp_path / "tuned.py"
+    file.write_text(TUNED)
+    done = tiledsl("lower", file, "-D", "N=1000", "--target", "cuda:90")
+    assert done.exit_code == 0 and "tl.arange(0, 32)" in done.stdout and "num_warps=1" in done.stdout
+    assert "doubled: block=32, threads=64, num_warps=1, as in its first configuration; -D" in done.stderr
+    done = tiledsl("lower", file, "-D", "N=1000", "-D", "block=16", "--target", "cuda:90")
+    assert "tl.arange(0, 16)" in done.stdout and "block=16" in done.stderr
+    done = tiledsl("lower", file, "-D", "N=1000", "-D", "block=64", "-D", "threads=128", "--target", "cuda:90")
+    assert "tl.arange(0, 64)" in done.stdout and "num_warps=4" in done.stdout and done.stderr == ""
+    done = tiledsl("lower", file, "--target", "cuda:90")
+    assert done.exit_code == 1 and "doubled is called without 'N', which is no tunable" in done.stderr
+
+
 def test_mistakes_in_what_to_lower(programs: Path, tmp_path: Path) -> None:
     several = refused("lower", programs)
     assert "has 3 programs; say FILE:FUNCTION" in several

@@ -87,6 +87,16 @@ def test_a_bad_variable_is_named_with_its_value_and_what_is_allowed(
     assert allowed in str(error.value)
 
 
+def test_a_variable_that_is_no_setting_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TILEDSL_CACHEDIR", "/elsewhere")
+    for jobs in ("3", "4"):
+        monkeypatch.setenv("TILEDSL_JOBS", jobs)
+        assert current().jobs == int(jobs)
+    assert caplog.messages == ["TILEDSL_CACHEDIR is no setting; did you mean 'TILEDSL_CACHE_DIR'?"]
+
+
 @pytest.mark.parametrize("target", ["auto", "interpret", "cuda", "cuda:90", "hip:gfx942", "hip:gfx90a"])
 def test_targets(target: str) -> None:
     assert current(target=target).target == target

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, field, fields
@@ -142,6 +142,8 @@ class Settings:
 _FIELDS = {setting.name: setting.metadata for setting in fields(Settings)}
 # What the values depend on; the last ones decide where the user's cache folder is.
 _VARIABLES = (*(PREFIX + name.upper() for name in _FIELDS), "XDG_CACHE_HOME", "HOME")
+_OF_TESTS = f"{PREFIX}TEST_"
+_warned: set[str] = set()  # variables, each once
 _overrides: ContextVar[dict[str, object]] = ContextVar("tiledsl_settings", default={})  # noqa: B039  (never changed)
 
 
@@ -186,6 +188,15 @@ def wrong_variables() -> dict[str, str]:
     return wrong
 
 
+def unknown_variables() -> dict[str, str]:
+    """A sentence about each variable that looks like a setting's and is none's."""
+    said = {}
+    for variable in sorted(os.environ):
+        if variable.startswith(PREFIX) and variable not in _VARIABLES and not variable.startswith(_OF_TESTS):
+            said[variable] = f"{variable} is no setting; {_nearest(variable, _VARIABLES[: len(_FIELDS)])}"
+    return said
+
+
 def default(name: str) -> Any:
     """What a setting is where nothing says otherwise."""
     (setting,) = (each for each in fields(Settings) if each.name == name)
@@ -198,6 +209,12 @@ def _settings(overrides: tuple[tuple[str, object], ...], environment: tuple[str 
     for name, variable, text in zip(_FIELDS, _VARIABLES, environment):
         if text and name not in values:
             values[name] = _checked(name, text, f"{variable}={text}")
+    for variable, message in unknown_variables().items():
+        if variable not in _warned:
+            import logging
+
+            _warned.add(variable)
+            logging.getLogger("tiledsl").warning(message)
     return Settings(**values)  # type: ignore[arg-type]
 
 
@@ -234,13 +251,16 @@ def table() -> str:
 def _named(overrides: dict[str, object]) -> dict[str, object]:
     for name, value in overrides.items():
         if name not in _FIELDS:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, _FIELDS, n=1)
-            advice = f"did you mean {near[0]!r}?" if near else "there are " + ", ".join(_FIELDS)
-            raise TileError(f"settings: there is no setting {name!r}", notes=[advice])
+            raise TileError(f"settings: there is no setting {name!r}", notes=[_nearest(name, list(_FIELDS))])
         overrides[name] = _checked(name, value, f"settings({name}={value!r})")
     return overrides
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else "there are " + ", ".join(known)
 
 
 def _checked(name: str, value: object, origin: str) -> object:

@@ -18,7 +18,7 @@ from tiledsl.errors import TileError
 from tiledsl.runtime.jit import compile as compile_program
 from tiledsl.runtime.lowering import check_print_after
 from tiledsl.runtime.target import Target
-from tiledsl.settings import PREFIX, current, default, given_variables, override, wrong_variables
+from tiledsl.settings import PREFIX, current, default, given_variables, override, unknown_variables, wrong_variables
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ def _examine(wrong: Mapping[str, str]) -> Iterator[Finding]:
     for package, least in (("torch", (2, 6)), ("triton", (3, 6))):
         yield _version(package, least)
     for message in wrong.values():
+        yield Finding("setting", False, message)
+    for message in unknown_variables().values():
         yield Finding("setting", False, message)
     if not wrong:
         given = (f"{PREFIX}{name.upper()}={value}" for name, value in given_variables().items())

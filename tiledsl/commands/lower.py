@@ -49,6 +49,7 @@ class Request:
 def lower(request: Request) -> str:
     """The text that was asked for. Raises TileError for what is wrong with the file, the function or the values."""
     found = _text_program(request) if request.file.suffix != ".py" else _in_file(request)
+    request = _with_first_config(found, request)
     request = replace(request, pass_configs={**_own_options(found), **(request.pass_configs or {})})
     build = _of(found, request)
     if request.emit in IR_LEVELS or request.after:
@@ -136,6 +137,22 @@ def _in_file(request: Request) -> Any:
     if len(found) != 1:
         raise TileError(f"{request.file} has {len(found)} programs; say FILE:FUNCTION", notes=[_listed(found)])
     return next(iter(found.values()))
+
+
+def _with_first_config(found: Any, request: Request) -> Request:
+    """Tunables of an autotuned function that have no value become those of its first configuration; stderr says so."""
+    if not hasattr(found, "first_config"):
+        return request
+    jit: JitFunction = found.jit
+    unset = [name for default in (None, Parameter.empty) for name in _parameters(jit.function, default)]
+    config = found.first_config(request.values, request.target)
+    if not any(name in unset and name not in request.values for name in config):
+        return request
+    chosen = {**config, **request.values}
+    text = ", ".join(f"{name}={value}" for name, value in chosen.items() if name in config)
+    print(f"{jit.__name__}: {text}, as in its first configuration; -D gives other values", file=sys.stderr)
+    pass_configs = {**jit._pass_configs(chosen), **(request.pass_configs or {})}
+    return replace(request, values=chosen, pass_configs=pass_configs)
 
 
 def _own_options(found: Any) -> dict[str, Any]:

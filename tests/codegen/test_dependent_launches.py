@@ -72,6 +72,26 @@ def test_a_program_says_it(given: object) -> None:
     assert "gdc_wait" not in kernel.source
 
 
+def test_a_kernel_that_syncs_waits_at_its_start_and_one_that_triggers_does_not() -> None:
+    @T.prim_func
+    def chain(X: T.Tensor((256,), "float32"), Y: T.Tensor((256,), "float32"), Z: T.Tensor((256,), "float32")):
+        with T.Kernel(2, threads=128) as bx:
+            for i in T.Parallel(128):
+                Y[bx * 128 + i] = X[bx * 128 + i] + 1
+            T.pdl_trigger()
+        with T.Kernel(2, threads=128) as bx:
+            T.pdl_sync()
+            for i in T.Parallel(128):
+                Z[bx * 128 + i] = Y[bx * 128 + i] * 2
+
+    source = tiledsl.compile(chain, target="cuda:90").source
+    first, second = source.split("def chain_kernel_1(")
+    assert "    gdc_wait()" not in first and second.count("    gdc_wait()") == second.count("launch_pdl=True") == 1
+    x, y, z = torch.arange(256.0), torch.zeros(256), torch.zeros(256)
+    tiledsl.compile(chain, target="interpret")(x, y, z)
+    assert torch.equal(z, (x + 1) * 2)
+
+
 @pytest.mark.parametrize(("given", "waits"), [(True, True), (False, False), (None, False)])
 def test_a_configuration_says_it(given: object, waits: bool) -> None:
     function = tiledsl.jit(**{**matmul.options, "target": "cuda:90"})(matmul.function)

@@ -32,6 +32,9 @@ func_attr, annotate_pass_configs, annotate_compile_flags = map(
 # A block's threads run in step between tile operations, so there is nothing to wait for.
 sync_threads, sync_warp, syncthreads = map(_hint, "sync_threads sync_warp syncthreads".split())
 
+# The kernel after may begin when all blocks of this one have ended or said so; to wait for the end was the faster.
+pdl_trigger = _hint("pdl_trigger")
+
 
 class Layout:
     """A layout object for T.annotate_layout; keeps its arguments and means nothing here."""

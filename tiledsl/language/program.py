@@ -323,6 +323,12 @@ def use_swizzle(panel_size: int = 10, order: str = "row", enable: Any = True) ->
         ctx.kernel_options["swizzle"] = (int(plain(panel_size)), str(order))
 
 
+def pdl_sync() -> None:
+    """Wait for what the kernel before wrote, and begin while it ends: `launch_pdl` of T.Kernel. The wait comes at the
+    kernel's start, wherever this stands: what the program reads is there in both cases."""
+    context("T.pdl_sync").kernel_options["launch_pdl"] = True
+
+
 def assume(condition: Any) -> None:
     """A promise to the compiler that a condition holds."""
     from tiledsl.dialects.tile import AssumeOp

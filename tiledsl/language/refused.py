@@ -24,7 +24,7 @@ _REASONS = {
         annotate_ws_schedule ClusterKernel cluster_sync block_rank_in_cluster set_max_nreg wgmma_gemm
         wait_wgmma warpgroup_arrive warpgroup_commit_batch warpgroup_wait warpgroup_fence_operand
         inc_max_nreg dec_max_nreg named_barrier_arrive named_barrier_sync
-        clc_try_cancel_multicast clc_is_canceled clc_get_first_ctaid_x pdl_trigger pdl_sync
+        clc_try_cancel_multicast clc_is_canceled clc_get_first_ctaid_x
         create_tma_descriptor alloc_descriptor alloc_wgmma_desc
     """,
     "Blackwell's tensor memory has no Triton form here; use T.alloc_fragment and T.gemm": """

@@ -5,7 +5,8 @@
 Each row is one problem: every candidate is tuned, checked against a float32 reference on outputs full of NaN, and timed
 in turns with the others, steady and in bursts (see timing.py). Results are printed, merged into benchmarks/results/
 suite-<GPU>.json and drawn beside it. --only takes families, or texts that are part of a
-row's "family: case".
+row's "family: case". --generated measures tiledsl alone: what tuning over the space takes that tiledsl proposes, and
+how near it comes to the row's own list.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--picture", type=Path, metavar="FILE", help="an SVG, in place of the one beside the results")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write a table of all rows")
     parser.add_argument("--keep-caches", action="store_true", help="compile into the user's caches: tuning is not cold")
+    parser.add_argument("--generated", action="store_true", help="tune over tiledsl.spaces.for_program; no peers")
     parser.add_argument("--list", action="store_true", help="print the rows' names")
     parser.add_argument("--report", action="store_true", help="print and draw the results again; measures nothing")
     parser.add_argument(
@@ -50,14 +52,15 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def work(names: Sequence[str], to: Path, quick: bool, device: str = "cuda") -> int:
-    """Measure rows in this process and append a line for each to a file."""
+def work(names: Sequence[str], to: Path, quick: bool, device: str = "cuda", generated: bool = False) -> int:
+    """Measure rows in this process and append a line for each to a file; see --generated."""
     import torch
 
     from benchmarks import timing
     from benchmarks.ceilings import ceilings
     from benchmarks.execute import run_row
     from benchmarks.gpu import CudaClock, describe
+    from benchmarks.ours import with_generated_space
     from benchmarks.row import Context
     from benchmarks.rows import all_rows
     from tiledsl.autotuner.measuring.timing import cache_bytes
@@ -70,7 +73,7 @@ def work(names: Sequence[str], to: Path, quick: bool, device: str = "cuda") -> i
     allowed = 40.0 if quick else 90.0
     context = Context(device, tune=True, quick=quick, seconds=allowed / 2)
     tell({"about": {**describe(), "quick": quick, "ceilings": ceilings(clock, plan)}})
-    rows = {row.name: row for row in all_rows()}
+    rows = {row.name: with_generated_space(row) if generated else row for row in all_rows()}
     for name in names:
         start = time.perf_counter()
         result = run_row(rows[name], context, clock, plan, cache_bytes=cache_bytes(), prepare_seconds=allowed)
@@ -94,11 +97,16 @@ def lost_row(name: str, why: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def results_file(options: argparse.Namespace, gpu: str) -> Path:
+    """Where the results go, and those of before lie."""
+    return options.json or path_for(gpu, "generated" if options.generated else "suite")
+
+
 def measure(options: argparse.Namespace, gpu: str) -> tuple[dict[str, Any], list[str]]:
     """Measure what the options ask for, print it row by row and save after each; the results, and this run's rows."""
     from benchmarks.rows import all_rows, select
 
-    path = options.json or path_for(gpu)
+    path = results_file(options, gpu)
     data = load(path)
     names = [row.name for row in select(all_rows(), options.only, options.quick)]
     if options.resume:
@@ -111,7 +119,7 @@ def measure(options: argparse.Namespace, gpu: str) -> tuple[dict[str, Any], list
         if not options.keep_caches:
             for variable in ("TRITON_CACHE_DIR", "TILEDSL_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TILELANG_CACHE_DIR"):
                 os.environ[variable] = str(Path(folder, variable.lower()))
-        command = worker_command(["--quick"] if options.quick else [])
+        command = worker_command([f"--{name}" for name in ("quick", "generated") if getattr(options, name)])
         for message in supervise(names, command, Path(folder), Limits(), deadline):
             if "about" in message:
                 run = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -158,13 +166,14 @@ def main(given: Sequence[str] | None = None) -> int:
         print("\n".join(names))
         return 0
     if options.worker:
-        return work(json.loads(options.worker[0].read_text(encoding="utf-8")), options.worker[1], options.quick)
+        names = json.loads(options.worker[0].read_text(encoding="utf-8"))
+        return work(names, options.worker[1], options.quick, generated=options.generated)
     needs_gpu = not (options.report and options.json)
     gpu = gpu_name() if needs_gpu else None
     if gpu is None and needs_gpu:
         print("python -m benchmarks needs a CUDA device, and torch finds none (--report --json FILE needs none)")
         return 2
-    path = options.json or path_for(gpu or "")
+    path = results_file(options, gpu or "")
     if options.report:
         data = load(path)
         for each in options.merge:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -68,7 +68,12 @@ def tune(
             kernel = function.kernel_for(arguments, chosen[0])
         return Tuned(kernel, dict(chosen[0]))
     tuner = tiledsl.autotune(
-        configs=chosen, ref_prog=reference, cache=False, progress=False, target=target, budget=context.seconds
+        configs=tiledsl.spaces.for_program if context.generated else chosen,
+        ref_prog=reference,
+        cache=False,
+        progress=False,
+        target=target,
+        budget=context.seconds,
     )(jit)
     start = time.perf_counter()
     try:
@@ -87,6 +92,16 @@ def rivals_of(trials: Sequence[Any]) -> list[dict[str, Any]]:
     ]
     lost = [trial for trial in trials if not trial.ok and trial.status not in ("new", "pruned", "screened")]
     return final + [{"config": trial.config, "status": trial.status, "why": trial.message[:200]} for trial in lost]
+
+
+def with_generated_space(row: Row) -> Row:
+    """The row with two candidates: tiledsl over the space that it proposes, tuned first, and over the row's own."""
+    (own,) = (each for each in row.candidates if each.kind == "tiledsl")
+
+    def prepare(context: Context, row: Row, inputs: Tensors) -> Ready:
+        return own.prepare(replace(context, generated=True), row, inputs)
+
+    return replace(row, candidates=(Candidate("generated", "generated space", prepare), own))
 
 
 def tiledsl_candidate(jit: Any, arguments: Mapping[str, Any], configs: Configs, name: str = "tiledsl") -> Candidate:

@@ -23,9 +23,9 @@ class BadResults(Exception):
     """A file is not what `validate` describes."""
 
 
-def path_for(gpu: str) -> Path:
+def path_for(gpu: str, kind: str = "suite") -> Path:
     """Where the last results of a GPU lie."""
-    return RESULTS / f"suite-{re.sub(r'[^a-z0-9]+', '-', gpu.lower()).strip('-')}.json"
+    return RESULTS / f"{kind}-{re.sub(r'[^a-z0-9]+', '-', gpu.lower()).strip('-')}.json"
 
 
 def empty() -> dict[str, Any]:

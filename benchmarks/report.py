@@ -78,7 +78,7 @@ def summary(rows: Sequence[Json]) -> str:
 
 def _tuning(rows: Sequence[Json]) -> str:
     parts = []
-    for kind in ("tiledsl", "triton", "tilelang"):
+    for kind in ("tiledsl", "generated", "triton", "tilelang"):
         seconds = sorted(
             entry["tuning_seconds"]
             for row in rows

@@ -15,6 +15,7 @@ KINDS = {
     "library": "cuBLAS, cuDNN or torch.compile",
     "triton": "Triton by hand, tuned by triton.autotune",
     "tilelang": "TileLang",
+    "generated": "tiledsl, tuned over the space that it proposes",
     "copy": "a copy of as many bytes",
     "bf16": "cuBLAS in bfloat16, same shape",
 }
@@ -33,12 +34,14 @@ class Context:
 
     tune: search the space; without, its first configuration is taken. quick: a few of the configurations only.
     seconds: after which tiledsl's tuner begins no further configuration, and compilations of TileLang are given up.
+    generated: tiledsl searches what tiledsl.spaces.for_program proposes, not the row's own list.
     """
 
     device: str = "cuda"
     tune: bool = True
     quick: bool = False
     seconds: float | None = None
+    generated: bool = False
 
     def some(self, configs: Sequence[Any]) -> list[Any]:
         """The configurations to try: all, the first three, or the first."""

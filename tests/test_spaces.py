@@ -8,6 +8,7 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
+from benchmarks.programs import gemm
 from tests.support.example_modules import load_example
 from tiledsl.errors import TileError
 from tiledsl.spaces import for_program
@@ -101,6 +102,43 @@ def test_attention_and_programs_without_products() -> None:
         assert any(config["block_M"] == 192 for config in proposals) == three  # rows of three consumers, in Gluon
     rows = for_program(load_example("softmax").softmax, 1024, 4096, target="cuda:90")
     assert {config["threads"] for config in rows} >= {128, 256} and len({config["block_M"] for config in rows}) > 1
+
+
+def test_none_may_be_a_value_like_others() -> None:
+    @tiledsl.jit
+    def matmul(M, N, K, block_M=None, block_N=None, block_K=32, dtype="float16", out_dtype=None, scale=None):
+        out_dtype = dtype if out_dtype is None else out_dtype
+
+        @T.prim_func
+        def matmul(A: T.Tensor((M, K), dtype), B: T.Tensor((K, N), dtype), C: T.Tensor((M, N), out_dtype)):
+            with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=128) as (bx, by):
+                a = T.alloc_shared((block_M, block_K), dtype)
+                b = T.alloc_shared((block_K, block_N), dtype)
+                c = T.alloc_fragment((block_M, block_N), "float32")
+                T.clear(c)
+                for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=2):
+                    T.copy(A[by * block_M, k * block_K], a)
+                    T.copy(B[k * block_K, bx * block_N], b)
+                    T.gemm(a, b, c)
+                if scale is not None:
+                    for i, j in T.Parallel(block_M, block_N):
+                        c[i, j] *= scale
+                T.copy(c, C[by * block_M, bx * block_N])
+
+        return matmul
+
+    configs = for_program(matmul, 1024, 1024, 1024, target="cuda:90")
+    assert configs and all({"block_M", "block_N", "block_K"} <= set(config) for config in configs)
+    assert not any({"out_dtype", "scale"} & set(config) for config in configs)
+
+
+def test_a_program_that_can_cut_along_k_itself() -> None:
+    """`splits` makes another kernel, without panels: it is none, and keeps its default."""
+    for rows in (16, 4096):
+        configs = for_program(gemm.matmul, rows, 4096, 4096, target="cuda:90")
+        assert {config["panel"] for config in configs} == {8} and not any("splits" in config for config in configs)
+        access = {config.get("pass_configs", {}).get("select-access.mode") for config in configs}
+        assert {None, "tma"} <= access
 
 
 def test_what_cannot_be_seen() -> None:

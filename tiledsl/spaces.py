@@ -91,6 +91,8 @@ def for_program(
     given = function.signature.bind_partial(*arguments, **keywords).arguments
     open_names = [name for name in function.signature.parameters if given.get(name) is None]
     tunables = {name: bound.get(name) for name in open_names if _is_number(bound.get(name))}
+    for name in _meant_as_none(function, bound, tunables):
+        del tunables[name]
     program = _Program(function, bound, tunables)
     roles = program.roles()
     unknown = [name for name, value in tunables.items() if value is None and name not in roles]
@@ -154,6 +156,30 @@ class _Program:
         return found
 
 
+def _meant_as_none(
+    function: JitFunction, bound: Mapping[str, Any], tunables: Mapping[str, int | None]
+) -> tuple[str, ...]:
+    """Parameters for which None is a value like others (`out_dtype=None`): with it, the builder builds.
+
+    Others need a number, and where the first that comes to mind is not one that the builder takes, all are tunables.
+    """
+
+    def builds(without: Iterable[str], none: str = "") -> bool:
+        program = _Program(function, bound, {name: tunables[name] for name in tunables if name not in without})
+        try:
+            program.works({**program.base, none: None} if none else program.base)
+        except Exception:  # the builder is the user's code; it may refuse the value
+            return False
+        return True
+
+    unset = [name for name, value in tunables.items() if value is None]
+    for count in range(len(unset) + 1):
+        for kept in itertools.combinations(unset, count):
+            if builds(kept):
+                return (*kept, *(name for name in unset if name not in kept and builds(kept, name)))
+    return ()
+
+
 def _first_value(name: str) -> int:
     return next((value for part, value in _FIRST_VALUES.items() if part in name.lower()), 64)
 
@@ -166,7 +192,7 @@ def _role(before: _Seen, after: _Seen) -> str:
         return sides[0] if len(sides) == 1 else ""
     if before.stages != after.stages:
         return "stages"
-    if before.panel != after.panel:
+    if before.panel != after.panel and before.grid == after.grid:
         return "panel"
     return "size" if before.largest_tile != after.largest_tile else ""
 
@@ -230,8 +256,10 @@ def _is_half_empty(program: _Program, config: Callable[..., Config], values: Map
 
 
 def _access_choices(target: Target, rows: int, elements: int) -> list[dict[str, Any]]:
-    if not _is_hopper(target) or rows < 64:
+    if not _is_hopper(target):
         return [{}]
+    if rows < 64:
+        return [{}, {"select-access.mode": "tma", "map-grid.persistent": 0}]
     persistent = {"select-access.mode": "tma", "map-grid.persistent": 1}
     return [{}, {"select-access.mode": "pointer", "map-grid.persistent": 0}, *([persistent] * (elements >= 128 * 64))]
 

@@ -7,15 +7,17 @@ import math
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import tiledsl
 from benchmarks.__main__ import main
-from benchmarks.ours import rivals_of
-from benchmarks.row import KINDS, Context
+from benchmarks.ours import rivals_of, with_generated_space
+from benchmarks.row import KINDS, Context, Unavailable
 from benchmarks.rows import all_rows, select
 from benchmarks.rows.attention_math import backward, forward, seen_pairs
 from tests.support import forked
@@ -102,6 +104,34 @@ def test_spaces_are_sets_of_configurations() -> None:
     anything = inspect.signature(lambda **_: None)
     for space in spaces:
         assert 4 <= len(check_configs(space, anything, "a row")) <= 20
+
+
+def test_every_row_has_a_generated_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For cuda:90, of which nothing is compiled: each row's programs get proposals, among which is its default tile."""
+    asked: list[tuple[Any, Any, Any, Any]] = []
+
+    def autotune(configs: Any, **_: Any) -> Any:
+        def asks(jit: Any) -> Any:
+            def compile(*values: Any, **arguments: Any) -> Any:
+                asked.append((configs, jit, values, arguments))
+                raise tiledsl.TileError("that is enough")
+
+            return SimpleNamespace(compile=compile)
+
+        return asks
+
+    monkeypatch.setattr(tiledsl, "autotune", autotune)
+    first = {row.family: row for row in reversed(all_rows())}
+    assert len(first) == 10
+    for row in map(with_generated_space, first.values()):
+        generated, own = row.candidates
+        assert (generated.kind, own.kind) == ("generated", "tiledsl")
+        asked.clear()
+        with pytest.raises(Unavailable):
+            generated.prepare(Context("cuda", generated=True), row, row.inputs("meta"))
+        (configs, jit, values, arguments), *_ = asked
+        assert configs is tiledsl.spaces.for_program
+        assert len(configs(jit, *values, target="cuda:90", **arguments)) >= 4, row.name
 
 
 def test_only_refuses_what_selects_nothing(capsys: pytest.CaptureFixture[str]) -> None:

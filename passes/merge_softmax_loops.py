@@ -186,9 +186,7 @@ class _Merge:
 
     def _ends(self, at: Builder) -> tuple[list[Value], Value]:
         """How many tiles there are up to the end of each loop; the last of these."""
-        root = at.region.parent
-        assert root is not None
-        ranges = Ranges(root)
+        ranges = Ranges.around(self.loops[0])
         zero = at.constant(0, INT32)
         ends: list[Value] = []
         for before, loop in zip((None, *self.loops), self.loops):

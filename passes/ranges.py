@@ -52,6 +52,13 @@ class Ranges:
                 self._known[arg] = SYMBOL
         self._root = root
 
+    @classmethod
+    def around(cls, op: Operation) -> Ranges:
+        """Those of the whole program that an operation is in, whose dynamic sizes are known to be positive."""
+        while op.parent_op is not None:
+            op = op.parent_op
+        return cls(op)
+
     def of(self, value: Value) -> Interval:
         """The interval of an integer or bool, each element of it for a tensor."""
         known = self._known

@@ -55,6 +55,24 @@ def test_attention(case: dict[str, Any], rescale: str) -> None:
     assert not bool(torch.isnan(lse).any())
 
 
+@pytest.mark.parametrize("block_M", [128, 192])
+def test_lengths_that_the_call_gives(block_M: int) -> None:
+    """The same kernel for each; blocks are balanced as for constant lengths."""
+    example = load_example("attention")
+    length = T.dynamic("S")
+    sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "queries": length, "keys": length, "dim": 64, "block_M": block_M}
+    source = compiled({**sizes, "causal": True}, {}).source
+    assert "_balanced(row, " in source
+    for given in (64, 128, 640, 1000):
+        torch.manual_seed(given)
+        q = torch.randn(1, 2, given, 64, dtype=torch.float16)
+        k, v = (torch.randn(1, 1, given, 64, dtype=torch.float16) for _ in range(2))
+        out, lse = torch.full_like(q, float("nan")), torch.full(q.shape[:3], float("nan"))
+        gluon_machine.run_gluon(source, "attention_forward", q, k, v, out, lse)
+        want = example.reference(q.float(), k.float(), v.float(), True, 0)
+        assert float((out.float() - want).norm() / want.norm()) < 1e-3 and not bool(torch.isnan(lse).any())
+
+
 def attention_by_hand(kind: str, keys: int = 512) -> Any:
     """Attention as other programs write it: several loops, factors that are used or changed elsewhere, no maximum."""
     slope = 0.01 if kind in ("decay", "index") else 0.25  # small, so that no maximum is needed

@@ -123,6 +123,7 @@ class Machine:
             "full": lambda shape, value, dtype, layout: np.full(shape, value, dtype).view(Tensor),
             "arange": lambda start, end, layout: np.arange(start, end).view(Tensor),
             "convert_layout": lambda value, layout: value, "reshape": lambda x, shape: _tensor(np.reshape(x, shape)),
+            "cast": lambda x, dtype: _tensor(np.asarray(x).astype(dtype)),
             "split": lambda x: (x[..., 0], x[..., 1]), "join": lambda a, b: _tensor(np.stack([a, b], axis=-1)),
             "store": _store, "load": _load,
             "inline_asm_elementwise": _assemble,

@@ -63,7 +63,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
         self.stages = found.loops[0].op.num_stages
         parts = next(int(op.parts) for op in launch.body if isinstance(op, gluon.PartOp))
         self.late = bool(late_factors(found))
-        self.ranges = Ranges(launch)
+        self.ranges = Ranges.around(launch)
         if any(isinstance(op, gluon.RescaleOp) and op.skip for loop in found.loops for op in loop.rescale):
             self.helpers = (api.rescaled(found.width),)
         weights = found.loops[0].product.a.dtype

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -151,6 +152,15 @@ def test_a_shape_that_cannot_be_tuned_costs_only_itself(tmp_path: Path) -> None:
         assert [function(size=size).from_cache for size in (64, 128)] == ["memory"] * 2
 
 
+@pytest.fixture
+def heeds_interrupts() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, also in a background job of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_interrupts")
 def test_interrupting_several_shapes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -96,6 +96,8 @@ def test_a_reference_that_raises_ends_the_run_at_once() -> None:
 
 
 SCRIPT = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which children of a shell's background jobs ignore
 import tiledsl
 from tests.autotune import faults
 from tests.autotune.programs import scale_builder, twice

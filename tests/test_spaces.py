@@ -136,6 +136,7 @@ def test_a_program_that_can_cut_along_k_itself() -> None:
     """`splits` makes another kernel, without panels: it is none, and keeps its default."""
     for rows in (16, 4096):
         configs = for_program(gemm.matmul, rows, 4096, 4096, target="cuda:90")
+        assert all(config.get("launch_pdl", False) == (rows == 16) for config in configs)  # of short launches
         assert {config["panel"] for config in configs} == {8} and not any("splits" in config for config in configs)
         access = {config.get("pass_configs", {}).get("select-access.mode") for config in configs}
         assert {None, "tma"} <= access

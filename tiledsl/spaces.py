@@ -4,7 +4,8 @@ A builder's tunables are the parameters that a call leaves open. What each one i
 twice, with two values of it, and looking at what changes: a side of a tile's product, the threads of a block, the depth
 of a pipeline, the height of the panels in which blocks are visited. Names only give the first value to try. Proposed
 are, for programs with matrix products, tiles, depths, warps, and choices of the compiler: pointers or block copies,
-persistent grids, parts along K, programs that share all blocks, Gluon; for attention peeled loops. For programs
+persistent grids, parts along K, programs that share all blocks, Gluon, launches that overlap; for attention peeled
+loops. For programs
 without products: threads, and sizes around the given ones. What changes several of these at once, or nothing that is
 seen here, keeps its default.
 """
@@ -47,6 +48,7 @@ _GLUON_CHOICES = (_AUTOMATIC, *({**_AUTOMATIC, "select-emitter.rescale": each} f
 _THREADS = (128, 256, 512, 64)
 _SPLITS = (2, 4, 8)
 _SECOND_LAUNCH_MS = 0.004  # of split-k: its own time, and that of the sums on their way
+_SHORT_MS = 0.1  # of products, to which it is worth to begin while the launch before ends; seen on an H200
 _STREAMED_WAVES = 3  # of blocks, at most; in more, the last one weighs less than the sums on their way
 _BAD_FILL = 0.85  # of all waves, by blocks; one that leaves more idle is worth to be shared
 _MOST_STREAMED = 4  # proposals
@@ -107,7 +109,10 @@ def for_program(
         reasons = [*ranking.pruned.values(), *map(str, ranking.failed.values())]
         raise TileError(f"spaces.for_program: nothing proposed for {function.__name__} works", notes=reasons[:3])
     times = {at: _with_split(ranking.predicted[at], proposed[at], program, goal) for at in ranking.order}
-    return [proposed[at] for at in _ordered(times, proposed)[:limit]]
+    chosen = [(proposed[at], times[at]) for at in _ordered(times, proposed)[:limit]]
+    if not program.first().dots or not goal.has_dependent_launches or not function.takes_launch_option("launch_pdl"):
+        return [config for config, _ in chosen]
+    return [{**config, "launch_pdl": True} if time < _SHORT_MS else config for config, time in chosen]
 
 
 for_program.takes_function = True  # type: ignore[attr-defined]  # how @tiledsl.autotune knows it

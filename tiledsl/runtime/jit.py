@@ -279,13 +279,17 @@ class JitFunction:
         num_warps that are no parameters of the function."""
         chosen = {**pass_options(self.options.get("pass_configs")), **pass_options(values.pop("pass_configs", None))}
         for name in LAUNCH_OPTIONS:
-            if name in values and name not in self.signature.parameters and not self._takes_any:
+            if name in values and self.takes_launch_option(name):
                 given = values.pop(name)
                 if given is None:
                     continue
                 check_launch_option(f"{self.__name__}: {name}", name, given)
                 chosen[f"lower-to-triton.{name}"] = int(given)
         return chosen
+
+    def takes_launch_option(self, name: str) -> bool:
+        """Whether a configuration's value of this name is a launch's: the function has no parameter for it."""
+        return name not in self.signature.parameters and not self._takes_any
 
     @functools.cached_property
     def _takes_any(self) -> bool:

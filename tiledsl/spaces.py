@@ -5,9 +5,8 @@ twice, with two values of it, and looking at what changes: a side of a tile's pr
 of a pipeline, the height of the panels in which blocks are visited. Names only give the first value to try. Proposed
 are, for programs with matrix products, tiles, depths, warps, and choices of the compiler: pointers or block copies,
 persistent grids, parts along K, programs that share all blocks, Gluon, launches that overlap; for attention peeled
-loops. For programs
-without products: threads, and sizes around the given ones. What changes several of these at once, or nothing that is
-seen here, keeps its default.
+loops. For programs without products: threads, and sizes around the given ones. What changes several of these at once,
+or nothing that is seen here, keeps its default.
 """
 
 from __future__ import annotations

@@ -102,13 +102,10 @@ def results_file(options: argparse.Namespace, gpu: str) -> Path:
     return options.json or path_for(gpu, "generated" if options.generated else "suite")
 
 
-def measure(options: argparse.Namespace, gpu: str) -> tuple[dict[str, Any], list[str]]:
-    """Measure what the options ask for, print it row by row and save after each; the results, and this run's rows."""
-    from benchmarks.rows import all_rows, select
-
+def measure(options: argparse.Namespace, gpu: str, names: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Measure these rows as the options ask, print each and save after it; the results, and this run's rows."""
     path = results_file(options, gpu)
     data = load(path)
-    names = [row.name for row in select(all_rows(), options.only, options.quick)]
     if options.resume:
         known = {name_of(row) for row in data["rows"] if "error" not in row}
         names = [name for name in names if name not in known]
@@ -155,7 +152,11 @@ def main(given: Sequence[str] | None = None) -> int:
     """0 if every row asked for was measured; 1 if a row failed or tiledsl has no time in it."""
     parser = arguments()
     options = parser.parse_args(given)
-    if options.only or options.list:
+    if options.worker:
+        names = json.loads(options.worker[0].read_text(encoding="utf-8"))
+        return work(names, options.worker[1], options.quick, generated=options.generated)
+    names = []
+    if not options.report:
         from benchmarks.rows import all_rows, select
 
         try:
@@ -165,9 +166,6 @@ def main(given: Sequence[str] | None = None) -> int:
     if options.list:
         print("\n".join(names))
         return 0
-    if options.worker:
-        names = json.loads(options.worker[0].read_text(encoding="utf-8"))
-        return work(names, options.worker[1], options.quick, generated=options.generated)
     needs_gpu = not (options.report and options.json)
     gpu = gpu_name() if needs_gpu else None
     if gpu is None and needs_gpu:
@@ -182,7 +180,7 @@ def main(given: Sequence[str] | None = None) -> int:
             save(path, data)
         done = [name_of(row) for row in data["rows"]]
     else:
-        data, done = measure(options, gpu or "")
+        data, done = measure(options, gpu or "", names)
     rows = [row for row in data["rows"] if name_of(row) in done]
     print(report.summary(rows))
     _draw(data, options.picture or path.with_suffix(".svg"), options.markdown)

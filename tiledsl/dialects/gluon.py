@@ -40,9 +40,9 @@ class ItemOp(Operation):
 class BalancedOp(Operation):
     """A block of a grid of `extent` times `others` blocks, which takes the longer, the greater its `index` is.
 
-    What follows in the body runs for each block that a program takes. First these are pairs of a
-    long and a short one, which all take equally long. Where they do not go round, the blocks of the last of the
-    `others` are taken one by one, the longest first, so that all programs end at about the same time.
+    What follows in the body runs for each block that a program takes. First these are pairs of a long and a short one,
+    which all take equally long. Where they do not go round, the blocks of the last of the `others` are taken one by
+    one, the longest first, so that all programs end at about the same time.
 
     Example: `%bx, %rest = gluon.balanced %extent, %others : int32, int32`
     """

@@ -426,10 +426,7 @@ class Operation:
     @property
     def is_used(self) -> bool:
         """Whether any operation uses a result."""
-        for value in self.results:  # noqa: SIM110  (quicker than any())
-            if value.uses:
-                return True
-        return False
+        return any([value.uses for value in self.results])  # noqa: C419  (a list is quicker)
 
     @property
     def parent_op(self) -> Operation | None:

@@ -108,12 +108,15 @@ def attribute_text(value: Any) -> str:
 
 
 _TOKEN = re.compile(
-    r"""(?P<space>\s+|//[^\n]*) |(?P<value>%\w+)
+    r"""(?P<space>\s+|//[^\n]*)
+    |(?P<value>%\w+)
     |(?P<type>(?:tensor|buffer)<(?:[^<>()]|\([^()]*\))*>)
     |(?P<string>"(?:[^"\\]|\\.)*")
     |(?P<number>[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|inf\b|nan\b))
     |(?P<word>\*?[A-Za-z_][\w.-]*)
-    |(?P<mark>[][(){},:=]) |(?P<end>\Z) |(?P<wrong>.)""",
+    |(?P<mark>[][(){},:=])
+    |(?P<end>\Z)
+    |(?P<wrong>.)""",
     re.VERBOSE,
 )
 _BUFFER = re.compile(r"((?:\w+\*)*)(\*?\w+), (\w+)(?:, strides\(([^)]*)\))?")

@@ -32,7 +32,7 @@ func_attr, annotate_pass_configs, annotate_compile_flags = map(
 # A block's threads run in step between tile operations, so there is nothing to wait for.
 sync_threads, sync_warp, syncthreads = map(_hint, "sync_threads sync_warp syncthreads".split())
 
-# The kernel after may begin when all blocks of this one have ended or said so; to wait for the end was the faster.
+# The kernel after may begin when all blocks of this one have ended or said so; emitted kernels leave it at the end.
 pdl_trigger = _hint("pdl_trigger")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -74,6 +75,23 @@ def test_a_bad_last_wave_is_shared() -> None:
     assert not streams(4096, 4096, 4096)  # 512 blocks are 3.9 waves
     assert not streams(2048, 2048, 16384)  # 128 blocks fill one wave
     assert not streams(16, 4096, 8192)  # too few: parts along K instead
+
+
+def in_gluon(configs: Sequence[dict[str, Any]], rows: str) -> set[int]:
+    """The rows of tiles that are proposed in Gluon."""
+    return {each[rows] for each in configs if each.get("pass_configs", {}).get("select-emitter.backend") == "gluon"}
+
+
+def test_gluon_is_proposed_where_the_compiler_can_write_it(caplog: pytest.LogCaptureFixture) -> None:
+    configs = for_program(builder(), 3072, 3072, 3072, target="cuda:90")
+    assert in_gluon(configs, "x") == {64, 128, 192}
+    assert in_gluon(for_program(builder(), 64, 4096, 4096, target="cuda:90", limit=200), "x") == {64}
+    with caplog.at_level("WARNING"):
+        grouped = for_program(
+            load_example("grouped_gemm").grouped_matmul, 64, 16384, 2048, 2048, dtype="bfloat16", target="cuda:90"
+        )
+    assert grouped and not in_gluon(grouped, "block_M")
+    assert len([each for each in caplog.records if "tensor.scan" in each.getMessage()]) == 1
 
 
 def test_other_targets_and_elements() -> None:

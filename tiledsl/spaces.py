@@ -22,6 +22,7 @@ from tiledsl.autotuner.predicting import work
 from tiledsl.autotuner.predicting.machines import machine_of
 from tiledsl.autotuner.predicting.rank import rank
 from tiledsl.autotuner.predicting.work_types import Work
+from tiledsl.codegen.gluon import api
 from tiledsl.errors import TileError
 from tiledsl.ir.types import ELEMENTS
 from tiledsl.runtime.jit import JitFunction, jit, resolve_target
@@ -37,8 +38,12 @@ _PRODUCTS = (
     (64, 128, 64, 4, 8), (128, 64, 64, 4, 8), (64, 128, 128, 4, 4), (64, 64, 64, 4, 8),
     (32, 64, 128, 4, 4), (16, 64, 128, 4, 4), (16, 32, 256, 4, 4), (16, 128, 128, 4, 3), (16, 32, 128, 2, 6),
 )  # fmt: skip
-# (m, n, k, stages) of the same in Gluon, which one producer warp and consumers of 64 rows compute.
-_RINGS = ((128, 256, 64, 3), (128, 128, 64, 5), (64, 128, 64, 8), (64, 128, 128, 4), (128, 64, 64, 8))
+# (m, n, k, warps, stages) of the same in Gluon, which one producer warp and consumers of 64 rows compute; the first is
+# the easiest to fit.
+_RINGS = (
+    (64, 128, 64, 4, 8), (64, 128, 128, 4, 4), (128, 64, 64, 8, 8), (128, 128, 64, 8, 5), (128, 256, 64, 8, 3),
+    (192, 128, 64, 8, 4),
+)  # fmt: skip
 _CHAINS = ((128, 64, 4, 2), (128, 128, 8, 2), (128, 64, 8, 3), (64, 64, 4, 2), (64, 128, 4, 2), (128, 32, 4, 3))
 _GLUON_ROWS = 64  # of a consumer, of which there are two
 _THREE_CONSUMERS, _NARROW = (192, 128, 8, 2), 64  # which have registers enough for heads of up to so many columns
@@ -145,6 +150,14 @@ class _Program:
         """The launch with the most products at the base configuration."""
         return max(self.works(self.base), key=lambda each: each.operations)
 
+    def is_gluon(self, config: Mapping[str, Any], target: Target) -> bool:
+        """Whether the compiler writes this configuration in Gluon, which lowering it tells."""
+        try:
+            kernel = self.function.kernel_for(self.bound, {**self.base, **config}, target)
+        except Exception:  # as in roles
+            return False
+        return api.IMPORTS[0] in kernel.source
+
     def roles(self) -> dict[str, str]:
         """Tunable -> m, n, k, threads, warps, stages, panel or size; without those that are not recognised."""
         before = _Seen.of(self.first())
@@ -247,10 +260,14 @@ def _products(program: _Program, config: Callable[..., Config], target: Target) 
         if 1 < waves <= _STREAMED_WAVES and waves / math.ceil(waves) <= _BAD_FILL:
             yield config(values, passes={"split-k.streams": -streams})
     if _is_hopper(target) and bits < 32:
-        for m, n, k, stages in _RINGS:
-            values = {"m": m, "n": n, "k": k * 16 // bits, "threads": 2 * m, "stages": stages, "panel": 8}
-            if not _is_half_empty(program, config, values):
-                yield config(values, passes={"select-emitter.backend": "gluon"})
+        rings = [
+            {"m": m, "n": n, "k": k * 16 // bits, "threads": 32 * warps, "stages": stages, "panel": 8}
+            for m, n, k, warps, stages in _RINGS
+        ]
+        filled = [values for values in rings if not _is_half_empty(program, config, values)]
+        in_gluon = [config(values, passes={"select-emitter.backend": "gluon"}) for values in filled]
+        if in_gluon and program.is_gluon(in_gluon[0], target):
+            yield from in_gluon
 
 
 def _is_half_empty(program: _Program, config: Callable[..., Config], values: Mapping[str, int]) -> bool:

@@ -16,8 +16,10 @@ from benchmarks.row import Candidate, Row
 
 ROW_SPACE = [
     {"block_M": rows, "threads": threads}
-    for rows, threads in ((1, 256), (1, 128), (1, 512), (2, 256), (2, 512), (4, 256), (4, 512), (1, 1024))
-]
+    for rows, threads in (
+        (1, 256), (1, 128), (1, 512), (2, 256), (2, 512), (4, 256), (4, 512), (1, 1024), (2, 64), (1, 64),
+    )
+]  # fmt: skip
 FLAT_SPACE = [
     {"block_M": rows, "block_N": columns, "threads": threads}
     for rows, columns, threads in (

@@ -40,6 +40,7 @@ STRIPS = [product(*tiles, splits=splits) for splits in (1, 4, 2, 8) for tiles in
 STRIPS += [product(16, 64, 128, 4, 4, TMA, splits=splits) for splits in (1, 4)]
 LOW = [product(*tiles, splits=splits) for splits in (1, 4, 2) for tiles in _LOW]
 LOW += [product(64, 64, 128, 4, 4, TMA, splits=splits) for splits in (1, 4)]
+SHORT = 2048**3  # multiplications, of some 25 microseconds
 TILELANG = [
     product(128, 256, 64, 3, 8), product(256, 128, 64, 3, 8), product(128, 128, 64, 4, 8), product(128, 128, 64, 3, 4),
 ]  # fmt: skip
@@ -53,11 +54,11 @@ TILELANG_STRIPS = [
 ]  # fmt: skip
 
 
-def space(M: int) -> list[dict[str, Any]]:
-    """Configurations to search for a product of M rows. Those of few rows begin while the kernel before ends."""
-    if M <= 128:
-        return [{**each, "launch_pdl": True} for each in _few_rows(M)]
-    return LARGE + DEEP[:4] + RINGS[:1] if M <= 2048 else LARGE
+def space(M: int, N: int, K: int) -> list[dict[str, Any]]:
+    """Configurations to search for a product. Those of few rows, and short ones, begin while the kernel before ends."""
+    configs = _few_rows(M) if M <= 128 else LARGE + DEEP[:4] + RINGS[:1] if M <= 2048 else LARGE
+    overlapped = M <= 128 or M * N * K <= SHORT
+    return [{**each, "launch_pdl": True} for each in configs] if overlapped else configs
 
 
 def _few_rows(M: int) -> list[dict[str, Any]]:
@@ -92,7 +93,7 @@ def gemm_row(M: int, N: int, K: int, dtype: str, note: str = "", quick: bool = F
         reference=lambda a, b: [a.float() @ b.float().T],
         outputs=(((M, N), DTYPES[dtype]),),
         candidates=(
-            tiledsl_candidate(program.matmul, arguments, space(M)),
+            tiledsl_candidate(program.matmul, arguments, space(M, N, K)),
             cublas(),
             gemm_by_hand(M),
             tilelang(M, arguments),

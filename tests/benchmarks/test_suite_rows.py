@@ -93,7 +93,7 @@ def test_spaces_are_sets_of_configurations() -> None:
 
     from benchmarks.rows import attention, elementwise, float8, gemm, grouped
 
-    spaces = [gemm.space(M) for M in (1, 16, 64, 128, 512)] + [
+    spaces = [gemm.space(M, 4096, 4096) for M in (1, 16, 64, 128, 512)] + [
         attention.SPACE,
         float8.SPACE,
         grouped.SPACE,

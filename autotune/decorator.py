@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tiledsl.autotuner.engine import Problem, tune
 from tiledsl.autotuner.measuring.inputs import given_inputs
@@ -17,10 +17,15 @@ from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tuna
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.errors import TileError, value_options, way_out
 from tiledsl.runtime.jit import JitFunction, _key, resolve_target
-from tiledsl.runtime.jit_calls import MOST_CALLS, always_tune_setting, call_key
+from tiledsl.runtime.jit_calls import MOST_CALLS, call_key, tuner_settings
 from tiledsl.runtime.supply import TensorSupplyType
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
+
+if TYPE_CHECKING:
+    from tiledsl.autotuner.tuned.lookup import TunedMatch
+    from tiledsl.autotuner.tuned.offline import TuneReport
+    from tiledsl.autotuner.tuned.recall import TunedConfigs
 
 Configs = Iterable[Mapping[str, Any]] | Callable[..., Any]
 
@@ -34,6 +39,7 @@ class AutotunedFunction:
     """
 
     def __init__(self, jit: JitFunction, configs: Any, options: TuneOptions) -> None:
+        """Raises TileError for configurations or options that the function does not have."""
         functools.update_wrapper(self, jit.function)
         self.jit = jit
         self.name = jit.function.__name__
@@ -42,6 +48,8 @@ class AutotunedFunction:
         unknown = [name for name in options.do_not_specialize if name not in jit.signature.parameters]
         if unknown:
             raise TileError(f"autotune of {self.name}: do_not_specialize names {unknown[0]!r}, which is no parameter")
+        if options.bucket is not None and not jit.is_eager and options.bucket not in jit.signature.parameters:
+            raise TileError(f"autotune of {self.name}: bucket names {options.bucket!r}, which is no parameter")
         self._results: dict[Any, AutotuneResult] = {}
         self._target = jit.options.get("target") if options.target is None else options.target
         self._known: dict[Any, Callable[..., Any]] = {}  # what answers calls that look like earlier ones
@@ -78,7 +86,7 @@ class AutotunedFunction:
         if self.options.key is not None or self.options.do_not_specialize or given_inputs() is not None:
             return None
         key = call_key(self._target, arguments)
-        return None if key is None else (always_tune_setting(), key)
+        return None if key is None else (tuner_settings(), key)
 
     def compile(self, *arguments: Any, **keywords: Any) -> AutotuneResult:
         """The tuned kernel for these arguments. Eager style: tensors may be left out if T.const values are named."""
@@ -110,17 +118,59 @@ class AutotunedFunction:
         special = {name: value for name, value in special.items() if name not in options.do_not_specialize}
         own = None if options.key is None else canonical(options.key(**values))
         explicit = frozenset(n for n in given if given[n] is not None)
-        key = (own, _key(special), explicit, target, canonical(given_inputs()))
-        known = None if current().always_tune else self._results.get(key)
+        settings = current()
+        key = (own, _key(special), explicit, target, canonical(given_inputs()), settings.tuned_configs)
+        known = None if settings.always_tune else self._results.get(key)
         if known is not None:
             if options.do_not_specialize:
                 return replace(known, kernel=jit.kernel_for(values, known.config, target), from_cache="memory")
             return known
-        problem = self._problem(arguments, keywords, values, given, target)
-        result = tune(replace(problem, options=options, started=started))
+        result = None
+        if (options.tuned or settings.tuned_configs) and not settings.always_tune:
+            result = self.tuned_configs.result(values, given, target)
+        if result is None:
+            problem = self._problem(arguments, keywords, values, given, target, options)
+            result = self._missed(problem, started)
         if result.complete:
             self._results[key] = replace(result, from_cache="memory")
         return result
+
+    def _missed(self, problem: Problem, started: Callable[[Any], None] | None) -> AutotuneResult:
+        """The result of a call that no tuned-config file serves, as on_miss says."""
+        wanted = problem.options.on_miss
+        looks = problem.options.tuned or current().tuned_configs
+        if wanted == "tune" or not looks or current().always_tune:
+            return tune(replace(problem, started=started))
+        from tiledsl.autotuner.tuned.recall import missed
+
+        return missed(self, problem)
+
+    @functools.cached_property
+    def tuned_configs(self) -> TunedConfigs:
+        """What tuned-config files have for this function."""
+        from tiledsl.autotuner.tuned.recall import TunedConfigs
+
+        return TunedConfigs(self)
+
+    def tuned_for(self, *arguments: Any, **keywords: Any) -> TunedMatch:
+        """Which tuned configuration would serve this call, and why; its kind is "exact", "bucket", "default" or "none".
+
+        Nothing is built, tuned or remembered. A call goes on to the next one where the kernel cannot be built.
+        """
+        values, given, target = self._call(arguments, keywords)
+        return self.tuned_configs.match(values, given, target)
+
+    def tune_into(
+        self, folder: str | os.PathLike[str], calls: Iterable[Sequence[Any] | Mapping[str, Any]], **options: Any
+    ) -> TuneReport:
+        """Tune calls and keep the best configurations in a tuned-config file of a folder; see offline.tune_into."""
+        from tiledsl.autotuner.tuned.offline import tune_into
+
+        return tune_into(self, folder, calls, **options)
+
+    def with_options(self, **changes: Any) -> AutotunedFunction:
+        """The function with some of its TuneOptions changed; it remembers nothing yet in memory."""
+        return AutotunedFunction(self.jit, self.configs, _with(self.options, changes))
 
     def untuned(self, *arguments: Any, **keywords: Any) -> Any:
         """The kernel of the first configuration for these arguments; nothing is tuned, read or remembered."""
@@ -148,17 +198,23 @@ class AutotunedFunction:
         return jit._bind(arguments, keywords, partial=True), given, target
 
     def _problem(
-        self, arguments: Any, keywords: Mapping[str, Any], values: dict[str, Any], given: Any, target: Target
+        self,
+        arguments: Any,
+        keywords: Mapping[str, Any],
+        values: dict[str, Any],
+        given: Any,
+        target: Target,
+        options: TuneOptions | None = None,
     ) -> Problem:
-        jit, configs = self.jit, self.configs
+        jit, configs, options = self.jit, self.configs, options or self.options
         if callable(configs) and getattr(configs, "takes_function", False):  # tiledsl.spaces.for_program
             configs = check_configs(configs(jit, target=target, **given), jit.signature, self.name)
         elif callable(configs):
             configs = check_configs(call_configs(configs, arguments, keywords, values), jit.signature, self.name)
-        configs = with_seeds(configs, self.options.seed_configs, jit.signature, self.name)
+        configs = with_seeds(configs, options.seed_configs, jit.signature, self.name)
         names = tunables(configs)
         self._check_call(values, names)
-        unknown = [name for name in self.options.verify_at or () if name not in jit.signature.parameters]
+        unknown = [name for name in options.verify_at or () if name not in jit.signature.parameters]
         if unknown:
             raise TileError(f"autotune of {self.name}: verify_at names {unknown[0]!r}, which is no parameter")
         return Problem(
@@ -169,7 +225,7 @@ class AutotunedFunction:
             values=values,
             configs=fix(configs, given_tunables(given, names)),
             target=target,
-            options=self.options,
+            options=options,
             compile_options={name: jit.options.get(name) for name in ("out_idx", "pass_configs")},
             call_inputs=values if jit.is_eager else None,
         )
@@ -231,6 +287,10 @@ def autotune(
     verify_at: Mapping[str, Any] | None = None,
     keep_all: bool = False,
     min_improvement: float = 0.0,
+    tuned: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+    bucket: str | None = None,
+    nearest: bool = True,
+    on_miss: Literal["tune", "first", "error"] = "tune",
 ) -> Callable[[Any], AutotunedFunction]:
     """Decorator above @tiledsl.jit: choose the best of several configurations at the first call with given arguments.
 
@@ -252,6 +312,7 @@ def autotune(
         target, cache, None if devices is None else tuple(devices), isolate, run_timeout, budget, prune,
         search, progress, timer, max_trials, tuple(seed_configs), store, key, shape_grouped,
         backend, verify_at, keep_all, min_improvement,
+        (tuned,) if isinstance(tuned, (str, os.PathLike)) else tuple(tuned), bucket, nearest, on_miss,
     )  # fmt: skip
 
     def decorate(function: Any) -> AutotunedFunction:

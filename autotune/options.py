@@ -42,6 +42,11 @@ class TuneOptions:
     every configuration that works beside the result, not just the winner's. min_improvement: when tuning again, the
     remembered winner stays unless another is faster by this share of its time; they are measured against each other.
     timer: `module:function` in place of the clock, for tests; see timing.
+    tuned: a folder of tuned-config files, or several, that are looked into before anything is tuned, beside those of
+    the setting tuned_configs; a relative one lies beside the function's file. See lookup.candidates for what serves a
+    call: an entry for its arguments, else with bucket="M" one that differs in M only, else the nearest in log space
+    (nearest=False: neither that nor the file's default). on_miss: what is done where none serves: "tune", "first" (run
+    the first configuration) or "error".
     """
 
     warmup: float = 25
@@ -79,6 +84,10 @@ class TuneOptions:
     verify_at: Mapping[str, Any] | None = None
     keep_all: bool = False
     min_improvement: float = 0.0
+    tuned: tuple[str | os.PathLike[str], ...] = ()
+    bucket: str | None = None
+    nearest: bool = True
+    on_miss: Literal["tune", "first", "error"] = "tune"
 
     def __post_init__(self) -> None:
         TensorSupplyType.parse(self.supply_type)
@@ -112,6 +121,14 @@ class TuneOptions:
                 raise TileError(f"autotune: devices is {list(self.devices)!r}; it is numbers of GPUs, such as [0, 1]")
         if self.manual_check_prog is not None and self.ref_prog is None:
             raise TileError("autotune: manual_check_prog compares with the reference, and there is no ref_prog")
+        if self.on_miss not in ("tune", "first", "error"):
+            raise TileError(f"autotune: on_miss is {self.on_miss!r}; it is 'tune', 'first' or 'error'")
+        if self.bucket is not None and not isinstance(self.bucket, str):
+            raise TileError(f"autotune: bucket is {self.bucket!r}; it is the name of an argument")
+        folders = (self.tuned,) if isinstance(self.tuned, (str, os.PathLike)) else self.tuned or ()
+        if not isinstance(folders, (list, tuple)) or not all(isinstance(each, (str, os.PathLike)) for each in folders):
+            raise TileError(f"autotune: tuned is {self.tuned!r}; it is a folder, or a list of folders")
+        object.__setattr__(self, "tuned", tuple(folders))
         if isinstance(self.do_not_specialize, str):
             object.__setattr__(self, "do_not_specialize", (self.do_not_specialize,))
         object.__setattr__(self, "do_not_specialize", tuple(self.do_not_specialize or ()))

@@ -1,4 +1,4 @@
-"""The command `tiledsl`: lower, opt, passes, run, cache, doctor."""
+"""The command `tiledsl`: lower, opt, passes, run, tune, tuned, cache, doctor."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import click
 
 from tiledsl import __version__
 from tiledsl.commands.cache import cache
+from tiledsl.commands.tune import tune
+from tiledsl.commands.tuned import tuned
 from tiledsl.errors import TileError, on_command_line
 
 
@@ -130,7 +132,8 @@ def doctor() -> None:
     sys.exit(examine())
 
 
-main.add_command(cache)
+for _command in (tune, tuned, cache):
+    main.add_command(_command)
 
 
 def _write(text: str, output: Path | None) -> None:

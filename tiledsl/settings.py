@@ -48,6 +48,16 @@ def _folder_or_none(value: object) -> Path | None:
     return None if value is None or value == "" else _folder(value)
 
 
+def _folders(value: object) -> tuple[Path, ...]:
+    if isinstance(value, str):
+        value = [each for each in value.split(os.pathsep) if each]
+    if isinstance(value, Path):
+        value = [value]
+    if isinstance(value, list | tuple):
+        return tuple(map(_folder, value))
+    raise ValueError
+
+
 def _matching(pattern: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if isinstance(value, str) and re.fullmatch(pattern, value):
@@ -125,6 +135,14 @@ class Settings:
             _matching("debug|info|warning|error"),
             _LOG_LEVELS,
             f"What the logger `tiledsl` lets through: {_LOG_LEVELS}",
+        ),
+    )
+    tuned_configs: tuple[Path, ...] = field(
+        default=(),
+        metadata=_about(
+            _folders,
+            f"folders, with {os.pathsep!r} between them",
+            f"Folders of tuned-config files that autotuned functions look into, with `{os.pathsep}` between them",
         ),
     )
 
@@ -242,7 +260,8 @@ def table() -> str:
         if setting.default_factory is not MISSING:
             shown = "the user's cache folder"
         else:
-            shown = f"`{int(default) if isinstance(default, bool) else default}`" if default not in ("", None) else ""
+            plain = int(default) if isinstance(default, bool) else default
+            shown = "" if plain in ("", None, ()) else f"`{plain}`"
         meaning = setting.metadata["meaning"]
         rows.append(f"| `{setting.name}` | `{PREFIX}{setting.name.upper()}` | {shown} | {meaning} |")
     return "\n".join(rows)

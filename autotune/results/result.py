@@ -23,7 +23,8 @@ class AutotuneResult:
 
     latency: milliseconds; latency_kind says whether they were "measured" on this GPU or "estimated" by a model, as they
     are where the target cannot run. ref_latency: ref_prog's, where measured. from_cache: "" (tuned just now), "memory",
-    "disk" or "file" (see load). `trials[i]` answers for any configuration: .ir(after=...), .source, .asm, .resources.
+    "disk", "file" (see load) or "tuned" (a tuned-config file's; no latency where its entry is for other arguments).
+    `trials[i]` answers for any configuration: .ir(after=...), .source, .asm, .resources.
     """
 
     kernel: Kernel
@@ -32,7 +33,7 @@ class AutotuneResult:
     ref_latency: float | None
     trials: tuple[Trial, ...]
     latency_kind: Literal["measured", "estimated"]
-    from_cache: Literal["", "memory", "disk", "file"] = ""
+    from_cache: Literal["", "memory", "disk", "file", "tuned"] = ""
     complete: bool = True
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -88,9 +88,8 @@ def explain(program: str, values: tuple[str, ...]) -> None:
     FILE:FUNCTION  the key of a call of an autotuned function with the -D arguments, against those stored
     KERNEL[/KEY]   the stored keys of a kernel, against this machine and the newest of them
     """
-    from pathlib import Path
-
     from tiledsl.autotuner.storage.store import Store
+    from tiledsl.commands.autotuned import find_autotuned
     from tiledsl.commands.lower import parse_value, split_function
     from tiledsl.settings import current
 
@@ -98,7 +97,7 @@ def explain(program: str, values: tuple[str, ...]) -> None:
     if not (file.suffix or function or file.is_file()):
         click.echo(_safe(_explain_stored(_chosen(program)), keep="\n"))
         return
-    key = _wanted(Path(file), function)(**dict(map(parse_value, values)))
+    key = find_autotuned(program).key(**dict(map(parse_value, values)))
     if key is None:
         click.echo("this call is not remembered: caching is off, or an argument has no text that tells it from others")
     else:
@@ -142,25 +141,6 @@ def _chosen(name: str) -> list[Entry]:
         known = sorted({entry.kernel for entry in _entries(None)})
         raise TileError(f"nothing is remembered for {name!r}", notes=["there is " + (", ".join(known) or "nothing")])
     return found
-
-
-def _wanted(file: Any, function: str) -> Callable[..., Any]:
-    """A function that gives the key of a call of an autotuned function in a file."""
-    from tiledsl.autotuner.decorator import AutotunedFunction
-    from tiledsl.commands.lower import import_file
-
-    if not file.is_file():
-        raise TileError(f"there is no file {file}")
-    module = import_file(file)
-    found = {name: value for name, value in vars(module).items() if isinstance(value, AutotunedFunction)}
-    if function:
-        found = {name: value for name, value in found.items() if name == function}
-    if len(found) != 1:
-        raise TileError(
-            f"{file} has {len(found)} autotuned functions{f' {function}' if function else ''}; say FILE:FUNCTION"
-        )
-    (wanted,) = found.values()
-    return wanted.key
 
 
 def _explain_stored(found: Sequence[Entry]) -> str:

@@ -255,6 +255,24 @@ def elaborate_eager(
     return _finish_eager(ctx, tree, returned)
 
 
+def eager_sizes(
+    function: Any, arguments: Mapping[str, Any], frame_locals: Mapping[str, Any] | None = None
+) -> dict[str, int]:
+    """The T.const symbols of an eager function that the arguments of a call tell, with their values; arguments as in
+    elaborate_eager. Nothing of the program is elaborated. Raises TileError for tensors that contradict each other."""
+    tree = parse_function(function)
+    parameters = {parameter.name for parameter in tree.parameters}
+    values = {name: _size(tree.name, name, value) for name, value in arguments.items() if name not in parameters}
+    ctx = EagerContext(tree.name, values, dry=True)
+    ctx.loc = tree.loc
+    scope = EagerStatements(ctx, Names(outer_names(function, frame_locals or {})))
+    scope.pending = {name: arguments.get(name) for name in parameters}
+    with ctx.activate():
+        _bind_parameters(scope, tree, function)
+        _run(scope, tree, dry=True)
+    return {name: values[name] for name in ctx.consts if name in values}
+
+
 def _size(function: str, name: str, value: Any) -> int:
     """The value of a T.const symbol."""
     number = plain(value)

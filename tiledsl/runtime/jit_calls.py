@@ -18,7 +18,7 @@ _environment: Any = os.environ
 _encode: Any = str
 if hasattr(os.environ, "_data") and hasattr(os.environ, "encodekey"):  # what lies under os.environ, not decoded
     _environment, _encode = os.environ._data, os.environ.encodekey
-_TARGET, _ALWAYS_TUNE = (_encode(PREFIX + name) for name in ("TARGET", "ALWAYS_TUNE"))
+_TARGET, _ALWAYS_TUNE, _TUNED = (_encode(PREFIX + name) for name in ("TARGET", "ALWAYS_TUNE", "TUNED_CONFIGS"))
 _PLAIN = frozenset((int, float, bool, str, type(None)))
 _tensors: frozenset[type] = frozenset()
 
@@ -53,6 +53,9 @@ def target_setting() -> Any:
     return _overrides.get().get("target"), _environment.get(_TARGET)
 
 
-def always_tune_setting() -> Any:
-    """What decides `current().always_tune`, as `target_setting` has what decides the target."""
-    return _overrides.get().get("always_tune"), _environment.get(_ALWAYS_TUNE)
+def tuner_settings() -> Any:
+    """What decides the settings `always_tune` and `tuned_configs`, as `target_setting` has what decides the target."""
+    given = _overrides.get()
+    return (
+        given.get("always_tune"), given.get("tuned_configs"), _environment.get(_ALWAYS_TUNE), _environment.get(_TUNED)
+    )  # fmt: skip

@@ -7,13 +7,17 @@ import tempfile
 from pathlib import Path
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Write a file in one step: others see what was there before or all of this. Raises OSError."""
+def write_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write a file in one step: others see what was there before or all of this. Raises OSError.
+
+    mode: its permissions; by default only the user may read it.
+    """
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".tmp")
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
+                os.fchmod(descriptor, mode)
             os.replace(temporary, path)
         except BaseException:
             os.unlink(temporary)

@@ -1,0 +1,363 @@
+"""Tuning many calls of a function into a tuned-config file, which grows with each call that is done."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tiledsl.autotuner.results.result import AutotuneResult
+from tiledsl.autotuner.storage.key import environment
+from tiledsl.autotuner.trial import config_text
+from tiledsl.autotuner.tuned import arguments as of_calls
+from tiledsl.autotuner.tuned import trials
+from tiledsl.autotuner.tuned.entry import Entry, arguments_text, as_text
+from tiledsl.autotuner.tuned.file import BY_HAND, TunedFile, architecture, change, path_of, read_or_new, trials_path
+from tiledsl.errors import TileError
+from tiledsl.runtime.jit import resolve_target
+from tiledsl.settings import override
+
+if TYPE_CHECKING:
+    from tiledsl.autotuner.decorator import AutotunedFunction
+
+_VERSIONS = ("tiledsl", "compiler", "triton", "driver")
+Status = Literal["tuned", "replaced", "kept", "skipped", "failed", "planned", "left"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one call. status: "tuned" (it was not yet), "replaced" (by another configuration), "kept" (tuned
+    again, and not enough is gained), "skipped" (tuned before), "failed", "planned" (dry_run), "left" (interrupted
+    before). message: why; seconds: that it took."""
+
+    call: str
+    status: Status
+    message: str = ""
+    entry: Entry | None = None
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.call}: {self.status}{', ' if self.message else ''}{self.message}"
+
+
+@dataclass(frozen=True)
+class TuneReport:
+    """What became of all calls, in their order, and the file."""
+
+    path: Path
+    outcomes: tuple[Outcome, ...]
+    interrupted: bool = False
+
+    @property
+    def failed(self) -> tuple[Outcome, ...]:
+        """The calls that cannot be tuned, with the reason."""
+        return tuple(each for each in self.outcomes if each.status == "failed")
+
+    def summary(self) -> str:
+        """How many of each kind, and each failure."""
+        counts = {each.status: sum(e.status == each.status for e in self.outcomes) for each in self.outcomes}
+        shown = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing to tune"
+        lines = [f"{self.path}: {shown}"]
+        lines += [f"  {each}" for each in self.failed]
+        if self.interrupted:
+            lines.append("interrupted; the same again goes on from here")
+        return "\n".join(lines)
+
+
+@dataclass
+class _Call:
+    """One call on its way. place: in the list; values: its arguments by name."""
+
+    place: int
+    keywords: dict[str, Any]
+    positional: tuple[Any, ...]
+    text: str
+    values: dict[str, Any] = field(default_factory=dict)
+    configurations: int = 0
+    outcome: Outcome | None = None
+
+
+def tune_into(
+    function: AutotunedFunction,
+    folder: str | os.PathLike[str],
+    calls: Iterable[Sequence[Any] | Mapping[str, Any]],
+    *,
+    retune: bool = False,
+    min_improvement: float = 0.03,
+    dry_run: bool = False,
+    keep_trials: bool = True,
+    report: Callable[[str], None] | None = None,
+    **options: Any,
+) -> TuneReport:
+    """Tune calls of a function and keep the best configuration of each in the tuned-config file of a folder.
+
+    calls: the arguments of each, by position or by name; of an eager function, values of T.const will do. Calls that
+    the file has for this GPU, source and kind of latency are skipped, so that a run which was interrupted or killed
+    goes on where it was. The file is written, whole, after each call; several processes may do so at once. A call that
+    cannot be tuned costs only itself: see `failed` of the report. Where there are several GPUs, and calls for all of
+    them, each call is tuned on one of them; a single call on all.
+
+    retune: tune all calls again, ignoring what is remembered. An entry's other configuration then stays unless the new
+    one is faster by `min_improvement`, a share of its time, or the old one no longer works. dry_run: only say what
+    would be done. keep_trials: write every configuration that was tried to `...trials.jsonl` as well; see trials.
+    report: is told a line for each call. options: TuneOptions in place of the function's, such as target or budget
+    (seconds for each call).
+
+    Raises TileError for a file that makes no sense or a folder that cannot be written; KeyboardInterrupt never: the
+    report says it.
+    """
+    if isinstance(min_improvement, bool) or not 0 <= min_improvement < 1:
+        raise TileError(f"min_improvement is {min_improvement!r}; it is 0 to 1")
+    job = _Job(function.with_options(tuned=(), **options), Path(folder), retune, min_improvement, keep_trials, report)
+    return job.run([_split(call) for call in calls], dry_run)
+
+
+def _split(call: Sequence[Any] | Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return ((), dict(call)) if isinstance(call, Mapping) else (tuple(call), {})
+
+
+class _Job:
+    """One run of tune_into."""
+
+    def __init__(
+        self,
+        function: AutotunedFunction,
+        folder: Path,
+        retune: bool,
+        min_improvement: float,
+        keep_trials: bool,
+        report: Callable[[str], None] | None,
+    ) -> None:
+        from tiledsl.autotuner.measuring.measure import can_measure, is_measured
+
+        self.function, self.retune, self.min_improvement = function, retune, min_improvement
+        self.keep_trials, self.report = keep_trials, report
+        self.target = resolve_target(function._target)
+        self.path = path_of(folder, function.name, self.target)
+        self.architecture = architecture(self.target)
+        self.measures = is_measured(self.target, function.options)
+        devices = function.options.devices
+        here = environment(self.target, can_measure(self.target), devices[0] if devices else None)
+        self.gpu, self.sm_count = here["gpu"], here["sm_count"]
+        self.versions = {name: here[name] for name in _VERSIONS if here[name]}
+        self.calls: list[_Call] = []
+        self.told = 0
+
+    def run(self, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], dry_run: bool) -> TuneReport:
+        """Tune the calls that are not yet."""
+        file = read_or_new(self.path, self.function.name, self.architecture)
+        for place, (positional, keywords) in enumerate(calls):
+            self.calls.append(self.prepared(place, positional, keywords))
+        todo = []
+        for call in self.calls:
+            reason = "" if call.outcome is not None else self.why_tune(file, call)
+            if call.outcome is None and reason and not dry_run:
+                todo.append(call)
+                continue
+            if call.outcome is None:
+                text = f"{reason}, {call.configurations} configurations" if reason else "tuned before"
+                call.outcome = Outcome(call.text, "planned" if reason else "skipped", text)
+            self.done(call, call.outcome)
+        interrupted = bool(todo) and self.tune(todo)
+        for call in self.calls:
+            if call.outcome is None:
+                call.outcome = Outcome(call.text, "left", "interrupted before")
+        return TuneReport(self.path, tuple(c.outcome for c in self.calls if c.outcome is not None), interrupted)
+
+    def prepared(self, place: int, positional: tuple[Any, ...], keywords: dict[str, Any]) -> _Call:
+        """A call with what an entry says of it; failed where that cannot be told."""
+        shown = [*map(str, positional), *(f"{name}={value}" for name, value in keywords.items())]
+        call = _Call(place, keywords, positional, " ".join(shown) or "(no arguments)")
+        try:
+            values, given, target = self.function._call(positional, keywords)
+            problem = self.function._problem(positional, keywords, values, given, target)
+            call.values, call.configurations = values, len(problem.configs)
+            call.text = arguments_text(self.arguments(call, frozenset(problem.configs[0])))
+            twice = next((each for each in self.calls if each.text == call.text), None)
+            if twice is not None:
+                call.outcome = Outcome(call.text, "skipped", f"the same as call {twice.place + 1}")
+        except Exception as error:  # whatever a function of configurations or a builder raises
+            call.outcome = Outcome(call.text, "failed", _first_line(error))
+        return call
+
+    def arguments(self, call: _Call, names: frozenset[str]) -> dict[str, Any]:
+        """A call's arguments as an entry has them whose configuration sets these tunables."""
+        found = of_calls.given_arguments(self.function, call.values, names)
+        return of_calls.without_defaults(found, self.function.tuned_configs.defaults(names))
+
+    def why_tune(self, file: TunedFile, call: _Call) -> str:
+        """Why a call is to be tuned; "" if it need not be."""
+        old = self.entry_of(file, call)
+        if old is None:
+            return "not tuned yet"
+        reason = self.unusable(old)
+        return reason or ("tuned again" if self.retune else "")
+
+    def unusable(self, old: Entry) -> str:
+        """Why an entry does not count as tuned; "" if it does."""
+        if self.measures and not old.measured:
+            return "was estimated only"
+        return self.function.tuned_configs.unfit(old.config, old.source)
+
+    def entry_of(self, file: TunedFile, call: _Call) -> Entry | None:
+        """The entry for a call's arguments and this GPU; where nothing is measured, any GPU's."""
+        texts: dict[frozenset[str], str] = {}
+        found = []
+        for each in file.entries:
+            names = frozenset(each.config)
+            if names not in texts:
+                texts[names] = as_text(self.arguments(call, names))
+            if as_text(each.arguments) == texts[names]:
+                found.append(each)
+        if not self.measures:
+            return min(found, key=lambda each: (not each.measured, each.latency_ms), default=None)
+        return next((each for each in found if each.gpu in (self.gpu, "")), None)
+
+    def tune(self, todo: Sequence[_Call]) -> bool:
+        """Tune and save call by call. Returns whether that was interrupted."""
+        from tiledsl.autotuner.measuring.measure import device_numbers
+        from tiledsl.autotuner.several import tune_all
+
+        options = self.function.options
+        several = len(device_numbers(self.target, options))
+        options = replace(options, shape_grouped=options.shape_grouped or 1 < several <= len(todo))
+        stopped = False
+        settings = {"tuned_configs": (), **({"always_tune": True} if self.retune else {})}
+        with override(**settings):
+            try:
+                # What fails is recorded, call by call.
+                with contextlib.suppress(TileError):
+                    tune_all(self.tune_one, [((call,), {}) for call in todo], self.target, options)
+            except KeyboardInterrupt:
+                stopped = True
+        return stopped or any(call.outcome is None for call in todo)
+
+    def tune_one(
+        self,
+        arguments: tuple[_Call],
+        keywords: Mapping[str, Any],
+        options: Any,
+        started: Callable[[Any], None] | None = None,
+    ) -> AutotuneResult:
+        """Tune one call and save it, as several.tune_all asks for it."""
+        (call,) = arguments
+        start = time.perf_counter()
+        try:
+            old = self.entry_of(read_or_new(self.path, self.function.name, self.architecture), call)
+            if old is not None:
+                options = replace(options, seed_configs=(*options.seed_configs, *self.seeds(old)))
+            result = self.function._compile(call.positional, call.keywords, options, started)
+            if result.complete:
+                outcome = self.saved(call, result)
+                self.done(call, replace(outcome, seconds=time.perf_counter() - start))
+            return result
+        except Exception as error:  # of any kind: the other calls are tuned all the same
+            self.done(call, Outcome(call.text, "failed", _first_line(error), seconds=time.perf_counter() - start))
+            raise error if isinstance(error, TileError) else TileError(_first_line(error)) from error
+
+    def seeds(self, old: Entry) -> list[dict[str, Any]]:
+        """The configuration of an entry, to be measured beside the others, if the function still takes it."""
+        if of_calls.unfit(self.function, old.config):
+            return []
+        return [of_calls.restored(old.config, self.function.configs)]
+
+    def saved(self, call: _Call, result: AutotuneResult) -> Outcome:
+        """Put a result in the file, unless what is there is as good."""
+        new = self.entry(call, result)
+        outcome = Outcome(call.text, "tuned", entry=new)
+
+        def edit(file: TunedFile) -> TunedFile:
+            nonlocal outcome
+            old = self.entry_of(file, call)
+            why = "" if old is None else self.why_kept(old, new, result)
+            if why:
+                outcome = Outcome(call.text, "kept", why, old)
+                return file
+            if old is not None and as_text(old.config) != as_text(new.config):
+                outcome = Outcome(call.text, "replaced", f"was {config_text(old.config)}", new)
+            if old is not None and old.identity != new.identity:  # an estimate, now measured
+                file = replace(file, entries=tuple(each for each in file.entries if each is not old))
+            if self.keep_trials:
+                trials.record(trials_path(self.path), new, result.trials)
+            file = file.with_entry(new)
+            by_hand = file.default is not None and file.default.why == BY_HAND
+            known = trials.read(trials_path(self.path))
+            return file if by_hand else replace(file, default=trials.choose_default(file, known))
+
+        change(self.path, self.function.name, self.architecture, edit)
+        return outcome
+
+    def why_kept(self, old: Entry, new: Entry, result: AutotuneResult) -> str:
+        """Why an entry stays although its call was tuned again; "" if the new one replaces it. Both configurations'
+        times are of this run, where the old one's is known."""
+        if self.unusable(old) or as_text(old.config) == as_text(new.config):
+            return ""
+        own = [trial for trial in result.trials if as_text(_written(trial.config)) == as_text(old.config)]
+        if own and not own[0].ok and own[0].status not in ("screened", "pruned"):
+            return ""
+        before = own[0].latency if own and own[0].latency is not None else old.latency_ms
+        gain = 1 - new.latency_ms / before
+        if gain >= self.min_improvement:
+            return ""
+        return f"{config_text(new.config)} would save {max(0.0, gain):.1%}, less than {self.min_improvement:.1%}"
+
+    def entry(self, call: _Call, result: AutotuneResult) -> Entry:
+        """The entry of a result. TileError for what cannot be in a file."""
+        if result.latency is None or result.latency <= 0:
+            raise TileError(f"the latency is {result.latency!r}")
+        seconds = result.latency * 1e-3
+        flops, moved = result.flops, result.bytes_moved
+        return Entry(
+            arguments=self.arguments(call, frozenset(result.config)),
+            config=of_calls.in_file(result.config, self.function.configs),
+            latency_ms=_rounded(result.latency),
+            latency_kind=result.latency_kind,
+            source=self.function.tuned_configs.source(frozenset(result.config)),
+            tuned_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            reference_ms=None if not result.ref_latency else _rounded(result.ref_latency),
+            tflops=None if not flops else _rounded(flops / seconds / 1e12),
+            gb_per_s=None if not moved else _rounded(moved / seconds / 1e9),
+            gpu=self.gpu,
+            sm_count=self.sm_count,
+            versions=self.versions,
+        )
+
+    def done(self, call: _Call, outcome: Outcome) -> None:
+        """Record what became of a call, and tell it."""
+        call.outcome = outcome
+        self.told += 1
+        if self.report is None:
+            return
+        entry, parts = outcome.entry, [str(outcome)]
+        if entry is not None:
+            parts.append(f"{config_text(entry.config)}, {entry.latency_ms:.4g} ms {entry.latency_kind}")
+            if entry.reference_ms:
+                parts.append(f"{entry.reference_ms / entry.latency_ms:.2f}x the reference")
+            parts += [f"{value:.4g} {unit}" for value, unit in _rates(entry) if value]
+        if outcome.seconds:
+            parts.append(f"{outcome.seconds:.1f} s")
+        self.report(f"[{self.told}/{len(self.calls)}] {', '.join(parts)}")
+
+
+def _rates(entry: Entry) -> list[tuple[float | None, str]]:
+    return [(entry.tflops, "TFLOP/s"), (entry.gb_per_s, "GB/s")]
+
+
+def _written(config: Mapping[str, Any]) -> dict[str, Any]:
+    with contextlib.suppress(TileError):
+        return {name: of_calls.as_json(value) for name, value in config.items()}
+    return {}
+
+
+def _rounded(value: float) -> float:
+    """Five digits: what is beyond is noise, and would be a difference."""
+    return float(f"{value:.5g}")
+
+
+def _first_line(error: BaseException) -> str:
+    shown = str(error).strip().splitlines() or [""]
+    return shown[0] if isinstance(error, TileError) else f"{type(error).__name__}: {shown[0]}"

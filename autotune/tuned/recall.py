@@ -1,0 +1,253 @@
+"""Tuned-config files at run time: what there is for a function, and the kernel of what serves a call."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tiledsl.autotuner.space import given_tunables
+from tiledsl.autotuner.trial import Trial
+from tiledsl.autotuner.tuned import arguments as of_calls
+from tiledsl.autotuner.tuned.entry import Entry, arguments_text, as_text
+from tiledsl.autotuner.tuned.file import Default, TunedFile, path_of, read
+from tiledsl.autotuner.tuned.lookup import Gpu, Row, TunedMatch, candidates
+from tiledsl.errors import TileError
+from tiledsl.runtime.target import Target
+from tiledsl.settings import current
+
+if TYPE_CHECKING:
+    from tiledsl.autotuner.decorator import AutotunedFunction
+    from tiledsl.autotuner.engine import Problem
+    from tiledsl.autotuner.results.result import AutotuneResult
+    from tiledsl.runtime.kernel import Kernel
+
+_log = logging.getLogger("tiledsl")
+_lock = threading.Lock()
+_read: dict[Path, tuple[Any, TunedFile | None]] = {}  # what files said, and what they were like then
+_told: set[str] = set()
+
+
+def _tell(message: str) -> None:
+    """Say something once a process."""
+    with _lock:
+        if message in _told:
+            return
+        _told.add(message)
+    _log.warning("autotune: %s", message)
+
+
+def load(path: Path) -> TunedFile | None:
+    """The file at `path`, read again if it has changed; None if there is none or it makes no sense, which is told."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    like = (found.st_mtime_ns, found.st_size, found.st_ino)
+    with _lock:
+        known = _read.get(path)
+    if known is not None and known[0] == like:
+        return known[1]
+    file = None
+    try:
+        file = read(path)
+    except (OSError, ValueError) as error:
+        _tell(f"{path} is not used: {error}")
+    else:
+        if file.problems:
+            _tell(f"{path} is used in part: {'; '.join(file.problems[:3])}")
+    with _lock:
+        _read[path] = (like, file)
+    return file
+
+
+@dataclass(frozen=True)
+class Usable:
+    """An entry or default that fits the function, with its configuration restored."""
+
+    entry: Entry | None
+    default: Default | None
+    path: Path
+    config: Mapping[str, Any]
+
+
+class TunedConfigs:
+    """The tuned configurations of one function."""
+
+    def __init__(self, function: AutotunedFunction) -> None:
+        self._function = function
+        self._sources: dict[frozenset[str], str] = {}
+        self._defaults: dict[str, Any] | None = None
+        self._last: tuple[list[tuple[Path, TunedFile]], list[Usable]] = ([], [])  # files, and what of them is usable
+
+    def folders(self) -> tuple[Path, ...]:
+        """The decorator's, a relative one from where the function's file lies, and the setting's."""
+        code = getattr(self._function.jit.function, "__code__", None)
+        home = Path("" if code is None else os.path.dirname(code.co_filename))
+        own = tuple(home / each for each in self._function.options.tuned)
+        return tuple(dict.fromkeys([*own, *current().tuned_configs]))
+
+    def match(self, values: Mapping[str, Any], given: Mapping[str, Any], target: Target) -> TunedMatch:
+        """What would serve a call, if its kernel can be built; see candidates."""
+        folders = self.folders()
+        if not folders:
+            return TunedMatch("none", "no folder of tuned configurations is named")
+        first = next(self.matches(values, given, target), None)
+        if first is not None:
+            return first
+        paths = [path_of(folder, self._function.name, target) for folder in folders]
+        there = [str(path) for path in paths if load(path) is not None]
+        missing = f"no entry of {', '.join(there)} serves it" if there else f"there is no {', '.join(map(str, paths))}"
+        return TunedMatch("none", missing)
+
+    def matches(self, values: Mapping[str, Any], given: Mapping[str, Any], target: Target) -> Iterator[TunedMatch]:
+        """What may serve a call, the best first. values, given: see AutotunedFunction._call."""
+        rows, defaults = [], []
+        wanted: dict[frozenset[str], dict[str, Any]] = {}
+        for each in self._usable(target):
+            names = frozenset(each.config)
+            fixed = given_tunables(given, names)
+            if any(as_text(of_calls.as_json(value)) != as_text(each.config[name]) for name, value in fixed.items()):
+                continue
+            if each.default is not None:
+                defaults.append((each.default, each.path))
+            elif each.entry is not None:
+                if names not in wanted:
+                    try:
+                        wanted[names] = of_calls.given_arguments(self._function, values, names)
+                    except TileError as error:
+                        _tell(f"no tuned configuration is looked up for {self._function.name}: {error.message}")
+                        return
+                rows.append(Row(each.entry, each.path, self._with_defaults(each.entry, names), wanted[names]))
+        options = self._function.options
+        found = candidates(rows, defaults, bucket=options.bucket, nearest=options.nearest, gpu=_gpu(target))
+        for match in found:
+            yield replace(match, config=of_calls.restored(match.config or {}, self._function.configs))
+
+    def result(self, values: Mapping[str, Any], given: Mapping[str, Any], target: Target) -> AutotuneResult | None:
+        """The kernel of what serves a call; None if nothing does. Nothing is measured."""
+        for match in self.matches(values, given, target):
+            kernel = self._built(match, values, target)
+            if kernel is not None:
+                _log.info("autotune: %s takes %s", self._function.name, match)
+                entry = match.entry if match.kind == "exact" else None
+                return untried(kernel, match.config or {}, str(match), entry, "tuned")
+        return None
+
+    def _built(self, match: TunedMatch, values: Mapping[str, Any], target: Target) -> Kernel | None:
+        """The kernel, lowered; None if that fails, which is told: the configuration may be another shape's."""
+        try:
+            kernel = self._function.jit.kernel_for(values, match.config, target)
+            _ = kernel.source
+            if match.kind != "exact":
+                from tiledsl.autotuner.predicting.prune import Slow, prune_reason
+
+                reason = prune_reason(kernel, target)
+                if reason is not None and not isinstance(reason, Slow):
+                    raise TileError(reason)
+        except Exception as error:  # whatever the builder raises for a configuration that it was not written for
+            shown = str(error).splitlines()[0] if str(error) else type(error).__name__
+            _tell(f"{self._function.name} cannot be built as tuned, {match}: {shown}")
+            return None
+        return kernel
+
+    def _usable(self, target: Target) -> list[Usable]:
+        """The entries and defaults that fit the function. The others are told, each file's for a reason at once."""
+        paths = [path_of(folder, self._function.name, target) for folder in self.folders()]
+        files = [(path, file) for path, file in ((path, load(path)) for path in paths) if file is not None]
+        known, found = self._last
+        same = len(known) == len(files) and all(a[0] == b[0] and a[1] is b[1] for a, b in zip(known, files))
+        if not same:
+            found = [each for path, file in files for each in self._usable_of(path, file)]
+            self._last = (files, found)
+        return found
+
+    def _usable_of(self, path: Path, file: TunedFile) -> Iterator[Usable]:
+        refused: dict[str, int] = {}
+        for entry in file.entries:
+            reason = self.unfit(entry.config, entry.source)
+            if reason:
+                refused[reason] = refused.get(reason, 0) + 1
+            else:
+                yield Usable(entry, None, path, entry.config)
+        for reason, count in refused.items():
+            _tell(f"{count} of {len(file.entries)} entries of {path} are not used: {reason}")
+        default = file.default
+        if default is not None and not self.unfit(default.config, default.source):
+            yield Usable(None, default, path, default.config)
+
+    def unfit(self, config: Mapping[str, Any], source: str) -> str:
+        """Why the function does not take a configuration that was tuned for a source; "" if it does."""
+        reason = of_calls.unfit(self._function, config)
+        if reason:
+            return f"{self._function.name} does not take the configuration: it {reason}"
+        own = self.source(frozenset(config))
+        if source != own:
+            return f"{self._function.name} has changed since (source {source[:8]}, now {own[:8]}); tune it again"
+        return ""
+
+    def source(self, tuned: frozenset[str]) -> str:
+        """The function's hash as an entry that sets these tunables has it."""
+        if tuned not in self._sources:
+            self._sources[tuned] = of_calls.source_of(self._function, tuned)
+        return self._sources[tuned]
+
+    def _with_defaults(self, entry: Entry, names: frozenset[str]) -> dict[str, Any]:
+        return {**self.defaults(names), **entry.arguments}
+
+    def defaults(self, tuned: frozenset[str]) -> dict[str, Any]:
+        """The function's defaults as JSON, but of tunables."""
+        if self._defaults is None:
+            self._defaults = of_calls.defaults(self._function)
+        left_out = {*tuned, *self._function.options.do_not_specialize}
+        return {name: value for name, value in self._defaults.items() if name not in left_out}
+
+
+def untried(
+    kernel: Kernel, config: Mapping[str, Any], why: str, entry: Entry | None, origin: Literal["", "tuned"]
+) -> AutotuneResult:
+    """A result of one configuration that nothing was measured for; its latency is the entry's, if there is one."""
+    from tiledsl.autotuner.results.result import AutotuneResult
+
+    latency = None if entry is None else entry.latency_ms
+    reference = None if entry is None else entry.reference_ms
+    kind: Any = "estimated" if entry is None else entry.latency_kind
+    kernel.config, kernel.latency, kernel.ref_latency = dict(config), latency, reference
+    trial = Trial(0, dict(config), "ok", why, latency=latency, build=lambda: kernel)
+    return AutotuneResult(kernel, dict(config), latency, reference, (trial,), kind, origin)
+
+
+def _gpu(target: Target) -> Gpu:
+    """The current GPU, if the target is for it."""
+    if target.kind == "interpret" or not target.runs_here:
+        return Gpu()
+    import torch
+
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return Gpu(str(found.name), int(found.multi_processor_count))
+
+
+def missed(function: AutotunedFunction, problem: Problem) -> AutotuneResult:
+    """What on_miss="first" and "error" do: the first configuration, or a TileError."""
+    why = function.tuned_configs.match(problem.values, {}, problem.target).why
+    if problem.options.on_miss == "first":
+        config = problem.configs[0]
+        _tell(f"{function.name} is not tuned for some calls and runs its first configuration: {why}")
+        return untried(problem.build(config, problem.target), config, f"the first one: {why}", None, "")
+    raise TileError(
+        f"{function.name} is not tuned for {_call_text(function, problem)}: {why}",
+        notes=[f"tune it: {function.name}.tune_into(folder, [...]), or say on_miss='tune' or 'first'"],
+    )
+
+
+def _call_text(function: AutotunedFunction, problem: Problem) -> str:
+    names = {name for config in problem.configs for name in config}
+    try:
+        found = of_calls.given_arguments(function, problem.values, names)
+    except TileError as error:
+        return f"this call ({error.message})"
+    return arguments_text(of_calls.without_defaults(found, function.tuned_configs.defaults(frozenset(names))))

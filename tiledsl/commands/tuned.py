@@ -1,0 +1,180 @@
+"""`tiledsl tuned`: list, check, compare and merge tuned-config files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tiledsl.commands.table import print_table
+from tiledsl.errors import TileError
+
+if TYPE_CHECKING:
+    from tiledsl.autotuner.tuned.file import TunedFile
+
+_PATHS = click.argument("paths", nargs=-1, required=True, metavar="FILE|FOLDER...", type=click.Path(path_type=Path))
+_PROGRAM = click.option("--program", default=None, metavar="FILE.py:FUNCTION", help="The function that it is of.")
+
+
+@click.group()
+def tuned() -> None:
+    """List, check, compare and merge files of tuned configurations, which `tiledsl tune` writes."""
+
+
+@tuned.command("list")
+@_PATHS
+def list_(paths: tuple[Path, ...]) -> None:
+    """List the entries of files."""
+    from tiledsl.autotuner.trial import config_text
+    from tiledsl.autotuner.tuned.entry import arguments_text
+
+    rows = []
+    for _, file in _read(paths):
+        for each in file.entries:
+            where = each.gpu or file.target
+            speed = "-" if not each.reference_ms else f"{each.reference_ms / each.latency_ms:.2f}x"
+            rate = [f"{v:.4g} {unit}" for v, unit in ((each.tflops, "TFLOP/s"), (each.gb_per_s, "GB/s")) if v]
+            latency = f"{each.latency_ms:.4g}{'' if each.measured else ' (estimated)'}"
+            cells = [file.function, where, arguments_text(each.arguments), config_text(each.config), latency, speed]
+            rows.append([*map(_safe, cells), " ".join(rate[:1]), _safe(each.tuned_at[:10])])
+    heads = ["function", "on", "arguments", "configuration", "ms", "reference", "rate", "date"]
+    print_table(heads, rows, "llllrrrl")
+
+
+@tuned.command()
+@_PATHS
+@click.option("--csv", "csv", type=click.Path(path_type=Path), default=None, help="Write the table here as CSV.")
+def table(paths: tuple[Path, ...], csv: Path | None) -> None:
+    """Show configurations against shapes, each time relative to the shape's best, the most robust one first.
+
+    The times are of `...trials.jsonl` beside a file; without it only the winners' are known.
+    """
+    from tiledsl.autotuner.results.table import write_text
+    from tiledsl.autotuner.tuned import trials
+    from tiledsl.autotuner.tuned.file import trials_path
+
+    found = _read(paths)
+    if csv is not None and len(found) != 1:
+        raise TileError(f"--csv is for one file; there are {len(found)}")
+    for path, file in found:
+        made = trials.Table.of(file, trials.read(trials_path(path)))
+        heads, rows = made.lines()
+        click.echo(f"{path}: {file.function} on {file.target}")
+        print_table([_safe(head) for head in heads], [[_safe(cell) for cell in row] for row in rows], _sides(heads))
+        if csv is not None:
+            try:
+                write_text(csv, made.as_csv())
+            except OSError as error:
+                raise TileError(f"{csv} cannot be written: {error.strerror}") from error
+
+
+def _sides(heads: list[str]) -> str:
+    return "l" + "r" * (len(heads) - 1)
+
+
+@tuned.command()
+@_PATHS
+@_PROGRAM
+def check(paths: tuple[Path, ...], program: str | None) -> None:
+    """Look for what is wrong with files: nonsense, duplicates, no default, and with --program unknown tunables.
+
+    Status 1 for errors, not for warnings.
+    """
+    from tiledsl.autotuner.tuned.check import check as check_file
+    from tiledsl.autotuner.tuned.file import files_in
+    from tiledsl.commands.autotuned import find_autotuned
+
+    function = None if program is None else find_autotuned(program)
+    files = files_in(paths)
+    problems = [problem for path in files for problem in check_file(path, function)]
+    for problem in problems:
+        click.echo(_safe(str(problem)))
+    errors = sum(problem.severity == "error" for problem in problems)
+    click.echo(f"{len(files)} files: {errors} errors, {len(problems) - errors} warnings")
+    if errors or not files:
+        raise click.exceptions.Exit(1)
+
+
+@tuned.command()
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--program", required=True, metavar="FILE.py:FUNCTION", help="The function that it is of.")
+@click.option("--target", default=None, help="As for tiledsl tune.")
+@click.option("--warn", default=None, type=float, metavar="RATIO", help="Measured over stated time (1.10).")
+@click.option("--fail", default=None, type=float, metavar="RATIO", help="From here on the status is 1 (1.15).")
+def compare(path: Path, program: str, target: str | None, warn: float | None, fail: float | None) -> None:
+    """Measure each entry's configuration here and compare it with the time that the file says: a gate for regressions.
+
+    Status 1 if one regressed or no longer works, or if nothing can be compared: entries of another GPU, or estimates
+    where times can be measured.
+    """
+    from tiledsl.autotuner.tuned import compare as comparing
+    from tiledsl.autotuner.tuned.entry import arguments_text
+    from tiledsl.commands.autotuned import find_autotuned
+
+    ((_, file),) = _read((path,)) if path.is_file() else [_missing(path)]
+    function = find_autotuned(program)
+    options: dict[str, Any] = {} if target is None else {"target": target}
+    limits = {"warn": comparing.WARN if warn is None else warn, "fail": comparing.FAIL if fail is None else fail}
+    found = []
+    for each in comparing.compare(function, file, **limits, **options):
+        found.append(each)
+        parts = [f"stated {each.entry.latency_ms:.4g} ms"]
+        if each.latency_ms is not None:
+            parts.append(f"now {each.latency_ms:.4g} ms, {each.ratio:.3f}")
+        parts += [each.message] if each.message else []
+        click.echo(_safe(f"{arguments_text(each.entry.arguments)}: {each.verdict}, {', '.join(parts)}"))
+    text, passes = comparing.verdicts(found)
+    click.echo(f"{path}: {text}")
+    if not passes:
+        raise click.exceptions.Exit(1)
+
+
+@tuned.command()
+@click.argument("output", metavar="OUTPUT", type=click.Path(path_type=Path))
+@_PATHS
+def merge(output: Path, paths: tuple[Path, ...]) -> None:
+    """Merge files of one function and architecture: for the same arguments and GPU, the best entry stays.
+
+    OUTPUT is a file, or a folder, in which the file gets the name under which it is found. Times that were measured
+    count before estimates, and entries of a newer source of the function before those of an older one. Beside the
+    files, all that was tried is put together, too.
+    """
+    from tiledsl.autotuner.tuned import trials
+    from tiledsl.autotuner.tuned.file import locked, merged, trials_path, write
+
+    found = _read(paths)
+    result = merged([file for _, file in found])
+    into = output if output.suffix == ".json" else output / result.name
+    with locked(into):
+        write(into, result)
+        trials.join([trials_path(path) for path, _ in found], trials_path(into))
+    count = sum(len(file.entries) for _, file in found)
+    click.echo(f"{into}: {len(result.entries)} of {count} entries of {len(found)} files")
+
+
+def _read(paths: tuple[Path, ...]) -> list[tuple[Path, TunedFile]]:
+    """The files that are named or lie in folders. TileError for those that make no sense, and if there are none."""
+    from tiledsl.autotuner.tuned.file import files_in, read
+
+    found = []
+    for path in files_in(paths):
+        try:
+            file = read(path)
+        except (OSError, ValueError) as error:
+            raise TileError(f"{path}: {error}") from error
+        if file.problems:
+            raise TileError(f"{path}: {file.problems[0]}", notes=["tiledsl tuned check says all that is wrong"])
+        found.append((path, file))
+    if not found:
+        raise TileError(f"there is no tuned-config file in {', '.join(map(str, paths))}")
+    return found
+
+
+def _missing(path: Path) -> Any:
+    raise TileError(f"there is no file {path}")
+
+
+def _safe(text: str) -> str:
+    """A text from a file as a terminal may show it: without control characters."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)

@@ -156,7 +156,9 @@ def read_or_new(path: Path, function: str, target: str) -> TunedFile:
         found = read(path)
     except FileNotFoundError:
         return TunedFile(function, target)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise TileError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
         raise TileError(f"{path} makes no sense: {error}", notes=["correct or delete it"]) from error
     if found.problems:
         raise TileError(f"{path} makes no sense: {found.problems[0]}", notes=["correct it; tiledsl tuned check"])

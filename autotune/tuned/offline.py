@@ -16,7 +16,16 @@ from tiledsl.autotuner.trial import config_text
 from tiledsl.autotuner.tuned import arguments as of_calls
 from tiledsl.autotuner.tuned import trials
 from tiledsl.autotuner.tuned.entry import Entry, arguments_text, as_text
-from tiledsl.autotuner.tuned.file import BY_HAND, TunedFile, architecture, change, path_of, read_or_new, trials_path
+from tiledsl.autotuner.tuned.file import (
+    BY_HAND,
+    TunedFile,
+    architecture,
+    change,
+    locked,
+    path_of,
+    read_or_new,
+    trials_path,
+)
 from tiledsl.errors import TileError
 from tiledsl.runtime.jit import resolve_target
 from tiledsl.settings import override
@@ -24,6 +33,7 @@ from tiledsl.settings import override
 if TYPE_CHECKING:
     from tiledsl.autotuner.decorator import AutotunedFunction
 
+_LONGEST_NOTE = 200  # characters of a failure's reason
 _VERSIONS = ("tiledsl", "compiler", "triton", "driver")
 Status = Literal["tuned", "replaced", "kept", "skipped", "failed", "planned", "left"]
 
@@ -162,6 +172,9 @@ class _Job:
                 text = f"{reason}, {call.configurations} configurations" if reason else "tuned before"
                 call.outcome = Outcome(call.text, "planned" if reason else "skipped", text)
             self.done(call, call.outcome)
+        if todo:
+            with locked(self.path):  # what cannot be written is said before anything is tuned
+                pass
         interrupted = bool(todo) and self.tune(todo)
         for call in self.calls:
             if call.outcome is None:
@@ -181,7 +194,7 @@ class _Job:
             if twice is not None:
                 call.outcome = Outcome(call.text, "skipped", f"the same as call {twice.place + 1}")
         except Exception as error:  # whatever a function of configurations or a builder raises
-            call.outcome = Outcome(call.text, "failed", _first_line(error))
+            call.outcome = Outcome(call.text, "failed", _reason(error))
         return call
 
     def arguments(self, call: _Call, names: frozenset[str]) -> dict[str, Any]:
@@ -256,8 +269,8 @@ class _Job:
                 self.done(call, replace(outcome, seconds=time.perf_counter() - start))
             return result
         except Exception as error:  # of any kind: the other calls are tuned all the same
-            self.done(call, Outcome(call.text, "failed", _first_line(error), seconds=time.perf_counter() - start))
-            raise error if isinstance(error, TileError) else TileError(_first_line(error)) from error
+            self.done(call, Outcome(call.text, "failed", _reason(error), seconds=time.perf_counter() - start))
+            raise error if isinstance(error, TileError) else TileError(_reason(error)) from error
 
     def seeds(self, old: Entry) -> list[dict[str, Any]]:
         """The configuration of an entry, to be measured beside the others, if the function still takes it."""
@@ -358,6 +371,10 @@ def _rounded(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def _first_line(error: BaseException) -> str:
-    shown = str(error).strip().splitlines() or [""]
-    return shown[0] if isinstance(error, TileError) else f"{type(error).__name__}: {shown[0]}"
+def _reason(error: BaseException) -> str:
+    """An error on one line, with the first of its notes, which says what happened to configurations."""
+    shown = (str(error).strip().splitlines() or [""])[0]
+    if not isinstance(error, TileError):
+        return f"{type(error).__name__}: {shown}"
+    note = next((" ".join(each.split()) for each in error.notes if isinstance(each, str)), "")
+    return f"{shown} ({note[:_LONGEST_NOTE]})" if note else shown

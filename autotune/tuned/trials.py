@@ -109,11 +109,12 @@ def of_entry(tried: Mapping[tuple[str, str, str], Tried], entry: Entry) -> Tried
 
 def choose_default(file: TunedFile, tried: Mapping[tuple[str, str, str], Tried]) -> Default | None:
     """The most robust of the entries' configurations: it works for most arguments, and its slowdown against the best
-    has the smallest geometric mean. The most common one where some entries' trials are not known."""
+    has the smallest geometric mean; of equally good ones that of the largest arguments. The most common one where some
+    entries' trials are not known."""
     table = Table.of(file, tried)
     if any(of_entry(tried, entry) is None for entry in file.entries) or not table.configs:
         return most_common(file)
-    row = min(range(len(table.configs)), key=lambda index: table.merit(index))
+    row = min(range(len(table.configs)), key=lambda index: (*table.merit(index), -index))
     works, mean = table.works(row), table.mean(row)
     entry = next(entry for entry in file.entries if as_text(entry.config) == as_text(table.configs[row]))
     why = f"works for {works} of {len(table.entries)} entries, {mean:.3f} of the best's time in geometric mean"

@@ -14,16 +14,24 @@ from tiledsl.passes import PIPELINE
 README = Path(__file__).resolve().parents[1] / "README.md"
 
 
-def test_the_example_runs(tmp_path: Path) -> None:
+def example(name: str) -> str:
     text = README.read_text(encoding="utf-8")
-    found = re.search(r"<!-- example -->\n```python\n(.*?)```\n<!-- /example -->", text, re.DOTALL)
+    found = re.search(rf"<!-- {name} -->\n```python\n(.*?)```\n<!-- /{name} -->", text, re.DOTALL)
     assert found is not None
+    return found[1]
+
+
+def test_the_examples_run(tmp_path: Path) -> None:
+    """The first one, and tuning offline, which goes on from it."""
     check = "\ntorch.testing.assert_close(c, torch.relu(a @ b.T), rtol=2e-3, atol=2e-2)\nprint('checked')\n"
+    offline = "\ntorch.testing.assert_close(d, torch.relu(a[:50] @ b.T), rtol=2e-3, atol=2e-2)\nprint('checked, too')\n"
     script = tmp_path / "readme.py"
-    script.write_text(found[1] + check, encoding="utf-8")
+    script.write_text(example("example") + check + example("offline") + offline, encoding="utf-8")
     done = forked.run([script], cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "tl.dot" in done.stdout and done.stdout.endswith("checked\n")
+    assert "tl.dot" in done.stdout and "\nchecked\n" in done.stdout and done.stdout.endswith("checked, too\n")
+    said = [line for line in done.stdout.splitlines() if line.startswith(("configs/", "bucket: "))]
+    assert len(said) == 2 and said[0].endswith(": 3 tuned") and "(tuned for M=64, the nearest at or above 50" in said[1]
     exported = (tmp_path / "matmul_relu.py").read_text()
     assert "import triton" in exported and "tiledsl" not in exported.split("\n", 1)[1]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage.key import environment
-from tiledsl.autotuner.trial import summary_of_failures
 from tiledsl.autotuner.tuned.arguments import restored
-from tiledsl.autotuner.tuned.entry import Entry, arguments_text
+from tiledsl.autotuner.tuned.entry import Entry
 from tiledsl.autotuner.tuned.file import TunedFile, architecture
 from tiledsl.errors import TileError
 from tiledsl.runtime.jit import resolve_target
@@ -80,18 +80,26 @@ def _compared(tuner: AutotunedFunction, entry: Entry, target: Any, warn: float, 
 
 
 def _latency(tuner: AutotunedFunction, entry: Entry) -> float:
-    """Milliseconds of an entry's configuration. TileError if it does not work."""
+    """Milliseconds of an entry's configuration. TileError if it does not work.
+
+    It is measured beside another one, the function's first where that is another: a configuration alone has no final
+    round, whose lasting load lowers a GPU's clock, and the file's latency comes from one.
+    """
     from tiledsl.autotuner.decorator import AutotunedFunction
 
     reason = tuner.tuned_configs.unfit(entry.config, entry.source)
     if reason:
         raise TileError(reason)
-    alone = AutotunedFunction(tuner.jit, [restored(entry.config, tuner.configs)], tuner.options)
+    own = restored(entry.config, tuner.configs)
+    values, given, target = tuner._call((), entry.arguments)
+    all_configs = tuner._problem((), entry.arguments, values, given, target).configs
+    beside = [config for config in all_configs if config_key(config) != config_key(own)][:1]
     with override(tuned_configs=()):
-        result = alone.compile(**entry.arguments)
-    if result.latency is None:
-        raise TileError(f"no latency of {arguments_text(entry.arguments)}", notes=summary_of_failures(result.trials))
-    return result.latency
+        result = AutotunedFunction(tuner.jit, [*beside, own], tuner.options).compile(**entry.arguments)
+    trial = result.trials[-1]
+    if not trial.ok or trial.latency is None:
+        raise TileError(f"{trial.status}: {trial.message}")
+    return trial.latency
 
 
 def verdicts(found: Sequence[Comparison]) -> tuple[str, bool]:

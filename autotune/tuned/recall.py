@@ -82,6 +82,7 @@ class TunedConfigs:
         self._function = function
         self._sources: dict[frozenset[str], str] = {}
         self._defaults: dict[str, Any] | None = None
+        self._unfit: dict[frozenset[str], str] = {}  # by the names that a configuration sets
         self._last: tuple[list[tuple[Path, TunedFile]], list[Usable]] = ([], [])  # files, and what of them is usable
 
     def folders(self) -> tuple[Path, ...]:
@@ -100,9 +101,13 @@ class TunedConfigs:
         if first is not None:
             return first
         paths = [path_of(folder, self._function.name, target) for folder in folders]
-        there = [str(path) for path in paths if load(path) is not None]
-        missing = f"no entry of {', '.join(there)} serves it" if there else f"there is no {', '.join(map(str, paths))}"
-        return TunedMatch("none", missing)
+        there = [(path, file) for path, file in ((path, load(path)) for path in paths) if file is not None]
+        if not there:
+            return TunedMatch("none", f"there is no {', '.join(map(str, paths))}")
+        refused = [self.unfit(entry.config, entry.source) for _, file in there for entry in file.entries]
+        why = next(filter(None, refused), "")
+        shown = f"no entry of {', '.join(str(path) for path, _ in there)} serves it"
+        return TunedMatch("none", f"{shown}; {sum(map(bool, refused))} are not used: {why}" if why else shown)
 
     def matches(self, values: Mapping[str, Any], given: Mapping[str, Any], target: Target) -> Iterator[TunedMatch]:
         """What may serve a call, the best first. values, given: see AutotunedFunction._call."""
@@ -124,6 +129,9 @@ class TunedConfigs:
                         return
                 rows.append(Row(each.entry, each.path, self._with_defaults(each.entry, names), wanted[names]))
         options = self._function.options
+        if options.bucket is not None and rows and options.bucket not in rows[0].wanted:
+            known = ", ".join(rows[0].wanted)
+            _tell(f"the bucket of {self._function.name} is {options.bucket}, which is no argument; there are {known}")
         found = candidates(rows, defaults, bucket=options.bucket, nearest=options.nearest, gpu=_gpu(target))
         for match in found:
             yield replace(match, config=of_calls.restored(match.config or {}, self._function.configs))
@@ -182,10 +190,12 @@ class TunedConfigs:
 
     def unfit(self, config: Mapping[str, Any], source: str) -> str:
         """Why the function does not take a configuration that was tuned for a source; "" if it does."""
-        reason = of_calls.unfit(self._function, config)
-        if reason:
-            return f"{self._function.name} does not take the configuration: it {reason}"
-        own = self.source(frozenset(config))
+        names = frozenset(config)
+        if names not in self._unfit:
+            self._unfit[names] = of_calls.unfit(self._function, config)
+        if self._unfit[names]:
+            return f"{self._function.name} does not take the configuration: it {self._unfit[names]}"
+        own = self.source(names)
         if source != own:
             return f"{self._function.name} has changed since (source {source[:8]}, now {own[:8]}); tune it again"
         return ""

@@ -256,6 +256,8 @@ def test_another_source_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFi
     (said, _) = warnings(caplog)
     assert "1 of 1 entries" in said and "scale_builder has changed since (source" in said
     assert before(64).config == {"block": 32}
+    why = after.tuned_for(64).why
+    assert "serves it; 1 are not used: scale_builder has changed since" in why
 
 
 def test_a_configuration_that_cannot_be_built_is_told_and_the_next_is_taken(
@@ -303,6 +305,15 @@ def test_an_eager_call_is_found_by_its_sizes(tmp_path: Path, stages: Any) -> Non
     assert function.tuned_for(N=64, factor=2.0).kind == function.tuned_for(torch.randn(64), 2.0).kind == "exact"
     assert function.compile(torch.randn(64), 2.0).config == {"block": 32}
     assert stages["run"] == 0
+
+
+def test_a_bucket_that_is_no_argument_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of an eager function, only a call says what its sizes are."""
+    function = tiledsl.autotune(configs=BLOCKS, tuned=tmp_path, bucket="M")(eager_scale)
+    keep(tmp_path, function, entry(32, N=64, factor=2.0))
+    for size in (64, 65):
+        assert function.tuned_for(torch.randn(size), 2.0).config == {"block": 32}
+    assert warnings(caplog) == ["autotune: the bucket of eager_scale is M, which is no argument; there are factor, N"]
 
 
 def test_options_are_checked(tmp_path: Path) -> None:

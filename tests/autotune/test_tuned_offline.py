@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.autotune.programs import twice
 from tests.support import forked
+from tiledsl.autotuner.decorator import AutotunedFunction
 from tiledsl.autotuner.tuned import trials
 from tiledsl.autotuner.tuned.compare import compare, verdicts
 from tiledsl.autotuner.tuned.file import BY_HAND, TunedFile, change, dump, read, trials_path
@@ -107,6 +109,27 @@ def test_a_failing_call_costs_only_itself(tmp_path: Path, clock: dict[Any, float
     assert summary[0].endswith("2 tuned, 3 failed") and len(summary) == 4
     assert "size=13: failed, autotune: none of 3 configurations of scale works on interpret" in summary[1]
     assert blocks(report.path) == {32: 64, 64: 64}
+
+
+def test_several_gpus_take_a_call_each(
+    tmp_path: Path, clock: dict[Any, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a GPU the numbers stand for threads."""
+    seen: list[Any] = []
+    compile_ = AutotunedFunction._compile
+
+    def noted(self: Any, arguments: Any, keywords: Any, options: Any, *rest: Any) -> Any:
+        seen.append((options.devices, threading.current_thread().name))
+        return compile_(self, arguments, keywords, options, *rest)
+
+    monkeypatch.setattr(AutotunedFunction, "_compile", noted)
+    report = tuned().tune_into(tmp_path, [(size,) for size in (64, 13, 128, 256, 512)], devices=[0, 1])
+    assert statuses(report) == ["tuned", "failed", "tuned", "tuned", "tuned"]
+    assert blocks(report.path) == {64: 64, 128: 64, 256: 64, 512: 64}
+    assert {devices for devices, _ in seen} == {(0,), (1,)} and len({thread for _, thread in seen}) == 2
+    seen.clear()
+    assert statuses(tuned().tune_into(tmp_path, [(1024,)], devices=[0, 1])) == ["tuned"]
+    assert [devices for devices, _ in seen] == [(0, 1)]  # a single call is for all
 
 
 def test_an_entry_is_replaced_only_by_what_is_faster_by_the_margin(tmp_path: Path, clock: dict[Any, float]) -> None:

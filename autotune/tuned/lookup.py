@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,20 +84,23 @@ def candidates(
             taken.add(text)
             yield TunedMatch(kind, why, row.entry.config, row.entry, row.path)
 
-    for row in sorted((row for row in rows if as_text(row.known) == as_text(row.wanted)), key=merit):
+    for row in sorted((row for row in rows if _same(row.known, row.wanted)), key=merit):
         yield from unless_taken("exact", "tuned for these arguments", row)
     if bucket is not None:
         found = [row for row in rows if _differ_only_in(bucket, row)]
-        found.sort(key=lambda row: (_bucket_order(row.known[bucket], row.wanted[bucket]), merit(row)))
-        for row in found[:1]:
+        first = min((_bucket_order(row.known[bucket], row.wanted[bucket]) for row in found), default=None)
+        found = [row for row in found if _bucket_order(row.known[bucket], row.wanted[bucket]) == first]
+        for row in sorted(found, key=merit)[:1]:
             value, wanted = row.known[bucket], row.wanted[bucket]
             place = "the nearest at or above" if value >= wanted else "the largest, below"
             yield from unless_taken("bucket", f"tuned for {bucket}={value}, {place} {wanted}", row)
     if nearest:
         distances = [(_distance(row.known, row.wanted), row) for row in rows]
         comparable = [(distance, row) for distance, row in distances if distance is not None]
-        comparable.sort(key=lambda pair: (pair[0], _descending(pair[1].known), merit(pair[1])))
-        for distance, row in comparable[:NEAREST]:
+        closest = heapq.nsmallest(
+            NEAREST, comparable, key=lambda pair: (pair[0], _descending(pair[1].known), merit(pair[1]))
+        )
+        for distance, row in closest:
             text = arguments_text(row.entry.arguments)
             yield from unless_taken("default", f"the nearest entry is {text}, {distance:.2f} in log2", row)
         for default, path in defaults:
@@ -105,11 +109,23 @@ def candidates(
                 yield TunedMatch("default", f"the file's default, {default.why}", default.config, None, path)
 
 
-def _differ_only_in(bucket: str, row: Row) -> bool:
-    known, wanted = row.known, row.wanted
-    if not is_number(known.get(bucket)) or not is_number(wanted.get(bucket)) or known.keys() != wanted.keys():
+def _same(known: Mapping[str, Any], wanted: Mapping[str, Any], but: str | None = None) -> bool:
+    """Whether two calls have the same arguments, or all but one."""
+    if known.keys() != wanted.keys():
         return False
-    return all(name == bucket or as_text(known[name]) == as_text(wanted[name]) for name in known)
+    return all(name == but or _equal(value, wanted[name]) for name, value in known.items())
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether JSON values are the same; 1, 1.0 and true differ."""
+    if type(one) is not type(other):
+        return False
+    return as_text(one) == as_text(other) if isinstance(one, (list, dict)) else bool(one == other)
+
+
+def _differ_only_in(bucket: str, row: Row) -> bool:
+    both = is_number(row.known.get(bucket)) and is_number(row.wanted.get(bucket))
+    return both and _same(row.known, row.wanted, bucket)
 
 
 def _bucket_order(value: float, wanted: float) -> tuple[bool, float]:
@@ -126,7 +142,7 @@ def _distance(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> float | No
         other = wanted[name]
         if is_number(value) and is_number(other):
             total += abs(_log(value) - _log(other))
-        elif as_text(value) != as_text(other):
+        elif not _equal(value, other):
             return None
     return total
 

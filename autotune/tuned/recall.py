@@ -67,12 +67,14 @@ def load(path: Path) -> TunedFile | None:
 
 @dataclass(frozen=True)
 class Usable:
-    """An entry or default that fits the function, with its configuration restored."""
+    """An entry or default that fits the function. names: its tunables; arguments: with the function's defaults."""
 
     entry: Entry | None
     default: Default | None
     path: Path
     config: Mapping[str, Any]
+    names: frozenset[str]
+    arguments: Mapping[str, Any]
 
 
 class TunedConfigs:
@@ -114,20 +116,19 @@ class TunedConfigs:
         rows, defaults = [], []
         wanted: dict[frozenset[str], dict[str, Any]] = {}
         for each in self._usable(target):
-            names = frozenset(each.config)
-            fixed = given_tunables(given, names)
+            if each.names not in wanted:
+                try:
+                    wanted[each.names] = of_calls.given_arguments(self._function, values, each.names)
+                except TileError as error:
+                    _tell(f"no tuned configuration is looked up for {self._function.name}: {error.message}")
+                    return
+            fixed = given_tunables(given, each.names)
             if any(as_text(of_calls.as_json(value)) != as_text(each.config[name]) for name, value in fixed.items()):
                 continue
             if each.default is not None:
                 defaults.append((each.default, each.path))
             elif each.entry is not None:
-                if names not in wanted:
-                    try:
-                        wanted[names] = of_calls.given_arguments(self._function, values, names)
-                    except TileError as error:
-                        _tell(f"no tuned configuration is looked up for {self._function.name}: {error.message}")
-                        return
-                rows.append(Row(each.entry, each.path, self._with_defaults(each.entry, names), wanted[names]))
+                rows.append(Row(each.entry, each.path, each.arguments, wanted[each.names]))
         options = self._function.options
         if options.bucket is not None and rows and options.bucket not in rows[0].wanted:
             known = ", ".join(rows[0].wanted)
@@ -181,12 +182,13 @@ class TunedConfigs:
             if reason:
                 refused[reason] = refused.get(reason, 0) + 1
             else:
-                yield Usable(entry, None, path, entry.config)
+                names = frozenset(entry.config)
+                yield Usable(entry, None, path, entry.config, names, {**self.defaults(names), **entry.arguments})
         for reason, count in refused.items():
             _tell(f"{count} of {len(file.entries)} entries of {path} are not used: {reason}")
         default = file.default
         if default is not None and not self.unfit(default.config, default.source):
-            yield Usable(None, default, path, default.config)
+            yield Usable(None, default, path, default.config, frozenset(default.config), {})
 
     def unfit(self, config: Mapping[str, Any], source: str) -> str:
         """Why the function does not take a configuration that was tuned for a source; "" if it does."""
@@ -205,9 +207,6 @@ class TunedConfigs:
         if tuned not in self._sources:
             self._sources[tuned] = of_calls.source_of(self._function, tuned)
         return self._sources[tuned]
-
-    def _with_defaults(self, entry: Entry, names: frozenset[str]) -> dict[str, Any]:
-        return {**self.defaults(names), **entry.arguments}
 
     def defaults(self, tuned: frozenset[str]) -> dict[str, Any]:
         """The function's defaults as JSON, but of tunables."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tiledsl.autotuner.options import TuneOptions
     from tiledsl.autotuner.results.result import AutotuneResult
     from tiledsl.autotuner.trial import Trial
+    from tiledsl.autotuner.tuned.lookup import TunedMatch
+    from tiledsl.autotuner.tuned.report import TuneReport
 
 _LAZY = {
     "AutoTuner": "decorator",
@@ -31,6 +33,8 @@ _LAZY = {
     "TuneOptions": "options",
     "AutotuneResult": "results.result",
     "Trial": "trial",
+    "TunedMatch": "tuned.lookup",
+    "TuneReport": "tuned.report",
 }
 
 __all__ = [
@@ -41,7 +45,9 @@ __all__ = [
     "SplitK",
     "Trial",
     "TuneOptions",
+    "TuneReport",
     "TunedFunction",
+    "TunedMatch",
     "autotune",
     "set_autotune_inputs",
     "split_k",

@@ -24,8 +24,8 @@ from tiledsl.settings import current
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.tuned.lookup import TunedMatch
-    from tiledsl.autotuner.tuned.offline import TuneReport
     from tiledsl.autotuner.tuned.recall import TunedConfigs
+    from tiledsl.autotuner.tuned.report import TuneReport
 
 Configs = Iterable[Mapping[str, Any]] | Callable[..., Any]
 

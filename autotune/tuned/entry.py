@@ -45,6 +45,11 @@ class Entry:
         """Equal for entries of which a file needs one: those for the same arguments and GPU."""
         return as_text(self.arguments), self.gpu
 
+    @property
+    def rates(self) -> list[tuple[float, str]]:
+        """TFLOP/s and GB/s with their units, as far as they are known."""
+        return [(rate, unit) for rate, unit in ((self.tflops, "TFLOP/s"), (self.gb_per_s, "GB/s")) if rate]
+
     def is_better_than(self, other: Entry) -> bool:
         """Of two entries for the same arguments: measured before estimated, then the faster, then the newer one."""
         return _merit(self) < _merit(other) or (_merit(self) == _merit(other) and self.tuned_at > other.tuned_at)

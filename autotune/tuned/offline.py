@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.storage.key import environment
@@ -26,6 +26,7 @@ from tiledsl.autotuner.tuned.file import (
     read_or_new,
     trials_path,
 )
+from tiledsl.autotuner.tuned.report import Outcome, TuneReport
 from tiledsl.errors import TileError
 from tiledsl.runtime.jit import resolve_target
 from tiledsl.settings import override
@@ -35,47 +36,6 @@ if TYPE_CHECKING:
 
 _LONGEST_NOTE = 200  # characters of a failure's reason
 _VERSIONS = ("tiledsl", "compiler", "triton", "driver")
-Status = Literal["tuned", "replaced", "kept", "skipped", "failed", "planned", "left"]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one call. status: "tuned" (it was not yet), "replaced" (by another configuration), "kept" (tuned
-    again, and not enough is gained), "skipped" (tuned before), "failed", "planned" (dry_run), "left" (interrupted
-    before). message: why; seconds: that it took."""
-
-    call: str
-    status: Status
-    message: str = ""
-    entry: Entry | None = None
-    seconds: float = 0.0
-
-    def __str__(self) -> str:
-        return f"{self.call}: {self.status}{', ' if self.message else ''}{self.message}"
-
-
-@dataclass(frozen=True)
-class TuneReport:
-    """What became of all calls, in their order, and the file."""
-
-    path: Path
-    outcomes: tuple[Outcome, ...]
-    interrupted: bool = False
-
-    @property
-    def failed(self) -> tuple[Outcome, ...]:
-        """The calls that cannot be tuned, with the reason."""
-        return tuple(each for each in self.outcomes if each.status == "failed")
-
-    def summary(self) -> str:
-        """How many of each kind, and each failure."""
-        counts = {each.status: sum(e.status == each.status for e in self.outcomes) for each in self.outcomes}
-        shown = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing to tune"
-        lines = [f"{self.path}: {shown}"]
-        lines += [f"  {each}" for each in self.failed]
-        if self.interrupted:
-            lines.append("interrupted; the same again goes on from here")
-        return "\n".join(lines)
 
 
 @dataclass
@@ -343,21 +303,8 @@ class _Job:
         """Record what became of a call, and tell it."""
         call.outcome = outcome
         self.told += 1
-        if self.report is None:
-            return
-        entry, parts = outcome.entry, [str(outcome)]
-        if entry is not None:
-            parts.append(f"{config_text(entry.config)}, {entry.latency_ms:.4g} ms {entry.latency_kind}")
-            if entry.reference_ms:
-                parts.append(f"{entry.reference_ms / entry.latency_ms:.2f}x the reference")
-            parts += [f"{value:.4g} {unit}" for value, unit in _rates(entry) if value]
-        if outcome.seconds:
-            parts.append(f"{outcome.seconds:.1f} s")
-        self.report(f"[{self.told}/{len(self.calls)}] {', '.join(parts)}")
-
-
-def _rates(entry: Entry) -> list[tuple[float | None, str]]:
-    return [(entry.tflops, "TFLOP/s"), (entry.gb_per_s, "GB/s")]
+        if self.report is not None:
+            self.report(f"[{self.told}/{len(self.calls)}] {outcome.line()}")
 
 
 def _written(config: Mapping[str, Any]) -> dict[str, Any]:

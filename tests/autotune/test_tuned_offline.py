@@ -25,7 +25,7 @@ from tiledsl.autotuner.decorator import AutotunedFunction
 from tiledsl.autotuner.tuned import trials
 from tiledsl.autotuner.tuned.compare import compare, verdicts
 from tiledsl.autotuner.tuned.file import BY_HAND, TunedFile, change, dump, read, trials_path
-from tiledsl.autotuner.tuned.offline import TuneReport
+from tiledsl.autotuner.tuned.report import TuneReport
 from tiledsl.errors import TileError
 
 ROOT = Path(__file__).resolve().parents[2]

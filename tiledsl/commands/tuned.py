@@ -34,7 +34,7 @@ def list_(paths: tuple[Path, ...]) -> None:
         for each in file.entries:
             where = each.gpu or file.target
             speed = "-" if not each.reference_ms else f"{each.reference_ms / each.latency_ms:.2f}x"
-            rate = [f"{v:.4g} {unit}" for v, unit in ((each.tflops, "TFLOP/s"), (each.gb_per_s, "GB/s")) if v]
+            rate = [f"{rate:.4g} {unit}" for rate, unit in each.rates]
             latency = f"{each.latency_ms:.4g}{'' if each.measured else ' (estimated)'}"
             cells = [file.function, where, arguments_text(each.arguments), config_text(each.config), latency, speed]
             rows.append([*map(_safe, cells), " ".join(rate[:1]), _safe(each.tuned_at[:10])])

@@ -240,12 +240,7 @@ def elaborate_eager(
     outer, values = outer_names(function, frame_locals or {}), dict(sizes)
     for dry in (True, False):
         ctx = EagerContext(tree.name, values, dry)
-        ctx.loc = tree.loc
-        scope = EagerStatements(ctx, Names(outer))
-        scope.pending = {name: arguments.get(name) for name in parameters}
-        with ctx.activate():
-            _bind_parameters(scope, tree, function)
-            returned = _run(scope, tree, dry)
+        returned = _run_in(ctx, tree, function, arguments, outer)
     for name in sizes:
         if name not in ctx.consts:
             known = [f"its parameters are {', '.join(parameters)}", f"its T.const symbols {', '.join(ctx.consts)}"]
@@ -264,12 +259,7 @@ def eager_sizes(
     parameters = {parameter.name for parameter in tree.parameters}
     values = {name: _size(tree.name, name, value) for name, value in arguments.items() if name not in parameters}
     ctx = EagerContext(tree.name, values, dry=True)
-    ctx.loc = tree.loc
-    scope = EagerStatements(ctx, Names(outer_names(function, frame_locals or {})))
-    scope.pending = {name: arguments.get(name) for name in parameters}
-    with ctx.activate():
-        _bind_parameters(scope, tree, function)
-        _run(scope, tree, dry=True)
+    _run_in(ctx, tree, function, arguments, outer_names(function, frame_locals or {}))
     return {name: values[name] for name in ctx.consts if name in values}
 
 
@@ -281,6 +271,17 @@ def _size(function: str, name: str, value: Any) -> int:
     except TypeError:
         message = f"{function}: {name} is {value!r}; it is no parameter, and a T.const is an integer"
         raise TileError(message) from None
+
+
+def _run_in(
+    ctx: EagerContext, tree: syntax.Function, function: Any, arguments: Mapping[str, Any], outer: Any
+) -> Returned | None:
+    ctx.loc = tree.loc
+    scope = EagerStatements(ctx, Names(outer))
+    scope.pending = {parameter.name: arguments.get(parameter.name) for parameter in tree.parameters}
+    with ctx.activate():
+        _bind_parameters(scope, tree, function)
+        return _run(scope, tree, ctx.dry)
 
 
 def _bind_parameters(scope: EagerStatements, tree: syntax.Function, function: Any) -> None:

@@ -16,6 +16,8 @@ from tiledsl.errors import TileError
 if TYPE_CHECKING:
     from tiledsl.autotuner.decorator import AutotunedFunction
 
+OWN_KEY = "(key)"  # no parameter has this name
+
 
 def as_json(value: Any) -> Any:
     """A value as an entry has it: numbers, texts, lists and objects as they are, element types by name, other objects
@@ -42,7 +44,8 @@ def given_arguments(function: AutotunedFunction, values: Mapping[str, Any], tune
     """The arguments of a call as an entry has them, those that are as the function's defaults included.
 
     values: the call's by name, see JitFunction._bind; of an eager call, T.const symbols stand for the tensors. tuned:
-    the names that are tunables. TileError for what cannot be in a file.
+    the names that are tunables. What the option `key` returns is there as OWN_KEY. TileError for what cannot be in a
+    file.
     """
     shared = function.options.do_not_specialize
     wanted = {name: value for name, value in values.items() if name not in tuned and name not in shared}
@@ -56,6 +59,8 @@ def given_arguments(function: AutotunedFunction, values: Mapping[str, Any], tune
         tensors = {name for name, value in wanted.items() if value is not described[name]}
         told = dict.fromkeys(tensors & optional, "tensor")
         wanted = {n: v for n, v in wanted.items() if n not in tensors and n not in sizes} | told | sizes
+    if function.options.key is not None:
+        wanted[OWN_KEY] = function.options.key(**values)
     return {name: as_json(value) for name, value in wanted.items()}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage.key import environment
-from tiledsl.autotuner.tuned.arguments import restored
+from tiledsl.autotuner.tuned.arguments import OWN_KEY, restored
 from tiledsl.autotuner.tuned.entry import Entry
 from tiledsl.autotuner.tuned.file import TunedFile, architecture
 from tiledsl.errors import TileError
@@ -91,11 +91,12 @@ def _latency(tuner: AutotunedFunction, entry: Entry) -> float:
     if reason:
         raise TileError(reason)
     own = restored(entry.config, tuner.configs)
-    values, given, target = tuner._call((), entry.arguments)
-    all_configs = tuner._problem((), entry.arguments, values, given, target).configs
+    arguments = {name: value for name, value in entry.arguments.items() if name != OWN_KEY}
+    values, given, target = tuner._call((), arguments)
+    all_configs = tuner._problem((), arguments, values, given, target).configs
     beside = [config for config in all_configs if config_key(config) != config_key(own)][:1]
     with override(tuned_configs=()):
-        result = AutotunedFunction(tuner.jit, [*beside, own], tuner.options).compile(**entry.arguments)
+        result = AutotunedFunction(tuner.jit, [*beside, own], tuner.options).compile(**arguments)
     trial = result.trials[-1]
     if not trial.ok or trial.latency is None:
         raise TileError(f"{trial.status}: {trial.message}")

@@ -87,7 +87,11 @@ def tune_into(
 
 
 def _split(call: Sequence[Any] | Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return ((), dict(call)) if isinstance(call, Mapping) else (tuple(call), {})
+    if isinstance(call, Mapping):
+        return (), dict(call)
+    if isinstance(call, str) or not isinstance(call, Sequence):
+        raise TileError(f"a call to tune is arguments, such as (16, 1024) or {{'M': 16}}; {call!r} is neither")
+    return tuple(call), {}
 
 
 class _Job:

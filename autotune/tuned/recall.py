@@ -145,6 +145,7 @@ class TunedConfigs:
                 _log.info("autotune: %s takes %s", self._function.name, match)
                 entry = match.entry if match.kind == "exact" else None
                 return untried(kernel, match.config or {}, str(match), entry, "tuned")
+        _log.info("autotune: %s: no tuned configuration serves this call", self._function.name)
         return None
 
     def _built(self, match: TunedMatch, values: Mapping[str, Any], target: Target) -> Kernel | None:

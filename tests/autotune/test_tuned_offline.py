@@ -100,6 +100,18 @@ def test_what_is_tuned_is_skipped(tmp_path: Path, clock: dict[Any, float], stage
     assert tuned(tuned=tmp_path).tuned_for(64, dtype="float16").kind == "exact"
 
 
+def test_what_the_option_key_returns_counts(tmp_path: Path, clock: dict[Any, float]) -> None:
+    threads = 4
+    function = tuned(key=lambda **values: threads)
+    path = function.tune_into(tmp_path, [(64,)]).path
+    assert read(path).entries[0].arguments == {"size": 64, "(key)": 4}
+    assert [each.verdict for each in compare(function, read(path))] == ["ok"]
+    shipped = function.with_options(tuned=tmp_path, nearest=False)
+    assert shipped.tuned_for(64).kind == "exact"
+    threads = 8
+    assert shipped.tuned_for(64).kind == "none" and statuses(function.tune_into(tmp_path, [(64,)])) == ["tuned"]
+
+
 def test_a_failing_call_costs_only_itself(tmp_path: Path, clock: dict[Any, float]) -> None:
     calls = [(64,), (13,), {"length": 3}, {"size": object()}, (32,)]
     report = tuned().tune_into(tmp_path, calls)
@@ -252,6 +264,8 @@ def test_nothing_is_written_where_it_cannot_be(tmp_path: Path, clock: dict[Any, 
     with pytest.raises(TileError, match="makes no sense"):
         tuned().tune_into(tmp_path, [(64,)])
     assert path.read_text() == "{"
+    with pytest.raises(TileError, match=r"a call to tune is arguments, .*; 64 is neither"):
+        tuned().tune_into(tmp_path, [64])
     with pytest.raises(TileError, match="min_improvement is 3"):
         tuned().tune_into(tmp_path, [], min_improvement=3)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ import tiledsl.language as T
 from benchmarks.programs.gemm import matmul
 from tests.support import gluon_machine
 from tests.support.example_modules import load_example
+from tests.support.gluon_kernels import compile_kernels
 
 CASES: list[dict[str, Any]] = [
     {},
@@ -168,6 +172,74 @@ def test_what_waits_for_the_next_turn(kind: str, rescale: str) -> None:
     gluon_machine.run_gluon(kernel.source, "attention_by_hand", q, k, v, decay, *got)
     assert float((got[0] - want[0]).norm() / want[0].norm()) < 1e-3
     assert torch.allclose(got[1], want[1], rtol=1e-5)
+
+
+def packed_attention(batch: int, tokens: int) -> Any:
+    """Sequences of any lengths, one after the other: a row of a block is stored only where its sequence has it."""
+
+    @T.prim_func
+    def packed_attention(
+        Q: T.Tensor((tokens, 64), "float16"),
+        K: T.Tensor((tokens, 64), "float16"),
+        V: T.Tensor((tokens, 64), "float16"),
+        starts: T.Tensor((batch + 1,), "int32"),
+        longest: T.int32,
+        O: T.Tensor((tokens, 64), "float16"),
+    ):
+        with T.Kernel(T.ceildiv(longest, 128), batch, threads=256) as (bx, by):
+            q, out = T.alloc_shared((128, 64), "float16"), T.alloc_shared((128, 64), "float16")
+            k, v = T.alloc_shared((128, 64), "float16"), T.alloc_shared((128, 64), "float16")
+            s, acc = T.alloc_fragment((128, 128), "float32"), T.alloc_fragment((128, 64), "float32")
+            weights = T.alloc_fragment((128, 128), "float16")
+            highest, previous = T.alloc_fragment((128,), "float32"), T.alloc_fragment((128,), "float32")
+            total, more = T.alloc_fragment((128,), "float32"), T.alloc_fragment((128,), "float32")
+            start, length = starts[by], starts[by + 1] - starts[by]
+            T.copy(Q[start + bx * 128 : start + (bx + 1) * 128, :], q)
+            T.clear(acc)
+            T.clear(total)
+            T.fill(highest, -T.infinity("float32"))
+            for t in T.Pipelined(T.ceildiv(length, 128), num_stages=2):
+                T.copy(K[start + t * 128 : start + (t + 1) * 128, :], k)
+                T.gemm(q, k, s, transpose_B=True, clear_accum=True)
+                for i, j in T.Parallel(128, 128):
+                    s[i, j] = T.if_then_else(t * 128 + j < length, s[i, j] * 0.125 * 1.4426950408889634, -T.infinity("float32"))
+                T.copy(highest, previous)
+                T.reduce_max(s, highest, dim=1, clear=False)
+                for i, j in T.Parallel(128, 128):
+                    s[i, j] = T.exp2(s[i, j] - highest[i])
+                T.reduce_sum(s, more, dim=1)
+                for i in T.Parallel(128):
+                    total[i] = total[i] * T.exp2(previous[i] - highest[i]) + more[i]
+                for i, j in T.Parallel(128, 64):
+                    acc[i, j] *= T.exp2(previous[i] - highest[i])
+                T.copy(s, weights)
+                T.copy(V[start + t * 128 : start + (t + 1) * 128, :], v)
+                T.gemm(weights, v, acc)
+            for i, j in T.Parallel(128, 64):
+                acc[i, j] = T.if_then_else(total[i] > 0, acc[i, j] / total[i], 0.0)
+            T.copy(acc, out)
+            for i, j in T.Parallel(128, 64):
+                if bx * 128 + i < length:
+                    O[start + bx * 128 + i, j] = out[i, j]
+
+    return packed_attention
+
+
+def test_rows_stored_where_a_sequence_has_them(tmp_path: Path) -> None:
+    """The mask has one column and the layout of the stored rows, not that of the wider scores."""
+    ends = [0, 70, 270, 400]
+    kernel = tiledsl.compile(
+        packed_attention(3, 400), target="cuda:90", pass_configs={"select-emitter.backend": "gluon"}
+    )
+    assert "@gluon.jit" in kernel.source
+    compile_kernels({"packed": kernel}, sys.executable, tmp_path)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(400, 64, dtype=torch.float16) for _ in range(3))
+    out = torch.full_like(q, float("nan"))
+    gluon_machine.run_gluon(kernel.source, "packed_attention", q, k, v, torch.tensor(ends, dtype=torch.int32), 200, out)
+    for a, b in pairwise(ends):
+        want = torch.softmax(q[a:b].float() @ k[a:b].float().T * 0.125, -1) @ v[a:b].float()
+        assert float((out[a:b].float() - want).norm() / want.norm()) < 2e-3
 
 
 PRODUCTS: list[dict[str, Any]] = [

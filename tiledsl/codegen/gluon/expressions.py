@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tiledsl.codegen.expressions import COMPARE, MULTIPLY, Expression, Expressions, shape_text
@@ -45,14 +46,19 @@ class GluonExpressions(Expressions):
         return text
 
     def operation(self, op: Operation) -> Expression:
-        before = self._wanted
-        shapes = [value.shape for value in (*op.results, *op.operands) if len(value.shape) == 2]
-        self._wanted = next((name for name in map(self.layouts.of, shapes) if name != self.layouts.scores), before)
-        if not any(name != self.layouts.scores for name in map(self.layouts.of, shapes)):
-            self._wanted = self.layouts.scores
-        try:
+        with self.operands_of(op):
             handler = _HANDLERS.get(type(op))
             return super().operation(op) if handler is None else handler(self, op)
+
+    @contextmanager
+    def operands_of(self, op: Operation) -> Iterator[None]:
+        """Inside, values for each row are written in the layout that the operation's wider tensors have."""
+        before = self._wanted
+        shapes = [value.shape for value in (*op.results, *op.operands) if len(value.shape) == 2]
+        scores = self.layouts.scores
+        self._wanted = next((name for name in map(self.layouts.of, shapes) if name != scores), scores)
+        try:
+            yield
         finally:
             self._wanted = before
 

@@ -148,6 +148,9 @@ class SpecializedWriter(KernelWriter, ABC):
             pass  # the loops around count them
         elif isinstance(op, gluon.StoreBoxOp):
             self.send_box(op)
+        elif isinstance(op, (triton.LoadOp, triton.StoreOp, triton.AtomicOp)):  # a mask may have one column
+            with self.expressions.operands_of(op):
+                super().statement(op)
         else:
             super().statement(op)
 

@@ -20,6 +20,7 @@ from tiledsl.passes.lower_tile_ops import LowerTileOps
 from tiledsl.passes.lower_to_triton import LowerToTriton
 from tiledsl.passes.map_grid import MapGrid
 from tiledsl.passes.pad_tiles import PadTiles
+from tiledsl.passes.parallelize_loops import ParallelizeLoops
 from tiledsl.passes.peel_loops import PeelLoops
 from tiledsl.passes.pipeline_loops import PipelineLoops
 from tiledsl.passes.promote_buffers import PromoteBuffers
@@ -37,6 +38,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     Canonicalize,  # the elaborator folds nothing
     Cse,  # so that later passes see equal indices as one value
     UnrollLoops,  # before anything looks at loops: indices of small local arrays become constants
+    ParallelizeLoops,  # loops over rows of tiles: before these rows are picked one by one
     LowerTileOps,  # copy, gemm, reduce, ... become reads, whole-tile operations and writes
     VectorizeParallel,  # per-element loops become whole-tile operations; `if` becomes masks
     ResolveViews,  # T.reshape of on-chip buffers: promotion knows no aliases

@@ -52,25 +52,26 @@ def constant_form(number: int) -> LinearForm:
     return LinearForm({(): number} if number else {})
 
 
-def linear_form(value: Value) -> LinearForm:
+def linear_form(value: Value, through_names: bool = False) -> LinearForm:
     """An index value as a sum, seen through additions, multiplications, negation, broadcasts and widening casts.
 
-    A scalar that has a name in the user's program stays as it is, so that the name stands in the text.
+    A scalar that has a name in the user's program stays as it is, so that the name stands in the text; `through_names`
+    sees through it.
     """
     number = constant_of(value)
     if number is not None:
         return constant_form(int(number))
-    if value.name and not value.shape:
+    if value.name and not value.shape and not through_names:
         return LinearForm({(value,): 1})
     op = value.op
     if isinstance(op, arith.AddOp):
-        return linear_form(op.lhs).plus(linear_form(op.rhs))
+        return linear_form(op.lhs, through_names).plus(linear_form(op.rhs, through_names))
     if isinstance(op, arith.SubOp):
-        return linear_form(op.lhs).plus(linear_form(op.rhs), -1)
+        return linear_form(op.lhs, through_names).plus(linear_form(op.rhs, through_names), -1)
     if isinstance(op, arith.NegOp):
-        return LinearForm().plus(linear_form(op.source), -1)
+        return LinearForm().plus(linear_form(op.source, through_names), -1)
     if isinstance(op, arith.MulOp):
-        lhs, rhs = linear_form(op.lhs), linear_form(op.rhs)
+        lhs, rhs = linear_form(op.lhs, through_names), linear_form(op.rhs, through_names)
         if len(lhs.terms) * len(rhs.terms) <= MAX_TERMS and (
             _is_constant(lhs) or _is_constant(rhs) or _is_mixed(lhs, rhs)
         ):
@@ -80,7 +81,7 @@ def linear_form(value: Value) -> LinearForm:
         or isinstance(op, arith.CastOp)
         and (op.source.dtype, value.dtype) == ("int32", "int64")
     ):
-        return linear_form(op.source)
+        return linear_form(op.source, through_names)
     return LinearForm({(value,): 1})
 
 

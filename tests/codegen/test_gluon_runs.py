@@ -202,7 +202,9 @@ def packed_attention(batch: int, tokens: int) -> Any:
                 T.copy(K[start + t * 128 : start + (t + 1) * 128, :], k)
                 T.gemm(q, k, s, transpose_B=True, clear_accum=True)
                 for i, j in T.Parallel(128, 128):
-                    s[i, j] = T.if_then_else(t * 128 + j < length, s[i, j] * 0.125 * 1.4426950408889634, -T.infinity("float32"))
+                    s[i, j] = T.if_then_else(
+                        t * 128 + j < length, s[i, j] * 0.125 * 1.4426950408889634, -T.infinity("float32")
+                    )
                 T.copy(highest, previous)
                 T.reduce_max(s, highest, dim=1, clear=False)
                 for i, j in T.Parallel(128, 128):

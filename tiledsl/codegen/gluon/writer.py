@@ -26,6 +26,8 @@ class SpecializedWriter(KernelWriter, ABC):
     `rings`, `full` and `empty` are the names of tiles in shared memory and of their barriers, by what is in them.
     """
 
+    expressions: GluonExpressions
+
     def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
         self.launch = launch
         self.item = next((op for op in launch.body if isinstance(op, (gluon.ItemOp, gluon.BalancedOp))), None)

@@ -1,0 +1,145 @@
+"""parallelize-loops: serial loops over rows of on-chip tiles become parallel where no row needs another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tiledsl.dialects import scf, tile
+from tiledsl.dialects.arith import AddOp, CastOp, MulOp, constant_of
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import INT32
+from tiledsl.passes.affine import LinearForm, linear_form
+
+Access = tile.LoadOp | tile.StoreOp
+
+
+@dataclass(frozen=True)
+class ParallelizeLoops(Pass):
+    """Compute the iterations of a serial loop at once, as T.Parallel would, where none needs another's results.
+
+    A row of a tile in registers that is picked by a loop's index costs as much as the whole tile: it is masked, and
+    summed over the other rows. So `for i in T.serial(4): for j in T.Parallel(256): s[i, j] = ...` costs four times of
+    what `for i, j in T.Parallel(4, 256)` does.
+
+    Before:  scf.for %c0, %c4, %c1 (%i: int32) {           After:  tile.parallel {extents = (4,)} (%i: int32) {
+               tile.parallel {extents = (256,)} (%j) {               tile.parallel {extents = (256,)} (%j) {
+                 %x = tile.load %s[%i, %j]                             %x = tile.load %s[%i, %j]
+                 tile.store %x, %t[%i, %j] } }                         tile.store %x, %t[%i, %j] } }
+    Needs:   constant bounds, nothing carried, no more than loads, stores, branches and what has no effects; each buffer
+             that is written, on chip or not, is read and written at places that one index tells apart: the loop's, or
+             the same sum of it and of what stays the same. Only loops whose index picks elements of tiles on the chip
+             that are as large as what becomes parallel.
+    """
+
+    name = "parallelize-loops"
+    enabled: bool = True
+
+    def run(self, program: Program) -> None:
+        if self.enabled:
+            _visit(program.root)
+
+
+def _visit(op: Operation) -> None:
+    """The innermost loops first: what is parallel inside of a loop, the loop may be parallel around."""
+    for region in op.regions:
+        for inner in list(region):
+            _visit(inner)
+    if isinstance(op, scf.ForOp) and (points := _points(op)) is not None and _is_independent(op, len(points)):
+        _parallelize(op, points)
+
+
+def _points(loop: scf.ForOp) -> range | None:
+    """The indices of a plain serial loop with constant bounds that runs more than once."""
+    lower, upper, step = (constant_of(value) for value in (loop.lower, loop.upper, loop.step))
+    if loop.inits or loop.num_stages or loop.flatten or lower is None or upper is None or not step:
+        return None
+    points = range(int(lower), int(upper), int(step))
+    return points if len(points) > 1 else None
+
+
+def _is_independent(loop: scf.ForOp, count: int) -> bool:
+    inside = {value for op in loop.body.walk() for value in _made_by(op)} | {*loop.body.args}
+    accesses: dict[Value, list[Access]] = {}
+    for op in loop.body.walk():
+        if isinstance(op, (tile.LoadOp, tile.StoreOp)):
+            accesses.setdefault(op.buffer, []).append(op)
+        elif isinstance(op, scf.ForOp):
+            if op.inits or op.num_stages or any(_varies(bound, inside) for bound in op.operands):
+                return False
+        elif not (isinstance(op, (scf.IfOp, scf.YieldOp, tile.ParallelOp)) or (op.is_pure and not op.regions)):
+            return False
+    stored = [buffer for buffer, ops in accesses.items() if any(isinstance(op, tile.StoreOp) for op in ops)]
+    if not stored or any(_is_shared_otherwise(buffer) for buffer in stored):
+        return False
+    if not all(_tells_apart(accesses[buffer], loop.index, inside) for buffer in stored):
+        return False
+    on_chip = [
+        math.prod(tile.buffer_type(buffer).static_shape)
+        for buffer, ops in accesses.items()
+        if tile.buffer_type(buffer).scope in ("shared", "fragment") and _picks(ops, loop.index)
+    ]
+    return max(on_chip, default=0) >= count * _most_points(loop.body)
+
+
+def _made_by(op: Operation) -> Iterable[Value]:
+    return (*op.results, *(arg for region in op.regions for arg in region.args))
+
+
+def _varies(value: Value, inside: set[Value]) -> bool:
+    return value in inside and constant_of(value) is None
+
+
+def _is_shared_otherwise(buffer: Value) -> bool:
+    """Whether a buffer has elements for each thread, or other names for its elements."""
+    views = isinstance(buffer.op, tile.ViewOp) or any(isinstance(user, tile.ViewOp) for user in buffer.uses)
+    return views or tile.buffer_type(buffer).scope == "local"
+
+
+def _tells_apart(ops: list[Access], index: Value, inside: set[Value]) -> bool:
+    """Whether all accesses have one index in common that differs from iteration to iteration."""
+    first, *others = ([linear_form(each, through_names=True) for each in op.indices] for op in ops)
+    return any(
+        _moves_with(form, index, inside) and all(forms[axis].terms == form.terms for forms in others)
+        for axis, form in enumerate(first)
+    )
+
+
+def _moves_with(form: LinearForm, index: Value, inside: set[Value]) -> bool:
+    rest = [value for factors in form.terms if factors != (index,) for value in factors]
+    return (index,) in form.terms and not any(value in inside for value in rest)
+
+
+def _picks(ops: list[Access], index: Value) -> bool:
+    forms = (linear_form(each, through_names=True) for op in ops for each in op.indices)
+    return any(index in factors for form in forms for factors in form.terms)
+
+
+def _most_points(region: Region) -> int:
+    """The most points that a T.Parallel in a region has, with those inside of it."""
+    most = 1
+    for op in region:
+        inner = max(map(_most_points, op.regions), default=1)
+        most = max(most, inner * math.prod(op.extents) if isinstance(op, tile.ParallelOp) else inner)
+    return most
+
+
+def _parallelize(loop: scf.ForOp, points: range) -> None:
+    body = Region([INT32], [loop.index.name])
+    inner = Builder(body, loc=loop.loc)
+    index: Value = body.args[0]
+    if points.step != 1:
+        index = inner.insert(MulOp(index, inner.constant(points.step, INT32))).result
+    if points.start != 0:
+        index = inner.insert(AddOp(index, inner.constant(points.start, INT32))).result
+    if loop.index.type != INT32:
+        index = inner.insert(CastOp(index, result_types=[loop.index.type])).result
+    mapping = {loop.index: index}
+    for op in loop.body:
+        if not op.is_terminator:
+            inner.insert(op.clone(mapping))
+    Builder.at(loop).insert(tile.ParallelOp(extents=(len(points),), regions=[body], loc=loop.loc))
+    loop.erase()

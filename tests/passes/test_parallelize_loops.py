@@ -1,0 +1,149 @@
+"""parallelize-loops: what becomes parallel means the same, and what depends on the order stays a loop."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as T
+from tests.passes.tile_programs import kernel
+from tests.support.programs import check_pass, inputs_for
+from tiledsl.ir.text import print_op
+from tiledsl.passes.parallelize_loops import ParallelizeLoops
+
+HEAD = """%s = tile.alloc : buffer<6*8*float32, fragment> %m = tile.alloc : buffer<6*float32, fragment>
+          %l = tile.alloc : buffer<6*float32, local>
+          tile.copy %A[#0, #0], %s {shape = (6, 8), source_axes = (0, 1), target_axes = (0, 1)}
+          tile.fill #0.5, %m"""
+TAIL = "tile.copy %s, %B[#0, #0] {shape = (6, 8), source_axes = (0, 1), target_axes = (0, 1)}"
+ROW = """tile.parallel {extents = (8,)} (%j: int32) {
+           %x = tile.load %s[%i, %j] : float32 %y = tile.load %m[%i] : float32
+           %z = arith.mul %x, %y : float32 tile.store %z, %s[%i, %j] }"""
+
+
+def after(loop: str) -> str:
+    func = kernel("A: 6*8*float32, B: 6*8*float32, I: 6*int32", f"{HEAD} {loop} {TAIL}")
+    return print_op(check_pass(ParallelizeLoops(), func, inputs_for(func)))
+
+
+def over_rows(body: str, lower: int = 0, upper: int = 6, step: int = 1, options: str = "") -> str:
+    return f"scf.for #{lower}, #{upper}, #{step} {options} (%i: int32) {{ {body} scf.yield }}"
+
+
+def test_rows_become_parallel() -> None:
+    text = after(over_rows(ROW))
+    assert "scf.for" not in text and "{extents = (6,)} (%i: int32)" in text
+
+
+@pytest.mark.parametrize("bounds", [(1, 6, 2), (5, -1, -1), (2, 4, 1)])
+def test_the_index_counts_as_the_loop_did(bounds: tuple[int, int, int]) -> None:
+    text = after(over_rows(ROW, *bounds))
+    assert "scf.for" not in text and f"{{extents = ({len(range(*bounds))},)}}" in text
+
+
+def test_branches_and_inner_loops_come_along() -> None:
+    branch = '%c = arith.cmp %i, #3 {predicate = "lt"} : bool scf.if %c { ' + ROW + " scf.yield } { scf.yield }"
+    assert "scf.for" not in after(over_rows(branch))
+    twice = f"scf.for #0, #2, #1 (%t: int32) {{ {ROW} scf.yield }}"
+    text = after(over_rows(twice))
+    assert text.count("scf.for") == 1 and "{extents = (6,)} (%i: int32)" in text
+
+
+def test_loops_of_loops_over_elements() -> None:
+    inner = """scf.for #0, #8, #1 (%j: int32) {
+                 %x = tile.load %s[%i, %j] : float32 %z = arith.add %x, %x : float32
+                 tile.store %z, %s[%i, %j] scf.yield }"""
+    assert "scf.for" not in after(over_rows(inner))
+
+
+def test_global_rows_told_apart_by_a_sum() -> None:
+    body = """tile.parallel {extents = (8,)} (%j: int32) {
+                %row = arith.add %bx, %i : int32
+                %x = tile.load %s[%i, %j] : float32 tile.store %x, %B[%row, %j] }"""
+    assert "scf.for" not in after(over_rows(body, upper=5))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # the row before
+        """tile.parallel {extents = (8,)} (%j: int32) { %k = arith.sub %i, #1 : int32
+           %x = tile.load %s[%k, %j] : float32 tile.store %x, %s[%i, %j] }""",
+        # a column for all rows
+        """tile.parallel {extents = (6,)} (%j: int32) {
+           %x = tile.load %s[%j, %i] : float32 %y = tile.load %m[%j] : float32
+           %z = arith.add %x, %y : float32 tile.store %z, %m[%j] }""",
+        # the diagonal mirrored: rows are read as columns
+        """tile.parallel {extents = (6,)} (%j: int32) {
+           %x = tile.load %s[%j, %i] : float32 tile.store %x, %s[%i, %j] }""",
+        # rows that a table names
+        """%r = tile.load %I[%i] : int32 tile.parallel {extents = (8,)} (%j: int32) {
+           %x = tile.load %s[%i, %j] : float32 tile.store %x, %B[%r, %j] }""",
+        # two rows of a loop's in one
+        """tile.parallel {extents = (8,)} (%j: int32) { %k = arith.floordiv %i, #2 : int32
+           %x = tile.load %s[%i, %j] : float32 tile.store %x, %B[%k, %j] }""",
+        # an index that the points move, too
+        """tile.parallel {extents = (2,)} (%j: int32) { %k = arith.add %i, %j : int32
+           %x = tile.load %s[%i, %j] : float32 tile.store %x, %B[%k, #0] }""",
+        # elements for each thread
+        "%x = tile.load %m[%i] : float32 tile.store %x, %l[%i]",
+        # order that is seen
+        f'{ROW} tile.print [%i] {{message = "row"}}',
+    ],
+)  # fmt: skip
+def test_what_depends_on_the_order_stays(body: str) -> None:
+    assert "scf.for" in after(over_rows(body, lower=1))
+
+
+def test_what_stays_for_other_reasons() -> None:
+    assert "num_stages" in after(over_rows(ROW, options="{num_stages = 2}"))
+    carried = f"%r = scf.for #0, #6, #1[#0] : int32 (%i: int32, %n: int32) {{ {ROW} scf.yield [%i] }}"
+    assert "scf.for" in after(carried)
+    only_global = """tile.parallel {extents = (8,)} (%j: int32) {
+                       %x = tile.load %A[%i, %j] : float32 tile.store %x, %B[%i, %j] }"""
+    assert "scf.for" in after(over_rows(only_global))  # picks nothing on the chip
+    larger = """tile.parallel {extents = (8,)} (%j: int32) {
+                  %x = tile.load %m[%i] : float32 tile.store %x, %B[%i, %j] }"""
+    assert "scf.for" in after(over_rows(larger))  # would make a tile larger than what is there
+
+
+def test_views_of_what_is_written() -> None:
+    viewed = f"""%v = tile.view %s : buffer<8*6*float32, fragment>
+                 {over_rows(ROW)} %e = tile.load %v[#0, #0] : float32 tile.store %e, %m[#0]"""
+    assert "scf.for" in after(viewed)
+
+
+@T.prim_func
+def softmax_by_rows(X: T.Tensor((10, 100), "float16"), Y: T.Tensor((10, 128), "float16")):
+    with T.Kernel(T.ceildiv(10, 4), threads=128) as b:
+        x = T.alloc_fragment((4, 128), "float32")
+        out = T.alloc_fragment((4, 128), "float16")
+        top, total = T.alloc_fragment((4,), "float32"), T.alloc_fragment((4,), "float32")
+        for i in T.serial(4):
+            for j in T.Parallel(128):
+                inside = T.And(b * 4 + i < 10, j < 100)
+                x[i, j] = T.if_then_else(inside, T.cast(X[b * 4 + i, j], "float32"), -T.infinity("float32"))
+        T.reduce_max(x, top, dim=1)
+        for i in T.serial(4):
+            for j in T.Parallel(128):
+                x[i, j] = T.exp(x[i, j] - top[i])
+        T.reduce_sum(x, total, dim=1)
+        for i in T.serial(4):
+            for j in T.Parallel(128):
+                out[i, j] = x[i, j] / total[i]
+        T.copy(out, Y[b * 4, 0])
+
+
+def test_a_program_by_rows_becomes_one_by_tiles() -> None:
+    kernel = tiledsl.compile(softmax_by_rows, out_idx=-1, target="interpret")
+    assert "for " not in kernel.source and "== i" not in kernel.source
+    x = torch.randn(10, 100, dtype=torch.float16)
+    y = kernel(x)
+    torch.testing.assert_close(y[:, :100], torch.softmax(x.float(), -1).half(), rtol=1e-3, atol=1e-4)
+    assert not y[:, 100:].any()
+    plain = tiledsl.compile(
+        softmax_by_rows, out_idx=-1, target="interpret", pass_configs={"parallelize-loops.enabled": False}
+    )
+    assert plain.source.count("for i in range(4)") == 3
+    torch.testing.assert_close(plain(x), y, rtol=0, atol=0)

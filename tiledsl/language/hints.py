@@ -7,33 +7,35 @@ from typing import Any
 from tiledsl.language.expression import context
 
 
-def _hint(name: str) -> Any:
-    def hint(*_: Any, **__: Any) -> None:
+def hint(name: str) -> Any:
+    """A function of the language that does nothing, and says so once."""
+
+    def ignored(*_: Any, **__: Any) -> None:
         from tiledsl.frontend.context import note_once
 
         context(f"T.{name}")
         note_once(f"T.{name} is a hint without effect: Triton decides this itself")
 
-    hint.__name__ = hint.__qualname__ = name
-    hint.__doc__ = f"A hint without effect ({name})."
-    return hint
+    ignored.__name__ = ignored.__qualname__ = name
+    ignored.__doc__ = f"A hint without effect ({name})."
+    return ignored
 
 
 annotate_layout, annotate_l2_hit_ratio, annotate_min_blocks_per_sm, annotate_restrict_buffers = map(
-    _hint, "annotate_layout annotate_l2_hit_ratio annotate_min_blocks_per_sm annotate_restrict_buffers".split()
+    hint, "annotate_layout annotate_l2_hit_ratio annotate_min_blocks_per_sm annotate_restrict_buffers".split()
 )
 no_set_max_nreg, disable_warp_group_reg_alloc, annotate_producer_reg_dealloc, annotate_consumer_reg_alloc = map(
-    _hint,
+    hint,
     "no_set_max_nreg disable_warp_group_reg_alloc annotate_producer_reg_dealloc annotate_consumer_reg_alloc".split(),
 )
 func_attr, annotate_pass_configs, annotate_compile_flags = map(
-    _hint, "func_attr annotate_pass_configs annotate_compile_flags".split()
+    hint, "func_attr annotate_pass_configs annotate_compile_flags".split()
 )
 # A block's threads run in step between tile operations, so there is nothing to wait for.
-sync_threads, sync_warp, syncthreads = map(_hint, "sync_threads sync_warp syncthreads".split())
+sync_threads, sync_warp, syncthreads = map(hint, "sync_threads sync_warp syncthreads".split())
 
 # The kernel after may begin when all blocks of this one have ended or said so; emitted kernels leave it at the end.
-pdl_trigger = _hint("pdl_trigger")
+pdl_trigger = hint("pdl_trigger")
 
 
 class Layout:

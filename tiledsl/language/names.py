@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 from tiledsl.language import dtypes as _dtypes
+from tiledsl.language.asynchronous import (
+    async_copy,
+    ptx_commit_group,
+    ptx_wait_group,
+    wait_wgmma,
+    warpgroup_arrive,
+    warpgroup_commit_batch,
+    warpgroup_fence_operand,
+    warpgroup_wait,
+    wgmma_gemm,
+)
 from tiledsl.language.atomics import (
     atomic_add,
     atomic_addx2,
@@ -205,7 +216,7 @@ __all__ = [
     "alloc_global", "alloc_local", "alloc_shared", "alloc_var", "annotate_compile_flags",
     "annotate_consumer_reg_alloc", "annotate_l2_hit_ratio", "annotate_layout", "annotate_min_blocks_per_sm",
     "annotate_pass_configs", "annotate_producer_reg_dealloc", "annotate_restrict_buffers",
-    "annotate_safe_value", "any", "any_of", "asin", "asinh", "assume", "atan", "atan2", "atanh", "atomic_add",
+    "annotate_safe_value", "any", "any_of", "asin", "asinh", "assume", "async_copy", "atan", "atan2", "atanh", "atomic_add",
     "atomic_addx2", "atomic_addx4", "atomic_load", "atomic_max", "atomic_min", "atomic_or", "atomic_store",
     "bfloat16", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bool", "c2d_im2col", "cast", "cdiv",
     "ceil", "ceildiv", "clamp", "clear", "clz", "comment", "const", "copy", "copysign", "cos", "cosh", "cummax",
@@ -216,10 +227,12 @@ __all__ = [
     "import_source", "infinity", "inline", "int", "int16", "int32", "int64", "int8", "isfinite", "isinf",
     "isnan", "let", "likely", "log", "log10", "log1p", "log2", "long", "macro", "max", "max_value", "min",
     "min_value", "nearbyint", "no_set_max_nreg", "parallel", "pdl_sync", "pdl_trigger", "popcount", "pow",
-    "power", "prim_func", "print",
+    "power", "prim_func", "print", "ptx_commit_group", "ptx_wait_group",
     "reduce", "reduce_absmax", "reduce_abssum", "reduce_and", "reduce_bitand", "reduce_bitor", "reduce_bitxor",
     "reduce_max", "reduce_min", "reduce_or", "reduce_sum", "reinterpret", "reshape", "rint", "round", "rsqrt",
     "serial", "shift_left", "shift_right", "short", "sigmoid", "sin", "sinh", "sqrt", "symbolic",
     "sync_threads", "sync_warp", "syncthreads", "tan", "tanh", "tfloat32", "transpose", "trunc", "truncdiv",
     "truncmod", "uint", "uint16", "uint32", "uint64", "uint8", "unroll", "use_swizzle", "vectorized", "view",
+    "wait_wgmma", "warpgroup_arrive", "warpgroup_commit_batch", "warpgroup_fence_operand", "warpgroup_wait",
+    "wgmma_gemm",
 ]  # fmt: skip

@@ -11,18 +11,17 @@ _REASONS = {
     "thread-level code has no Triton form; write the loop over the tile with T.Parallel": """
         get_thread_binding get_thread_bindings thread_binding get_thread_extent get_thread_extents
         get_lane_idx get_warp_idx get_warp_idx_sync get_warp_group_idx shuffle_elect access_ptr tvm_access_ptr
-        address_of
+        address_of type_annotation
     """,
     (
         "explicit barriers and asynchronous copies have no Triton form; use T.copy inside T.Pipelined, which "
         "overlaps them"
     ): """
         alloc_barrier alloc_cluster_barrier mbarrier_arrive mbarrier_wait_parity mbarrier_expect_tx
-        mbarrier_arrive_expect_tx barrier_arrive barrier_wait tma_copy tma_gather4 tma_scatter4 async_copy
-        copy_cluster ptx_cp_async ptx_commit_group ptx_wait_group cp_async_barrier_noinc fence_proxy_async
+        mbarrier_arrive_expect_tx barrier_arrive barrier_wait tma_copy tma_gather4 tma_scatter4
+        copy_cluster ptx_cp_async cp_async_barrier_noinc fence_proxy_async
         fence_proxy_async_generic ws WSID WSPipeline WSRole WSSchedule WSScope WSSync ws_op
-        annotate_ws_schedule ClusterKernel cluster_sync block_rank_in_cluster set_max_nreg wgmma_gemm
-        wait_wgmma warpgroup_arrive warpgroup_commit_batch warpgroup_wait warpgroup_fence_operand
+        annotate_ws_schedule ClusterKernel cluster_sync block_rank_in_cluster set_max_nreg
         inc_max_nreg dec_max_nreg named_barrier_arrive named_barrier_sync
         clc_try_cancel_multicast clc_is_canceled clc_get_first_ctaid_x
         create_tma_descriptor alloc_descriptor alloc_wgmma_desc

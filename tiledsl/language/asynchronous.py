@@ -1,0 +1,36 @@
+"""Copies and products that other compilers start and wait for later. Here each is done where it stands.
+
+A program may not look at what is under way before it has waited, nor change what is read from, so that it cannot tell
+the difference. What overlaps is Triton's choice, in T.Pipelined.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiledsl.language.hints import hint
+from tiledsl.language.operations import GemmWarpPolicy, copy, gemm
+
+
+def async_copy(src: Any, dst: Any, **hints: Any) -> None:
+    """T.copy. There is nothing to wait for: T.ptx_commit_group and T.ptx_wait_group have no effect."""
+    copy(src, dst, **hints)
+
+
+def wgmma_gemm(
+    A: Any,
+    B: Any,
+    C: Any,
+    transpose_A: bool = False,
+    transpose_B: bool = False,
+    policy: GemmWarpPolicy = GemmWarpPolicy.Square,
+    clear_accum: Any = False,
+) -> None:
+    """T.gemm. There is nothing to wait for: T.wait_wgmma and T.warpgroup_... have no effect."""
+    gemm(A, B, C, transpose_A, transpose_B, policy, clear_accum)
+
+
+ptx_commit_group, ptx_wait_group, wait_wgmma = map(hint, "ptx_commit_group ptx_wait_group wait_wgmma".split())
+warpgroup_arrive, warpgroup_commit_batch, warpgroup_wait, warpgroup_fence_operand = map(
+    hint, "warpgroup_arrive warpgroup_commit_batch warpgroup_wait warpgroup_fence_operand".split()
+)

@@ -211,3 +211,24 @@ def test_swizzled_blocks_cover_everything_once(run: Any, order: str) -> None:
     a = torch.zeros(5, 7)
     run(main, a, out_idx=())
     assert torch.equal(a, numbers(5, 7))
+
+
+@pytest.mark.parametrize("block", [1, 4])
+def test_a_slice_of_dynamic_extent_gives_what_the_tile_has(run: Any, block: int) -> None:
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def main(ends: T.Tensor((n,), "int32"), lengths: T.Tensor((n,), "int32")):
+        with T.Kernel(1, threads=32):
+            first, second = T.alloc_fragment((block,), "int32"), T.alloc_fragment((block,), "int32")
+            T.copy(ends[: n - 1], first)
+            T.copy(ends[1:], second)
+            for i in T.Parallel(block):
+                second[i] = second[i] - first[i]
+            lengths[0] = -1
+            T.copy(second, lengths[1:])
+
+    ends = torch.tensor([0, 3, 4, 9, 11][: block + 1], dtype=torch.int32)
+    lengths = torch.full_like(ends, 7)
+    run(main, ends, lengths, out_idx=())
+    assert lengths.tolist() == [-1, 3, 1, 5, 2][: block + 1]

@@ -110,12 +110,14 @@ Walk = dict[int, int]  # axes with their extents
 def _widened(what: str, source: tuple[Any, Buffer, Extents], target: tuple[Any, Buffer, Extents]) -> tuple[Walk, Walk]:
     """Both sides aligned at the right, where one walks along more dimensions than the other."""
     (a_place, a, a_extents), (b_place, b, b_extents) = source, target
+    # What is dynamic takes the extent of the innermost memory, also where that is 1.
+    one_of_many = (1, -1) if INNER[a.scope()] >= INNER[b.scope()] else (-1, 1)
     ours: Walk = {}
     theirs: Walk = {}
     count = max(len(a_extents), len(b_extents))
     padded = [[1] * (count - len(each)) + [extent or 1 for extent in each] for each in (a_extents, b_extents)]
     for number, (x, y) in enumerate(zip(*padded, strict=True)):
-        if x == y == 1:
+        if x == y == 1 or (x, y) == one_of_many:
             continue
         axis_a, axis_b = number - count + a.ndim, number - count + b.ndim
         for axis, extent, each, buffer, wanted, other in (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiledsl.dialects import arith, scf, tensor, tile
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.passes.loop_masks import INDEX_DTYPES
-from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.product_loops import product_loops, tensor_bytes
 from tiledsl.passes.shared_memory import Needs
 
@@ -45,7 +45,7 @@ class LimitRegisters(Pass):
         if self.mode == "off" or target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH:
             return
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
-            if is_prepared(kernel) or kernel.threads != MEASURED_THREADS or kernel.option("maxnreg") is not None:
+            if targets_gluon(kernel) or kernel.threads != MEASURED_THREADS or kernel.option("maxnreg") is not None:
                 continue
             carried, sums = _registers(kernel)
             two_blocks = target.registers_per_sm // (2 * kernel.threads)

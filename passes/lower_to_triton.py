@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from tiledsl.dialects import arith, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
@@ -17,7 +18,7 @@ from tiledsl.ir.types import BufferType, ScalarType, broadcast_shapes, with_shap
 from tiledsl.language.launch_options import LAUNCH_OPTIONS, check_launch_option
 from tiledsl.passes.affine import Factors, LinearForm, constant_form, form_bounds, linear_form
 from tiledsl.passes.lower_blocks import lower_blocks
-from tiledsl.passes.lower_gluon import is_prepared, lower_gluon
+from tiledsl.passes.lower_gluon import lower_gluon
 from tiledsl.passes.unused_options import changed, remark_unused
 
 Access = tile.LoadOp | tile.StoreOp | tile.AtomicOp
@@ -61,7 +62,7 @@ class LowerToTriton(Pass):
         for kernel, name in zip(kernels, names):
             if overrides:
                 kernel.set_attribute("options", tuple({**dict(kernel.options), **overrides}.items()))
-            if is_prepared(kernel):
+            if targets_gluon(kernel):
                 self._remark(kernel)
             _check_options(kernel, program.target)
             _KernelLowering(func, kernel, self.index_bits).run(name, warp_size)

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from tiledsl.dialects import arith, tile
 from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
-from tiledsl.passes.lower_gluon import is_prepared
+from tiledsl.passes.index_arithmetic import IndexArithmetic
 from tiledsl.passes.persistent import gains_by_persistence, make_persistent, may_flatten, may_persist
 from tiledsl.passes.unused_options import changed, remark_unused
 
@@ -50,12 +51,12 @@ class MapGrid(Pass):
             swizzle = (self.group_m, "row") if self.group_m > 0 else swizzle_of(kernel)
             if kernel.option("swizzle") is not None:
                 kernel.set_attribute("options", tuple(pair for pair in kernel.options if pair[0] != "swizzle"))
-            if is_prepared(kernel):
+            if targets_gluon(kernel):
                 remark_unused(kernel, changed(self, "persistent"))
             programs = self.persistent
             if programs < 0:
                 programs = 1 if self.flatten and gains_by_persistence(kernel, program.target) else 0
-            may = programs > 0 and kernel.option(STREAMS) is None and not is_prepared(kernel)
+            may = programs > 0 and kernel.option(STREAMS) is None and not targets_gluon(kernel)
             persists = may and may_persist(kernel)
             fold_all = persists or any((constant_of(extent) or 0) > MAX_YZ for extent in kernel.grid[1:])
             if len(kernel.grid) > 1 and (swizzle is not None or fold_all):
@@ -73,29 +74,12 @@ def swizzle_of(kernel: tile.KernelOp) -> tuple[int, str] | None:
     return hint[0], "column" if hint[1:2] == ("column",) else "row"
 
 
-class Arithmetic:
-    """int32 arithmetic that folds constants."""
-
-    def __init__(self, at: Builder) -> None:
-        self.at = at
-
-    def constant(self, number: int) -> Value:
-        return self.at.constant(number, INT32)
-
-    def apply(self, op_type: type[arith.BinaryOp], lhs: Value, rhs: Value, name: str = "") -> Value:
-        op = op_type(lhs, rhs)
-        folded = op.fold()
-        if folded is not None:
-            op.erase()
-            return folded[0] if isinstance(folded[0], Value) else self.constant(int(folded[0]))
-        self.at.insert(op)
-        op.result.name = name
-        return op.result
-
-
 def fold_grid(kernel: tile.KernelOp, swizzle: tuple[int, str] | None, fold_z: bool) -> None:
     """Replace the grid's first two dimensions (all three with `fold_z`) by one; compute the indices from it."""
-    host, inside = Arithmetic(Builder.at(kernel)), Arithmetic(Builder(kernel.body, kernel.body.first, kernel.loc))
+    host, inside = (
+        IndexArithmetic(Builder.at(kernel)),
+        IndexArithmetic(Builder(kernel.body, kernel.body.first, kernel.loc)),
+    )
     old, (gx, gy, *gz) = kernel.body.args, kernel.grid
     plane = host.apply(arith.MulOp, gx, gy, "plane")
     block = Value(INT32, kernel.body, "block")
@@ -120,7 +104,7 @@ def fold_grid(kernel: tile.KernelOp, swizzle: tuple[int, str] | None, fold_z: bo
             before.replace_with(after)
 
 
-def _panels(inside: Arithmetic, block: Value, across: Value, down: Value, size: int) -> tuple[Value, Value]:
+def _panels(inside: IndexArithmetic, block: Value, across: Value, down: Value, size: int) -> tuple[Value, Value]:
     """(index across, index down) of a block: panels of `size` rows, each walked down first. The last may be lower."""
     rows = constant_of(down)
     if rows is not None and rows <= size:

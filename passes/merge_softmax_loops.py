@@ -18,6 +18,7 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
+from tiledsl.passes.index_arithmetic import insert_or_fold
 from tiledsl.passes.ranges import Ranges
 
 
@@ -191,18 +192,18 @@ class _Merge:
         ends: list[Value] = []
         for before, loop in zip((None, *self.loops), self.loops):
             if before is not None and loop.lower is before.upper and ends[-1] is before.upper:
-                ends.append(_folded(at, arith.MaxOp(ends[-1], loop.upper)))
+                ends.append(insert_or_fold(at, arith.MaxOp(ends[-1], loop.upper)))
                 continue
-            count = _folded(at, arith.SubOp(loop.upper, loop.lower))
+            count = insert_or_fold(at, arith.SubOp(loop.upper, loop.lower))
             if not (_is_zero(loop.lower) and ranges.of(loop.upper).lo >= 0):
-                count = _folded(at, arith.MaxOp(count, zero))
-            ends.append(_folded(at, arith.AddOp(ends[-1], count)) if ends else count)
+                count = insert_or_fold(at, arith.MaxOp(count, zero))
+            ends.append(insert_or_fold(at, arith.AddOp(ends[-1], count)) if ends else count)
         return ends, ends[-1]
 
     def _fill(self, body: Region, ends: Sequence[Value]) -> None:
         inside = Builder(body, None, self.plain.loc)
         turn = body.args[0]
-        reached = [_folded(inside, arith.CmpOp(turn, end, predicate="ge")) for end in ends[:-1]]
+        reached = [insert_or_fold(inside, arith.CmpOp(turn, end, predicate="ge")) for end in ends[:-1]]
         mapping = dict(
             zip(self.plain.body.args, [self._tile(inside, turn, ends, reached), *body.args[1:]], strict=True)
         )
@@ -219,11 +220,11 @@ class _Merge:
 
     def _tile(self, at: Builder, turn: Value, ends: Sequence[Value], reached: Sequence[Value]) -> Value:
         """The tile of a turn: each loop's begin at its own lower bound."""
-        tile = _folded(at, arith.AddOp(turn, self.loops[0].lower))
+        tile = insert_or_fold(at, arith.AddOp(turn, self.loops[0].lower))
         for loop, end, before, now in zip(self.loops[1:], ends, self.loops, reached):
             if loop.lower is before.upper and end is before.upper:
                 continue  # it goes on where the one before ends, which counts from 0
-            moved = _folded(at, arith.AddOp(turn, _folded(at, arith.SubOp(loop.lower, end))))
+            moved = insert_or_fold(at, arith.AddOp(turn, insert_or_fold(at, arith.SubOp(loop.lower, end))))
             tile = at.insert(arith.SelectOp(now, moved, tile)).result
         return tile
 
@@ -253,16 +254,6 @@ class _Merge:
         orelse.insert(scf.YieldOp([mapping[plain]]))
         made = scf.IfOp(condition, regions=[then, orelse], result_types=[plain.type], names=[plain.name])
         return at.insert(made).result
-
-
-def _folded(at: Builder, op: Operation) -> Value:
-    """The operation's result; what it is equal to, where it does nothing."""
-    folded = op.fold()
-    if folded is None:
-        return at.insert(op).result
-    kind = op.result.type
-    op.erase()
-    return folded[0] if isinstance(folded[0], Value) else at.constant(folded[0], kind)
 
 
 def _is_zero(value: Value) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
@@ -19,7 +20,6 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, ScalarType, broadcast_shapes
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.loop_masks import INDEX_DTYPES, Condition, Form, conditions_of
-from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.ranges import Ranges, dtype_interval
 from tiledsl.passes.unused_options import changed, remark_unused
 
@@ -66,7 +66,7 @@ class PeelLoops(Pass):
         peeled: set[Loc] = set()
         whole: list[tuple[tile.KernelOp, scf.ForOp, NotPeeled]] = []
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
-            if is_prepared(kernel):
+            if targets_gluon(kernel):
                 remark_unused(kernel, changed(self, "mode"))
                 continue
             loops = [op for op in kernel.nests() if isinstance(op, scf.ForOp) and not op.unroll]

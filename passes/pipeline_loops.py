@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.unused_options import changed, remark_unused
 
 EVICTIONS = ("", "evict_first", "evict_last")
@@ -43,7 +43,7 @@ class PipelineLoops(Pass):
         if not (self.stages or self.streamed or self.reused):
             return
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
-            if is_prepared(kernel):
+            if targets_gluon(kernel):
                 remark_unused(kernel, changed(self, "stages", "streamed", "reused"))
                 continue
             for op in kernel.walk():

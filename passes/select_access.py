@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.dialects import tensor, tile
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
@@ -15,7 +16,6 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, with_shape
 from tiledsl.passes.blocks import Access, Block, NoBlock, access_shape, block_of, root_buffer
 from tiledsl.passes.dce import erase_sources
-from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.product_loops import WARPGROUP, Operand, product_loops, tensor_bytes
 from tiledsl.passes.shared_memory import BARRIER_BYTES, bytes_beside
 from tiledsl.passes.unused_options import changed, remark_unused
@@ -53,7 +53,7 @@ class SelectAccess(Pass):
         func = program.root
         assert isinstance(func, tile.FuncOp), func.name
         kernels = [op for op in func.body if isinstance(op, tile.KernelOp)]
-        prepared = [kernel for kernel in kernels if is_prepared(kernel)]
+        prepared = [kernel for kernel in kernels if targets_gluon(kernel)]
         for kernel in prepared:
             remark_unused(kernel, changed(self, "mode", "operands"))
         if prepared or self.mode == "pointer" and not modes:

@@ -11,6 +11,7 @@ from typing import Any
 from tiledsl.codegen.gluon import api
 from tiledsl.dialects import arith, gluon, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
@@ -30,7 +31,6 @@ from tiledsl.passes.gluon_plan import (
     rescaling,
 )
 from tiledsl.passes.lazy_rescale import name_rescaling, rescale_lazily
-from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.merge_softmax_loops import merge_softmax_loops
 from tiledsl.passes.row_arithmetic import (
     compare_columns,
@@ -112,9 +112,9 @@ class SelectEmitter(Pass):
         if self.rescale == "each":  # as in Triton
             unused.pop("select-emitter.rescale")
         for kernel in [op for op in func.body if isinstance(op, tile.KernelOp)]:
-            if not is_prepared(kernel) and _has_products(kernel):
+            if not targets_gluon(kernel) and _has_products(kernel):
                 remark_unused(kernel, unused, in_gluon=False)
-            elif is_prepared(kernel) and "select-emitter.rescale" in unused and not is_softmax(kernel.body):
+            elif targets_gluon(kernel) and "select-emitter.rescale" in unused and not is_softmax(kernel.body):
                 remark_unused(kernel, {"select-emitter.rescale": self.rescale})
 
     def _is_wanted(self, kernel: tile.KernelOp) -> bool:
@@ -234,7 +234,7 @@ def _has_gluon(target: Any) -> bool:
 
 def _inline_single_tiles(func: tile.FuncOp) -> None:
     """Loops of one tile, which canonicalize left as they were for this pass, go where Triton writes the kernel."""
-    kernels = [op for op in func.body if isinstance(op, tile.KernelOp) and not is_prepared(op)]
+    kernels = [op for op in func.body if isinstance(op, tile.KernelOp) and not targets_gluon(op)]
     loops = [op for kernel in kernels for op in kernel.nests() if isinstance(op, scf.ForOp)]
     single = [op for op in loops if op.num_stages and trip_count(op) == 1]
     for op in single:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
-from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.partial_sums import (
     NotSplit,
     add_parts,
@@ -70,10 +70,10 @@ class SplitK(Pass):
                 )
             programs *= -program.target.sm_count
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
-            if not any(isinstance(op, tensor.DotOp) for op in kernel.walk()) and not is_prepared(kernel):
+            if not any(isinstance(op, tensor.DotOp) for op in kernel.walk()) and not targets_gluon(kernel):
                 continue
             try:
-                if is_prepared(kernel):
+                if targets_gluon(kernel):
                     raise NotSplit('it is written in Gluon; select-emitter.backend="triton" leaves it to Triton')
                 if programs:
                     stream(kernel, _loop_of(kernel), programs)

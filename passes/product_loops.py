@@ -37,11 +37,6 @@ class ProductLoop:
         return list(dict.fromkeys(operand.load for operand in self.operands))
 
     @property
-    def tile_bytes(self) -> int:
-        """Bytes that one iteration loads for its products."""
-        return sum(tensor_bytes(load.out) for load in self.loads)
-
-    @property
     def is_asynchronous(self) -> bool:
         """Whether products are large enough for instructions that read shared memory by themselves (wgmma, tcgen05)."""
         return all(

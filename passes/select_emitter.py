@@ -13,7 +13,7 @@ from tiledsl.dialects import arith, gluon, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.location import UNKNOWN
 from tiledsl.ir.pass_manager import Pass, Program
@@ -22,6 +22,7 @@ from tiledsl.ir.types import ELEMENTS, INT32, BufferType, TensorType
 from tiledsl.passes.affine import linear_form
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.canonicalize_control_flow import trip_count
+from tiledsl.passes.dce import erase_unused
 from tiledsl.passes.gluon_plan import (
     drawback,
     make_plan,
@@ -189,7 +190,7 @@ class SelectEmitter(Pass):
     def _prepare_product(self, kernel: tile.KernelOp, shared_bytes: int) -> None:
         """Divide the rows of a matrix product. Raises NotRecognised."""
         widen_columns(kernel.body)
-        _erase_unused(kernel.body)
+        erase_unused(kernel.body, lambda op: op.is_pure)
         found = find_tiled_product(kernel.body)
         check_rows(kernel.body, found.rows, (found.columns,), {found.left, *found.undivided})
         parts = _consumers(found.rows, found.product)
@@ -263,7 +264,7 @@ def _load_boxes(kernel: tile.KernelOp) -> None:
         )
         load.out.replace_with(made.out)
         load.erase()
-    _erase_unused(kernel.body)
+    erase_unused(kernel.body, lambda op: op.is_pure)
 
 
 def _store_box(store: tile.StoreOp) -> gluon.StoreBoxOp | None:
@@ -309,14 +310,6 @@ def _box_of(op: tile.LoadOp | tile.StoreOp, tile_type: object) -> tuple[list[Val
     if len(axes) != 2 or axes[-1] != len(buffer.shape) - 1:
         raise NotRecognised("a tile does not walk along the last dimension of its buffer", op)
     return offsets, tuple(axes)
-
-
-def _erase_unused(region: Region) -> None:
-    for op in reversed(region):
-        for inner in op.regions:
-            _erase_unused(inner)
-        if op.is_pure and not op.is_used and not op.is_terminator:
-            op.erase()
 
 
 def _divide_rows(kernel: tile.KernelOp, all_rows: int, parts: int, undivided: set[Operation]) -> None:

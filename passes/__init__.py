@@ -71,9 +71,10 @@ _ALIASES: dict[str, tuple[str, str, Any]] = {
 
 
 def default_pipeline(options: Mapping[str, Any] | None = None) -> list[Pass]:
-    """The passes in order. An option is "pass-name.option": value; raises TileError for one that no pass has.
+    """The passes in order. `options` maps "pass-name.option" to a value; TileError for an option that no pass has.
 
-    Options whose names start with "tl." or "tir." and that mean nothing here are noted once in the log.
+    Options of other compilers (their names start with "tl.", "tir." or "cuda.") that mean nothing here are noted once
+    in the log.
     """
     chosen: dict[str, dict[str, Any]] = {}
     for key, value in pass_options(options).items():

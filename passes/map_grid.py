@@ -1,4 +1,4 @@
-"""Block indices: swizzles become arithmetic, and grids that CUDA cannot launch are folded."""
+"""The order of blocks: swizzled, folded and persistent grids."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ STREAMS = "streams"  # the hint of a kernel whose programs share its blocks alre
 
 @dataclass(frozen=True)
 class MapGrid(Pass):
-    """Walk the grid in panels of rows or columns where a swizzle asks for it, so that blocks in flight share operands.
+    """Decide in which order blocks run, and how many programs share them.
 
     Before:  tile.kernel [%gx, %gy] {options = (("swizzle", (4, "row")),)} (%bx, %by)
     After:   tile.kernel [%blocks] (%block)  with  %bx, %by computed from %block: 4 rows at a time, down before across
 
-    A y or z extent known to exceed 65535 folds the grid into one dimension. `group_m` > 0 forces panels of that many
-    rows on every grid of two or more dimensions. `persistent` > 0 launches so many programs on each multiprocessor,
-    which share all blocks (persistent.py); with `flatten`, the pipeline of a loop in the block runs on from one block
-    to the next, if shared memory has room for both. A kernel whose blocks may wait for each other stays as it is, with
-    a remark. 0: never; -1: one program on each multiprocessor for matrix products with block loads of which no more
-    would fit, on grids of more blocks.
-    Programs that share their blocks already (split-k.streams) stay as they are.
+    A swizzle walks the grid in panels of rows or columns, so that concurrent blocks share operands. `group_m` > 0
+    forces panels of that many rows on every grid of two or more dimensions. A y or z extent known to exceed 65535 folds
+    the grid into one dimension. `persistent` > 0 launches that many programs on each multiprocessor, which share all
+    blocks (persistent.py); with `flatten`, the pipeline of the loop inside runs on from one block to the next, if two
+    blocks fit in shared memory. 0 never does this. -1 launches one program on each multiprocessor, for matrix products
+    with block loads of which no more would fit, on grids with more blocks than that. A kernel whose blocks may wait for
+    each other is left alone, with a remark, and so are programs that already share their blocks (split-k.streams).
     Needs:   select-access.
     """
 
@@ -75,7 +75,7 @@ def swizzle_of(kernel: tile.KernelOp) -> tuple[int, str] | None:
 
 
 def fold_grid(kernel: tile.KernelOp, swizzle: tuple[int, str] | None, fold_z: bool) -> None:
-    """Replace the grid's first two dimensions (all three with `fold_z`) by one; compute the indices from it."""
+    """Replace the grid's first two dimensions (all three with `fold_z`) by one, from which the indices are computed."""
     host, inside = (
         IndexArithmetic(Builder.at(kernel)),
         IndexArithmetic(Builder(kernel.body, kernel.body.first, kernel.loc)),
@@ -105,7 +105,8 @@ def fold_grid(kernel: tile.KernelOp, swizzle: tuple[int, str] | None, fold_z: bo
 
 
 def _panels(inside: IndexArithmetic, block: Value, across: Value, down: Value, size: int) -> tuple[Value, Value]:
-    """(index across, index down) of a block: panels of `size` rows, each walked down first. The last may be lower."""
+    """(index across, index down) of a block, for panels of `size` rows, each walked down first. The last may be
+    lower."""
     rows = constant_of(down)
     if rows is not None and rows <= size:
         return inside.apply(arith.TruncDivOp, block, down), inside.apply(arith.TruncModOp, block, down)

@@ -1,4 +1,4 @@
-"""How loops fetch ahead, and what the caches are told about data that is read once or by many blocks."""
+"""How far loops prefetch, and which data the caches should keep."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ EVICTIONS = ("", "evict_first", "evict_last")
 
 @dataclass(frozen=True)
 class PipelineLoops(Pass):
-    """Set the depth of pipelined loops, and eviction policies of loads through pointers.
+    """Set the depth of pipelined loops, and the eviction policies of loads through pointers.
 
     Before:  %w = tile.load %W[%k, %columns]
     After:   %w = tile.load %W[%k, %columns] {eviction = "evict_first"}      (with streamed="evict_first")
 
-    `stages` > 0 takes the place of what T.Pipelined says, in every loop that has a depth. `streamed` is for tiles of
-    which each is loaded once in the whole grid (their place depends on all block indices and loops around them),
-    `reused` for the others. Hints that the program gives itself stay. Nothing is set by default.
-    Needs:   select-access (hints keep a load from being a block's). Before map-grid: block indices must be apart.
+    `stages` > 0 replaces the depth that T.Pipelined gives, in every loop that has one. `streamed` is the policy for
+    tiles that are loaded only once in the whole grid (their place depends on all block indices and enclosing loops),
+    `reused` the one for all others. Policies that the program gives are kept. By default nothing is set.
+    Needs:   select-access (a policy keeps a load from becoming a block load). Runs before map-grid, which combines the
+             block indices.
     """
 
     name = "pipeline-loops"
@@ -56,7 +57,7 @@ class PipelineLoops(Pass):
 
 
 def _is_read_once(op: tile.LoadOp, kernel: tile.KernelOp) -> bool:
-    """Whether the load's place depends on every block index that varies, and every loop around it."""
+    """Whether the load's place depends on every block index that varies, and on every enclosing loop."""
     varying = {index for index, extent in zip(kernel.body.args, kernel.grid) if constant_of(extent) != 1}
     at: Operation | None = op.parent_op
     while at is not None and at is not kernel:
@@ -67,7 +68,7 @@ def _is_read_once(op: tile.LoadOp, kernel: tile.KernelOp) -> bool:
 
 
 def _sources(values: list[Value]) -> set[Value]:
-    """The block indices and loop indices that values are computed from, and all between."""
+    """The block and loop indices from which values are computed, and everything in between."""
     found: set[Value] = set()
     pending = list(values)
     while pending:

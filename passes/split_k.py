@@ -1,4 +1,4 @@
-"""Sums along K in parts: of blocks, or of programs that share all blocks. The order of additions is fixed."""
+"""Sums along K in parts: split-K within each block, or stream-K across all blocks. Additions have a fixed order."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ _log = logging.getLogger("tiledsl")
 
 @dataclass(frozen=True)
 class SplitK(Pass):
-    """Compute sums over K in parts, in several blocks or programs, and add them in a second kernel.
+    """Compute sums over K in parts, in several blocks or programs, and add the parts in a second kernel.
 
-    With `splits` > 1, each block's sum is computed in as many parts, each in a block of its own:
+    With `splits` > 1, the sum of each block is computed in that many parts, each in a block of its own:
 
     Before:  tile.kernel [%gx, %gy] (%bx, %by) { %sum = scf.for ... { ... tensor.dot ... }; epilogue of %sum }
     After:   %parts = tile.alloc : buffer<8192*128*float32, global>
              tile.kernel [%gx, %gy, %four] (%bx, %by, %part) { %sum = scf.for ... ; tile.store %sum, %parts[...] }
              tile.kernel [%gx, %gy] (%bx, %by) { %sum = scf.for ... { tile.load %parts[...] ... }; epilogue of %sum }
 
-    It pays where a grid has fewer blocks than the device has multiprocessors and K is long. With `streams` > 0
-    ("stream-K"), as many programs share the iterations of all blocks evenly, so that a block may begin in one program
-    and end in another; only blocks that are shared so go through the workspace (stream_k.py has the example). It pays
-    where the last of few waves of blocks leaves many multiprocessors idle. Negative: so many programs on each of the
-    target's multiprocessors. 0: none.
+    This pays off if a grid has fewer blocks than the device has multiprocessors and K is long. With `streams` > 0
+    (stream-K), that many programs share the iterations of all blocks evenly, so that a block may begin in one program
+    and end in another; only such blocks go through the workspace (stream_k.py has an example). This pays off if the
+    last of few waves of blocks leaves many multiprocessors idle. A negative number means that many programs on each of
+    the target's multiprocessors; 0 means no stream-K.
 
-    The order of additions is fixed: results are the same in every run. A kernel is split if its grid is static, of one
-    or two dimensions, and it has one loop, which only adds products to one tile that begins as zeros; others stay, with
-    a remark.
-    Needs:   guard-accesses, pad-tiles. Before select-access and map-grid.
+    The order of additions is fixed, so results are the same in every run. A kernel is split if its grid is static and
+    has one or two dimensions, and if it has one loop, which only adds products to one tile that starts as zeros. Others
+    are left alone, with a remark.
+    Needs:   guard-accesses, pad-tiles. Runs before select-access and map-grid.
     """
 
     name = "split-k"

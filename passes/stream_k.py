@@ -1,7 +1,7 @@
-"""Stream-K: as many programs as run at once share the iterations of all blocks evenly. Part of split-k.
+"""Stream-K: as many programs as run concurrently share the iterations of all blocks evenly. Part of split-k.
 
-The scheme with whole blocks beside shared ones, and its name, are from Osama, Merrill, Cecka, Garland and Owens,
-"Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication on the GPU", PPoPP 2023.
+The scheme, which computes whole blocks beside shared ones, and its name are from Osama, Merrill, Cecka, Garland and
+Owens, "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication on the GPU", PPoPP 2023.
 """
 
 from __future__ import annotations

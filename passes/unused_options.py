@@ -1,4 +1,4 @@
-"""Options that the user has set and that a kernel's emitter makes no use of: remarks. No pass."""
+"""Remarks about options that were set but that a kernel's emitter does not use."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _IN_TRITON = {
 
 
 def changed(each: Pass, *names: str) -> dict[str, object]:
-    """Those of a pass's options that are not as they are by default."""
+    """The options of a pass that differ from their defaults, by `pass-name.option`."""
     given = {option.name: getattr(each, option.name) for option in dataclasses.fields(each)}
     defaults = {option.name: option.default for option in dataclasses.fields(each)}
     return {f"{each.name}.{name}": given[name] for name in names if given[name] != defaults[name]}
 
 
 def remark_unused(kernel: tile.KernelOp, options: Mapping[str, object], in_gluon: bool = True) -> None:
-    """Say among the kernel's remarks, and once in the log, that these options have no effect, and why."""
+    """Add to the kernel's remarks, and once to the log, that these options have no effect, and why."""
     from tiledsl.frontend.context import note_once
 
     emitter, reasons = ("Gluon", _IN_GLUON) if in_gluon else ("Triton", _IN_TRITON)

@@ -304,7 +304,7 @@ def test_passes_are_listed_with_their_options() -> None:
     names = [line.split()[0] for line in lines[1:]]
     assert names == list(dict.fromkeys(each.name for each in PIPELINE))
     (access,) = (line for line in lines if line.startswith("select-access "))
-    assert "mode=auto operands=''" in access and "Make loads and stores of rectangular blocks" in access
+    assert "mode=auto operands=''" in access and "Turn loads and stores of rectangular blocks" in access
 
 
 def test_a_pass_is_shown_with_an_example() -> None:

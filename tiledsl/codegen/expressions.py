@@ -132,7 +132,9 @@ class Expressions:
         symbol, precedence = BINARY[type(op)]
         lhs, rhs = self.operand_pair(op)
         if isinstance(op, (arith.FloorDivOp, arith.FloorModOp)):
-            from tiledsl.passes.affine import bounds  # late: the passes import nothing from here, nor we at the top
+            from tiledsl.passes.analysis.affine import (
+                bounds,  # late: the passes import nothing from here, nor we at the top
+            )
 
             ends = [bounds(each) for each in op.operands]
             unsigned = ELEMENTS[op.out.dtype].kind == "uint"

@@ -8,7 +8,7 @@ from tiledsl.codegen.gluon.api import shared_layout
 from tiledsl.dialects import gluon, tensor, tile, triton
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
-from tiledsl.passes.blocks import root_buffer, strides_of
+from tiledsl.passes.analysis.block_access import root_buffer, strides_of
 
 DESCRIPTORS = '''\
 _descriptors = {}

@@ -51,7 +51,7 @@ def written_names(kernel: Kernel) -> set[str]:
     """The parameters that the program writes."""
     from tiledsl.ir.core import Effect
     from tiledsl.ir.types import BufferType
-    from tiledsl.passes.blocks import root_buffer
+    from tiledsl.passes.analysis.block_access import root_buffer
 
     root = kernel.program_root()
     written = set()

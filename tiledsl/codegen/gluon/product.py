@@ -21,7 +21,7 @@ from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import gluon, tensor, triton
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.passes.canonicalize_control_flow import trip_count
-from tiledsl.passes.tiled_products import TiledProduct, find_tiled_product
+from tiledsl.passes.gluon.tiled_products import TiledProduct, find_tiled_product
 
 
 class _Variables(Variables):

@@ -1,4 +1,4 @@
-"""Work items and descriptors of a kernel that select-emitter has prepared for Gluon. Part of lower-to-triton."""
+"""Work items and descriptors of a kernel for Gluon. Part of lower-to-triton."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tiledsl.passes.index_arithmetic import insert_or_fold
 
 
 def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: bool) -> None:
-    """Compute the block's indices from the work item, and show boxes through descriptors that the host makes.
+    """Compute the block's indices from the work item, and create the descriptors of boxes on the host.
 
     A persistent kernel has as many programs as the device has multiprocessors; each takes one block after the other,
-    the first index running fastest. Otherwise each program has one. Where loops are longer the greater an index is,
-    that index runs fastest, and blocks are shared out so that programs end together (gluon.balanced); without
+    and the first index changes fastest. Otherwise each program has one block. If loops get longer as an index grows,
+    that index changes fastest, and blocks are distributed so that programs end together (gluon.balanced); without
     persistent programs, the longest blocks come first.
     """
     host, inside = Builder.at(launch), Builder(launch.body, launch.body.first, launch.loc)
@@ -64,7 +64,8 @@ def _product(at: Builder, factors: Sequence[Value]) -> Value:
 
 
 def _loops_grow_with(index: Value, launch: triton.LaunchOp) -> bool:
-    """Whether the body's loops have the more iterations, the greater an index of the block is, and never fewer."""
+    """Whether the iterations of the body's loops never decrease as an index of the block grows, and increase
+    somewhere."""
     loops = [op for op in launch.body if isinstance(op, scf.ForOp)]
     known: dict[Value, int | None] = {index: 1}
     lower = [_direction(loop.lower, known) for loop in loops]

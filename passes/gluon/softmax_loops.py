@@ -1,8 +1,8 @@
-"""Loops of the form product, row-wise update, product: what the Gluon emitter can write, and why not. No pass.
+"""Recognition of loops of the form product, row-wise update, product. Part of select-emitter.
 
 `find_softmax_loops` looks at a kernel in which operands of products are loaded as boxes (`gluon.load_box`). It finds
 
-    for tile in range(lower, upper):                      one loop, or several that hand their values on
+    for tile in range(lower, upper):                      one loop, or several that pass their values on
         scores = Q @ K[tile].T                            Q is loaded before
         ...                                               row-wise operations on scores and carried values
         acc = f(acc) + g(scores) @ V[tile]                acc is carried; only f(acc) depends on it

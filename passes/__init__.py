@@ -9,6 +9,7 @@ from typing import Any
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import PASSES, Pass
 from tiledsl.language.launch_options import pass_options
+from tiledsl.logs import note_once
 from tiledsl.passes.canonicalize import Canonicalize
 from tiledsl.passes.cse import Cse
 from tiledsl.passes.dce import Dce
@@ -86,8 +87,6 @@ def default_pipeline(options: Mapping[str, Any] | None = None) -> list[Pass]:
             except (TypeError, ValueError):
                 raise TileError(f"pass option {key} is {value!r}; it sets {name}.{option}") from None
         elif key.startswith(("tl.", "tir.", "cuda.")):
-            from tiledsl.frontend.context import note_once
-
             note_once(f"the pass option {key} has no effect here")
         else:
             name, _, option = key.partition(".")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from tiledsl.dialects import tile
 from tiledsl.ir.pass_manager import Pass
+from tiledsl.logs import note_once
 
 _TRITON = 'it needs select-emitter.backend="triton"'
 _GLUON = 'it needs select-emitter.backend="gluon" and a kernel of that form'
@@ -39,8 +40,6 @@ def changed(each: Pass, *names: str) -> dict[str, object]:
 
 def remark_unused(kernel: tile.KernelOp, options: Mapping[str, object], in_gluon: bool = True) -> None:
     """Add to the kernel's remarks, and once to the log, that these options have no effect, and why."""
-    from tiledsl.frontend.context import note_once
-
     emitter, reasons = ("Gluon", _IN_GLUON) if in_gluon else ("Triton", _IN_TRITON)
     for option, value in options.items():
         reason = reasons.get(option) or reasons[option.rpartition(".")[2]]

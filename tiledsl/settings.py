@@ -127,9 +127,7 @@ class Settings:
     )
     jobs: int = field(
         default=0,
-        metadata=_about(
-            _count, "a whole number, 0 for all cores", "Number of compilation processes; 0 for all cores"
-        ),
+        metadata=_about(_count, "a whole number, 0 for all cores", "Number of compilation processes; 0 for all cores"),
     )
     log_level: str = field(
         default="warning",

@@ -12,9 +12,9 @@ import tiledsl.language as T
 from benchmarks.programs.gemm import matmul
 from tests.autotune import kernels
 from tests.support.example_modules import load_example
+from tiledsl import logs
 from tiledsl.codegen.gluon import api
 from tiledsl.errors import TileError
-from tiledsl.frontend import context
 
 F = "float32"
 
@@ -266,7 +266,7 @@ def remarks(options: dict[str, Any], backend: str = "gluon") -> tuple[str, ...]:
 def test_options_without_effect_in_gluon_are_told(
     option: str, value: Any, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    context._noted.clear()
+    logs._noted.clear()
     with caplog.at_level(logging.INFO, "tiledsl"):
         (remark,) = remarks({option: value})
         assert remarks({option: value}) == (remark,)

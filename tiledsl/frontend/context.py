@@ -20,14 +20,6 @@ from tiledsl.language.dtypes import canonical
 from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, as_value, describe, linear, plain
 
 log = logging.getLogger("tiledsl")
-_noted: set[str] = set()
-
-
-def note_once(message: str) -> None:
-    """Log something that has no effect here, once in a process."""
-    if message not in _noted:
-        _noted.add(message)
-        log.info(message)
 
 
 class RegionBuilder(Builder):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tiledsl.language.expression import context
+from tiledsl.logs import note_once
 
 
 def _hint(name: str) -> Any:
     def hint(*_: Any, **__: Any) -> None:
-        from tiledsl.frontend.context import note_once
-
         context(f"T.{name}")
         note_once(f"T.{name} is a hint without effect: Triton decides this itself")
 

@@ -126,7 +126,7 @@ class GuardAccesses(Pass):
 
     def run(self, program: Program) -> None:
         func = program.root
-        assert isinstance(func, tile.FuncOp), f"{func.name} is no program"
+        assert isinstance(func, tile.FuncOp), f"{func.name} is not a program"
         guard = _Guard(func)
         accesses: list[Access] = of_kinds(func.walk(), tile.LoadOp, tile.StoreOp, tile.AtomicOp)
         for op in accesses:

@@ -39,7 +39,7 @@ class LimitRegisters(Pass):
 
     def run(self, program: Program) -> None:
         if self.mode not in MODES:
-            raise TileError(f"limit-registers.mode is {self.mode!r}; it is one of {', '.join(MODES)}")
+            raise TileError(f"limit-registers.mode is {self.mode!r}; it must be one of {', '.join(MODES)}")
         target = program.target
         if self.mode == "off" or target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH:
             return

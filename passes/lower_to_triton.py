@@ -75,7 +75,9 @@ class LowerToTriton(Pass):
 
     def _check(self) -> None:
         if self.index_bits not in (0, 32, 64):
-            raise TileError(f"lower-to-triton.index_bits is {self.index_bits}; it is 32, 64 or 0 to choose")
+            raise TileError(
+                f"lower-to-triton.index_bits is {self.index_bits}; it must be 32, 64, or 0 to choose for each access"
+            )
         for option in LAUNCH_OPTIONS:
             if value := getattr(self, option):
                 check_launch_option(f"lower-to-triton.{option}", option, value, ", or 0 as T.Kernel says")
@@ -94,7 +96,7 @@ def _check_options(kernel: tile.KernelOp, target: Any) -> None:
     if warps > most:
         raise TileError(f"num_warps is {warps}; {target} has at most {most} warps in a block", kernel.loc)
     if ctas > 1 and not target.has_clusters:
-        raise TileError(f"num_ctas is {ctas}, but {target} has no clusters of blocks; it is 1", kernel.loc)
+        raise TileError(f"num_ctas is {ctas}, but {target} has no clusters of blocks; it must be 1", kernel.loc)
 
 
 def _kernel_names(func: tile.FuncOp, kernels: Sequence[tile.KernelOp]) -> list[str]:

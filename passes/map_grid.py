@@ -44,9 +44,11 @@ class MapGrid(Pass):
 
     def run(self, program: Program) -> None:
         if self.persistent < -1:
-            raise TileError(f"map-grid.persistent is {self.persistent}; it is a number of programs, 0, or -1")
+            raise TileError(f"map-grid.persistent is {self.persistent}; it must be a number of programs, 0, or -1")
         if self.group_m < 0:
-            raise TileError(f"map-grid.group_m is {self.group_m}; it is a number of rows, or 0 for the program's own")
+            raise TileError(
+                f"map-grid.group_m is {self.group_m}; it must be a number of rows, or 0 for the program's own"
+            )
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
             swizzle = (self.group_m, "row") if self.group_m > 0 else swizzle_of(kernel)
             if kernel.option("swizzle") is not None:

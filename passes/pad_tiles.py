@@ -205,6 +205,6 @@ class PadTiles(Pass):
 
     def run(self, program: Program) -> None:
         if self.min_dot < 1 or self.min_dot & (self.min_dot - 1):
-            raise TileError(f"pad-tiles.min_dot is {self.min_dot}; it is a power of two from 1 on")
+            raise TileError(f"pad-tiles.min_dot is {self.min_dot}; it must be a power of two")
         for kernel in of_kinds(program.root.nests(), tile.KernelOp):
             _Padder(kernel, self.min_dot).run()

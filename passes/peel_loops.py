@@ -57,7 +57,7 @@ class PeelLoops(Pass):
 
     def run(self, program: Program) -> None:
         if self.mode not in MODES:
-            raise TileError(f"peel-loops.mode is {self.mode!r}; it is one of {', '.join(MODES)}")
+            raise TileError(f"peel-loops.mode is {self.mode!r}; it must be one of {', '.join(MODES)}")
         target = program.target
         is_measured = target is not None and target.kind == "cuda" and target.arch == MEASURED_ARCH
         if self.mode == "off" or (self.mode == "auto" and not is_measured):

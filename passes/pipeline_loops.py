@@ -38,9 +38,9 @@ class PipelineLoops(Pass):
         for option in ("streamed", "reused"):
             if getattr(self, option) not in EVICTIONS:
                 shown = " or ".join(map(repr, EVICTIONS))
-                raise TileError(f"pipeline-loops.{option} is {getattr(self, option)!r}; it is {shown}")
+                raise TileError(f"pipeline-loops.{option} is {getattr(self, option)!r}; it must be {shown}")
         if self.stages < 0:
-            raise TileError(f"pipeline-loops.stages is {self.stages}; it is a number from 0 (as the program says) on")
+            raise TileError(f"pipeline-loops.stages is {self.stages}; it must be a depth, or 0 for the program's own")
         if not (self.stages or self.streamed or self.reused):
             return
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:

@@ -48,7 +48,7 @@ class SelectAccess(Pass):
 
     def run(self, program: Program) -> None:
         if self.mode not in MODES:
-            raise TileError(f"select-access.mode is {self.mode!r}; it is one of {', '.join(MODES)}")
+            raise TileError(f"select-access.mode is {self.mode!r}; it must be one of {', '.join(MODES)}")
         modes = _modes(self.operands)
         func = program.root
         assert isinstance(func, tile.FuncOp), func.name

@@ -96,11 +96,13 @@ class SelectEmitter(Pass):
         func = program.root
         assert isinstance(func, tile.FuncOp), func.name
         if self.backend not in BACKENDS:
-            raise TileError(f"select-emitter.backend is {self.backend!r}; it is one of {', '.join(BACKENDS)}")
+            raise TileError(f"select-emitter.backend is {self.backend!r}; it must be one of {', '.join(BACKENDS)}")
         if self.rescale not in RESCALINGS:
-            raise TileError(f"select-emitter.rescale is {self.rescale!r}; it is one of {', '.join(RESCALINGS)}")
+            raise TileError(f"select-emitter.rescale is {self.rescale!r}; it must be one of {', '.join(RESCALINGS)}")
         if self.stages < 0:
-            raise TileError(f"select-emitter.stages is {self.stages}; it is a number of tiles, 0 as the program says")
+            raise TileError(
+                f"select-emitter.stages is {self.stages}; it must be a number of tiles, or 0 for the program's own"
+            )
         kernels = [op for op in func.body if isinstance(op, tile.KernelOp)]
         for kernel in kernels:
             if self._is_wanted(kernel):
@@ -296,7 +298,7 @@ def _box_of(op: tile.LoadOp | tile.StoreOp, tile_type: object) -> tuple[list[Val
     bits = ELEMENTS[buffer.dtype].bits
     last = buffer.shape[-1]
     if buffer.scope != "global" or not 2 <= len(buffer.shape) <= 5 or len(tile_type.shape) != 2:
-        raise NotRecognised(f"{tile_type} of {buffer} is no box for TMA", op)
+        raise NotRecognised(f"{tile_type} of {buffer} is not a box for TMA", op)
     if buffer.strides is not None or not isinstance(last, int) or last * bits % 128:
         raise NotRecognised(f"the rows of {buffer} are not contiguous multiples of 16 bytes", op)
     at = Builder.at(op)

@@ -57,7 +57,7 @@ class SplitK(Pass):
 
     def run(self, program: Program) -> None:
         if self.splits < 1:
-            raise TileError(f"split-k.splits is {self.splits}; it is a positive number")
+            raise TileError(f"split-k.splits is {self.splits}; it must be a positive number")
         if self.splits > 1 and self.streams:
             raise TileError(f"split-k.splits is {self.splits} and split-k.streams {self.streams}; set one of them")
         if self.splits == 1 and not self.streams:

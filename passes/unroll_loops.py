@@ -29,7 +29,9 @@ class UnrollLoops(Pass):
 
     def run(self, program: Program) -> None:
         if self.limit < 0:
-            raise TileError(f"unroll-loops.limit is {self.limit}; it is a number of operations, 0 to unroll nothing")
+            raise TileError(
+                f"unroll-loops.limit is {self.limit}; it must be a number of operations, or 0 to unroll nothing"
+            )
         if not any(isinstance(op, ForOp) and op.attributes["unroll"] == 1 for op in program.root.nests()):
             return
         left = self.limit

@@ -68,7 +68,7 @@ def lower(
     from tiledsl.runtime.target import Target
 
     if emit not in command.EMIT:
-        raise TileError(f"--emit {emit}: it is one of {', '.join(command.EMIT)}")
+        raise TileError(f"--emit {emit}: it must be one of {', '.join(command.EMIT)}")
     if after and emit != "source":
         raise TileError(f"--after {after} prints IR, --emit {emit} another stage; give one of them")
     file, function = command.split_function(program)

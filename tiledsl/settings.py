@@ -211,7 +211,7 @@ def unknown_variables() -> dict[str, str]:
     said = {}
     for variable in sorted(os.environ):
         if variable.startswith(PREFIX) and variable not in _VARIABLES and not variable.startswith(_OF_TESTS):
-            said[variable] = f"{variable} is no setting; {_nearest(variable, _VARIABLES[: len(_FIELDS)])}"
+            said[variable] = f"{variable} is not a setting; {_nearest(variable, _VARIABLES[: len(_FIELDS)])}"
     return said
 
 

@@ -23,7 +23,7 @@ def unpack(files: dict[str, str], folder: Path) -> None:
     """Put packed files into a Triton cache folder, each in one step. ValueError for a name that leads elsewhere."""
     for name in sorted(files, key=lambda name: _GROUP in name):  # what names the others comes when they are there
         if not _ENTRY.fullmatch(name) or ".." in name:
-            raise ValueError(f"{name!r} is no file of a Triton cache")
+            raise ValueError(f"{name!r} is not a file of a Triton cache")
         path, data = folder / name, base64.b64decode(files[name])
         if path.name.startswith(_GROUP):
             children = json.loads(data)["child_paths"]

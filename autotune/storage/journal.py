@@ -82,7 +82,7 @@ def number(value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{str(value)[:40]!r} is no time or error")
+        raise ValueError(f"{str(value)[:40]!r} is not a time or error")
     return float(value)
 
 

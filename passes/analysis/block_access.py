@@ -92,7 +92,9 @@ def _check_buffer(type: BufferType) -> None:
         if stride is None or isinstance(stride, str):
             raise NoBlock(f"its stride in dimension {axis} is known only at run time")
         if stride <= 0 or stride * bits % (8 * ALIGNMENT):
-            raise NoBlock(f"its stride in dimension {axis} is {stride * bits // 8} bytes, no multiple of {ALIGNMENT}")
+            raise NoBlock(
+                f"its stride in dimension {axis} is {stride * bits // 8} bytes, not a multiple of {ALIGNMENT}"
+            )
 
 
 def strides_of(type: BufferType) -> list[int | str | None]:

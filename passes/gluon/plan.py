@@ -46,7 +46,7 @@ def make_plan(
     size = ELEMENTS[found.query.out.dtype].bits // 8
     for extent in (found.columns, found.depth, found.width):
         if extent & (extent - 1) or not 16 <= extent <= 256:
-            raise NotRecognised(f"a tile's extent {extent} is no power of two from 16 to 256", found.query)
+            raise NotRecognised(f"a tile's extent {extent} is not a power of two from 16 to 256", found.query)
     rows = parts * ROWS_OF_CONSUMER
     queries = rows * found.depth * size
     once = queries + sum(rows * found.width * ELEMENTS[op.value.dtype].bits // 8 for op in stored)
@@ -87,7 +87,7 @@ def product_stages(
     size = ELEMENTS[found.left.out.dtype].bits // 8
     for extent, least in ((found.columns, 16), (found.depth, 32 // size)):
         if extent & (extent - 1) or not least <= extent <= 256:
-            raise NotRecognised(f"a tile's extent {extent} is no power of two from {least} to 256", found.product)
+            raise NotRecognised(f"a tile's extent {extent} is not a power of two from {least} to 256", found.product)
     limit = CONSUMER_REGISTERS[parts] * 9 // 10
     sums = found.columns // 2 * (2 if found.carried is None else 1)
     if sums > limit:

@@ -89,9 +89,9 @@ def find_tiled_product(body: Region) -> TiledProduct:
     if isinstance(right, tensor.TransposeOp):
         right = right.source.op
     if not isinstance(left, gluon.LoadBoxOp) or not isinstance(right, gluon.LoadBoxOp):
-        raise NotRecognised("a product's operand is no tile loaded in the loop", dot)
+        raise NotRecognised("a product's operand is not a tile loaded in the loop", dot)
     if left.parent is not loop.body or right.parent is not loop.body:
-        raise NotRecognised("a product's operand is no tile loaded in the loop", dot)
+        raise NotRecognised("a product's operand is not a tile loaded in the loop", dot)
     if left is right:
         raise NotRecognised("a tile is multiplied by itself", dot)
     if dot.a.dtype not in (*HALVES, *BYTES) or dot.b.dtype != dot.a.dtype or dot.out.dtype != "float32":

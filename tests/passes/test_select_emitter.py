@@ -177,14 +177,14 @@ def test_when_accumulators_are_rescaled(options: dict[str, Any], fast_math: bool
 
 
 def test_unknown_backend() -> None:
-    with pytest.raises(TileError, match=r"select-emitter.backend is 'cutlass'; it is one of auto, triton, gluon"):
+    with pytest.raises(TileError, match=r"select-emitter.backend is 'cutlass'; it must be one of auto, triton, gluon"):
         attention("cutlass")
 
 
 def test_unknown_rescaling() -> None:
     options = {"select-emitter.rescale": "never"}
     function = load_example("attention").attention.function
-    with pytest.raises(TileError, match=r"select-emitter.rescale is 'never'; it is one of auto, each, late, lazy"):
+    with pytest.raises(TileError, match=r"select-emitter.rescale is 'never'; it must be one of auto, each, late, lazy"):
         tiledsl.jit(function, target="cuda:90", pass_configs=options).compile(1, 2, 1, 512, 512, 64)
 
 

@@ -22,20 +22,20 @@ def check_launch_option(what: str, name: str, value: Any, otherwise: str = "") -
     what else the user may write there."""
     if name == "launch_pdl":
         if not isinstance(value, int) or value not in (0, 1):
-            raise TileError(f"{what} is {value!r}; it is True or False")
+            raise TileError(f"{what} is {value!r}; it must be True or False")
         return
     most = _MOST.get(name)
     is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 1
     if is_number and (most is None or value <= most) and (name not in _POWERS or value & (value - 1) == 0):
         return
-    allowed = "a number from 1 on" if most is None else f"a number from 1 to {most}"
+    allowed = "at least 1" if most is None else f"a number from 1 to {most}"
     if name in _POWERS:
         allowed = f"a power of two from 1 to {most}"
-    raise TileError(f"{what} is {value!r}; it is {allowed}{otherwise}")
+    raise TileError(f"{what} is {value!r}; it must be {allowed}{otherwise}")
 
 
 def pass_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A copy of `pass_configs`, empty for None. Raises TileError for what is no dict."""
+    """A copy of `pass_configs`, empty for None. Raises TileError for what is not a dict."""
     if given is not None and not isinstance(given, Mapping):
-        raise TileError(f'pass_configs is {given!r}; it is a dict such as {{"select-access.mode": "pointer"}}')
+        raise TileError(f'pass_configs is {given!r}; it must be a dict such as {{"select-access.mode": "pointer"}}')
     return dict(given or {})

@@ -154,7 +154,7 @@ def Pipelined(start: Any, stop: Any = None, num_stages: int = 0, order: Any = No
     """A serial loop whose loads run num_stages iterations ahead. order, stage, sync and group have no effect."""
     num_stages = plain(num_stages)
     if not isinstance(num_stages, int) or not 0 <= num_stages <= 64:
-        raise TileError(f"T.Pipelined: num_stages is {describe(num_stages)}; it is a number from 0 (no pipelining) on")
+        raise TileError(f"T.Pipelined: num_stages is {describe(num_stages)}; it must be at least 0 (no pipelining)")
     return SerialLoop(*_range("T.Pipelined", start, stop), num_stages=num_stages)
 
 
@@ -196,7 +196,7 @@ def Persistent(domain: Any, wave_size: Any, index: Any, group_size: Any = 8) -> 
         raise TileError(f"T.Persistent: the domain is a list of sizes, not {describe(domain)}")
     group_size = 8 if group_size is None else plain(group_size)
     if not isinstance(group_size, int) or group_size < 1:
-        raise TileError(f"T.Persistent: group_size is {describe(group_size)}; it is at least 1")
+        raise TileError(f"T.Persistent: group_size is {describe(group_size)}; it must be at least 1")
     sizes = tuple(_bound("T.Persistent", size) for size in domain)
     return PersistentLoop(sizes, _bound("T.Persistent", wave_size), _bound("T.Persistent", index), group_size)
 

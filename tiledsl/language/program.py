@@ -51,10 +51,12 @@ def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any 
     parts = [plain(each) for each in (threads if isinstance(threads, (tuple, list)) else (threads,))]
     wrong = [each for each in parts if isinstance(each, bool) or not isinstance(each, int)]
     if wrong:
-        raise TileError(f"T.Kernel: threads is {describe(wrong[0])}; it is a number from 1 to 1024, 128 if left out")
+        raise TileError(
+            f"T.Kernel: threads is {describe(wrong[0])}; it must be a number from 1 to 1024 (128 if left out)"
+        )
     count = math.prod(parts)
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1024:
-        raise TileError(f"T.Kernel: threads is {count}; it is a number from 1 to 1024")
+        raise TileError(f"T.Kernel: threads is {count}; it must be a number from 1 to 1024")
     unknown = set(options) - set(LAUNCH_OPTIONS)
     if unknown:
         raise TileError(f"T.Kernel has no option {sorted(unknown)[0]!r}")
@@ -319,7 +321,7 @@ def use_swizzle(panel_size: int = 10, order: str = "row", enable: Any = True) ->
     ctx = context("T.use_swizzle")
     if enable:
         if not is_number(plain(panel_size)) or plain(panel_size) < 1:
-            raise TileError(f"T.use_swizzle: panel_size is {describe(panel_size)}; it is at least 1")
+            raise TileError(f"T.use_swizzle: panel_size is {describe(panel_size)}; it must be at least 1")
         ctx.kernel_options["swizzle"] = (int(plain(panel_size)), str(order))
 
 

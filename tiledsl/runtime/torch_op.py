@@ -100,7 +100,7 @@ def operator(kernel: Kernel, count: int, name: str = "") -> Any:
         if full in _made and not name:
             found = _made[full]
         elif re.fullmatch(r"\w+::\w+", full) is None:
-            raise TileError(f"{kernel.name}: {full!r} is no name of an operator; one is 'namespace::name'")
+            raise TileError(f"{kernel.name}: {full!r} is not a name of an operator; one is 'namespace::name'")
         elif full in _made or hasattr(getattr(torch.ops, full.split("::")[0]), full.split("::")[1]):
             raise TileError(f"{kernel.name}: there is an operator {full} already", notes=["give another name"])
         else:

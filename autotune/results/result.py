@@ -98,11 +98,12 @@ class AutotuneResult:
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """The trials as CSV, with a column for each tunable and each number; also written to `path`, if given."""
-        from tiledsl.autotuner.results.table import as_csv, write_text
+        from tiledsl.autotuner.results.table import as_csv
+        from tiledsl.runtime.whole_file import write_file
 
         text = as_csv(self)
         if path is not None:
-            write_text(path, text)
+            write_file(Path(path), text.encode())
         return text
 
     def diff(self, i: int, j: int, stage: str = "triton", context: int = 3) -> str:

@@ -238,5 +238,5 @@ def test_missing_and_broken_files(tmp_path: Path) -> None:
         (tmp_path / "broken.json").write_text(text)
         with pytest.raises(tiledsl.TileError, match="is not a saved result"):
             AutotuneResult.load(tmp_path / "broken.json")
-    with pytest.raises(tiledsl.TileError, match="no saved result: FileNotFoundError"):
+    with pytest.raises(tiledsl.TileError, match="is not a saved result: FileNotFoundError"):
         AutotuneResult.load(tmp_path / "missing.json")

@@ -103,7 +103,7 @@ class AutotunedFunction:
         TileError, after all calls have ended, if none of a call's configurations works. Ctrl-C returns the results so
         far.
         """
-        from tiledsl.autotuner.several import tune_all
+        from tiledsl.autotuner.tune_all import tune_all
 
         split = [((), dict(call)) if isinstance(call, Mapping) else (tuple(call), {}) for call in calls]
         target = resolve_target(self._target)

@@ -99,7 +99,7 @@ class AutotuneResult:
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """The trials as CSV, with a column for each tunable and each number; also written to `path`, if given."""
         from tiledsl.autotuner.results.table import as_csv
-        from tiledsl.runtime.whole_file import write_file
+        from tiledsl.runtime.atomic_file import write_file
 
         text = as_csv(self)
         if path is not None:

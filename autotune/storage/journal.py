@@ -18,7 +18,7 @@ from typing import Any
 
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.trial import STATUSES, Trial
-from tiledsl.runtime.whole_file import write_file
+from tiledsl.runtime.atomic_file import write_file
 
 SCHEMA = 2
 Record = dict[str, Any]  # a trial as it is written; what reading returns has been checked

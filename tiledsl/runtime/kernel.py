@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, user_loc, way_out
 from tiledsl.language.launch_options import pass_options
+from tiledsl.runtime.atomic_file import write_file
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.target import Target
-from tiledsl.runtime.whole_file import write_file
 
 # The IR and the passes are loaded where they are needed: recalling a tuned kernel goes without.
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tiledsl.runtime.atomic_file import write_file
 from tiledsl.runtime.launch_triton import knobs
-from tiledsl.runtime.whole_file import write_file
 
 BINARIES = ("cubin", "hsaco")
 _FILES = {"triton": "json", **{kind: kind for kind in BINARIES}}  # our endings and Triton's

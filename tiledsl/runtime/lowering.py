@@ -20,7 +20,7 @@ from tiledsl.ir.pass_manager import PASSES, PassManager, Program, Stage
 from tiledsl.ir.text import print_generic, print_op
 from tiledsl.ir.types import ELEMENTS, BufferType, Type
 from tiledsl.passes import default_pipeline
-from tiledsl.runtime.collection import collection_paused
+from tiledsl.runtime.gc_pause import collection_paused
 from tiledsl.runtime.kernel import Parameter
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current

@@ -1,4 +1,4 @@
-"""Who wins."""
+"""Selection of the winner."""
 
 from __future__ import annotations
 

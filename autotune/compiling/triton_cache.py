@@ -1,4 +1,4 @@
-"""Triton's cache entries as text, on their way from a machine that compiled to the one that tunes."""
+"""Triton's cache entries as text, to bring them from a machine that compiled to the one that tunes."""
 
 from __future__ import annotations
 

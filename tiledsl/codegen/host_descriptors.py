@@ -1,4 +1,4 @@
-"""What launchers need for descriptors and persistent kernels: functions as text, and which tensors are concerned."""
+"""Helper functions of launchers with descriptors or persistent kernels, as text, and which tensors they concern."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that other compilers act on. Triton decides them itself: they are accepted and noted once in the log."""
+"""Hints for other compilers, which Triton does not need: they are accepted, and logged once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What T.Kernel, a configuration and the pass lower-to-triton all may say of a launch."""
+"""Launch options, which T.Kernel, configurations and the pass lower-to-triton share."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ _POWERS = ("num_warps", "num_ctas")
 
 
 def check_launch_option(what: str, name: str, value: Any, otherwise: str = "") -> None:
-    """Raises TileError for a value that a launch has on no GPU. `what` is the option as the user calls it, `otherwise`
-    what else the user may write there."""
+    """Raise TileError for a value that no GPU supports.
+
+    `what` is the option as the user wrote it; `otherwise` is appended to the message: what else is allowed there.
+    """
     if name == "launch_pdl":
         if not isinstance(value, int) or value not in (0, 1):
             raise TileError(f"{what} is {value!r}; it must be True or False")
@@ -35,7 +37,7 @@ def check_launch_option(what: str, name: str, value: Any, otherwise: str = "") -
 
 
 def pass_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A copy of `pass_configs`, empty for None. Raises TileError for what is not a dict."""
+    """A copy of `pass_configs`, empty for None. Raises TileError unless it is a dict."""
     if given is not None and not isinstance(given, Mapping):
         raise TileError(f'pass_configs is {given!r}; it must be a dict such as {{"select-access.mode": "pointer"}}')
     return dict(given or {})

@@ -51,7 +51,7 @@ class AutotunedFunction:
                 f"autotune of {self.name}: do_not_specialize names {unknown[0]!r}, which is not a parameter"
             )
         if options.bucket is not None and not jit.is_eager and options.bucket not in jit.signature.parameters:
-            raise TileError(f"autotune of {self.name}: bucket names {options.bucket!r}, which is no parameter")
+            raise TileError(f"autotune of {self.name}: bucket names {options.bucket!r}, which is not a parameter")
         self._results: dict[Any, AutotuneResult] = {}
         self._target = jit.options.get("target") if options.target is None else options.target
         self._known: dict[Any, Callable[..., Any]] = {}  # what answers calls that look like earlier ones

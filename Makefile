@@ -28,7 +28,7 @@ help:
 	@echo "make clean           remove environments, caches and build outputs"
 
 $(VENV)/ready: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 10) <= v < (3, 14) else "tiledsl needs Python 3.10 to 3.13; $(PYTHON) is %d.%d; say PYTHON=..." % v[:2])'
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 10) <= v < (3, 14) else "tiledsl needs Python 3.10 to 3.13; $(PYTHON) is %d.%d; set PYTHON=..." % v[:2])'
 	@echo "setting up $(VENV) (once)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(VENV)/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
@@ -60,7 +60,7 @@ bench-tuning: $(READY)
 	@$(RUN) -m benchmarks.tuning $(PARTS)
 
 conformance: $(READY)
-	@test -d "$(TILELANG)" || { echo "say make conformance TILELANG=FOLDER, a copy of TileLang's repository" >&2; exit 2; }
+	@test -d "$(TILELANG)" || { echo "run make conformance TILELANG=FOLDER with a copy of TileLang's repository" >&2; exit 2; }
 	@$(RUN) tests/conformance/run.py "$(TILELANG)"
 
 clean:

@@ -1,8 +1,8 @@
 """The autotuner. Imported as `tiledsl.autotuner`.
 
-The way of a tuning: decorator -> engine (one tuning, from configurations to a result) -> run (compile, check and time).
-A folder for each kind of work: predicting, compiling, verifying, measuring, search, storage, results, and tuned, which
-has the files that are made offline and looked up at run time.
+decorator.py starts a tuning, engine.py takes it from configurations to a result, and run.py compiles, checks and times.
+There is a folder for each kind of work: predicting, compiling, verifying, measuring, search, storage, results, and
+tuned, for the files that are made offline and looked up at run time.
 """
 
 if __name__ != "tiledsl.autotuner":

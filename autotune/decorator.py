@@ -33,9 +33,9 @@ Configs = Iterable[Mapping[str, Any]] | Callable[..., Any]
 class AutotunedFunction:
     """A function under @tiledsl.autotune and @tiledsl.jit.
 
-    Lazy style: called with the builder's arguments without the tunables, it returns an AutotuneResult. Eager style:
+    Lazy style: called with the builder's arguments except the tunables, it returns an AutotuneResult. Eager style:
     called with tensors, it tunes on copies of them and runs; `compile` gives the AutotuneResult. A tunable that a call
-    passes is fixed to that value, and the others are tuned. Results are kept by arguments, in memory and on disk.
+    passes stays fixed, and the others are tuned. Results are cached by arguments, in memory and on disk.
     """
 
     def __init__(self, jit: JitFunction, configs: Any, options: TuneOptions) -> None:
@@ -47,9 +47,11 @@ class AutotunedFunction:
         self.configs = configs if callable(configs) else check_configs(configs, jit.signature, self.name)
         unknown = [name for name in options.do_not_specialize if name not in jit.signature.parameters]
         if unknown:
-            raise TileError(f"autotune of {self.name}: do_not_specialize names {unknown[0]!r}, which is no parameter")
+            raise TileError(
+                f"autotune of {self.name}: do_not_specialize names {unknown[0]!r}, which is not a parameter"
+            )
         if options.bucket is not None and not jit.is_eager and options.bucket not in jit.signature.parameters:
-            raise TileError(f"autotune of {self.name}: bucket names {options.bucket!r}, which is no parameter")
+            raise TileError(f"autotune of {self.name}: bucket names {options.bucket!r}, which is not a parameter")
         self._results: dict[Any, AutotuneResult] = {}
         self._target = jit.options.get("target") if options.target is None else options.target
         self._known: dict[Any, Callable[..., Any]] = {}  # what answers calls that look like earlier ones
@@ -82,24 +84,26 @@ class AutotunedFunction:
         self._known[like] = answer
 
     def _like(self, arguments: Sequence[Any]) -> Any:
-        """Equal for calls that one result serves; None where that takes a closer look."""
+        """A key that is equal for calls served by one result; None if that takes a closer look."""
         if self.options.key is not None or self.options.do_not_specialize or given_inputs() is not None:
             return None
         key = call_key(self._target, arguments)
         return None if key is None else (tuner_settings(), key)
 
     def compile(self, *arguments: Any, **keywords: Any) -> AutotuneResult:
-        """The tuned kernel for these arguments. Eager style: tensors may be left out if T.const values are named."""
+        """The tuned kernel for these arguments. In the eager style, T.const values given by name may replace
+        tensors."""
         return self._compile(arguments, keywords, self.options)
 
     def tune_all(self, calls: Iterable[Sequence[Any] | Mapping[str, Any]]) -> list[AutotuneResult]:
-        """The results of several calls, such as the shapes of a model, in order; each is remembered by itself.
+        """The results of several calls, such as the shapes of a model, in order; each is cached by itself.
 
-        calls: the arguments of each, by position or by name. They are tuned one after another, every GPU working for
-        each; with shape_grouped=True as many at once as there are GPUs, each call's configurations on one of them.
-        Raises TileError if none of a call's configurations works, when all have ended. Ctrl-C: the results so far.
+        calls: the arguments of each call, by position or by name. Calls are tuned one after another, with every GPU
+        working for each; with shape_grouped=True, as many calls at once as there are GPUs, each on one GPU. Raises
+        TileError, after all calls have ended, if none of a call's configurations works. Ctrl-C returns the results so
+        far.
         """
-        from tiledsl.autotuner.several import tune_all
+        from tiledsl.autotuner.tune_all import tune_all
 
         split = [((), dict(call)) if isinstance(call, Mapping) else (tuple(call), {}) for call in calls]
         target = resolve_target(self._target)
@@ -173,7 +177,7 @@ class AutotunedFunction:
         return AutotunedFunction(self.jit, self.configs, _with(self.options, changes))
 
     def untuned(self, *arguments: Any, **keywords: Any) -> Any:
-        """The kernel of the first configuration for these arguments; nothing is tuned, read or remembered."""
+        """The kernel of the first configuration for these arguments; nothing is tuned, read or stored."""
         values, given, target = self._call(arguments, keywords)
         problem = self._problem(arguments, keywords, values, given, target)
         return problem.build(problem.configs[0], target)
@@ -185,12 +189,12 @@ class AutotunedFunction:
         return dict(self._problem((), values, bound, given, target).configs[0])
 
     def key(self, *arguments: Any, **keywords: Any) -> Any:
-        """The key under which the result of this call is kept on disk; None if it is not kept. Tunes nothing."""
+        """The key under which the result of this call is stored on disk; None if it is not stored. Tunes nothing."""
         values, given, target = self._call(arguments, keywords)
         return self._problem(arguments, keywords, values, given, target).key()
 
     def _call(self, arguments: Any, keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Target]:
-        """A call's values by name, defaults included; what the call itself says, without defaults; its target."""
+        """The values of a call by name, with defaults; only those that the call gives; and its target."""
         jit = self.jit
         own = {name: value for name, value in keywords.items() if name in jit.signature.parameters}
         given = jit.signature.bind_partial(*arguments, **own).arguments
@@ -216,7 +220,7 @@ class AutotunedFunction:
         self._check_call(values, names)
         unknown = [name for name in options.verify_at or () if name not in jit.signature.parameters]
         if unknown:
-            raise TileError(f"autotune of {self.name}: verify_at names {unknown[0]!r}, which is no parameter")
+            raise TileError(f"autotune of {self.name}: verify_at names {unknown[0]!r}, which is not a parameter")
         return Problem(
             name=self.name,
             function=jit.function,
@@ -239,7 +243,7 @@ class AutotunedFunction:
             if name not in values and name not in names and not variadic:
                 given = way_out(f"{self.name}({name}=...)", value_options([name]))
                 raise TileError(
-                    f"{self.name} is called without {name!r}, which is no tunable", notes=[f"give it: {given}"]
+                    f"{self.name} is called without {name!r}, which is not a tunable", notes=[f"give it: {given}"]
                 )
         unknown = [name for name in values if name not in parameters]
         if unknown:
@@ -294,9 +298,9 @@ def autotune(
 ) -> Callable[[Any], AutotunedFunction]:
     """Decorator above @tiledsl.jit: choose the best of several configurations at the first call with given arguments.
 
-    configs: dicts of tunables (parameters of the function; `pass_configs` as well), or a function of the call's
-    arguments that returns them. target: what to tune for, in place of @tiledsl.jit's; for a GPU that is not here,
-    configurations are compiled, checked in the interpreter and ranked by estimates. The rest: see TuneOptions.
+    configs: dicts of tunables (parameters of the function, and `pass_configs`), or a function of the call's arguments
+    that returns them. target: what to tune for, in place of @tiledsl.jit's; for a GPU that is not here, configurations
+    are compiled, checked in the interpreter and ranked by estimates. For the other options, see TuneOptions.
     """
     if misplaced:
         if callable(misplaced[0]) or isinstance(misplaced[0], JitFunction):
@@ -325,7 +329,7 @@ def autotune(
 
 
 class AutoTuner:
-    """The tuner as an object. Names are TileLang's.
+    """The tuner as an object. The names are TileLang's.
 
     Example: `AutoTuner.from_kernel(builder, configs).set_compile_args(out_idx=-1).set_profile_args(ref_prog=f).run()`
     """
@@ -360,7 +364,7 @@ class AutoTuner:
         return self
 
     def run(self, warmup: float | None = None, rep: float | None = None, timeout: float | None = None, **options: Any) -> AutotuneResult:  # fmt: skip # noqa: E501
-        """Tune, with the builder's defaults for what the configurations leave out. Results are kept on disk."""
+        """Tune, with the builder's defaults for what the configurations leave out. Results are stored on disk."""
         named = {"warmup": warmup, "rep": rep, "timeout": timeout}
         chosen = _with(self.options, {name: value for name, value in named.items() if value is not None} | options)
         function = self.function

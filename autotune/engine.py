@@ -1,4 +1,4 @@
-"""One tuning run, from configurations to a result: remember, lower, prune, order, run, choose."""
+"""One tuning run, from configurations to a result: recall, lower, prune, order, run, choose."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _log = logging.getLogger("tiledsl")
 class Problem:
     """What is tuned: a builder and the arguments of one call.
 
-    `build` makes the kernel of a configuration for a target, `program` only elaborates it. `values` are the call's
-    arguments, tunables included, and `function` the builder; both only count in the key.
+    `build` makes the kernel of a configuration for a target; `program` only elaborates it. `values` are the call's
+    arguments, tunables included, and `function` is the builder; both matter only for the key.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Problem:
     started: Callable[[Any], None] | None = None  # is told of the Run
 
     def key(self) -> Key | None:
-        """What a remembered result depends on; None if it is not kept, or that cannot be told."""
+        """What a stored result depends on; None if results are not stored, or if that cannot be determined."""
         options = self.options
         if not options.cache:
             return None
@@ -87,7 +87,7 @@ class Problem:
 def tune(problem: Problem) -> AutotuneResult:
     """The best configuration's kernel, from disk if it is known there. TileError if none works.
 
-    Ctrl-C ends a run: its result is the best so far, with a warning, and is not remembered as the result; the trials
+    Ctrl-C ends a run: its result is the best so far, with a warning. It is not stored as the result, but the trials
     that had ended are. KeyboardInterrupt if none had.
     """
     settings = current()
@@ -162,7 +162,7 @@ def _tune(problem: Problem, store: Store | None, done: Mapping[str, Any]) -> Aut
 
 
 def _check_text(problem: Problem) -> None:
-    """Raises TileError for mistakes in the function's text that are of no single configuration."""
+    """Raise TileError for mistakes in the function's text that do not depend on a configuration."""
     if problem.call_inputs is not None:  # the function is the program
         from tiledsl.frontend.parser import parse_function
 
@@ -229,7 +229,7 @@ def _prune_and_order(trials: Sequence[Trial], problem: Problem) -> list[int]:
 
 
 def _raise_shared(errors: Sequence[Exception]) -> None:
-    """Raise the error that all configurations have in common, if they do: it is one of the program."""
+    """Raise the error that all configurations have in common, if there is one: it is a mistake in the program."""
     if isinstance(errors[0], TileError) and len(errors) > 1 and len(set(map(str, errors))) == 1:
         errors[0].notes.append(f"so in all {len(errors)} configurations")
         raise errors[0]
@@ -274,7 +274,7 @@ def _winner(trials: Sequence[Trial]) -> Trial | None:
 
 
 def _recall(problem: Problem, store: Store) -> AutotuneResult | None:
-    """The remembered winner, its kernel built again; None if there is none, or its source has changed since."""
+    """The stored winner, its kernel built again; None if there is none, or if its source has changed since."""
     remembered = store.load(problem.configs)
     if remembered is None or not any(trial.ok for trial in remembered.trials):
         return None

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.autotuner import selection
+from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.inputs import changed, copies
-from tiledsl.autotuner.measuring.race import Racer, race
 from tiledsl.autotuner.measuring.timing import clock, summarize
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.verifying.reference import Reference, tensors

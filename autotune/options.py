@@ -1,4 +1,5 @@
-"""What a tuning run is told: measurement, verification, limits. Names and defaults are TileLang's."""
+"""Options of a tuning run: measurement, verification, limits. Names and defaults are TileLang's where it has the
+option."""
 
 from __future__ import annotations
 
@@ -15,38 +16,59 @@ from tiledsl.runtime.supply import TensorSupplyType
 class TuneOptions:
     """Options of one tuning run.
 
-    warmup, rep: milliseconds spent warming up and timing a configuration. timeout: seconds a configuration may compile.
-    ref_prog: takes the inputs and returns the right outputs (None: writes them into its inputs, as the kernel does).
-    supply_prog: takes the kernel's input parameters and returns the inputs; without it supply_type draws them.
-    rtol, atol, max_mismatched_ratio: see verify.compare; atol counts in units of the reference's root mean square.
-    manual_check_prog: takes the kernel's and the reference's outputs and raises if they differ; instead of comparing.
-    cache_input_tensors: accepted; all configurations of a run share their inputs: the reference is computed once.
-    early_stop: leave out a configuration whose first calls take early_stop_factor times the best one's time.
-    do_not_specialize: names of arguments whose value does not ask for a tuning of its own; the configuration is shared.
-    jobs: processes that compile at once (0 or None: the setting's). cache: whether results are kept on disk.
-    devices: numbers of the GPUs that measure, a process on each (None: all that are like the current one). isolate:
-    check and time in processes of their own; without, a configuration that crashes or hangs takes the program with it.
-    run_timeout: seconds a configuration may take to be checked and timed (None: 30, and `timeout` in the interpreter).
-    budget: seconds after which no further configuration is tried, if the default has been and one works. max_trials:
-    how many are tried (None: all, unless the search says otherwise). prune: leave out what the target's limits rule
-    out; or a function that takes a configuration as a dict and returns why that is to be left out, too (None or False:
-    it is not). search: how configurations are chosen; see search.make_strategy. seed_configs: some of the
-    configurations, or further ones, to be tried first.
-    progress: show a bar (None: if stderr is a terminal). store: a folder in place of the setting cache_dir. key: takes
-    the call's arguments by name and returns what else a remembered result depends on.
-    shape_grouped: measure all configurations of a call on one GPU, so that no difference between GPUs counts; the
-    others are for the other calls of tune_all.
-    backend: "event" times each call between two events, "cudagraph" many in a graph (None: the latter for short ones).
-    verify_at: arguments of the builder for which the program is checked in the interpreter, in place of the call's,
-    where the target is a GPU that is not here; such as a smaller shape. keep_all: keep the source, stages and binary of
-    every configuration that works beside the result, not just the winner's. min_improvement: when tuning again, the
-    remembered winner stays unless another is faster by this share of its time; they are measured against each other.
-    timer: `module:function` in place of the clock, for tests; see timing.
-    tuned: a folder of tuned-config files, or several, that are looked into before anything is tuned, beside those of
-    the setting tuned_configs; a relative one lies beside the function's file. See lookup.candidates for what serves a
-    call: an entry for its arguments, else with bucket="M" one that differs in M only, else the nearest in log space
-    (nearest=False: neither that nor the file's default). on_miss: what is done where none serves: "tune", "first" (run
-    the first configuration) or "error".
+    Measuring
+    warmup, rep:        milliseconds spent warming up and timing a configuration.
+    backend:            "event" times each call between two CUDA events, "cudagraph" many calls in a graph (None: the
+                        latter for short calls).
+    devices:            numbers of the GPUs that measure, with a process on each (None: all of the current one's model).
+    isolate:            check and time in separate processes; without, a configuration that crashes or hangs takes the
+                        program with it.
+    run_timeout:        seconds in which a configuration must be checked and timed (None: 30, or `timeout` in the
+                        interpreter).
+    early_stop:         leave out a configuration whose first calls take early_stop_factor times the best one's time.
+    shape_grouped:      measure all configurations of a call on one GPU, so that differences between GPUs do not count;
+                        the other GPUs serve the other calls of tune_all.
+    timer:              `module:function` that replaces the clock, for tests; see measuring/timing.py.
+
+    Checking
+    ref_prog:           takes the inputs and returns the right outputs, or None if it writes them into its inputs as
+                        the kernel does.
+    rtol, atol, max_mismatched_ratio: see verify.compare; atol is in units of the reference's root mean square.
+    skip_check:         do not compare outputs.
+    manual_check_prog:  takes the kernel's and the reference's outputs and raises if they differ, in place of comparing.
+    supply_prog:        takes the kernel's input parameters and returns the inputs; without it, supply_type draws them.
+    cache_input_tensors: accepted; all configurations of a run share their inputs, and the reference is computed once.
+    verify_at:          arguments of the builder, such as a smaller shape, at which the program is checked in the
+                        interpreter if the target is a GPU that is not here.
+
+    Searching
+    budget:             seconds after which no further configuration is tried, once the default was tried and one works.
+    max_trials:         how many are tried (None: all, unless the search decides otherwise).
+    prune:              leave out what the target's limits rule out. A function takes a configuration as a dict and
+                        returns a reason to leave it out as well (None or False: keep it).
+    search:             how configurations are chosen; see search.make_strategy.
+    seed_configs:       configurations, of the list or others, that are tried first.
+    jobs:               number of compilation processes (0 or None: the setting).
+    timeout:            seconds for the compilation of one configuration.
+    target:             what to tune for, in place of @tiledsl.jit's.
+
+    Remembering
+    cache:              whether results are stored on disk.
+    store:              a folder that replaces the setting cache_dir.
+    key:                takes the call's arguments by name and returns what else a stored result depends on.
+    do_not_specialize:  names of arguments whose values share one tuning.
+    keep_all:           store source, stages and binary of every configuration that works, not only of the winner.
+    min_improvement:    when tuning again, the earlier winner stays unless another configuration is faster by this share
+                        of its time; they are measured against each other.
+    progress:           show a progress bar (None: if stderr is a terminal).
+
+    Tuned-config files
+    tuned:              a folder of tuned-config files, or several, that are searched before anything is tuned, besides
+                        those of the setting tuned_configs; a relative one is beside the function's file.
+    bucket, nearest:    see lookup.candidates for the entry that serves a call: one for its arguments, else with
+                        bucket="M" one that differs only in M, else the nearest in log space (nearest=False: neither
+                        that nor the file's default).
+    on_miss:            what to do if no entry serves: "tune", "first" (run the first configuration) or "error".
     """
 
     warmup: float = 25
@@ -99,26 +121,28 @@ class TuneOptions:
         for name, lowest in lowest_values.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= lowest:
-                raise TileError(f"autotune: {name} is {value!r}; it is a number, at least {lowest}")
+                raise TileError(f"autotune: {name} is {value!r}; it must be a number of at least {lowest}")
         if self.timeout == 0 or self.rep == 0:
             raise TileError(f"autotune: timeout={self.timeout:g} and rep={self.rep:g} must be more than 0")
         for name in ("max_mismatched_ratio", "min_improvement"):
             if not 0 <= getattr(self, name) <= 1:
-                raise TileError(f"autotune: {name} is {getattr(self, name)!r}; it is 0 to 1")
+                raise TileError(f"autotune: {name} is {getattr(self, name)!r}; it must be from 0 to 1")
         if self.jobs is not None and (isinstance(self.jobs, bool) or not isinstance(self.jobs, int) or self.jobs < 0):
-            raise TileError(f"autotune: jobs is {self.jobs!r}; it is a whole number, 0 for all cores")
+            raise TileError(f"autotune: jobs is {self.jobs!r}; it must be a whole number, or 0 for all cores")
         for name in ("run_timeout", "budget"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
-                raise TileError(f"autotune: {name} is {value!r}; it is seconds, more than 0")
+                raise TileError(f"autotune: {name} is {value!r}; it must be a positive number of seconds")
         if self.backend not in (None, "event", "cudagraph"):
             raise TileError(f"autotune: the backend is {self.backend!r}; the tuner times by 'event' or 'cudagraph'")
         if not isinstance(self.prune, bool) and not callable(self.prune):
-            raise TileError(f"autotune: prune is {self.prune!r}; it is a bool or a function of a configuration")
+            raise TileError(f"autotune: prune is {self.prune!r}; it must be a bool or a function of a configuration")
         if self.devices is not None:
             object.__setattr__(self, "devices", tuple(self.devices))
             if not self.devices or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in self.devices):
-                raise TileError(f"autotune: devices is {list(self.devices)!r}; it is numbers of GPUs, such as [0, 1]")
+                raise TileError(
+                    f"autotune: devices is {list(self.devices)!r}; it must be a list of GPU numbers, such as [0, 1]"
+                )
         if self.manual_check_prog is not None and self.ref_prog is None:
             raise TileError("autotune: manual_check_prog compares with the reference, and there is no ref_prog")
         if self.on_miss not in ("tune", "first", "error"):

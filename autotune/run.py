@@ -1,4 +1,4 @@
-"""The middle of a tuning: compile, check and time configurations, each result handled as it comes in."""
+"""The middle of a tuning: compile, check and time configurations, and handle each result as it arrives."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _SHARE_OF_DEFAULT = 0.25  # of the measuring time, where the search does not ask
 class Run:
     """Takes configurations from a strategy until it has no more, or the budget is used up.
 
-    The default, the first configuration, is always tried. `ended` is told of each trial that ends. A trial that fails
-    costs nothing but itself; an error in ref_prog or in making the inputs ends the run, and so does Ctrl-C.
+    The default, which is the first configuration, is always tried. `ended` is called with each trial that ends. A trial
+    that fails costs nothing but itself; an error in ref_prog or in making the inputs ends the run, and so does Ctrl-C.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Run:
             self._compiler = CompilePool(current(jobs=self.options.jobs).workers, self._events, expected)
 
     def go(self, strategy: Strategy) -> None:
-        """Run to the end. The processes are kept for the next run, or killed if this one is broken off."""
+        """Run to the end. The processes are kept for the next run, or killed if this one is interrupted."""
         self._start = time.monotonic()
         try:
             self.prepare()

@@ -1,4 +1,4 @@
-"""Who wins."""
+"""Selection of the winner."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tiledsl.autotuner.measuring.race import behind
+from tiledsl.autotuner.measuring.final_round import behind
 from tiledsl.autotuner.measuring.timing import summarize
 from tiledsl.autotuner.trial import Trial
 

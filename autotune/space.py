@@ -78,14 +78,15 @@ class Space:
 def space(*, where: Callable[[Config], Any] | None = None, **values: Any) -> Space:
     """All combinations of the tunables' values, as `configs=` of @tiledsl.autotune.
 
-    A value that is no list, tuple, range or set stands alone. `where` keeps what it returns true for. Beside parameters
-    of the function there may be `pass_configs` (dicts of pass options) and options of T.Kernel, for every launch of the
-    program: num_warps, num_stages (of loops that do not say), num_ctas, maxnreg, launch_pdl.
+    A value that is not a list, tuple, range or set stands for itself. `where` is a predicate: only the configurations
+    for which it returns true are kept. Besides parameters of the function, tunables may be `pass_configs` (dicts of
+    pass options) and T.Kernel's options for every launch of the program: num_warps, num_stages (of loops that give
+    none), num_ctas, maxnreg, launch_pdl.
 
     Example: `space(block_M=[64, 128], block_N=[64, 128], threads=[128, 256], where=lambda c: c.block_M <= c.block_N)`
     """
     if where is not None and not callable(where):
-        raise TileError(f"tiledsl.space: where is {where!r}; it is a function of a configuration")
+        raise TileError(f"tiledsl.space: where is {where!r}; it must be a function of a configuration")
     if not values:
         raise TileError("tiledsl.space: there is no tunable; write tiledsl.space(block_M=[64, 128], ...)")
     lists: dict[str, list[Any]] = {}
@@ -137,12 +138,12 @@ def _text(other: Any) -> str:
 
 
 def check_configs(configs: Any, signature: inspect.Signature, name: str) -> list[dict[str, Any]]:
-    """The configurations as a list. TileError if it is empty, or one is no dict, has an unknown key or comes twice."""
+    """The configurations as a list. TileError if there are none, or one is not a dict, repeated or has unknown keys."""
     where = f"autotune of {name}"
     if isinstance(configs, (str, Mapping)) or not hasattr(configs, "__iter__"):
         raise TileError(
             f"{where}: configs is {configs!r}",
-            notes=["it is a list of dicts such as {'block_M': 64}, or a function that returns one"],
+            notes=["it must be a list of dicts such as {'block_M': 64}, or a function that returns one"],
         )
     checked: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
@@ -155,7 +156,9 @@ def check_configs(configs: Any, signature: inspect.Signature, name: str) -> list
             if not isinstance(key, str) or (key not in known and not takes_any):
                 near = difflib.get_close_matches(str(key), known, n=1)
                 advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(signature.parameters)}"
-                raise TileError(f"{where}: configuration {index} sets {key!r}, which is no parameter", notes=[advice])
+                raise TileError(
+                    f"{where}: configuration {index} sets {key!r}, which is not a parameter", notes=[advice]
+                )
         first = seen.setdefault(config_key(config), index)
         if first != index:
             raise TileError(f"{where}: configurations {first} and {index} are the same: {config_text(config)}")

@@ -26,9 +26,9 @@ def split_k(K: int, splits: int, block_K: int) -> SplitK:
     """
     for name, value in (("K", K), ("splits", splits), ("block_K", block_K)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise TileError(f"split_k: {name} is {value!r}; it is a number from 1 on")
+            raise TileError(f"split_k: {name} is {value!r}; it must be at least 1")
     if block_K & (block_K - 1):
-        raise TileError(f"split_k: block_K is {block_K}; it is a power of two")
+        raise TileError(f"split_k: block_K is {block_K}; it must be a power of two")
     while splits > 1 and -(-K // splits) < block_K:
         splits //= 2
     part = -(-K // splits)

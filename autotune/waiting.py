@@ -1,4 +1,4 @@
-"""How long a tuning waits for an event before it looks around. Imports nothing."""
+"""How often a tuning that waits for events wakes up."""
 
 WAKE_SECONDS = 0.25
 """Ctrl-C does not end a wait without a limit where the system tells another thread of it."""

@@ -9,6 +9,7 @@ from typing import Any
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import PASSES, Pass
 from tiledsl.language.launch_options import pass_options
+from tiledsl.logs import note_once
 from tiledsl.passes.canonicalize import Canonicalize
 from tiledsl.passes.cse import Cse
 from tiledsl.passes.dce import Dce
@@ -73,9 +74,10 @@ _ALIASES: dict[str, tuple[str, str, Any]] = {
 
 
 def default_pipeline(options: Mapping[str, Any] | None = None) -> list[Pass]:
-    """The passes in order. An option is "pass-name.option": value; raises TileError for one that no pass has.
+    """The passes in order. `options` maps "pass-name.option" to a value; TileError for an option that no pass has.
 
-    Options whose names start with "tl." or "tir." and that mean nothing here are noted once in the log.
+    Options of other compilers (their names start with "tl.", "tir." or "cuda.") that mean nothing here are noted once
+    in the log.
     """
     chosen: dict[str, dict[str, Any]] = {}
     for key, value in pass_options(options).items():
@@ -87,8 +89,6 @@ def default_pipeline(options: Mapping[str, Any] | None = None) -> list[Pass]:
             except (TypeError, ValueError):
                 raise TileError(f"pass option {key} is {value!r}; it sets {name}.{option}") from None
         elif key.startswith(("tl.", "tir.", "cuda.")):
-            from tiledsl.frontend.context import note_once
-
             note_once(f"the pass option {key} has no effect here")
         else:
             name, _, option = key.partition(".")

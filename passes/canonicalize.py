@@ -1,4 +1,4 @@
-"""Canonical forms: folds, constants on the right, one spelling of each expression, and control flow that is decided."""
+"""Canonical forms: constant folding, constants on the right, one form for equal expressions, decided control flow."""
 
 from __future__ import annotations
 
@@ -355,7 +355,7 @@ CANONICAL_PATTERNS = Patterns(
 
 
 def canonicalize(root: Operation, patterns: Patterns, analysis: Any = None) -> None:
-    """Fold and rewrite to the fixpoint, and erase what that left without use, values carried by loops too."""
+    """Fold and rewrite to a fixpoint, then erase what became unused, loop-carried values included."""
     apply_patterns(root, patterns, fold=True, analysis=analysis)
     loops = [op for op in root.nests() if isinstance(op, scf.ForOp)]
     if any(list(map(drop_dead_carried, loops))):
@@ -365,11 +365,12 @@ def canonicalize(root: Operation, patterns: Patterns, analysis: Any = None) -> N
 
 @dataclass(frozen=True)
 class Canonicalize(Pass):
-    """Fold what is known, remove dead pure code, and give equal expressions one spelling.
+    """Fold constants, remove dead pure code, and give equal expressions one form.
 
     Before:  %a = arith.add %three, %x : int32      After:  %b = arith.sub %x, %two : int32
              %b = arith.sub %a, %five : int32
-    Loops that run never or once, ifs with a known condition, carried values that do not change or are not used go too.
+    Also removed are loops that run never or once, ifs with a known condition, and loop-carried values that do not
+    change or are not used.
     Needs:   nothing. Keeps: integer results bit by bit, wrapping included; float results exactly.
     """
 

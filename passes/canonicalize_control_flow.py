@@ -1,4 +1,4 @@
-"""Patterns of canonicalize for scf: what is decided when compiling disappears."""
+"""Canonicalization patterns for scf: branches and loops whose outcome is known at compile time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tiledsl.passes.dce import drop_dead_carried, remove_carried
 
 
 def trip_count(op: ForOp) -> int | None:
-    """How often a loop runs, where its bounds are constants."""
+    """The number of iterations of a loop with constant bounds; else None."""
     bounds = list(map(constant_of, op.operands[:3]))
     if {*map(type, bounds)} != {int} or bounds[2] == 0:
         return None
@@ -19,12 +19,12 @@ def trip_count(op: ForOp) -> int | None:
 
 
 def products_in(op: ForOp) -> int:
-    """How many matrix products the body of a loop has, without those in loops and branches of its own."""
+    """The number of matrix products in the body of a loop, not counting those in nested loops and branches."""
     return sum(isinstance(inner, (tensor.DotOp, tile.GemmOp)) for inner in op.body)
 
 
 def _inline(op: Operation, region: Region, values: list[Value], rw: Rewriter) -> None:
-    """Put the body of a region, given its arguments, in the place of `op`."""
+    """Replace `op` by the body of a region; `values` take the place of the region's arguments."""
     for arg, value in zip(region.args, values, strict=True):
         for user in arg.uses:
             rw.changed(user)
@@ -178,7 +178,7 @@ def drop_unchanging_while(op: WhileOp, rw: Rewriter) -> bool:
 
 
 def _is_inside(value: Value, op: Operation) -> bool:
-    """Whether the operation that defines `value` stands somewhere in `op`."""
+    """Whether the operation that defines `value` is nested in `op`."""
     around = value.op
     while around is not None and around is not op:
         around = around.parent_op

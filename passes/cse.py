@@ -1,4 +1,4 @@
-"""Common subexpressions: what is computed twice from the same values is computed once."""
+"""Common subexpression elimination."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ISOLATED = (tile.KernelOp, triton.LaunchOp)
 
 
 def operation_key(op: Operation) -> Key:
-    """Equal for operations without regions that compute the same."""
+    """A key that is equal for operations without regions that compute the same values."""
     operands, signature = op.operands, op._signature or op.signature
     if len(operands) == 2 and id(operands[0]) > id(operands[1]) and isinstance(op, BinaryOp) and op.commutes:
         return (signature, operands[1], operands[0])
@@ -25,7 +25,7 @@ def operation_key(op: Operation) -> Key:
 
 
 class _Scope:
-    """Operations seen so far, by key; what a region adds is forgotten behind it."""
+    """The operations seen so far, by key; those of a region are forgotten after it."""
 
     def __init__(self) -> None:
         self.known: dict[Key, Operation] = {}
@@ -81,11 +81,11 @@ def _forget(loaded: dict[Key, Operation], op: Operation) -> None:
 class Cse(Pass):
     """Compute equal pure operations once, where the first dominates the second.
 
-    With `loads`, equal loads of one region are merged too, when nothing between them may write what they read.
+    With `loads`, equal loads in one region are merged too, unless an operation between them may write what they read.
 
     Before:  %a = arith.add %x, %y : int32          After:  %a = arith.add %x, %y : int32
              %b = arith.add %y, %x : int32                  (%a for %b)
-    Needs:   nothing. Kernels share nothing with the host or each other.
+    Needs:   nothing. Kernels share nothing with the host or with each other.
     """
 
     name = "cse"

@@ -1,4 +1,4 @@
-"""Dead code: what nothing can observe is removed."""
+"""Dead code elimination."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _OBSERVED = ~(Effect.READ | Effect.ALLOCATE | Effect.REGION | Effect.TERMINATE)
 
 
 def is_removable(op: Operation) -> bool:
-    """Whether the operation may go once its results are unused: it writes nothing and always ends."""
+    """Whether the operation may be removed once its results are unused: it has no observable effect and terminates."""
     if op.is_terminator or op.has_effects and op.effects & _OBSERVED:
         return False
     return not any(inner.effects & _OBSERVED for region in op.regions for inner in region.walk())
 
 
 def drop_dead_carried(op: ForOp) -> bool:
-    """Drop carried values that reach neither a result in use nor an effect; return whether there were any."""
+    """Drop loop-carried values that reach neither a used result nor an effect; return whether there were any."""
     alive = {index for index, value in enumerate(op.results) if value.uses}
     if len(alive) == len(op.results):
         return False
@@ -53,7 +53,7 @@ def _outer_operands(op: Operation) -> list[Value]:
 
 
 def remove_carried(op: ForOp, positions: list[int]) -> None:
-    """Take carried values out of a loop. Their results must be unused; uses inside must lead to nothing."""
+    """Remove loop-carried values. Their results must be unused, and their uses in the body must be dead."""
     terminator = op.body.terminator
     gone = set(positions)
     for index in positions:
@@ -66,7 +66,7 @@ def remove_carried(op: ForOp, positions: list[int]) -> None:
 
 
 def erase_unused(region: Region, may_go: Callable[[Operation], bool]) -> None:
-    """Erase the operations whose results are unused, users before what they use, where `may_go` allows it."""
+    """Erase the operations with unused results for which `may_go` holds, users before the operations they use."""
     for op in reversed(region):
         if not op.is_used and may_go(op):
             op.erase()
@@ -79,7 +79,7 @@ def erase_unused(region: Region, may_go: Callable[[Operation], bool]) -> None:
 
 
 def erase_sources(values: Sequence[Value]) -> None:
-    """Erase the pure operations that computed these values and what they used, where nothing else uses it."""
+    """Erase the pure operations that computed these values, and their operands, if nothing else uses them."""
     pending = list(values)
     while pending:
         op = pending.pop().op
@@ -90,7 +90,7 @@ def erase_sources(values: Sequence[Value]) -> None:
 
 @dataclass(frozen=True)
 class Dce(Pass):
-    """Remove operations whose results nothing uses and that write nothing: loads, allocations and loops too.
+    """Remove operations without side effects whose results are unused: loads, allocations and loops too.
 
     Before:  %x = tile.load %A[%i] : int32     (%x is not used)     After:  nothing
     Needs:   nothing. Keeps: stores, atomics, prints, asserts, assumptions, while loops, launches.

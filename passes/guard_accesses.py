@@ -1,4 +1,4 @@
-"""Bounds: every access to a global buffer gets the comparisons that its indices need."""
+"""Bounds checks: every access to a global buffer gets the comparisons that its indices need."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, ScalarType
-from tiledsl.passes.ranges import Ranges, dtype_interval
+from tiledsl.passes.analysis.ranges import Ranges, dtype_interval
 
 Access = tile.LoadOp | tile.StoreOp | tile.AtomicOp
 Key = tuple[Region | None, Value, str, object]
 
 
 class _Guard:
-    """Adds masks; remembers comparisons, so that equal ones in one region are made once."""
+    """Adds masks, and remembers the comparisons, so that a region never gets two equal ones."""
 
     def __init__(self, func: tile.FuncOp) -> None:
         self.func = func
@@ -67,7 +67,7 @@ class _Guard:
 
 
 def _all(op: Operation, conditions: Sequence[Value]) -> Value:
-    """The conjunction: scalars first, then equal shapes with each other, the broadcast last."""
+    """The conjunction: scalars first, then conditions of equal shape, and the broadcast last."""
     builder = Builder.at(op)
     groups: dict[tuple[int, ...], Value] = {}
     for condition in conditions:
@@ -112,13 +112,13 @@ def _conjuncts(mask: Value | None) -> list[tuple[Value, str, object]]:
 
 @dataclass(frozen=True)
 class GuardAccesses(Pass):
-    """Check every index into a global buffer that is not proven to lie inside, by a mask; then `guarded` holds.
+    """Mask the indices into global buffers that are not proven to be in bounds; `guarded` marks a checked access.
 
     Before:  %x = tile.load %A[%rows, %columns]     After:  %ok = arith.cmp %rows, %M {predicate = "lt"}
                                                             %x = tile.load %A[%rows, %columns] mask=%ok {guarded = true}
     Each dimension is compared in its own shape, and only on the sides that ranges do not prove. enabled=false trusts
     every access (TileLang's tl.disable_safe_memory_legalize).
-    Needs:   promote-buffers; dynamic dimensions are at least 1. Keeps: masks and `other` of the program.
+    Needs:   promote-buffers; dynamic dimensions are at least 1. Keeps: the masks and `other` values of the program.
     """
 
     name = "guard-accesses"
@@ -126,7 +126,7 @@ class GuardAccesses(Pass):
 
     def run(self, program: Program) -> None:
         func = program.root
-        assert isinstance(func, tile.FuncOp), f"{func.name} is no program"
+        assert isinstance(func, tile.FuncOp), f"{func.name} is not a program"
         guard = _Guard(func)
         accesses: list[Access] = of_kinds(func.walk(), tile.LoadOp, tile.StoreOp, tile.AtomicOp)
         for op in accesses:

@@ -1,4 +1,4 @@
-"""What Triton cannot say directly becomes what it can."""
+"""Arithmetic that Triton cannot express directly, in terms of what it can."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder, Patterns, Rewriter, apply_patterns, pattern
 from tiledsl.ir.types import ELEMENTS, ScalarType, is_float, is_integer, with_shape
+from tiledsl.passes.analysis.ranges import Ranges
 from tiledsl.passes.legalize_dtypes import cast, dtype_patterns
-from tiledsl.passes.ranges import Ranges
 
 
 def _scalar(builder: Builder, number: bool | int | float, like: Value) -> Value:
@@ -219,18 +219,19 @@ _PATTERNS = {
 
 @dataclass(frozen=True)
 class LegalizeArith(Pass):
-    """Express arithmetic by what Triton has.
+    """Rewrite arithmetic into operations that Triton has.
 
     Before:  %q = arith.floordiv %x, %y : int32     After:  %q = arith.truncdiv %x, %y : int32     if x >= 0 and y > 0
              %e = arith.math %h {function = "exp"}          %f = arith.cast %h : float32
                                                             %g = arith.math %f {function = "exp"} : float32
                                                             %e = arith.cast %g : float16
-    Floor division is truncating division, with a correction unless ranges prove the signs; abs reductions, those of
-    bools, clamp, sigmoid and the like are spelt out; what Triton computes in float32 only (legalize_dtypes.py) gets
-    casts. For the target "interpret" bfloat16 is computed in float32 throughout. exp2(a * c - b * c) becomes
-    exp2((a - b) * c), which is 1 where a is b, also with fused multiply-add.
-    Needs:   pad-tiles (masks and neutral elements are of the original kinds). Keeps: results, but that what is computed
-             in float32 is rounded once, at the end, and that arguments of exponentials differ in their last bits.
+    Floor division becomes truncating division, with a correction unless ranges prove the signs. Reductions of absolute
+    values and of bools, clamp, sigmoid and the like are spelt out. What Triton computes only in float32 gets casts
+    (legalize_dtypes.py); for the target "interpret", bfloat16 is computed in float32 throughout. exp2(a * c - b * c)
+    becomes exp2((a - b) * c), which is 1 where a equals b even with fused multiply-add.
+    Needs:   pad-tiles (masks and neutral elements have the original kinds). Keeps: results, except that what is
+             computed in float32 is rounded once, at the end, and that arguments of exponentials differ in their last
+             bits.
     """
 
     name = "legalize-arith"

@@ -1,4 +1,4 @@
-"""Patterns of legalize-arith for element types that Triton does not compute in: compute wider, then round."""
+"""Patterns of legalize-arith for element types in which Triton does not compute: compute wider, then round."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOVES = (arith.ConstantOp, arith.CastOp, arith.BitcastOp, arith.SelectOp)
 
 
 def cast(builder: Builder, value: Value, dtype: str) -> Value:
-    """`value` as another element type; nothing where it is of that type."""
+    """`value` as another element type; the value itself if it already has that type."""
     if value.dtype == dtype:
         return value
     return builder.insert(CastOp(value, result_types=[with_shape(value.shape, dtype)])).result
@@ -41,7 +41,7 @@ def _needs_float32(op: arith.Elementwise, interpreted: bool) -> bool:
 
 
 def _dot_dtype(a: str, b: str, interpreted: bool) -> str:
-    """The element type that both operands of a dot get."""
+    """The element type to which both operands of a dot are converted."""
     if interpreted and any(_is_fp8(each) or each == "bfloat16" for each in (a, b)):
         return "float64" if "float64" in (a, b) else "float32"
     if a == b or not (is_float(a) and is_float(b)):
@@ -56,7 +56,7 @@ def _dot_dtype(a: str, b: str, interpreted: bool) -> str:
 
 
 def dtype_patterns(interpreted: bool) -> list[Pattern]:
-    """The patterns; `interpreted` computes bfloat16 in float32 throughout."""
+    """The patterns; if `interpreted`, bfloat16 is computed in float32 throughout."""
 
     @pattern(arith.Elementwise)
     def compute_in_float32(op: arith.Elementwise, rw: Rewriter) -> bool:
@@ -132,7 +132,7 @@ def dtype_patterns(interpreted: bool) -> list[Pattern]:
 
 
 def _accumulator_dtype(dtype: str, wanted: str) -> str:
-    """What tl.dot accumulates operands of `dtype` in, as near to `wanted` as there is."""
+    """The element type, as close to `wanted` as there is, in which tl.dot accumulates operands of `dtype`."""
     if is_integer(dtype):
         return "int32"
     if dtype == "float64":

@@ -1,4 +1,4 @@
-"""Loop-invariant code motion: what every iteration computes alike is computed before the loop."""
+"""Loop-invariant code motion."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tiledsl.dialects import arith, scf, tile, triton
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.passes.ranges import Ranges
+from tiledsl.passes.analysis.ranges import Ranges
 
 _OBSERVED = Effect.WRITE | Effect.ORDERED
 _DIVISIONS = (arith.FloorDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp)
@@ -44,7 +44,7 @@ def _runs_at_least_once(loop: scf.ForOp | scf.WhileOp, ranges: Ranges) -> bool:
 
 
 def _is_unobserved(loop: Operation) -> bool:
-    """Whether nothing in the loop writes, or has its place among effects."""
+    """Whether nothing in the loop writes or has a fixed place among effects."""
     return not any(op.effects & _OBSERVED for region in loop.regions for op in region.walk())
 
 
@@ -59,8 +59,8 @@ def _cannot_fail(op: Operation, ranges: Ranges) -> bool:
 class Licm(Pass):
     """Move pure operations out of loops when their operands are defined outside.
 
-    Integer divisions move only if the divisor is not zero or the loop runs at least once. With `loads`, so do loads out
-    of loops that run at least once and write nothing.
+    Integer divisions move only if the divisor is not zero or the loop runs at least once. With `loads`, loads move too,
+    out of loops that run at least once and write nothing.
 
     Before:  scf.for ... { %a = arith.mul %x, %y ... }     After:  %a = arith.mul %x, %y
                                                                    scf.for ... { ... }

@@ -1,17 +1,17 @@
-"""Registers of attention: no more than let two blocks run on a multiprocessor, where little more would be taken."""
+"""A register limit for attention, where slightly fewer registers let a second block run on a multiprocessor."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from tiledsl.dialects import arith, scf, tensor, tile
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.passes.loop_masks import INDEX_DTYPES
-from tiledsl.passes.lower_gluon import is_prepared
-from tiledsl.passes.product_loops import product_loops, tensor_bytes
-from tiledsl.passes.shared_memory import Needs
+from tiledsl.passes.analysis.loop_masks import INDEX_DTYPES
+from tiledsl.passes.analysis.product_loops import product_loops, tensor_bytes
+from tiledsl.passes.analysis.shared_memory import Needs
 
 MODES = ("auto", "off")
 MEASURED_ARCH, MEASURED_THREADS = 90, 256
@@ -23,16 +23,15 @@ _CARRIED = 32  # registers of sums that go through the loop; with more, ptxas se
 
 @dataclass(frozen=True)
 class LimitRegisters(Pass):
-    """Keep the compiler of the target's machine code from taking registers that cost a kernel half of its blocks.
+    """Limit the registers of a kernel where ptxas would otherwise take so many that only half of the blocks fit.
 
     Before:  tile.kernel [%blocks] (%block) { scf.for ... { two products of 128 x 128 and 128 x 64, 256 threads } }
     After:   tile.kernel [%blocks] (%block) {options = (("maxnreg", 128))} { ... }
 
     `mode` is "off" or "auto": on sm_90, kernels of 256 threads whose loops multiply what they compute, as attention
-    does, where two blocks fit on a multiprocessor with the registers that are needed at the least, and do not with
-    those that are taken usually. Loops that compute with integers for each element, as biases by distance and hashes
-    for dropout do, stay: with the limit they spill much. A number that T.Kernel or `lower-to-triton.maxnreg` gives
-    stays.
+    does, if two blocks fit on a multiprocessor with the registers that the kernel needs at least, but not with those
+    that it usually takes. Loops with integer arithmetic for each element, as for biases by distance or dropout hashes,
+    are left alone: the limit makes them spill heavily. A limit from T.Kernel or `lower-to-triton.maxnreg` is kept.
     """
 
     name = "limit-registers"
@@ -40,12 +39,12 @@ class LimitRegisters(Pass):
 
     def run(self, program: Program) -> None:
         if self.mode not in MODES:
-            raise TileError(f"limit-registers.mode is {self.mode!r}; it is one of {', '.join(MODES)}")
+            raise TileError(f"limit-registers.mode is {self.mode!r}; it must be one of {', '.join(MODES)}")
         target = program.target
         if self.mode == "off" or target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH:
             return
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
-            if is_prepared(kernel) or kernel.threads != MEASURED_THREADS or kernel.option("maxnreg") is not None:
+            if targets_gluon(kernel) or kernel.threads != MEASURED_THREADS or kernel.option("maxnreg") is not None:
                 continue
             carried, sums = _registers(kernel)
             two_blocks = target.registers_per_sm // (2 * kernel.threads)
@@ -57,8 +56,10 @@ class LimitRegisters(Pass):
 
 
 def _registers(kernel: tile.KernelOp) -> tuple[int, int]:
-    """32-bit registers of a thread for the tiles that a loop carries, and for the products of an iteration, of the loop
-    that needs most among those that multiply what they compute."""
+    """32-bit registers of a thread for the tiles that a loop carries, and for the products of one iteration.
+
+    Of the loops that multiply what they compute, this is the one that needs most.
+    """
     loops = [loop for loop in of_kinds(kernel.walk(), scf.ForOp) if len(of_kinds(loop.body, tensor.DotOp)) > 1]
     plain = {each.op for each in product_loops(kernel)} if loops else set()
     found = [(0, 0)]
@@ -72,7 +73,7 @@ def _registers(kernel: tile.KernelOp) -> tuple[int, int]:
 
 
 def _computes_with_integers(loop: scf.ForOp) -> bool:
-    """Whether it does for each element of a tile; masks compare what is computed for each row and each column."""
+    """Whether a loop has integer arithmetic for each element of a tile. Comparing rows with columns does not count."""
     return any(
         isinstance(op, arith.BinaryOp) and op.out.dtype in INDEX_DTYPES and sum(size > 1 for size in op.out.shape) > 1
         for op in loop.body.walk()

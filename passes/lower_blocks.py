@@ -1,4 +1,4 @@
-"""Block loads and stores as copies through descriptors that the host makes. Part of lower-to-triton."""
+"""Block loads and stores as copies through descriptors that the host creates. Part of lower-to-triton."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Shape = tuple[int, ...]
 
 
 def lower_blocks(ops: Iterable[tile.LoadBlockOp | tile.StoreBlockOp], host: Builder) -> None:
-    """Replace the operations; `host` inserts descriptors before the launch, one for each buffer and block shape.
+    """Replace block accesses; `host` inserts the descriptors before the launch, one for each buffer and block shape.
 
-    A descriptor's dimensions are the buffer's in another order: first those along which the block is one element, as
-    Triton drops these only in front.
+    A descriptor may order the buffer's dimensions differently: those in which the block has one element come first,
+    since Triton drops dimensions only at the front.
     """
     made: dict[tuple[Value, Shape, Shape], Value] = {}
     for op in ops:
@@ -49,7 +49,7 @@ def lower_blocks(ops: Iterable[tile.LoadBlockOp | tile.StoreBlockOp], host: Buil
 
 
 def _transposed(at: Builder, value: Value, shape: Shape, permutation: Sequence[int]) -> Value:
-    """The value in `shape`, then with its dimensions permuted."""
+    """The value reshaped to `shape`, then with its dimensions permuted."""
     if list(permutation) == sorted(permutation):
         return value
     flat = _reshaped(at, value, shape)

@@ -20,7 +20,7 @@ Axes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class LowerTileOps(Pass):
-    """Write tile.copy, fill, gemm, reduce and scan with tile values.
+    """Express tile.copy, fill, gemm, reduce and scan with tile values.
 
     Before:  tile.copy %A[%m, %k], %A_shared {...}    After:  %rows = arith.add %m, %iota0
              tile.gemm %A_shared, %B_shared, %acc             %columns = arith.add %k, %iota1
@@ -28,7 +28,7 @@ class LowerTileOps(Pass):
                                                               tile.write %a, %A_shared
                                                               %d = tensor.dot %read_a, %read_b, %read_acc
                                                               tile.write %d, %acc
-    Keeps:   the order of accesses, also where a value could be passed on: promote-buffers does that.
+    Keeps:   the order of accesses, even where a value could be forwarded: promote-buffers does that.
     """
 
     name = "lower-tile-ops"
@@ -42,7 +42,7 @@ class LowerTileOps(Pass):
 
 
 class _TileBuilder(Builder):
-    """Inserts before the operation that is being lowered. Makes each index of a tile once in a region."""
+    """Inserts before the operation that is being lowered, and creates each index of a tile once in a region."""
 
     def __init__(self, region: Region) -> None:
         super().__init__(region)
@@ -53,7 +53,7 @@ class _TileBuilder(Builder):
         self.region, self.before, self.loc = op.parent, op, op.loc
 
     def index(self, offset: Value | None, rank: int, axis: int, extent: int, dtype: str) -> Value:
-        """`offset` + 0, 1, ... `extent` - 1 along `axis` of a tile of that rank."""
+        """`offset` + 0, 1, ... `extent` - 1 along `axis` of a tile of this rank."""
         key = (self.region, offset, rank, axis, extent, dtype)
         made = self._made.get(key)
         if made is None:
@@ -80,7 +80,7 @@ def _copy(op: tile.CopyOp, builder: _TileBuilder) -> None:
 
 
 def _with_ones(type: BufferType, shape: Shape, axes: Axes, others: Axes) -> tuple[Shape, Axes, Axes]:
-    """The domain of a copy with all dimensions of the buffer; -1 where the other side has none that corresponds."""
+    """The domain of a copy with all dimensions of the buffer; -1 for those without a counterpart on the other side."""
     if len(shape) == len(type.shape) or list(axes) != sorted(axes):
         return shape, axes, others
     other = dict(zip(axes, others, strict=True))
@@ -114,7 +114,7 @@ def _matrix(builder: _TileBuilder, buffer: Value, transposed: bool) -> Value:
 
 
 def _common_dtype(a: str, b: str) -> str | None:
-    """What both matrices of a product are converted to; None: they stay as they are."""
+    """The element type to which both operands of a product are converted; None if they stay as they are."""
     if a == b or not is_float(a) or not is_float(b) or (a.startswith("float8") and b.startswith("float8")):
         return None
     if ELEMENTS[a].bits == ELEMENTS[b].bits:  # float16 and bfloat16: float32 holds both, and tf32 their products
@@ -220,7 +220,7 @@ def _write_tile(
 
 
 def _is_whole(type: BufferType, offsets: list[Value], shape: Shape, axes: Axes) -> bool:
-    """Whether the tile is all of an on-chip buffer, up to the order of dimensions and dimensions of 1."""
+    """Whether the tile is a whole on-chip buffer, up to the order of dimensions and dimensions of 1."""
     if type.scope == "global":
         return False
     walked = dict(zip(axes, shape, strict=True))
@@ -230,7 +230,7 @@ def _is_whole(type: BufferType, offsets: list[Value], shape: Shape, axes: Axes) 
 
 
 def _indices(builder: _TileBuilder, type: BufferType, offsets: list[Value], shape: Shape, axes: Axes) -> list[Value]:
-    """One index for each dimension: offset + iota along the tile's dimension, or only the offset."""
+    """One index for each dimension: offset + iota along the tile's dimensions, the offset alone along the others."""
     indices: list[Value] = []
     for dim in range(len(type.shape)):
         offset = offsets[dim] if offsets else None

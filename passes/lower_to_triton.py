@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from tiledsl.dialects import arith, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
@@ -15,9 +16,9 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, ScalarType, broadcast_shapes, with_shape
 from tiledsl.language.launch_options import LAUNCH_OPTIONS, check_launch_option
-from tiledsl.passes.affine import Factors, LinearForm, constant_form, form_bounds, linear_form
+from tiledsl.passes.analysis.affine import Factors, LinearForm, constant_form, form_bounds, linear_form
+from tiledsl.passes.gluon.lower_gluon import lower_gluon
 from tiledsl.passes.lower_blocks import lower_blocks
-from tiledsl.passes.lower_gluon import is_prepared, lower_gluon
 from tiledsl.passes.unused_options import changed, remark_unused
 
 Access = tile.LoadOp | tile.StoreOp | tile.AtomicOp
@@ -28,18 +29,18 @@ INT32_ELEMENTS = 1 << 31
 
 @dataclass(frozen=True)
 class LowerToTriton(Pass):
-    """The last lowering: `tile.kernel` to `triton.launch`, `tile.load` and the like to pointers.
+    """The last lowering: `tile.kernel` becomes `triton.launch`; `tile.load` and the like go through pointers.
 
     Before:  %x = tile.load %A[%row, %columns] mask=%m
     After:   %p = triton.addptr %A, %scalar_offset      (the scalar part: moves with block and loop indices)
              %q = triton.addptr %p, %tensor_offset      (the tile's shape: the same in every iteration)
              %x = triton.load %q mask=%m other=%zero
 
-    Block loads and stores go through descriptors, which the host makes (lower_blocks.py).
+    Block loads and stores go through descriptors, which the host creates (lower_blocks.py).
 
     Needs:   guard-accesses, promote-buffers: no on-chip buffers are left. Offsets are int32 where they provably fit.
     `index_bits` forces 32 or 64 bits for all offsets; 0 decides for each access. num_warps, num_stages, num_ctas,
-    maxnreg and launch_pdl override what T.Kernel says for every launch (0: as T.Kernel says); the tuner sets them.
+    maxnreg and launch_pdl override T.Kernel's options for every launch (0 keeps them); the tuner sets these.
     """
 
     name = "lower-to-triton"
@@ -61,7 +62,7 @@ class LowerToTriton(Pass):
         for kernel, name in zip(kernels, names):
             if overrides:
                 kernel.set_attribute("options", tuple({**dict(kernel.options), **overrides}.items()))
-            if is_prepared(kernel):
+            if targets_gluon(kernel):
                 self._remark(kernel)
             _check_options(kernel, program.target)
             _KernelLowering(func, kernel, self.index_bits).run(name, warp_size)
@@ -74,14 +75,17 @@ class LowerToTriton(Pass):
 
     def _check(self) -> None:
         if self.index_bits not in (0, 32, 64):
-            raise TileError(f"lower-to-triton.index_bits is {self.index_bits}; it is 32, 64 or 0 to choose")
+            raise TileError(
+                f"lower-to-triton.index_bits is {self.index_bits}; it must be 32, 64, or 0 to choose for each access"
+            )
         for option in LAUNCH_OPTIONS:
             if value := getattr(self, option):
                 check_launch_option(f"lower-to-triton.{option}", option, value, ", or 0 as T.Kernel says")
 
 
 def _check_options(kernel: tile.KernelOp, target: Any) -> None:
-    """Raises TileError for options of a launch that the target does not have; launch_pdl, a hint, is left out there."""
+    """Raise TileError for launch options that the target does not have, except for the hint launch_pdl, which is
+    dropped."""
     if kernel.option("launch_pdl") and (target is None or not target.has_dependent_launches):
         kernel.set_attribute("options", tuple(pair for pair in kernel.options if pair[0] != "launch_pdl"))
     if target is None or target.kind == "interpret":
@@ -92,7 +96,7 @@ def _check_options(kernel: tile.KernelOp, target: Any) -> None:
     if warps > most:
         raise TileError(f"num_warps is {warps}; {target} has at most {most} warps in a block", kernel.loc)
     if ctas > 1 and not target.has_clusters:
-        raise TileError(f"num_ctas is {ctas}, but {target} has no clusters of blocks; it is 1", kernel.loc)
+        raise TileError(f"num_ctas is {ctas}, but {target} has no clusters of blocks; it must be 1", kernel.loc)
 
 
 def _kernel_names(func: tile.FuncOp, kernels: Sequence[tile.KernelOp]) -> list[str]:
@@ -109,7 +113,7 @@ def _kernel_names(func: tile.FuncOp, kernels: Sequence[tile.KernelOp]) -> list[s
 
 
 def launch_options(kernel: tile.KernelOp, warp_size: int) -> tuple[tuple[str, Any], ...]:
-    """num_warps and num_stages of a launch, and the hints that Triton knows."""
+    """num_warps and num_stages of a launch, and the hints that Triton has options for."""
     hints: dict[str, Any] = dict(kernel.options)
     overlapped = (("launch_pdl", True),) if hints.get("launch_pdl") else ()
     if hints.get("emitter") == "gluon":
@@ -126,7 +130,7 @@ def launch_options(kernel: tile.KernelOp, warp_size: int) -> tuple[tuple[str, An
 
 
 class _KernelLowering:
-    """One tile.kernel on its way to a triton.launch."""
+    """The lowering of one tile.kernel to a triton.launch."""
 
     def __init__(self, func: tile.FuncOp, kernel: tile.KernelOp, index_bits: int) -> None:
         self.func, self.kernel, self.index_bits = func, kernel, index_bits
@@ -179,7 +183,7 @@ class _KernelLowering:
         launch.set_field("arguments", self.arguments)
 
     def capture(self, value: Value) -> Value:
-        """The value inside the kernel that stands for a host value: a constant again, or an argument."""
+        """The value inside the kernel that stands for a host value: the constant again, or an argument."""
         inside = self.captured.get(value)
         if inside is None and isinstance(value.op, tile.ViewOp) and value.op.source.dtype == value.dtype:
             inside = self.captured[value] = self.capture(value.op.source)
@@ -196,7 +200,7 @@ class _KernelLowering:
         return inside
 
     def order_arguments(self) -> None:
-        """Arguments in the order of the program's parameters, then workspaces and computed values as they came."""
+        """Order the arguments: the program's parameters, then workspaces and computed values in order of first use."""
         rank = {value: number for number, value in enumerate(self.func.body.args)}
         order = sorted(range(len(self.arguments)), key=lambda i: rank.get(self.arguments[i], len(rank)))
         self.arguments = [self.arguments[i] for i in order]
@@ -235,7 +239,7 @@ class _KernelLowering:
     def pointer(
         self, at: Builder, base: Value, type: BufferType, indices: Sequence[Value], shape: tuple[int, ...]
     ) -> Value:
-        """Base + scalar offset + tensor offset, of this shape."""
+        """Base + scalar offset + tensor offset, in this shape."""
         small = self.index_bits == 32 or self.index_bits == 0 and _max_offset(type) < INT32_ELEMENTS
         scalar, tensors = LinearForm(), LinearForm()
         for index, stride in zip(indices, self.strides(type)):
@@ -281,7 +285,7 @@ class _KernelLowering:
         return LinearForm({(value,): 1}) if number is None else constant_form(int(number))
 
     def materialize(self, at: Builder, form: LinearForm, width: Width) -> Value:
-        """Operations for a sum, all in one integer type; what is subtracted comes last."""
+        """The operations for a sum, all in one integer type; negative terms come last."""
         total: Value | None = None
         if [*form.terms.values()] == [1] and [len(factors) for factors in form.terms] == [1]:
             return next(iter(form.terms))[0]  # a single index moves a pointer in whatever type it has
@@ -295,13 +299,13 @@ class _KernelLowering:
         return total
 
     def product(self, at: Builder, factors: Factors, coefficient: int, width: Width, first: bool) -> tuple[Value, int]:
-        """One term, and the sign with which it is still to be taken; the first term has none."""
+        """One term, and the sign with which it has yet to be added; the first term has none."""
         sign = 1 if coefficient > 0 or first else -1
         amount = coefficient * sign
         return self.scaled(at, factors, amount, width), sign
 
     def scaled(self, at: Builder, factors: Factors, amount: int, width: Width) -> Value:
-        """Amount * product of values: the one that the region has already, if it does."""
+        """amount * product of values; the region's own, if it already has one."""
         key = (at.region, factors, amount, width)
         if key not in self.products:
             self.products[key] = self._scaled(at, factors, amount, width)
@@ -336,7 +340,7 @@ def _store_shape(op: tile.StoreOp) -> tuple[int, ...]:
 
 
 def _max_offset(type: BufferType) -> int:
-    """The offset of a buffer's last element; huge where a dimension or stride is dynamic."""
+    """The offset of a buffer's last element; a huge number if a dimension or stride is dynamic."""
     if type.strides is None:
         numel = type.numel()
         return INT32_ELEMENTS if numel is None else numel - 1

@@ -1,4 +1,4 @@
-"""Block indices: swizzles become arithmetic, and grids that CUDA cannot launch are folded."""
+"""The order of blocks: swizzled, folded and persistent grids."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from tiledsl.dialects import arith, tile
 from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
-from tiledsl.passes.lower_gluon import is_prepared
+from tiledsl.passes.index_arithmetic import IndexArithmetic
 from tiledsl.passes.persistent import gains_by_persistence, make_persistent, may_flatten, may_persist
 from tiledsl.passes.unused_options import changed, remark_unused
 
@@ -21,18 +22,18 @@ STREAMS = "streams"  # the hint of a kernel whose programs share its blocks alre
 
 @dataclass(frozen=True)
 class MapGrid(Pass):
-    """Walk the grid in panels of rows or columns where a swizzle asks for it, so that blocks in flight share operands.
+    """Decide in which order blocks run, and how many programs share them.
 
     Before:  tile.kernel [%gx, %gy] {options = (("swizzle", (4, "row")),)} (%bx, %by)
     After:   tile.kernel [%blocks] (%block)  with  %bx, %by computed from %block: 4 rows at a time, down before across
 
-    A y or z extent known to exceed 65535 folds the grid into one dimension. `group_m` > 0 forces panels of that many
-    rows on every grid of two or more dimensions. `persistent` > 0 launches so many programs on each multiprocessor,
-    which share all blocks (persistent.py); with `flatten`, the pipeline of a loop in the block runs on from one block
-    to the next, if shared memory has room for both. A kernel whose blocks may wait for each other stays as it is, with
-    a remark. 0: never; -1: one program on each multiprocessor for matrix products with block loads of which no more
-    would fit, on grids of more blocks.
-    Programs that share their blocks already (split-k.streams) stay as they are.
+    A swizzle walks the grid in panels of rows or columns, so that concurrent blocks share operands. `group_m` > 0
+    forces panels of that many rows on every grid of two or more dimensions. A y or z extent known to exceed 65535 folds
+    the grid into one dimension. `persistent` > 0 launches that many programs on each multiprocessor, which share all
+    blocks (persistent.py); with `flatten`, the pipeline of the loop inside runs on from one block to the next, if two
+    blocks fit in shared memory. 0 never does this. -1 launches one program on each multiprocessor, for matrix products
+    with block loads of which no more would fit, on grids with more blocks than that. A kernel whose blocks may wait for
+    each other is left alone, with a remark, and so are programs that already share their blocks (split-k.streams).
     Needs:   select-access.
     """
 
@@ -43,19 +44,21 @@ class MapGrid(Pass):
 
     def run(self, program: Program) -> None:
         if self.persistent < -1:
-            raise TileError(f"map-grid.persistent is {self.persistent}; it is a number of programs, 0, or -1")
+            raise TileError(f"map-grid.persistent is {self.persistent}; it must be a number of programs, 0, or -1")
         if self.group_m < 0:
-            raise TileError(f"map-grid.group_m is {self.group_m}; it is a number of rows, or 0 for the program's own")
+            raise TileError(
+                f"map-grid.group_m is {self.group_m}; it must be a number of rows, or 0 for the program's own"
+            )
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
             swizzle = (self.group_m, "row") if self.group_m > 0 else swizzle_of(kernel)
             if kernel.option("swizzle") is not None:
                 kernel.set_attribute("options", tuple(pair for pair in kernel.options if pair[0] != "swizzle"))
-            if is_prepared(kernel):
+            if targets_gluon(kernel):
                 remark_unused(kernel, changed(self, "persistent"))
             programs = self.persistent
             if programs < 0:
                 programs = 1 if self.flatten and gains_by_persistence(kernel, program.target) else 0
-            may = programs > 0 and kernel.option(STREAMS) is None and not is_prepared(kernel)
+            may = programs > 0 and kernel.option(STREAMS) is None and not targets_gluon(kernel)
             persists = may and may_persist(kernel)
             fold_all = persists or any((constant_of(extent) or 0) > MAX_YZ for extent in kernel.grid[1:])
             if len(kernel.grid) > 1 and (swizzle is not None or fold_all):
@@ -73,29 +76,12 @@ def swizzle_of(kernel: tile.KernelOp) -> tuple[int, str] | None:
     return hint[0], "column" if hint[1:2] == ("column",) else "row"
 
 
-class Arithmetic:
-    """int32 arithmetic that folds constants."""
-
-    def __init__(self, at: Builder) -> None:
-        self.at = at
-
-    def constant(self, number: int) -> Value:
-        return self.at.constant(number, INT32)
-
-    def apply(self, op_type: type[arith.BinaryOp], lhs: Value, rhs: Value, name: str = "") -> Value:
-        op = op_type(lhs, rhs)
-        folded = op.fold()
-        if folded is not None:
-            op.erase()
-            return folded[0] if isinstance(folded[0], Value) else self.constant(int(folded[0]))
-        self.at.insert(op)
-        op.result.name = name
-        return op.result
-
-
 def fold_grid(kernel: tile.KernelOp, swizzle: tuple[int, str] | None, fold_z: bool) -> None:
-    """Replace the grid's first two dimensions (all three with `fold_z`) by one; compute the indices from it."""
-    host, inside = Arithmetic(Builder.at(kernel)), Arithmetic(Builder(kernel.body, kernel.body.first, kernel.loc))
+    """Replace the grid's first two dimensions (all three with `fold_z`) by one, from which the indices are computed."""
+    host, inside = (
+        IndexArithmetic(Builder.at(kernel)),
+        IndexArithmetic(Builder(kernel.body, kernel.body.first, kernel.loc)),
+    )
     old, (gx, gy, *gz) = kernel.body.args, kernel.grid
     plane = host.apply(arith.MulOp, gx, gy, "plane")
     block = Value(INT32, kernel.body, "block")
@@ -120,8 +106,9 @@ def fold_grid(kernel: tile.KernelOp, swizzle: tuple[int, str] | None, fold_z: bo
             before.replace_with(after)
 
 
-def _panels(inside: Arithmetic, block: Value, across: Value, down: Value, size: int) -> tuple[Value, Value]:
-    """(index across, index down) of a block: panels of `size` rows, each walked down first. The last may be lower."""
+def _panels(inside: IndexArithmetic, block: Value, across: Value, down: Value, size: int) -> tuple[Value, Value]:
+    """(index across, index down) of a block, for panels of `size` rows, each walked down first. The last may be
+    lower."""
     rows = constant_of(down)
     if rows is not None and rows <= size:
         return inside.apply(arith.TruncDivOp, block, down), inside.apply(arith.TruncModOp, block, down)

@@ -1,7 +1,7 @@
-"""Indexed reads and writes of tiles that are values: what loads and stores on on-chip buffers become.
+"""Indexed reads and writes of tile values: what loads and stores on on-chip buffers become.
 
-Scalar indices select, identities only permute, other regular walks split or repeat dimensions, or gather. All other
-reads gather, other writes compare every element with the index (one-hot).
+Scalar indices select; identity indices permute; other regular indices split, repeat or gather along dimensions. All
+other reads gather, and all other writes compare every element with the index (one-hot).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, broadcast_shapes
-from tiledsl.passes.affine import bounds
-from tiledsl.passes.index_walks import Index, classify, digits, in_order
+from tiledsl.passes.analysis.affine import bounds
+from tiledsl.passes.analysis.index_walks import Index, classify, digits, in_order
 from tiledsl.passes.tile_values import (
     Shape,
     both,
@@ -36,7 +36,7 @@ SCATTER_LIMIT = 1 << 18
 
 
 class ScatterTooLarge(Exception):
-    """A write at computed places would take more comparisons than SCATTER_LIMIT; the argument is their number."""
+    """A write at computed places would need more than SCATTER_LIMIT comparisons; the argument is their number."""
 
 
 def load(builder: Builder, source: Value, indices: Sequence[Value], mask: Value | None, other: Value | None) -> Value:

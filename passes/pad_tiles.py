@@ -1,4 +1,4 @@
-"""Powers of two: every dimension of every tile is padded, as Triton needs it."""
+"""Padding of tiles to powers of two, which Triton requires."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, broadcast_shapes
+from tiledsl.passes.analysis.padding import Padding
 from tiledsl.passes.padded_reshape import keeps_order, reshape_by_gather
-from tiledsl.passes.padding import Padding
 
 MAX_ELEMENTS = 1 << 20  # Triton's TRITON_MAX_TENSOR_NUMEL
 
 
 class _Padder:
-    """Pads the tiles of one kernel. `sizes` are the padded sizes that are not just the next power of two."""
+    """Pads the tiles of one kernel. `sizes` holds the padded sizes that are not simply the next power of two."""
 
     def __init__(self, kernel: tile.KernelOp, min_dot: int) -> None:
         self.kernel, self.body = kernel, kernel.body
@@ -76,7 +76,7 @@ class _Padder:
             self._operation(op)
 
     def _ask_first(self, ops: Iterable[Operation]) -> None:
-        """Let the analysis see the shapes of before; it remembers its answers."""
+        """Query the analysis while the shapes are still the original ones; it remembers its answers."""
         for op in ops:
             for value in (*op.operands, *op.results):
                 for axis, _ in self._padded_axes(self.shapes.get(value, ())):
@@ -128,7 +128,7 @@ class _Padder:
                 pass
 
     def _inside(self, rank: int, axis: int, size: int) -> Value:
-        """`iota < size` along one axis; computed once, at the start of the kernel."""
+        """`iota < size` along one axis, computed once at the start of the kernel."""
         key = (rank, axis, size)
         if key not in self.inside:
             builder = Builder(self.body, self.body.first if self.last is None else self.last.next)
@@ -140,7 +140,7 @@ class _Padder:
         return self.inside[key]
 
     def _mask(self, op: Operation, mask: Value | None, shape: Sequence[int]) -> None:
-        """Leave the padding out of an access."""
+        """Exclude the padding from an access."""
         condition = mask
         for axis, size in self._padded_axes(shape):
             varies = mask is not None and self.shapes.get(mask, (1,) * len(shape))[axis] == size
@@ -152,7 +152,7 @@ class _Padder:
             op.set_field("mask", [condition])
 
     def _filled(self, op: Operation, value: Value, axes: Sequence[int], number: Number) -> Value:
-        """`value` with `number` in the padding along some axes."""
+        """`value` with `number` in its padding along these axes."""
         shape = self.shapes.get(value, ())
         condition: Value | None = None
         builder = Builder.at(op)
@@ -177,7 +177,7 @@ class _Padder:
         op.set_operands([a, b, op.accumulator])
 
     def _gather(self, op: tensor.GatherOp) -> None:
-        """Indices in the padding must lie inside too."""
+        """Clamp the indices: those in the padding must be in bounds too."""
         axes = []
         for axis, _ in self._padded_axes(self.shapes.get(op.indices, ())):
             held = self.padding.of(op.indices, axis)
@@ -188,15 +188,16 @@ class _Padder:
 
 @dataclass(frozen=True)
 class PadTiles(Pass):
-    """Pad every dimension of every tile to the next power of two, and keep the padding out of what counts.
+    """Pad every dimension of every tile to the next power of two, and keep the padding out of results.
 
     Before:  %x = tile.load %A[%i] : tensor<5000xfloat32>   After:  %x = tile.load %A[%i] mask=%in_5000
              %m = tensor.reduce %x {kind = "max", axis = 0}         %y = arith.select %in_5000, %x, -inf
                                                                     %m = tensor.reduce %y {kind = "max", axis = 0}
-    Accesses get masks; reductions, reverse scans and the inner dimension of dots are filled with the neutral element,
-    unless the padding is known to hold it (padding.py); reshapes that would move padding become gathers. min_dot is the
-    least inner dimension of a dot, twice that for 8-bit operands (Triton 3.6 to 3.9: 16; M and N may be 1).
-    Needs:   promote-buffers, guard-accesses. Does nothing when all sizes are powers of two.
+    Accesses get masks. Reductions, reverse scans and the inner dimension of dots are filled with the neutral element,
+    unless the padding is known to hold it (analysis/padding.py). Reshapes that would move padding become gathers.
+    min_dot is the least inner dimension of a dot; it doubles for 8-bit operands (Triton 3.6 to 3.9: 16; M and N may
+    be 1).
+    Needs:   promote-buffers, guard-accesses. Does nothing if all sizes are powers of two.
     """
 
     name = "pad-tiles"
@@ -204,6 +205,6 @@ class PadTiles(Pass):
 
     def run(self, program: Program) -> None:
         if self.min_dot < 1 or self.min_dot & (self.min_dot - 1):
-            raise TileError(f"pad-tiles.min_dot is {self.min_dot}; it is a power of two from 1 on")
+            raise TileError(f"pad-tiles.min_dot is {self.min_dot}; it must be a power of two")
         for kernel in of_kinds(program.root.nests(), tile.KernelOp):
             _Padder(kernel, self.min_dot).run()

@@ -1,4 +1,4 @@
-"""Reshaping padded tiles: where padding stays at the end it is a reshape, else a gather."""
+"""Reshaping padded tiles: a reshape where the padding stays at the end, else a gather."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ def _groups(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int
 
 
 def reshape_by_gather(op: tensor.ReshapeOp, source: Sequence[int], target: Sequence[int], padded: Sizes) -> Value:
-    """The reshape for operands that are padded already: every element of the result looks up its place.
+    """The reshape of an operand that is already padded: every element of the result looks up its place.
 
-    `source` and `target` are the shapes before padding. Inserts before `op` and returns what replaces its result.
+    `source` and `target` are the shapes before padding. Inserts before `op` and returns the value to replace its
+    result.
     """
     builder = Builder.at(op)
     extent = prod(map(padded, target))

@@ -1,4 +1,4 @@
-"""Writes of a T.Parallel to places that several of its points share."""
+"""Writes of a T.Parallel to elements that several of its points share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiledsl.passes.tile_values import Shape, exact_sum, reduced, reshaped, sele
 
 
 def place(indices: Sequence[Value], rank: int) -> Shape:
-    """The common shape of indices: 1 along dimensions in which the addressed element stays the same."""
+    """The common shape of indices, with 1 in the dimensions along which the addressed element stays the same."""
     return broadcast_shapes(*(index.shape for index in indices)) or (1,) * rank
 
 
@@ -22,8 +22,8 @@ def one_writer(
 ) -> tuple[Value, Value | None]:
     """Value and mask of a store without the dimensions along which the written element stays the same.
 
-    A value that is the same there is written if the mask holds anywhere. One that varies is taken from the point at
-    which the mask holds, which has to be one; without a mask that varies too, it is an error.
+    A value that is the same along such a dimension is written if the mask holds anywhere. A varying value is taken from
+    the one point at which the mask holds; it is an error if the mask does not vary either.
     """
     extra = [
         axis
@@ -50,7 +50,7 @@ def one_writer(
 def fewer_atomics(
     kind: str, builder: Builder, value: Value, place: Shape, mask: Value | None
 ) -> tuple[Value, Value | None]:
-    """Combine what goes to one element before the atomic operation (add, max or min), as far as indices show it."""
+    """Combine the values for one element before the atomic operation (add, max or min), as far as indices show it."""
     extra = [axis for axis, size in enumerate(place) if size == 1 and _varies(value, axis)]
     if not extra:
         return value, mask
@@ -66,7 +66,7 @@ def fewer_atomics(
 
 
 def _one_element(builder: Builder, value: Value, place: Shape, mask: Value | None) -> tuple[Value, Value | None]:
-    """Scalars where only one element is written in all."""
+    """Scalars, if only one element is written in total."""
     if place == (1,) * len(place):
         value = reshaped(builder, value, ()) if value.shape == place else value
         mask = reshaped(builder, mask, ()) if mask is not None and mask.shape == place else mask

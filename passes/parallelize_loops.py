@@ -1,4 +1,4 @@
-"""parallelize-loops: serial loops over rows of on-chip tiles become parallel where no row needs another."""
+"""Serial loops over rows of on-chip tiles become parallel loops where no iteration needs another."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
-from tiledsl.passes.affine import LinearForm, linear_form
+from tiledsl.passes.analysis.affine import LinearForm, linear_form
 
 Access = tile.LoadOp | tile.StoreOp
 
 
 @dataclass(frozen=True)
 class ParallelizeLoops(Pass):
-    """Compute the iterations of a serial loop at once, as T.Parallel would, where none needs another's results.
+    """Turn serial loops over rows of on-chip tiles into T.Parallel loops, where no iteration needs another.
 
     A row of a tile in registers that is picked by a loop's index costs as much as the whole tile: it is masked, and
     summed over the other rows. So `for i in T.serial(4): for j in T.Parallel(256): s[i, j] = ...` costs four times of

@@ -1,4 +1,4 @@
-"""Parts of a loop's sum in a workspace: kernels store them, and a second kernel adds them. Part of split-k."""
+"""Partial sums of a loop in a workspace: kernels store them, and a second kernel adds them. Part of split-k."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from tiledsl.ir.types import INT32, BufferType, TensorType
 
 
 class NotSplit(Exception):
-    """Why a kernel stays in one piece; a clause that goes on from "because"."""
+    """Why a kernel is not split: a clause that continues "because"."""
 
 
 def allocate_parts(kernel: tile.KernelOp, sums: Value, count: int) -> Value:
-    """A workspace of `count` tiles as `sums` is one, made by the host before the kernel.
+    """A workspace for `count` tiles of the shape of `sums`, allocated by the host before the kernel.
 
-    The tiles lie one below the other: of a buffer with more dimensions, blocks would change their layout to be stored.
+    The tiles are stacked along the first dimension: storing blocks of a buffer with more dimensions would change their
+    layout.
     """
     type = BufferType((count * sums.shape[0], *sums.shape[1:]), sums.dtype, "global")
     names = [f"{sums.name or 'sum'}_parts"]
@@ -25,7 +26,7 @@ def allocate_parts(kernel: tile.KernelOp, sums: Value, count: int) -> Value:
 
 
 def clone_for_sums(kernel: tile.KernelOp, mapping: dict[Value, Value]) -> tile.KernelOp:
-    """A copy that runs after the kernel; `mapping` is given the copies of the kernel's values."""
+    """A copy that runs after the kernel; `mapping` receives the copies of the kernel's values."""
     second = kernel.clone(mapping)
     assert isinstance(second, tile.KernelOp) and kernel.parent is not None
     kernel.parent.insert(second, kernel.next)
@@ -42,7 +43,7 @@ def store_part(at: Builder, sums: Value, parts: Value, number: Value) -> None:
 
 
 def load_part(at: Builder, sums: Value, parts: Value, number: Value) -> Value:
-    """Tile `number` of the workspace, which are as `sums` is."""
+    """Tile `number` of the workspace, in the shape of `sums`."""
     indices = _elements(at, sums.shape, number)
     return at.insert(tile.LoadOp(parts, indices, guarded=True, result_types=[sums.type])).out
 
@@ -55,9 +56,9 @@ def add_parts(
     *,
     unroll: int = 0,
 ) -> None:
-    """Replace a loop's sum by `init` and the parts of all numbers within bounds, added in this order.
+    """Replace a loop's sum by `init` plus the parts with numbers within `bounds`, added in this order.
 
-    `load` loads the part of a number. What only the loop used is erased.
+    `load` loads the part with a given number. What only the loop used is erased.
     """
     sums, at = loop.results[0], Builder.at(loop)
     body = Region([INT32, sums.type], ["part", sums.name])
@@ -74,7 +75,7 @@ def add_parts(
 
 
 def ops_after(op: Operation) -> list[Operation]:
-    """What follows in the same region, without the terminator."""
+    """The operations that follow in the same region, without the terminator."""
     assert op.parent is not None
     behind = op.parent.ops[op.parent.index(op) + 1 :]
     return [after for after in behind if not after.is_terminator]
@@ -86,7 +87,7 @@ def erase_after(op: Operation) -> None:
 
 
 def _elements(at: Builder, shape: tuple[int, ...], number: Value) -> list[Value]:
-    """Indices of the elements of a tile of the workspace."""
+    """The indices of the elements of one tile of the workspace."""
     types = [
         TensorType(tuple(size if each == axis else 1 for each in range(len(shape))), "int32")
         for axis, size in enumerate(shape)
@@ -97,7 +98,7 @@ def _elements(at: Builder, shape: tuple[int, ...], number: Value) -> list[Value]
 
 
 def _erase_unused(region: Region) -> None:
-    """What only the loop used: loads too, as nothing else writes what the kernel reads."""
+    """Erase what only the loop used; loads too, since nothing else writes what the kernel reads."""
     for op in reversed(region):
         if (op.is_pure or isinstance(op, tile.LoadOp)) and not op.is_used and not op.is_terminator:
             op.erase()

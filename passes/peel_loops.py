@@ -1,4 +1,4 @@
-"""Loops whose masks matter in their first or last iterations only: those become loops of their own."""
+"""Loops whose masks matter only in their first or last iterations are divided there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
@@ -17,10 +18,9 @@ from tiledsl.ir.location import Loc
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, ScalarType, broadcast_shapes
+from tiledsl.passes.analysis.loop_masks import INDEX_DTYPES, Condition, Form, conditions_of
+from tiledsl.passes.analysis.ranges import Ranges, dtype_interval
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
-from tiledsl.passes.loop_masks import INDEX_DTYPES, Condition, Form, conditions_of
-from tiledsl.passes.lower_gluon import is_prepared
-from tiledsl.passes.ranges import Ranges, dtype_interval
 from tiledsl.passes.unused_options import changed, remark_unused
 
 MODES = ("auto", "off", "causal", "all")
@@ -32,7 +32,7 @@ _log = logging.getLogger("tiledsl")
 
 @dataclass(frozen=True)
 class PeelLoops(Pass):
-    """Divide a loop, so that most of its iterations run without the masks that only the first or the last ones need.
+    """Divide a loop so that most of its iterations run without the masks that only the first or the last ones need.
 
     Before:  scf.for %c0, %end, %c1 (%k) {              After:  scf.for %c0, %split, %c1 (%k) {
                %ok = arith.cmp %columns, %n                       %a = tile.load %A[%row, %columns]
@@ -40,16 +40,16 @@ class PeelLoops(Pass):
                %a = tile.load %A[%row, %columns] mask=%ok       scf.for %split, %end, %c1 (%k) { as before }
                ... }
 
-    A condition counts that compares sums of the index, with a constant factor, of values from outside the loop, and of
-    what has a range, such as positions in a tile; the split is where it begins, or ends, to be the same for all
-    elements: the diagonal of causal attention, the start of a window, a last tile that is not full. `mode` is "off",
-    "causal" (loops with masks that compare rows with columns, and all masks of those loops), "all" (also loops whose
-    masks are bounds of tensors only) or "auto": on sm_90, as "causal" for loops with products, unless a window is so
-    narrow that few iterations have no mask. Innermost and pipelined loops are divided, into three where both ends have
-    masks. All parts keep their depth, so that the first loads of the last part are on their way together. Loops that
-    share a bound are a loop that the program has divided itself; they stay. The kernel's remarks say why a loop stays
-    that has such masks; with "all", why any does.
-    Needs:   select-access: blocks that hardware copies have no masks. Kernels for Gluon stay as they are.
+    A condition qualifies if it compares sums of the loop index (with a constant factor), of values from outside the
+    loop, and of values with a known range, such as positions in a tile. The loop is split where the condition starts or
+    ceases to be the same for all elements: at the diagonal of causal attention, the start of a window, or a ragged last
+    tile. `mode` is "off"; "causal" (loops with masks that compare rows with columns, and all masks of those loops);
+    "all" (also loops whose masks only check tensor bounds); or "auto": on sm_90, "causal" for loops with matrix
+    products, unless a window is so narrow that few iterations have no mask. Innermost and pipelined loops are divided,
+    into three parts if both ends have masks. All parts keep their depth, so that the first loads of the last part are
+    in flight together. Loops that share a bound are one loop that the program itself divided; they are left alone. The
+    kernel's remarks say why a loop with such masks is left alone; with "all", why any loop is.
+    Needs:   select-access: blocks that hardware copies have no masks. Kernels for Gluon are left alone.
     """
 
     name = "peel-loops"
@@ -57,7 +57,7 @@ class PeelLoops(Pass):
 
     def run(self, program: Program) -> None:
         if self.mode not in MODES:
-            raise TileError(f"peel-loops.mode is {self.mode!r}; it is one of {', '.join(MODES)}")
+            raise TileError(f"peel-loops.mode is {self.mode!r}; it must be one of {', '.join(MODES)}")
         target = program.target
         is_measured = target is not None and target.kind == "cuda" and target.arch == MEASURED_ARCH
         if self.mode == "off" or (self.mode == "auto" and not is_measured):
@@ -66,7 +66,7 @@ class PeelLoops(Pass):
         peeled: set[Loc] = set()
         whole: list[tuple[tile.KernelOp, scf.ForOp, NotPeeled]] = []
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
-            if is_prepared(kernel):
+            if targets_gluon(kernel):
                 remark_unused(kernel, changed(self, "mode"))
                 continue
             loops = [op for op in kernel.nests() if isinstance(op, scf.ForOp) and not op.unroll]
@@ -102,7 +102,7 @@ def _compares_rows_with_columns(op: arith.CmpOp) -> bool:
 
 
 class NotPeeled(Exception):
-    """Why a loop stays as it is."""
+    """Why a loop is left alone."""
 
 
 def _explain(kernel: tile.KernelOp, loop: scf.ForOp, reason: NotPeeled) -> None:
@@ -112,7 +112,7 @@ def _explain(kernel: tile.KernelOp, loop: scf.ForOp, reason: NotPeeled) -> None:
 
 
 def _is_part(loop: scf.ForOp, loops: Iterable[scf.ForOp]) -> bool:
-    """Whether another loop begins where this one ends, or the other way round."""
+    """Whether another loop begins where this one ends, or ends where this one begins."""
     others = [op for op in loops if op.parent is loop.parent]
     return any(_meet(loop, op) or _meet(op, loop) for op in others)
 
@@ -122,7 +122,7 @@ def _meet(first: scf.ForOp, second: scf.ForOp) -> bool:
 
 
 def _peel(loop: scf.ForOp, ranges: Ranges, least: int) -> None:
-    """Divide a loop, if at least so many iterations may have no mask."""
+    """Divide a loop, if at least `least` iterations may have no mask."""
     step = constant_of(loop.step)
     if not isinstance(step, int) or step < 1:
         raise NotPeeled("its step is not a positive constant")
@@ -149,8 +149,10 @@ def _peel(loop: scf.ForOp, ranges: Ranges, least: int) -> None:
 
 @dataclass(frozen=True)
 class _Count:
-    """max(0, sum of `terms` + `number`) // `divisor` iterations, the first ones: in those, if `ends`, a condition holds
-    for all elements, else it holds in those that follow."""
+    """max(0, sum of `terms` + `number`) // `divisor` iterations, counted from the first.
+
+    If `ends`, a condition holds for all elements in these iterations; otherwise in those that follow.
+    """
 
     ends: bool
     terms: tuple[tuple[Value, int], ...]
@@ -179,13 +181,13 @@ class _Count:
         return ranges.of(loop.lower).lo + step * least < ranges.of(loop.upper).hi
 
     def largest(self, loop: scf.ForOp, ranges: Ranges) -> float:
-        """What no number on the way to the split exceeds."""
+        """An upper bound of every number that the computation of the split goes through."""
         terms = sum(abs(factor) * max(map(abs, ranges.of(value))) for value, factor in (*self.terms, (loop.lower, 1)))
         return abs(self.number) + terms
 
 
 def _tightest(counts: Iterable[_Count]) -> list[_Count]:
-    """Of those that differ in their number only, the ones that leave fewest iterations without a mask."""
+    """Of the counts that differ only in their number, those that leave the fewest iterations without a mask."""
     found: dict[object, _Count] = {}
     for each in counts:
         key = (each.ends, frozenset(each.terms), each.divisor)
@@ -206,7 +208,7 @@ def _between(counts: list[_Count]) -> float:
 
 
 def _divide(loop: scf.ForOp, counts: list[_Count], step: int, type: ScalarType, extra: int) -> None:
-    """Put a copy of the loop before it, one after it, or both, and let each run a part of the iterations."""
+    """Put a copy before the loop, after it, or both, and let each run a part of the iterations."""
     at = Builder.at(loop)
     lower, upper = _as(at, loop.lower, type), _as(at, loop.upper, type)
 
@@ -267,7 +269,7 @@ def _as(at: Builder, value: Value, type: ScalarType) -> Value:
 
 
 def _simplify_masks(program: Program) -> None:
-    """What a mask consists of beside conditions that hold, in its own shape; nothing, if that is all."""
+    """Reduce masks to their conditions that may fail, each in its own shape; drop masks that always hold."""
     for op in program.root.walk():
         if isinstance(op, arith.AndOp) and (constant_of(op.lhs) is True or constant_of(op.rhs) is True):
             other = op.rhs if constant_of(op.lhs) is True else op.lhs

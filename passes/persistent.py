@@ -1,4 +1,4 @@
-"""Persistent kernels: as many programs as run at once, each taking one block after the other. Part of map-grid."""
+"""Persistent kernels: as many programs as run concurrently, each taking one block after the other. Part of map-grid."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tiledsl.ir.core import Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
-from tiledsl.passes.product_loops import product_loops, tensor_bytes
-from tiledsl.passes.shared_memory import Needs
+from tiledsl.passes.analysis.product_loops import product_loops, tensor_bytes
+from tiledsl.passes.analysis.shared_memory import Needs
 
 MEASURED_ARCH = 90
 _log = logging.getLogger("tiledsl")
 
 
 def may_persist(kernel: tile.KernelOp) -> bool:
-    """Whether no block can wait for another one, which might then come later in the same program."""
+    """Whether no block can wait for another one, which might come later in the same program."""
     waiting: list[scf.WhileOp | tile.AtomicOp] = of_kinds(kernel.walk(), scf.WhileOp, tile.AtomicOp)
     for op in waiting:
         if isinstance(op, scf.WhileOp) or op.semantics != "relaxed":
@@ -32,7 +32,7 @@ def may_persist(kernel: tile.KernelOp) -> bool:
 
 
 def may_flatten(kernel: tile.KernelOp, target: Any) -> bool:
-    """Whether there is shared memory to store a block while the next is loaded."""
+    """Whether shared memory suffices to store one block while the next is loaded."""
     if target is None or target.kind != "cuda" or target.arch < MEASURED_ARCH:
         return True
     needs = Needs.of(kernel)
@@ -48,13 +48,11 @@ def may_flatten(kernel: tile.KernelOp, target: Any) -> bool:
 
 
 def gains_by_persistence(kernel: tile.KernelOp, target: Any) -> bool:
-    """Whether a kernel is one that is faster persistent and flattened, as seen on an H200.
-
-    `python -m benchmarks --only gemm` tries both.
+    """Whether a kernel is one that is faster persistent and flattened, as measured on an H200.
 
     That is: one pipelined loop of products with block loads, whose sums fill so many registers that a multiprocessor
     holds one block at a time anyway; more blocks than multiprocessors; and shared memory for the loop's tiles and the
-    result's at once, as one block is stored while the next is loaded.
+    result's together, as one block is stored while the next is loaded. `python -m benchmarks --only gemm` tries both.
     """
     if target is None or target.kind != "cuda" or target.arch != MEASURED_ARCH or kernel.option("num_ctas"):
         return False
@@ -116,6 +114,6 @@ def make_persistent(kernel: tile.KernelOp, per_multiprocessor: int, flatten: boo
 
 
 def _inside(at: Builder, value: Value) -> Value:
-    """A host value in the kernel: a constant again, where it is one."""
+    """A host value in the kernel; a constant is created again there."""
     number = constant_of(value)
     return value if number is None else at.constant(number, INT32)

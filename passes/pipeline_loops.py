@@ -1,4 +1,4 @@
-"""How loops fetch ahead, and what the caches are told about data that is read once or by many blocks."""
+"""How far loops prefetch, and which data the caches should keep."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.unused_options import changed, remark_unused
 
 EVICTIONS = ("", "evict_first", "evict_last")
@@ -17,15 +17,16 @@ EVICTIONS = ("", "evict_first", "evict_last")
 
 @dataclass(frozen=True)
 class PipelineLoops(Pass):
-    """Set the depth of pipelined loops, and eviction policies of loads through pointers.
+    """Set the depth of pipelined loops, and the eviction policies of loads through pointers.
 
     Before:  %w = tile.load %W[%k, %columns]
     After:   %w = tile.load %W[%k, %columns] {eviction = "evict_first"}      (with streamed="evict_first")
 
-    `stages` > 0 takes the place of what T.Pipelined says, in every loop that has a depth. `streamed` is for tiles of
-    which each is loaded once in the whole grid (their place depends on all block indices and loops around them),
-    `reused` for the others. Hints that the program gives itself stay. Nothing is set by default.
-    Needs:   select-access (hints keep a load from being a block's). Before map-grid: block indices must be apart.
+    `stages` > 0 replaces the depth that T.Pipelined gives, in every loop that has one. `streamed` is the policy for
+    tiles that are loaded only once in the whole grid (their place depends on all block indices and enclosing loops),
+    `reused` the one for all others. Policies that the program gives are kept. By default nothing is set.
+    Needs:   select-access (a policy keeps a load from becoming a block load). Runs before map-grid, which combines the
+             block indices.
     """
 
     name = "pipeline-loops"
@@ -37,13 +38,13 @@ class PipelineLoops(Pass):
         for option in ("streamed", "reused"):
             if getattr(self, option) not in EVICTIONS:
                 shown = " or ".join(map(repr, EVICTIONS))
-                raise TileError(f"pipeline-loops.{option} is {getattr(self, option)!r}; it is {shown}")
+                raise TileError(f"pipeline-loops.{option} is {getattr(self, option)!r}; it must be {shown}")
         if self.stages < 0:
-            raise TileError(f"pipeline-loops.stages is {self.stages}; it is a number from 0 (as the program says) on")
+            raise TileError(f"pipeline-loops.stages is {self.stages}; it must be a depth, or 0 for the program's own")
         if not (self.stages or self.streamed or self.reused):
             return
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
-            if is_prepared(kernel):
+            if targets_gluon(kernel):
                 remark_unused(kernel, changed(self, "stages", "streamed", "reused"))
                 continue
             for op in kernel.walk():
@@ -56,7 +57,7 @@ class PipelineLoops(Pass):
 
 
 def _is_read_once(op: tile.LoadOp, kernel: tile.KernelOp) -> bool:
-    """Whether the load's place depends on every block index that varies, and every loop around it."""
+    """Whether the load's place depends on every block index that varies, and on every enclosing loop."""
     varying = {index for index, extent in zip(kernel.body.args, kernel.grid) if constant_of(extent) != 1}
     at: Operation | None = op.parent_op
     while at is not None and at is not kernel:
@@ -67,7 +68,7 @@ def _is_read_once(op: tile.LoadOp, kernel: tile.KernelOp) -> bool:
 
 
 def _sources(values: list[Value]) -> set[Value]:
-    """The block indices and loop indices that values are computed from, and all between."""
+    """The block and loop indices from which values are computed, and everything in between."""
     found: set[Value] = set()
     pending = list(values)
     while pending:

@@ -1,4 +1,4 @@
-"""promote-buffers: on-chip buffers become values, carried through loops and conditions where they have to be."""
+"""promote-buffers: on-chip buffers become SSA values, carried through loops and branches where necessary."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, Type, with_shape
-from tiledsl.passes.affine import bounds
-from tiledsl.passes.index_walks import covers_whole
+from tiledsl.passes.analysis.affine import bounds
+from tiledsl.passes.analysis.index_walks import covers_whole
 from tiledsl.passes.on_chip_access import ScatterTooLarge, load, replace, store
 from tiledsl.passes.tile_values import zero
 
@@ -23,8 +23,8 @@ from tiledsl.passes.tile_values import zero
 class PromoteBuffers(Pass):
     """Replace every on-chip buffer by the values that it holds (mem2reg for structured control flow).
 
-    A loop carries the buffers that it writes and that it reads before it has written all of them, or that are read
-    later. What is read before it is written is 0.
+    A loop carries the buffers that it writes and that are read, later or in a next iteration, before they are written
+    completely. An element that is read before it is written is 0.
 
     Before:  %acc = tile.alloc                          After:  %acc = scf.for %lo, %hi, %step[%zero] (%k, %acc_1) {
              tile.write %zero, %acc                               %d = tensor.dot %a, %b, %acc_1
@@ -60,7 +60,7 @@ _warned: set[str] = set()
 
 @dataclass
 class _Summary:
-    """What a region does to buffers: reads before it has written them (needs), writes wholly (kills), writes at all."""
+    """What a region does to buffers: needs (reads before writing), kills (overwrites completely), writes (at all)."""
 
     needs: Buffers = field(default_factory=dict)
     kills: Buffers = field(default_factory=dict)
@@ -201,7 +201,7 @@ class _Promoter:
         op.erase()
 
     def _check_defined(self, op: tile.ReadOp | tile.LoadOp, buffer: Value) -> None:
-        """Warn of a read where nothing has been written: before the buffer's loop, and in its first iteration."""
+        """Warn of a read of a buffer that was never written: before its loop, and in the loop's first iteration."""
         if not self._is_undefined(buffer, op):
             return
         # A masked read, and one that a condition chooses or leaves, may never see what is undefined.
@@ -214,7 +214,7 @@ class _Promoter:
             logging.getLogger("tiledsl").warning(message)
 
     def _is_undefined(self, buffer: Value, op: Operation) -> bool:
-        """Whether nothing was written before `op`, in the first iteration of the loop directly around it at least."""
+        """Whether nothing was written before `op`, at least in the first iteration of the innermost loop around it."""
         value = self.current.get(buffer)
         return value is None or self.undefined.get(value) is buffer and value.owner is op.parent
 
@@ -309,7 +309,7 @@ class _Promoter:
         terminator.set_field("values", [*terminator.operand_fields[-1].values(terminator), *values])
 
     def _define(self, op: Operation, carried: list[Value], written: Iterable[Value]) -> None:
-        """After an operation with regions: its new results are what the buffers hold."""
+        """Record the new results of an operation with regions as the contents of the buffers."""
         self._forget(written)
         for buffer in carried:
             made = Value(_held(buffer), op, buffer.name)
@@ -318,7 +318,7 @@ class _Promoter:
 
 
 def _trim(allocs: Iterable[tile.AllocOp]) -> None:
-    """Cut off the ends of buffers' dimensions that no access reaches, such as columns against bank conflicts."""
+    """Cut off the ends of buffer dimensions that no access reaches, such as columns added against bank conflicts."""
     for op in allocs:
         reached = [0] * len(tile.buffer_type(op.out).shape)
         for user in op.out.uses:
@@ -348,7 +348,7 @@ def _name(buffer: Value) -> str:
 
 
 def _is_whole(op: Operation) -> bool:
-    """Whether a write or store replaces all of its buffer."""
+    """Whether a write or store replaces the whole buffer."""
     if not isinstance(op, tile.StoreOp):
         return True
     return covers_whole(op.indices, op.mask, tile.buffer_type(op.buffer).static_shape)

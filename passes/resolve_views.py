@@ -18,9 +18,9 @@ class ResolveViews(Pass):
 
     Before:  %v = tile.view %x : buffer<64*fragment>        After:  %t = tile.read %x; %r = tensor.reshape %t
              %y = tile.read %v                                      %y = %r
-    An indexed access goes through a buffer of the view's shape, which is filled from the viewed one before and copied
-    back after a store; promote-buffers turns all of that into reshapes.
-    Needs:   vectorize-parallel, so that reads, writes, loads and stores of whole tiles are all there is.
+    An indexed access goes through a buffer of the view's shape, filled from the viewed buffer before the access and
+    copied back after a store; promote-buffers turns all of this into reshapes.
+    Needs:   vectorize-parallel, so that only reads, writes, loads and stores of whole tiles are left.
     Keeps:   views of global memory.
     """
 
@@ -48,7 +48,7 @@ def _resolve(view: tile.ViewOp) -> None:
 
 
 def _move(source: Value, target: Value, builder: Builder) -> Operation:
-    """Copy all of one buffer to another with as many elements, in row-major order."""
+    """Copy one buffer to another with as many elements, in row-major order."""
     value = builder.insert(tile.ReadOp(source)).result
     type = tile.buffer_type(target)
     shaped = builder.insert(tensor.ReshapeOp(value, result_types=[with_shape(type.static_shape, type.dtype)]))

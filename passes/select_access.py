@@ -1,4 +1,4 @@
-"""How blocks of global memory are moved: through pointers, or by the tensor memory accelerator (TMA)."""
+"""How blocks of global memory are accessed: through pointers, or by the tensor memory accelerator (TMA)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.dialects import tensor, tile
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, with_shape
-from tiledsl.passes.blocks import Access, Block, NoBlock, access_shape, block_of, root_buffer
+from tiledsl.passes.analysis.block_access import Access, Block, NoBlock, access_shape, block_of, root_buffer
+from tiledsl.passes.analysis.product_loops import WARPGROUP, Operand, product_loops, tensor_bytes
+from tiledsl.passes.analysis.shared_memory import BARRIER_BYTES, bytes_beside
 from tiledsl.passes.dce import erase_sources
-from tiledsl.passes.lower_gluon import is_prepared
-from tiledsl.passes.product_loops import WARPGROUP, Operand, product_loops, tensor_bytes
-from tiledsl.passes.shared_memory import BARRIER_BYTES, bytes_beside
 from tiledsl.passes.unused_options import changed, remark_unused
 
 MODES = ("auto", "pointer", "tma")
@@ -28,18 +28,18 @@ _log = logging.getLogger("tiledsl")
 
 @dataclass(frozen=True)
 class SelectAccess(Pass):
-    """Make loads and stores of rectangular blocks one operation each, which becomes a copy by the TMA.
+    """Turn loads and stores of rectangular blocks into single operations, which the TMA executes.
 
     Before:  %x = tile.load %A[%rows, %columns] mask=%inside {guarded = true} : tensor<128x64xfloat16>
     After:   %x = tile.load_block %A[%row, %column] {axes = (0, 1)} : tensor<128x64xfloat16>
 
-    `mode` is "pointer" (nothing changes), "tma" (every block that can be copied so) or "auto": for sm_90 and later, the
-    operands of pipelined loops that load tiles and multiply them, if all of a loop's can be copied so, and what such a
-    kernel computes of the loop's sums and stores. The sums as they are go through pointers: Triton 3.6 would copy them
-    to shared memory beside the operands. Where a loop multiplies what it has computed, as attention does, pointers are
-    as fast. `operands` sets the mode of single buffers: "A=tma,C=pointer". What can not be copied so, or needs more
-    shared memory for it than there is, stays as it is; the kernel's remarks say why.
-    Needs:   guard-accesses: the hardware's own bounds take the place of its masks.
+    `mode` is "pointer" (nothing changes), "tma" (every block for which it is possible), or "auto": on sm_90 and later,
+    the operands of pipelined loops that load tiles and multiply them, if all operands of a loop qualify, and the values
+    that such a kernel computes from the loop's sums and stores. Unchanged sums go through pointers: Triton 3.6 would
+    copy them to shared memory beside the operands. Where a loop multiplies what it has computed, as attention does,
+    pointers are as fast. `operands` sets the mode of single buffers: "A=tma,C=pointer". An access that does not
+    qualify, or for which shared memory does not suffice, stays as it is; the kernel's remarks say why.
+    Needs:   guard-accesses: the hardware's bounds checks replace its masks.
     """
 
     name = "select-access"
@@ -48,12 +48,12 @@ class SelectAccess(Pass):
 
     def run(self, program: Program) -> None:
         if self.mode not in MODES:
-            raise TileError(f"select-access.mode is {self.mode!r}; it is one of {', '.join(MODES)}")
+            raise TileError(f"select-access.mode is {self.mode!r}; it must be one of {', '.join(MODES)}")
         modes = _modes(self.operands)
         func = program.root
         assert isinstance(func, tile.FuncOp), func.name
         kernels = [op for op in func.body if isinstance(op, tile.KernelOp)]
-        prepared = [kernel for kernel in kernels if is_prepared(kernel)]
+        prepared = [kernel for kernel in kernels if targets_gluon(kernel)]
         for kernel in prepared:
             remark_unused(kernel, changed(self, "mode", "operands"))
         if prepared or self.mode == "pointer" and not modes:
@@ -92,7 +92,7 @@ def _name(buffer: Value) -> str:
 
 
 class _Selection:
-    """The accesses of one kernel, and what is to be said about them."""
+    """The accesses of one kernel, and the remarks about them."""
 
     def __init__(self, func: tile.FuncOp, kernel: tile.KernelOp, target: Any) -> None:
         self.func, self.kernel, self.target = func, kernel, target
@@ -114,7 +114,7 @@ class _Selection:
             self.kernel.set_attribute("remarks", tuple(self.remarks))
 
     def chosen(self) -> dict[Access, Block]:
-        """What "auto" copies in blocks."""
+        """The accesses that "auto" turns into blocks."""
         found: dict[Access, Block] = {}
         inside: set[Operation] = set()
         for loop in product_loops(self.kernel):
@@ -143,7 +143,7 @@ class _Selection:
         return found
 
     def block(self, op: Access) -> Block | None:
-        """The block that an access moves; without one, a remark says why not."""
+        """The block that an access moves; None, with a remark, if there is none."""
         try:
             if not (_has_tma(self.target) or self.target is None or self.target.kind == "interpret"):
                 raise NoBlock(f"{self.target} has no tensor memory accelerator")
@@ -160,7 +160,7 @@ class _Selection:
             return None
 
     def check_room(self, op: tile.StoreOp) -> None:
-        """Raises NoBlock if the copy of a stored tile does not fit in shared memory."""
+        """Raise NoBlock if the copy of a stored tile does not fit in shared memory."""
         copy, operands = tensor_bytes(op.value), bytes_beside(op.value)
         barriers = BARRIER_BYTES if operands else 0
         if copy + operands + barriers > self.target.max_shared_bytes:
@@ -178,8 +178,10 @@ class _Selection:
 
 
 def _is_readable(operand: Operand, blocks: dict[Access, Block]) -> bool:
-    """Whether tensor cores read the operand from shared memory as the hardware puts it there: 16-bit elements in any
-    order, narrower ones if those that are summed are neighbours."""
+    """Whether tensor cores can read the operand from shared memory in the layout in which the hardware writes it.
+
+    That is so for 16-bit elements in any order, and for narrower ones if the summed elements are contiguous.
+    """
     assert isinstance(operand.load, tile.LoadOp)
     block = blocks[operand.load]
     last = len(tile.buffer_type(operand.load.buffer).shape) - 1
@@ -187,7 +189,7 @@ def _is_readable(operand: Operand, blocks: dict[Access, Block]) -> bool:
 
 
 def _read_and_written(accesses: list[Access | tile.AtomicOp]) -> set[Value]:
-    """Buffers that a kernel both reads and writes. The TMA's accesses are not ordered with those through pointers."""
+    """Buffers that a kernel reads and writes. Accesses by TMA are not ordered with accesses through pointers."""
     read = {root_buffer(op.buffer) for op in accesses if not isinstance(op, tile.StoreOp)}
     written = {root_buffer(op.buffer) for op in accesses if not isinstance(op, tile.LoadOp)}
     return read & written

@@ -1,4 +1,4 @@
-"""Which language each kernel is written in: Triton, or Gluon where a kernel has loops that it is much faster at."""
+"""The language of each kernel: Triton, or Gluon for the loops at which it is much faster."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from typing import Any
 from tiledsl.codegen.gluon import api
 from tiledsl.dialects import arith, gluon, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.location import UNKNOWN
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, INT32, BufferType, TensorType
-from tiledsl.passes.affine import linear_form
+from tiledsl.passes.analysis.affine import linear_form
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.canonicalize_control_flow import trip_count
-from tiledsl.passes.gluon_plan import (
+from tiledsl.passes.dce import erase_unused
+from tiledsl.passes.gluon.lazy_rescale import name_rescaling, rescale_lazily
+from tiledsl.passes.gluon.merge_softmax_loops import merge_softmax_loops
+from tiledsl.passes.gluon.plan import (
     drawback,
     make_plan,
     product_drawback,
@@ -29,18 +33,21 @@ from tiledsl.passes.gluon_plan import (
     products_in_flight,
     rescaling,
 )
-from tiledsl.passes.lazy_rescale import name_rescaling, rescale_lazily
-from tiledsl.passes.lower_gluon import is_prepared
-from tiledsl.passes.merge_softmax_loops import merge_softmax_loops
-from tiledsl.passes.row_arithmetic import (
+from tiledsl.passes.gluon.row_arithmetic import (
     compare_columns,
     divide_rows_once,
     mask_after_products,
     materialize,
     multiply_rows_once,
 )
-from tiledsl.passes.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops, check_rows, find_softmax_loops
-from tiledsl.passes.tiled_products import BYTES, find_tiled_product, is_softmax, load_ahead, widen_columns
+from tiledsl.passes.gluon.softmax_loops import (
+    ROWS_OF_CONSUMER,
+    NotRecognised,
+    SoftmaxLoops,
+    check_rows,
+    find_softmax_loops,
+)
+from tiledsl.passes.gluon.tiled_products import BYTES, find_tiled_product, is_softmax, load_ahead, widen_columns
 from tiledsl.passes.unused_options import changed, remark_unused
 
 _log = logging.getLogger("tiledsl")
@@ -51,27 +58,30 @@ GLUON_ARCH = 90
 
 @dataclass(frozen=True)
 class SelectEmitter(Pass):
-    """Prepare kernels for the Gluon emitter where they have its form; the others stay Triton's, with the reason logged.
+    """Prepare kernels of a suitable form for the Gluon emitter; for all others, log why they stay in Triton.
 
     Before:  tile.kernel ... { %q = tile.load %Q[%b, %rows, %columns] : tensor<128x64xfloat16> ... }
     After:   tile.kernel ... {options = (("emitter", "gluon"), ...)} {
                  %part = gluon.part {parts = 2}
                  %q = gluon.load_box %Q[%b, %row, %zero] {axes = (1, 2)} : tensor<64x64xfloat16> ... }
 
-    The block's rows are divided among consumers of 64 rows, operands of products are loaded by TMA, and so is the
-    result stored where its indices allow. Loops are those of attention (softmax_loops.py) and those that add products
-    up, or make something of each and add that (tiled_products.py). `backend` is "triton", "gluon" (where possible) or
-    "auto": Gluon where that is faster, as gluon_plan.py says. Why a kernel with two products in a loop, or with "gluon"
-    any product, is written in Triton, is logged and, on a device that Gluon could be for, among the kernel's
-    remarks. `stages` is the number of tiles in flight of each operand that a loop loads (0: as T.Pipelined says, at
-    least 2, as far as shared memory allows). `overlap`: where products start from zero and registers allow it, two are
-    issued before the first is made use of. `fast_math` allows what may change the last bit of a result: a division of
-    each element by its row's value becomes a multiplication by the inverse. It also lets a mask of 0 and -inf that
-    scores are added to replace them instead. `rescale`: attention multiplies its accumulator in "each" step as soon as
-    the factors are there; "late", when the next product is about to be issued; or "lazy", also only where a maximum
-    rose by much (lazy_rescale.py). "auto" is what is fastest, as gluon_plan.py says.
+    The block's rows are divided among consumers of 64 rows each. Operands of products are loaded by TMA, and results
+    are stored by TMA where their indices allow it. Suitable loops are those of attention (gluon/softmax_loops.py), and
+    those that accumulate products, or add something computed from each product (gluon/tiled_products.py).
 
-    Needs:   promote-buffers. Before guard-accesses: TMA gives 0 outside of a buffer by itself.
+    backend:   "triton", "gluon" (wherever possible), or "auto": Gluon where it is faster, as gluon/plan.py decides. The
+               reason why a kernel stays in Triton is logged and, on a device that supports Gluon, among the kernel's
+               remarks: for kernels with two products in a loop and, with "gluon", for kernels with any product.
+    stages:    the number of tiles in flight of each operand that a loop loads (0: T.Pipelined's, at least 2, as far as
+               shared memory allows).
+    persistent: whether one program on each multiprocessor takes one block after another.
+    overlap:   issue two products before the first is used, where products start from zero and registers suffice.
+    fast_math: allow what may change the last bit of a result: dividing a row by multiplying with its inverse, and
+               replacing scores by -inf instead of adding a mask of 0 and -inf to them.
+    rescale:   when attention multiplies its accumulator: in "each" step at once; "late", when the next product is about
+               to be issued; "lazy", late and only where a maximum rose by much (gluon/lazy_rescale.py); or "auto".
+
+    Needs:   promote-buffers. Runs before guard-accesses, since TMA itself reads 0 outside of a buffer.
     """
 
     name = "select-emitter"
@@ -86,11 +96,13 @@ class SelectEmitter(Pass):
         func = program.root
         assert isinstance(func, tile.FuncOp), func.name
         if self.backend not in BACKENDS:
-            raise TileError(f"select-emitter.backend is {self.backend!r}; it is one of {', '.join(BACKENDS)}")
+            raise TileError(f"select-emitter.backend is {self.backend!r}; it must be one of {', '.join(BACKENDS)}")
         if self.rescale not in RESCALINGS:
-            raise TileError(f"select-emitter.rescale is {self.rescale!r}; it is one of {', '.join(RESCALINGS)}")
+            raise TileError(f"select-emitter.rescale is {self.rescale!r}; it must be one of {', '.join(RESCALINGS)}")
         if self.stages < 0:
-            raise TileError(f"select-emitter.stages is {self.stages}; it is a number of tiles, 0 as the program says")
+            raise TileError(
+                f"select-emitter.stages is {self.stages}; it must be a number of tiles, or 0 for the program's own"
+            )
         kernels = [op for op in func.body if isinstance(op, tile.KernelOp)]
         for kernel in kernels:
             if self._is_wanted(kernel):
@@ -107,18 +119,18 @@ class SelectEmitter(Pass):
         _inline_single_tiles(func)
 
     def _remark(self, func: tile.FuncOp) -> None:
-        """Say which options have no effect on what kernels have become."""
+        """Say which options have no effect on what the kernels have become."""
         unused = changed(self, "stages", "rescale")
         if self.rescale == "each":  # as in Triton
             unused.pop("select-emitter.rescale")
         for kernel in [op for op in func.body if isinstance(op, tile.KernelOp)]:
-            if not is_prepared(kernel) and _has_products(kernel):
+            if not targets_gluon(kernel) and _has_products(kernel):
                 remark_unused(kernel, unused, in_gluon=False)
-            elif is_prepared(kernel) and "select-emitter.rescale" in unused and not is_softmax(kernel.body):
+            elif targets_gluon(kernel) and "select-emitter.rescale" in unused and not is_softmax(kernel.body):
                 remark_unused(kernel, {"select-emitter.rescale": self.rescale})
 
     def _is_wanted(self, kernel: tile.KernelOp) -> bool:
-        """Whether Gluon is to be tried, or at least to be said why not."""
+        """Whether to try Gluon, or at least to say why it is not used."""
         if self.backend == "auto":
             return any(map(_may_gain, of_kinds(kernel.nests(), scf.ForOp)))
         return self.backend == "gluon" and _has_products(kernel)
@@ -154,7 +166,7 @@ class SelectEmitter(Pass):
         kernel.erase()
 
     def _prepare_softmax(self, kernel: tile.KernelOp, shared_bytes: int) -> None:
-        """Divide the rows of attention and the like. Raises NotRecognised."""
+        """Divide the rows of attention and similar kernels. Raises NotRecognised."""
         if self.fast_math:
             mask_after_products(kernel.walk())
         found = find_softmax_loops(kernel.body)
@@ -178,7 +190,7 @@ class SelectEmitter(Pass):
             loop.op.set_attribute("num_stages", plan.stages)
 
     def _choose_rescaling(self, kernel: tile.KernelOp, found: SoftmaxLoops, parts: int) -> SoftmaxLoops:
-        """The loops when they rescale as asked for; what is no softmax can only do so late."""
+        """The loops, rescaling as requested; loops without a softmax can only rescale late."""
         chosen = rescaling(found, parts, self.fast_math) if self.rescale == "auto" else self.rescale
         if chosen == "each":
             return found
@@ -189,7 +201,7 @@ class SelectEmitter(Pass):
     def _prepare_product(self, kernel: tile.KernelOp, shared_bytes: int) -> None:
         """Divide the rows of a matrix product. Raises NotRecognised."""
         widen_columns(kernel.body)
-        _erase_unused(kernel.body)
+        erase_unused(kernel.body, lambda op: op.is_pure)
         found = find_tiled_product(kernel.body)
         check_rows(kernel.body, found.rows, (found.columns,), {found.left, *found.undivided})
         parts = _consumers(found.rows, found.product)
@@ -205,7 +217,7 @@ class SelectEmitter(Pass):
 
 
 def _may_gain(loop: scf.ForOp) -> bool:
-    """Whether Gluon may be faster at a loop: it has several products, or one of float8 that starts from zero."""
+    """Whether Gluon may be faster for a loop: it has several products, or a float8 product that starts from zero."""
     dots = [op for op in loop.body if isinstance(op, tensor.DotOp)]
     return len(dots) > 1 or any(constant_of(op.accumulator) == 0 and op.a.dtype in BYTES for op in dots)
 
@@ -215,7 +227,7 @@ def _has_products(kernel: tile.KernelOp) -> bool:
 
 
 def _consumers(rows: int, op: Operation) -> int:
-    """How many consumers share a block's rows. Raises NotRecognised."""
+    """The number of consumers that share a block's rows. Raises NotRecognised."""
     parts, rest = divmod(rows, ROWS_OF_CONSUMER)
     if rest or not 1 <= parts <= 3:
         raise NotRecognised(f"{rows} rows are not 64, 128 or 192", op)
@@ -223,7 +235,7 @@ def _consumers(rows: int, op: Operation) -> int:
 
 
 def _store_boxes(ops: Iterable[Operation]) -> list[gluon.StoreBoxOp]:
-    """Make boxes of the stores of whole tiles that can be."""
+    """Turn stores of whole tiles into boxes where possible."""
     stores = [op for op in ops if isinstance(op, tile.StoreOp) and len(op.value.shape) == 2]
     return [box for box in map(_store_box, stores) if box is not None]
 
@@ -233,8 +245,8 @@ def _has_gluon(target: Any) -> bool:
 
 
 def _inline_single_tiles(func: tile.FuncOp) -> None:
-    """Loops of one tile, which canonicalize left as they were for this pass, go where Triton writes the kernel."""
-    kernels = [op for op in func.body if isinstance(op, tile.KernelOp) and not is_prepared(op)]
+    """Inline loops of one tile, which canonicalize kept for this pass, in kernels that stay in Triton."""
+    kernels = [op for op in func.body if isinstance(op, tile.KernelOp) and not targets_gluon(op)]
     loops = [op for kernel in kernels for op in kernel.nests() if isinstance(op, scf.ForOp)]
     single = [op for op in loops if op.num_stages and trip_count(op) == 1]
     for op in single:
@@ -244,7 +256,7 @@ def _inline_single_tiles(func: tile.FuncOp) -> None:
 
 
 def _load_boxes(kernel: tile.KernelOp) -> None:
-    """Make boxes of the loads that only products use."""
+    """Turn loads that only products use into boxes."""
     loads: dict[tile.LoadOp, None] = {}
     for dot in kernel.walk():
         if isinstance(dot, tensor.DotOp):
@@ -263,11 +275,11 @@ def _load_boxes(kernel: tile.KernelOp) -> None:
         )
         load.out.replace_with(made.out)
         load.erase()
-    _erase_unused(kernel.body)
+    erase_unused(kernel.body, lambda op: op.is_pure)
 
 
 def _store_box(store: tile.StoreOp) -> gluon.StoreBoxOp | None:
-    """Make a box of a store of a whole tile, where its indices allow; else it stays as it is."""
+    """Turn the store of a whole tile into a box if its indices allow it; else return None."""
     if store.mask is not None:
         return None
     try:
@@ -280,13 +292,13 @@ def _store_box(store: tile.StoreOp) -> gluon.StoreBoxOp | None:
 
 
 def _box_of(op: tile.LoadOp | tile.StoreOp, tile_type: object) -> tuple[list[Value], tuple[int, ...]]:
-    """The offsets of a box and the dimensions that it walks. Raises NotRecognised for what TMA cannot move."""
+    """The offsets of a box and the dimensions along which it extends. Raises NotRecognised for what TMA cannot move."""
     buffer = tile.buffer_type(op.buffer)
     assert isinstance(tile_type, TensorType)
     bits = ELEMENTS[buffer.dtype].bits
     last = buffer.shape[-1]
     if buffer.scope != "global" or not 2 <= len(buffer.shape) <= 5 or len(tile_type.shape) != 2:
-        raise NotRecognised(f"{tile_type} of {buffer} is no box for TMA", op)
+        raise NotRecognised(f"{tile_type} of {buffer} is not a box for TMA", op)
     if buffer.strides is not None or not isinstance(last, int) or last * bits % 128:
         raise NotRecognised(f"the rows of {buffer} are not contiguous multiples of 16 bytes", op)
     at = Builder.at(op)
@@ -311,16 +323,8 @@ def _box_of(op: tile.LoadOp | tile.StoreOp, tile_type: object) -> tuple[list[Val
     return offsets, tuple(axes)
 
 
-def _erase_unused(region: Region) -> None:
-    for op in reversed(region):
-        for inner in op.regions:
-            _erase_unused(inner)
-        if op.is_pure and not op.is_used and not op.is_terminator:
-            op.erase()
-
-
 def _divide_rows(kernel: tile.KernelOp, all_rows: int, parts: int, undivided: set[Operation]) -> None:
-    """Each consumer has `all_rows // parts` of the block's rows: in every type, and in what counts rows."""
+    """Give each consumer `all_rows // parts` of the block's rows, in every type and in everything that counts rows."""
     rows = all_rows // parts
     at = Builder(kernel.body, kernel.body.first, kernel.loc)
     part = at.insert(gluon.PartOp(parts=parts, names=["part"])).result

@@ -1,4 +1,4 @@
-"""What integer ranges decide: comparisons, minima and maxima, quotients and remainders."""
+"""Comparisons, minima, maxima, quotients and remainders that integer ranges decide."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Patterns, Rewriter, pattern
 from tiledsl.ir.types import ELEMENTS, is_float
+from tiledsl.passes.analysis.ranges import Ranges, dtype_interval
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
-from tiledsl.passes.ranges import Ranges, dtype_interval
 
 
 def decide(ranges: Ranges, predicate: str, lhs: Value, rhs: Value) -> bool | None:
@@ -173,10 +173,10 @@ RANGE_PATTERNS = Patterns(
 
 @dataclass(frozen=True)
 class SimplifyRanges(Pass):
-    """Fold what the ranges of integers decide, together with canonicalize's patterns.
+    """Fold what integer ranges decide, together with canonicalize's patterns.
 
     Before:  %ok = arith.cmp %rows, %m {predicate = "lt"} : tensor<128x1xbool>      After:  true, if rows < m always
-    Needs:   nothing; best after promote-buffers. See ranges.py for what is known.
+    Needs:   nothing; most effective after promote-buffers. See analysis/ranges.py for what is known.
     """
 
     name = "simplify-ranges"

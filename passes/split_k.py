@@ -1,4 +1,4 @@
-"""Sums along K in parts: of blocks, or of programs that share all blocks. The order of additions is fixed."""
+"""Sums along K in parts: split-K within each block, or stream-K across all blocks. Additions have a fixed order."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
-from tiledsl.passes.lower_gluon import is_prepared
 from tiledsl.passes.partial_sums import (
     NotSplit,
     add_parts,
@@ -30,25 +30,25 @@ _log = logging.getLogger("tiledsl")
 
 @dataclass(frozen=True)
 class SplitK(Pass):
-    """Compute sums over K in parts, in several blocks or programs, and add them in a second kernel.
+    """Compute sums over K in parts, in several blocks or programs, and add the parts in a second kernel.
 
-    With `splits` > 1, each block's sum is computed in as many parts, each in a block of its own:
+    With `splits` > 1, the sum of each block is computed in that many parts, each in a block of its own:
 
     Before:  tile.kernel [%gx, %gy] (%bx, %by) { %sum = scf.for ... { ... tensor.dot ... }; epilogue of %sum }
     After:   %parts = tile.alloc : buffer<8192*128*float32, global>
              tile.kernel [%gx, %gy, %four] (%bx, %by, %part) { %sum = scf.for ... ; tile.store %sum, %parts[...] }
              tile.kernel [%gx, %gy] (%bx, %by) { %sum = scf.for ... { tile.load %parts[...] ... }; epilogue of %sum }
 
-    It pays where a grid has fewer blocks than the device has multiprocessors and K is long. With `streams` > 0
-    ("stream-K"), as many programs share the iterations of all blocks evenly, so that a block may begin in one program
-    and end in another; only blocks that are shared so go through the workspace (stream_k.py has the example). It pays
-    where the last of few waves of blocks leaves many multiprocessors idle. Negative: so many programs on each of the
-    target's multiprocessors. 0: none.
+    This pays off if a grid has fewer blocks than the device has multiprocessors and K is long. With `streams` > 0
+    (stream-K), that many programs share the iterations of all blocks evenly, so that a block may begin in one program
+    and end in another; only such blocks go through the workspace (stream_k.py has an example). This pays off if the
+    last of few waves of blocks leaves many multiprocessors idle. A negative number means that many programs on each of
+    the target's multiprocessors; 0 means no stream-K.
 
-    The order of additions is fixed: results are the same in every run. A kernel is split if its grid is static, of one
-    or two dimensions, and it has one loop, which only adds products to one tile that begins as zeros; others stay, with
-    a remark.
-    Needs:   guard-accesses, pad-tiles. Before select-access and map-grid.
+    The order of additions is fixed, so results are the same in every run. A kernel is split if its grid is static and
+    has one or two dimensions, and if it has one loop, which only adds products to one tile that starts as zeros. Others
+    are left alone, with a remark.
+    Needs:   guard-accesses, pad-tiles. Runs before select-access and map-grid.
     """
 
     name = "split-k"
@@ -57,7 +57,7 @@ class SplitK(Pass):
 
     def run(self, program: Program) -> None:
         if self.splits < 1:
-            raise TileError(f"split-k.splits is {self.splits}; it is a positive number")
+            raise TileError(f"split-k.splits is {self.splits}; it must be a positive number")
         if self.splits > 1 and self.streams:
             raise TileError(f"split-k.splits is {self.splits} and split-k.streams {self.streams}; set one of them")
         if self.splits == 1 and not self.streams:
@@ -70,10 +70,10 @@ class SplitK(Pass):
                 )
             programs *= -program.target.sm_count
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
-            if not any(isinstance(op, tensor.DotOp) for op in kernel.walk()) and not is_prepared(kernel):
+            if not any(isinstance(op, tensor.DotOp) for op in kernel.walk()) and not targets_gluon(kernel):
                 continue
             try:
-                if is_prepared(kernel):
+                if targets_gluon(kernel):
                     raise NotSplit('it is written in Gluon; select-emitter.backend="triton" leaves it to Triton')
                 if programs:
                     stream(kernel, _loop_of(kernel), programs)

@@ -1,7 +1,7 @@
-"""Stream-K: as many programs as run at once share the iterations of all blocks evenly. Part of split-k.
+"""Stream-K: as many programs as run concurrently share the iterations of all blocks evenly. Part of split-k.
 
-The scheme with whole blocks beside shared ones, and its name, are from Osama, Merrill, Cecka, Garland and Owens,
-"Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication on the GPU", PPoPP 2023.
+The scheme, which computes whole blocks beside shared ones, and its name are from Osama, Merrill, Cecka, Garland and
+Owens, "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication on the GPU", PPoPP 2023.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
-from tiledsl.passes.map_grid import STREAMS, Arithmetic, fold_grid, swizzle_of
+from tiledsl.passes.index_arithmetic import IndexArithmetic
+from tiledsl.passes.map_grid import STREAMS, fold_grid, swizzle_of
 from tiledsl.passes.partial_sums import (
     NotSplit,
     add_parts,
@@ -181,7 +182,7 @@ def _add_shared(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, shares: Sh
     add_parts(loop, init, bounds, lambda inner, part: load_part(inner, sums, parts, part))
 
 
-class _Steps(Arithmetic):
+class _Steps(IndexArithmetic):
     """Arithmetic of a program's share."""
 
     def __init__(self, at: Builder, shares: Shares) -> None:

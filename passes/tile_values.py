@@ -1,4 +1,4 @@
-"""Building whole-tile values. What would change nothing for the operands at hand is left out."""
+"""Construction of tile values. Operations that would change nothing for their operands are left out."""
 
 from __future__ import annotations
 

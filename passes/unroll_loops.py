@@ -1,4 +1,4 @@
-"""unroll-loops: copies the bodies of loops that are to be unrolled completely."""
+"""unroll-loops: copies of the bodies of loops that are to be unrolled completely."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tiledsl.ir.rewrite import Builder
 
 @dataclass(frozen=True)
 class UnrollLoops(Pass):
-    """Replace loops marked `unroll = 1` by copies of their body, outer loops first.
+    """Replace loops marked `unroll = 1` by copies of their bodies, outer loops first.
 
     Before:  scf.for %c0, %c2, %c1 {unroll = 1} (%i: int32) {    After:  tile.store %v, %x[%c0]
                tile.store %v, %x[%i]                                     tile.store %v, %x[%c1]
                scf.yield
              }
-    Needs:   constant bounds; other loops, and those that would take more than `limit` copied operations in all, stay as
-             they are. Keeps: loops with `unroll` above 1, a hint for the code generator.
+    Needs:   constant bounds. Loops without, and loops that would add more than `limit` operations in total, are left
+             alone. Keeps: loops with `unroll` above 1, which is a hint for the code generator.
     """
 
     name = "unroll-loops"
@@ -29,7 +29,9 @@ class UnrollLoops(Pass):
 
     def run(self, program: Program) -> None:
         if self.limit < 0:
-            raise TileError(f"unroll-loops.limit is {self.limit}; it is a number of operations, 0 to unroll nothing")
+            raise TileError(
+                f"unroll-loops.limit is {self.limit}; it must be a number of operations, or 0 to unroll nothing"
+            )
         if not any(isinstance(op, ForOp) and op.attributes["unroll"] == 1 for op in program.root.nests()):
             return
         left = self.limit
@@ -54,7 +56,7 @@ def _indices(op: ForOp) -> range | None:
 
 
 def _unroll(op: ForOp, indices: range) -> list[Operation]:
-    """Put the copies in the place of the loop; return those that hold regions."""
+    """Replace the loop by its copies; return the copies that have regions."""
     builder = Builder.at(op)
     carried: list[Value] = list(op.inits)
     nested: list[Operation] = []
@@ -79,7 +81,7 @@ def _unroll(op: ForOp, indices: range) -> list[Operation]:
 
 
 def _fold(copy: Operation, mapping: dict[Value, Value] | None = None, original: Operation | None = None) -> None:
-    """Replace a copy that the loop's index made constant, so that the bounds of inner loops are seen as constants."""
+    """Replace a copy that the loop index made constant, so that inner loops get constant bounds."""
     if not copy.results or isinstance(copy, ConstantOp):
         return
     if not copy.is_pure or not all(isinstance(value.op, ConstantOp) for value in copy.operands):

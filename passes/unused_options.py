@@ -1,4 +1,4 @@
-"""Options that the user has set and that a kernel's emitter makes no use of: remarks. No pass."""
+"""Remarks about options that were set but that a kernel's emitter does not use."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from tiledsl.dialects import tile
 from tiledsl.ir.pass_manager import Pass
+from tiledsl.logs import note_once
 
 _TRITON = 'it needs select-emitter.backend="triton"'
 _GLUON = 'it needs select-emitter.backend="gluon" and a kernel of that form'
@@ -31,16 +32,14 @@ _IN_TRITON = {
 
 
 def changed(each: Pass, *names: str) -> dict[str, object]:
-    """Those of a pass's options that are not as they are by default."""
+    """The options of a pass that differ from their defaults, by `pass-name.option`."""
     given = {option.name: getattr(each, option.name) for option in dataclasses.fields(each)}
     defaults = {option.name: option.default for option in dataclasses.fields(each)}
     return {f"{each.name}.{name}": given[name] for name in names if given[name] != defaults[name]}
 
 
 def remark_unused(kernel: tile.KernelOp, options: Mapping[str, object], in_gluon: bool = True) -> None:
-    """Say among the kernel's remarks, and once in the log, that these options have no effect, and why."""
-    from tiledsl.frontend.context import note_once
-
+    """Add to the kernel's remarks, and once to the log, that these options have no effect, and why."""
     emitter, reasons = ("Gluon", _IN_GLUON) if in_gluon else ("Triton", _IN_TRITON)
     for option, value in options.items():
         reason = reasons.get(option) or reasons[option.rpartition(".")[2]]

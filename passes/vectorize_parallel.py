@@ -11,8 +11,8 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BOOL, INT32, BufferType, broadcast_shapes, with_shape
-from tiledsl.passes.parallel_locals import check_locals
-from tiledsl.passes.parallel_variance import Variance
+from tiledsl.passes.analysis.parallel_locals import check_locals
+from tiledsl.passes.analysis.parallel_variance import Variance
 from tiledsl.passes.parallel_writes import fewer_atomics, one_writer, place
 from tiledsl.passes.tile_values import (
     both,
@@ -28,9 +28,9 @@ from tiledsl.passes.tile_values import (
 class VectorizeParallel(Pass):
     """Compute all points of a tile.parallel at once.
 
-    The indices become tensor.iota along one dimension each; what does not vary stays scalar, or 1 in that dimension. An
-    `if` on what varies becomes a mask on stores and atomics. Local buffers that every point writes before it reads
-    them become fragments with an element for each point.
+    Each index becomes a tensor.iota along its own dimension; values that do not vary stay scalar, or 1 in that
+    dimension. An `if` on a varying condition becomes a mask on stores and atomics. Local buffers that every point
+    writes before reading them become fragments with one element for each point.
 
     Before:  tile.parallel {extents = (128, 64)} (%i, %j) {    After:  %i = tensor.iota : tensor<128x1xint32>
                %x = tile.load %s[%i]                                   %j = tensor.iota : tensor<1x64xint32>

@@ -141,7 +141,7 @@ WRITE = "with T.Kernel(1) as bx:\n    A[0, 0] = 1.0"
             "T.Tensor((4, None), 'int8')",
         ),
         ("A: T.Tensor((4,), None)", "an element type is None; was a tunable left None?", "T.Tensor((4,), None)"),
-        ("A: T.Tensor((4,), 'flaot32')", "'flaot32' is no element type; did you mean 'float32'?", None),
+        ("A: T.Tensor((4,), 'flaot32')", "'flaot32' is not an element type; did you mean 'float32'?", None),
         ("A: T.ptr", "T.ptr: tensors made from raw addresses are not part of the tile language; pass one tensor and index it", None),
     ],
 )  # fmt: skip
@@ -158,15 +158,15 @@ def test_declarations(declared: str, message: str, caret: str | None) -> None:
         ("T.Kernel(1, -2)", "T.Kernel: grid dimension 1 is -2; is a dimension of a tensor 0?"),
         ("T.Kernel(2.5)", "T.Kernel: grid dimension 0 is float 2.5, not an integer"),
         ("T.Kernel(None)", "T.Kernel: grid dimension 0 is None (was a tunable left None?), not an integer"),
-        ("T.Kernel(4, threads=None)", "T.Kernel: threads is None (was a tunable left None?); it is a number from 1 to 1024, 128 if left out"),
-        ("T.Kernel(4, threads=(32, None))", "T.Kernel: threads is None (was a tunable left None?); it is a number from 1 to 1024, 128 if left out"),
-        ("T.Kernel(4, threads=0)", "T.Kernel: threads is 0; it is a number from 1 to 1024"),
-        ("T.Kernel(4, threads=(64, 32))", "T.Kernel: threads is 2048; it is a number from 1 to 1024"),
+        ("T.Kernel(4, threads=None)", "T.Kernel: threads is None (was a tunable left None?); it must be a number from 1 to 1024 (128 if left out)"),
+        ("T.Kernel(4, threads=(32, None))", "T.Kernel: threads is None (was a tunable left None?); it must be a number from 1 to 1024 (128 if left out)"),
+        ("T.Kernel(4, threads=0)", "T.Kernel: threads is 0; it must be a number from 1 to 1024"),
+        ("T.Kernel(4, threads=(64, 32))", "T.Kernel: threads is 2048; it must be a number from 1 to 1024"),
         ("T.Kernel(4, num_warp=4)", "T.Kernel has no option 'num_warp'"),
-        ("T.Kernel(4, num_warps=3)", "T.Kernel: num_warps is 3; it is a power of two from 1 to 32"),
-        ("T.Kernel(4, num_ctas=3)", "T.Kernel: num_ctas is 3; it is a power of two from 1 to 16"),
-        ("T.Kernel(4, maxnreg=300)", "T.Kernel: maxnreg is 300; it is a number from 1 to 255"),
-        ("T.Kernel(4, num_stages='2')", "T.Kernel: num_stages is '2'; it is a number from 1 on"),
+        ("T.Kernel(4, num_warps=3)", "T.Kernel: num_warps is 3; it must be a power of two from 1 to 32"),
+        ("T.Kernel(4, num_ctas=3)", "T.Kernel: num_ctas is 3; it must be a power of two from 1 to 16"),
+        ("T.Kernel(4, maxnreg=300)", "T.Kernel: maxnreg is 300; it must be a number from 1 to 255"),
+        ("T.Kernel(4, num_stages='2')", "T.Kernel: num_stages is '2'; it must be at least 1"),
         ("T.Kernel(T.dynamic('Q'))", "the dynamic dimension Q is used, but no tensor parameter's dimension tells it"),
         ("T.ClusterKernel(4)", "T.ClusterKernel: explicit barriers and asynchronous copies have no Triton form; use T.copy inside T.Pipelined, which overlaps them"),
     ],
@@ -181,11 +181,12 @@ def test_programs_that_do_nothing() -> None:
     refused(lambda: compiled("with T.Kernel(1) as bx:\n    x = A[0, 0]"), "main writes none of its tensors")
     two = 'A: T.Tensor((4, 4), "float32"), B: T.Tensor((4, 4), "float32"), n: T.int32'
     refused(lambda: compiled(WRITE, declared=two, out_idx=[1]), "the output B of main is never written")
-    refused(lambda: compiled(WRITE, declared=two, out_idx=[-1]), "out_idx names n of main, which is no tensor")
+    refused(lambda: compiled(WRITE, declared=two, out_idx=[-1]), "out_idx names n of main, which is not a tensor")
     refused(lambda: compiled(WRITE, declared=two, out_idx=7), "out_idx 7, but main has 3 parameters")
     refused(lambda: compiled(WRITE, declared=two, out_idx=[0, -3]), "out_idx names a parameter of main twice: [0, -3]")
     refused(
-        lambda: compiled(WRITE, declared=two, out_idx="B"), "out_idx is 'B'; it is a position or a list of positions"
+        lambda: compiled(WRITE, declared=two, out_idx="B"),
+        "out_idx is 'B'; it must be a position or a list of positions",
     )
     loop = "for i in T.serial(4):\n    A[0, 0] = 1.0"
     refused(
@@ -329,7 +330,7 @@ def test_eager_calls() -> None:
         "T.ceildiv needs integers, not None (was a tunable left None?)",
         "T.ceildiv(M, block)",
     )
-    refused(lambda: twice.compile(M=4), "T.const 'N' has no value: it is no dimension of a tensor of the call")
+    refused(lambda: twice.compile(M=4), "T.const 'N' has no value: it is not a dimension of a tensor of the call")
 
 
 def test_eager_results() -> None:

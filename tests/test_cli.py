@@ -176,7 +176,7 @@ def test_the_setting_print_after_names_a_pass(programs: Path, monkeypatch: pytes
     monkeypatch.setenv("TILEDSL_PRINT_AFTER", "cze")
     for options in ([], ["--emit", "tile"]):
         message = refused("lower", f"{programs}:cleared", *options)
-        assert "the setting print_after is 'cze'; it is all, changed or one of canonicalize, cse" in message
+        assert "the setting print_after is 'cze'; it must be all, changed or one of canonicalize, cse" in message
     monkeypatch.setenv("TILEDSL_PRINT_AFTER", "dce")
     assert "// ----- after dce" in tiledsl("lower", f"{programs}:cleared").stderr
 
@@ -218,12 +218,12 @@ def test_lower_takes_the_first_configuration_of_an_autotuned_function(tmp_path: 
     done = tiledsl("lower", file, "-D", "N=1000", "-D", "block=64", "-D", "threads=128", "--target", "cuda:90")
     assert "tl.arange(0, 64)" in done.stdout and "num_warps=4" in done.stdout and done.stderr == ""
     done = tiledsl("lower", file, "--target", "cuda:90")
-    assert done.exit_code == 1 and "doubled is called without 'N', which is no tunable" in done.stderr
+    assert done.exit_code == 1 and "doubled is called without 'N', which is not a tunable" in done.stderr
 
 
 def test_mistakes_in_what_to_lower(programs: Path, tmp_path: Path) -> None:
     several = refused("lower", programs)
-    assert "has 3 programs; say FILE:FUNCTION" in several
+    assert "has 3 programs; name one: FILE:FUNCTION" in several
     assert "note: there are scaled, negated, cleared" in several
     assert "has no scales" in refused("lower", f"{programs}:scales")
     assert "BLOCK is int, not a program" in refused("lower", f"{programs}:BLOCK")
@@ -234,7 +234,7 @@ def test_mistakes_in_what_to_lower(programs: Path, tmp_path: Path) -> None:
     file.write_text(f"import tiledsl\nones = tiledsl.parse({TEXT_PROGRAM!r}, N=48)\n")
     assert "ones takes no values, but -D gives N" in refused("lower", f"{file}:ones", "-D", "N=3")
     assert "'M' is not name=value" in refused("lower", f"{programs}:scaled", "-D", "M")
-    assert "--emit c++: it is one of source, tile" in refused("lower", f"{programs}:cleared", "--emit", "c++")
+    assert "--emit c++: it must be one of source, tile" in refused("lower", f"{programs}:cleared", "--emit", "c++")
     assert "the pipeline has no pass 'cze'" in refused("lower", f"{programs}:cleared", "--after", "cze")
     assert "unknown target" in refused("lower", f"{programs}:cleared", "--target", "tpu")
     both = refused("lower", f"{programs}:cleared", "--after", "cse", "--emit", "ptx")
@@ -304,7 +304,7 @@ def test_passes_are_listed_with_their_options() -> None:
     names = [line.split()[0] for line in lines[1:]]
     assert names == list(dict.fromkeys(each.name for each in PIPELINE))
     (access,) = (line for line in lines if line.startswith("select-access "))
-    assert "mode=auto operands=''" in access and "Make loads and stores of rectangular blocks" in access
+    assert "mode=auto operands=''" in access and "Turn loads and stores of rectangular blocks" in access
 
 
 def test_a_pass_is_shown_with_an_example() -> None:
@@ -384,7 +384,7 @@ def test_doctor_goes_on_after_wrong_settings(monkeypatch: pytest.MonkeyPatch, tm
     assert wrong[0] == "FAILED  TILEDSL_JOBS=many is not allowed; jobs is a whole number, 0 for all cores"
     assert wrong[1].startswith("FAILED  TILEDSL_TARGET=cuda:12: ")
     assert wrong[2].startswith(
-        "FAILED  TILEDSL_PRINT_AFTER=cze: the setting print_after is 'cze'; it is all, changed or"
+        "FAILED  TILEDSL_PRINT_AFTER=cze: the setting print_after is 'cze'; it must be all, changed or"
     )
     assert len(wrong) == result.stdout.count("FAILED") == 3
     assert "interpret a kernel    ok" in result.stdout and "compile for cuda:90   ok" in result.stdout

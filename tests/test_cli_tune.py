@@ -109,7 +109,7 @@ def test_check_ends_with_an_error(tmp_path: Path) -> None:
     result = run("tuned", "check", tmp_path, "--program", PROGRAM)
     assert result.exit_code == 1
     assert f"{path}: error: 2 entries are for size=64" in result.output
-    assert "the configuration for size=64 sets 'tags', which is no parameter; did you mean 'tag'?" in result.output
+    assert "the configuration for size=64 sets 'tags', which is not a parameter; did you mean 'tag'?" in result.output
     assert "warning: 2 of 2 entries are for another source of scale: they are not used" in result.output
     assert result.output.endswith("1 files: 4 errors, 1 warnings\n")
     assert run("tuned", "check", tmp_path / "none").exit_code == 1

@@ -94,7 +94,7 @@ def test_a_variable_that_is_no_setting_is_named_once(
     for jobs in ("3", "4"):
         monkeypatch.setenv("TILEDSL_JOBS", jobs)
         assert current().jobs == int(jobs)
-    assert caplog.messages == ["TILEDSL_CACHEDIR is no setting; did you mean 'TILEDSL_CACHE_DIR'?"]
+    assert caplog.messages == ["TILEDSL_CACHEDIR is not a setting; did you mean 'TILEDSL_CACHE_DIR'?"]
 
 
 @pytest.mark.parametrize("target", ["auto", "interpret", "cuda", "cuda:90", "hip:gfx942", "hip:gfx90a"])

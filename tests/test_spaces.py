@@ -173,7 +173,7 @@ def test_what_cannot_be_seen() -> None:
 
     with pytest.raises(TileError, match="what factor of scaled is for cannot be seen"):
         for_program(scaled, 1000, target="cuda:90")
-    with pytest.raises(TileError, match=r"is no function under @tiledsl\.jit"):
+    with pytest.raises(TileError, match=r"is not a function under @tiledsl\.jit"):
         for_program(3)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from tiledsl.commands.cache import cache
 from tiledsl.commands.tune import tune
 from tiledsl.commands.tuned import tuned
 from tiledsl.errors import TileError, on_command_line
+from tiledsl.runtime.atomic_file import write_file
 
 
 class _Commands(click.Group):
@@ -68,7 +67,7 @@ def lower(
     from tiledsl.runtime.target import Target
 
     if emit not in command.EMIT:
-        raise TileError(f"--emit {emit}: it is one of {', '.join(command.EMIT)}")
+        raise TileError(f"--emit {emit}: it must be one of {', '.join(command.EMIT)}")
     if after and emit != "source":
         raise TileError(f"--after {after} prints IR, --emit {emit} another stage; give one of them")
     file, function = command.split_function(program)
@@ -137,15 +136,13 @@ for _command in (tune, tuned, cache):
 
 
 def _write(text: str, output: Path | None) -> None:
-    """Print a text, or write it to a file in one step."""
+    """Print a text, or write it to a file."""
     text = text if text.endswith("\n") else text + "\n"
     if output is None:
         click.echo(text, nl=False)
         return
     try:
-        with tempfile.NamedTemporaryFile("w", dir=output.parent, prefix=".", delete=False, encoding="utf-8") as file:
-            file.write(text)
-        os.replace(file.name, output)
+        write_file(output, text.encode())
     except OSError as error:
         raise TileError(f"{output} cannot be written: {error.strerror}") from None
 

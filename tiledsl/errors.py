@@ -1,4 +1,4 @@
-"""Errors that users see: one exception class, rendered with file, line and caret."""
+"""Errors for users: one exception class, shown with file, line and caret."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _sources: dict[str, list[str]] = {}
 
 
 def register_source(file: str, text: str) -> None:
-    """Remember the text of a program that does not lie in a file, so that errors can quote it."""
+    """Remember the text of a program that is not in a file, so that errors can quote it."""
     _sources[file] = _NEWLINE.split(text)
 
 
@@ -39,10 +39,10 @@ def source_line(file: str, line: int) -> str:
 
 
 class TileError(Exception):
-    """A mistake in the user's program or call, with its place, the values involved and a way out.
+    """A mistake in the user's program or call.
 
-    `message` is one sentence. `loc` is the offending range in the user's file, if it is known.
-    `notes` are further lines, each either text or a (text, Loc) pair.
+    `message` is one sentence with the values involved. `loc` is the range in the user's file, if known. `notes` are
+    further lines, such as a way to fix the mistake; each is text or a (text, Loc) pair.
     """
 
     def __init__(self, message: str, loc: Loc | None = None, notes: Sequence[str | tuple[str, Loc]] = ()) -> None:
@@ -70,7 +70,7 @@ _on_command_line: ContextVar[bool] = ContextVar("tiledsl_on_command_line", defau
 
 @contextmanager
 def on_command_line(yes: bool = True) -> Iterator[None]:
-    """Have notes tell what to write there, instead of Python."""
+    """Have notes suggest command-line options instead of Python, within the block."""
     token = _on_command_line.set(yes)
     try:
         yield
@@ -79,7 +79,7 @@ def on_command_line(yes: bool = True) -> Iterator[None]:
 
 
 def way_out(python: str, command_line: str) -> str:
-    """What a note tells the user to write: Python, or options of the command that the user has typed."""
+    """What a note suggests: Python, or options of the command that the user has run."""
     return command_line if _on_command_line.get() else python
 
 
@@ -89,7 +89,7 @@ def value_options(names: Iterable[str]) -> str:
 
 
 def user_loc() -> Loc | None:
-    """Where the caller's code called into this package, for errors that no tree has a place for."""
+    """Where the user's code called into this package, for errors that have no place in a tree."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGES):
         frame = frame.f_back

@@ -1,17 +1,25 @@
-"""What the logger `tiledsl` lets through, by the setting `log_level`."""
+"""The logger `tiledsl`: its level, by the setting `log_level`, and messages that are logged only once."""
 
 from __future__ import annotations
 
 import logging
 import sys
 
-_DEFAULT = "warning"  # then the logger is as the program has it
+_DEFAULT = "warning"  # leaves the logger as the program has configured it
 _logger = logging.getLogger("tiledsl")
 _before = logging.NOTSET
+_noted: set[str] = set()
+
+
+def note_once(message: str) -> None:
+    """Log, at level info and once in a process, that something has no effect here."""
+    if message not in _noted:
+        _noted.add(message)
+        _logger.info(message)
 
 
 class _ToStderr(logging.Handler):
-    """Prints where the program itself has not said where messages go, as Python does with warnings."""
+    """Prints to stderr unless the program has configured logging itself, as Python does with warnings."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:
@@ -22,7 +30,7 @@ _handler = _ToStderr()
 
 
 def apply(level: str) -> None:
-    """Have the logger let through this level and those above; with the default, what it let through before."""
+    """Set the lowest level that is logged; with the default, restore the level that the program had set."""
     global _before
     if level == _DEFAULT:
         _logger.removeHandler(_handler)

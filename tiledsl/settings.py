@@ -87,19 +87,19 @@ _LOG_LEVELS = "debug, info, warning or error"
 
 @dataclass(frozen=True)
 class Settings:
-    """The values in force for one call. `current()` makes it; every field is checked, also when made by hand."""
+    """The values in force for one call. `current()` makes one; every field is checked on construction."""
 
     target: str = field(
         default="auto",
         metadata=_about(
             _matching(r"auto|interpret|cuda(:\d+)?|hip:gfx[0-9a-f]+"),
             _TARGETS,
-            f"What kernels are compiled for where the call does not say: {_TARGETS}",
+            f"What kernels are compiled for unless a call names a target: {_TARGETS}",
         ),
     )
     cache_dir: Path = field(
         default_factory=_user_cache,
-        metadata=_about(_folder, "a folder", "Where compiled kernels and tuning results are kept"),
+        metadata=_about(_folder, "a folder", "Where compiled kernels and tuning results are stored"),
     )
     verify_each: bool = field(
         default=True,
@@ -119,22 +119,22 @@ class Settings:
     )
     always_tune: bool = field(
         default=False,
-        metadata=_about(_boolean, "1 or 0", "Tune again where a remembered result would be used"),
+        metadata=_about(_boolean, "1 or 0", "Tune again even if there is a cached result"),
     )
     strict_versions: bool = field(
         default=True,
-        metadata=_about(_boolean, "1 or 0", "Tune again for another tiledsl, Triton or driver; 0: warn"),
+        metadata=_about(_boolean, "1 or 0", "Tune again after a change of tiledsl, Triton or the driver; 0: only warn"),
     )
     jobs: int = field(
         default=0,
-        metadata=_about(_count, "a whole number, 0 for all cores", "Processes that compile at once; 0 for all cores"),
+        metadata=_about(_count, "a whole number, 0 for all cores", "Number of compilation processes; 0 for all cores"),
     )
     log_level: str = field(
         default="warning",
         metadata=_about(
             _matching("debug|info|warning|error"),
             _LOG_LEVELS,
-            f"What the logger `tiledsl` lets through: {_LOG_LEVELS}",
+            f"The lowest level that the logger `tiledsl` shows: {_LOG_LEVELS}",
         ),
     )
     tuned_configs: tuple[Path, ...] = field(
@@ -211,7 +211,7 @@ def unknown_variables() -> dict[str, str]:
     said = {}
     for variable in sorted(os.environ):
         if variable.startswith(PREFIX) and variable not in _VARIABLES and not variable.startswith(_OF_TESTS):
-            said[variable] = f"{variable} is no setting; {_nearest(variable, _VARIABLES[: len(_FIELDS)])}"
+            said[variable] = f"{variable} is not a setting; {_nearest(variable, _VARIABLES[: len(_FIELDS)])}"
     return said
 
 

@@ -1,12 +1,13 @@
 """Configurations to search for a program, proposed from its tile IR and the target alone.
 
-A builder's tunables are the parameters that a call leaves open. What each one is for is found by building the program
-twice, with two values of it, and looking at what changes: a side of a tile's product, the threads of a block, the depth
-of a pipeline, the height of the panels in which blocks are visited. Names only give the first value to try. Proposed
-are, for programs with matrix products, tiles, depths, warps, and choices of the compiler: pointers or block copies,
-persistent grids, parts along K, programs that share all blocks, Gluon, launches that overlap; for attention peeled
-loops. For programs without products: threads, and sizes around the given ones. What changes several of these at once,
-or nothing that is seen here, keeps its default.
+A builder's tunables are the parameters that a call leaves open. The role of each is found by building the program
+twice, with two values of it, and comparing: a side of a tile of a matrix product, the threads of a block, the depth of
+a pipeline, the height of the panels in which blocks are visited. Names only suggest the first value to try.
+
+For programs with matrix products, the proposals combine tiles, depths, warps, and choices of the compiler: pointers or
+block copies, persistent grids, split-K, stream-K, Gluon, overlapping launches and, for attention, peeled loops. For
+other programs they vary the threads, and sizes around the given ones. A tunable that changes several of these at once,
+or nothing that is visible here, keeps its default.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _FIRST_VALUES = {"stage": 2, "thread": 128, "warp": 4, "panel": 8, "group": 8, "
 
 @dataclass(frozen=True)
 class _Seen:
-    """What of a program a tunable may change."""
+    """The properties of a program that a tunable may change."""
 
     products: tuple[tuple[int, int, int], ...]
     threads: int
@@ -85,9 +86,9 @@ def for_program(
     """At most `limit` configurations for a call of a function under @tiledsl.jit, the fastest by the model first.
 
     `arguments` and `keywords` are the call's, without the tunables to be proposed; `target` is what to tune for, in
-    place of the function's own. As `configs=` of @tiledsl.autotune, this function itself stands for what it proposes
-    at each call. What certainly does not fit the target is left out. Raises TileError if it cannot be seen what a
-    tunable without a default is for, or if nothing that is proposed can be built.
+    place of the function's own. As `configs=` of @tiledsl.autotune, this function itself stands for what it proposes at
+    each call. What certainly does not fit the target is left out. Raises TileError if the role of a tunable without a
+    default cannot be determined, or if nothing that is proposed can be built.
 
     Example: `@tiledsl.autotune(configs=tiledsl.spaces.for_program)` above `@tiledsl.jit(out_idx=-1)`
     """
@@ -127,7 +128,7 @@ def _jitted(function: Any) -> JitFunction:
     if isinstance(function, FunctionType):
         function = jit(function)
     if not isinstance(function, JitFunction):
-        raise TileError(f"spaces.for_program: {function!r} is no function under @tiledsl.jit")
+        raise TileError(f"spaces.for_program: {function!r} is not a function under @tiledsl.jit")
     return function
 
 
@@ -151,7 +152,7 @@ class _Program:
         return max(self.works(self.base), key=lambda each: each.operations)
 
     def is_gluon(self, config: Mapping[str, Any], target: Target) -> bool:
-        """Whether the compiler writes this configuration in Gluon, which lowering it tells."""
+        """Whether the compiler writes this configuration in Gluon; found out by lowering it."""
         try:
             kernel = self.function.kernel_for(self.bound, {**self.base, **config}, target)
         except Exception:  # as in roles
@@ -159,7 +160,8 @@ class _Program:
         return api.IMPORTS[0] in kernel.source
 
     def roles(self) -> dict[str, str]:
-        """Tunable -> m, n, k, threads, warps, stages, panel or size; without those that are not recognised."""
+        """For each tunable m, n, k, threads, warps, stages, panel or size; tunables without a recognized role are
+        missing."""
         before = _Seen.of(self.first())
         found: dict[str, str] = {}
         for name, value in self.base.items():
@@ -271,7 +273,7 @@ def _products(program: _Program, config: Callable[..., Config], target: Target) 
 
 
 def _is_half_empty(program: _Program, config: Callable[..., Config], values: Mapping[str, int]) -> bool:
-    """Whether tiles of half as many rows would be as many, so that half of each tile is empty."""
+    """Whether tiles of half as many rows would be equally many, so that half of each tile is empty."""
     blocks = _blocks(program, config(values))
     return blocks is not None and blocks == _blocks(program, config({**values, "m": values["m"] // 2}))
 
@@ -301,13 +303,13 @@ def _around(size: int | None) -> list[int]:
 
 
 def _blocks(program: _Program, config: Config) -> int | None:
-    """Blocks of the largest launch; None where that cannot be told."""
+    """Blocks of the largest launch; None if unknown."""
     launch = _largest(program, config)
     return None if launch is None else launch.blocks
 
 
 def _largest(program: _Program, config: Config) -> Work | None:
-    """The launch with the most products; None if it cannot be told, or its grid."""
+    """The launch with the most products; None if it, or its grid, is unknown."""
     try:
         launch = max(program.works({**program.base, **config}), key=lambda each: each.operations)
     except Exception:  # as in roles
@@ -316,8 +318,10 @@ def _largest(program: _Program, config: Config) -> Work | None:
 
 
 def _with_split(milliseconds: float, config: Config, program: _Program, target: Target) -> float:
-    """The model's time with parts along K, of which it does not know: less work a block, or full waves of them; and a
-    second launch."""
+    """The model's time, corrected for parts along K, of which the model knows nothing.
+
+    There is less work for each block, or there are full waves of blocks; and a second launch.
+    """
     passes = config.get("pass_configs", {})
     splits: int = passes.get("split-k.splits", 1)
     programs: int = -passes.get("split-k.streams", 0) * target.sm_count

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from tiledsl.autotuner.compiling import carry
+from tiledsl.autotuner.compiling import triton_cache
 from tiledsl.autotuner.compiling.compile_worker import CompileOutcome, CompileTask, compile_task, warm_up
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.launch_triton import LibraryKey, library_key
@@ -166,7 +166,7 @@ def compile_all(
     with parallel_config(backend=backend):
         pool = Parallel(-1, return_as="generator_unordered", pre_dispatch="all", batch_size=1)
         for outcome in pool(delayed(compile_task)(replace(task, carries=True)) for task in filter(takes, tasks)):
-            carry.unpack(outcome.files, carry.local_folder(tasks[0].triton_cache_dir))
+            triton_cache.unpack(outcome.files, triton_cache.local_folder(tasks[0].triton_cache_dir))
             yield replace(outcome, files={})
 
 

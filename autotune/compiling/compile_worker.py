@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tiledsl.autotuner.compiling import carry
+from tiledsl.autotuner.compiling import triton_cache
 from tiledsl.autotuner.compiling.binary import binary_hash
 from tiledsl.autotuner.trial import Status
 from tiledsl.runtime import launch_triton
@@ -56,7 +56,7 @@ class CompileTask:
 @dataclass(frozen=True)
 class CompileOutcome:
     """What became of a task. `resources`: of the kernel that uses most shared memory; None unless status is "ok".
-    `binary_hash`: equal where the machine code and how it is launched are. `files`: see carry.pack."""
+    `binary_hash`: equal where the machine code and how it is launched are. `files`: see triton_cache.pack."""
 
     index: int
     status: Status
@@ -153,7 +153,7 @@ def _compile(task: CompileTask, compiled_kernels: list[Any]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="tiledsl-") as folder:
             here = replace(task, carries=False, cache_dir=folder, triton_cache_dir=f"{folder}/triton")
             answer = _compile(here, compiled_kernels)
-            return {**answer, "files": carry.pack(Path(folder, "triton"))}
+            return {**answer, "files": triton_cache.pack(Path(folder, "triton"))}
     os.environ["TILEDSL_CACHE_DIR"] = task.cache_dir
     if task.triton_cache_dir is not None:
         os.environ["TRITON_CACHE_DIR"] = task.triton_cache_dir

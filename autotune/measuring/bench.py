@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.autotuner.measuring import wire
+from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.jobs import Job, Policy
-from tiledsl.autotuner.measuring.race import Racer, race
 from tiledsl.autotuner.measuring.timing import clock, summarize
 from tiledsl.autotuner.verifying.reference import Expected, tensors
 from tiledsl.autotuner.verifying.verify import Ran, judge

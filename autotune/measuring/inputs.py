@@ -53,7 +53,7 @@ def make_inputs(kernel: Kernel, options: TuneOptions, call_inputs: dict[str, Any
             raise TileError(
                 f"autotune: {kernel.name} takes {unknown[0]!r}, of which only a call knows the "
                 + ("size" if unknown[0].is_tensor else "value"),
-                notes=["say supply_prog=..., a function of the parameters that returns the inputs, or tune inside "
+                notes=["pass supply_prog=..., a function of the parameters that returns the inputs, or tune inside "
                        "`with set_autotune_inputs(...)`"],
             )  # fmt: skip
         profiler = kernel.get_profiler(options.supply_type)

@@ -1,4 +1,4 @@
-"""What a benchmark process is asked to do, as JSON values."""
+"""The requests that a benchmark process receives, as JSON values."""
 
 from __future__ import annotations
 

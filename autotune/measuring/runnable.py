@@ -30,6 +30,6 @@ def runner(problem: Problem, trial: Trial, kernel: Kernel) -> Kernel | None:
     blocks = sum(each.blocks for each in work)
     operations = sum(each.blocks * each.operations for each in work)
     if blocks > _MOST_BLOCKS or operations > _MOST_OPERATIONS:
-        trial.message = "not verified: too large for the interpreter; say verify_at={...} for a smaller shape"
+        trial.message = "not verified: too large for the interpreter; pass verify_at={...} for a smaller shape"
         return None
     return problem.build({**trial.config, **(at or {})}, Target("interpret"))

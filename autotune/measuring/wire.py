@@ -1,4 +1,4 @@
-"""How the tuner and its benchmark processes talk: JSON messages with their length in front, tensors as raw files.
+"""The channel between the tuner and its benchmark processes: length-prefixed JSON messages, and tensors as raw files.
 
 Nothing is pickled: a tensor is a file of its elements and a JSON description of dtype, shape and strides.
 """

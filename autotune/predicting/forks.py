@@ -1,5 +1,8 @@
-"""Work on a list, divided among forks of this process. Forks have the user's functions as they are, which cannot be
-sent to other processes: the front-end reads their source, and they close over whatever they like."""
+"""Map a function over a list in forks of this process.
+
+Forks have the user's functions as they are; these cannot be sent to other processes, since the frontend reads their
+source and they may close over anything.
+"""
 
 from __future__ import annotations
 

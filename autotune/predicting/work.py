@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tiledsl.autotuner.predicting.index_values import constant, divisor, grid_axes, is_data_dependent, trip_counts
-from tiledsl.autotuner.predicting.live import live_bytes
+from tiledsl.autotuner.predicting.liveness import live_bytes
 from tiledsl.autotuner.predicting.work_types import Dot, Loop, Reduction, Traffic, Work, padded
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.core import Operation, Value

@@ -1,4 +1,4 @@
-"""What tuning returns: the best kernel, and how it came to be the best."""
+"""What tuning returns: the best kernel, and how it was found."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AutotuneResult:
-    """The best configuration's kernel. Called, it runs; what it does not have itself, the kernel answers.
+    """The best configuration's kernel. Called, it runs; attributes that it does not have are the kernel's.
 
-    complete: False where Ctrl-C ended the run before every configuration was tried.
-
-    latency: milliseconds; latency_kind says whether they were "measured" on this GPU or "estimated" by a model, as they
-    are where the target cannot run. ref_latency: ref_prog's, where measured. from_cache: "" (tuned just now), "memory",
-    "disk", "file" (see load) or "tuned" (a tuned-config file's; no latency where its entry is for other arguments).
-    `trials[i]` answers for any configuration: .ir(after=...), .source, .asm, .resources.
+    config:       the winning configuration.
+    trials:       every configuration; each has .ir(after=...), .source, .asm and .resources.
+    latency:      milliseconds; latency_kind: "measured" on this GPU, or "estimated" if the target cannot run here.
+    ref_latency:  ref_prog's milliseconds, if measured.
+    from_cache:   "" (tuned just now), "memory", "disk", "file" (see load) or "tuned" (a tuned-config file's; it has no
+                  latency if its entry is for other arguments).
+    complete:     False if Ctrl-C ended the run before every configuration was tried.
     """
 
     kernel: Kernel
@@ -66,21 +67,21 @@ class AutotuneResult:
 
     @cached_property
     def ranks(self) -> dict[int, int]:
-        """Places from 1 on by trial index, of the trials that work: the winner, then by latency."""
+        """Ranks, from 1, by trial index, of the trials that work: the winner, then by latency."""
         working = [trial for trial in self.trials if trial.ok]
         working.sort(key=lambda t: (not self.is_winner(t), t.latency if t.latency is not None else 0.0, t.index))
         return {trial.index: place for place, trial in enumerate(working, 1)}
 
     @cached_property
     def flops(self) -> float | None:
-        """Floating-point operations of the program's matrix products in one call; None if that is not known."""
+        """Floating-point operations of the program's matrix products in one call; None if unknown."""
         from tiledsl.autotuner.predicting import model
 
         return model.flops(self.kernel)
 
     @cached_property
     def bytes_moved(self) -> float | None:
-        """Bytes that one call must move to and from memory, each once; None if that is not known."""
+        """Bytes that one call must move to and from memory, each counted once; None if unknown."""
         from tiledsl.autotuner.predicting import model
 
         return model.bytes_moved(self.kernel)
@@ -88,20 +89,21 @@ class AutotuneResult:
     def table(self, sort: str = "latency") -> str:
         """The trials as text, by default the best first, then the failures in order. sort: a column, see table.COLUMNS.
 
-        Shared memory is in bytes a block, spills in bytes a thread. TFLOPS and GB/s stand there where the program says
-        how much it computes and moves.
+        Shared memory is in bytes for a block, spills in bytes for a thread. TFLOPS and GB/s are shown if the program
+        determines how much it computes and moves.
         """
         from tiledsl.autotuner.results.table import as_text
 
         return as_text(self, sort)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The trials as CSV, a column for each tunable and each number; written to a file, too, if one is named."""
-        from tiledsl.autotuner.results.table import as_csv, write_text
+        """The trials as CSV, with a column for each tunable and each number; also written to `path`, if given."""
+        from tiledsl.autotuner.results.table import as_csv
+        from tiledsl.runtime.atomic_file import write_file
 
         text = as_csv(self)
         if path is not None:
-            write_text(path, text)
+            write_file(Path(path), text.encode())
         return text
 
     def diff(self, i: int, j: int, stage: str = "triton", context: int = 3) -> str:
@@ -128,11 +130,11 @@ class AutotuneResult:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], target: Any = None) -> AutotuneResult:
-        """A result that `save` wrote. It needs no builder and starts no compiler until called.
+        """A result that `save` wrote. It needs no builder, and starts no compiler until it is called.
 
-        target: in place of the one it was tuned for, such as "interpret"; the source is the same. The file has Triton
-        source, which calling runs: load only what you trust as you trust a program. Raises TileError for a file that
-        makes no sense.
+        target: replaces the one it was tuned for, such as "interpret"; the source stays the same. The file contains
+        Triton source that a call executes: load only files that you trust like a program. Raises TileError for a
+        malformed file.
         """
         from tiledsl.autotuner.results.saved import load
 

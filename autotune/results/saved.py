@@ -63,7 +63,7 @@ def load(cls: type[Result], path: str | os.PathLike[str], target: Any = None) ->
         latency, ref_latency = journal.number(data["latency"]), journal.number(data["ref_latency"])
         flops, bytes_moved = journal.number(data["flops"]), journal.number(data["bytes_moved"])
     except (OSError, *journal.NONSENSE) as error:
-        raise TileError(f"{from_file} is no saved result: {type(error).__name__}: {error}") from error
+        raise TileError(f"{from_file} is not a saved result: {type(error).__name__}: {error}") from error
     kernel: Kernel = stored
     if target is not None and Target.parse(target) != stored.target:
         kernel = stored.for_target(Target.parse(target))

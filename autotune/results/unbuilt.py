@@ -1,4 +1,4 @@
-"""A remembered kernel that is lowered when it is looked into: loading and calling it loads no part of the compiler."""
+"""A stored kernel that is lowered only when it is inspected: loading and calling it loads no part of the compiler."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def make_strategy(
     all of them to try, the best first. configs: all configurations; with them "model" knows the neighbours of the best.
     """
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 1):
-        raise TileError(f"autotune: the search budget is {budget!r}; it is a number of trials from 1 on")
+        raise TileError(f"autotune: the search budget is {budget!r}; it must be a positive number of trials")
     wrong = [index for index in order if not 0 <= index < size]
     assert not wrong and len(set(order)) == len(order), f"order names {wrong[:1] or 'a configuration twice'}"
     if name == "auto":

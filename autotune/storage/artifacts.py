@@ -18,7 +18,7 @@ from tiledsl.autotuner.storage.fingerprint import digest, source_digest
 from tiledsl.autotuner.storage.journal import NONSENSE, parse, plain, read_file, write_json
 from tiledsl.autotuner.storage.key import folder_name
 from tiledsl.autotuner.trial import Trial
-from tiledsl.runtime.whole_file import write_file
+from tiledsl.runtime.atomic_file import write_file
 
 STAGES = ("ttir", "ttgir", "llir", "ptx", "cubin", "amdgcn", "hsaco")
 LAUNCH_SCHEMA = 1

@@ -18,7 +18,7 @@ from typing import Any
 
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.trial import STATUSES, Trial
-from tiledsl.runtime.whole_file import write_file
+from tiledsl.runtime.atomic_file import write_file
 
 SCHEMA = 2
 Record = dict[str, Any]  # a trial as it is written; what reading returns has been checked
@@ -82,7 +82,7 @@ def number(value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{str(value)[:40]!r} is no time or error")
+        raise ValueError(f"{str(value)[:40]!r} is not a time or error")
     return float(value)
 
 

@@ -152,20 +152,30 @@ def driver_version() -> str:
 
 @functools.cache
 def compiler_hash() -> str:
-    """16 digits for what turns a program into Triton source: in a checkout the sources' hash, so that working on a pass
-    tunes again; installed from a wheel "", since there the version says it."""
+    """16 hexadecimal digits that stand for the compiler, from a program to its Triton source.
+
+    In a checkout this is a hash of the compiler's sources, so that whoever works on a pass tunes again; of a wheel it
+    is "", since there the version is enough.
+    """
     package = Path(__file__).resolve().parent.parent.parent
     checkout = package if (package / "pyproject.toml").is_file() else package.parent
     if not (checkout / "pyproject.toml").is_file():
         return ""
+    return _hash_of_sources(checkout / "tiledsl", _COMPILER_FOLDERS)
+
+
+def _hash_of_sources(root: Path, folders: Sequence[str]) -> str:
+    """16 hexadecimal digits for the names and contents of all sources in these folders, subfolders included."""
     whole = hashlib.sha256()
-    for name in _COMPILER_FOLDERS:
-        folder = os.path.join(checkout, "tiledsl", name)
-        for file in sorted(os.listdir(folder)):
-            if file.endswith((".py", ".lark")):
-                whole.update(f"\0{name}/{file}\0".encode())
-                with open(os.path.join(folder, file), "rb", buffering=0) as source:
-                    whole.update(source.read())
+    for name in folders:
+        for folder, inner, files in os.walk(os.path.join(root, name)):
+            inner.sort()
+            for file in sorted(files):
+                if file.endswith((".py", ".lark")):
+                    path = os.path.join(folder, file)
+                    whole.update(f"\0{os.path.relpath(path, root)}\0".encode())
+                    with open(path, "rb", buffering=0) as source:
+                        whole.update(source.read())
     return whole.hexdigest()[:16]
 
 

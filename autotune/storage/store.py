@@ -40,7 +40,7 @@ from tiledsl.autotuner.storage.fingerprint import OPAQUE, digest
 from tiledsl.autotuner.storage.journal import NONSENSE, SCHEMA, Record
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.trial import Trial
-from tiledsl.runtime.whole_file import write_file
+from tiledsl.runtime.atomic_file import write_file
 from tiledsl.settings import current
 
 _HISTORY = 3  # results before the last that are kept

@@ -19,8 +19,8 @@ from tiledsl.autotuner.storage.key import folder_name
 from tiledsl.autotuner.tuned import entry as entries
 from tiledsl.autotuner.tuned.entry import Entry
 from tiledsl.errors import TileError
+from tiledsl.runtime.atomic_file import write_file
 from tiledsl.runtime.target import Target
-from tiledsl.runtime.whole_file import write_file
 
 SCHEMA = 1
 BY_HAND = "by hand"  # `why` of a default that stays when entries change

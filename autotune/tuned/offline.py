@@ -197,7 +197,7 @@ class _Job:
     def tune(self, todo: Sequence[_Call]) -> bool:
         """Tune and save call by call. Returns whether that was interrupted."""
         from tiledsl.autotuner.measuring.measure import device_numbers
-        from tiledsl.autotuner.several import tune_all
+        from tiledsl.autotuner.tune_all import tune_all
 
         options = self.function.options
         several = len(device_numbers(self.target, options))

@@ -22,7 +22,7 @@ from tiledsl.autotuner.tuned.arguments import as_json
 from tiledsl.autotuner.tuned.entry import Entry, arguments_text, as_text, order_of
 from tiledsl.autotuner.tuned.file import SCHEMA, Default, TunedFile, most_common
 from tiledsl.errors import TileError
-from tiledsl.runtime.whole_file import write_file
+from tiledsl.runtime.atomic_file import write_file
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class Reference:
         if not written.returned and not written.changed:
             raise TileError(
                 "autotune: ref_prog returns no tensor and changes no input, so there is nothing to compare",
-                notes=["return the right outputs, or say skip_check=True"],
+                notes=["return the right outputs, or pass skip_check=True"],
             )
         self.candidates = [written]
         widened = [_widened(item) for item in inputs]

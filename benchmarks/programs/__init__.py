@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 @cache
 def example(name: str) -> ModuleType:
-    """A module of examples/, which is no package: its programs find each other as they do as scripts."""
+    """A module of examples/, which is not a package: its programs find each other as they do as scripts."""
     if str(EXAMPLES) not in sys.path:
         sys.path.append(str(EXAMPLES))
     spec = importlib.util.spec_from_file_location(f"benchmarked_{name}", EXAMPLES / f"{name}.py")

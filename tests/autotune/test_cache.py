@@ -108,6 +108,21 @@ def make_builder(factor: float, helper: Any = None) -> Any:
     return builder
 
 
+def test_every_source_of_the_compiler_counts(tmp_path: Path) -> None:
+    """Also those in folders inside, such as the Gluon emitter's."""
+    for name in ("codegen/host.py", "codegen/gluon/writer.py", "codegen/notes.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a = 1\n")
+    before = key._hash_of_sources(tmp_path, ["codegen"])
+    (tmp_path / "codegen/notes.txt").write_text("a = 2\n")
+    assert key._hash_of_sources(tmp_path, ["codegen"]) == before
+    for name in ("codegen/host.py", "codegen/gluon/writer.py"):
+        (tmp_path / name).write_text("a = 2\n")
+        after = key._hash_of_sources(tmp_path, ["codegen"])
+        assert after != before
+        before = after
+
+
 def test_closures_count() -> None:
     assert tuned(builder=make_builder(2.0))().from_cache == ""
     assert tuned(builder=make_builder(2.0))().from_cache == "disk"

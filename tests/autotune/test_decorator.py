@@ -179,9 +179,9 @@ def test_set_autotune_inputs() -> None:
     [
         ([], "there is no configuration to try"),
         ([{"block": 16}, 32], "configuration 1 is 32, not a dict"),
-        ([{"blok": 16}], "sets 'blok', which is no parameter\n  note: did you mean 'block'"),
+        ([{"blok": 16}], "sets 'blok', which is not a parameter\n  note: did you mean 'block'"),
         ([{"block": 16}, {"block": 16}], "configurations 0 and 1 are the same: block=16"),
-        ({"block": 16}, "configs is {'block': 16}\n  note: it is a list of dicts"),
+        ({"block": 16}, "configs is {'block': 16}\n  note: it must be a list of dicts"),
         (None, "write @tiledsl.autotune"),
     ],
 )
@@ -196,7 +196,7 @@ def test_bad_decorations_and_calls() -> None:
         tiledsl.autotune(scale_jit)
     with pytest.raises(tiledsl.TileError, match=r"stands above @tiledsl.jit; scale_builder is not jitted"):
         tiledsl.autotune(configs=BLOCKS)(scale_builder)
-    with pytest.raises(tiledsl.TileError, match="'nothing', which is no parameter"):
+    with pytest.raises(tiledsl.TileError, match="'nothing', which is not a parameter"):
         tuned(do_not_specialize=["nothing"])
     with pytest.raises(tiledsl.TileError, match="has no parameter 'sise'"):
         tuned()(sise=3)

@@ -176,7 +176,7 @@ def test_methods() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: tune_function([{"b": 1}])(lambda a: a), "sets 'b', which is no parameter"),
+        (lambda: tune_function([{"b": 1}])(lambda a: a), "sets 'b', which is not a parameter"),
         (lambda: tune_function([])(lambda a: a), "no configuration"),
         (lambda: tune_function([{"a": 1}])(scale), "stands above a function"),
         (lambda: tune_function([{"a": 1}], key=3), "key is a function"),

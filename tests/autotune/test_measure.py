@@ -155,13 +155,13 @@ def test_a_failure_in_the_final_round_counts() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"budget": 0}, "budget is 0; it is seconds, more than 0"),
+        ({"budget": 0}, "budget is 0; it must be a positive number of seconds"),
         ({"run_timeout": "long"}, "run_timeout is 'long'"),
-        ({"devices": []}, "it is numbers of GPUs"),
-        ({"devices": [-1]}, "it is numbers of GPUs"),
+        ({"devices": []}, "it must be a list of GPU numbers"),
+        ({"devices": [-1]}, "it must be a list of GPU numbers"),
         ({"backend": "cupti"}, "the tuner times by 'event' or 'cudagraph'"),
-        ({"prune": 3}, "it is a bool or a function of a configuration"),
-        ({"min_improvement": 3}, "min_improvement is 3; it is 0 to 1"),
+        ({"prune": 3}, "it must be a bool or a function of a configuration"),
+        ({"min_improvement": 3}, "min_improvement is 3; it must be from 0 to 1"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:

@@ -219,7 +219,7 @@ def test_files_that_make_no_sense_are_refused(change: Callable[[Any], None], tmp
     data = json.loads(path.read_text())
     change(data)
     path.write_text(json.dumps(data))
-    with pytest.raises(tiledsl.TileError, match="is no saved result"):
+    with pytest.raises(tiledsl.TileError, match="is not a saved result"):
         AutotuneResult.load(path)
 
 
@@ -236,7 +236,7 @@ def tuned_once(folder: Path) -> Path:
 def test_missing_and_broken_files(tmp_path: Path) -> None:
     for text in ("", "{", '{"schema": NaN}', "[" * 10000):
         (tmp_path / "broken.json").write_text(text)
-        with pytest.raises(tiledsl.TileError, match="is no saved result"):
+        with pytest.raises(tiledsl.TileError, match="is not a saved result"):
             AutotuneResult.load(tmp_path / "broken.json")
-    with pytest.raises(tiledsl.TileError, match="no saved result: FileNotFoundError"):
+    with pytest.raises(tiledsl.TileError, match="is not a saved result: FileNotFoundError"):
         AutotuneResult.load(tmp_path / "missing.json")

@@ -88,7 +88,7 @@ def test_pass_options_reach_the_kernel() -> None:
     config = {**GEMM, "pass_configs": {"map-grid.group_m": 4}}
     sizes = {"M": 1024, "N": 1024, "K": 256}
     assert kernels.gemm.kernel_for(sizes, config).source != kernels.gemm.kernel_for(sizes, GEMM).source
-    with pytest.raises(tiledsl.TileError, match="gemm: maxnreg is 0; it is a number from 1 to 255"):
+    with pytest.raises(tiledsl.TileError, match="gemm: maxnreg is 0; it must be a number from 1 to 255"):
         kernels.gemm.kernel_for(sizes, {**GEMM, "maxnreg": 0})
 
 

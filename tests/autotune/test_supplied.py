@@ -104,14 +104,14 @@ def test_a_large_program_is_checked_at_a_smaller_shape() -> None:
 
     large = tune()
     assert {trial.message for trial in large.trials} == {
-        "not verified: too large for the interpreter; say verify_at={...} for a smaller shape"
+        "not verified: too large for the interpreter; pass verify_at={...} for a smaller shape"
     }
     assert not seen and not any(trial.verified for trial in large.trials)
     small = tune(verify_at={"size": 256})
     assert set(seen) == {(256, 256)} and all(trial.verified and not trial.message for trial in small.trials)
     assert small.latency_kind == "estimated" and small.latency == large.latency  # of the whole size
     assert small.kernel.params[0].shape == (8192, 8192)
-    with pytest.raises(tiledsl.TileError, match="verify_at names 'sise', which is no parameter"):
+    with pytest.raises(tiledsl.TileError, match="verify_at names 'sise', which is not a parameter"):
         tune(verify_at={"sise": 256})
 
 

@@ -239,7 +239,7 @@ def test_what_no_longer_fits_is_told_once(tmp_path: Path, caplog: pytest.LogCapt
     said = sorted(warnings(caplog), reverse=True)
     assert said[1] == (
         f"autotune: 2 of 3 entries of {path} are not used: scale_builder does not take the configuration: "
-        "it sets 'blocks', which is no parameter; did you mean 'block'?"
+        "it sets 'blocks', which is not a parameter; did you mean 'block'?"
     )
     assert "sets no 'block', which the function's configurations set" in said[2] and len(said) == 3
 
@@ -319,7 +319,7 @@ def test_a_bucket_that_is_no_argument_is_told_once(tmp_path: Path, caplog: pytes
 def test_options_are_checked(tmp_path: Path) -> None:
     for options, message in (
         ({"on_miss": "guess"}, "on_miss is 'guess'"),
-        ({"bucket": "Size"}, "bucket names 'Size', which is no parameter"),
+        ({"bucket": "Size"}, "bucket names 'Size', which is not a parameter"),
         ({"bucket": 3}, "bucket is 3"),
         ({"tuned": [3]}, "tuned is"),
     ):

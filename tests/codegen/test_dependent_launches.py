@@ -101,7 +101,7 @@ def test_a_configuration_says_it(given: object, waits: bool) -> None:
 
 @pytest.mark.parametrize("wrong", [2, "yes", -1])
 def test_other_values_are_refused(wrong: object) -> None:
-    with pytest.raises(TileError, match=r"launch_pdl is .*; it is True or False"):
+    with pytest.raises(TileError, match=r"launch_pdl is .*; it must be True or False"):
         tiledsl.compile(doubled(launch_pdl=wrong), target="cuda:90")
 
 

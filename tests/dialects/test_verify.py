@@ -72,7 +72,7 @@ REFUSED = [
     ("%x = tensor.broadcast %v : tensor<8x4xfloat32>", "cannot become"),
     ("%x = tensor.broadcast %f : float32", "out is of type float32"),
     ("%x = tensor.reshape %t : tensor<4x4xfloat32>", "cannot become"),
-    ("%x = tensor.transpose %t {permutation = (0, 0)} : tensor<8x8xfloat32>", "no permutation"),
+    ("%x = tensor.transpose %t {permutation = (0, 0)} : tensor<8x8xfloat32>", "is not a permutation"),
     ("%x = tensor.transpose %t {permutation = (1, 0)} : tensor<8x4xfloat32>", "the result is"),
     ('%x = tensor.reduce %t {kind = "mean", axis = 0} : tensor<4xfloat32>', "no reduction 'mean'"),
     ('%x = tensor.reduce %t {kind = "sum", axis = 2} : tensor<4xfloat32>', "along axis 2"),

@@ -36,7 +36,7 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "causal, long window": {"causal": 1, "window": 45, "queries": 70, "keys": 90, "block_M": 32},
     "causal, window, some rows see nothing": {"causal": 1, "window": 20, "queries": 56, "keys": 39},
     "causal, window of one": {"causal": 1, "window": 1, "queries": 33},
-    "dim is no power of two": {"dim": 24, "causal": 1},
+    "dim is not a power of two": {"dim": 24, "causal": 1},
 }
 SINK: dict[str, dict[str, Any]] = {
     "ragged": {"window": 0},

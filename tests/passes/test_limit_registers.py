@@ -91,5 +91,5 @@ def test_other_targets_products_and_given_numbers_stay() -> None:
 
 
 def test_other_modes_are_refused() -> None:
-    with pytest.raises(TileError, match=r"limit-registers\.mode is 'on'; it is one of auto, off"):
+    with pytest.raises(TileError, match=r"limit-registers\.mode is 'on'; it must be one of auto, off"):
         source(forward(4096, 64, **BOTH), **{"limit-registers.mode": "on"})

@@ -13,7 +13,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import Program, parse_program
 from tiledsl.ir.text import print_op
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.affine import bounds, linear_form
+from tiledsl.passes.analysis.affine import bounds, linear_form
 from tiledsl.passes.lower_to_triton import LowerToTriton
 from tiledsl.runtime.target import Target
 
@@ -130,8 +130,12 @@ def test_launch_is_isolated() -> None:
     ("target", "option", "message"),
     [
         (Target("hip", "gfx942"), ("num_warps", 32), "num_warps is 32; hip:gfx942 has at most 16 warps in a block"),
-        (Target("hip", "gfx942"), ("num_ctas", 2), "num_ctas is 2, but hip:gfx942 has no clusters of blocks; it is 1"),
-        (Target("cuda", 80), ("num_ctas", 2), "num_ctas is 2, but cuda:80 has no clusters of blocks; it is 1"),
+        (
+            Target("hip", "gfx942"),
+            ("num_ctas", 2),
+            "but hip:gfx942 has no clusters of blocks; it must be 1",
+        ),
+        (Target("cuda", 80), ("num_ctas", 2), "num_ctas is 2, but cuda:80 has no clusters of blocks; it must be 1"),
     ],
 )
 def test_launches_that_the_target_does_not_have(target: Target, option: tuple[str, int], message: str) -> None:

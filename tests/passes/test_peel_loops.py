@@ -105,7 +105,7 @@ def test_before_and_after() -> None:
 
 def test_off_changes_nothing_and_other_modes_are_refused() -> None:
     assert after(PeelLoops(mode="off"), GUARDED) == after([], GUARDED)
-    with pytest.raises(TileError, match=r"peel-loops\.mode is 'always'; it is one of auto, off, causal, all"):
+    with pytest.raises(TileError, match=r"peel-loops\.mode is 'always'; it must be one of auto, off, causal, all"):
         after(PeelLoops(mode="always"), GUARDED)
 
 
@@ -145,7 +145,7 @@ def test_products_that_wrap_are_no_index() -> None:
 
 
 def test_hashes_of_indices_wrap() -> None:
-    """Of a loop whose end is an argument, the index may be any number; it is no row's either way."""
+    """Of a loop whose end is an argument, the index may be any number; it is not a row's either way."""
     body = GUARDED.replace("%c0, %c7", "%c0, %s").replace("%k, %c16", "%k, %c1103515245")
     assert ["no mask in it changes linearly" in each for each in remarks(program(body).root)] == [True]
     func = hashed_dropout()
@@ -270,7 +270,7 @@ def test_windows_are_peeled_by_default_for_four_tiles_without_masks(block_N: int
 
 @pytest.mark.parametrize(("depth", "loops"), [(1, 0), (16, 0), (17, 0), (40, 1), (43, 1), (64, 1)])
 def test_ragged_depth(depth: int, loops: int) -> None:
-    """What runs once is no loop: the last tile, and the others where there is one."""
+    """What runs once is not a loop: the last tile, and the others where there is one."""
     found = check(gemm(37, 24, depth, 16, 16, 16))
     assert [masks_in(loop) for loop in found] == [4] * loops  # of rows and columns, the same in every iteration
 

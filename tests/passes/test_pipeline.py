@@ -93,7 +93,7 @@ def test_options_reach_their_pass() -> None:
         ({"guard": 1}, "is not of the form 'pass-name.option'"),
         ({"guards.enabled": True}, "'guards.enabled': no pass is named 'guards'; there are canonicalize, cse"),
         ({"tl.config_index_bitwidth": "wide"}, "is 'wide'; it sets lower-to-triton.index_bits"),
-        ("map-grid", "pass_configs is 'map-grid'; it is a dict such as {\"select-access.mode\""),
+        ("map-grid", "pass_configs is 'map-grid'; it must be a dict such as {\"select-access.mode\""),
         ({"map-grid.group_m": "4"}, "its type is int"),
         ({"guard-accesses.enabled": None}, "enabled=None, but its type is bool, true or false"),
     ):
@@ -120,5 +120,5 @@ def test_options_reach_their_pass() -> None:
     ],
 )
 def test_numbers_that_mean_nothing_are_refused(option: str, value: int) -> None:
-    with pytest.raises(TileError, match=f"^{option} is {value}; it is "):
+    with pytest.raises(TileError, match=f"^{option} is {value}; it must be "):
         PassManager(default_pipeline({option: value})).run(Program(gather_rows()))

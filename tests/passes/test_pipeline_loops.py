@@ -51,7 +51,7 @@ def test_depth() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("streamed", "first", "pipeline-loops.streamed is 'first'; it is '' or 'evict_first' or 'evict_last'"),
+        ("streamed", "first", "pipeline-loops.streamed is 'first'; it must be '' or 'evict_first' or 'evict_last'"),
         ("stages", -1, "pipeline-loops.stages is -1"),
     ],
 )

@@ -156,7 +156,7 @@ NARROW = """
 @pytest.mark.parametrize(
     ("body", "a", "reason"),
     [
-        (LOAD, "100*60*float16, global", "its stride in dimension 0 is 120 bytes, no multiple of 16"),
+        (LOAD, "100*60*float16, global", "its stride in dimension 0 is 120 bytes, not a multiple of 16"),
         (LOAD, "100*m*float16, global", "its stride in dimension 0 is known only at run time"),
         (LOAD, "100*64*float16, global, strides(1, 100)", "neighbours in its last dimension are 100 elements apart"),
         (LOAD.replace("float16", "float64"), "100*64*float64, global", "descriptors of float64 are not used"),
@@ -301,7 +301,7 @@ def test_hardware_without_a_tma() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mode": "fast"}, "select-access.mode is 'fast'; it is one of auto, pointer, tma"),
+        ({"mode": "fast"}, "select-access.mode is 'fast'; it must be one of auto, pointer, tma"),
         ({"operands": "A"}, "'A' is not name=mode"),
         ({"operands": "A=tma,C=tma,A=pointer"}, "operands names 'A' twice: A=tma and A=pointer"),
         ({"operands": "Z=tma"}, "names 'Z', which no kernel loads or stores as a whole tile"),

@@ -12,9 +12,9 @@ import tiledsl.language as T
 from benchmarks.programs.gemm import matmul
 from tests.autotune import kernels
 from tests.support.example_modules import load_example
+from tiledsl import logs
 from tiledsl.codegen.gluon import api
 from tiledsl.errors import TileError
-from tiledsl.frontend import context
 
 F = "float32"
 
@@ -177,14 +177,14 @@ def test_when_accumulators_are_rescaled(options: dict[str, Any], fast_math: bool
 
 
 def test_unknown_backend() -> None:
-    with pytest.raises(TileError, match=r"select-emitter.backend is 'cutlass'; it is one of auto, triton, gluon"):
+    with pytest.raises(TileError, match=r"select-emitter.backend is 'cutlass'; it must be one of auto, triton, gluon"):
         attention("cutlass")
 
 
 def test_unknown_rescaling() -> None:
     options = {"select-emitter.rescale": "never"}
     function = load_example("attention").attention.function
-    with pytest.raises(TileError, match=r"select-emitter.rescale is 'never'; it is one of auto, each, late, lazy"):
+    with pytest.raises(TileError, match=r"select-emitter.rescale is 'never'; it must be one of auto, each, late, lazy"):
         tiledsl.jit(function, target="cuda:90", pass_configs=options).compile(1, 2, 1, 512, 512, 64)
 
 
@@ -266,7 +266,7 @@ def remarks(options: dict[str, Any], backend: str = "gluon") -> tuple[str, ...]:
 def test_options_without_effect_in_gluon_are_told(
     option: str, value: Any, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    context._noted.clear()
+    logs._noted.clear()
     with caplog.at_level(logging.INFO, "tiledsl"):
         (remark,) = remarks({option: value})
         assert remarks({option: value}) == (remark,)

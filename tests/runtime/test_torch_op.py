@@ -219,7 +219,7 @@ def test_names() -> None:
     assert torch.equal(torch.ops.tiledsl_test.scaled(x, 2.0, 3), x * 2 + 3)
     with pytest.raises(TileError, match="there is an operator tiledsl_test::scaled already"):
         compiled(split(), out_idx=[1, 2]).as_torch_op("tiledsl_test::scaled")
-    with pytest.raises(TileError, match="'plain' is no name of an operator"):
+    with pytest.raises(TileError, match="'plain' is not a name of an operator"):
         kernel.as_torch_op("plain")
     same, other = compiled(scaled(), out_idx=-1), compiled(scaled(32), out_idx=-1)
     assert same.as_torch_op() is compiled(scaled(), out_idx=-1).as_torch_op() is not other.as_torch_op()

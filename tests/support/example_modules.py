@@ -1,4 +1,4 @@
-"""Load a program of examples/ as a module. The folder is no package: its programs are also plain scripts."""
+"""Load a program of examples/ as a module. The folder is not a package: its programs are also plain scripts."""
 
 from __future__ import annotations
 

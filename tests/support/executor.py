@@ -104,7 +104,7 @@ def run(
     first; `limit` bounds the iterations of one loop; what `tile.print` prints is appended to `printed`.
     """
     if not isinstance(func, FuncOp):
-        raise ExecutorError(f"{func.name} is no tile.func")
+        raise ExecutorError(f"{func.name} is not a tile.func")
     assert uninitialised in ("nan", "zero")
     meanings()
     with np.errstate(all="ignore"):

@@ -24,7 +24,7 @@ class Descriptor:
 def _places(array: np.ndarray, starts: list[Any], sizes: list[int], where: list[int], rank: int) -> tuple[Any, Any]:
     """The index arrays of a block whose size in dimension i lies along axis where[i] of `rank`, and what is inside."""
     if int(starts[-1]) * array.itemsize % 16:
-        raise ExecutorError(f"a block begins at column {starts[-1]}, no multiple of 16 bytes")
+        raise ExecutorError(f"a block begins at column {starts[-1]}, not a multiple of 16 bytes")
     if any(step % 16 for step in array.strides[:-1]) or array.strides[-1] != array.itemsize:
         raise ExecutorError(f"a block of an array with strides {array.strides}")
     indices, inside = [], np.True_

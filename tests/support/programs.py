@@ -158,7 +158,7 @@ def attention(sequence: int = 40, dim: int = 24, bm: int = 16, bn: int = 16, *, 
 
 
 def layer_norm(rows: int = 7, columns: int = 229, block: int = 4) -> tile.FuncOp:
-    """Rows to mean 0 and variance 1, times a weight; a width that is no power of two."""
+    """Rows to mean 0 and variance 1, times a weight; a width that is not a power of two."""
     author = Author("layer_norm")
     x = author.parameter("X", (rows, columns), "float16")
     weight = author.parameter("W", (columns,), "float32")

@@ -1,4 +1,4 @@
-"""What an emitted module is, apart from what emits it, which takes long to import."""
+"""An emitted module as data, separate from the emitter, whose import is slow."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class EmittedKernel:
-    """One jitted function of the module, with all that `triton.compile(ASTSource(...))` needs.
+    """One jitted function of the module, with everything that `triton.compile(ASTSource(...))` needs.
 
     `signature` maps argument names to Triton's types ("*fp16", "i32", "tensordesc<fp16[128, 64]>" for a descriptor of
-    blocks of that shape, which the host makes); `divisible_by_16` names the pointers, which
-    torch aligns. `grid` has the launch's extents, None where the host computes them. `options` are further options.
+    blocks of that shape, which the host creates). `divisible_by_16` names the pointers, which torch aligns. `grid` has
+    the launch's extents, None for those that the host computes. `options` are further options.
     """
 
     name: str
@@ -38,9 +38,9 @@ class EmittedKernel:
 class EmittedModule:
     """A Triton module as text.
 
-    `entry` is the host function that takes the inputs (parameters that are no outputs, in order) and returns the
-    outputs; `into` takes all parameters in order, outputs too, and returns None. A program without outputs has one
-    function under both names.
+    `entry` is the host function that takes the inputs (the parameters that are not outputs, in order) and returns the
+    outputs; `into` takes all parameters in order and returns None. In a program without outputs they are the same
+    function.
     """
 
     source: str

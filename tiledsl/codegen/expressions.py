@@ -17,6 +17,7 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS, broadcast_shapes, is_float
+from tiledsl.passes.analysis.affine import bounds
 
 # Precedence of Python's operators.
 COMPARE, OR, XOR, AND, SHIFT, ADD, MULTIPLY, UNARY, ATOM = range(9)
@@ -132,8 +133,6 @@ class Expressions:
         symbol, precedence = BINARY[type(op)]
         lhs, rhs = self.operand_pair(op)
         if isinstance(op, (arith.FloorDivOp, arith.FloorModOp)):
-            from tiledsl.passes.affine import bounds  # late: the passes import nothing from here, nor we at the top
-
             ends = [bounds(each) for each in op.operands]
             unsigned = ELEMENTS[op.out.dtype].kind == "uint"
             assert unsigned or all(each and each[0] >= 0 for each in ends), f"legalize-arith left {op!r}"

@@ -1,4 +1,5 @@
-"""The text of the host launcher: shapes in, workspaces and outputs made, kernels launched in order."""
+"""The source of the host launcher: it reads shapes, allocates workspaces and outputs, and launches the kernels in
+order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What launchers need for descriptors and persistent kernels: functions as text, and which tensors are concerned."""
+"""Helper functions of launchers with descriptors or persistent kernels, as text, and which tensors they concern."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tiledsl.codegen.gluon.api import shared_layout
 from tiledsl.dialects import gluon, tensor, tile, triton
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
-from tiledsl.passes.blocks import root_buffer, strides_of
+from tiledsl.passes.analysis.block_access import root_buffer, strides_of
 
 DESCRIPTORS = '''\
 _descriptors = {}

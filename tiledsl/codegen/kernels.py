@@ -1,4 +1,4 @@
-"""The text of one jitted kernel: statements, loops and conditions."""
+"""The source of one jitted kernel: statements, loops and branches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AWAIT = "gdc_wait()  # from here on there is what earlier kernels wrote"
 
 
 class KernelWriter:
-    """Writes the body of a triton.launch as a Triton function. `helpers` are functions that the module must have."""
+    """Writes the body of a triton.launch as a Triton function. `helpers` are functions that the module must define."""
 
     helpers: tuple[str, ...] = ()
 

@@ -20,8 +20,8 @@ from tiledsl.codegen.kernels import KernelWriter
 from tiledsl.codegen.names import RESERVED
 from tiledsl.dialects import tile, triton
 from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.ir.core import Operation
-from tiledsl.passes.lower_gluon import is_prepared
 
 __all__ = ["EmittedKernel", "EmittedModule", "emit"]
 
@@ -49,11 +49,11 @@ def emit(root: Operation) -> EmittedModule:
     overlapped = False
     functions: list[list[str]] = []
     kernels: list[EmittedKernel] = []
-    languages = {"Gluon" if is_prepared(launch) else "Triton" for launch in launches}
+    languages = {"Gluon" if targets_gluon(launch) else "Triton" for launch in launches}
     uses_gluon = "Gluon" in languages
     helpers = dict.fromkeys(api.FUNCTIONS if uses_gluon else ())
     for launch in launches:
-        writer = gluon_writer(launch, module_names) if is_prepared(launch) else KernelWriter(launch, module_names)
+        writer = gluon_writer(launch, module_names) if targets_gluon(launch) else KernelWriter(launch, module_names)
         functions.append(writer.write())
         helpers.update(dict.fromkeys(writer.helpers))
         combining |= writer.expressions.combine_functions

@@ -1,8 +1,8 @@
 """Which values become Python variables, and which of them share one.
 
-A value used once, by a neighbour, is written inside the expression that uses it. The others get variables. A loop's
-initial value, its argument, what it yields and its result share one variable where their lifetimes allow, and so do
-values of the same name one after the other, so that the text reads `acc = tl.dot(a, b, acc)`.
+A value that is used once, close by, is written inside the expression that uses it; the others get variables. A loop's
+initial value, its argument, what it yields and its result share one variable if their lifetimes allow it, and so do
+values of the same name that follow each other, so that the source reads `acc = tl.dot(a, b, acc)`.
 """
 
 from __future__ import annotations

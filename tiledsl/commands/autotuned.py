@@ -24,7 +24,7 @@ def find_autotuned(program: str) -> AutotunedFunction:
         found = {name: value for name, value in found.items() if name == function}
     if len(found) != 1:
         raise TileError(
-            f"{file} has {len(found)} autotuned functions{f' {function}' if function else ''}; say FILE:FUNCTION"
+            f"{file} has {len(found)} autotuned functions{f' {function}' if function else ''}; name one: FILE:FUNCTION"
         )
     (wanted,) = found.values()
     return wanted

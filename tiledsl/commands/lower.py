@@ -135,7 +135,7 @@ def _in_file(request: Request) -> Any:
         return getattr(module, request.function)
     found = candidates(module)
     if len(found) != 1:
-        raise TileError(f"{request.file} has {len(found)} programs; say FILE:FUNCTION", notes=[_listed(found)])
+        raise TileError(f"{request.file} has {len(found)} programs; name one: FILE:FUNCTION", notes=[_listed(found)])
     return next(iter(found.values()))
 
 

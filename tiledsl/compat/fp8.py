@@ -16,7 +16,7 @@ def determine_fp8_type(fp8_format: str = "e4m3") -> DType:
 
     names = {"e4m3": ("float8_e4m3fn", "float8_e4m3fnuz"), "e5m2": ("float8_e5m2", "float8_e5m2fnuz")}
     if fp8_format not in names:
-        raise TileError(f"unknown fp8 format {fp8_format!r}; it is e4m3 or e5m2")
+        raise TileError(f"unknown fp8 format {fp8_format!r}; it must be e4m3 or e5m2")
     usual, fnuz = names[fp8_format]
     target = Target.parse("auto")
     return canonical(usual if target.supports(usual) else fnuz)

@@ -8,7 +8,7 @@ from typing import Any
 from tiledsl import autotuner
 from tiledsl.autotuner import AutotuneResult, set_autotune_inputs
 from tiledsl.compat.host import here
-from tiledsl.frontend.context import note_once
+from tiledsl.logs import note_once
 
 __all__ = ["AutoTuner", "AutotuneResult", "autotune", "set_autotune_inputs"]
 

@@ -121,6 +121,11 @@ class RescaleOp(Operation):
             raise ValueError(f"{self.accumulator.type} times {self.factor.type} gives {self.out.type}")
 
 
+def targets_gluon(op: Operation) -> bool:
+    """Whether a kernel or a launch is to be written by the Gluon emitter: select-emitter has prepared it."""
+    return dict(op.attributes.get("options", ())).get("emitter") == "gluon"
+
+
 def box(op: LoadBoxOp | StoreBoxOp) -> tuple[int, ...]:
     """The extents of the box, one for each dimension of the buffer."""
     shape = op.out.shape if isinstance(op, LoadBoxOp) else op.value.shape

@@ -123,7 +123,7 @@ class TransposeOp(Operation):
 
     def verify(self) -> None:
         if sorted(self.permutation) != list(range(len(self.source.shape))):
-            raise ValueError(f"{self.permutation} is no permutation of {len(self.source.shape)} dimensions")
+            raise ValueError(f"{self.permutation} is not a permutation of {len(self.source.shape)} dimensions")
         if self.out.shape != tuple(self.source.shape[axis] for axis in self.permutation):
             raise ValueError(f"the result is {self.out.type}")
 

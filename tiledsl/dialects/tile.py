@@ -412,7 +412,7 @@ class AssumeOp(Operation):
 def buffer_type(value: Value) -> BufferType:
     """The type of a value that is a buffer."""
     type = value.type
-    assert isinstance(type, BufferType), f"{value!r} is no buffer"
+    assert isinstance(type, BufferType), f"{value!r} is not a buffer"
     return type
 
 

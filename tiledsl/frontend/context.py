@@ -20,14 +20,6 @@ from tiledsl.language.dtypes import canonical
 from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, as_value, describe, linear, plain
 
 log = logging.getLogger("tiledsl")
-_noted: set[str] = set()
-
-
-def note_once(message: str) -> None:
-    """Log something that has no effect here, once in a process."""
-    if message not in _noted:
-        _noted.add(message)
-        log.info(message)
 
 
 class RegionBuilder(Builder):
@@ -245,7 +237,7 @@ class Context:
 
     def most(self, x: Any) -> int:
         """The most that an integer expression in a kernel can be, as far as its operations tell."""
-        from tiledsl.passes.ranges import Ranges
+        from tiledsl.passes.analysis.ranges import Ranges
 
         assert self.kernel is not None, "outside of a kernel nothing is bounded"
         return int(Ranges(self.kernel).of(as_value(x)).hi)

@@ -115,7 +115,7 @@ def _check_written(func: tile.FuncOp, outputs: Sequence[Value], tree: syntax.Fun
     written = {value for value in func.body.args if isinstance(value.type, BufferType) and _is_written(value)}
     for value in outputs:
         if not isinstance(value.type, BufferType):
-            raise TileError(f"out_idx names {value.name} of {tree.name}, which is no tensor", tree.loc)
+            raise TileError(f"out_idx names {value.name} of {tree.name}, which is not a tensor", tree.loc)
         if value in written:
             continue
         if not _in_a_branch(tree.body, value.name):
@@ -166,7 +166,7 @@ class EagerContext(Context):
             return Symbol(name)
         given = way_out(f"pass {name}=... to compile", f"give it: {value_options([name])}")
         raise TileError(
-            f"T.const {name!r} has no value: it is no dimension of a tensor of the call",
+            f"T.const {name!r} has no value: it is not a dimension of a tensor of the call",
             notes=[f"use {name} by itself as a dimension of a T.Tensor, or {given}"],
         )
 
@@ -269,7 +269,7 @@ def _size(function: str, name: str, value: Any) -> int:
     try:
         return operator.index(int(number) if isinstance(number, float) and number.is_integer() else number)
     except TypeError:
-        message = f"{function}: {name} is {value!r}; it is no parameter, and a T.const is an integer"
+        message = f"{function}: {name} is {value!r}; it is not a parameter, and a T.const is an integer"
         raise TileError(message) from None
 
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Effect(Flag):
-    """What an operation does beside computing its results. Generic passes decide by these alone."""
+    """What an operation does besides computing its results. Generic passes rely on these flags alone."""
 
     NONE = 0
     READ = auto()
@@ -87,7 +87,7 @@ _order = attrgetter("order")
 
 
 class Region:
-    """One block: arguments and operations. Those in `ops` are changed through `insert` and the operations alone."""
+    """A block of operations with arguments. Change `ops` only through `insert` and the methods of operations."""
 
     __slots__ = ("args", "near", "nested", "ops", "parent", "touched")
 
@@ -121,14 +121,14 @@ class Region:
         return self.ops[-1] if self.ops else None
 
     def __iter__(self) -> Iterator[Operation]:
-        """The operations in order, as they are now: what is erased meanwhile still comes, what is new does not."""
+        """The operations in order, as of now: operations erased meanwhile still come, inserted ones do not."""
         return iter(self.ops.copy())
 
     def __reversed__(self) -> Iterator[Operation]:
         return reversed(self.ops.copy())
 
     def walk(self) -> Iterator[Operation]:
-        """All operations inside, outer before inner, as they are now."""
+        """All nested operations, outer before inner, as of now."""
         found = self.ops.copy()
         for outer in sorted(self.nested, key=_order, reverse=True) if len(self.nested) > 1 else self.nested:
             at = self.index(outer) + 1
@@ -137,14 +137,14 @@ class Region:
         return iter(found)
 
     def index(self, op: Operation) -> int:
-        """The place of an operation among all of the region."""
+        """The position of an operation in the region."""
         ops = self.ops
         if self.near >= len(ops) or ops[self.near] is not op:
             self.near = ops.index(op) if len(ops) < 64 else bisect_left(ops, op.order, key=_order)  # the quicker
         return self.near
 
     def insert(self, op: Operation, before: Operation | None = None) -> None:
-        """Put a detached operation before another one, or at the end."""
+        """Insert a detached operation before another one, or at the end."""
         assert op.parent is None, f"{op.name} already stands in a region"
         changes[0] += 1
         op.parent = self
@@ -176,7 +176,7 @@ class Region:
 
 
 class Field(Generic[T]):
-    """A declared part of an operation; the name comes from the class body. The class gets a property in its place."""
+    """A declared part of an operation; its name is that in the class body. The class gets a property in its place."""
 
     name: str
     position = 0  # among the fields of its kind
@@ -192,12 +192,12 @@ class Field(Generic[T]):
         raise NotImplementedError("for type checkers: operations have a property")
 
     def getter(self) -> Callable[[Any], Any]:
-        """A function that takes the part from an operation; `name` and `position` are known."""
+        """A function that returns the part of an operation; `name` and `position` are known by then."""
         raise NotImplementedError
 
 
 class OperandField(Field[T]):
-    """Base of the three kinds of operands."""
+    """Base of the three kinds of operand fields."""
 
     def values(self, op: Operation) -> list[Value]:
         segments, position = op.segments, self.position
@@ -259,7 +259,7 @@ class region(Field[Region]):
 
 
 def _with_own_code(old: Any) -> Any:
-    """A copy: CPython learns for each code where attributes lie, and forgets with every other class of operations."""
+    """A copy with its own code object: CPython's inline caches would otherwise thrash between operation classes."""
     copy = FunctionType(old.__code__.replace(), old.__globals__, None, old.__defaults__, old.__closure__)
     copy.__kwdefaults__ = old.__kwdefaults__
     return copy
@@ -360,21 +360,21 @@ class Operation:
         return [*chain.from_iterable(groups)], (*map(len, groups), *[0] * missing)
 
     def infer(self) -> Sequence[Type]:
-        """Result types, from operands and attributes. Operations whose types cannot be inferred are given them."""
+        """Result types, from operands and attributes. Without an override, result_types must be given."""
         assert not self.result_fields, f"{self.name}: result_types must be given"
         return ()
 
     def fold(self) -> Sequence[Value | bool | int | float] | None:
-        """What replaces the results: existing values, or numbers (splat, for tensors). None: nothing does."""
+        """The replacements of the results: existing values, or numbers (splat, for tensors). None if there are none."""
         return None
 
     def verify(self) -> None:
-        """Check what the declarations cannot say; raise ValueError with one sentence."""
+        """Check what the declarations cannot express; raise ValueError with one sentence."""
 
     # Structure
 
     def touch(self) -> None:
-        """Have the operation verified again, and the one around it if this ends its region."""
+        """Mark the operation for verification, and the enclosing one if this is its terminator."""
         if self.checked:
             self.checked = False
             region = self.parent
@@ -384,7 +384,7 @@ class Operation:
                     region.parent.touch()
 
     def set_operands(self, values: Sequence[Value]) -> None:
-        """Replace the operands, field by field as before."""
+        """Replace all operands, in the same order of fields."""
         changes[0] += 1
         self.touch()
         for value in self.operands:
@@ -434,16 +434,16 @@ class Operation:
 
     @property
     def next(self) -> Operation | None:
-        """The operation behind this one in its region."""
+        """The operation after this one in its region."""
         assert self.parent is not None, f"{self.name} stands in no region"
         return next(iter(self.parent.ops[self.parent.index(self) + 1 :]), None)
 
     def walk(self) -> Iterator[Operation]:
-        """This operation and all inside, as they are now."""
+        """This operation and all nested ones, as of now."""
         return chain((self,), *map(Region.walk, self.regions))
 
     def nests(self) -> list[Operation]:
-        """This operation and all inside that have regions, outer before inner."""
+        """This operation and the nested ones that have regions, outer before inner."""
         found = [self]
         for inner in self.regions:
             for outer in inner.nested:
@@ -451,7 +451,7 @@ class Operation:
         return found
 
     def detach(self) -> Operation:
-        """Take the operation out of its region; its uses of others stay."""
+        """Remove the operation from its region; it keeps its operands."""
         region = self.parent
         assert region is not None, f"{self.name} stands in no region"
         changes[0] += 1
@@ -472,7 +472,7 @@ class Operation:
         other.parent.insert(self, other)
 
     def erase(self) -> None:
-        """Remove the operation and all inside for good. Its results must have no users."""
+        """Delete the operation and everything nested in it. Its results must be unused."""
         for value in self.results:
             assert not value.uses, f"{self.name} is erased while its result is used"
         if self.parent is not None:
@@ -487,7 +487,7 @@ class Operation:
         self.operands = self.results = []  # no cycle is left that Python's collector would have to find
 
     def clone(self, mapping: dict[Value, Value]) -> Operation:
-        """A detached copy; operands go through `mapping`, which learns the copies of results and arguments."""
+        """A detached copy; operands are mapped by `mapping`, which receives the copies of results and arguments."""
         copy = object.__new__(type(self))
         copy.loc, copy.parent, copy.checked, copy.order, copy._signature = self.loc, None, False, 0, None
         copy.segments, copy.attributes = self.segments, self.attributes
@@ -508,7 +508,7 @@ class Operation:
 
     @property
     def is_pure(self) -> bool:
-        """No effect beside its results: may be dropped when unused, and moved. Looks into regions."""
+        """Whether it has no side effects, in its regions either: then it may be moved, and erased when unused."""
         if not self.has_effects:
             return True
         return self.effects == Effect.REGION and all(

@@ -1,4 +1,4 @@
-"""Picking operations by class."""
+"""Selecting operations by class."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ Op = TypeVar("Op", bound=Operation)
 
 
 def of_kinds(ops: Iterable[Operation], *kinds: type[Op]) -> list[Op]:
-    """Those of exactly these classes (not of derived ones), in order."""
+    """The operations of exactly these classes (not of derived ones), in order."""
     wanted = frozenset(kinds)
     return [op for op in ops if type(op) in wanted]  # type: ignore[misc]

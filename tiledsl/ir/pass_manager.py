@@ -46,7 +46,7 @@ class Pass:
 
     @cached_property
     def spec(self) -> str:
-        """`name{option=value ...}`, options that differ from their defaults only."""
+        """`name{option=value ...}`, with only the options that differ from their defaults."""
         shown = [
             f"{option.name}={attribute_text(getattr(self, option.name))}"
             for option in dataclasses.fields(self)
@@ -57,7 +57,7 @@ class Pass:
 
 @dataclass
 class Stage:
-    """What one pass did: its spec string, its time in milliseconds, and the text after it where it was asked for."""
+    """The result of one pass: its spec, its time in milliseconds and, if requested, the text of the IR after it."""
 
     name: str
     spec: str
@@ -84,7 +84,7 @@ class PassManager:
     stages: list[Stage] = field(default_factory=list)
 
     def run(self, program: Program) -> list[Stage]:
-        """Run all passes. A pass's internal failure raises PassFailure and leaves a reproducer file."""
+        """Run all passes. An internal failure of a pass raises PassFailure and leaves a reproducer file."""
         names = [each.name for each in self.passes]
         if self.stop_after and self.stop_after not in names:
             raise TileError(f"the pipeline has no pass {self.stop_after!r}; it has {', '.join(dict.fromkeys(names))}")

@@ -38,7 +38,7 @@ class Builder:
 
 
 class Rewriter(Builder):
-    """A builder that patterns use; it tells the driver what changed."""
+    """The builder that patterns use; it tells the driver what changed."""
 
     before: Operation
 
@@ -71,7 +71,7 @@ class Rewriter(Builder):
         op.erase()
 
     def changed(self, op: Operation) -> None:
-        """`op` was changed in place: look at it and its users again."""
+        """Note that `op` was changed in place: it and its users are visited again."""
         self._worklist[op] = None
         for value in op.results:
             self._worklist.update(dict.fromkeys(value.uses))
@@ -81,9 +81,9 @@ Pattern = Callable[[Operation, Rewriter], bool]
 
 
 def pattern(*op_types: type[Operation]) -> Callable[[Callable[[Op, Rewriter], bool]], Pattern]:
-    """Mark a function as a rewrite pattern. It returns whether it changed anything.
+    """Mark a function as a rewrite pattern, which returns whether it changed anything.
 
-    It is for operations of these classes and of those derived from them; of all, if none is given.
+    It applies to operations of these classes and of classes derived from them; without classes, to all operations.
     """
 
     def mark(function: Callable[[Op, Rewriter], bool]) -> Pattern:
@@ -94,8 +94,11 @@ def pattern(*op_types: type[Operation]) -> Callable[[Callable[[Op, Rewriter], bo
 
 
 class Patterns(dict[type[Operation], tuple[list[Pattern], bool, bool]]):
-    """Patterns in the order in which they are tried. For an operation class: those of them that fit it, whether such an
-    operation may be pure, and whether it folds."""
+    """Patterns in the order in which they are tried.
+
+    Maps an operation class to the patterns that apply to it, whether such an operation may be pure, and whether it
+    folds.
+    """
 
     def __init__(self, patterns: Iterable[Pattern]) -> None:
         super().__init__()
@@ -108,14 +111,14 @@ class Patterns(dict[type[Operation], tuple[list[Pattern], bool, bool]]):
 
 
 class NoFixpointError(Exception):
-    """A set of patterns keeps firing for ever: an internal bug. Names the pattern."""
+    """A set of patterns does not terminate: an internal bug. Names the pattern that fires most often."""
 
 
 def apply_patterns(root: Operation, patterns: Patterns, *, fold: bool = False, analysis: Any = None) -> int:
-    """Rewrite below `root` until nothing changes; return how often something did. Patterns find `analysis` in `rw`.
+    """Rewrite below `root` until nothing changes; return the number of changes. Patterns find `analysis` in `rw`.
 
-    With `fold`, operations are also folded and dead pure ones are erased. More than 64 changes for each operation of
-    the start count as not converging.
+    With `fold`, operations are also folded, and dead pure ones are erased. More than 64 changes for each initial
+    operation count as divergence.
     """
     start = [op for region in root.regions for op in region.walk()]
     first = start if fold else [op for op in start if patterns[type(op)][0]]

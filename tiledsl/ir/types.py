@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class ElementInfo:
-    """What the compiler must know of an element type: `kind` float, int, uint or bool; `bits`, its width in memory."""
+    """The properties of an element type: `kind` is float, int, uint or bool; `bits` is its width in memory."""
 
     kind: str
     bits: int
@@ -46,7 +46,7 @@ def is_integer(dtype: str) -> bool:
 
 
 class _Unique(type):
-    """Equal types are one object: to compare or to hash them costs next to nothing."""
+    """Metaclass: equal types are one object, so that comparing and hashing them is cheap."""
 
     _made: ClassVar[dict[tuple[object, ...], Any]] = {}
 

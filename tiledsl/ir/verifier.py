@@ -1,7 +1,7 @@
-"""Checking the IR: declarations, use lists, dominance, and each operation's own rules.
+"""The IR verifier: declarations, use lists, dominance, and the rules of each operation.
 
-Operations and regions remember what changed since they were last verified (`touch`), so that verifying after every
-pass costs in proportion to what the pass did.
+Operations and regions record what changed since they were last verified (`touch`), so the cost of verifying after every
+pass is proportional to what the pass changed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class VerifyError(Exception):
 
 
 def verify(root: Operation, *, everything: bool = True) -> None:
-    """Check declarations, use lists, dominance and each operation's own rules. Raises VerifyError.
+    """Check declarations, use lists, dominance and the rules of each operation. Raises VerifyError.
 
-    Without `everything`, only operations that changed since they were last verified, and those whose operands moved.
+    Unless `everything`, only operations that changed since they were last verified, and those whose operands moved.
     """
     if everything:
         _touch_all(root)

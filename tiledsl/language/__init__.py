@@ -1,7 +1,7 @@
-"""The tile language: `import tiledsl.language as T`. Names and meanings are those of TileLang's surface.
+"""The tile language: `import tiledsl.language as T`. Names and meanings are those of TileLang.
 
-They are loaded when the first of them is used, with the IR under them: a program that only recalls tuned kernels uses
-none. An element type alone (`T.float16`) loads little.
+The names are loaded when the first of them is used, together with the IR: a program that only recalls tuned kernels
+uses none. An element type alone (`T.float16`) loads little.
 """
 
 from __future__ import annotations

@@ -121,6 +121,6 @@ def canonical(dtype: Any) -> DType:
         raise TileError("an element type is None; was a tunable left None?")
     near = difflib.get_close_matches(name, DTYPES, 1)
     raise TileError(
-        f"{dtype!r} is no element type"
+        f"{dtype!r} is not an element type"
         + (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(DTYPES)}")
     )

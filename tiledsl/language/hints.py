@@ -1,18 +1,17 @@
-"""Names that other compilers act on. Triton decides them itself: they are accepted and noted once in the log."""
+"""Hints for other compilers, which Triton does not need: they are accepted, and logged once."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tiledsl.language.expression import context
+from tiledsl.logs import note_once
 
 
 def hint(name: str) -> Any:
     """A function of the language that does nothing, and says so once."""
 
     def ignored(*_: Any, **__: Any) -> None:
-        from tiledsl.frontend.context import note_once
-
         context(f"T.{name}")
         note_once(f"T.{name} is a hint without effect: Triton decides this itself")
 

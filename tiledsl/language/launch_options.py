@@ -1,4 +1,4 @@
-"""What T.Kernel, a configuration and the pass lower-to-triton all may say of a launch."""
+"""Launch options, which T.Kernel, configurations and the pass lower-to-triton share."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ _POWERS = ("num_warps", "num_ctas")
 
 
 def check_launch_option(what: str, name: str, value: Any, otherwise: str = "") -> None:
-    """Raises TileError for a value that a launch has on no GPU. `what` is the option as the user calls it, `otherwise`
-    what else the user may write there."""
+    """Raise TileError for a value that no GPU supports.
+
+    `what` is the option as the user wrote it; `otherwise` is appended to the message: what else is allowed there.
+    """
     if name == "launch_pdl":
         if not isinstance(value, int) or value not in (0, 1):
-            raise TileError(f"{what} is {value!r}; it is True or False")
+            raise TileError(f"{what} is {value!r}; it must be True or False")
         return
     most = _MOST.get(name)
     is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 1
     if is_number and (most is None or value <= most) and (name not in _POWERS or value & (value - 1) == 0):
         return
-    allowed = "a number from 1 on" if most is None else f"a number from 1 to {most}"
+    allowed = "at least 1" if most is None else f"a number from 1 to {most}"
     if name in _POWERS:
         allowed = f"a power of two from 1 to {most}"
-    raise TileError(f"{what} is {value!r}; it is {allowed}{otherwise}")
+    raise TileError(f"{what} is {value!r}; it must be {allowed}{otherwise}")
 
 
 def pass_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A copy of `pass_configs`, empty for None. Raises TileError for what is no dict."""
+    """A copy of `pass_configs`, empty for None. Raises TileError unless it is a dict."""
     if given is not None and not isinstance(given, Mapping):
-        raise TileError(f'pass_configs is {given!r}; it is a dict such as {{"select-access.mode": "pointer"}}')
+        raise TileError(f'pass_configs is {given!r}; it must be a dict such as {{"select-access.mode": "pointer"}}')
     return dict(given or {})

@@ -1,4 +1,4 @@
-"""Loops. Each function returns a description that a `for` statement of a tile program turns into operations."""
+"""Loops. Each function returns a description that the `for` statement of a tile program turns into operations."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class LoopNest:
 class ParallelLoop:
     """`for i, j in T.Parallel(m, n)`.
 
-    Where an extent is known only at run time, `limits` has it, and `extents` the most that it can be; or else, for the
-    axes in `chunked`, how many iterations a tile holds, of which there are as many as needed.
+    `extents` are the sizes. If an extent is known only at run time, `limits` has it, and `extents` an upper bound; or,
+    for the axes in `chunked`, `extents` has the size of a tile, and there are as many tiles as necessary.
     """
 
     extents: tuple[int, ...] = field(default=())
@@ -70,7 +70,7 @@ MAX_WHOLE, CHUNK = 1 << 16, 1 << 12
 
 
 def check_elements(what: str, shape: Sequence[int]) -> None:
-    """Refuse a tile that Triton cannot hold. Each dimension counts as the next power of two."""
+    """Refuse a tile that is too large for Triton. Each dimension counts as the next power of two."""
     padded = [1 << (size - 1).bit_length() for size in shape]
     if math.prod(padded) > MAX_ELEMENTS:
         told = "" if list(shape) == padded else f" ({math.prod(padded)} with each dimension padded to a power of two)"
@@ -106,8 +106,7 @@ def _range(what: str, start: Any, stop: Any, step: Any = None) -> tuple[Any, Any
 def Parallel(*extents: Any, coalesced_width: Any = None, loop_layout: Any = None, prefer_async: Any = None, annotations: Any = None) -> ParallelLoop:  # fmt: skip # noqa: E501
     """Independent iterations over a box, executed by all threads of the block.
 
-    Extents are constants, or known at run time: iterations behind such an extent are left out. The keywords are hints
-    of other compilers without effect.
+    Extents are constants, or known only at run time. The keywords are hints for other compilers without effect.
     """
     if len(extents) == 1 and isinstance(extents[0], (tuple, list)):
         extents = tuple(extents[0])
@@ -130,7 +129,7 @@ def Parallel(*extents: Any, coalesced_width: Any = None, loop_layout: Any = None
 
 
 def _cut(sizes: list[int], axes: Sequence[int]) -> tuple[int, ...]:
-    """Make a tile that is too large smaller along its largest of these axes; the axes that were cut."""
+    """Shrink a tile that is too large along its largest axis among `axes`; return the axes that were cut."""
     chunked: set[int] = set()
     most = MAX_WHOLE
     while math.prod(sizes) > most and (left := [axis for axis in axes if sizes[axis] > 1]):
@@ -142,7 +141,7 @@ def _cut(sizes: list[int], axes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _most(extent: Expr) -> tuple[int, Any]:
-    """The most that an extent can be, and the extent itself unless it is that constant."""
+    """An upper bound of an extent, and the extent itself unless it is that constant."""
     ctx = context("T.Parallel")
     constant = ctx.constant(extent)
     if constant is not None:
@@ -154,7 +153,7 @@ def Pipelined(start: Any, stop: Any = None, num_stages: int = 0, order: Any = No
     """A serial loop whose loads run num_stages iterations ahead. order, stage, sync and group have no effect."""
     num_stages = plain(num_stages)
     if not isinstance(num_stages, int) or not 0 <= num_stages <= 64:
-        raise TileError(f"T.Pipelined: num_stages is {describe(num_stages)}; it is a number from 0 (no pipelining) on")
+        raise TileError(f"T.Pipelined: num_stages is {describe(num_stages)}; it must be at least 0 (no pipelining)")
     return SerialLoop(*_range("T.Pipelined", start, stop), num_stages=num_stages)
 
 
@@ -164,7 +163,7 @@ def serial(start: Any, stop: Any = None, step: Any = None, *, annotations: Any =
 
 
 def unroll(start: Any, stop: Any = None, step: Any = None, *, explicit: bool = False, unroll_factor: int | None = None, annotations: Any = None) -> SerialLoop:  # fmt: skip # noqa: E501
-    """A loop that is unrolled: completely, or by a factor."""
+    """A loop that is unrolled, completely or by a factor."""
     loop = SerialLoop(*_range("T.unroll", start, stop, step), unroll=unroll_factor or 1)
     if not unroll_factor and is_number(loop.start) and is_number(loop.stop) and is_number(loop.step):
         rounds = len(range(loop.start, loop.stop, loop.step))
@@ -177,7 +176,7 @@ def unroll(start: Any, stop: Any = None, step: Any = None, *, explicit: bool = F
 
 
 def vectorized(start: Any, stop: Any = None, *, annotations: Any = None) -> ParallelLoop | SerialLoop:
-    """Iterations that a thread does at once; here the same as T.Parallel."""
+    """Iterations that a thread executes together; here the same as T.Parallel."""
     if stop is None and is_number(plain(start)):
         return Parallel(start)
     return serial(start, stop)
@@ -191,12 +190,12 @@ def grid(*extents: Any) -> LoopNest:
 
 
 def Persistent(domain: Any, wave_size: Any, index: Any, group_size: Any = 8) -> PersistentLoop:
-    """Tiles of a grid that block `index` of `wave_size` takes one after the other."""
+    """The tiles of a grid that block `index` of `wave_size` blocks processes one after the other."""
     if not isinstance(domain, (tuple, list)) or not domain:
         raise TileError(f"T.Persistent: the domain is a list of sizes, not {describe(domain)}")
     group_size = 8 if group_size is None else plain(group_size)
     if not isinstance(group_size, int) or group_size < 1:
-        raise TileError(f"T.Persistent: group_size is {describe(group_size)}; it is at least 1")
+        raise TileError(f"T.Persistent: group_size is {describe(group_size)}; it must be at least 1")
     sizes = tuple(_bound("T.Persistent", size) for size in domain)
     return PersistentLoop(sizes, _bound("T.Persistent", wave_size), _bound("T.Persistent", index), group_size)
 

@@ -43,17 +43,17 @@ def _alloc(what: str, shape: Any, dtype: Any, scope: str) -> Buffer:
 
 
 def alloc_shared(shape: Any, dtype: Any, scope: str = "shared.dyn") -> Buffer:
-    """A block's tile in shared memory, undefined at first. Triton decides where it really lies."""
+    """A tile of the block in shared memory, initially undefined. Triton decides where it is actually placed."""
     return _alloc("T.alloc_shared", shape, dtype, "shared")
 
 
 def alloc_fragment(shape: Any, dtype: Any, scope: str = "local.fragment") -> Buffer:
-    """A block's tile in registers, undefined at first."""
+    """A tile of the block in registers, initially undefined."""
     return _alloc("T.alloc_fragment", shape, dtype, "fragment")
 
 
 def alloc_local(shape: Any, dtype: Any, scope: str = "local") -> Buffer:
-    """A small array, undefined at first; in a T.Parallel loop each iteration has its own."""
+    """A small array, initially undefined; in a T.Parallel loop, each iteration has its own."""
     return _alloc("T.alloc_local", shape, dtype, "local")
 
 
@@ -68,7 +68,7 @@ def alloc_var(dtype: Any, *args: Any, scope: str = "local.var", init: Any = None
 
 
 def alloc_global(shape: Any, dtype: Any, scope: str = "global") -> Buffer:
-    """A workspace in global memory, allocated at each call of the program. Outside of T.Kernel."""
+    """A workspace in global memory, allocated at each call of the program. For use outside of T.Kernel."""
     return context("T.alloc_global").workspace(shape, dtype)
 
 
@@ -87,8 +87,8 @@ def alloc_buffer(
 ) -> Buffer:
     """A buffer in the given scope: global (a workspace), shared, local.fragment or local.
 
-    What follows the scope are hints of other compilers without effect; data, strides and elem_offset, which would say
-    where the elements lie, are refused.
+    data, strides and elem_offset, which would determine where the elements are, are refused. The other keywords are
+    hints for other compilers and have no effect.
     """
     for name, value in (("data", data), ("strides", strides), ("elem_offset", elem_offset)):
         if value is not None:
@@ -113,10 +113,10 @@ def copy(
     annotations: dict[str, Any] | None = None,
     loop_layout: Any = None,
 ) -> None:
-    """Copy between buffers, slices or places given by a single index, converting elements.
+    """Copy between buffers, slices, or places given by a single index, converting element types.
 
-    Outside a global buffer reads give 0 and writes are dropped. The keywords but eviction_policy are hints of other
-    compilers and have no effect.
+    Outside of a global buffer, reads give 0 and writes are dropped. All keywords except eviction_policy are hints for
+    other compilers and have no effect.
     """
     if isinstance(src, Var) or isinstance(dst, Var):
         if not isinstance(dst, (Var, Reference)) or (isinstance(dst, Reference) and dst.is_region):
@@ -149,7 +149,7 @@ def copy(
 
 
 def _ragged(src: Any, dst: Any) -> list[tuple[int, int]]:
-    """The pairs of axes along which two slices walk, where along one of them both extents are dynamic; else []."""
+    """The pairs of axes along which two slices extend, if both extents are dynamic along one of them; else []."""
     if not isinstance(src, Reference) or not isinstance(dst, Reference):
         return []
     ours, theirs = (
@@ -161,7 +161,7 @@ def _ragged(src: Any, dst: Any) -> list[tuple[int, int]]:
 
 
 def _copy_ragged(src: Reference, dst: Reference, pairs: list[tuple[int, int]]) -> None:
-    """Copy between slices of dynamic extents: the loop is over what the on-chip buffer could hold, with a mask."""
+    """Copy between slices of dynamic extents: loop over the capacity of the on-chip buffer, with a mask."""
     chip = 0 if INNER[src.buffer.scope()] >= INNER[dst.buffer.scope()] else 1
     shape: list[int] = []
     for both in pairs:
@@ -196,7 +196,7 @@ def _copy_ragged(src: Reference, dst: Reference, pairs: list[tuple[int, int]]) -
 
 
 def _place(x: Any) -> tuple[Buffer, list[Any]]:
-    """The buffer of a buffer or reference, and where in it: IR values, none for its beginning."""
+    """The buffer of a buffer or reference, and the position in it: IR values, or none for its beginning."""
     return (x, []) if isinstance(x, Buffer) else (x.buffer, _offsets(x.offsets))
 
 
@@ -262,7 +262,7 @@ def fill(buffer: Any, value: Any, annotations: Any = None) -> None:
 
 
 def _fill_ragged(target: Reference, value: Any) -> None:
-    """Fill a slice of dynamic extents: the loop is over what the buffer could hold, with a mask."""
+    """Fill a slice of dynamic extents: loop over the capacity of the buffer, with a mask."""
     axes = [axis for axis, extent in enumerate(target.extents) if extent is not None]
     shape: list[int] = []
     for axis in axes:
@@ -295,7 +295,7 @@ def clear(buffer: Any, annotations: Any = None) -> None:
 
 
 class GemmWarpPolicy(enum.Enum):
-    """How a matrix product is shared among warps. Triton decides by itself; accepted and noted."""
+    """How a matrix product is divided among warps. Accepted and logged; Triton decides by itself."""
 
     Square = 0
     FullRow = 1
@@ -320,8 +320,8 @@ def gemm(
 ) -> None:
     """C += op(A) @ op(B), accumulated in C's element type; with clear_accum, C = op(A) @ op(B).
 
-    A, B and C are tiles or slices of two dimensions (leading dimensions of 1 allowed). A float32 product is computed as
-    tf32 on tensor cores.
+    A, B and C are two-dimensional tiles or slices; leading dimensions of 1 are allowed. A float32 product is computed
+    as tf32 on tensor cores.
     """
     ctx = context("T.gemm")
     for name, value in (("mbar", mbar),):
@@ -372,7 +372,7 @@ def gemm(
 
 
 def _axis(what: str, x: Any, dim: Any) -> int:
-    """The dimension of a buffer or slice that `dim`, from the end if negative, stands for."""
+    """The dimension of a buffer or slice that `dim` denotes; negative numbers count from the end."""
     buffer, _, extents = region_of(what, x)
     dim = plain(dim)
     if isinstance(dim, bool) or not isinstance(dim, int):
@@ -395,7 +395,7 @@ def reduce(
 ) -> None:
     """Combine the elements of `buffer` along `dim` into `out`, whose shape lacks that dimension or has 1 there.
 
-    `reduce_type` is sum, max, min, abssum, absmax, bitand, bitor or bitxor. With clear=False the old `out` takes part.
+    `reduce_type` is sum, max, min, abssum, absmax, bitand, bitor or bitxor. With clear=False, the old `out` takes part.
     """
     kind = reduce_type.removeprefix("bit")
     what = f"T.reduce_{reduce_type}"
@@ -487,12 +487,12 @@ def _scan(what: str, kind: str, src: Any, dst: Any, dim: int, reverse: bool) -> 
 
 
 def cumsum(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False, annotations: Any = None) -> None:
-    """Inclusive prefix sums along `dim` (from the end if `reverse`) into `dst`, or in place."""
+    """Inclusive prefix sums along `dim` (from the end, if `reverse`) into `dst`, or in place."""
     _scan("T.cumsum", "sum", src, dst, dim, reverse)
 
 
 def cummax(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False, annotations: Any = None) -> None:
-    """Inclusive prefix maxima along `dim` (from the end if `reverse`) into `dst`, or in place."""
+    """Inclusive prefix maxima along `dim` (from the end, if `reverse`) into `dst`, or in place."""
     _scan("T.cummax", "max", src, dst, dim, reverse)
 
 
@@ -517,8 +517,9 @@ def im2col(
 ) -> None:  # fmt: skip
     """A tile of the matrix whose product with the flattened kernel is a convolution of an image [N, H, W, C].
 
-    Row m of that matrix is an output position (n, oh, ow), column k a (kh, kw, c) of the window; `col`, of shape
-    (BM, BK), gets rows nhw_step * BM ... and columns c_step * BK ...; positions in the padding are 0.
+    Row m of that matrix is an output position (n, oh, ow); column k is an element (kh, kw, c) of the window. `col`, of
+    shape (BM, BK), receives the rows from nhw_step * BM and the columns from c_step * BK; positions in the padding are
+    0.
     """
     what = "T.im2col"
     if not isinstance(img, Buffer) or img.ndim != 4 or not isinstance(col, Buffer) or col.ndim != 2:
@@ -543,7 +544,7 @@ c2d_im2col = im2col
 
 
 def view(src: Any, shape: Any = None, dtype: Any = None) -> Any:
-    """The same memory in another shape: of a global buffer, or of one on chip (then without a change of dtype)."""
+    """The same memory in another shape: of a global buffer, or of an on-chip buffer without a change of dtype."""
     if not isinstance(src, Buffer):
         raise TileError(f"T.view needs a buffer, not {describe(src)}")
     dims = (
@@ -563,7 +564,7 @@ def reshape(src: Any, shape: Any) -> Any:
 
 
 def annotate_safe_value(safe_value_map: dict[Any, Any]) -> None:
-    """What T.copy reads outside of these global buffers, instead of 0."""
+    """The values that T.copy reads outside of these global buffers, instead of 0."""
     for buffer, value in safe_value_map.items():
         if not isinstance(buffer, Buffer) or not is_number(value):
             raise TileError(

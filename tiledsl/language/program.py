@@ -1,4 +1,4 @@
-"""What makes a program: kernels, functions, macros, parameters, symbols; and hints."""
+"""What programs consist of: kernels, functions, macros, parameters, symbols and hints."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class KernelFrame:
 
 
 def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any = None, cluster_dims: Any = None, **options: Any) -> KernelFrame:  # fmt: skip # noqa: E501
-    """A launch over one to three grid dimensions, ints or expressions. `threads` (default 128) is a multiple of 32."""
+    """A launch over a grid of one to three dimensions, ints or expressions. `threads` (default 128) is a multiple of
+    32."""
     if not 1 <= len(blocks) <= 3:
         raise TileError(f"T.Kernel takes one to three grid dimensions, not {len(blocks)}")
     for axis, extent in enumerate(map(plain, blocks)):
@@ -51,10 +52,12 @@ def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any 
     parts = [plain(each) for each in (threads if isinstance(threads, (tuple, list)) else (threads,))]
     wrong = [each for each in parts if isinstance(each, bool) or not isinstance(each, int)]
     if wrong:
-        raise TileError(f"T.Kernel: threads is {describe(wrong[0])}; it is a number from 1 to 1024, 128 if left out")
+        raise TileError(
+            f"T.Kernel: threads is {describe(wrong[0])}; it must be a number from 1 to 1024 (128 if left out)"
+        )
     count = math.prod(parts)
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1024:
-        raise TileError(f"T.Kernel: threads is {count}; it is a number from 1 to 1024")
+        raise TileError(f"T.Kernel: threads is {count}; it must be a number from 1 to 1024")
     unknown = set(options) - set(LAUNCH_OPTIONS)
     if unknown:
         raise TileError(f"T.Kernel has no option {sorted(unknown)[0]!r}")
@@ -86,12 +89,12 @@ def If(condition: Any) -> BranchFrame:
 
 
 def Then() -> BranchFrame:
-    """What a T.If does where its condition holds."""
+    """The block of a T.If that runs if its condition holds."""
     return BranchFrame("Then")
 
 
 def Else() -> BranchFrame:
-    """What a T.If does where its condition does not hold."""
+    """The block of a T.If that runs if its condition does not hold."""
     return BranchFrame("Else")
 
 
@@ -109,7 +112,7 @@ class ProgramParameter:
 
 
 class Program:
-    """What a tile program tells of itself before it is compiled."""
+    """What can be asked of a tile program before it is compiled."""
 
     name: str
 
@@ -126,7 +129,7 @@ class Program:
 
     @property
     def params(self) -> tuple[ProgramParameter, ...]:
-        """The parameters in order; `buffer_map` says of each that is a tensor what it is."""
+        """The parameters in order; `buffer_map` describes those that are tensors."""
         values = self.func.body.args[: len(self.func.parameters)]
         return tuple(ProgramParameter(value.name, canonical(value.dtype)) for value in values)
 
@@ -138,7 +141,7 @@ class Program:
 
 
 class PrimFunc(Program):
-    """A tile program: a function whose body is read as source text, never run by Python."""
+    """A tile program: a function whose body is read as source text and never run by Python."""
 
     def __init__(self, function: Callable[..., Any], frame_locals: Mapping[str, Any]) -> None:
         _check_function("T.prim_func", function)
@@ -183,14 +186,14 @@ class EagerProgram(Program):
         return self._make()
 
     def build(self, out_idx: Sequence[int] = ()) -> FuncOp:
-        """The IR before any pass, anew. Raises TileError for `out_idx`: what it returns are its outputs."""
+        """The IR before any pass, elaborated again. Raises TileError for `out_idx`: its outputs are what it returns."""
         if out_idx:
             raise TileError(f"{self.name}: out_idx belongs to the lazy style; an eager function returns its outputs")
         return self._make()
 
 
 def prim_func(function: Callable[..., Any] | None = None, private: bool = False, is_private: bool = False, check_well_formed: bool = True) -> Any:  # fmt: skip # noqa: E501
-    """Mark a function as a tile program. The keywords are hints of other compilers without effect."""
+    """Mark a function as a tile program. The keywords are hints for other compilers without effect."""
     frame = sys._getframe(1)
     locals_ = dict(frame.f_locals)
     if function is None:
@@ -199,7 +202,7 @@ def prim_func(function: Callable[..., Any] | None = None, private: bool = False,
 
 
 class Macro:
-    """A function that is expanded where it is called, in a tile program or in a helper that one calls."""
+    """A function that is expanded where a tile program, or a helper called by one, calls it."""
 
     def __init__(self, function: FunctionType, frame_locals: Mapping[str, Any]) -> None:
         _check_function("T.macro", function)
@@ -217,7 +220,7 @@ class Macro:
 
 
 def macro(function: Any = None, hygienic: bool = True) -> Any:
-    """Mark a function as expanded where it is called. Arguments are values; annotate T.Ref to pass by reference."""
+    """Mark a function to be expanded where it is called. Arguments are values; annotate T.Ref to pass by reference."""
     locals_ = dict(sys._getframe(1).f_locals)
     if function is None:
         return lambda inner: Macro(inner, locals_)
@@ -253,7 +256,8 @@ symbolic = dynamic
 
 
 def unnamed(dtype: Any) -> Any:
-    """A new variable (`T.int32()`): in a kernel one to assign to, outside a dynamic dimension of a name of its own."""
+    """A new variable (`T.int32()`): in a kernel one that can be assigned to, outside a dynamic dimension with its own
+    name."""
     from tiledsl.language.operations import alloc_var
 
     found = active.get()
@@ -268,7 +272,7 @@ _unnamed = itertools.count()
 
 
 def let(variable: Any, value: Any) -> None:
-    """`variable = value` for one made by `T.int32()` or T.alloc_var."""
+    """`variable = value`, for a variable made by `T.int32()` or T.alloc_var."""
     if not isinstance(variable, Var):
         raise TileError(f"T.let gives a variable its value, not {describe(variable)}; write name = value")
     variable.store(value)
@@ -285,7 +289,8 @@ dyn = _Dyn()
 
 
 def const(name: str) -> Any:
-    """Dimensions known when an eager function is called: `M, N = T.const("M, N")`. Each value compiles anew."""
+    """Dimensions known when an eager function is called: `M, N = T.const("M, N")`. Each value is compiled
+    separately."""
     from tiledsl.frontend.elaborate import EagerContext
 
     ctx = context("T.const")
@@ -319,13 +324,15 @@ def use_swizzle(panel_size: int = 10, order: str = "row", enable: Any = True) ->
     ctx = context("T.use_swizzle")
     if enable:
         if not is_number(plain(panel_size)) or plain(panel_size) < 1:
-            raise TileError(f"T.use_swizzle: panel_size is {describe(panel_size)}; it is at least 1")
+            raise TileError(f"T.use_swizzle: panel_size is {describe(panel_size)}; it must be at least 1")
         ctx.kernel_options["swizzle"] = (int(plain(panel_size)), str(order))
 
 
 def pdl_sync() -> None:
-    """Wait for what the kernel before wrote, and begin while it ends: `launch_pdl` of T.Kernel. The wait comes at the
-    kernel's start, wherever this stands: what the program reads is there in both cases."""
+    """Start while the previous kernel finishes, and wait for its results; like `launch_pdl` of T.Kernel.
+
+    The wait is at the start of the kernel, wherever this call is.
+    """
     context("T.pdl_sync").kernel_options["launch_pdl"] = True
 
 
@@ -338,7 +345,7 @@ def assume(condition: Any) -> None:
 
 
 def print(*values: Any, msg: str = "", **options: Any) -> None:
-    """Print from the device. Outside of a tile program it is Python's print, which a star import hides."""
+    """Print from the device. Outside of a tile program it is Python's print, which a star import would hide."""
     if active.get() is None:
         builtins.print(*([msg] if msg else []), *values, **options)
         return
@@ -358,7 +365,7 @@ def print(*values: Any, msg: str = "", **options: Any) -> None:
 
 
 def device_assert(condition: Any, msg: str = "", no_stack_info: bool = False) -> None:
-    """Stop the kernel where a condition is false."""
+    """Stop the kernel if a condition is false."""
     from tiledsl.dialects.tile import AssertOp
 
     if isinstance(condition, Expr):
@@ -388,7 +395,7 @@ def comment(text: str) -> None:
 
 
 def import_source(source: Any = None) -> None:
-    """C code for other compilers; None is accepted."""
+    """C code for other compilers; only None is accepted."""
     if source is not None:
         raise TileError("T.import_source: C code has no Triton form; write it in the tile language")
 

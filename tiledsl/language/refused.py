@@ -1,4 +1,4 @@
-"""Names of TileLang without a Triton form: using one is an error that says what to write instead."""
+"""Names of TileLang that Triton cannot express: using one is an error that suggests what to write instead."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ REFUSED = {name: reason for reason, names in _REASONS.items() for name in names.
 
 
 class Refused:
-    """A name that is refused as soon as it is used."""
+    """A name that raises an error as soon as it is used."""
 
     def __init__(self, name: str, why: str) -> None:
         self.error = f"T.{name}: {why}"

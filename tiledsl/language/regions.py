@@ -1,4 +1,4 @@
-"""Places that tile operations take: a whole buffer, a slice or one element; and which elements of two of them pair up.
+"""Arguments of tile operations: a whole buffer, a slice or one element, and how the elements of two of them correspond.
 
 A slice keeps all dimensions of its buffer: `A[i, 0:n]` has the extents (1, n).
 """

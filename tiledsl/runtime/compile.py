@@ -80,8 +80,10 @@ class CompiledKernel:
 
 
 def _again(compiled: Callable[[], Any]) -> Any:
-    """What `compiled` returns; called once more where threads that parse at once disturb each other, as they do in
-    CPython before 3.11.8 and 3.12.2 (gh-106905)."""
+    """What `compiled` returns, retried if concurrent parsing in threads fails.
+
+    CPython before 3.11.8 and 3.12.2 has that defect (gh-106905).
+    """
     for _ in range(_MOST_TRIES):
         try:
             return compiled()
@@ -92,7 +94,7 @@ def _again(compiled: Callable[[], Any]) -> Any:
 
 
 def _is_disturbed(error: BaseException | None) -> bool:
-    """Whether the parser failed so, or an error of Triton's says that it did."""
+    """Whether the parser failed for that reason, directly or as the cause of an error of Triton's."""
     while error is not None:
         if isinstance(error, SystemError) and "AST constructor recursion depth" in str(error):
             return True
@@ -116,9 +118,10 @@ def compile_kernel(
 ) -> CompiledKernel:
     """Compile a `@triton.jit` function for `target`, or raise CompileError.
 
-    `signature` maps run-time parameters to Triton's type names ("*fp16", "i32"); `constexprs` the others to values.
-    `attrs` names the parameters divisible by 16. `options` are further options of the back end ("waves_per_eu").
-    A kernel that needs more shared memory than the target has is an error as well. No GPU driver is opened.
+    `signature` maps run-time parameters to Triton's type names ("*fp16", "i32"); `constexprs` maps the others to
+    values. `attrs` names the parameters that are divisible by 16. `options` are further options of the backend
+    ("waves_per_eu"). A kernel that needs more shared memory than the target has is an error as well. No GPU driver is
+    opened.
     """
     import triton
 
@@ -155,9 +158,11 @@ def compile_kernel(
 
 
 def _facts(types: Mapping[str, str], divisible: Set[str], exempt: Set[str]) -> dict[tuple[int], list[list[Any]]]:
-    """What is known of each parameter that may be known to be divisible, as a launch finds it of its arguments: an
-    entry even where that is nothing, but none for those of which it does not ask. Triton's cache key has it, so without
-    these a launch would compile again."""
+    """The divisibility attributes of the parameters for which a launch would look for them.
+
+    A parameter without such a fact gets an empty entry, and one whose value Triton does not inspect gets none: Triton's
+    cache key contains these entries, so a launch would otherwise compile again.
+    """
     return {
         (number,): [["tt.divisibility", 16]] if name in divisible else []
         for number, (name, type) in enumerate(types.items())

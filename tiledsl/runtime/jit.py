@@ -37,7 +37,7 @@ def _indices(out_idx: Any) -> tuple[int, ...]:
     if out_idx is None:
         return ()
     if isinstance(out_idx, bool) or not isinstance(out_idx, (int, list, tuple)):
-        raise TileError(f"out_idx is {out_idx!r}; it is a position or a list of positions")
+        raise TileError(f"out_idx is {out_idx!r}; it must be a position or a list of positions")
     return (out_idx,) if isinstance(out_idx, int) else tuple(out_idx)
 
 
@@ -74,10 +74,10 @@ def compile(
 ) -> Kernel:
     """Lower a @T.prim_func (or a parsed text program) for a target.
 
-    out_idx: positions of parameters that each call allocates and returns, negative ones from the end.
-    target: "cuda", "cuda:90", "hip:gfx942", "interpret" or "auto" (the default: a GPU if there is one, else interpret).
-    pass_configs: {"pass-name.option": value}. The remaining keywords are accepted for other compilers.
-    Raises TileError for mistakes in the program.
+    out_idx: positions of the parameters that each call allocates and returns; negative ones count from the end. target:
+    "cuda", "cuda:90", "hip:gfx942", "interpret" or "auto" (the default: the GPU if there is one, else interpret).
+    pass_configs: {"pass-name.option": value}. The remaining keywords are accepted for compatibility and ignored. Raises
+    TileError for mistakes in the program.
     """
     if isinstance(func, (JitFunction,)):
         raise TileError(f"{func.__name__} is already under @tiledsl.jit; call it, or use {func.__name__}.compile(...)")
@@ -91,8 +91,11 @@ def compile(
 
 
 class JitFunction:
-    """A function under @tiledsl.jit. Lazy style: called with the builder's arguments, it returns a Kernel. Eager style:
-    called with tensors and tunables, it compiles for their shapes and runs; `compile` gives the Kernel."""
+    """A function under @tiledsl.jit.
+
+    Lazy style: called with the builder's arguments, it returns a Kernel. Eager style: called with tensors and tunables,
+    it compiles for their shapes and runs; `compile` gives the Kernel.
+    """
 
     __name__: str
 
@@ -222,7 +225,7 @@ class JitFunction:
         return kernel, [bound[p.name] for p in kernel.params if not p.is_output]
 
     def compile(self, *arguments: Any, **keywords: Any) -> Kernel:
-        """The kernel for these arguments. Eager: tensors may be left out if the T.const values are given by name."""
+        """The kernel for these arguments. In the eager style, T.const values given by name may replace tensors."""
         if self.is_eager:
             return self._eager_kernel(self._bind(arguments, keywords, partial=True))
         bound = self._bind(arguments, keywords)
@@ -231,7 +234,7 @@ class JitFunction:
     def kernel_for(
         self, bound: Mapping[str, Any], config: Mapping[str, Any] | None = None, target: Target | None = None
     ) -> Kernel:
-        """The kernel for bound arguments and a configuration, built once, for `target` or the decorator's."""
+        """The kernel for bound arguments and a configuration, built once, for `target` or the decorator's target."""
         if self.is_eager:
             return self._eager_kernel({**bound, **(config or {})}, config, target)
         values = {**bound, **(config or {})}
@@ -250,9 +253,9 @@ class JitFunction:
     def program_for(
         self, bound: Mapping[str, Any], config: Mapping[str, Any] | None = None
     ) -> tuple[FuncOp, dict[str, Any]]:
-        """The program of a configuration as elaborated, lowered no further, and its pass_configs.
+        """The elaborated, not yet lowered program of a configuration, and its pass_configs.
 
-        It is to be read, not changed: the next call gets it again if only pass_configs or launch options differ.
+        Read it, do not change it: the next call returns it again if only pass_configs or launch options differ.
         """
         given = {**bound, **(config or {})}
         values = {name: _argument(value) if self.is_eager else value for name, value in given.items()}

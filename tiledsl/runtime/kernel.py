@@ -1,4 +1,4 @@
-"""A compiled program: call it, look into every stage, export it."""
+"""A compiled program: call it, inspect every stage, export it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, user_loc, way_out
 from tiledsl.language.launch_options import pass_options
+from tiledsl.runtime.atomic_file import write_file
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.target import Target
-from tiledsl.runtime.whole_file import write_file
 
 # The IR and the passes are loaded where they are needed: recalling a tuned kernel goes without.
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _making_callers = threading.Lock()
 
 
 class Parameter:
-    """A parameter of a program: what a call must give for it. A dynamic dimension is a name."""
+    """A parameter of a program. A dynamic dimension of its shape is a name."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class Parameter:
 class Kernel:
     """A program lowered for a target.
 
-    Called with its inputs it returns its outputs (a tensor, or several); called with all parameters it writes into the
-    given outputs. Nothing but the lowering happens before the first call: Triton compiles then, or when `asm`,
-    `resources` or `compiled` is asked for.
+    Called with its inputs, it returns its outputs (a tensor, or several); called with all parameters, it writes into
+    the given outputs. Before the first call the program is only lowered: Triton compiles at that call, or when `asm`,
+    `resources` or `compiled` is read.
     """
 
     def __deepcopy__(self, memo: Any) -> Kernel:
@@ -113,9 +113,10 @@ class Kernel:
         return with_texts(self._stages, self._build, self.target, self.pass_configs, self.source)
 
     def ir(self, after: str = "", *, locations: bool = False, generic: bool = False) -> str:
-        """The IR after a pass (its last run, if it runs several times); as elaborated, if no pass is named.
+        """The IR after a pass (after its last run, if it runs several times), or as elaborated, if no pass is named.
 
-        `generic` prints it in MLIR's generic form. Raises TileError for a pass that the pipeline does not have.
+        `generic` prints MLIR's generic form, `locations` adds source locations. Raises TileError if the pipeline has no
+        such pass.
         """
         from tiledsl.runtime.lowering import text_after
 
@@ -133,7 +134,7 @@ class Kernel:
 
     @cached_property
     def compiled(self) -> dict[str, CompiledKernel]:
-        """The kernels compiled by Triton for the target, by name. Needs no GPU. Raises CompileError."""
+        """The kernels as Triton compiled them for the target, by name. Needs no GPU. Raises CompileError."""
         from tiledsl.runtime.compile import compile_kernel
         from tiledsl.runtime.module import load_module
 
@@ -160,18 +161,18 @@ class Kernel:
 
     @property
     def asm(self) -> Mapping[str, Any]:
-        """ttir, ttgir, llir, ptx, sass (or amdgcn) of the kernel; of the first one, if there are several."""
+        """ttir, ttgir, llir, ptx, sass (or amdgcn) of the kernel; of the first kernel, if there are several."""
         return next(iter(self.compiled.values())).asm
 
     @property
     def resources(self) -> Resources:
-        """Shared memory, registers, spills and occupancy of the kernel; of the first one, if there are several."""
+        """Shared memory, registers, spills and occupancy of the kernel; of the first kernel, if there are several."""
         return next(iter(self.compiled.values())).resources
 
     def export(self, path: str | os.PathLike[str]) -> Path:
-        """Write the source as a file that needs only torch and triton. An existing file is replaced in one step.
+        """Write the source to a file that needs only torch and triton. An existing file is replaced atomically.
 
-        Raises OSError for a path that cannot be written.
+        Raises OSError if the path cannot be written.
         """
         to = Path(path)
         write_file(to, self.source.encode())
@@ -181,7 +182,7 @@ class Kernel:
 
     @cached_property
     def loaded(self) -> Any:
-        """The source as a Python module. Raises TileError where the target cannot run."""
+        """The source as a Python module. Raises TileError if the target cannot run here."""
         from tiledsl.runtime.module import load_module
 
         if not self.target.runs_here:
@@ -208,7 +209,7 @@ class Kernel:
     backward: Backward | None = None
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Run the program. See the class for arguments and results; raises TileError for tensors that do not fit."""
+        """Run the program; see the class for arguments and results. Raises TileError for tensors that do not match."""
         import torch
 
         if keywords:
@@ -226,12 +227,12 @@ class Kernel:
         return self.caller(len(arguments)).find(*arguments)
 
     def bind(self, *arguments: Any, **keywords: Any) -> Callable[[], Any]:
-        """A function without parameters that runs the program on these tensors: what a hot loop calls.
+        """A function without parameters that runs the program on these tensors, for hot loops.
 
-        The tensors are checked here and kept alive; their memory and shapes at this time are what it uses. Outputs and
-        workspaces that are not given are allocated here, once: every call writes into and returns the same ones, so
-        it is for one stream at a time. Nothing runs yet, but Triton compiles. Raises TileError for tensors that do not
-        fit.
+        The tensors are checked here and kept alive; later calls use their memory and shapes as of now. Outputs and
+        workspaces that are not given are allocated here, once: every call writes into the same ones and returns them,
+        so use the function on one stream at a time. Nothing runs yet, but Triton compiles. Raises TileError for tensors
+        that do not match.
         """
         if keywords:
             arguments = by_position(self.name, self._inputs, arguments, keywords)
@@ -243,7 +244,7 @@ class Kernel:
         return self.caller(len(arguments)).bound(arguments)
 
     def caller(self, count: int) -> Caller:
-        """What runs calls with so many arguments. Raises TileError if there are none such."""
+        """The object that runs calls with `count` arguments. Raises TileError if no call has that many."""
         if count not in self.callers:
             given = self._given(count)
             from tiledsl.runtime.launch import Caller
@@ -257,7 +258,7 @@ class Kernel:
         return self.callers[count]
 
     def _given(self, count: int) -> list[Parameter]:
-        """The parameters that so many arguments are for. Raises TileError if there are none such."""
+        """The parameters for which `count` arguments stand. Raises TileError if no call has that many."""
         given = self.params if count == len(self.params) else self._inputs
         if len(given) != count:
             every = f" or all {len(self.params)} parameters" if self.outputs else ""
@@ -269,14 +270,14 @@ class Kernel:
 
     @property
     def launch_source(self) -> str:
-        """The Python text that calls have run so far: checks that a signature is known, and a plan for each."""
+        """The Python text that calls have run so far: guards for known signatures, and a launch plan for each."""
         signatures = [each for caller in self.callers.values() for each in caller.signatures.values()]
         return "\n\n".join([self.call_text, *(each.text for each in signatures)])
 
     # As an operator of torch
 
     def in_graph(self, *arguments: Any) -> Any:
-        """A call as a call of the operator: what tracers, modes and autograd of torch see."""
+        """A call through the kernel's torch operator, which is what tracers, modes and autograd of torch see."""
         import torch
 
         namespace, name, returned, as_list = self.operator_name(len(arguments))
@@ -287,8 +288,10 @@ class Kernel:
         return list(result) if as_list else result
 
     def operator_name(self, count: int) -> tuple[str, str, tuple[int, ...], bool]:
-        """Of calls with so many arguments: namespace and name in torch.ops of their operator, which is made if new; the
-        positions of arguments that the call returns; whether it returns a list."""
+        """Namespace and name in torch.ops of the operator for calls with `count` arguments; made if necessary.
+
+        Also the positions of the arguments that such a call returns, and whether it returns a list.
+        """
         from tiledsl.runtime.torch_op import operator
 
         self.caller(count)
@@ -303,10 +306,10 @@ class Kernel:
     def as_torch_op(self, name: str = "", backward: Any = None, setup_context: Any = None) -> Any:
         """The kernel as an operator of torch, which calls of the kernel use from now on when torch traces them.
 
-        name: "namespace::name"; without one it is made of the kernel's name and a digest of its source. Without a name,
-        there is no need to ask for the operator: calls under torch.compile and torch.export make it. backward and
+        name: "namespace::name"; by default it is derived from the kernel's name and a digest of its source. Calls under
+        torch.compile and torch.export create the operator by themselves; use this function to give it a name. backward,
         setup_context: see register_backward. Returns the torch.ops overload: a function of the inputs that returns the
-        outputs, or, for a program without out_idx, of all parameters, marked where the program writes them.
+        outputs or, for a program without out_idx, of all parameters, of which the written ones are marked as mutable.
         """
         from tiledsl.runtime.torch_op import operator
 
@@ -315,13 +318,14 @@ class Kernel:
         return operator(self, len(self._inputs), name)
 
     def register_backward(self, backward: Any, setup_context: Any = None) -> None:
-        """Give the kernel gradients: calls with tensors that require them are then part of the autograd graph.
+        """Give the kernel gradients: calls with tensors that require them become part of the autograd graph.
 
         backward: a function `(ctx, *gradients of the outputs)` that returns a gradient, or None, for each input; or a
         kernel, which is called with the tensor inputs, the outputs, the outputs' gradients and the scalar inputs, and
-        returns gradients of the tensor inputs in order. setup_context: `(ctx, inputs, output)`, as torch.library's; by
-        default `ctx.saved_tensors` has the tensor inputs and then the outputs, and `ctx.scalars` the rest. Gradients
-        are made contiguous. Only for kernels that return their outputs (out_idx); raises TileError for others.
+        returns the gradients of the tensor inputs in order. setup_context: `(ctx, inputs, output)`, as in
+        torch.library; by default `ctx.saved_tensors` holds the tensor inputs followed by the outputs, and `ctx.scalars`
+        the rest. Gradients are made contiguous. Raises TileError for kernels that do not return their outputs
+        (out_idx).
         """
         from tiledsl.runtime.torch_op import Backward, check_backward
 
@@ -331,7 +335,7 @@ class Kernel:
             caller.forget()
 
     def program_root(self) -> FuncOp:
-        """The program as elaborated, anew."""
+        """The program, elaborated again."""
         return self._build()
 
     def check(self, params: Sequence[Parameter], arguments: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""From a program to the parts of a Kernel: lower it, emit its source, look into the stages between."""
+"""Lowering a program to the parts of a Kernel: IR, source, and the stages in between."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tiledsl.ir.pass_manager import PASSES, PassManager, Program, Stage
 from tiledsl.ir.text import print_generic, print_op
 from tiledsl.ir.types import ELEMENTS, BufferType, Type
 from tiledsl.passes import default_pipeline
-from tiledsl.runtime.collection import collection_paused
+from tiledsl.runtime.gc_pause import collection_paused
 from tiledsl.runtime.kernel import Parameter
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
@@ -30,8 +30,11 @@ Build = Callable[[], FuncOp]
 
 @dataclass(frozen=True)
 class Lowered:
-    """What lowering a program gives. outputs: positions of parameters. places: where each kernel of the module begins.
-    remarks: what a pass was asked for and could not do, and why. stages: without texts."""
+    """What lowering a program gives.
+
+    outputs: positions of parameters. places: the source location of each kernel of the module. remarks: requests that a
+    pass could not fulfil, and why. stages: without texts.
+    """
 
     name: str
     params: list[Parameter]
@@ -73,7 +76,7 @@ def lower(build: Build, target: Target, pass_configs: Mapping[str, Any]) -> Lowe
 
 
 def _release(root: FuncOp) -> None:
-    """Cut the circles in a program that is no longer needed: its memory is free before Python's collector finds it."""
+    """Break the reference cycles of a program that is no longer needed, which frees its memory at once."""
     for op in root.walk():
         for region in op.regions:
             region.parent, region.args = None, []
@@ -111,7 +114,7 @@ def check_print_after(name: str) -> None:
     """Raises TileError unless the setting print_after is '', 'all', 'changed' or a pass's name."""
     if name not in ("", "all", "changed", *PASSES):
         raise TileError(
-            f"the setting print_after is {name!r}; it is all, changed or one of {', '.join(sorted(PASSES))}"
+            f"the setting print_after is {name!r}; it must be all, changed or one of {', '.join(sorted(PASSES))}"
         )
 
 
@@ -137,7 +140,7 @@ def _check_target(root: FuncOp, target: Target) -> None:
 
 
 def _check_shared(op: GemmOp, target: Target) -> None:
-    """A product's operands in shared memory lie there whole and at once, so they must fit. Stages come on top."""
+    """Raise TileError if a product's operands in shared memory do not fit there together, even with one stage."""
     tiles = dict.fromkeys(value for value in (op.a, op.b) if buffer_type(value).scope == "shared")
     sizes = {value: math.prod(buffer_type(value).static_shape) * ELEMENTS[value.dtype].bits // 8 for value in tiles}
     needed, available = sum(sizes.values()), target.max_shared_bytes

@@ -12,7 +12,7 @@ import threading
 import types
 from pathlib import Path
 
-from tiledsl.runtime.whole_file import write_file
+from tiledsl.runtime.atomic_file import write_file
 
 _log = logging.getLogger("tiledsl")
 _modules: dict[tuple[str, str, bool], types.ModuleType] = {}

@@ -90,7 +90,7 @@ def call_fields(described: Mapping[str, Any]) -> dict[str, Any]:
     outputs = tuple(_count(each) for each in _list(described["outputs"]))
     params = [_parameter(each, i in outputs) for i, each in enumerate(_list(described["params"]))]
     if any(each >= len(params) for each in outputs):
-        raise ValueError("an output that is no parameter")
+        raise ValueError("an output that is not a parameter")
     kernels = tuple(_kernel(each) for each in _list(described["kernels"]))
     return {
         "name": _identifier(described["name"]),
@@ -111,7 +111,7 @@ def _parsed(text: str) -> FuncOp:
 
     root = parse_op(text)
     if not isinstance(root, FuncOp):
-        raise ValueError(f"{root.name} is no program: {print_op(root)[:80]}")
+        raise ValueError(f"{root.name} is not a program: {print_op(root)[:80]}")
     return root
 
 
@@ -143,7 +143,7 @@ def _dims(values: Any) -> tuple[int | str, ...]:
 
 def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
-        raise ValueError(f"{str(value)[:40]!r} is no count")
+        raise ValueError(f"{str(value)[:40]!r} is not a count")
     return value
 
 
@@ -155,17 +155,17 @@ def _text(value: Any) -> str:
 
 def _identifier(value: Any) -> str:
     if not _text(value).isidentifier():
-        raise ValueError(f"{value[:40]!r} is no name")
+        raise ValueError(f"{value[:40]!r} is not a name")
     return str(value)
 
 
 def _list(value: Any) -> Sequence[Any]:
     if not isinstance(value, (list, tuple)):
-        raise ValueError(f"{str(value)[:40]!r} is no list")
+        raise ValueError(f"{str(value)[:40]!r} is not a list")
     return value
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{str(value)[:40]!r} is no object")
+        raise ValueError(f"{str(value)[:40]!r} is not an object")
     return value

@@ -51,7 +51,7 @@ def written_names(kernel: Kernel) -> set[str]:
     """The parameters that the program writes."""
     from tiledsl.ir.core import Effect
     from tiledsl.ir.types import BufferType
-    from tiledsl.passes.blocks import root_buffer
+    from tiledsl.passes.analysis.block_access import root_buffer
 
     root = kernel.program_root()
     written = set()
@@ -100,7 +100,7 @@ def operator(kernel: Kernel, count: int, name: str = "") -> Any:
         if full in _made and not name:
             found = _made[full]
         elif re.fullmatch(r"\w+::\w+", full) is None:
-            raise TileError(f"{kernel.name}: {full!r} is no name of an operator; one is 'namespace::name'")
+            raise TileError(f"{kernel.name}: {full!r} is not a name of an operator; one is 'namespace::name'")
         elif full in _made or hasattr(getattr(torch.ops, full.split("::")[0]), full.split("::")[1]):
             raise TileError(f"{kernel.name}: there is an operator {full} already", notes=["give another name"])
         else:

@@ -1,2 +1,4 @@
-"""Gluon source (triton.experimental.gluon) for kernels that select-emitter has prepared: one TMA producer warp, and
-consumers that share the block's rows."""
+"""Gluon source (triton.experimental.gluon) for kernels that select-emitter has prepared.
+
+One producer warp loads by TMA, and consumers share the block's rows.
+"""

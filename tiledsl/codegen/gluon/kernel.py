@@ -6,7 +6,7 @@ from tiledsl.codegen.gluon.product import ProductKernelWriter
 from tiledsl.codegen.gluon.softmax import SoftmaxKernelWriter
 from tiledsl.codegen.gluon.writer import SpecializedWriter
 from tiledsl.dialects import triton
-from tiledsl.passes.tiled_products import is_softmax
+from tiledsl.passes.gluon.tiled_products import is_softmax
 
 
 def gluon_writer(launch: triton.LaunchOp, module_names: set[str]) -> SpecializedWriter:

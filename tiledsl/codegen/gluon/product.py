@@ -1,8 +1,8 @@
-"""The text of a Gluon kernel of one loop of products: a deep ring of tiles, filled by one warp, and its consumers.
+"""The source of a Gluon kernel with one loop of products: one warp fills a deep ring of tiles for the consumers.
 
 Where products are added to the loop's accumulator, one of them stays in flight while the next is issued, and its tiles
-are released when the next is in flight. Where each product starts from zero, what is done with the first
-of two runs while the second does; where registers are too few for two, while those of the other consumers do:
+are released once the next is in flight. Where each product starts from zero, two are in flight, and the first is used
+while the second runs; if registers do not suffice for two, the products of the other consumers run meanwhile:
 
     for pair in ...:  issue product; issue product; wait for the first; update; wait for the second; update
     for step in ...:  issue product; load scales of step + 1; wait for product; update
@@ -21,7 +21,7 @@ from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import gluon, tensor, triton
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.passes.canonicalize_control_flow import trip_count
-from tiledsl.passes.tiled_products import TiledProduct, find_tiled_product
+from tiledsl.passes.gluon.tiled_products import TiledProduct, find_tiled_product
 
 
 class _Variables(Variables):

@@ -24,9 +24,9 @@ from tiledsl.dialects import gluon, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS
-from tiledsl.passes.gluon_plan import query_in_registers
-from tiledsl.passes.ranges import Ranges
-from tiledsl.passes.softmax_loops import SoftmaxLoop, SoftmaxLoops, find_softmax_loops
+from tiledsl.passes.analysis.ranges import Ranges
+from tiledsl.passes.gluon.plan import query_in_registers
+from tiledsl.passes.gluon.softmax_loops import SoftmaxLoop, SoftmaxLoops, find_softmax_loops
 
 
 class _Variables(Variables):

@@ -16,7 +16,7 @@ from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import gluon, triton
 from tiledsl.ir.core import Effect, Operation, Value
 from tiledsl.ir.types import ELEMENTS
-from tiledsl.passes.gluon_plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS
+from tiledsl.passes.gluon.plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS
 
 
 class SpecializedWriter(KernelWriter, ABC):

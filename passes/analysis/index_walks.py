@@ -1,4 +1,4 @@
-"""How an access to an on-chip buffer walks along each of its dimensions."""
+"""How the indices of an access to an on-chip buffer move along its dimensions."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NamedTuple
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Value
-from tiledsl.passes.affine import bounds, linear_form
+from tiledsl.passes.analysis.affine import bounds, linear_form
 from tiledsl.passes.tile_values import Shape
 
 
 class Index(NamedTuple):
-    """How one dimension of the buffer is addressed: by a scalar, by any tensor (general), or regularly.
+    """How one dimension of the buffer is addressed: by a scalar, regularly, or by any tensor (general).
 
-    The regular walks go along one dimension of the result. identity: all of the buffer's dimension in order; slice:
-    from an offset; strided: each so-many-th element; repeated: i // n; wrapped: i % n.
+    A regular index moves along one dimension of the result. identity: the whole dimension in order; slice: from an
+    offset; strided: every n-th element; repeated: i // n; wrapped: i % n.
     """
 
     kind: str  # scalar, identity, slice, strided, repeated, wrapped or general
@@ -29,7 +29,8 @@ class Index(NamedTuple):
 
 
 def classify(indices: Sequence[Value], shape: Shape, *, writes: bool = False) -> list[Index]:
-    """The kinds of the indices into a buffer of this shape. Of two walks along one axis, the second is general."""
+    """The kinds of the indices into a buffer of this shape. Of two regular ones along one axis, the second is
+    general."""
     made: list[Index] = []
     taken: set[int] = set()
     for index, dim in zip(indices, shape, strict=True):
@@ -43,7 +44,7 @@ def classify(indices: Sequence[Value], shape: Shape, *, writes: bool = False) ->
 
 
 def _walk(index: Value, dim: int) -> Index | None:
-    """A regular walk along a dimension of this size."""
+    """A regular index into a dimension of this size; None for others."""
     op = index.op
     if isinstance(op, (arith.FloorDivOp, arith.FloorModOp)):
         inner, number = _affine(op.lhs), constant_of(op.rhs)
@@ -68,7 +69,7 @@ def _walk(index: Value, dim: int) -> Index | None:
 
 
 class Digit(NamedTuple):
-    """One digit of an index written in mixed radix: `offset` plus the value `walk`, which is in 0 .. extent - 1."""
+    """One digit of an index in mixed radix: `offset` plus the value `walk`, which is in 0 .. extent - 1."""
 
     size: int
     walk: Value | None
@@ -79,8 +80,8 @@ class Digit(NamedTuple):
 def digits(index: Value, dim: int) -> list[Digit] | None:
     """The digits of an index such as i * 8 + j (most significant first), for a dimension of `dim` elements.
 
-    The dimension is then as many dimensions, each with an index of its own. None where the index is no such sum of
-    several terms, or where a digit could carry into the next.
+    The dimension can then be treated as several, each with an index of its own. None if the index is not a sum of this
+    kind, or if a digit could carry into the next.
     """
     if not index.shape or _walk(index, dim) is not None:
         return None
@@ -113,7 +114,7 @@ def digits(index: Value, dim: int) -> list[Digit] | None:
 
 
 def in_order(indices: Sequence[Value], shape: Shape) -> bool:
-    """Whether a buffer of this shape is walked as a whole, each dimension along the axis of its own number."""
+    """Whether the whole buffer is addressed, each dimension along the axis of the same number."""
     rank = len(shape)
     for axis, index in enumerate(indices):
         op, extents = index.op, index.shape
@@ -146,7 +147,7 @@ def covers_whole(indices: Sequence[Value], mask: Value | None, shape: Shape) -> 
 
 
 def _affine(index: Value) -> tuple[int, int, int, Value | int] | None:
-    """(axis, extent, step, offset) of offset + step * iota; an offset that is a value only with step 1."""
+    """(axis, extent, step, offset) of offset + step * iota; the offset may be a value only if the step is 1."""
     op = index.op
     if isinstance(op, tensor.IotaOp):
         return op.axis, op.extent, 1, 0

@@ -1,4 +1,4 @@
-"""What shared memory and registers a Gluon kernel needs, and so how many tiles are in flight. No pass."""
+"""Shared memory, registers and tiles in flight of a Gluon kernel, and when Gluon is worth it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tiledsl.dialects import gluon
 from tiledsl.ir.types import ELEMENTS
 from tiledsl.passes.canonicalize_control_flow import trip_count
-from tiledsl.passes.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops
-from tiledsl.passes.tiled_products import BYTES, TiledProduct
+from tiledsl.passes.gluon.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops
+from tiledsl.passes.gluon.tiled_products import BYTES, TiledProduct
 
 BARRIER_BYTES = 1024  # more than all barriers and alignment take
 CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}  # a thread, by the number of consumers
@@ -27,8 +27,11 @@ MEASURED_TILE, MEASURED_DEPTH, LEAST_STAGES = (128, 128), 128, 4  # of block-sca
 
 @dataclass(frozen=True)
 class Plan:
-    """Tiles of K and of V in flight, whether Q's fragments stay in registers, and what is stored from Q's place in
-    shared memory, where there is too little for one of its own."""
+    """How attention uses shared memory and registers.
+
+    Tiles of K and of V in flight; whether Q's fragments stay in registers; and the results that are stored from Q's
+    place in shared memory, if there is not enough for a place of their own.
+    """
 
     stages: int
     query_in_registers: bool
@@ -38,11 +41,12 @@ class Plan:
 def make_plan(
     found: SoftmaxLoops, parts: int, stages: int, shared_bytes: int, stored: Sequence[gluon.StoreBoxOp]
 ) -> Plan:
-    """`stages` 0: as the loops ask. Raises NotRecognised where shared memory or registers do not suffice."""
+    """The plan; `stages` 0 means what the loops ask for. Raises NotRecognised if shared memory or registers do not
+    suffice."""
     size = ELEMENTS[found.query.out.dtype].bits // 8
     for extent in (found.columns, found.depth, found.width):
         if extent & (extent - 1) or not 16 <= extent <= 256:
-            raise NotRecognised(f"a tile's extent {extent} is no power of two from 16 to 256", found.query)
+            raise NotRecognised(f"a tile's extent {extent} is not a power of two from 16 to 256", found.query)
     rows = parts * ROWS_OF_CONSUMER
     queries = rows * found.depth * size
     once = queries + sum(rows * found.width * ELEMENTS[op.value.dtype].bits // 8 for op in stored)
@@ -65,7 +69,7 @@ def _is_like(op: gluon.StoreBoxOp, query: gluon.LoadBoxOp) -> bool:
 
 
 def query_in_registers(columns: int, depth: int, width: int, parts: int, query: object) -> bool:
-    """Whether Q's fragments fit beside scores, accumulator and weights, with a tenth left for the rest."""
+    """Whether Q's fragments fit beside scores, accumulator and weights, with a tenth of the registers to spare."""
     limit = CONSUMER_REGISTERS[parts] * 9 // 10
     tiles = columns // 2 + width // 2 + columns // 4
     if tiles > limit:
@@ -76,14 +80,14 @@ def query_in_registers(columns: int, depth: int, width: int, parts: int, query: 
 def product_stages(
     found: TiledProduct, parts: int, stages: int, shared_bytes: int, stored: Sequence[gluon.StoreBoxOp]
 ) -> int:
-    """Pairs of tiles in flight, at least 2: one is released when the next is in use. `stages` 0: as the loop asks.
+    """Pairs of tiles in flight, at least 2: one is released when the next is in use.
 
-    Raises NotRecognised where shared memory or registers do not suffice.
+    `stages` 0 means what the loop asks for. Raises NotRecognised if shared memory or registers do not suffice.
     """
     size = ELEMENTS[found.left.out.dtype].bits // 8
     for extent, least in ((found.columns, 16), (found.depth, 32 // size)):
         if extent & (extent - 1) or not least <= extent <= 256:
-            raise NotRecognised(f"a tile's extent {extent} is no power of two from {least} to 256", found.product)
+            raise NotRecognised(f"a tile's extent {extent} is not a power of two from {least} to 256", found.product)
     limit = CONSUMER_REGISTERS[parts] * 9 // 10
     sums = found.columns // 2 * (2 if found.carried is None else 1)
     if sums > limit:
@@ -101,7 +105,7 @@ def product_stages(
 
 
 def products_in_flight(found: TiledProduct, parts: int) -> int:
-    """2 where a consumer can issue a product from zero before it makes use of the one before, else 1."""
+    """2 if a consumer can issue a product from zero before it uses the previous one, else 1."""
     arguments = set(found.op.body.args[1:])
     free = not any(value in arguments for op in found.beside for value in op.operands)
     made = {value for op in found.beside for value in op.results}
@@ -111,7 +115,7 @@ def products_in_flight(found: TiledProduct, parts: int) -> int:
 
 
 def product_drawback(found: TiledProduct, parts: int, stages: int) -> str:
-    """Why Triton is to write this loop although Gluon could; empty where Gluon is the faster, as seen on an H200."""
+    """Why Triton should write this loop although Gluon could; empty if Gluon is faster, as measured on an H200."""
     if found.carried is not None or found.left.out.dtype not in BYTES:
         return "of products, only those of float8 that start from zero in each step are known to be faster"
     if (found.rows, found.columns) != MEASURED_TILE or found.depth != MEASURED_DEPTH:
@@ -123,17 +127,17 @@ def product_drawback(found: TiledProduct, parts: int, stages: int) -> str:
 
 
 def rescaling(found: SoftmaxLoops, parts: int, fast_math: bool) -> str:
-    """When loops had better rescale what they add up, as seen on an H200: "each" step at once, "late" or "lazy"."""
+    """When loops should rescale their sums, as measured on an H200: "each" step at once, "late" or "lazy"."""
     if found.width == WIDE:
         return "lazy" if fast_math else "late"
     return "lazy" if parts == 3 and fast_math else "each"
 
 
 def drawback(found: SoftmaxLoops, parts: int) -> str:
-    """Why Triton is to write these loops although Gluon could; empty where Gluon is the faster.
+    """Why Triton should write these loops although Gluon could; empty if Gluon is faster.
 
-    One consumer has nobody to compute row-wise updates behind whose products. With fewer than 64 keys or columns
-    barriers weigh more than products; more than 128 leave room for only 64 keys, and are not measured.
+    With one consumer, nothing hides its row-wise updates. With fewer than 64 keys or columns, barriers cost more than
+    products; more than 128 leave room for only 64 keys, and have not been measured.
     """
     if parts < LEAST_CONSUMERS:
         return f"blocks of {found.rows} rows leave one consumer alone; two or three, of 64 rows each, are faster"

@@ -12,7 +12,7 @@ from tests.support import executor
 from tiledsl.dialects import arith, tile
 from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import parse_program
-from tiledsl.passes.ranges import Interval, Ranges
+from tiledsl.passes.analysis.ranges import Interval, Ranges
 
 
 def ranges_of(body: str, *, grid: tuple[int, ...] = (8,)) -> tuple[Ranges, dict[str, Value]]:
@@ -164,7 +164,7 @@ OPERATIONS = [
 )
 def test_every_value_lies_in_the_interval(operation, a, b, dtype) -> None:  # type: ignore[no-untyped-def]
     from tiledsl.ir.types import ScalarType
-    from tiledsl.passes.ranges import _RULES, dtype_interval
+    from tiledsl.passes.analysis.ranges import _RULES, dtype_interval
 
     (alow, ahigh), (blow, bhigh) = sorted(a), sorted(b)
     assume(operation not in (arith.ShlOp, arith.ShrOp) or blow >= 0)

@@ -1,4 +1,4 @@
-"""Work items and descriptors of a kernel that select-emitter has prepared for Gluon. Part of lower-to-triton."""
+"""Work items and descriptors of a kernel for Gluon. Part of lower-to-triton."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
+from tiledsl.passes.index_arithmetic import insert_or_fold
 
 
 def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: bool) -> None:
-    """Compute the block's indices from the work item, and show boxes through descriptors that the host makes.
+    """Compute the block's indices from the work item, and create the descriptors of boxes on the host.
 
     A persistent kernel has as many programs as the device has multiprocessors; each takes one block after the other,
-    the first index running fastest. Otherwise each program has one. Where loops are longer the greater an index is,
-    that index runs fastest, and blocks are shared out so that programs end together (gluon.balanced); without
+    and the first index changes fastest. Otherwise each program has one block. If loops get longer as an index grows,
+    that index changes fastest, and blocks are distributed so that programs end together (gluon.balanced); without
     persistent programs, the longest blocks come first.
     """
     host, inside = Builder.at(launch), Builder(launch.body, launch.body.first, launch.loc)
@@ -29,8 +30,8 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
         for axis, (index, extent) in enumerate(zip(indices, launch.grid, strict=True)):
             made: Value = inside.insert(triton.ProgramIdOp(axis=axis, names=[index.name])).result
             if index is growing:
-                last = _folded(inside, arith.SubOp(extent, inside.constant(1, INT32)))
-                made = _folded(inside, arith.SubOp(last, made))
+                last = insert_or_fold(inside, arith.SubOp(extent, inside.constant(1, INT32)))
+                made = insert_or_fold(inside, arith.SubOp(last, made))
                 made.name = index.name
             index.replace_with(made)
         return
@@ -41,15 +42,15 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
         blocks, rest = others, inside.insert(gluon.ItemOp(others, names=["item"])).out
     else:
         extent = launch.grid[indices.index(growing)]
-        blocks = _folded(host, arith.MulOp(extent, others))
+        blocks = insert_or_fold(host, arith.MulOp(extent, others))
         balanced = inside.insert(gluon.BalancedOp(extent, others, names=[growing.name, "rest"]))
         growing.replace_with(balanced.index)
         rest = balanced.rest
     for axis in order:
         index, made = indices[axis], rest
         if axis != order[-1]:
-            made = _folded(inside, arith.TruncModOp(rest, launch.grid[axis]))
-            rest = _folded(inside, arith.TruncDivOp(rest, launch.grid[axis]))
+            made = insert_or_fold(inside, arith.TruncModOp(rest, launch.grid[axis]))
+            rest = insert_or_fold(inside, arith.TruncDivOp(rest, launch.grid[axis]))
         made.name = made.name if made is rest and made.name else index.name
         index.replace_with(made)
     launch.set_field("grid", [host.insert(arith.MinOp(blocks, processors, names=["programs"])).result])
@@ -58,12 +59,13 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
 def _product(at: Builder, factors: Sequence[Value]) -> Value:
     made = at.constant(1, INT32)
     for factor in factors:
-        made = _folded(at, arith.MulOp(made, factor))
+        made = insert_or_fold(at, arith.MulOp(made, factor))
     return made
 
 
 def _loops_grow_with(index: Value, launch: triton.LaunchOp) -> bool:
-    """Whether the body's loops have the more iterations, the greater an index of the block is, and never fewer."""
+    """Whether the iterations of the body's loops never decrease as an index of the block grows, and increase
+    somewhere."""
     loops = [op for op in launch.body if isinstance(op, scf.ForOp)]
     known: dict[Value, int | None] = {index: 1}
     lower = [_direction(loop.lower, known) for loop in loops]
@@ -105,15 +107,6 @@ def _combined(op: Operation, each: Sequence[int | None]) -> int | None:
     return a or b if not (a and b) or a == b else None
 
 
-def _folded(at: Builder, op: arith.BinaryOp) -> Value:
-    """The operation's result; what it is equal to, where it does nothing."""
-    folded = op.fold()
-    if folded is None:
-        return at.insert(op).result
-    op.erase()
-    return folded[0] if isinstance(folded[0], Value) else at.constant(folded[0], INT32)
-
-
 def _describe_boxes(launch: triton.LaunchOp, host: Builder) -> None:
     made: dict[tuple[Value, tuple[int, ...]], Value] = {}
     for op in launch.body.walk():
@@ -129,8 +122,3 @@ def _describe_boxes(launch: triton.LaunchOp, host: Builder) -> None:
                 )
             ).out
         op.set_field("buffer", [made[buffer, extents]])
-
-
-def is_prepared(op: Operation) -> bool:
-    """Whether a kernel or a launch is one that the Gluon emitter writes."""
-    return dict(op.attributes.get("options", ())).get("emitter") == "gluon"

@@ -1,7 +1,7 @@
-"""Which integers a value can be: an analysis that other passes ask.
+"""Integer range analysis.
 
-Intervals follow the operations (bounds of loops, grids and dtypes; wrapping gives up), and `below` adds what intervals
-cannot say: that an index runs up to a bound known only as a value, as in a grid of M blocks over a dimension M.
+Intervals follow the operations (bounds of loops, grids and dtypes; wrapping gives up). `below` adds what intervals
+cannot express: that an index stays below a bound known only as a value, as in a grid of M blocks over a dimension M.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tiledsl.ir.types import ELEMENTS, BufferType
 
 
 class Interval(NamedTuple):
-    """All integers from lo to hi. For floats: from -inf to inf, which says nothing."""
+    """All integers from `lo` to `hi`. For floats it is -inf to inf, which says nothing."""
 
     lo: float | int
     hi: float | int
@@ -39,9 +39,9 @@ def dtype_interval(dtype: str) -> Interval:
 
 
 class Ranges:
-    """Intervals of the values below one operation, computed when asked and remembered.
+    """Intervals of the values nested in one operation, computed on demand and cached.
 
-    They hold for the life of a value, so they stay true while a pass replaces operations.
+    They hold for as long as the value exists, so they stay valid while a pass replaces operations.
     """
 
     def __init__(self, root: Operation) -> None:
@@ -54,13 +54,13 @@ class Ranges:
 
     @classmethod
     def around(cls, op: Operation) -> Ranges:
-        """Those of the whole program that an operation is in, whose dynamic sizes are known to be positive."""
+        """The ranges of the whole program around an operation, in which dynamic sizes are known to be positive."""
         while op.parent_op is not None:
             op = op.parent_op
         return cls(op)
 
     def of(self, value: Value) -> Interval:
-        """The interval of an integer or bool, each element of it for a tensor."""
+        """The interval of an integer or bool; of every element, for a tensor."""
         known = self._known
         found = known.get(value)
         if found is not None:
@@ -164,7 +164,7 @@ class Ranges:
     # Intervals
 
     def _inputs(self, value: Value) -> list[Value]:
-        """What must be known before `value`."""
+        """The values whose intervals must be known before that of `value`."""
         if value.type.dtype not in _OF_DTYPES:
             return []
         op = value.op
@@ -241,7 +241,7 @@ class Ranges:
 
 
 def _assumptions(op: Operation) -> list[tile.AssumeOp]:
-    """Those that always hold: of a program and of its kernels, outside of loops and branches."""
+    """The assumptions that always hold: those of a program and of its kernels outside of loops and branches."""
     found: list[tile.AssumeOp] = []
     if isinstance(op, (tile.KernelOp, tile.FuncOp, triton.LaunchOp)):
         for region in op.regions:
@@ -266,7 +266,7 @@ def _facts(condition: Value) -> Iterator[tuple[Value, str, int]]:
 
 
 def _origin(value: Value) -> Value:
-    """The same number without widening casts, and outside of a launch that it is an argument of."""
+    """The same number without widening casts, and outside of the launch whose argument it is."""
     while True:
         op = value.op
         around = _around(value) if op is None else None
@@ -279,7 +279,7 @@ def _origin(value: Value) -> Value:
 
 
 def _around(value: Value) -> Operation | None:
-    """The operation around the region that `value` is an argument of."""
+    """The operation that owns the region of which `value` is an argument."""
     return value.owner.parent if isinstance(value.owner, Region) else None
 
 
@@ -304,7 +304,7 @@ def _widens(op: arith.CastOp) -> bool:
 
 
 def _loop_index(lower: Interval, upper: Interval, step: Interval, everything: Interval) -> Interval:
-    """What the index is inside the body, where at least one iteration runs."""
+    """The interval of the index in the body, where at least one iteration runs."""
     if step.lo > 0:
         return Interval(lower.lo, max(lower.lo, upper.hi - 1))
     if step.hi < 0:

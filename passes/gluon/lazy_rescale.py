@@ -1,8 +1,9 @@
-"""Softmax loops that rescale only where a running maximum rose by much. No pass: select-emitter uses it.
+"""Softmax loops that rescale their sums only when a running maximum rose by much. Part of select-emitter.
 
-A loop of attention scales its sums in each step in which the maximum of a row rises, which is nearly every one at
-first. Any number near the maximum serves as well: it only keeps exponentials in range. So the loop carries such a
-reference beside the maximum, and moves it where weights would exceed 2 ** 8 (FlashAttention-4, Zadouri et al. 2026):
+A loop of attention scales its sums in each step in which the maximum of a row rises, which at first is nearly every
+step. Any number near the maximum would do: it only keeps the exponentials in range. So the loop carries such a
+reference beside the maximum, and moves it only where weights would exceed 2 ** 8 (FlashAttention-4, Zadouri et al.
+2026):
 
     m' = max(m, g)                                     ref' = g if g > ref + 8 / slope else ref
                                                        m' = max(m, g)
@@ -10,9 +11,9 @@ reference beside the maximum, and moves it where weights would exceed 2 ** 8 (Fl
     rescale = 2 ** (slope * m - slope * m')            rescale = 2 ** (slope * ref - slope * ref')     mostly 1
     sum' = sum * rescale + f(weights)                  sum' = sum * rescale + f(weights)
 
-Behind the loop all sums are multiplied by 2 ** (slope * (ref - m)): they are then what they were before, but for
-rounding. That needs an f that is linear, an x that is at most slope * g, and that nothing else depends on m, which
-`_Dependence` proves.
+After the loop all sums are multiplied by 2 ** (slope * (ref - m)), which gives their original values up to rounding.
+This requires that f is linear, that x is at most slope * g, and that nothing else depends on m; `_Dependence` proves
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, TensorType
-from tiledsl.passes.softmax_loops import SoftmaxLoops, dependent_on
+from tiledsl.passes.gluon.softmax_loops import SoftmaxLoops, dependent_on
 
 LARGEST_WEIGHT = 8  # its logarithm to base 2: float16 and float8_e4m3 end at 65504 and 448
 _BITS = {"exp2": 1.0, "exp": math.log2(math.e)}  # by which the result doubles, for each 1 of the argument
@@ -35,7 +36,8 @@ _VIEWS = (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)
 
 
 class _Scaled(Enum):
-    """A value is a number that does not depend on the maximum, times this power. Values without an entry are free."""
+    """The value is a number independent of the maximum, times this power of it. Values without an entry are
+    independent."""
 
     OLD = "2 ** (-slope * m)"
     NEW = "2 ** (-slope * m')"
@@ -44,7 +46,7 @@ class _Scaled(Enum):
 
 @dataclass(frozen=True)
 class _Shifted:
-    """old * m + new * m', plus values that do not depend on the maximum, each times a number."""
+    """old * m + new * m', plus values that do not depend on the maximum; `old` and `new` are factors."""
 
     old: float = 0.0
     new: float = 0.0
@@ -68,7 +70,7 @@ def _require(condition: bool) -> None:
 
 
 class _Dependence:
-    """How a loop's values depend on the maximum that is carried at a position. Raises _Other if not as sums may."""
+    """How a loop's values depend on the maximum carried at `position`. Raises _Other unless sums may depend so."""
 
     def __init__(self, loop: scf.ForOp, position: int) -> None:
         body, yielded = loop.body, loop.body.terminator.operands
@@ -130,7 +132,7 @@ class _Dependence:
         raise _Other
 
     def _is_weight(self, value: Value) -> bool:
-        """Whether no element exceeds 2 ** LARGEST_WEIGHT: sums of such may be too large for halves."""
+        """Whether no element exceeds 2 ** LARGEST_WEIGHT. Sums of such elements may be too large for float16."""
         op = value.op
         while isinstance(op, (*_VIEWS, arith.NegOp, arith.CastOp, arith.SelectOp, arith.MulOp)):
             (op, *others) = [each.op for each in op.operands if each in self.how]
@@ -214,7 +216,8 @@ def _seen_through(value: Value) -> Value:
 
 
 def rescale_lazily(loops: Sequence[scf.ForOp]) -> bool:
-    """Let loops, each of which hands its values to the next, rescale their sums lazily; whether they can be."""
+    """Let loops, each of which passes its values to the next, rescale their sums lazily; return whether that was
+    possible."""
     for position in range(len(loops[0].inits)):
         try:
             each = [_Dependence(loop, position) for loop in loops]
@@ -229,7 +232,7 @@ def rescale_lazily(loops: Sequence[scf.ForOp]) -> bool:
 
 
 def _row_shape(value: Value, rows: Value) -> tuple[int, ...] | None:
-    """The shape that one value a row must have to multiply `value`; None if that cannot be."""
+    """The shape in which one value for each row multiplies `value`; None if there is none."""
     if value.shape == rows.shape or not rows.shape:
         return rows.shape
     if value.shape[:1] != rows.shape[:1] or rows.shape[1:] not in ((), (1,)):
@@ -238,7 +241,7 @@ def _row_shape(value: Value, rows: Value) -> tuple[int, ...] | None:
 
 
 class _Lazily:
-    """The change of one chain of loops."""
+    """The rewrite of one chain of loops."""
 
     def __init__(self, loops: Sequence[scf.ForOp], each: Sequence[_Dependence], position: int) -> None:
         self.loops, self.each, self.position = loops, each, position
@@ -258,7 +261,7 @@ class _Lazily:
             loop.erase()
 
     def _move_reference(self, loop: scf.ForOp, dependence: _Dependence) -> None:
-        """Carry a reference in the maximum's place, and the maximum behind the other values."""
+        """Carry a reference in the maximum's place, and the maximum after the other values."""
         body, old, found = loop.body, dependence.old, dependence.found
         at = Builder.at(dependence.risen[0])
         maximum = body.add_arg(old.type, "top")
@@ -273,7 +276,7 @@ class _Lazily:
         body.terminator.set_field("values", [*body.terminator.operands, top])
 
     def _with_maximum(self, loop: scf.ForOp, inits: list[Value]) -> scf.ForOp:
-        """The loop with its changed body, which carries one more value; the old one is left without a body."""
+        """The loop with its changed body, which carries one more value; the old loop is left without a body."""
         body = loop.body
         body.parent = None
         loop.regions[:] = [Region()]
@@ -282,7 +285,7 @@ class _Lazily:
         return Builder.at(loop).insert(made)
 
     def _finish(self, loop: scf.ForOp, made: scf.ForOp) -> None:
-        """Scale the sums from the reference to the maximum; where both are infinite, that is by 1."""
+        """Scale the sums from the reference to the maximum; where both are infinite, by 1."""
         at = Builder.at(loop)
         reference, maximum = made.results[self.position], made.results[-1]
         distance = at.insert(arith.SubOp(reference, maximum)).result
@@ -308,9 +311,10 @@ def _reshaped(at: Builder, factor: Value, like: Value) -> Value:
 
 
 def name_rescaling(found: SoftmaxLoops, skip: bool) -> None:
-    """Show an accumulator's multiplication by one value a row, where a loop does nothing else to it, as an operation.
+    """Turn the multiplication of an accumulator by one value for each row into gluon.rescale, where the loop allows it.
 
-    `skip`: the multiplication may be left out where a warp's factors are all 1.
+    The loop must do nothing else to the accumulator. `skip`: a warp whose factors are all 1 may skip the
+    multiplication.
     """
     for loop in found.loops:
         op = loop.rescale[0] if len(loop.rescale) == 1 else None

@@ -14,9 +14,9 @@ from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.ir.text import print_op
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.lazy_rescale import rescale_lazily
-from tiledsl.passes.merge_softmax_loops import merge_softmax_loops
-from tiledsl.passes.row_arithmetic import compare_columns, divide_rows_once, multiply_rows_once
+from tiledsl.passes.gluon.lazy_rescale import rescale_lazily
+from tiledsl.passes.gluon.merge_softmax_loops import merge_softmax_loops
+from tiledsl.passes.gluon.row_arithmetic import compare_columns, divide_rows_once, multiply_rows_once
 
 SHAPES: dict[str, dict[str, Any]] = {
     "causal": {"queries": 48, "keys": 48, "causal": True},

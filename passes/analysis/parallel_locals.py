@@ -1,4 +1,4 @@
-"""Checks that local variables of a T.Parallel mean the same in whatever order the points are computed."""
+"""Checks that local variables of a T.Parallel do not depend on the order in which its points are computed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
-from tiledsl.passes.parallel_variance import Variance
+from tiledsl.passes.analysis.parallel_variance import Variance
 
 
 def check_locals(variance: Variance) -> None:
-    """Raise TileError for a local variable that carries values from point to point, or out of the T.Parallel."""
+    """Raise TileError for a local variable that carries a value from point to point, or out of the T.Parallel."""
     outside = {buffer for buffer in variance.private if buffer not in variance.allocated}
     if outside:
         _first_writes(variance.parallel.body, outside, set())
@@ -19,7 +19,7 @@ def check_locals(variance: Variance) -> None:
 
 
 def _first_writes(region: Region, buffers: set[Value], written: set[Value]) -> None:
-    """Follow the region; `written` gets the buffers that every point has written."""
+    """Follow the region; `written` receives the buffers that every point has written."""
     for op in region:
         if isinstance(op, scf.IfOp):
             then, orelse = set(written), set(written)

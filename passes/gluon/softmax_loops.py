@@ -1,8 +1,8 @@
-"""Loops of the form product, row-wise update, product: what the Gluon emitter can write, and why not. No pass.
+"""Recognition of loops of the form product, row-wise update, product. Part of select-emitter.
 
 `find_softmax_loops` looks at a kernel in which operands of products are loaded as boxes (`gluon.load_box`). It finds
 
-    for tile in range(lower, upper):                      one loop, or several that hand their values on
+    for tile in range(lower, upper):                      one loop, or several that pass their values on
         scores = Q @ K[tile].T                            Q is loaded before
         ...                                               row-wise operations on scores and carried values
         acc = f(acc) + g(scores) @ V[tile]                acc is carried; only f(acc) depends on it
@@ -171,11 +171,11 @@ def _match_loop(loop: scf.ForOp) -> SoftmaxLoop:
     scores, product = dots
     query, keys, values = _box(scores.a), _box(scores.b, transposed=True), _box(product.b)
     if query is None or query.parent is loop.body:
-        raise NotRecognised("the first product's left operand is no tile loaded before the loop", scores)
+        raise NotRecognised("the first product's left operand is not a tile loaded before the loop", scores)
     if keys is None or keys.parent is not loop.body:
-        raise NotRecognised("the first product's right operand is no transposed tile loaded in the loop", scores)
+        raise NotRecognised("the first product's right operand is not a transposed tile loaded in the loop", scores)
     if values is None or values.parent is not loop.body:
-        raise NotRecognised("the second product's right operand is no tile loaded in the loop", product)
+        raise NotRecognised("the second product's right operand is not a tile loaded in the loop", product)
     if constant_of(scores.accumulator) != 0 or scores.out.dtype != "float32" or product.out.dtype != "float32":
         raise NotRecognised("a product is not accumulated in float32, or the first does not start from 0", scores)
     for dot in dots:

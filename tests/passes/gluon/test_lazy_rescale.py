@@ -9,15 +9,15 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
-from tests.passes.test_merge_softmax_loops import SHAPES, attention, loops_of
-from tests.passes.test_merge_softmax_loops import results as attention_results
+from tests.passes.gluon.test_merge_softmax_loops import SHAPES, attention, loops_of
+from tests.passes.gluon.test_merge_softmax_loops import results as attention_results
 from tests.support.executor import run
 from tiledsl.dialects import tile
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.ir.text import print_op
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.lazy_rescale import rescale_lazily
-from tiledsl.passes.merge_softmax_loops import merge_softmax_loops
+from tiledsl.passes.gluon.lazy_rescale import rescale_lazily
+from tiledsl.passes.gluon.merge_softmax_loops import merge_softmax_loops
 
 ROWS, KEYS, TILE, DIM = 16, 64, 8, 16
 SCALE = 0.25

@@ -1,4 +1,4 @@
-"""Python's cyclic garbage collector, held off while a program is lowered."""
+"""Pausing Python's cyclic garbage collector while a program is lowered."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """No collection inside.
+    """Run the block without garbage collection.
 
     Operations, regions and values refer to each other and live until lowering ends: a collector that starts every few
-    hundred allocations walks them all and frees nothing.
-
-    Within a pause, or where the user has switched collection off, nothing changes.
+    hundred allocations would walk them all and free nothing. Nested pauses, and a collector that the user has disabled,
+    are left alone.
     """
     if not gc.isenabled():
         yield

@@ -9,7 +9,7 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
-from tiledsl.runtime.collection import collection_paused
+from tiledsl.runtime.gc_pause import collection_paused
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Cheaper forms of row-wise arithmetic, for kernels whose rows are divided among consumers. No pass."""
+"""Cheaper forms of row-wise arithmetic, for kernels whose rows are divided among consumers. Part of select-emitter."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, TensorType
-from tiledsl.passes.affine import LinearForm, linear_form
+from tiledsl.passes.analysis.affine import LinearForm, linear_form
 
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 
 
 def compare_columns(ops: Iterable[Operation]) -> None:
-    """`a + column < b + row` becomes `column < b + row - a`: all that differs between a row's elements is a constant.
+    """`a + column < b + row` becomes `column < b + row - a`, so that the elements of a row differ only in a constant.
 
-    Indices are far from the limits of int32, so the difference does not overflow where the sum does not.
+    Indices are far from the limits of int32, so the difference does not overflow if the sum does not.
     """
     for op in list(ops):
         if not isinstance(op, arith.CmpOp) or op.lhs.dtype != "int32" or len(op.out.shape) != 2:
@@ -51,7 +51,7 @@ def _is_column(factors: tuple[Value, ...]) -> bool:
 
 
 def materialize(at: Builder, form: LinearForm) -> Value:
-    """int32 arithmetic for a sum: first its scalars, those that are added before those that are subtracted."""
+    """int32 arithmetic for a sum: its scalars first, and additions before subtractions."""
     total: Value | None = None
     scalars, tensors = form.split()
     for part in (scalars, tensors):
@@ -72,7 +72,7 @@ def materialize(at: Builder, form: LinearForm) -> Value:
 
 
 def divide_rows_once(ops: Iterable[Operation]) -> None:
-    """`tile / row` becomes `tile * (1 / row)`: one division for a row; results may differ in their last bit."""
+    """`tile / row` becomes `tile * (1 / row)`: one division for each row. Results may differ in their last bit."""
     for op in list(ops):
         if not isinstance(op, arith.DivOp) or len(op.result.shape) != 2 or op.result.dtype != "float32":
             continue
@@ -105,7 +105,7 @@ def multiply_rows_once(ops: Iterable[Operation]) -> None:
 def mask_after_products(ops: Iterable[Operation]) -> None:
     """`select(seen, 0, -inf) + a @ b` becomes `select(seen, a @ b, -inf)`: the product need not wait for the mask.
 
-    Where nothing is seen, products that are infinite or no numbers give -inf, too.
+    Masked elements become -inf even where the product is infinite or NaN.
     """
     for op in list(ops):
         mask = op.accumulator.op if isinstance(op, tensor.DotOp) else None

@@ -1,11 +1,11 @@
-"""Loops over parts of one range of tiles, alike but for one value, become one loop. No pass: select-emitter uses it.
+"""Adjacent loops over parts of one range, equal but for one value, become one loop. Part of select-emitter.
 
     for t in [a, b): ... scores ...                    for t in [0, (b - a) + (d - c)):
     for t in [c, d): ... mask(scores) ...      ==>         x = mask(scores) if t >= b - a else scores
                                                            ... x ...
 
-A skewed loop stands twice in a kernel, for its first tile and for the others. One loop instead of several saves copies
-and the registers that values take on their way between them.
+The skewed loop of the Gluon emitter appears twice in a kernel, for the first tile and for the others. With one loop
+instead of several, the kernel is shorter and needs fewer registers for values passed from loop to loop.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
-from tiledsl.passes.ranges import Ranges
+from tiledsl.passes.analysis.ranges import Ranges
+from tiledsl.passes.index_arithmetic import insert_or_fold
 
 
 @dataclass(frozen=True)
 class _Difference:
-    """Where two bodies differ: the plain one's value, the other's, and the plain one's operands that have it."""
+    """Where two bodies differ: the plain one's value, the other's, and the operands of the plain one that use it."""
 
     plain: Value
     other: Value
@@ -31,7 +32,7 @@ class _Difference:
 
 
 class _Comparison:
-    """Two bodies side by side: which values are alike, and the one place where they are not."""
+    """Two bodies side by side: which values correspond, and the one place where they differ."""
 
     def __init__(self, plain: scf.ForOp, other: scf.ForOp) -> None:
         self.plain, self.other = plain, other
@@ -48,7 +49,7 @@ class _Comparison:
         self._compare(plain.body.terminator, other.body.terminator)
 
     def difference(self) -> _Difference | None:
-        """None where the bodies are equal. Raises ValueError where they differ in more than one value."""
+        """None if the bodies are equal. Raises ValueError if they differ in more than one value."""
         if not self.found:
             return None
         if len(self.found) > 1:
@@ -88,14 +89,15 @@ class _Comparison:
 
 
 def _same_kind(a: Operation, b: Operation, plain: scf.ForOp, other: scf.ForOp) -> bool:
-    """Whether two operations differ in their operands at most; what stands outside of the bodies, if constants."""
+    """Whether two operations differ at most in their operands; operands from outside of the bodies must be equal
+    constants."""
     if a.signature != b.signature or a.regions or b.regions:
         return False
     return (a.parent is plain.body and b.parent is other.body) or isinstance(a, arith.ConstantOp)
 
 
 def merge_softmax_loops(loops: Sequence[scf.ForOp]) -> bool:
-    """Replace loops, each of which hands its values to the next, by one; whether that was possible."""
+    """Replace loops, each of which passes its values to the next, by one loop; return whether that was possible."""
     plans = [_plan(loops, plain) for plain in loops[:2]] if len(loops) > 1 else []
     plan = next((each for each in plans if each is not None), None)
     if plan is None:
@@ -108,7 +110,7 @@ _Plan = tuple[scf.ForOp, scf.ForOp, _Comparison, _Difference, frozenset[int]]
 
 
 def _plan(loops: Sequence[scf.ForOp], plain: scf.ForOp) -> _Plan | None:
-    """Which loops are like the plain one, and how the others, all alike, differ from it."""
+    """Which loops equal the plain one, and how the others, all alike, differ from it."""
     other: scf.ForOp | None = None
     chosen: tuple[_Comparison, _Difference] | None = None
     others: set[int] = set()
@@ -131,7 +133,7 @@ def _plan(loops: Sequence[scf.ForOp], plain: scf.ForOp) -> _Plan | None:
 
 
 def _can_choose(comparison: _Comparison, difference: _Difference) -> bool:
-    """Whether the plain value is there in both bodies, and what the other one needs comes before its first use."""
+    """Whether both bodies compute the plain value, and can compute what the other one needs before its first use."""
     plain, users = difference.plain, [op for op, _ in difference.places]
     if plain.type != difference.other.type or plain.op is None or plain not in comparison.pairs.values():
         return False
@@ -143,7 +145,7 @@ def _can_choose(comparison: _Comparison, difference: _Difference) -> bool:
 
 
 def _own(comparison: _Comparison, value: Value) -> list[Operation]:
-    """The operations of the other body, in order, that make a value and have no match in the plain one."""
+    """The operations of the other body, in order, that compute a value and have no counterpart in the plain one."""
     wanted: set[Operation] = set()
     pending = [value]
     while pending:
@@ -158,7 +160,7 @@ def _own(comparison: _Comparison, value: Value) -> list[Operation]:
 
 
 class _Merge:
-    """One merge: the plain loop's body, walking over the tiles of all loops."""
+    """One merge: the plain loop's body, over the tiles of all loops."""
 
     def __init__(
         self, loops: Sequence[scf.ForOp], plain: scf.ForOp, other: scf.ForOp, comparison: _Comparison,
@@ -185,24 +187,24 @@ class _Merge:
             loop.erase()
 
     def _ends(self, at: Builder) -> tuple[list[Value], Value]:
-        """How many tiles there are up to the end of each loop; the last of these."""
+        """For each loop, the number of tiles up to its end; the last is the total."""
         ranges = Ranges.around(self.loops[0])
         zero = at.constant(0, INT32)
         ends: list[Value] = []
         for before, loop in zip((None, *self.loops), self.loops):
             if before is not None and loop.lower is before.upper and ends[-1] is before.upper:
-                ends.append(_folded(at, arith.MaxOp(ends[-1], loop.upper)))
+                ends.append(insert_or_fold(at, arith.MaxOp(ends[-1], loop.upper)))
                 continue
-            count = _folded(at, arith.SubOp(loop.upper, loop.lower))
+            count = insert_or_fold(at, arith.SubOp(loop.upper, loop.lower))
             if not (_is_zero(loop.lower) and ranges.of(loop.upper).lo >= 0):
-                count = _folded(at, arith.MaxOp(count, zero))
-            ends.append(_folded(at, arith.AddOp(ends[-1], count)) if ends else count)
+                count = insert_or_fold(at, arith.MaxOp(count, zero))
+            ends.append(insert_or_fold(at, arith.AddOp(ends[-1], count)) if ends else count)
         return ends, ends[-1]
 
     def _fill(self, body: Region, ends: Sequence[Value]) -> None:
         inside = Builder(body, None, self.plain.loc)
         turn = body.args[0]
-        reached = [_folded(inside, arith.CmpOp(turn, end, predicate="ge")) for end in ends[:-1]]
+        reached = [insert_or_fold(inside, arith.CmpOp(turn, end, predicate="ge")) for end in ends[:-1]]
         mapping = dict(
             zip(self.plain.body.args, [self._tile(inside, turn, ends, reached), *body.args[1:]], strict=True)
         )
@@ -218,17 +220,17 @@ class _Merge:
                 copy.set_operands([chosen if n in places else value for n, value in enumerate(copy.operands)])
 
     def _tile(self, at: Builder, turn: Value, ends: Sequence[Value], reached: Sequence[Value]) -> Value:
-        """The tile of a turn: each loop's begin at its own lower bound."""
-        tile = _folded(at, arith.AddOp(turn, self.loops[0].lower))
+        """The tile of an iteration: each loop starts at its own lower bound."""
+        tile = insert_or_fold(at, arith.AddOp(turn, self.loops[0].lower))
         for loop, end, before, now in zip(self.loops[1:], ends, self.loops, reached):
             if loop.lower is before.upper and end is before.upper:
                 continue  # it goes on where the one before ends, which counts from 0
-            moved = _folded(at, arith.AddOp(turn, _folded(at, arith.SubOp(loop.lower, end))))
+            moved = insert_or_fold(at, arith.AddOp(turn, insert_or_fold(at, arith.SubOp(loop.lower, end))))
             tile = at.insert(arith.SelectOp(now, moved, tile)).result
         return tile
 
     def _is_other(self, at: Builder, reached: Sequence[Value]) -> Value:
-        """Whether a turn is of a loop that differs from the plain one."""
+        """Whether an iteration belongs to a loop that differs from the plain one."""
         found: Value | None = None
         for number in sorted(self.others):
             inside = reached[number - 1] if number else None
@@ -241,7 +243,7 @@ class _Merge:
         return found
 
     def _choose(self, at: Builder, mapping: dict[Value, Value], condition: Value) -> Value:
-        """The differing value: what the turn's own loop makes of it."""
+        """The differing value, as the loop to which the iteration belongs computes it."""
         then, orelse = Region(), Region()
         copied = {other: mapping.get(plain, plain) for other, plain in self.comparison.pairs.items()}
         for op in _own(self.comparison, self.difference.other):
@@ -253,16 +255,6 @@ class _Merge:
         orelse.insert(scf.YieldOp([mapping[plain]]))
         made = scf.IfOp(condition, regions=[then, orelse], result_types=[plain.type], names=[plain.name])
         return at.insert(made).result
-
-
-def _folded(at: Builder, op: Operation) -> Value:
-    """The operation's result; what it is equal to, where it does nothing."""
-    folded = op.fold()
-    if folded is None:
-        return at.insert(op).result
-    kind = op.result.type
-    op.erase()
-    return folded[0] if isinstance(folded[0], Value) else at.constant(folded[0], kind)
 
 
 def _is_zero(value: Value) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tiledsl.autotuner import selection
-from tiledsl.autotuner.measuring.race import Racer, Rounds, is_decided, race, still_racing
+from tiledsl.autotuner.measuring.final_round import Racer, Rounds, is_decided, race, still_racing
 from tiledsl.autotuner.trial import Trial
 
 

@@ -1,4 +1,4 @@
-"""Index arithmetic as sums of products, and bounds of index values. No pass: lower-to-triton and map-grid use it."""
+"""Index arithmetic as sums of products, and bounds of index values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_TERMS = 8  # a product of sums is multiplied out only while it stays this sm
 
 @dataclass
 class LinearForm:
-    """The sum over `terms` of coefficient * product of values; the empty product is the constant."""
+    """The sum over `terms` of coefficient * product of values; the empty product is the constant term."""
 
     terms: dict[Factors, int] = field(default_factory=dict)
 
@@ -41,7 +41,7 @@ class LinearForm:
         return out
 
     def split(self) -> tuple[LinearForm, LinearForm]:
-        """The terms that are scalars, and those with a tensor among their factors."""
+        """The scalar terms, and the terms with a tensor among their factors."""
         scalar, tensors = LinearForm(), LinearForm()
         for factors, coefficient in self.terms.items():
             (tensors if any(each.shape for each in factors) else scalar).terms[factors] = coefficient
@@ -53,10 +53,10 @@ def constant_form(number: int) -> LinearForm:
 
 
 def linear_form(value: Value, through_names: bool = False) -> LinearForm:
-    """An index value as a sum, seen through additions, multiplications, negation, broadcasts and widening casts.
+    """An index value as a sum, looking through additions, multiplications, negation, broadcasts and widening casts.
 
-    A scalar that has a name in the user's program stays as it is, so that the name stands in the text; `through_names`
-    sees through it.
+    A scalar that has a name in the user's program stays a term, so that the name appears in the source; with
+    `through_names` it is looked through as well.
     """
     number = constant_of(value)
     if number is not None:
@@ -101,7 +101,7 @@ Bounds = tuple[int, int]
 
 
 def form_bounds(form: LinearForm) -> Bounds | None:
-    """The least and greatest value of a sum, or None where a term has no known bounds."""
+    """The least and the greatest value of a sum, or None if a term has no known bounds."""
     low = high = 0
     for factors, coefficient in form.terms.items():
         ends: Bounds = (coefficient, coefficient)
@@ -115,7 +115,7 @@ def form_bounds(form: LinearForm) -> Bounds | None:
 
 
 def bounds(value: Value) -> Bounds | None:
-    """The least and greatest value that an integer value can have, as far as this is evident; else None."""
+    """The least and the greatest value of an integer value, as far as its operations show; else None."""
     number = constant_of(value)
     if number is not None:
         return int(number), int(number)
@@ -167,7 +167,7 @@ def _binary_bounds(op: arith.BinaryOp) -> Bounds | None:
 
 
 def _argument_bounds(value: Value) -> Bounds | None:
-    """Loop indices with bounded ends."""
+    """Bounds of loop indices whose ends are bounded."""
     region = value.owner
     assert not isinstance(region, Operation)
     loop = region.parent

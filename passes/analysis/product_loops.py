@@ -1,4 +1,4 @@
-"""Loops that multiply tiles which they load, and hardly more: the heart of a matrix product. No pass."""
+"""Loops that load tiles and multiply them, and do little else: the core of a GEMM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ WARPGROUP = 128  # threads
 
 @dataclass(frozen=True)
 class Operand:
-    """One side of a product: the load it comes from, and the axis of what is loaded that the product sums over."""
+    """One side of a product: the load that it comes from, and the axis of the loaded tile that the product sums
+    over."""
 
     load: Load
     summed: int
@@ -25,7 +26,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class ProductLoop:
-    """An innermost loop whose products have both of their operands from loads of the same iteration, as they are."""
+    """An innermost loop whose products take both operands, unchanged, from loads of the same iteration."""
 
     op: scf.ForOp
     dots: tuple[tensor.DotOp, ...]
@@ -37,13 +38,8 @@ class ProductLoop:
         return list(dict.fromkeys(operand.load for operand in self.operands))
 
     @property
-    def tile_bytes(self) -> int:
-        """Bytes that one iteration loads for its products."""
-        return sum(tensor_bytes(load.out) for load in self.loads)
-
-    @property
     def is_asynchronous(self) -> bool:
-        """Whether products are large enough for instructions that read shared memory by themselves (wgmma, tcgen05)."""
+        """Whether the products are large enough for instructions that read shared memory (wgmma, tcgen05)."""
         return all(
             dot.a.shape[0] >= ASYNCHRONOUS_ROWS and dot.b.shape[1] >= 8 and ELEMENTS[dot.a.dtype].bits <= 16
             for dot in self.dots
@@ -51,7 +47,7 @@ class ProductLoop:
 
 
 def product_loops(kernel: tile.KernelOp) -> list[ProductLoop]:
-    """The loops of this form, in order. One that also multiplies something it computed, as attention does, is none."""
+    """The loops of this form, in order. A loop that also multiplies what it computed, as attention does, is not one."""
     loops = map(_product_loop, of_kinds(kernel.walk(), scf.ForOp))
     return [loop for loop in loops if loop is not None]
 
@@ -88,5 +84,5 @@ def _multiplies(user: Operation) -> bool:
 
 
 def tensor_bytes(value: Value) -> int:
-    """Bytes of a tensor."""
+    """The size of a tensor in bytes."""
     return math.prod(value.shape) * ELEMENTS[value.dtype].bits // 8

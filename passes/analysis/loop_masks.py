@@ -1,7 +1,7 @@
-"""Conditions of a loop that hold for all elements up to some iteration, or from one on. No pass: peel-loops asks.
+"""Conditions in a loop that hold for all elements up to some iteration, or from some iteration on.
 
-Sums and products of indices are taken not to wrap, as where addresses are computed, unless ranges say that they may,
-or a factor is too large for a tile's size or a stride between rows: that is a hash of an index, which is to wrap.
+Sums and products of indices are assumed not to wrap, as in address computations, unless ranges say that they may, or a
+factor is too large to be a tile size or a row stride: then it is a hash of an index, which is meant to wrap.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
-from tiledsl.passes.ranges import Interval, Ranges, dtype_interval
+from tiledsl.passes.analysis.ranges import Interval, Ranges, dtype_interval
 
 _SHAPES = (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)
 INDEX_DTYPES = ("int32", "int64")
@@ -24,7 +24,7 @@ _ACCESSES = (tile.LoadOp, tile.StoreOp, tile.AtomicOp)
 
 @dataclass
 class Form:
-    """`index` * the loop's index + the sum of `terms` (scalars from outside the loop) + a number from low to high."""
+    """`index` * the loop index + the sum of `terms` (scalars from outside the loop) + a number from `low` to `high`."""
 
     index: int = 0
     terms: dict[Value, int] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Condition:
-    """A comparison that is `wanted` for all of its elements wherever `form`, of which `high` says nothing, is >= 0."""
+    """A comparison that is `wanted` for all of its elements wherever `form` >= 0 (ignoring its `high`)."""
 
     comparison: arith.CmpOp
     wanted: bool
@@ -52,7 +52,7 @@ class Condition:
 
 
 def conditions_of(loop: scf.ForOp, ranges: Ranges) -> Iterator[Condition]:
-    """The conditions that change with the loop's index, linearly, and whose value matters for the work that is done."""
+    """The conditions that change linearly with the loop's index and whose value matters for the work that is done."""
     inside = {value for op in loop.walk() for region in op.regions for value in region.args}
     inside.update(value for op in loop.body.walk() for value in op.results)
     for op in loop.body.walk():
@@ -70,7 +70,7 @@ def conditions_of(loop: scf.ForOp, ranges: Ranges) -> Iterator[Condition]:
 
 
 def _form(value: Value, loop: scf.ForOp, inside: set[Value], ranges: Ranges) -> Form | None:
-    """None where nothing is known about the value."""
+    """A value as a Form; None if nothing is known about it."""
     number = constant_of(value)
     if number is not None:
         return Form(low=int(number), high=int(number))
@@ -111,7 +111,7 @@ def _is_vague(found: Interval) -> bool:
 
 
 def _wanted(condition: Value) -> bool | None:
-    """The value of a condition with which the loop does most of its work; None where its uses do not tell."""
+    """The value of a condition for which the loop does most of its work; None if its uses do not tell."""
     wishes = {_wish(user, condition) for user in condition.uses}
     return True if True in wishes else False if False in wishes else None
 
@@ -138,7 +138,7 @@ def _wish(user: Operation, condition: Value) -> bool | None:
 
 
 def _kept(op: arith.SelectOp) -> bool | None:
-    """The side of a select that is no filling: what is computed, what is finite, the greater of two numbers."""
+    """The side of a select that is not filler: what is computed, what is finite, the greater of two numbers."""
     a, b = constant_of(op.on_true), constant_of(op.on_false)
     if a is None or b is None:
         return None if a is b else a is None
@@ -148,7 +148,7 @@ def _kept(op: arith.SelectOp) -> bool | None:
 
 
 def _busier(op: scf.IfOp) -> bool:
-    """The branch to be taken in most iterations: the one with products, else the one with less work."""
+    """The branch that most iterations take: the one with products, else the one with less work."""
     then, orelse = ([*region.walk()] for region in (op.then, op.orelse))
     products = [sum(isinstance(each, tensor.DotOp) for each in branch) for branch in (then, orelse)]
     return products[0] > products[1] if products[0] != products[1] else len(then) < len(orelse)

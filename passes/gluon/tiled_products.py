@@ -1,4 +1,4 @@
-"""Loops that multiply tiles and add the products up: what the Gluon emitter can write of them, and why not. No pass.
+"""Recognition of loops that multiply tiles and accumulate the products. Part of select-emitter.
 
 `find_tiled_product` looks at a kernel in which operands of products are loaded as boxes (`gluon.load_box`). It finds
 
@@ -20,7 +20,7 @@ from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, TensorType
 from tiledsl.passes.canonicalize_control_flow import products_in
-from tiledsl.passes.softmax_loops import HALVES, NotRecognised, check_supported, dependent_on, operations_around
+from tiledsl.passes.gluon.softmax_loops import HALVES, NotRecognised, check_supported, dependent_on, operations_around
 
 BYTES = ("float8_e4m3fn", "float8_e5m2")
 _ELEMENTWISE = (arith.BinaryOp, arith.CmpOp, arith.SelectOp, arith.CastOp, arith.NegOp, arith.NotOp, arith.MathOp)
@@ -68,7 +68,7 @@ class TiledProduct:
 
 
 def is_softmax(body: Region) -> bool:
-    """Whether some loop has more than one product: then softmax_loops.py knows the structure."""
+    """Whether some loop has more than one product; then softmax_loops.py knows the structure."""
     return any(isinstance(op, scf.ForOp) and products_in(op) > 1 for op in body)
 
 
@@ -89,9 +89,9 @@ def find_tiled_product(body: Region) -> TiledProduct:
     if isinstance(right, tensor.TransposeOp):
         right = right.source.op
     if not isinstance(left, gluon.LoadBoxOp) or not isinstance(right, gluon.LoadBoxOp):
-        raise NotRecognised("a product's operand is no tile loaded in the loop", dot)
+        raise NotRecognised("a product's operand is not a tile loaded in the loop", dot)
     if left.parent is not loop.body or right.parent is not loop.body:
-        raise NotRecognised("a product's operand is no tile loaded in the loop", dot)
+        raise NotRecognised("a product's operand is not a tile loaded in the loop", dot)
     if left is right:
         raise NotRecognised("a tile is multiplied by itself", dot)
     if dot.a.dtype not in (*HALVES, *BYTES) or dot.b.dtype != dot.a.dtype or dot.out.dtype != "float32":

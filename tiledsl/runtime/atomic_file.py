@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write a file in one step: others see what was there before or all of this. Raises OSError.
+    """Write a file atomically: readers see the old content or all of the new one. Raises OSError.
 
     mode: its permissions; by default only the user may read it.
     """

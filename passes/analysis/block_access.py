@@ -1,4 +1,4 @@
-"""Accesses to global memory that move one rectangular block, which hardware can copy in one piece. No pass."""
+"""Accesses to global memory that move one rectangular block, which hardware can copy in one piece."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ Access = tile.LoadOp | tile.StoreOp
 
 
 class NoBlock(Exception):
-    """Why an access is no block that hardware can copy; a clause that goes on from "because"."""
+    """Why hardware cannot copy an access as a block: a clause that continues "because"."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Where a block begins, as summands with signs for each dimension of the buffer, and where it walks.
+    """Where a block begins, and along which dimensions it extends.
 
-    `axes` is as in `tile.load_block`; `shape` is that of the tile.
+    summands: for each dimension of the buffer, the (value, sign) pairs whose sum is the start. axes: as in
+    `tile.load_block`. shape: the tile's.
     """
 
     summands: tuple[tuple[tuple[Value, int], ...], ...]
@@ -40,7 +41,7 @@ class Block:
 
 
 def block_of(op: Access, func: tile.FuncOp) -> Block:
-    """The block that a load or store moves. Raises NoBlock with the reason if it moves none, or one not aligned."""
+    """The block that a load or store moves. Raises NoBlock, with the reason, if it moves none or an unaligned one."""
     type = tile.buffer_type(op.buffer)
     _check_buffer(type)
     shape = access_shape(op)
@@ -91,7 +92,9 @@ def _check_buffer(type: BufferType) -> None:
         if stride is None or isinstance(stride, str):
             raise NoBlock(f"its stride in dimension {axis} is known only at run time")
         if stride <= 0 or stride * bits % (8 * ALIGNMENT):
-            raise NoBlock(f"its stride in dimension {axis} is {stride * bits // 8} bytes, no multiple of {ALIGNMENT}")
+            raise NoBlock(
+                f"its stride in dimension {axis} is {stride * bits // 8} bytes, not a multiple of {ALIGNMENT}"
+            )
 
 
 def strides_of(type: BufferType) -> list[int | str | None]:
@@ -150,7 +153,7 @@ def _sum(at: Builder, terms: tuple[tuple[Value, int], ...]) -> Value:
 
 
 def is_multiple(value: Value, number: int) -> bool:
-    """Whether an integer is certainly a multiple of `number`, a power of two (so wrapping around does not matter)."""
+    """Whether an integer is provably a multiple of `number`, a power of two (so that wrapping does not matter)."""
     known = constant_of(value)
     if known is not None:
         return int(known) % number == 0
@@ -167,7 +170,7 @@ def is_multiple(value: Value, number: int) -> bool:
 
 
 def _multiplies(value: Value, factor: Value, number: int) -> bool:
-    """Whether value * factor is a multiple, as the constant `factor` takes its part of `number` on itself."""
+    """Whether value * factor is a multiple of `number`, given what a constant factor contributes."""
     known = constant_of(factor)
     if known is None:
         return is_multiple(factor, number)
@@ -184,7 +187,7 @@ def _is_index_of_multiples(value: Value, number: int) -> bool:
 
 
 def _check_mask(op: Access, type: BufferType, func: tile.FuncOp) -> None:
-    """Hardware checks the buffer's bounds and nothing else, and puts 0 where they are passed."""
+    """Raise NoBlock unless the mask is the buffer's bounds, which is all that hardware checks; it reads 0 outside."""
     if isinstance(op, tile.LoadOp) and op.other is not None and op.mask is not None and constant_of(op.other) != 0:
         raise NoBlock("what lies outside does not read 0")
     pending = [] if op.mask is None else [op.mask]
@@ -220,7 +223,7 @@ def _unbroadcast(index: Value) -> Value:
 
 
 def root_buffer(buffer: Value) -> Value:
-    """The buffer that a view shows a part of."""
+    """The buffer behind a chain of views."""
     while isinstance(buffer.op, tile.ViewOp):
         buffer = buffer.op.source
     return buffer

@@ -1,7 +1,7 @@
-"""What the padding of a tile holds, an analysis for pad-tiles.
+"""The values in the padding of tiles, for pad-tiles.
 
 Where a dimension of a tile is padded from n to the next power of two, the elements from n on are computed like all
-others. Often they are all one known number: 0 after a masked load, and what follows from 0.
+others. Often they are all one known number: 0 after a masked load, and whatever follows from 0.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _FUNCTIONS: dict[tuple[str, float], float] = {
 
 
 class Padding:
-    """Answers for the tiles of one program, by the shapes they had before padding."""
+    """Answers for the tiles of one program, by the shapes that they had before padding."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Value, int], Number | None] = {}
         self._closed = False
 
     def close(self) -> None:
-        """Answer only what was asked before: from now on the types are those of padded tiles."""
+        """Answer only questions that were asked before: from now on, types are those of padded tiles."""
         self._closed = True
 
     def of(self, value: Value, axis: int) -> Number | None:
-        """The number that every element beyond the end of `axis` holds, or None where that is not one known number."""
+        """The number that every element beyond the end of `axis` holds; None if it is not one known number."""
         key = (value, axis)
         if key not in self._known:
             if self._closed:

@@ -1,13 +1,13 @@
-"""Triton's cache entries as text, on their way from a machine that compiled to the one that tunes."""
+"""Triton's cache entries as text, to bring them from a machine that compiled to the one that tunes."""
 
 from __future__ import annotations
 
 import base64
 import json
-import os
 import re
-import tempfile
 from pathlib import Path
+
+from tiledsl.runtime.atomic_file import write_file
 
 _ENTRY = re.compile(r"[A-Za-z0-9_-]+/[A-Za-z0-9_.-]+")  # <key>/<file>
 _GROUP = "__grp__"  # files that name the others of an entry, with their whole paths
@@ -23,17 +23,14 @@ def unpack(files: dict[str, str], folder: Path) -> None:
     """Put packed files into a Triton cache folder, each in one step. ValueError for a name that leads elsewhere."""
     for name in sorted(files, key=lambda name: _GROUP in name):  # what names the others comes when they are there
         if not _ENTRY.fullmatch(name) or ".." in name:
-            raise ValueError(f"{name!r} is no file of a Triton cache")
+            raise ValueError(f"{name!r} is not a file of a Triton cache")
         path, data = folder / name, base64.b64decode(files[name])
         if path.name.startswith(_GROUP):
             children = json.loads(data)["child_paths"]
             here = {Path(each).name: str(path.parent / Path(each).name) for each in children}
             data = json.dumps({"child_paths": here}).encode()
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".carried-")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
+        write_file(path, data)
 
 
 def local_folder(triton_cache_dir: str | None) -> Path:

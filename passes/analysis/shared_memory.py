@@ -1,4 +1,4 @@
-"""Shared memory that Triton takes for a kernel's tiles. No pass."""
+"""The shared memory that Triton uses for a kernel's tiles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
-from tiledsl.passes.product_loops import Load, tensor_bytes
+from tiledsl.passes.analysis.product_loops import Load, tensor_bytes
 
 BARRIER_BYTES = 1024  # more than a pipeline's barriers take
 _SHAPES = (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)
@@ -15,8 +15,11 @@ _SHAPES = (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes of a kernel's tiles in shared memory: of the pipelined loop with most, of what is stored at once, and of
-    the largest tile that is read outside of such loops."""
+    """Bytes of shared memory for a kernel's tiles.
+
+    loop: of the pipelined loop that needs most. stored: of what is stored at once. read: of the largest tile that is
+    read outside of such loops.
+    """
 
     loop: int
     stored: int
@@ -39,13 +42,15 @@ class Needs:
 
     @property
     def flattened(self) -> int:
-        """With a persistent grid whose loops are one, a block is stored, and what its epilogue reads passes through
-        shared memory too, while the next block is loaded."""
+        """Bytes with a persistent grid whose loops are flattened into one.
+
+        One block is stored, and what its epilogue reads passes through shared memory, while the next block is loaded.
+        """
         return self.loop + self.stored + self.read + BARRIER_BYTES
 
 
 def is_pipelined(loop: scf.ForOp) -> bool:
-    """Whether a loop has products and loads ahead of them."""
+    """Whether a loop has matrix products and loads ahead of them."""
     return loop.num_stages > 1 and bool(of_kinds(loop.body, tensor.DotOp))
 
 
@@ -55,10 +60,10 @@ def operand_bytes(loop: scf.ForOp) -> int:
 
 
 def bytes_beside(value: Value) -> int:
-    """Bytes of operands that are still there when Triton puts what a descriptor stores in shared memory.
+    """Bytes of operands that are still in shared memory when Triton puts a tile there to store it through a descriptor.
 
-    What a pipelined loop leaves Triton 3.6 copies as soon as the loop ends (in all blocks, even if it is stored in a
-    branch), before it gives the operands' memory back. What is computed of that comes later, in the same place.
+    Triton 3.6 copies the unchanged sums of a pipelined loop as soon as the loop ends (in all blocks, even if they are
+    stored in a branch), before it releases the operands' memory. What is computed from the sums reuses that memory.
     """
     while isinstance(value.op, _SHAPES):
         value = value.op.source

@@ -1,4 +1,4 @@
-"""Several calls of one function tuned together: one after another, or each on a GPU of its own."""
+"""tune_all: several calls of one function, tuned one after another or each on a GPU of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Along which dimensions of a T.Parallel each value inside varies, and which local buffers each point has to itself."""
+"""Along which dimensions of a T.Parallel each value varies, and which local buffers are private to each point."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tiledsl.ir.types import BufferType
 
 
 class Variance:
-    """For the body of a tile.parallel and those nested in it.
+    """The variance of values in the body of a tile.parallel and of those nested in it.
 
-    Sets of dimensions are bit masks. `dims` has the dimensions of each parallel, by number; `extents` their sizes.
-    Parallels that stand side by side share dimensions of one size. A dimension of extent 1 varies nowhere.
+    Sets of dimensions are bit masks. `dims` has the dimension numbers of each parallel, `extents` their sizes.
+    Parallels side by side share dimensions of equal size. Nothing varies along a dimension of extent 1.
     """
 
     def __init__(self, parallel: tile.ParallelOp) -> None:

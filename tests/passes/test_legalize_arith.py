@@ -258,6 +258,7 @@ def test_meaning_stays(func, seed) -> None:  # type: ignore[no-untyped-def]
 def test_a_scalar_beside_a_constant_tensor_gives_a_tensor(operation: str, number: int) -> None:
     body = f"""%t = arith.constant {{value = {number}}} : tensor<4xint32>
     %r = arith.{operation} %s, %t : tensor<4xint32>
+    %y = arith.neg %r : tensor<4xint32>
     %i = tensor.iota {{axis = 0}} : tensor<4xint32>
-    tile.store %r, %N[%i]"""
+    tile.store %y, %N[%i]"""
     check(body)

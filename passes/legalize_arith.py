@@ -40,7 +40,7 @@ def truncate_division(op: BinaryOp, rw: Rewriter) -> bool:
     number = constant_of(op.rhs)
     if type(number) is int and number > 0 and number & (number - 1) == 0:
         # two's complement: shifting and masking round down
-        amount = _scalar(rw, number.bit_length() - 1 if divides else number - 1, op.rhs)
+        amount = rw.constant(number.bit_length() - 1 if divides else number - 1, op.rhs.type)
         rw.replace(op, [_made(rw, arith.ShrOp if divides else arith.AndOp, op.lhs, amount)])
         return True
     remainder = _made(rw, arith.TruncModOp, op.lhs, op.rhs)
@@ -191,7 +191,7 @@ def shift_by_tensor(op: BinaryOp, rw: Rewriter) -> bool:
     if type(number) is not int or number < bits:
         return False
     if isinstance(op, arith.ShrOp) and ELEMENTS[op.out.dtype].kind == "int":
-        op.set_operands([op.lhs, _scalar(rw, bits - 1, op.rhs)])
+        op.set_operands([op.lhs, rw.constant(bits - 1, op.rhs.type)])
         rw.changed(op)
     else:
         rw.replace(op, [rw.constant(0, with_shape(op.out.shape, op.out.dtype))])

@@ -212,6 +212,14 @@ CASES += [
         "%e = tensor.reshape %a : float16\n %r = arith.add %d, %e : tensor<16xfloat16>",
         lambda x: np.full_like(x, x.max() * 2),
     ),
+    Case(  # a comparison without a name is written where it is used
+        "one-condition", "int32",
+        "%a = tensor.reshape %x : tensor<1x16xint32>\n"
+        '%s = tensor.reduce %a {kind = "max", axis = 1} : tensor<1xint32>\n'
+        "%0 = arith.cast %s : tensor<1xbool>\n %d = tensor.reshape %0 : bool\n"
+        "%e = arith.cast %d : int32\n %r = arith.add %x, %e : tensor<16xint32>",
+        lambda x: x + 1,
+    ),
     Case(
         "gather", "float32",
         "%c15 = arith.constant {value = 15} : int32\n %j = arith.sub %c15, %i : tensor<16xint32>\n"

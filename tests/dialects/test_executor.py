@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import programs as p
-from tests.support.executor import ExecutorError, run
+from tests.support.executor import DTYPES, ExecutorError, Memory, run
 from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.ir.text import parse_op, print_op
@@ -200,3 +200,13 @@ def test_pointers() -> None:
         launch(load, 3)
     with pytest.raises(ExecutorError, match="no value here"):
         launch("%y = arith.add %1, %1 : int32", 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_memory_of_each_element_type(dtype: str) -> None:
+    """A strided array in a line: its elements are valid, the gaps between its rows are not."""
+    array = np.ones((2, 4), DTYPES[dtype])[:, :3]
+    memory = Memory(array)
+    assert memory.flat.dtype == array.dtype and memory.valid.tolist() == [True] * 3 + [False] + [True] * 3
+    memory.flat[5] = 0
+    assert array.astype(bool).tolist() == [[True, True, True], [True, False, True]]

@@ -252,3 +252,13 @@ def test_dots_in_the_interpreter_are_float32() -> None:
 @given(programs(), st.integers(0, 99))
 def test_meaning_stays(func, seed) -> None:  # type: ignore[no-untyped-def]
     check_pass(LegalizeArith(), func, inputs_for(func, seed), tolerance=1e-3)
+
+
+@pytest.mark.parametrize(("operation", "number"), [("floordiv", 8), ("floormod", 8), ("shr", 40)])
+def test_a_scalar_beside_a_constant_tensor_gives_a_tensor(operation: str, number: int) -> None:
+    body = f"""%t = arith.constant {{value = {number}}} : tensor<4xint32>
+    %r = arith.{operation} %s, %t : tensor<4xint32>
+    %y = arith.neg %r : tensor<4xint32>
+    %i = tensor.iota {{axis = 0}} : tensor<4xint32>
+    tile.store %y, %N[%i]"""
+    check(body)

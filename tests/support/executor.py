@@ -64,7 +64,8 @@ class Memory:
             raise ExecutorError(f"an argument has strides {array.strides}")
         steps = [step // size for step in array.strides]
         last = sum((dim - 1) * step for dim, step in zip(array.shape, steps, strict=True)) if array.size else -1
-        self.flat = np.lib.stride_tricks.as_strided(array, (last + 1,), (size,))
+        raw = array.view(f"u{size}")  # as_strided knows no float8_e5m2
+        self.flat = np.lib.stride_tricks.as_strided(raw, (last + 1,), (size,)).view(array.dtype)
         self.valid = np.zeros(last + 1, bool)
         if array.size:
             np.lib.stride_tricks.as_strided(self.valid, array.shape, steps)[...] = True

@@ -248,7 +248,7 @@ class Expressions:
             return Expression(f"tl.full({shape_text(shape)}, {inner.text}, {TRITON_TYPES[op.out.dtype]})")
         if not shape:
             if source.dtype == "bool":
-                return Expression(f"tl.max({inner.text}.to(tl.int32)) != 0", COMPARE)
+                return Expression(f"tl.max({inner.at(ATOM)}.to(tl.int32)) != 0", COMPARE)
             if len(source.shape) > 1:
                 inner = Expression(f"tl.reshape({inner.text}, (1,))")
             return self.narrowed(f"tl.sum({inner.text}, axis=0)", source.dtype, ELEMENTS[source.dtype].bits < 32)

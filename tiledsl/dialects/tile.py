@@ -356,9 +356,10 @@ class StoreBlockOp(Operation):
 
 
 class AtomicOp(Operation):
-    """Read, combine and write in one step, each element; the result is the old value. Global buffers only.
+    """Read, combine and write in one step, each element; the result is the old value.
 
-    Kinds: add, max, min, and, or, xor, exchange, load, store. Semantics: relaxed, acquire, release, acq_rel.
+    Kinds: add, max, min, and, or, xor, exchange, load, store. Semantics: relaxed, acquire, release, acq_rel. On on-chip
+    buffers (reducers) add to xor, results unused; vectorize-parallel replaces these.
 
     Example: `%old = tile.atomic %x, %C[%rows, %columns] {kind = "add"} : tensor<128x64xfloat32>`
     """

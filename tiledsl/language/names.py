@@ -184,6 +184,7 @@ from tiledsl.language.program import (
     symbolic,
     use_swizzle,
 )
+from tiledsl.language.reducers import alloc_reducer, finalize_reducer, reducer_init, reducer_update
 
 float64, float32, float16, bfloat16 = (_dtypes.DTYPES[name] for name in ("float64", "float32", "float16", "bfloat16"))
 float8_e4m3fn, float8_e5m2 = _dtypes.DTYPES["float8_e4m3fn"], _dtypes.DTYPES["float8_e5m2"]
@@ -202,7 +203,7 @@ __all__ = [
     "LocalBuffer", "Macro", "Not", "Or", "Parallel", "Persistent", "Pipelined", "PrimExpr", "PrimFunc", "Ref",
     "Select", "Serial", "SharedBuffer", "StridedTensor", "Symbol", "Tensor", "Then", "Unroll", "Var",
     "Vectorized", "abs", "acos", "acosh", "align_up", "all", "all_of", "alloc_buffer", "alloc_fragment",
-    "alloc_global", "alloc_local", "alloc_shared", "alloc_var", "annotate_compile_flags",
+    "alloc_global", "alloc_local", "alloc_reducer", "alloc_shared", "alloc_var", "annotate_compile_flags",
     "annotate_consumer_reg_alloc", "annotate_l2_hit_ratio", "annotate_layout", "annotate_min_blocks_per_sm",
     "annotate_pass_configs", "annotate_producer_reg_dealloc", "annotate_restrict_buffers",
     "annotate_safe_value", "any", "any_of", "asin", "asinh", "assume", "atan", "atan2", "atanh", "atomic_add",
@@ -210,7 +211,7 @@ __all__ = [
     "bfloat16", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bool", "c2d_im2col", "cast", "cdiv",
     "ceil", "ceildiv", "clamp", "clear", "clz", "comment", "const", "copy", "copysign", "cos", "cosh", "cummax",
     "cumsum", "device_assert", "disable_warp_group_reg_alloc", "div", "double", "dtype", "dyn", "dynamic",
-    "empty", "erf", "exp", "exp10", "exp2", "expm1", "fill", "float", "float16", "float32", "float64",
+    "empty", "erf", "exp", "exp10", "exp2", "expm1", "fill", "finalize_reducer", "float", "float16", "float32", "float64",
     "float8_e4m3", "float8_e4m3fn", "float8_e5m2", "floor", "floordiv", "floormod", "fma", "fmod", "func_attr",
     "gemm", "get_block_binding", "get_block_bindings", "grid", "half", "hypot", "if_then_else", "im2col",
     "import_source", "infinity", "inline", "int", "int16", "int32", "int64", "int8", "isfinite", "isinf",
@@ -218,7 +219,7 @@ __all__ = [
     "min_value", "nearbyint", "no_set_max_nreg", "parallel", "pdl_sync", "pdl_trigger", "popcount", "pow",
     "power", "prim_func", "print",
     "reduce", "reduce_absmax", "reduce_abssum", "reduce_and", "reduce_bitand", "reduce_bitor", "reduce_bitxor",
-    "reduce_max", "reduce_min", "reduce_or", "reduce_sum", "reinterpret", "reshape", "rint", "round", "rsqrt",
+    "reduce_max", "reduce_min", "reduce_or", "reduce_sum", "reducer_init", "reducer_update", "reinterpret", "reshape", "rint", "round", "rsqrt",
     "serial", "shift_left", "shift_right", "short", "sigmoid", "sin", "sinh", "sqrt", "symbolic",
     "sync_threads", "sync_warp", "syncthreads", "tan", "tanh", "tfloat32", "transpose", "trunc", "truncdiv",
     "truncmod", "uint", "uint16", "uint32", "uint64", "uint8", "unroll", "use_swizzle", "vectorized", "view",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
+from tiledsl.errors import TileError
 
 
 def sums(with_squares: bool) -> Any:
@@ -97,3 +99,77 @@ def test_an_eager_function_whose_kernel_is_in_a_macro() -> None:
     x = torch.randn(40)
     torch.testing.assert_close(fixed(x), x * 2)
     torch.testing.assert_close(of_any_size(x[:24].half()), x[:24].half() * 2)
+
+
+def test_a_launch_without_a_grid_is_one_block(run: Callable[..., Any]) -> None:
+    @T.prim_func
+    def program(X: T.Buffer((40,), "float32"), Y: T.Buffer(shape=(40,), dtype="float32")):
+        with T.Kernel(threads=64):
+            for i in T.Parallel(40):
+                Y[i] = X[i] * 2
+
+    x = torch.randn(40)
+    assert torch.equal(run(program, x), x * 2)
+
+
+def test_a_buffer_declaration_is_a_tensor() -> None:
+    declared = T.Buffer((4, T.dynamic("n")), "float16")
+    assert repr(declared) == repr(T.Tensor((4, T.dynamic("n")), "float16")) and declared.dtype == "float16"
+
+
+def test_atomic_loads_and_stores(run: Callable[..., Any]) -> None:
+    """Exchanges of floats too, in the order that C++ has for reads and for writes."""
+
+    @T.prim_func
+    def program(X: T.Tensor((6, 10), "float32"), Y: T.Tensor((6, 10), "float32")):
+        with T.Kernel(2, threads=32) as bx:
+            for i, j in T.Parallel(3, 10):
+                T.atomic_store(Y[bx * 3 + i, j], T.atomic_load(X[bx * 3 + i, j], "acquire") + 1, "release")
+
+    x = torch.randn(6, 10)
+    assert torch.equal(run(program, x), x + 1)
+
+
+@pytest.mark.parametrize(("reading", "order"), [(True, "release"), (True, "acq_rel"), (False, "acquire"), (False, "x")])
+def test_memory_orders_without_meaning_are_refused(reading: bool, order: str) -> None:
+    @T.prim_func
+    def program(X: T.Tensor((8,), "float32"), Y: T.Tensor((8,), "float32")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(8):
+                if reading:
+                    Y[i] = T.atomic_load(X[i], order)
+                else:
+                    T.atomic_store(Y[i], X[i], memory_order=order)
+
+    with pytest.raises(TileError, match=f"no memory order '{order}'; there are relaxed"):
+        tiledsl.compile(program, out_idx=[1], target="interpret")
+
+
+def test_conversions_say_how_they_round(run: Callable[..., Any]) -> None:
+    @T.prim_func
+    def program(X: T.Tensor((64,), "float32"), Y: T.Tensor((64,), "float8_e4m3fn")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(64):
+                Y[i] = T.cast(X[i], "float8_e4m3fn", round="rn", sat=True)
+
+    x = torch.randn(64) * 400
+    assert torch.equal(run(program, x).float(), x.clamp(-448, 448).to(torch.float8_e4m3fn).float())
+    for options, message in (
+        ({"round": "rs", "rbits": 1}, "rounds to the nearest"),
+        ({"round": "rz"}, "rounds to the nearest"),
+        ({"sat": False}, "saturates at its largest value"),
+        ({"sat": "no"}, "sat is 'no'"),
+    ):
+        with pytest.raises(TileError, match=message):
+            T.cast(1.0, "float8_e4m3fn", **options)
+
+
+def test_run_once(run: Callable[..., Any]) -> None:
+    @T.prim_func
+    def program(X: T.Tensor((16,), "float32"), Y: T.Tensor((16,), "float32")):
+        with T.Kernel(1, threads=32):
+            T.copy(X, Y)
+
+    kernel = tiledsl.compile(program, out_idx=[1], target="interpret")
+    assert kernel.run_once().shape == (16,)
+    assert kernel.run_once(lambda *inputs: len(inputs)) == 1

@@ -158,7 +158,7 @@ def test_conversions_say_how_they_round(run: Callable[..., Any]) -> None:
         ({"round": "rs", "rbits": 1}, "rounds to the nearest"),
         ({"round": "rz"}, "rounds to the nearest"),
         ({"sat": False}, "saturates at its largest value"),
-        ({"sat": "no"}, "sat is 'no'"),
+        ({"sat": "no"}, "sat is str 'no'"),
     ):
         with pytest.raises(TileError, match=message):
             T.cast(1.0, "float8_e4m3fn", **options)

@@ -173,3 +173,32 @@ def test_run_once(run: Callable[..., Any]) -> None:
     kernel = tiledsl.compile(program, out_idx=[1], target="interpret")
     assert kernel.run_once().shape == (16,)
     assert kernel.run_once(lambda *inputs: len(inputs)) == 1
+
+
+@pytest.mark.parametrize(("old", "new", "shape"), [("float32", "float16", (9, 10)), ("uint8", "int32", (3, 4))])
+def test_a_global_view_of_another_width(run: Callable[..., Any], old: str, new: str, shape: tuple[int, int]) -> None:
+    """The rows of the tensor are odd: a view of the last dimension alone would not do."""
+    have, want = getattr(torch, old), getattr(torch, new)
+    size = shape[0] * shape[1] * want.itemsize // have.itemsize // 3
+
+    @T.prim_func
+    def program(X: T.Tensor((size, 3), old), Y: T.Tensor(shape, new)):
+        with T.Kernel(1, threads=32):
+            seen = T.view(X, shape, dtype=new)
+            for i, j in T.Parallel(*shape):
+                Y[i, j] = seen[i, j]
+
+    x = torch.randint(0, 120, (size, 3)).to(have)
+    assert torch.equal(run(program, x), x.flatten().view(want).view(shape))
+    source = tiledsl.compile(program, out_idx=[1], target="cuda:90").get_kernel_source()
+    assert f"X.view(-1).view(torch.{new})" in source
+
+
+def test_a_view_of_another_size_is_refused() -> None:
+    @T.prim_func
+    def program(X: T.Tensor((8, 4), "float32"), Y: T.Tensor((8, 4), "float16")):
+        with T.Kernel(1, threads=32):
+            T.copy(T.view(X, (8, 4), dtype="float16"), Y)
+
+    with pytest.raises(TileError, match=r"X has 32 elements of 32 bits, the shape \(8, 4\) has 32 of 16 bits"):
+        tiledsl.compile(program, out_idx=[1], target="interpret")

@@ -84,7 +84,7 @@ class AllocOp(Operation):
 
 
 class ViewOp(Operation):
-    """The same memory as another shape, row-major; in global memory also as another element type of that width.
+    """The same memory as another shape, row-major; in global memory also as another element type.
 
     Example: `%flat = tile.view %x : buffer<8192*float32, fragment>`
     """
@@ -95,9 +95,10 @@ class ViewOp(Operation):
 
     def verify(self) -> None:
         a, b = buffer_type(self.source), buffer_type(self.out)
-        if a.scope != b.scope or (a.is_static and b.is_static and a.numel() != b.numel()):
+        if a.scope != b.scope or (a.dtype != b.dtype and a.scope != "global"):
             raise ValueError(f"{a} cannot be seen as {b}")
-        if ELEMENTS[a.dtype].bits != ELEMENTS[b.dtype].bits or (a.dtype != b.dtype and a.scope != "global"):
+        sizes = [each.numel() * ELEMENTS[each.dtype].bits for each in (a, b) if each.is_static]
+        if len(sizes) == 2 and sizes[0] != sizes[1]:
             raise ValueError(f"{a} cannot be seen as {b}")
 
 

@@ -225,13 +225,19 @@ class Context:
     def view(self, source: Buffer, shape: tuple[Any, ...], dtype: str) -> Buffer:
         dims = tuple(self._static(dim) for dim in shape)
         type = BufferType(dims, str(dtype), source.scope())
-        if type.is_static and source.type.is_static and type.numel() != source.type.numel():
-            raise TileError(f"{source.name} has {source.type.numel()} elements, the shape {dims} has {type.numel()}")
-        if type.dtype != source.type.dtype and (type.scope != "global" or canonical(dtype).bits != source.dtype.bits):
+        if type.dtype != source.type.dtype and type.scope != "global":
             raise TileError(
-                f"{source.name} is {source.type.dtype} and cannot be viewed as {type.dtype}",
-                notes=["element types of one width can be converted in T.Parallel with T.reinterpret"],
+                f"{source.name} is {source.type.dtype} and on chip, where it cannot be viewed as {type.dtype}",
+                notes=[
+                    "view the global buffer that it was copied from, or, for element types of one width, convert it in "
+                    "T.Parallel with T.reinterpret"
+                ],
             )
+        have, want = source.dtype.bits, canonical(dtype).bits
+        if type.is_static and source.type.is_static and type.numel() * want != source.type.numel() * have:
+            size = f"{source.type.numel()} elements" + ("" if have == want else f" of {have} bits")
+            other = "" if have == want else f" of {want} bits"
+            raise TileError(f"{source.name} has {size}, the shape {dims} has {type.numel()}{other}")
         op = self.builder.insert(tile.ViewOp(source.value, result_types=[type], names=[source.name]))
         return Buffer(op.result)
 

@@ -202,3 +202,58 @@ def test_a_view_of_another_size_is_refused() -> None:
 
     with pytest.raises(TileError, match=r"X has 32 elements of 32 bits, the shape \(8, 4\) has 32 of 16 bits"):
         tiledsl.compile(program, out_idx=[1], target="interpret")
+
+
+def test_halves_round_to_the_even_integer(run: Callable[..., Any]) -> None:
+    @T.prim_func
+    def program(X: T.Tensor((2, 8), "float32"), Y: T.Tensor((2, 8), "float32"), Z: T.Tensor((2, 8), "float32")):
+        with T.Kernel(1, threads=32):
+            for i, j in T.Parallel(2, 8):
+                Y[i, j] = T.round(X[i, j])
+                Z[i, j] = T.round(X[i, j], "ties-away-from-zero")
+
+    x = torch.tensor([[0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.4, -7.6], [1, -3, 3.5, 4.5, 1e9, -1e9, 0.0, 8.25]])
+    y, z = run(program, x, out_idx=(1, 2))
+    assert torch.equal(y, x.round())
+    assert torch.equal(z, torch.sign(x) * (x.abs() + 0.5).floor())
+    assert [T.round(number) for number in (0.5, 1.5, -2.5)] == [0, 2, -2]
+    assert T.round(2.5, rounding_mode="ties-away-from-zero") == 3
+    with pytest.raises(TileError, match="rounding_mode is str 'up'; there are ties-to-even, ties-away-from-zero"):
+        T.round(2.5, "up")
+
+
+def test_a_slice_of_unknown_extent_is_filled(run: Callable[..., Any]) -> None:
+    """Of a tensor of unknown size, between bounds that are read at run time; more than one chunk."""
+    rows, columns = T.dynamic("rows, columns")
+
+    @T.prim_func
+    def program(
+        X: T.Tensor((rows, columns), "int32"), L: T.Tensor((rows,), "int32"), M: T.Tensor((columns,), "float16")
+    ):
+        with T.Kernel(rows, threads=64) as row:
+            first = T.alloc_var("int32", init=3)
+            last = T.alloc_var("int32")
+            last = L[row]
+            T.fill(X[row, first:last], -1)
+            T.fill(M[last:], 2)
+            T.clear(X[first:last, 0:2])
+
+    x, lengths = torch.zeros((4, 700), dtype=torch.int32), torch.tensor([9, 690, 2000, 1], dtype=torch.int32)
+    marks = torch.zeros(700, dtype=torch.float16)
+    run(program, x, lengths, marks, out_idx=None)
+    expected = torch.zeros_like(x)
+    for row, last in enumerate(lengths.tolist()):
+        expected[row, 3:last] = -1
+    assert torch.equal(x, expected)
+    assert torch.equal(marks, (torch.arange(700) >= 1).half() * 2)
+
+
+def test_a_program_that_only_prints(run: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    @T.prim_func
+    def program(X: T.Tensor((4,), "float32")):
+        with T.Kernel(1, threads=32):
+            T.print(X[2], msg="third")
+
+    run(program, torch.tensor([1.0, 2.0, 31.5, 4.0]), out_idx=None)
+    printed = capsys.readouterr().out
+    assert "third" in printed and "31.5" in printed

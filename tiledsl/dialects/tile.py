@@ -11,6 +11,7 @@ whole tiles; `promote-buffers` then removes on-chip buffers, so that only access
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from tiledsl.dialects.tensor import REDUCTIONS
 from tiledsl.ir.core import Effect, Operation, Value, attr, operand, operands, optional, region, result
@@ -97,7 +98,7 @@ class ViewOp(Operation):
         a, b = buffer_type(self.source), buffer_type(self.out)
         if a.scope != b.scope or (a.dtype != b.dtype and a.scope != "global"):
             raise ValueError(f"{a} cannot be seen as {b}")
-        sizes = [each.numel() * ELEMENTS[each.dtype].bits for each in (a, b) if each.is_static]
+        sizes = [prod(each.static_shape) * ELEMENTS[each.dtype].bits for each in (a, b) if each.is_static]
         if len(sizes) == 2 and sizes[0] != sizes[1]:
             raise ValueError(f"{a} cannot be seen as {b}")
 

@@ -233,11 +233,12 @@ class Context:
                     "T.Parallel with T.reinterpret"
                 ],
             )
-        have, want = source.dtype.bits, canonical(dtype).bits
-        if type.is_static and source.type.is_static and type.numel() * want != source.type.numel() * have:
-            size = f"{source.type.numel()} elements" + ("" if have == want else f" of {have} bits")
-            other = "" if have == want else f" of {want} bits"
-            raise TileError(f"{source.name} has {size}, the shape {dims} has {type.numel()}{other}")
+        if type.is_static and source.type.is_static:
+            have, want = source.dtype.bits, canonical(dtype).bits
+            old, new = math.prod(source.type.static_shape), math.prod(type.static_shape)
+            if old * have != new * want:
+                of_old, of_new = ("", "") if have == want else (f" of {have} bits", f" of {want} bits")
+                raise TileError(f"{source.name} has {old} elements{of_old}, the shape {dims} has {new}{of_new}")
         op = self.builder.insert(tile.ViewOp(source.value, result_types=[type], names=[source.name]))
         return Buffer(op.result)
 

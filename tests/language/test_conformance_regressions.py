@@ -257,3 +257,30 @@ def test_a_program_that_only_prints(run: Callable[..., Any], capsys: pytest.Capt
     run(program, torch.tensor([1.0, 2.0, 31.5, 4.0]), out_idx=None)
     printed = capsys.readouterr().out
     assert "third" in printed and "31.5" in printed
+
+
+def test_negative_expressions_count_from_the_end(run: Callable[..., Any]) -> None:
+    """As negative numbers do: in global memory and on chip, read and written. What may be either stays outside."""
+    rows = T.dynamic("rows")
+
+    @T.prim_func
+    def program(
+        X: T.Tensor((rows, 16), "float32"), Last: T.Tensor((2, 4), "float32"), Y: T.Tensor((16,), "float32"),
+        Before: T.Tensor((16,), "float32"),
+    ):  # fmt: skip
+        with T.Kernel(1, threads=32):
+            x = T.alloc_fragment((16,), "float32")
+            for i in T.Parallel(16):
+                x[-i - 1] = X[0, i]
+            T.copy(x, Y)
+            for i in T.serial(2):
+                for j in T.Parallel(4):
+                    Last[i, -1 - j] = X[-2 + i, j - 4]
+            for i in T.Parallel(16):
+                Before[i] = X[0, i - 3]
+
+    x = torch.randn(5, 16)
+    last, y, before = run(program, x, out_idx=(1, 2, 3))
+    assert torch.equal(y, x[0].flip(0))
+    assert torch.equal(last, x[-2:, -4:].flip(1))
+    assert torch.equal(before, torch.cat([torch.zeros(3), x[0, :13]]))

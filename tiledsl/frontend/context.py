@@ -11,6 +11,7 @@ from typing import Any
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import as_constant
 from tiledsl.errors import TileError
+from tiledsl.frontend.negative_indices import count_from_the_end
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.location import UNKNOWN, Loc
 from tiledsl.ir.rewrite import Builder
@@ -169,7 +170,7 @@ class Context:
         values = [value for _, value in self.parameters] + self.outputs
         positions = tuple(outputs) or tuple(range(len(self.parameters), len(values)))
         self.body.args = [*values, *self.symbols.values()]
-        return tile.FuncOp(
+        func = tile.FuncOp(
             sym_name=self.name,
             parameters=tuple(value.name for value in values),
             symbols=tuple(self.symbols),
@@ -179,6 +180,8 @@ class Context:
             regions=[self.body],
             loc=self.loc,
         )
+        count_from_the_end(func)
+        return func
 
     # Buffers
 

@@ -284,3 +284,21 @@ def test_negative_expressions_count_from_the_end(run: Callable[..., Any]) -> Non
     assert torch.equal(y, x[0].flip(0))
     assert torch.equal(last, x[-2:, -4:].flip(1))
     assert torch.equal(before, torch.cat([torch.zeros(3), x[0, :13]]))
+
+
+@tiledsl.jit(target="interpret")
+def scaled_with_layout(A, B, layout):  # type: ignore[no-untyped-def]
+    n = T.const("n")
+    A: T.Tensor((n,), "float32")
+    B: T.Tensor((n,), "float32")
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(n, loop_layout=layout):
+            B[i] = A[i] * 2
+
+
+def test_a_layout_is_an_argument() -> None:
+    a, b = torch.randn(64), torch.empty(64)
+    layout = T.Fragment((64,), forward_fn=lambda i: (i % 32, i // 32))
+    scaled_with_layout(a, b, layout)
+    assert torch.equal(b, a * 2)
+    assert scaled_with_layout.compile(n=32, layout=layout).params[0].shape == (32,)

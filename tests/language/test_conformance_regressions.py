@@ -302,3 +302,35 @@ def test_a_layout_is_an_argument() -> None:
     scaled_with_layout(a, b, layout)
     assert torch.equal(b, a * 2)
     assert scaled_with_layout.compile(n=32, layout=layout).params[0].shape == (32,)
+
+
+def test_an_assumption_before_the_kernel(run: Callable[..., Any]) -> None:
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def program(X: T.Tensor((n,), "float32"), Y: T.Tensor((n,), "float32")):
+        T.assume(n % 2 == 0)
+        with T.Kernel(T.ceildiv(n, 32), threads=32) as bx:
+            for i in T.Parallel(32):
+                Y[bx * 32 + i] = X[bx * 32 + i] + 1
+
+    x = torch.randn(70)
+    assert torch.equal(run(program, x), x + 1)
+
+
+def test_sizes_for_a_profiler() -> None:
+    m = T.dynamic("m")
+
+    @T.prim_func
+    def program(X: T.Tensor((m, 8), "float32"), Y: T.Tensor((m, 8), "float32")):
+        with T.Kernel(m, threads=32) as row:
+            for j in T.Parallel(8):
+                Y[row, j] = X[row, j]
+
+    profiler = tiledsl.compile(program, out_idx=[1], target="interpret").get_profiler()
+    assert [tuple(each.shape) for each in profiler.get_inputs({"m": 5})] == [(5, 8)]
+    seen: list[tuple[int, ...]] = []
+    profiler.do_bench(lambda x: seen.append(tuple(x.shape)), dynamic_symbolic_constraints={"m": 3}, warmup=1, rep=1)
+    assert set(seen) == {(3, 8)}
+    with pytest.raises(TileError, match="no size for parameter 'X' of shape"):
+        profiler.do_bench(dynamic_symbolic_constraints={"n": 3})

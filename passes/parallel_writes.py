@@ -72,6 +72,11 @@ _COMBINE: dict[str, type[arith.BinaryOp]] = {
 }  # fmt: skip
 
 
+def is_reducer_update(op: tile.AtomicOp) -> bool:
+    """Whether it is an update of an on-chip buffer that nobody asks for the old value of."""
+    return tile.buffer_type(op.buffer).scope != "global" and op.kind in _COMBINE and not op.out.uses
+
+
 def combine_on_chip(
     op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None, rank: int
 ) -> None:

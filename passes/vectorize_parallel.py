@@ -14,7 +14,7 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BOOL, INT32, BufferType, broadcast_shapes, with_shape
 from tiledsl.passes.parallel_locals import check_locals
 from tiledsl.passes.parallel_variance import Variance
-from tiledsl.passes.parallel_writes import combine_on_chip, fewer_atomics, one_writer, place
+from tiledsl.passes.parallel_writes import combine_on_chip, fewer_atomics, is_reducer_update, one_writer, place
 from tiledsl.passes.tile_values import (
     both,
     broadcast,
@@ -53,7 +53,7 @@ class VectorizeParallel(Pass):
                 else:
                     pending.extend(op.regions)
         for op in of_kinds(program.root.walk(), tile.AtomicOp):  # those outside of every T.Parallel
-            if _on_chip(op.buffer):
+            if is_reducer_update(op):
                 combine_on_chip(op, Builder.at(op), op.value, list(op.indices), op.mask, 0)
                 op.erase()
 
@@ -324,7 +324,7 @@ class _Vectorizer:
         value, indices = self._mapped(op.value), [self._mapped(index) for index in op.indices]
         mask = both(builder, mask, None if op.mask is None else self._mapped(op.mask))
         full = self.variance.shape(self.active)
-        if _on_chip(op.buffer):
+        if is_reducer_update(op):
             if op.buffer in self.variance.allocated:
                 raise TileError(
                     f"{op.buffer.name or 'a reducer'} is allocated inside T.Parallel; allocate it before", op.loc
@@ -382,10 +382,6 @@ class _Vectorizer:
         for old, new in zip(op.results, copy.results, strict=True):
             new.name = old.name
             self.map[old] = new
-
-
-def _on_chip(buffer: Value) -> bool:
-    return tile.buffer_type(buffer).scope != "global"
 
 
 def _whole_tile(op: Operation) -> TileError:

@@ -66,6 +66,9 @@ class LowerToTriton(Pass):
                 self._remark(kernel)
             _check_options(kernel, program.target)
             _KernelLowering(func, kernel, self.index_bits).run(name, warp_size)
+        for op in list(func.body):
+            if isinstance(op, tile.AssumeOp):  # one of the host's, which has told its ranges by now
+                op.erase()
 
     def _remark(self, kernel: tile.KernelOp) -> None:
         given = {name: value for name, value in kernel.options if name in LAUNCH_OPTIONS and name != "launch_pdl"}

@@ -9,6 +9,7 @@ from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import broadcast_shapes, with_shape
+from tiledsl.passes.analysis.affine import linear_form
 from tiledsl.passes.tile_values import Shape, exact_sum, reduced, reshaped, selected
 
 
@@ -50,7 +51,7 @@ def one_writer(
 def fewer_atomics(
     kind: str, builder: Builder, value: Value, place: Shape, mask: Value | None
 ) -> tuple[Value, Value | None]:
-    """Combine the values for one element before the atomic operation (add, max or min), as far as indices show it."""
+    """Combine the values for one element before the atomic operation, as far as indices show it."""
     extra = [axis for axis, size in enumerate(place) if size == 1 and _varies(value, axis)]
     if not extra:
         return value, mask
@@ -63,6 +64,69 @@ def fewer_atomics(
         if mask is not None and _varies(mask, axis):
             mask = reduced(builder, mask, "or", axis, keep=True)
     return _one_element(builder, value, place, mask)
+
+
+_COMBINE: dict[str, type[arith.BinaryOp]] = {
+    "add": arith.AddOp, "max": arith.MaxOp, "min": arith.MinOp,
+    "and": arith.AndOp, "or": arith.OrOp, "xor": arith.XorOp,
+}  # fmt: skip
+
+
+def is_reducer_update(op: tile.AtomicOp) -> bool:
+    """Whether it is an update of an on-chip buffer that nobody asks for the old value of."""
+    return tile.buffer_type(op.buffer).scope != "global" and op.kind in _COMBINE and not op.out.uses
+
+
+def combine_on_chip(
+    op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None, rank: int
+) -> None:
+    """An update of an on-chip buffer by all points at once: read, combine, write.
+
+    TileError where the indices do not show that points along different dimensions address different elements.
+    """
+    shared = place(indices, rank)
+    value, mask = fewer_atomics(op.kind, builder, value, shared, mask)
+    if not _one_to_one(indices, shared):
+        name = op.buffer.name or "the reducer"
+        raise TileError(
+            f"T.Parallel: the indices do not tell which iterations contribute to one element of {name}",
+            op.loc,
+            ["index with the loop's own variables, or with constant multiples of them that cannot coincide"],
+        )
+    old = builder.insert(tile.LoadOp(op.buffer, indices, None, None)).result
+    new = builder.insert(_COMBINE[op.kind](old, value)).out
+    builder.insert(tile.StoreOp(new, op.buffer, indices, mask))
+
+
+def _one_to_one(indices: list[Value], shared: Shape) -> bool:
+    """Whether the points of a T.Parallel address different elements: each index is looked at as a sum of multiples."""
+    open_dims = {axis for axis, size in enumerate(shared) if size > 1}
+    forms = [_multiples(index) for index in indices]
+    found = True
+    while open_dims and found:
+        found = False
+        for form in forms:
+            here = {axis: abs(factor) for axis, factor in (form or {}).items() if axis in open_dims}
+            reach = 0
+            for axis, factor in sorted(here.items(), key=lambda item: item[1]):
+                if factor <= reach:
+                    break
+                reach += factor * (shared[axis] - 1)
+            else:
+                found |= bool(here)
+                open_dims -= set(here)
+    return not open_dims
+
+
+def _multiples(index: Value) -> dict[int, int] | None:
+    """Of an index that is a scalar plus multiples of the point's indices: the factors, by dimension; else None."""
+    made: dict[int, int] = {}
+    for factors, coefficient in linear_form(index).split()[1].terms.items():
+        iota = factors[0].op
+        if len(factors) > 1 or not isinstance(iota, tensor.IotaOp):
+            return None
+        made[iota.axis] = made.get(iota.axis, 0) + coefficient
+    return made
 
 
 def _one_element(builder: Builder, value: Value, place: Shape, mask: Value | None) -> tuple[Value, Value | None]:
@@ -79,7 +143,9 @@ def _race(op: tile.StoreOp | tile.WriteOp) -> TileError:
     if isinstance(made, arith.BinaryOp) and any(
         isinstance(each.op, tile.LoadOp) and each.op.buffer is buffer for each in made.operands
     ):
-        notes.append("to add up along a dimension, write the terms to a tile and use T.reduce_sum on it")
+        notes.append(
+            "to add up along a dimension, write the terms to a tile and use T.reduce_sum on it, or T.alloc_reducer"
+        )
     name = buffer.name or "one buffer"
     return TileError(f"T.Parallel: iterations write the same element of {name}", op.loc, notes)
 

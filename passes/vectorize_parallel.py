@@ -8,12 +8,13 @@ from tiledsl.dialects import arith, scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BOOL, INT32, BufferType, broadcast_shapes, with_shape
 from tiledsl.passes.analysis.parallel_locals import check_locals
 from tiledsl.passes.analysis.parallel_variance import Variance
-from tiledsl.passes.parallel_writes import fewer_atomics, one_writer, place
+from tiledsl.passes.parallel_writes import combine_on_chip, fewer_atomics, is_reducer_update, one_writer, place
 from tiledsl.passes.tile_values import (
     both,
     broadcast,
@@ -32,6 +33,8 @@ class VectorizeParallel(Pass):
     dimension. An `if` on a varying condition becomes a mask on stores and atomics. Local buffers that every point
     writes before reading them become fragments with one element for each point.
 
+    tile.atomic on on-chip buffers (T.reducer_update) becomes a read, the combination of all points, and a write.
+
     Before:  tile.parallel {extents = (128, 64)} (%i, %j) {    After:  %i = tensor.iota : tensor<128x1xint32>
                %x = tile.load %s[%i]                                   %j = tensor.iota : tensor<1x64xint32>
                tile.store %x, %y[%i, %j]                               %x = tile.load %s[%i]
@@ -49,6 +52,10 @@ class VectorizeParallel(Pass):
                     _Vectorizer(op).run()
                 else:
                     pending.extend(op.regions)
+        for op in of_kinds(program.root.walk(), tile.AtomicOp):  # those outside of every T.Parallel
+            if is_reducer_update(op):
+                combine_on_chip(op, Builder.at(op), op.value, list(op.indices), op.mask, 0)
+                op.erase()
 
 
 class _Vectorizer:
@@ -317,6 +324,14 @@ class _Vectorizer:
         value, indices = self._mapped(op.value), [self._mapped(index) for index in op.indices]
         mask = both(builder, mask, None if op.mask is None else self._mapped(op.mask))
         full = self.variance.shape(self.active)
+        if is_reducer_update(op):
+            if op.buffer in self.variance.allocated:
+                raise TileError(
+                    f"{op.buffer.name or 'a reducer'} is allocated inside T.Parallel; allocate it before", op.loc
+                )
+            value = broadcast(builder, value, full) if full else value
+            combine_on_chip(op, builder, value, indices, mask, self.rank)
+            return
         if full:
             value = broadcast(builder, value, full)  # every point takes part, also where nothing varies
             if not op.out.uses and op.kind in ("add", "max", "min"):

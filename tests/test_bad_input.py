@@ -152,7 +152,6 @@ def test_declarations(declared: str, message: str, caret: str | None) -> None:
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
-        ("T.Kernel()", "T.Kernel takes one to three grid dimensions, not 0"),
         ("T.Kernel(1, 1, 1, 1)", "T.Kernel takes one to three grid dimensions, not 4"),
         ("T.Kernel(0)", "T.Kernel: grid dimension 0 is 0; is a dimension of a tensor 0?"),
         ("T.Kernel(1, -2)", "T.Kernel: grid dimension 1 is -2; is a dimension of a tensor 0?"),

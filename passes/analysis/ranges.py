@@ -212,6 +212,8 @@ class Ranges:
                 return Interval(0, max(0, inputs[0].hi - 1))
             if isinstance(around, scf.ForOp) and value is around.index:
                 return _loop_index(inputs[0], inputs[1], inputs[2], everything)
+            if isinstance(around, tile.ParallelOp):
+                return Interval(0, max(0, around.extents[around.body.args.index(value)] - 1))
             return inputs[0] if inputs else everything
         if isinstance(op, triton.ProgramIdOp):
             return Interval(0, max(0, inputs[0].hi - 1)) if inputs else everything

@@ -53,11 +53,15 @@ def test_names_that_scripts_import() -> None:
         "from tilelang.profiler import do_bench\n"
         "from tilelang.tileop.base import GemmWarpPolicy\n"
         "from tilelang.transform import PassConfigKey, simplify_prim_func\n"
+        "from tilelang.intrinsics.mma_layout import make_mma_swizzle_layout\n"
+        "from tilelang.cuda.intrinsics.layout.mma_layout import make_mma_swizzle_layout\n"
+        "from tilelang.layout.swizzle import make_swizzled_layout\n"
         "from tilelang.utils.tensor import TensorSupplyType, get_tensor_supply, torch_assert_close\n"
         "from tvm import tirx\n",
         namespace,
     )
     assert callable(namespace["jit"])
+    assert type(namespace["make_mma_swizzle_layout"](None)).__name__ == "Layout"
     assert namespace["tl"].jit is namespace["jit"]
     assert namespace["driver"].get_num_sms() > 0
     assert namespace["nvcc"].get_target_compute_version() >= "7.0"
@@ -99,6 +103,7 @@ def test_pass_keys() -> None:
 
     assert PassConfigKey.TL_ENABLE_FAST_MATH == "tl.enable_fast_math"
     assert PassConfigKey.TIR_DISABLE_VECTORIZE == "tir.disable_vectorize"
+    assert PassConfigKey.TL_DISABLE_TMA_LOWER.value == "tl.disable_tma_lower"
     with pytest.raises(AttributeError, match="PassConfigKey has no 'FAST'"):
         PassConfigKey.FAST
 

@@ -103,7 +103,10 @@ def test_an_atomic_operation_on_chip_is_refused() -> None:
     func = kernel(
         "I: 4*int32",
         """%t = tile.alloc : buffer<4*int32, shared>
-           tile.parallel {extents = (4,)} (%i: int32) { %o = tile.atomic #1, %t[%i] {kind = "add"} : int32 }""",
+           tile.parallel {extents = (4,)} (%i: int32) {
+             %o = tile.atomic #1, %t[%i] {kind = "add"} : int32
+             tile.store %o, %I[%i]
+           }""",
     )
     with pytest.raises(TileError, match="atomic operation on t"):
         check_pass(TO_VALUES, func, inputs_for(func))

@@ -224,3 +224,17 @@ def test_two_kernels_with_a_workspace(given: bool, driver: Driver) -> None:
     assert not found.read and [each.function for each in found.made] == ["empty_strided"] * (1 if given else 2)
     if not given:
         assert returned.shape == (64,) and returned.dtype == torch.float32
+
+
+def test_views_of_another_width(driver: Driver) -> None:
+    """A view of another width is the same address, with the pointer's other element type."""
+
+    @T.prim_func
+    def views(X: T.Tensor((6, 3), "float32"), Y: T.Tensor((4, 9), "float16")):
+        with T.Kernel(1, threads=32):
+            T.copy(T.view(X, (4, 9), dtype="float16"), Y)
+
+    kernel = tiledsl.compile(views, target="cuda:90")
+    x, y = torch.zeros((6, 3)), torch.zeros((4, 9), dtype=torch.float16)
+    ordinary, planned, _, _ = launched(kernel, [x, y], driver)
+    assert planned == ordinary and set(planned[0][3][:2]) == {x.data_ptr(), y.data_ptr()}

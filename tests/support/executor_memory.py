@@ -47,7 +47,7 @@ def _view(op: Operation, executor: _Executor) -> Step:
         if not array.flags.c_contiguous:
             raise ExecutorError("a view of a strided buffer")
         shape = [executor.dims[dim] if isinstance(dim, str) else dim for dim in out.type.shape]
-        env[out] = array.view(DTYPES[out.type.dtype]).reshape(shape)
+        env[out] = array.reshape(-1).view(DTYPES[out.type.dtype]).reshape(shape)
 
     return step
 

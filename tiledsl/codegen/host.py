@@ -13,7 +13,7 @@ from tiledsl.dialects import arith, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Value
-from tiledsl.ir.types import BufferType
+from tiledsl.ir.types import ELEMENTS, BufferType
 
 
 class HostWriter:
@@ -161,8 +161,10 @@ class HostWriter:
             name = self._text[op.out] = Expression(self.names.claim(op.out.name or "workspace"))
             self.lines.append(f"{name.text} = {self._empty(op.out, self._device)}")
         elif isinstance(op, tile.ViewOp):
-            same = op.source.dtype == op.out.dtype
-            view = self._text[op.source].text + ("" if same else f".view({TORCH_TYPES[op.out.dtype]})")
+            view = self._text[op.source].text
+            if op.source.dtype != op.out.dtype:
+                flat = "" if ELEMENTS[op.source.dtype].bits == ELEMENTS[op.out.dtype].bits else ".view(-1)"
+                view += f"{flat}.view({TORCH_TYPES[op.out.dtype]})"
             self._text[op.out] = Expression(view)
         elif isinstance(op, triton.DescriptorOp):
             name = self._text[op.out] = Expression(self.names.claim(op.out.name))

@@ -19,7 +19,7 @@ def _maker(name: str) -> Any:
     return make
 
 
-for _kind in ("swizzled", "volta_swizzled", "wgmma_swizzled", "tcgen05mma_swizzled", "linear"):
+for _kind in ("swizzled", "volta_swizzled", "wgmma_swizzled", "tcgen05mma_swizzled", "mma_swizzle", "linear"):
     globals()[f"make_{_kind}_layout"] = _maker(f"make_{_kind}_layout")
 for _part in ("full", "half", "quarter"):
     globals()[f"make_{_part}_bank_swizzled_layout"] = _maker(f"make_{_part}_bank_swizzled_layout")

@@ -12,17 +12,24 @@ _PREFIXES = {"TL_": "tl.", "TIR_": "tir.", "CUDA_": "cuda."}
 class _Keys(type):
     """Any name of the form TL_X, TIR_X or CUDA_X is the option of that name."""
 
-    def __getattr__(cls, name: str) -> str:
+    def __getattr__(cls, name: str) -> PassConfigKey:
         for prefix, group in _PREFIXES.items():
             if name.startswith(prefix):
-                return group + name.removeprefix(prefix).lower()
+                made: PassConfigKey = cls(group + name.removeprefix(prefix).lower())
+                return made
         raise AttributeError(f"PassConfigKey has no {name!r}: names are TL_..., TIR_... or CUDA_...")
 
     __getitem__ = __getattr__
 
 
 class PassConfigKey(str, metaclass=_Keys):
-    """`PassConfigKey.TL_ENABLE_FAST_MATH` is "tl.enable_fast_math"."""
+    """`PassConfigKey.TL_ENABLE_FAST_MATH` is "tl.enable_fast_math", and so is its `value`."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> str:
+        return str(self)
 
 
 def simplify_prim_func(function: Any) -> Any:

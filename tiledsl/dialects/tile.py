@@ -11,6 +11,7 @@ whole tiles; `promote-buffers` then removes on-chip buffers, so that only access
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from tiledsl.dialects.tensor import REDUCTIONS
 from tiledsl.ir.core import Effect, Operation, Value, attr, operand, operands, optional, region, result
@@ -84,7 +85,7 @@ class AllocOp(Operation):
 
 
 class ViewOp(Operation):
-    """The same memory as another shape, row-major; in global memory also as another element type of that width.
+    """The same memory as another shape, row-major; in global memory also as another element type.
 
     Example: `%flat = tile.view %x : buffer<8192*float32, fragment>`
     """
@@ -95,9 +96,10 @@ class ViewOp(Operation):
 
     def verify(self) -> None:
         a, b = buffer_type(self.source), buffer_type(self.out)
-        if a.scope != b.scope or (a.is_static and b.is_static and a.numel() != b.numel()):
+        if a.scope != b.scope or (a.dtype != b.dtype and a.scope != "global"):
             raise ValueError(f"{a} cannot be seen as {b}")
-        if ELEMENTS[a.dtype].bits != ELEMENTS[b.dtype].bits or (a.dtype != b.dtype and a.scope != "global"):
+        sizes = [prod(each.static_shape) * ELEMENTS[each.dtype].bits for each in (a, b) if each.is_static]
+        if len(sizes) == 2 and sizes[0] != sizes[1]:
             raise ValueError(f"{a} cannot be seen as {b}")
 
 
@@ -356,9 +358,10 @@ class StoreBlockOp(Operation):
 
 
 class AtomicOp(Operation):
-    """Read, combine and write in one step, each element; the result is the old value. Global buffers only.
+    """Read, combine and write in one step, each element; the result is the old value.
 
-    Kinds: add, max, min, and, or, xor, exchange, load, store. Semantics: relaxed, acquire, release, acq_rel.
+    Kinds: add, max, min, and, or, xor, exchange, load, store. Semantics: relaxed, acquire, release, acq_rel. On on-chip
+    buffers (reducers) add to xor, results unused; vectorize-parallel replaces these.
 
     Example: `%old = tile.atomic %x, %C[%rows, %columns] {kind = "add"} : tensor<128x64xfloat32>`
     """

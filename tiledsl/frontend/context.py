@@ -11,6 +11,7 @@ from typing import Any
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import as_constant
 from tiledsl.errors import TileError
+from tiledsl.frontend.negative_indices import count_from_the_end
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.location import UNKNOWN, Loc
 from tiledsl.ir.rewrite import Builder
@@ -161,7 +162,7 @@ class Context:
         values = [value for _, value in self.parameters] + self.outputs
         positions = tuple(outputs) or tuple(range(len(self.parameters), len(values)))
         self.body.args = [*values, *self.symbols.values()]
-        return tile.FuncOp(
+        func = tile.FuncOp(
             sym_name=self.name,
             parameters=tuple(value.name for value in values),
             symbols=tuple(self.symbols),
@@ -171,6 +172,8 @@ class Context:
             regions=[self.body],
             loc=self.loc,
         )
+        count_from_the_end(func)
+        return func
 
     # Buffers
 
@@ -217,13 +220,20 @@ class Context:
     def view(self, source: Buffer, shape: tuple[Any, ...], dtype: str) -> Buffer:
         dims = tuple(self._static(dim) for dim in shape)
         type = BufferType(dims, str(dtype), source.scope())
-        if type.is_static and source.type.is_static and type.numel() != source.type.numel():
-            raise TileError(f"{source.name} has {source.type.numel()} elements, the shape {dims} has {type.numel()}")
-        if type.dtype != source.type.dtype and (type.scope != "global" or canonical(dtype).bits != source.dtype.bits):
+        if type.dtype != source.type.dtype and type.scope != "global":
             raise TileError(
-                f"{source.name} is {source.type.dtype} and cannot be viewed as {type.dtype}",
-                notes=["element types of one width can be converted in T.Parallel with T.reinterpret"],
+                f"{source.name} is {source.type.dtype} and on chip, where it cannot be viewed as {type.dtype}",
+                notes=[
+                    "view the global buffer that it was copied from, or, for element types of one width, convert it in "
+                    "T.Parallel with T.reinterpret"
+                ],
             )
+        if type.is_static and source.type.is_static:
+            have, want = source.dtype.bits, canonical(dtype).bits
+            old, new = math.prod(source.type.static_shape), math.prod(type.static_shape)
+            if old * have != new * want:
+                of_old, of_new = ("", "") if have == want else (f" of {have} bits", f" of {want} bits")
+                raise TileError(f"{source.name} has {old} elements{of_old}, the shape {dims} has {new}{of_new}")
         op = self.builder.insert(tile.ViewOp(source.value, result_types=[type], names=[source.name]))
         return Buffer(op.result)
 

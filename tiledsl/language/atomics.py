@@ -17,9 +17,15 @@ _ORDERS = {
 }  # fmt: skip
 
 
-def _semantics(what: str, order: str | None) -> str:
-    if order not in _ORDERS:
-        raise TileError(f"{what}: no memory order {order!r}; there are {', '.join(map(str, filter(None, _ORDERS)))}")
+# What C++ allows of a read alone and of a write alone ([atomics.types.operations]).
+_READS = ("relaxed", "consume", "acquire", "seq_cst")
+_WRITES = ("relaxed", "release", "seq_cst")
+
+
+def _semantics(what: str, order: str | None, kind: str) -> str:
+    allowed = _READS if kind == "load" else _WRITES if kind == "store" else tuple(filter(None, _ORDERS))
+    if order is not None and order not in allowed:
+        raise TileError(f"{what}: no memory order {order!r}; there are {', '.join(allowed)}")
     return _ORDERS[order]
 
 
@@ -35,7 +41,7 @@ def _element(what: str, kind: str, place: Reference, value: Any, order: str | No
     return ctx.builder.insert(
         tile.AtomicOp(
             as_value(value, place.buffer.dtype), place.buffer.value, place.indices(), kind=kind,
-            semantics=_semantics(what, order),
+            semantics=_semantics(what, order, kind),
         )
     ).result  # fmt: skip
 

@@ -26,8 +26,20 @@ from tiledsl.language.expression import (
 )
 
 
-class Buffer:
-    """Memory of a program: a parameter, a workspace, or an on-chip buffer. `buffer[i, j]` is a place in it."""
+class _BufferClass(type):
+    """`T.Buffer(shape, dtype)` declares a parameter, as T.Tensor does; buffers themselves are made from IR values."""
+
+    def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
+        if arguments and isinstance(arguments[0], Value):
+            return super().__call__(*arguments, **keywords)
+        return TensorSpec(*arguments, **keywords)
+
+
+class Buffer(metaclass=_BufferClass):
+    """Memory of a program: a parameter, a workspace, or an on-chip buffer. `buffer[i, j]` is a place in it.
+
+    `T.Buffer(shape, dtype)` is the declaration of a parameter, another name for `T.Tensor(shape, dtype)`.
+    """
 
     __slots__ = ("_value", "data_of")
 

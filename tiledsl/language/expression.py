@@ -502,9 +502,18 @@ def select(condition: Any, on_true: Any, on_false: Any) -> Any:
     return Scalar(found.builder.insert(arith.SelectOp(*values)).result)
 
 
-def cast(x: Any, dtype: Any) -> Any:
-    """`x` converted to an element type."""
+def cast(x: Any, dtype: Any, round: str | None = None, sat: bool = True, rbits: Any = None) -> Any:
+    """`x` converted to an element type: rounded to the nearest, ties to even; float8 saturates at its largest value.
+
+    Raises TileError for any other rounding (`round` is "" or "rn") and for float8 that does not saturate (`sat`).
+    """
     dtype, x = canonical(dtype), plain(x)
+    if round not in (None, "", "rn") or rbits is not None:
+        raise TileError(f"T.cast: round={round!r}: Triton rounds to the nearest (round='rn'), without random bits")
+    if not isinstance(sat, bool):
+        raise TileError(f"T.cast: sat is {describe(sat)}; it is True or False")
+    if not sat and dtype.startswith("float8"):
+        raise TileError(f"T.cast: sat=False: Triton's conversion to {dtype} saturates at its largest value")
     if active.get() is None:
         if is_number(x):
             return float(x) if is_float(dtype) else bool(x) if dtype == "bool" else int(x)

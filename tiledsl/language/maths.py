@@ -39,7 +39,7 @@ _HOST: dict[str, Callable[..., Any]] = {
     "isnan": host.isnan, "isinf": host.isinf,
     "isfinite": host.isfinite, "atan2": host.atan2, "fmod": host.fmod, "hypot": host.hypot, "copysign": host.copysign,
     "pow": builtins.pow, "fma": lambda a, b, c: a * b + c,
-    "round": lambda x: host.copysign(host.floor(builtins.abs(x) + 0.5), x),
+    "round": lambda x: host.copysign(host.floor(builtins.abs(x) + 0.5), x),  # away from zero
 }  # fmt: skip
 
 
@@ -60,9 +60,17 @@ sqrt, rsqrt, sin, cos, tan, asin, acos, atan = map(_function, "sqrt rsqrt sin co
 sinh, cosh, tanh, asinh, acosh, atanh, erf, sigmoid = map(
     _function, "sinh cosh tanh asinh acosh atanh erf sigmoid".split()
 )
-floor, ceil, trunc, round, rint, nearbyint = map(_function, "floor ceil trunc round rint nearbyint".split())
+floor, ceil, trunc, rint, nearbyint = map(_function, "floor ceil trunc rint nearbyint".split())
+_ROUND = {"ties-to-even": rint, "ties-away-from-zero": _function("round")}
 isnan, isinf, isfinite, atan2, fmod, hypot = map(_function, "isnan isinf isfinite atan2 fmod hypot".split())
 copysign, fma = map(_function, "copysign fma".split())
+
+
+def round(x: Any, rounding_mode: str = "ties-to-even") -> Any:
+    """The nearest integer, as a float; halves go to the even one, or with "ties-away-from-zero" to the larger one."""
+    if rounding_mode not in _ROUND:
+        raise TileError(f"T.round: rounding_mode is {describe(rounding_mode)}; there are {', '.join(_ROUND)}")
+    return _ROUND[rounding_mode](x)
 
 
 def power(x: Any, y: Any) -> Any:

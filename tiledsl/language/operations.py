@@ -6,15 +6,17 @@ import enum
 from collections.abc import Sequence
 from typing import Any
 
-from tiledsl.dialects import tensor, tile
+from tiledsl.dialects import scf, tensor, tile
 from tiledsl.errors import TileError
-from tiledsl.ir.types import BufferType, ScalarType
+from tiledsl.ir.core import Region
+from tiledsl.ir.types import INT32, BufferType, ScalarType
 from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.dtypes import canonical
 from tiledsl.language.expression import (
     Expr,
     Scalar,
     as_value,
+    binary,
     compare,
     context,
     describe,
@@ -261,24 +263,41 @@ def fill(buffer: Any, value: Any, annotations: Any = None) -> None:
     copy(part, buffer if isinstance(buffer, Reference) else buffer[(slice(None),) * buffer.ndim])
 
 
+_CHUNK = 256  # elements of a slice of unknown extent that are filled at once
+
+
 def _fill_ragged(target: Reference, value: Any) -> None:
-    """Fill a slice of dynamic extents: loop over the capacity of the buffer, with a mask."""
+    """Fill a slice of dynamic extents: loop over the capacity of the buffer, with a mask.
+
+    Along dimensions of unknown size it goes in chunks.
+    """
     axes = [axis for axis, extent in enumerate(target.extents) if extent is not None]
-    shape: list[int] = []
-    for axis in axes:
-        dim = target.buffer.type.shape[axis] if target.extents[axis] == -1 else target.extents[axis]
-        if not isinstance(dim, int):
-            raise TileError(
-                f"T.fill: the part of {target.name} has no constant shape", notes=["fill it in a T.Parallel loop"]
-            )
-        shape.append(dim)
+    dims = [target.buffer.type.shape[axis] if target.extents[axis] == -1 else target.extents[axis] for axis in axes]
+    chunked = [axis for axis, dim in zip(axes, dims, strict=True) if not isinstance(dim, int)]
+    shape = [
+        dim if isinstance(dim, int) else _CHUNK if axis == chunked[-1] else 1
+        for axis, dim in zip(axes, dims, strict=True)
+    ]
     check_elements("T.fill", shape)
     ctx = context("T.fill")
     value = value if is_number(value) else Scalar(as_value(value, target.dtype))
 
-    def body(indices: list[Any]) -> None:
+    def chunks(axes_left: list[int], starts: list[Any]) -> None:
+        if not axes_left:
+            ctx.parallel(shape, lambda indices: body(starts, indices))
+            return
+        axis = axes_left[0]
+        stop = binary("min", target.ends[axis], target.buffer.shape[axis])
+        bounds = [as_value(each, "int32") for each in (starts[axis], stop, shape[axes.index(axis)])]
+        region = Region([INT32])
+        with ctx.inside(region):
+            chunks(axes_left[1:], [*starts[:axis], Scalar(region.args[0]), *starts[axis + 1 :]])
+        scf.yielding(region)
+        ctx.builder.insert(scf.ForOp(*bounds, [], regions=[region]))
+
+    def body(starts: list[Any], indices: list[Any]) -> None:
         condition: Any = True
-        at = list(target.offsets)
+        at = list(starts)
         for axis, index in zip(axes, indices, strict=True):
             at[axis] = at[axis] + index
             if target.extents[axis] == -1:
@@ -286,7 +305,7 @@ def _fill_ragged(target: Reference, value: Any) -> None:
                 condition = logical("and", condition, compare("lt", at[axis], target.buffer.shape[axis]))
         ctx.branch(as_value(condition, "bool"), lambda: target.buffer[tuple(at)].store(value))
 
-    ctx.parallel(shape, body)
+    chunks(chunked, list(target.offsets))
 
 
 def clear(buffer: Any, annotations: Any = None) -> None:

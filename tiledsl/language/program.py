@@ -40,10 +40,13 @@ class KernelFrame:
 
 
 def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any = None, cluster_dims: Any = None, **options: Any) -> KernelFrame:  # fmt: skip # noqa: E501
-    """A launch over a grid of one to three dimensions, ints or expressions. `threads` (default 128) is a multiple of
-    32."""
-    if not 1 <= len(blocks) <= 3:
+    """A launch over a grid of up to three dimensions, ints or expressions; without any, of one block.
+
+    `threads` (default 128) is a multiple of 32.
+    """
+    if len(blocks) > 3:
         raise TileError(f"T.Kernel takes one to three grid dimensions, not {len(blocks)}")
+    blocks = blocks or (1,)
     for axis, extent in enumerate(map(plain, blocks)):
         if isinstance(extent, bool) or not isinstance(extent, (int, Expr)):
             raise TileError(f"T.Kernel: grid dimension {axis} is {describe(extent)}, not an integer")

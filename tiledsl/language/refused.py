@@ -35,7 +35,7 @@ _REASONS = {
         warp_reduce_sum warp_reduce_max
         warp_reduce_min warp_reduce_bitand warp_reduce_bitor tvm_thread_allreduce comm_reducer any_sync
         all_sync ballot ballot_sync activemask match_any_sync syncthreads_and syncthreads_or
-        syncthreads_count alloc_reducer reducer_init reducer_update finalize_reducer
+        syncthreads_count
     """,
     "C code and intrinsics have no Triton form; write the arithmetic in the tile language": """
         call_extern call_intrin call_pure_extern evaluate attr dp4a pragma_import_c CUDASourceCodeKernel

@@ -229,6 +229,10 @@ def builder_class(interpreter: Any, language: Any) -> type:
 
         def create_atomic_rmw(self, op: Any, ptr: Handle, val: Handle, mask: Handle, *rest: Any) -> Handle:
             self._check(ptr, mask.data, "atomic")
+            if op == interpreter._ir.ATOMIC_OP.XCHG and val.data.dtype.kind == "f":  # the interpreter swaps integers
+                bits = tensor_handle(val.data.view(f"u{val.data.itemsize}"), val.dtype)
+                old = super().create_atomic_rmw(op, ptr, bits, mask, *rest)
+                return tensor_handle(old.data.view(val.data.dtype), val.dtype.scalar)
             if val.dtype.scalar.name != "bf16" or op != interpreter._ir.ATOMIC_OP.FADD:
                 return super().create_atomic_rmw(op, ptr, val, mask, *rest)
             old = np.zeros(ptr.data.shape, dtype=np.uint16)

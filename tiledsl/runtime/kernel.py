@@ -351,5 +351,9 @@ class Kernel:
         device = "cpu" if self.target.kind == "interpret" else "cuda"
         return Profiler(self, infos, tensor_supply_type, device)
 
+    def run_once(self, func: Callable[..., Any] | None = None) -> Any:
+        """Call the kernel (or `func`) once, on inputs made from the parameters; what it returned."""
+        return self.get_profiler().run_once(func)
+
     def __repr__(self) -> str:
         return f"<tiledsl kernel {self.name}({', '.join(map(repr, self.params))}) for {self.target}>"

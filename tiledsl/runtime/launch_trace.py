@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -127,10 +128,16 @@ class _Tensor:
     def data_ptr(self) -> int:
         return self._ptr
 
-    def view(self, dtype: Any) -> _Tensor:
-        if getattr(dtype, "itemsize", None) != self.dtype.itemsize:
-            raise Untraceable(f"{self.of}.view({dtype})")
-        return _Tensor(self.of, dtype, self.device, self.shape, self._strides, self._ptr)
+    def view(self, to: Any) -> _Tensor:
+        """Flat (-1), as another dtype of that width, or, if it is flat, of another width."""
+        if to == -1:
+            return _Tensor(self.of, self.dtype, self.device, (math.prod(self.shape),), (1,), self._ptr)
+        shape, width = self.shape, getattr(to, "itemsize", None)
+        if width != self.dtype.itemsize:
+            if width is None or len(shape) != 1:
+                raise Untraceable(f"{self.of}.view({to})")
+            shape = (shape[0] * self.dtype.itemsize // width,)
+        return _Tensor(self.of, to, self.device, shape, self._strides, self._ptr)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from tiledsl.errors import TileError
@@ -171,12 +172,20 @@ class Profiler:
         self.device = device
         self.seed = seed
 
-    def get_inputs(self) -> list[Any]:
-        """Fresh inputs: new random values at each call, unless the profiler has a seed."""
+    def get_inputs(self, dynamic_symbolic_constraints: Mapping[str, int] | None = None) -> list[Any]:
+        """Fresh inputs: new random values at each call, unless the profiler has a seed.
+
+        `dynamic_symbolic_constraints` are sizes of dynamic dimensions by name; TileError where one has none.
+        """
         import torch
 
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        return make_inputs(self.params, self.supply, device, self.seed)
+        sizes: Mapping[Any, int] = dynamic_symbolic_constraints or {}
+        params = [
+            replace(each, shape=tuple(sizes.get(dim, dim) for dim in each.shape)) if each.shape else each
+            for each in self.params
+        ]
+        return make_inputs(params, self.supply, device, self.seed)
 
     _get_inputs = get_inputs  # what programs written for TileLang call
 
@@ -202,10 +211,13 @@ class Profiler:
         backend: Backend = "event",
         quantiles: Sequence[float] | None = None,
         return_mode: Literal["min", "max", "mean", "median"] = "mean",
+        dynamic_symbolic_constraints: Mapping[str, int] | None = None,
         **options: Any,
     ) -> Any:
-        """Milliseconds of a call of the kernel, or of `func` on the same inputs. See `do_bench` for the arguments."""
-        inputs = list(input_tensors) if input_tensors is not None else self.get_inputs()
+        """Milliseconds of a call of the kernel, or of `func` on the same inputs: `input_tensors`, or those of
+        `get_inputs`. See `do_bench` for the other arguments.
+        """
+        inputs = list(input_tensors) if input_tensors is not None else self.get_inputs(dynamic_symbolic_constraints)
         call = func or self.run
         known = {"_n_warmup", "_n_repeat", "fast_flush", "flush_l2"}
         return do_bench(

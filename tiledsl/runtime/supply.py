@@ -76,7 +76,7 @@ def _make(param: ParamInfo, kind: TensorSupplyType, device: str, generator: Any)
     if not all(isinstance(size, int) for size in param.shape):
         raise TileError(
             f"no size for parameter {param.name!r} of shape {param.shape}",
-            notes=["pass input_tensors= for dynamic shapes"],
+            notes=["pass input_tensors=, or dynamic_symbolic_constraints={name: size}, for dynamic shapes"],
         )
     dtype = getattr(torch, param.dtype)
     shape = tuple(param.shape)

@@ -1,0 +1,132 @@
+"""Reducers: on-chip tiles to which every iteration of a T.Parallel may contribute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiledsl.dialects import arith, tensor, tile
+from tiledsl.dialects.arith import constant_of
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.types import is_float
+from tiledsl.language.buffer import Buffer, Reference
+from tiledsl.language.expression import Scalar, as_value, context, describe
+from tiledsl.language.operations import alloc_fragment, copy, fill
+
+# How a reducer's contributions are combined: the kind of tile.atomic, of tensor.reduce, and the operator.
+_KINDS: dict[str, tuple[str, str, type[arith.BinaryOp]]] = {
+    "sum": ("add", "sum", arith.AddOp),
+    "max": ("max", "max", arith.MaxOp),
+    "min": ("min", "min", arith.MinOp),
+    "bitand": ("and", "and", arith.AndOp),
+    "bitor": ("or", "or", arith.OrOp),
+    "bitxor": ("xor", "xor", arith.XorOp),
+}
+
+
+class Reducer(Buffer):
+    """A tile in registers with an operator: `reducer[i] += x` in T.Parallel adds up what all iterations contribute."""
+
+    __slots__ = ("op",)
+
+    def __init__(self, value: Value, op: str) -> None:
+        super().__init__(value)
+        self.op = op
+
+    def __getitem__(self, index: Any) -> ReducerElement:
+        return ReducerElement(self, index if isinstance(index, tuple) else (index,))
+
+
+class ReducerElement(Reference):
+    """`reducer[indices]`. Storing `reducer[indices] <operator> x` in it contributes x; any other store replaces it."""
+
+    __slots__ = ()
+
+    def store(self, value: Any) -> None:
+        assert isinstance(self.buffer, Reducer)
+        if not self.is_region and isinstance(value, Scalar):
+            term = self._contribution(as_value(value))
+            if term is not None:
+                contribute(self, Scalar(term))
+                return
+        super().store(value)
+
+    def _contribution(self, value: Value) -> Value | None:
+        """x, where the value is `self <operator> x` in any order and nesting; else None."""
+        assert isinstance(self.buffer, Reducer)
+        op, combine = value.op, _KINDS[self.buffer.op][2]
+        if isinstance(op, arith.CastOp) and op.source.dtype != self.buffer.dtype:  # made in a wider type
+            return self._contribution(op.source)
+        if not isinstance(op, combine):
+            return None
+        for mine, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+            if self._is_own(mine):
+                return other
+            inner = self._contribution(mine)
+            if inner is not None:
+                return context("a reducer").builder.insert(combine(inner, other)).out
+        return None
+
+    def _is_own(self, value: Value) -> bool:
+        op = value.op
+        if isinstance(op, arith.CastOp):
+            op = op.source.op
+        return isinstance(op, tile.LoadOp) and op.buffer is self.buffer.value and self._same_place(op)
+
+    def _same_place(self, load: Operation) -> bool:
+        assert isinstance(load, tile.LoadOp)
+        pairs = zip(load.indices, self.indices(), strict=True)
+        return all(one is other or constant_of(one) == constant_of(other) is not None for one, other in pairs)
+
+
+def contribute(place: ReducerElement, value: Any) -> None:
+    """Combine a value with an element of a reducer."""
+    assert isinstance(place.buffer, Reducer)
+    kind = _KINDS[place.buffer.op][0]
+    stored = as_value(value, place.buffer.dtype)
+    context("T.reducer_update").builder.insert(
+        tile.AtomicOp(stored, place.buffer.value, place.indices(), kind=kind, semantics="relaxed")
+    )
+
+
+def alloc_reducer(shape: Any, dtype: Any, op: str = "sum", replication: Any = None) -> Reducer:
+    """A tile whose elements collect contributions with `op`: sum, max, min, bitand, bitor or bitxor (of integers).
+
+    `T.reducer_init` (or T.clear, T.fill) begins, `T.reducer_update(r[i], x)` (or `r[i] += x`, `r[i] = T.max(r[i], x)`)
+    contributes, `T.finalize_reducer(r, dst)` ends. `replication` is a hint without effect.
+    """
+    if op not in _KINDS:
+        raise TileError(f"T.alloc_reducer: no operator {op!r}; there are {', '.join(_KINDS)}")
+    made = alloc_fragment(shape, dtype)
+    if op.startswith("bit") and is_float(made.dtype):
+        raise TileError(f"T.alloc_reducer: {op} combines integers, not {made.dtype}")
+    return Reducer(made.value, op)
+
+
+def _reducer(what: str, reducer: Any) -> Reducer:
+    if not isinstance(reducer, Reducer):
+        raise TileError(f"{what} needs what T.alloc_reducer returned, not {describe(reducer)}")
+    return reducer
+
+
+def reducer_init(reducer: Any, init: Any = None) -> None:
+    """Begin: every element is `init` (a number, or a tile of the same shape), which is combined once; else nothing."""
+    target = _reducer("T.reducer_init", reducer)
+    if isinstance(init, (Buffer, Reference)) and (isinstance(init, Buffer) or init.is_region):
+        copy(init, target)
+        return
+    fill(target, tensor.neutral(_KINDS[target.op][1], target.type.dtype) if init is None else init)
+
+
+def reducer_update(target: Any, value: Any) -> None:
+    """Contribute a value to `reducer[indices]`: once for each iteration of the T.Parallel and the loops around it."""
+    if not isinstance(target, ReducerElement) or target.is_region:
+        raise TileError(f"T.reducer_update needs an element of a reducer, reducer[i], not {describe(target)}")
+    contribute(target, value)
+
+
+def finalize_reducer(reducer: Any, dst: Any = None, batch: int = 1, annotations: Any = None) -> None:
+    """End: copy the result to `dst`, if given. The reducer itself may be read, too. The rest are hints."""
+    source = _reducer("T.finalize_reducer", reducer)
+    if dst is not None:
+        copy(source, dst)

@@ -15,6 +15,7 @@ from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tunables, tunables, with_seeds
 from tiledsl.autotuner.storage.fingerprint import canonical
+from tiledsl.autotuner.storage.key import asked_key
 from tiledsl.errors import TileError, value_options, way_out
 from tiledsl.runtime.jit import JitFunction, _key, resolve_target
 from tiledsl.runtime.jit_calls import MOST_CALLS, call_key, tuner_settings
@@ -99,9 +100,9 @@ class AutotunedFunction:
         each; with shape_grouped=True as many at once as there are GPUs, each call's configurations on one of them.
         Raises TileError if none of a call's configurations works, when all have ended. Ctrl-C: the results so far.
         """
-        from tiledsl.autotuner.several import tune_all
+        from tiledsl.autotuner.several import split_calls, tune_all
 
-        split = [((), dict(call)) if isinstance(call, Mapping) else (tuple(call), {}) for call in calls]
+        split = split_calls(calls, self.name)
         target = resolve_target(self._target)
         return tune_all(self._compile, split, target, self.options)
 
@@ -116,7 +117,7 @@ class AutotunedFunction:
         values, given, target = self._call(arguments, keywords)
         special = {n: canonical(v) if hasattr(v, "data_ptr") else v for n, v in values.items()}
         special = {name: value for name, value in special.items() if name not in options.do_not_specialize}
-        own = None if options.key is None else canonical(options.key(**values))
+        own = None if options.key is None else canonical(asked_key(options.key, values))
         explicit = frozenset(n for n in given if given[n] is not None)
         settings = current()
         key = (own, _key(special), explicit, target, canonical(given_inputs()), settings.tuned_configs)
@@ -192,10 +193,9 @@ class AutotunedFunction:
     def _call(self, arguments: Any, keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Target]:
         """A call's values by name, defaults included; what the call itself says, without defaults; its target."""
         jit = self.jit
+        values = jit._bind(arguments, keywords, partial=True)
         own = {name: value for name, value in keywords.items() if name in jit.signature.parameters}
-        given = jit.signature.bind_partial(*arguments, **own).arguments
-        target = resolve_target(self._target)
-        return jit._bind(arguments, keywords, partial=True), given, target
+        return values, jit.signature.bind_partial(*arguments, **own).arguments, resolve_target(self._target)
 
     def _problem(
         self,
@@ -264,13 +264,13 @@ def autotune(
     skip_check: bool = False,
     manual_check_prog: Callable[..., Any] | None = None,
     cache_input_tensors: bool = False,
-    do_not_specialize: Iterable[str] | None = None,
+    do_not_specialize: Any = None,
     early_stop: bool = False,
     early_stop_factor: float = 2.0,
     jobs: int | None = None,
     target: Any = None,
     cache: bool = True,
-    devices: Iterable[int] | None = None,
+    devices: Any = None,
     isolate: bool = True,
     run_timeout: float | None = None,
     budget: float | None = None,
@@ -279,7 +279,7 @@ def autotune(
     progress: bool | None = None,
     timer: str | None = None,
     max_trials: int | None = None,
-    seed_configs: Iterable[Mapping[str, Any]] = (),
+    seed_configs: Any = (),
     store: str | os.PathLike[str] | None = None,
     key: Callable[..., Any] | None = None,
     shape_grouped: bool = False,
@@ -304,15 +304,12 @@ def autotune(
         raise TileError("autotune takes keywords only: write @tiledsl.autotune(configs=[{...}, ...])")
     if configs is None:
         raise TileError("autotune needs configurations: write @tiledsl.autotune(configs=[{...}, ...])")
-    if isinstance(do_not_specialize, str):
-        do_not_specialize = (do_not_specialize,)
     options = TuneOptions(
         warmup, rep, timeout, ref_prog, supply_prog, supply_type, rtol, atol, max_mismatched_ratio, skip_check,
-        manual_check_prog, cache_input_tensors, early_stop, early_stop_factor, tuple(do_not_specialize or ()), jobs,
-        target, cache, None if devices is None else tuple(devices), isolate, run_timeout, budget, prune,
-        search, progress, timer, max_trials, tuple(seed_configs), store, key, shape_grouped,
-        backend, verify_at, keep_all, min_improvement,
-        (tuned,) if isinstance(tuned, (str, os.PathLike)) else tuple(tuned), bucket, nearest, on_miss,
+        manual_check_prog, cache_input_tensors, early_stop, early_stop_factor, do_not_specialize, jobs,
+        target, cache, devices, isolate, run_timeout, budget, prune, search, progress, timer, max_trials,
+        seed_configs, store, key, shape_grouped, backend, verify_at, keep_all, min_improvement,
+        tuned, bucket, nearest, on_miss,
     )  # fmt: skip
 
     def decorate(function: Any) -> AutotunedFunction:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from tiledsl.commands.cache import cache
 from tiledsl.commands.tune import tune
 from tiledsl.commands.tuned import tuned
 from tiledsl.errors import TileError, on_command_line
+from tiledsl.runtime.whole_file import write_output
 
 
 class _Commands(click.Group):
@@ -137,15 +136,13 @@ for _command in (tune, tuned, cache):
 
 
 def _write(text: str, output: Path | None) -> None:
-    """Print a text, or write it to a file in one step."""
+    """Print a text, or write it to a file."""
     text = text if text.endswith("\n") else text + "\n"
     if output is None:
         click.echo(text, nl=False)
         return
     try:
-        with tempfile.NamedTemporaryFile("w", dir=output.parent, prefix=".", delete=False, encoding="utf-8") as file:
-            file.write(text)
-        os.replace(file.name, output)
+        write_output(output, text.encode())
     except OSError as error:
         raise TileError(f"{output} cannot be written: {error.strerror}") from None
 

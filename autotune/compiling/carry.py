@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
-import tempfile
 from pathlib import Path
+
+from tiledsl.runtime.whole_file import write_file
 
 _ENTRY = re.compile(r"[A-Za-z0-9_-]+/[A-Za-z0-9_.-]+")  # <key>/<file>
 _GROUP = "__grp__"  # files that name the others of an entry, with their whole paths
@@ -30,10 +30,7 @@ def unpack(files: dict[str, str], folder: Path) -> None:
             here = {Path(each).name: str(path.parent / Path(each).name) for each in children}
             data = json.dumps({"child_paths": here}).encode()
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".carried-")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
+        write_file(path, data)
 
 
 def local_folder(triton_cache_dir: str | None) -> Path:

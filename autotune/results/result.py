@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.errors import TileError
+from tiledsl.runtime.whole_file import write_output
 
 if TYPE_CHECKING:
     from tiledsl.runtime.kernel import Kernel
@@ -97,11 +98,11 @@ class AutotuneResult:
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """The trials as CSV, a column for each tunable and each number; written to a file, too, if one is named."""
-        from tiledsl.autotuner.results.table import as_csv, write_text
+        from tiledsl.autotuner.results.table import as_csv
 
         text = as_csv(self)
         if path is not None:
-            write_text(path, text)
+            write_output(path, text.encode())
         return text
 
     def diff(self, i: int, j: int, stage: str = "triton", context: int = 3) -> str:

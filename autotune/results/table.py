@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.trial import NOT_TRIED, Trial, config_text
@@ -126,17 +123,3 @@ def as_csv(result: AutotuneResult) -> str:
         cells += [trial.verified, "" if trial.compile_seconds is None else trial.compile_seconds, trial.message]
         writer.writerow(cells)
     return file.getvalue()
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Write a file in one step: readers see the old one or all of the new one."""
-    to = Path(path)
-    descriptor, temporary = tempfile.mkstemp(dir=to.parent, prefix=f".{to.name}-", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        os.replace(temporary, to)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    return to

@@ -80,7 +80,7 @@ def test_a_cache_that_cannot_be_written_costs_only_time(cache_dir: Path, monkeyp
     def full(path: Path, data: bytes) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(launch_stored, "_write", full)
+    monkeypatch.setattr(launch_stored, "write_file", full)
     assert tuned("scaled").from_cache == ""
     monkeypatch.undo()
     monkeypatch.setenv("TILEDSL_CACHE_DIR", str(cache_dir))

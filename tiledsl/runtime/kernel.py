@@ -13,7 +13,7 @@ from tiledsl.errors import TileError, user_loc, way_out
 from tiledsl.language.launch_options import pass_options
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.target import Target
-from tiledsl.runtime.whole_file import write_file
+from tiledsl.runtime.whole_file import write_output
 
 # The IR and the passes are loaded where they are needed: recalling a tuned kernel goes without.
 if TYPE_CHECKING:
@@ -173,9 +173,7 @@ class Kernel:
 
         Raises OSError for a path that cannot be written.
         """
-        to = Path(path)
-        write_file(to, self.source.encode())
-        return to
+        return write_output(path, self.source.encode())
 
     # Running
 

@@ -17,7 +17,6 @@ import functools
 import hashlib
 import json
 import os
-import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.runtime.launch_triton import knobs
+from tiledsl.runtime.whole_file import write_file
 
 BINARIES = ("cubin", "hsaco")
 _FILES = {"triton": "json", **{kind: kind for kind in BINARIES}}  # our endings and Triton's
@@ -94,7 +94,7 @@ class Kept:
         contents["json"] = json.dumps(described, indent=1).encode()
         place = self._place(wanted)
         for kind, data in contents.items():  # what describes the others is written last
-            _write(place.with_suffix(f".{kind}"), data)
+            write_file(place.with_suffix(f".{kind}"), data)
         return [place.with_suffix(f".{kind}") for kind in contents]
 
     def _place(self, wanted: Mapping[str, Any]) -> Path:
@@ -109,16 +109,6 @@ def is_own(path: Path) -> bool:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _write(path: Path, data: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-        file.write(data)
-    try:
-        os.replace(file.name, path)
-    except OSError:
-        os.unlink(file.name)
-        raise
 
 
 def asked(src: Any, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from inspect import Parameter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -287,7 +288,7 @@ def autotune(
     verify_at: Mapping[str, Any] | None = None,
     keep_all: bool = False,
     min_improvement: float = 0.0,
-    tuned: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+    tuned: Any = (),
     bucket: str | None = None,
     nearest: bool = True,
     on_miss: Literal["tune", "first", "error"] = "tune",
@@ -370,7 +371,31 @@ class AutoTuner:
             jit = JitFunction(function, self.compile_args, {})
         else:
             raise TileError(f"AutoTuner takes a builder function, not {type(function).__name__}")
-        return AutotunedFunction(jit, self.configs, chosen).compile()
+        tuned = AutotunedFunction(jit, self.configs, chosen)
+        _check_without_arguments(tuned)
+        return tuned.compile()
+
+
+def _check_without_arguments(tuned: AutotunedFunction) -> None:
+    """TileError where a builder needs more than the tunables: `AutoTuner.run` gives it nothing else."""
+    if tuned.jit.is_eager or callable(tuned.configs):
+        return
+    names, parameters = tunables(tuned.configs), tuned.jit.signature.parameters
+    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    missing = [
+        name for name, parameter in parameters.items()
+        if parameter.default is Parameter.empty and parameter.kind not in variadic and name not in names
+    ]  # fmt: skip
+    if missing:
+        given = ", ".join(f"{name}=..." for name in missing)
+        raise TileError(
+            f"AutoTuner: {tuned.name} needs {', '.join(missing)}, and run() passes tunables only",
+            notes=[
+                f"give a function of the tunables: `def sized({', '.join(names)}): return {tuned.name}({given}, "
+                f"{', '.join(f'{name}={name}' for name in names)})`, {tuned.name} without @tiledsl.jit",
+                "or put @tiledsl.autotune above @tiledsl.jit and call the builder with them",
+            ],
+        )
 
 
 def _with(options: TuneOptions, changes: Mapping[str, Any]) -> TuneOptions:

@@ -218,7 +218,7 @@ def tune_function(
 
     Example: `@tune_function([{"split": 1}, {"split": 4}], ref_prog=torch.matmul)` above `def product(A, B, split)`
     """
-    named = {
+    named: dict[str, Any] = {
         "ref_prog": ref_prog, "key": key, "prune": prune, "warmup": warmup, "rep": rep, "rtol": rtol, "atol": atol,
         "max_mismatched_ratio": max_mismatched_ratio, "cache": cache, "store": store, "progress": progress,
         "timer": timer,

@@ -12,7 +12,6 @@ from typing import Any, Literal
 from tiledsl.errors import TileError
 from tiledsl.runtime.supply import TensorSupplyType
 
-
 _FLAGS = (
     "skip_check",
     "cache_input_tensors",
@@ -23,7 +22,7 @@ _FLAGS = (
     "shape_grouped",
     "keep_all",
 )
-# Of options that are numbers: what is allowed, in words and as a check of finite numbers. None is where it is a default.
+# Of options that are numbers: what is allowed, in words and as a check of finite numbers.
 _NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {
     **dict.fromkeys(("warmup", "rtol", "atol"), ("a number, at least 0", lambda number: number >= 0)),
     "rep": ("milliseconds, more than 0", lambda number: number > 0),
@@ -35,15 +34,15 @@ _NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {
 }
 
 
-def check_numbers(where: str, options: object) -> None:
-    """TileError for an option, an attribute of `options`, that is a number by its name, and not by its value."""
+def _check_numbers(options: TuneOptions) -> None:
+    """TileError for an option that should be a number and is none, or not one that means something."""
     for name, (allowed, is_right) in _NUMBERS.items():
-        value = getattr(options, name, None)
-        if value is None and name in ("run_timeout", "budget") or not hasattr(options, name):
+        value: Any = getattr(options, name)
+        if value is None and name in ("run_timeout", "budget"):
             continue
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         if not is_number or not is_right(value):
-            raise TileError(f"{where}: {name} is {value!r}; it is {allowed}")
+            raise TileError(f"autotune: {name} is {value!r}; it is {allowed}")
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ class TuneOptions:
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise TileError(f"autotune: {name} is a function, not {value!r}")
-        check_numbers("autotune", self)
+        _check_numbers(self)
         for name in _FLAGS:
             value = getattr(self, name)
             if not isinstance(value, bool) and (name != "progress" or value is not None):

@@ -81,9 +81,9 @@ class Space:
 def space(*, where: Callable[[Config], Any] | None = None, **values: Any) -> Space:
     """All combinations of the tunables' values, as `configs=` of @tiledsl.autotune.
 
-    A value that is no list, tuple, range, set, iterator or array stands alone. `where` keeps what it returns true for. Beside parameters
-    of the function there may be `pass_configs` (dicts of pass options) and options of T.Kernel, for every launch of the
-    program: num_warps, num_stages (of loops that do not say), num_ctas, maxnreg, launch_pdl.
+    A value that is no list, tuple, range, set, iterator or array stands alone. `where` keeps what it returns true for.
+    Beside parameters of the function there may be `pass_configs` (dicts of pass options) and options of T.Kernel, for
+    every launch of the program: num_warps, num_stages (of loops that do not say), num_ctas, maxnreg, launch_pdl.
 
     Example: `space(block_M=[64, 128], block_N=[64, 128], threads=[128, 256], where=lambda c: c.block_M <= c.block_N)`
     """

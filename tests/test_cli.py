@@ -148,6 +148,38 @@ def test_text_programs(tmp_path: Path) -> None:
     assert "ones.mlir cannot be read" in refused("lower", ir)
 
 
+def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
+    file = tmp_path / "raising.py"
+    file.write_text("def mine():\n    raise ValueError('mine')\n\nmine()\n")
+    for command in (["lower", file], ["cache", "explain", f"{file}:f"]):
+        result = tiledsl(*command)
+        lines = result.output.splitlines()
+        assert result.exit_code == 1 and lines[0] == f"{file} cannot be imported" and lines[-1] == "ValueError: mine"
+        assert [line for line in lines if line.startswith("  File")] == [
+            f'  File "{file}", line 4, in <module>',
+            f'  File "{file}", line 2, in mine',
+        ]
+    file.write_text("def f(:\n")
+    assert "SyntaxError" in refused("lower", file) and "line 1" in refused("lower", file)
+    file.write_text("raise SystemExit(3)\n")
+    assert tiledsl("lower", file).exit_code == 1
+
+
+def test_files_that_are_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "binary.py"
+    file.write_bytes(b"\xff\xfe\x00")
+    assert "cannot be imported" in refused("lower", file)
+    assert "binary.py cannot be read" in refused("opt", file, "-p", "dce")
+    assert "binary.py cannot be read" in refused("run", file)
+
+
+def test_output_goes_through_links(programs: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("/dev/null")
+    assert printed("lower", f"{programs}:cleared", "-o", link) == "" and link.is_symlink()
+    assert Path("/dev/null").is_char_device()
+
+
 def test_print_changed_goes_to_stderr(programs: Path) -> None:
     result = tiledsl("lower", f"{programs}:cleared", "--print-changed", "--emit", "triton")
     assert result.exit_code == 0

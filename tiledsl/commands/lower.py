@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter, signature
@@ -15,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from tiledsl.dialects.tile import FuncOp
-from tiledsl.errors import TileError, value_options
+from tiledsl.errors import TileError, is_internal, value_options
 from tiledsl.frontend.elaborate import elaborate
 from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.ir.text import print_op
@@ -193,8 +194,20 @@ def import_file(file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
     sys.path.insert(0, str(file.parent.resolve()))
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except TileError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise TileError(f"{file} cannot be imported\n{own_traceback(error)}") from error
     return module
+
+
+def own_traceback(error: BaseException) -> str:
+    """A traceback as Python prints it, without the frames of importlib and of this package."""
+    shown = traceback.TracebackException.from_exception(error, compact=True)
+    shown.stack = traceback.StackSummary.from_list([each for each in shown.stack if not is_internal(each.filename)])
+    return "".join(shown.format()).rstrip("\n")
 
 
 def candidates(module: ModuleType) -> dict[str, Any]:

@@ -180,6 +180,23 @@ def test_output_goes_through_links(programs: Path, tmp_path: Path) -> None:
     assert Path("/dev/null").is_char_device()
 
 
+def test_ir_goes_on_from_a_pass(programs: Path, tmp_path: Path) -> None:
+    ir = tmp_path / "scaled.mlir"
+    whole = printed("lower", f"{programs}:scaled", "-D", "M=32", "-D", "N=16", "--target", "cuda:80")
+    printed("lower", f"{programs}:scaled", "-D", "M=32", "-D", "N=16", "--after", "guard-accesses", "-o", ir)
+    arguments = ["lower", ir, "--resume-after", "guard-accesses", "--target", "cuda:80"]
+    ir.write_text(ir.read_text().replace("value = 2.0", "value = 7.0"))
+    assert whole.count("* 2.0") == printed(*arguments).count("* 7.0") == 1
+    assert ".target sm_80" in printed(*arguments, "--emit", "ptx")
+    assert "triton.launch" in printed(*arguments, "--emit", "triton")
+    assert printed(*arguments, "--emit", "tile").split() == ir.read_text().split()
+    result = tiledsl(*arguments, "--print-changed")
+    assert "// ----- after lower-to-triton" in result.stderr and "after vectorize-parallel" not in result.stderr
+    assert "--resume-after PASS" in refused("lower", ir)
+    assert "has neither functions nor values" in refused(*arguments, "-D", "M=3")
+    assert "there is no file" in refused("lower", tmp_path / "none.mlir", "--resume-after", "dce")
+
+
 def test_print_changed_goes_to_stderr(programs: Path) -> None:
     result = tiledsl("lower", f"{programs}:cleared", "--print-changed", "--emit", "triton")
     assert result.exit_code == 0

@@ -60,6 +60,8 @@ class Kernel:
     `resources` or `compiled` is asked for.
     """
 
+    _resumed_after = ""
+
     def __deepcopy__(self, memo: Any) -> Kernel:
         """Itself: what copies of a torch module share."""
         return self

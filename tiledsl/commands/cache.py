@@ -143,29 +143,6 @@ def _chosen(name: str) -> list[Entry]:
     return found
 
 
-<<<<<<< HEAD
-=======
-def _wanted(file: Any, function: str) -> Callable[..., Any]:
-    """A function that gives the key of a call of an autotuned function in a file."""
-    from tiledsl.autotuner.decorator import AutotunedFunction
-    from tiledsl.commands.lower import import_file
-
-    if not file.is_file():
-        raise TileError(f"there is no file {file}")
-    module = import_file(file)
-    found = {name: value for name, value in vars(module).items() if isinstance(value, AutotunedFunction)}
-    if function not in found and (function or len(found) != 1):
-        what = (
-            f"no autotuned function {function}" if function else f"{len(found)} autotuned functions; say FILE:FUNCTION"
-        )
-        raise TileError(
-            f"{file} has {what}", notes=["there are " + (", ".join(found) or "none under @tiledsl.autotune")]
-        )
-    wanted = found[function] if function else next(iter(found.values()))
-    return wanted.key
-
-
->>>>>>> 8ae04f4 (Name what a user's functions raise, files that cannot be read or imported, and folders that cannot be written, once and with a way out)
 def _explain_stored(found: Sequence[Entry]) -> str:
     """How a kernel's keys differ from the newest, and that from this machine."""
     from tiledsl.autotuner.storage.key import difference_lines, environment

@@ -50,9 +50,9 @@ def table(paths: tuple[Path, ...], csv: Path | None) -> None:
 
     The times are of `...trials.jsonl` beside a file; without it only the winners' are known.
     """
-    from tiledsl.autotuner.results.table import write_text
     from tiledsl.autotuner.tuned import trials
     from tiledsl.autotuner.tuned.file import trials_path
+    from tiledsl.runtime.whole_file import write_output
 
     found = _read(paths)
     if csv is not None and len(found) != 1:
@@ -64,7 +64,7 @@ def table(paths: tuple[Path, ...], csv: Path | None) -> None:
         print_table([_safe(head) for head in heads], [[_safe(cell) for cell in row] for row in rows], _sides(heads))
         if csv is not None:
             try:
-                write_text(csv, made.as_csv())
+                write_output(csv, made.as_csv().encode())
             except OSError as error:
                 raise TileError(f"{csv} cannot be written: {error.strerror}") from error
 

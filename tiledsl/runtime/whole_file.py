@@ -23,7 +23,6 @@ def write_file(path: Path, data: bytes, mode: int = _OURS) -> None:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
-                os.fchmod(descriptor, mode)
             os.replace(temporary, path)
         except BaseException:
             os.unlink(temporary)

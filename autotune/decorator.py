@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from inspect import Parameter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,7 @@ from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tunables, tunables, with_seeds
 from tiledsl.autotuner.storage.fingerprint import canonical
+from tiledsl.autotuner.storage.key import asked_key
 from tiledsl.errors import TileError, value_options, way_out
 from tiledsl.runtime.jit import JitFunction, _key, resolve_target
 from tiledsl.runtime.jit_calls import MOST_CALLS, call_key, tuner_settings
@@ -103,9 +105,9 @@ class AutotunedFunction:
         TileError, after all calls have ended, if none of a call's configurations works. Ctrl-C returns the results so
         far.
         """
-        from tiledsl.autotuner.tune_all import tune_all
+        from tiledsl.autotuner.tune_all import split_calls, tune_all
 
-        split = [((), dict(call)) if isinstance(call, Mapping) else (tuple(call), {}) for call in calls]
+        split = split_calls(calls, self.name)
         target = resolve_target(self._target)
         return tune_all(self._compile, split, target, self.options)
 
@@ -120,7 +122,7 @@ class AutotunedFunction:
         values, given, target = self._call(arguments, keywords)
         special = {n: canonical(v) if hasattr(v, "data_ptr") else v for n, v in values.items()}
         special = {name: value for name, value in special.items() if name not in options.do_not_specialize}
-        own = None if options.key is None else canonical(options.key(**values))
+        own = None if options.key is None else canonical(asked_key(options.key, values))
         explicit = frozenset(n for n in given if given[n] is not None)
         settings = current()
         key = (own, _key(special), explicit, target, canonical(given_inputs()), settings.tuned_configs)
@@ -196,10 +198,9 @@ class AutotunedFunction:
     def _call(self, arguments: Any, keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Target]:
         """The values of a call by name, with defaults; only those that the call gives; and its target."""
         jit = self.jit
+        values = jit._bind(arguments, keywords, partial=True)
         own = {name: value for name, value in keywords.items() if name in jit.signature.parameters}
-        given = jit.signature.bind_partial(*arguments, **own).arguments
-        target = resolve_target(self._target)
-        return jit._bind(arguments, keywords, partial=True), given, target
+        return values, jit.signature.bind_partial(*arguments, **own).arguments, resolve_target(self._target)
 
     def _problem(
         self,
@@ -268,13 +269,13 @@ def autotune(
     skip_check: bool = False,
     manual_check_prog: Callable[..., Any] | None = None,
     cache_input_tensors: bool = False,
-    do_not_specialize: Iterable[str] | None = None,
+    do_not_specialize: Any = None,
     early_stop: bool = False,
     early_stop_factor: float = 2.0,
     jobs: int | None = None,
     target: Any = None,
     cache: bool = True,
-    devices: Iterable[int] | None = None,
+    devices: Any = None,
     isolate: bool = True,
     run_timeout: float | None = None,
     budget: float | None = None,
@@ -283,7 +284,7 @@ def autotune(
     progress: bool | None = None,
     timer: str | None = None,
     max_trials: int | None = None,
-    seed_configs: Iterable[Mapping[str, Any]] = (),
+    seed_configs: Any = (),
     store: str | os.PathLike[str] | None = None,
     key: Callable[..., Any] | None = None,
     shape_grouped: bool = False,
@@ -291,7 +292,7 @@ def autotune(
     verify_at: Mapping[str, Any] | None = None,
     keep_all: bool = False,
     min_improvement: float = 0.0,
-    tuned: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+    tuned: Any = (),
     bucket: str | None = None,
     nearest: bool = True,
     on_miss: Literal["tune", "first", "error"] = "tune",
@@ -308,15 +309,12 @@ def autotune(
         raise TileError("autotune takes keywords only: write @tiledsl.autotune(configs=[{...}, ...])")
     if configs is None:
         raise TileError("autotune needs configurations: write @tiledsl.autotune(configs=[{...}, ...])")
-    if isinstance(do_not_specialize, str):
-        do_not_specialize = (do_not_specialize,)
     options = TuneOptions(
         warmup, rep, timeout, ref_prog, supply_prog, supply_type, rtol, atol, max_mismatched_ratio, skip_check,
-        manual_check_prog, cache_input_tensors, early_stop, early_stop_factor, tuple(do_not_specialize or ()), jobs,
-        target, cache, None if devices is None else tuple(devices), isolate, run_timeout, budget, prune,
-        search, progress, timer, max_trials, tuple(seed_configs), store, key, shape_grouped,
-        backend, verify_at, keep_all, min_improvement,
-        (tuned,) if isinstance(tuned, (str, os.PathLike)) else tuple(tuned), bucket, nearest, on_miss,
+        manual_check_prog, cache_input_tensors, early_stop, early_stop_factor, do_not_specialize, jobs,
+        target, cache, devices, isolate, run_timeout, budget, prune, search, progress, timer, max_trials,
+        seed_configs, store, key, shape_grouped, backend, verify_at, keep_all, min_improvement,
+        tuned, bucket, nearest, on_miss,
     )  # fmt: skip
 
     def decorate(function: Any) -> AutotunedFunction:
@@ -377,7 +375,31 @@ class AutoTuner:
             jit = JitFunction(function, self.compile_args, {})
         else:
             raise TileError(f"AutoTuner takes a builder function, not {type(function).__name__}")
-        return AutotunedFunction(jit, self.configs, chosen).compile()
+        tuned = AutotunedFunction(jit, self.configs, chosen)
+        _check_without_arguments(tuned)
+        return tuned.compile()
+
+
+def _check_without_arguments(tuned: AutotunedFunction) -> None:
+    """TileError where a builder needs more than the tunables: `AutoTuner.run` gives it nothing else."""
+    if tuned.jit.is_eager or callable(tuned.configs):
+        return
+    names, parameters = tunables(tuned.configs), tuned.jit.signature.parameters
+    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    missing = [
+        name for name, parameter in parameters.items()
+        if parameter.default is Parameter.empty and parameter.kind not in variadic and name not in names
+    ]  # fmt: skip
+    if missing:
+        given = ", ".join(f"{name}=..." for name in missing)
+        raise TileError(
+            f"AutoTuner: {tuned.name} needs {', '.join(missing)}, and run() passes tunables only",
+            notes=[
+                f"give a function of the tunables: `def sized({', '.join(names)}): return {tuned.name}({given}, "
+                f"{', '.join(f'{name}={name}' for name in names)})`, {tuned.name} without @tiledsl.jit",
+                "or put @tiledsl.autotune above @tiledsl.jit and call the builder with them",
+            ],
+        )
 
 
 def _with(options: TuneOptions, changes: Mapping[str, Any]) -> TuneOptions:

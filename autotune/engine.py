@@ -18,7 +18,7 @@ from tiledsl.autotuner.results.unbuilt import UnbuiltKernel
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage.cache import Remembered
 from tiledsl.autotuner.storage.fingerprint import canonical, source_digest
-from tiledsl.autotuner.storage.key import Key, tuning_key
+from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial, config_text, summary_of_failures
 from tiledsl.errors import TileError
@@ -67,7 +67,7 @@ class Problem:
             "timing": [options.warmup, options.rep, options.timer, options.backend],
         }
         if options.key is not None:
-            policy["key"] = canonical(options.key(**self.values))
+            policy["key"] = canonical(asked_key(options.key, self.values))
         return tuning_key(
             self.name,
             self.function,

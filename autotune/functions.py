@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tiledsl.autotuner.function_run import Call, Run
+from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tunables, tunables
 from tiledsl.autotuner.storage.cache import Remembered
 from tiledsl.autotuner.storage.fingerprint import canonical
-from tiledsl.autotuner.storage.key import Key, tuning_key
+from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial, config_text, summary_of_failures
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, user_loc
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -79,12 +80,16 @@ class TunedFunction:
 
     def tune(self, *arguments: Any, **keywords: Any) -> FunctionResult:
         """The best configuration for these arguments, which are not changed. TileError if none works."""
-        given = self.signature.bind_partial(*arguments, **keywords).arguments
+        try:
+            given = self.signature.bind_partial(*arguments, **keywords).arguments
+        except TypeError as error:
+            raise TileError(f"{self.name}: {error}", user_loc()) from None
         configs = self.configs
         if callable(configs):
             found = call_configs(configs, arguments, keywords, given)
             configs = check_configs(found, self.signature, self.name)
         names = tunables(configs)
+        self._check_given(given, names)
         call = Call(self.function, {name: value for name, value in given.items() if name not in names})
         configs = fix(configs, given_tunables(given, names))
         memory_key = self._memory_key(call.values, configs)
@@ -96,9 +101,15 @@ class TunedFunction:
             self._results[memory_key] = replace(result, from_cache="memory")
         return result
 
+    def _check_given(self, given: Mapping[str, Any], names: Sequence[str]) -> None:
+        for name, parameter in self.signature.parameters.items():
+            variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            if parameter.default is parameter.empty and not variadic and name not in given and name not in names:
+                raise TileError(f"{self.name} is called without {name!r}, which is no tunable", user_loc())
+
     def _memory_key(self, values: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> str:
         own = self.options["key"]
-        wanted = values if own is None else own(**values)
+        wanted = values if own is None else asked_key(own, values)
         return canonical([wanted, [dict(config) for config in configs]])
 
     def _from_disk_or_tuned(self, call: Call, configs: Sequence[dict[str, Any]]) -> FunctionResult:
@@ -123,7 +134,7 @@ class TunedFunction:
         }
         values: Mapping[str, Any] = call.values
         if options["key"] is not None:
-            values = {"key": options["key"](**call.values)}
+            values = {"key": asked_key(options["key"], call.values)}
         target = Target.parse("auto" if call.on_gpu else "interpret")
         references = [options["ref_prog"]]
         return tuning_key(
@@ -207,14 +218,14 @@ def tune_function(
 
     Example: `@tune_function([{"split": 1}, {"split": 4}], ref_prog=torch.matmul)` above `def product(A, B, split)`
     """
-    named = {
+    named: dict[str, Any] = {
         "ref_prog": ref_prog, "key": key, "prune": prune, "warmup": warmup, "rep": rep, "rtol": rtol, "atol": atol,
         "max_mismatched_ratio": max_mismatched_ratio, "cache": cache, "store": store, "progress": progress,
         "timer": timer,
     }  # fmt: skip
-    for name in ("ref_prog", "key", "prune"):
-        if named[name] is not None and not callable(named[name]):
-            raise TileError(f"tune_function: {name} is a function, not {named[name]!r}")
+    if prune is not None and not callable(prune):
+        raise TileError(f"tune_function: prune is {prune!r}; it is a function of a configuration")
+    TuneOptions(**{name: value for name, value in named.items() if name != "prune"})  # raises for what is wrong
 
     def decorate(function: Callable[..., Any]) -> TunedFunction:
         if not inspect.isfunction(function):

@@ -3,13 +3,47 @@ option."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from tiledsl.errors import TileError
 from tiledsl.runtime.supply import TensorSupplyType
+
+_FLAGS = (
+    "skip_check",
+    "cache_input_tensors",
+    "early_stop",
+    "cache",
+    "isolate",
+    "progress",
+    "shape_grouped",
+    "keep_all",
+)
+# Of options that are numbers: what is allowed, in words and as a check of finite numbers.
+_NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {
+    **dict.fromkeys(("warmup", "rtol", "atol"), ("a number, at least 0", lambda number: number >= 0)),
+    "rep": ("a number of milliseconds, more than 0", lambda number: number > 0),
+    "timeout": ("a number of seconds, more than 0", lambda number: number > 0),
+    "run_timeout": ("a number of seconds, more than 0", lambda number: number > 0),
+    "budget": ("a number of seconds, more than 0", lambda number: number > 0),
+    "early_stop_factor": ("a number, at least 1", lambda number: number >= 1),
+    **dict.fromkeys(("max_mismatched_ratio", "min_improvement"), ("from 0 to 1", lambda number: 0 <= number <= 1)),
+}
+
+
+def _check_numbers(options: TuneOptions) -> None:
+    """TileError for an option that should be a number and is none, or not one that means something."""
+    for name, (allowed, is_right) in _NUMBERS.items():
+        value: Any = getattr(options, name)
+        if value is None and name in ("run_timeout", "budget"):
+            continue
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not is_number or not is_right(value):
+            raise TileError(f"autotune: {name} is {value!r}; it must be {allowed}")
 
 
 @dataclass(frozen=True)
@@ -117,27 +151,29 @@ class TuneOptions:
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise TileError(f"autotune: {name} is a function, not {value!r}")
-        lowest_values = {"warmup": 0, "rep": 0, "timeout": 0, "rtol": 0, "atol": 0, "early_stop_factor": 1}
-        for name, lowest in lowest_values.items():
+        _check_numbers(self)
+        for name in _FLAGS:
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= lowest:
-                raise TileError(f"autotune: {name} is {value!r}; it must be a number of at least {lowest}")
-        if self.timeout == 0 or self.rep == 0:
-            raise TileError(f"autotune: timeout={self.timeout:g} and rep={self.rep:g} must be more than 0")
-        for name in ("max_mismatched_ratio", "min_improvement"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise TileError(f"autotune: {name} is {getattr(self, name)!r}; it must be from 0 to 1")
+            if not isinstance(value, bool) and (name != "progress" or value is not None):
+                raise TileError(f"autotune: {name} is {value!r}; it must be True or False")
         if self.jobs is not None and (isinstance(self.jobs, bool) or not isinstance(self.jobs, int) or self.jobs < 0):
             raise TileError(f"autotune: jobs is {self.jobs!r}; it must be a whole number, or 0 for all cores")
-        for name in ("run_timeout", "budget"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
-                raise TileError(f"autotune: {name} is {value!r}; it must be a positive number of seconds")
+        most = self.max_trials
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+            raise TileError(f"autotune: max_trials is {most!r}; it must be a whole number, at least 1")
+        if self.timer is not None and not re.fullmatch(r"[\w.]+:\w+", str(self.timer)):
+            raise TileError(f"autotune: timer is {self.timer!r}; it must be module:function")
+        if self.store is not None and (not isinstance(self.store, (str, os.PathLike)) or not os.fspath(self.store)):
+            raise TileError(f"autotune: store is {self.store!r}; it must be a folder")
         if self.backend not in (None, "event", "cudagraph"):
             raise TileError(f"autotune: the backend is {self.backend!r}; the tuner times by 'event' or 'cudagraph'")
         if not isinstance(self.prune, bool) and not callable(self.prune):
             raise TileError(f"autotune: prune is {self.prune!r}; it must be a bool or a function of a configuration")
         if self.devices is not None:
+            if not isinstance(self.devices, Iterable) or isinstance(self.devices, str):
+                raise TileError(
+                    f"autotune: devices is {self.devices!r}; it must be a list of GPU numbers, such as [0, 1]"
+                )
             object.__setattr__(self, "devices", tuple(self.devices))
             if not self.devices or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in self.devices):
                 raise TileError(
@@ -146,16 +182,27 @@ class TuneOptions:
         if self.manual_check_prog is not None and self.ref_prog is None:
             raise TileError("autotune: manual_check_prog compares with the reference, and there is no ref_prog")
         if self.on_miss not in ("tune", "first", "error"):
-            raise TileError(f"autotune: on_miss is {self.on_miss!r}; it is 'tune', 'first' or 'error'")
+            raise TileError(f"autotune: on_miss is {self.on_miss!r}; it must be 'tune', 'first' or 'error'")
         if self.bucket is not None and not isinstance(self.bucket, str):
-            raise TileError(f"autotune: bucket is {self.bucket!r}; it is the name of an argument")
+            raise TileError(f"autotune: bucket is {self.bucket!r}; it must be the name of an argument")
         folders = (self.tuned,) if isinstance(self.tuned, (str, os.PathLike)) else self.tuned or ()
         if not isinstance(folders, (list, tuple)) or not all(isinstance(each, (str, os.PathLike)) for each in folders):
-            raise TileError(f"autotune: tuned is {self.tuned!r}; it is a folder, or a list of folders")
+            raise TileError(f"autotune: tuned is {self.tuned!r}; it must be a folder, or a list of folders")
         object.__setattr__(self, "tuned", tuple(folders))
-        if isinstance(self.do_not_specialize, str):
-            object.__setattr__(self, "do_not_specialize", (self.do_not_specialize,))
-        object.__setattr__(self, "do_not_specialize", tuple(self.do_not_specialize or ()))
+        names = self.do_not_specialize or ()
+        if not isinstance(names, Iterable):
+            raise TileError(f"autotune: do_not_specialize is {names!r}; it must be names of parameters")
+        object.__setattr__(self, "do_not_specialize", (names,) if isinstance(names, str) else tuple(names))
+        seeds = self.seed_configs or ()
+        if not isinstance(seeds, Iterable) or isinstance(seeds, (str, Mapping)):
+            raise TileError(
+                f"autotune: seed_configs is {seeds!r}; it must be a list of dicts such as {{'block_M': 64}}"
+            )
+        object.__setattr__(self, "seed_configs", tuple(seeds))
+        if self.verify_at is not None and not isinstance(self.verify_at, Mapping):
+            raise TileError(
+                f"autotune: verify_at is {self.verify_at!r}; it must be a dict of arguments such as {{'M': 100}}"
+            )
 
     @property
     def checks(self) -> bool:

@@ -7,8 +7,9 @@ import logging
 import sys
 import time
 from collections import Counter
+from io import FileIO
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from tiledsl.autotuner.trial import STATUSES, Trial, config_text
 
@@ -33,11 +34,11 @@ class Progress:
         self._start = time.monotonic()
         self._bar: Any = None
         self._task: Any = None
-        self._file: TextIO | None = None
+        self._file: FileIO | None = None
         if log is not None:
             try:
                 Path(log).parent.mkdir(parents=True, exist_ok=True)
-                self._file = open(log, "a", encoding="utf-8")  # noqa: SIM115  (closed by close)
+                self._file = open(log, "ab", buffering=0)  # noqa: SIM115  (unbuffered: closing has nothing to write)
                 self._write(f"start: {title}, {total} configurations")
             except OSError as error:
                 _log.warning("autotune: no log is kept in %s (%s)", log, error)
@@ -86,16 +87,19 @@ class Progress:
         else:
             _log.info("autotune: %s", line)
         self._write(line)
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._close_file()
         return line
 
     def _write(self, line: str) -> None:
         if self._file is not None:
             with contextlib.suppress(OSError):  # a full disk must not end a tuning run
-                self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
-                self._file.flush()
+                self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode())
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
 
     def __enter__(self) -> Progress:
         return self
@@ -104,9 +108,7 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._close_file()
 
 
 def _latency(trial: Trial) -> float:

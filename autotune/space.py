@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import inspect
 import itertools
+import math
+import numbers
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -16,6 +18,7 @@ from tiledsl.language.launch_options import LAUNCH_OPTIONS
 
 # Keys of a configuration that need not be parameters of the builder: choices of the compiler.
 RESERVED = ("pass_configs",)
+_MOST = 10_000_000  # combinations of a space, which are gone through one by one
 
 
 class Config(dict[str, Any]):
@@ -78,10 +81,10 @@ class Space:
 def space(*, where: Callable[[Config], Any] | None = None, **values: Any) -> Space:
     """All combinations of the tunables' values, as `configs=` of @tiledsl.autotune.
 
-    A value that is not a list, tuple, range or set stands for itself. `where` is a predicate: only the configurations
-    for which it returns true are kept. Besides parameters of the function, tunables may be `pass_configs` (dicts of
-    pass options) and T.Kernel's options for every launch of the program: num_warps, num_stages (of loops that give
-    none), num_ctas, maxnreg, launch_pdl.
+    A value that is not a list, tuple, range, set, iterator or array stands for itself. `where` is a predicate: only the
+    configurations for which it returns true are kept. Besides parameters of the function, tunables may be
+    `pass_configs` (dicts of pass options) and T.Kernel's options for every launch of the program: num_warps, num_stages
+    (of loops that give none), num_ctas, maxnreg, launch_pdl.
 
     Example: `space(block_M=[64, 128], block_N=[64, 128], threads=[128, 256], where=lambda c: c.block_M <= c.block_N)`
     """
@@ -91,16 +94,21 @@ def space(*, where: Callable[[Config], Any] | None = None, **values: Any) -> Spa
         raise TileError("tiledsl.space: there is no tunable; write tiledsl.space(block_M=[64, 128], ...)")
     lists: dict[str, list[Any]] = {}
     for name, given in values.items():
-        several = isinstance(given, (list, tuple, range, set, frozenset))
-        lists[name] = (
-            sorted(given, key=repr) if isinstance(given, (set, frozenset)) else list(given) if several else [given]
-        )
+        lists[name] = _listed(given)
         if not lists[name]:
             raise TileError(f"tiledsl.space: {name} has no values")
         texts = [canonical(each) for each in lists[name]]
         twice = next((each for position, each in enumerate(lists[name]) if texts[position] in texts[:position]), None)
         if twice is not None:
             raise TileError(f"tiledsl.space: {name} has {twice!r} twice")
+
+    count = math.prod(map(len, lists.values()))
+    if count > _MOST:
+        sizes = " * ".join(f"{len(each)} of {name}" for name, each in lists.items())
+        raise TileError(
+            f"tiledsl.space: {count:,} combinations ({sizes}); {_MOST:,} are the most",
+            notes=["say fewer values, or join smaller spaces: tiledsl.space(...) | tiledsl.space(...)"],
+        )
 
     def enumerate_all() -> Iterator[dict[str, Any]]:
         for combination in itertools.product(*lists.values()):
@@ -110,6 +118,17 @@ def space(*, where: Callable[[Config], Any] | None = None, **values: Any) -> Spa
 
     shown = ", ".join(f"{name}={each}" for name, each in lists.items())
     return Space([enumerate_all], f"space({shown}{', where=...' if where else ''})")
+
+
+def _listed(given: Any) -> list[Any]:
+    """The values of a tunable."""
+    if isinstance(given, (set, frozenset)):
+        return sorted(given, key=repr)
+    if isinstance(given, (list, tuple, range, Iterator)):
+        return list(given)
+    if hasattr(given, "tolist") and getattr(given, "ndim", 0) == 1:  # an array or a tensor
+        return list(given.tolist())
+    return [given]
 
 
 def _holds(condition: Callable[[Config], Any], config: Mapping[str, Any]) -> bool:
@@ -162,10 +181,15 @@ def check_configs(configs: Any, signature: inspect.Signature, name: str) -> list
         first = seen.setdefault(config_key(config), index)
         if first != index:
             raise TileError(f"{where}: configurations {first} and {index} are the same: {config_text(config)}")
-        checked.append(dict(config))
+        checked.append({key: _without_numpy(value) for key, value in config.items()})
     if not checked:
         raise TileError(f"{where}: there is no configuration to try")
     return checked
+
+
+def _without_numpy(value: Any) -> Any:
+    """numpy's numbers as Python's, which can be written down."""
+    return value.item() if isinstance(value, numbers.Number) and hasattr(value, "item") else value
 
 
 def config_key(config: Mapping[str, Any]) -> str:
@@ -192,9 +216,14 @@ def call_configs(
             raise TileError(
                 f"autotune: configs wants an argument {missing[0]!r}, which the call does not give"
             ) from None
-        named = {p.name: values[p.name] for p in wanted if p.name in values and p.kind is not p.POSITIONAL_ONLY}
-        return function(**named)
-    return function(*arguments, **keywords)
+        keywords = {p.name: values[p.name] for p in wanted if p.name in values and p.kind is not p.POSITIONAL_ONLY}
+        arguments = ()
+    try:
+        return function(*arguments, **keywords)
+    except TileError:
+        raise
+    except Exception as error:
+        raise TileError(f"autotune: configs raises {type(error).__name__}: {error}") from error
 
 
 def fix(configs: Sequence[dict[str, Any]], fixed: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import contextvars
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,19 @@ Call = tuple[Sequence[Any], Mapping[str, Any]]
 Tune = Callable[..., AutotuneResult]  # of arguments, keywords, options, and what is told of the Run
 
 _log = logging.getLogger("tiledsl")
+
+
+def split_calls(calls: Any, name: str) -> list[Call]:
+    """Calls as positional and named arguments each. TileError for what is no list of tuples or dicts."""
+    example = f"write {name}.tune_all([(arguments of a call), (of another), ...]), or dicts of arguments by name"
+    if not isinstance(calls, Iterable) or isinstance(calls, (str, Mapping)):
+        raise TileError(f"tune_all of {name}: the calls are {calls!r}", notes=[example])
+    split: list[Call] = []
+    for number, call in enumerate(calls):
+        if not isinstance(call, (list, tuple, Mapping)):
+            raise TileError(f"tune_all of {name}: call {number} is {call!r}, no tuple or dict", notes=[example])
+        split.append(((), dict(call)) if isinstance(call, Mapping) else (tuple(call), {}))
+    return split
 
 
 def tune_all(tune: Tune, calls: Sequence[Call], target: Target, options: TuneOptions) -> list[AutotuneResult]:

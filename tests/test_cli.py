@@ -148,6 +148,55 @@ def test_text_programs(tmp_path: Path) -> None:
     assert "ones.mlir cannot be read" in refused("lower", ir)
 
 
+def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
+    file = tmp_path / "raising.py"
+    file.write_text("def mine():\n    raise ValueError('mine')\n\nmine()\n")
+    for command in (["lower", file], ["cache", "explain", f"{file}:f"]):
+        result = tiledsl(*command)
+        lines = result.output.splitlines()
+        assert result.exit_code == 1 and lines[0] == f"{file} cannot be imported" and lines[-1] == "ValueError: mine"
+        assert [line for line in lines if line.startswith("  File")] == [
+            f'  File "{file}", line 4, in <module>',
+            f'  File "{file}", line 2, in mine',
+        ]
+    file.write_text("def f(:\n")
+    assert "SyntaxError" in refused("lower", file) and "line 1" in refused("lower", file)
+    file.write_text("raise SystemExit(3)\n")
+    assert tiledsl("lower", file).exit_code == 1
+
+
+def test_files_that_are_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "binary.py"
+    file.write_bytes(b"\xff\xfe\x00")
+    assert "cannot be imported" in refused("lower", file)
+    assert "binary.py cannot be read" in refused("opt", file, "-p", "dce")
+    assert "binary.py cannot be read" in refused("run", file)
+
+
+def test_output_goes_through_links(programs: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("/dev/null")
+    assert printed("lower", f"{programs}:cleared", "-o", link) == "" and link.is_symlink()
+    assert Path("/dev/null").is_char_device()
+
+
+def test_ir_goes_on_from_a_pass(programs: Path, tmp_path: Path) -> None:
+    ir = tmp_path / "scaled.mlir"
+    whole = printed("lower", f"{programs}:scaled", "-D", "M=32", "-D", "N=16", "--target", "cuda:80")
+    printed("lower", f"{programs}:scaled", "-D", "M=32", "-D", "N=16", "--after", "guard-accesses", "-o", ir)
+    arguments = ["lower", ir, "--resume-after", "guard-accesses", "--target", "cuda:80"]
+    ir.write_text(ir.read_text().replace("value = 2.0", "value = 7.0"))
+    assert whole.count("* 2.0") == printed(*arguments).count("* 7.0") == 1
+    assert ".target sm_80" in printed(*arguments, "--emit", "ptx")
+    assert "triton.launch" in printed(*arguments, "--emit", "triton")
+    assert printed(*arguments, "--emit", "tile").split() == ir.read_text().split()
+    result = tiledsl(*arguments, "--print-changed")
+    assert "// ----- after lower-to-triton" in result.stderr and "after vectorize-parallel" not in result.stderr
+    assert "--resume-after PASS" in refused("lower", ir)
+    assert "has neither functions nor values" in refused(*arguments, "-D", "M=3")
+    assert "there is no file" in refused("lower", tmp_path / "none.mlir", "--resume-after", "dce")
+
+
 def test_print_changed_goes_to_stderr(programs: Path) -> None:
     result = tiledsl("lower", f"{programs}:cleared", "--print-changed", "--emit", "triton")
     assert result.exit_code == 0

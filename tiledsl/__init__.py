@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tiledsl.runtime.jit import compile, jit
     from tiledsl.runtime.kernel import Kernel
     from tiledsl.runtime.profiler import Profiler, do_bench
+    from tiledsl.runtime.resume import resume
     from tiledsl.runtime.supply import TensorSupplyType
     from tiledsl.runtime.target import Target
 
@@ -32,13 +33,14 @@ _LAZY = {
     "Kernel": "tiledsl.runtime.kernel",
     "Profiler": "tiledsl.runtime.profiler",
     "do_bench": "tiledsl.runtime.profiler",
+    "resume": "tiledsl.runtime.resume",
     "TensorSupplyType": "tiledsl.runtime.supply",
     "Target": "tiledsl.runtime.target",
 }
 
 __all__ = [
     "AutotuneResult", "Kernel", "Profiler", "Target", "TensorSupplyType", "TextProgram", "TileError", "autotune",
-    "compile", "do_bench", "jit", "parse", "parse_file", "settings",
+    "compile", "do_bench", "jit", "parse", "parse_file", "resume", "settings",
     "space", "spaces",
 ]  # fmt: skip
 

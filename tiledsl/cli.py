@@ -13,7 +13,7 @@ from tiledsl.commands.cache import cache
 from tiledsl.commands.tune import tune
 from tiledsl.commands.tuned import tuned
 from tiledsl.errors import TileError, on_command_line
-from tiledsl.runtime.atomic_file import write_file
+from tiledsl.runtime.atomic_file import write_output
 
 
 class _Commands(click.Group):
@@ -44,6 +44,7 @@ def main() -> None:
 @click.option("--target", default=None, help="cuda:90, hip:gfx942, ...; by default the GPU here, else cuda:90.")
 @click.option("--emit", default="source", metavar="STAGE", help="One of the stages above.")
 @click.option("--after", default="", metavar="PASS", help="Print the IR after this pass.")
+@click.option("--resume-after", default="", metavar="PASS", help="FILE has IR as after this pass: go on there.")
 @click.option("--print-changed", is_flag=True, help="Print the IR after each pass that changes it, to stderr.")
 @click.option("--pass-config", "configs", multiple=True, metavar="PASS.OPTION=VALUE", help="An option of a pass.")
 @click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file.")
@@ -53,6 +54,7 @@ def lower(
     target: str | None,
     emit: str,
     after: str,
+    resume_after: str,
     print_changed: bool,
     configs: tuple[str, ...],
     output: Path | None,
@@ -80,6 +82,7 @@ def lower(
         after=after,
         print_changed=print_changed,
         pass_configs=dict(map(command.parse_option, configs)),
+        resume_after=resume_after,
     )
     _write(command.lower(request), output)
 
@@ -142,7 +145,7 @@ def _write(text: str, output: Path | None) -> None:
         click.echo(text, nl=False)
         return
     try:
-        write_file(output, text.encode())
+        write_output(output, text.encode())
     except OSError as error:
         raise TileError(f"{output} cannot be written: {error.strerror}") from None
 

@@ -88,6 +88,11 @@ def value_options(names: Iterable[str]) -> str:
     return " ".join(f"-D {name}=..." for name in names)
 
 
+def is_internal(file: str) -> bool:
+    """Whether a frame of a traceback with this file is of this package, or of Python's import machinery."""
+    return file.startswith((*_PACKAGES, "<frozen importlib"))
+
+
 def user_loc() -> Loc | None:
     """Where the user's code called into this package, for errors that have no place in a tree."""
     frame: FrameType | None = sys._getframe(1)

@@ -14,6 +14,8 @@ from tiledsl.autotuner.compiling import triton_cache
 from tiledsl.autotuner.compiling.compile_worker import CompileOutcome, CompileTask, compile_task, warm_up
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.launch_triton import LibraryKey, library_key
+from tiledsl.runtime.module import writable_folder
+from tiledsl.runtime.streams import have_streams
 
 _size = 0  # processes of the last call
 _library_key: LibraryKey | None = None  # one process makes it for all
@@ -39,7 +41,7 @@ def task_for(index: int, kernel: Kernel, timeout: float, makes_launchers: bool =
         tuple(asdict(each) for each in kernel.module.kernels),
         str(kernel.target),
         timeout,
-        str(current().cache_dir),
+        str(writable_folder(current().cache_dir)),
         os.environ.get("TRITON_CACHE_DIR"),
         makes_launchers=makes_launchers,
     )
@@ -194,6 +196,7 @@ def _processes(at_once: int, most: int) -> Any:
     from joblib import Parallel
     from joblib.parallel import LokyBackend
 
+    have_streams()
     # Left to itself joblib gives fewer processes more threads each, and starts all anew when their number changes.
     backend = LokyBackend(inner_max_num_threads=1)
     return Parallel(_pool_size(at_once, most), backend, "generator_unordered", pre_dispatch=at_once, batch_size=1)

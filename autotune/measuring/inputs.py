@@ -44,7 +44,13 @@ def make_inputs(kernel: Kernel, options: TuneOptions, call_inputs: dict[str, Any
     elif call_inputs is not None and all(call_inputs.get(param.name) is not None for param in wanted):
         inputs, source = [call_inputs[param.name] for param in wanted], "the call"
     elif options.supply_prog is not None:
-        supplied = options.supply_prog(wanted)
+        try:
+            supplied = options.supply_prog(wanted)
+        except Exception as error:
+            raise TileError(
+                f"autotune: supply_prog raises {type(error).__name__}: {error}",
+                notes=[f"it is given the parameters that are inputs: {', '.join(map(repr, wanted))}"],
+            ) from error
         inputs = list(supplied) if isinstance(supplied, (list, tuple)) else [supplied]
         source = "supply_prog"
     else:

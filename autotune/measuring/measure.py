@@ -20,6 +20,7 @@ from tiledsl.autotuner.verifying.reference import Reference
 from tiledsl.autotuner.verifying.verify import Tolerance
 from tiledsl.errors import TileError
 from tiledsl.runtime.kernel import Kernel
+from tiledsl.runtime.module import writable_folder
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -46,7 +47,7 @@ def policy_of(options: TuneOptions) -> Policy:
         early_stop_factor=options.early_stop_factor if options.early_stop else None,
         timer=options.timer,
         backend=options.backend,
-        cache_dir=str(current().cache_dir),
+        cache_dir=str(writable_folder(current().cache_dir)),
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.errors import TileError
+from tiledsl.runtime.atomic_file import write_output
 
 if TYPE_CHECKING:
     from tiledsl.runtime.kernel import Kernel
@@ -99,11 +100,10 @@ class AutotuneResult:
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """The trials as CSV, with a column for each tunable and each number; also written to `path`, if given."""
         from tiledsl.autotuner.results.table import as_csv
-        from tiledsl.runtime.atomic_file import write_file
 
         text = as_csv(self)
         if path is not None:
-            write_file(Path(path), text.encode())
+            write_output(path, text.encode())
         return text
 
     def diff(self, i: int, j: int, stage: str = "triton", context: int = 3) -> str:

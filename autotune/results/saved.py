@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from tiledsl.autotuner.storage import journal
 from tiledsl.autotuner.trial import Trial
 from tiledsl.errors import TileError
+from tiledsl.runtime.atomic_file import write_output
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.stored import StoredKernel, describe
 from tiledsl.runtime.target import Target
@@ -25,27 +26,27 @@ def save(result: AutotuneResult, path: str | os.PathLike[str]) -> Path:
     """Write the file in one step. OSError if the folder is not there or cannot be written."""
     import tiledsl
 
-    to = Path(path)
     trials = []
     for trial in result.trials:
         record = journal.encode(trial)
         trials.append({**record, "index": trial.index, "config": journal.plain(trial.config), "same_as": trial.same_as})
-    journal.write_json(
-        to,
-        {
-            "schema": SCHEMA,
-            "tiledsl": tiledsl.__version__,
-            "config": journal.plain(result.config),
-            "latency": result.latency,
-            "ref_latency": result.ref_latency,
-            "latency_kind": result.latency_kind,
-            "flops": result.flops,
-            "bytes_moved": result.bytes_moved,
-            "kernel": journal.plain(describe(result.kernel)),
-            "trials": trials,
-        },
+    return write_output(
+        path,
+        journal.json_text(
+            {
+                "schema": SCHEMA,
+                "tiledsl": tiledsl.__version__,
+                "config": journal.plain(result.config),
+                "latency": result.latency,
+                "ref_latency": result.ref_latency,
+                "latency_kind": result.latency_kind,
+                "flops": result.flops,
+                "bytes_moved": result.bytes_moved,
+                "kernel": journal.plain(describe(result.kernel)),
+                "trials": trials,
+            }
+        ),
     )
-    return to
 
 
 def load(cls: type[Result], path: str | os.PathLike[str], target: Any = None) -> Result:

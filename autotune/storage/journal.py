@@ -182,9 +182,14 @@ def append(path: Path, line: bytes, sync: bool = False) -> None:
         os.close(descriptor)
 
 
+def json_text(data: Mapping[str, Any]) -> bytes:
+    """Strict JSON that people can read."""
+    return json.dumps(data, indent=1, allow_nan=False).encode() + b"\n"
+
+
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """As write_file, strict JSON that people can read."""
-    write_file(path, json.dumps(data, indent=1, allow_nan=False).encode() + b"\n")
+    write_file(path, json_text(data))
 
 
 def write_journal(path: Path, records: Sequence[Mapping[str, Any]]) -> None:

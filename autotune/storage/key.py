@@ -8,17 +8,29 @@ import importlib.metadata
 import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tiledsl.autotuner.storage.fingerprint import OPAQUE, VAGUE, canonical, digest, program_text
+from tiledsl.errors import TileError
 
 # Fields that name software: with strict_versions off, a result from other versions counts, with a warning.
 VERSION_FIELDS = ("tiledsl", "compiler", "triton", "ptxas", "driver")
 _COMPILER_FOLDERS = ("language", "frontend", "ir", "dialects", "passes", "codegen")
 _SHOWN = 60  # characters of a value in an explanation
+
+
+def asked_key(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """What the user's `key` function says of a call. TileError if it raises."""
+    try:
+        return function(**values)
+    except Exception as error:
+        raise TileError(
+            f"autotune: key raises {type(error).__name__}: {error}",
+            notes=[f"it is given the arguments by name: {', '.join(values)}"],
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class Store:
         path = folder / "best.json"
         try:
             content = journal.read_file(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             self._warn(str(path), "cannot read %s (%s); tuning again", path, error)
@@ -143,7 +143,7 @@ class Store:
         wrong = 0
         try:
             written, wrong = journal.read_journal(self.trials_path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             pass
         except (OSError, ValueError) as error:
             self._warn("journal", "cannot read %s (%s); its trials run again", self.trials_path, error)

@@ -14,7 +14,8 @@ _CHUNK = 1 << 24  # elements compared at once: float64 copies of whole outputs w
 
 @dataclass(frozen=True)
 class Comparison:
-    """How an output differs from a reference. `finite`: no NaN or infinity where the reference has a number."""
+    """How an output differs from a reference. `finite`: no NaN or infinity where the reference has a number.
+    `unknown`: elements where the kernel has a number and the reference NaN."""
 
     mismatched: int
     elements: int
@@ -22,6 +23,7 @@ class Comparison:
     mean_error: float
     finite: bool
     atol: float
+    unknown: int = 0
 
     @property
     def ratio(self) -> float:
@@ -43,7 +45,7 @@ def compare(actual: Any, expected: Any, rtol: float, atol: float) -> Comparison:
         numbers += int(finite.sum())
     rms = math.sqrt(squares / numbers) if numbers else 0.0
     scaled = atol * (rms or 1.0)
-    mismatched, largest, total, counted, finite_where_due = 0, 0.0, 0.0, 0, True
+    mismatched, largest, total, counted, finite_where_due, unknown = 0, 0.0, 0.0, 0, True, 0
     for got, want in _chunks(actual, expected):
         bad = ~torch.isclose(got, want, rtol=rtol, atol=scaled, equal_nan=True)
         error = (got - want).abs()
@@ -55,7 +57,9 @@ def compare(actual: Any, expected: Any, rtol: float, atol: float) -> Comparison:
             counted += int(finite.sum())
         stray = bad & torch.isfinite(want) & ~torch.isfinite(got)
         finite_where_due = finite_where_due and not bool(stray.any())
-    return Comparison(mismatched, expected.numel(), largest, total / max(1, counted), finite_where_due, scaled)
+        unknown += int((torch.isnan(want) & ~torch.isnan(got)).sum())
+    mean = total / max(1, counted)
+    return Comparison(mismatched, expected.numel(), largest, mean, finite_where_due, scaled, unknown)
 
 
 def _chunks(*values: Any) -> Iterator[tuple[Any, ...]]:
@@ -119,6 +123,8 @@ def _against(ran: Ran, expected: Expected, tolerance: Tolerance) -> dict[str, An
         if found.ratio > tolerance.max_mismatched_ratio:
             limits = f"rtol={tolerance.rtol:g}, atol={found.atol:.3g}"
             why = f"{name} is wrong {share}, by {found.max_error:.4g} at most ({limits})"
+            if found.unknown:
+                why += f"; ref_prog gives NaN in {found.unknown} of them, where the kernel gives a number"
             return {**verdict, "status": "mismatch", "message": why}
     return {**verdict, "verified": True}
 

@@ -153,6 +153,16 @@ def test_auto_tuner_as_an_object() -> None:
         tuner.set_profile_args(ref_progg=twice)
 
 
+def test_auto_tuner_has_tunables_only() -> None:
+    def sized(size: int, block: int = 16) -> Any:
+        return scale_builder(size, block)
+
+    with pytest.raises(tiledsl.TileError) as caught:
+        AutoTuner.from_kernel(sized, BLOCKS).run()
+    assert "AutoTuner: sized needs size, and run() passes tunables only" in str(caught.value)
+    assert "`def sized(block): return sized(size=..., block=block)`" in str(caught.value)
+
+
 def test_set_autotune_inputs() -> None:
     seen = []
 
@@ -206,6 +216,20 @@ def test_bad_decorations_and_calls() -> None:
         tuned(lambda other: BLOCKS)()
     with pytest.raises(tiledsl.TileError, match="unknown tensor supply 'fibonacci'"):
         tuned(supply_type="fibonacci")
+    with pytest.raises(tiledsl.TileError, match="configs raises KeyError: 'none'"):
+        tuned(lambda: {}["none"])()
+    with pytest.raises(tiledsl.TileError, match="key raises TypeError") as caught:
+        tuned(key=lambda other: other)()
+    assert "it is given the arguments by name: block, factor, variant, size" in str(caught.value)
+    with pytest.raises(tiledsl.TileError, match=r"test_decorator.py:\d+:\d+: error: scale_builder: too many"):
+        tuned()(*range(20))
+
+
+@pytest.mark.parametrize("calls", [3, None, "abc", (64, 64), [3], ["abc"], {"size": 3}])
+def test_calls_that_are_none(calls: Any) -> None:
+    with pytest.raises(tiledsl.TileError, match="tune_all of scale_builder: ") as caught:
+        tuned().tune_all(calls)
+    assert "write scale_builder.tune_all([(arguments of a call), (of another), ...])" in str(caught.value)
 
 
 def test_the_first_configuration_without_tuning(cache_dir: Path) -> None:

@@ -155,13 +155,26 @@ def test_a_failure_in_the_final_round_counts() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"budget": 0}, "budget is 0; it must be a positive number of seconds"),
+        ({"budget": 0}, "budget is 0; it must be a number of seconds"),
         ({"run_timeout": "long"}, "run_timeout is 'long'"),
+        ({"timeout": float("inf")}, "timeout is inf; it must be a number of seconds"),
+        ({"warmup": float("nan")}, "warmup is nan; it must be a number, at least 0"),
+        ({"rep": 0}, "rep is 0; it must be a number of milliseconds, more than 0"),
+        ({"max_trials": 0}, "max_trials is 0; it must be a whole number, at least 1"),
+        ({"cache": "folder"}, "cache is 'folder'; it must be True or False"),
+        ({"store": ""}, "store is ''; it must be a folder"),
+        ({"timer": "clock"}, "timer is 'clock'; it must be module:function"),
+        ({"seed_configs": {"block": 1}}, "seed_configs is {'block': 1}; it must be a list of dicts"),
+        ({"seed_configs": 3}, "it must be a list of dicts"),
+        ({"verify_at": "M"}, "verify_at is 'M'; it must be a dict of arguments"),
+        ({"do_not_specialize": 3}, "do_not_specialize is 3; it must be names of parameters"),
+        ({"devices": 0}, "devices is 0; it must be a list of GPU numbers"),
         ({"devices": []}, "it must be a list of GPU numbers"),
         ({"devices": [-1]}, "it must be a list of GPU numbers"),
         ({"backend": "cupti"}, "the tuner times by 'event' or 'cudagraph'"),
         ({"prune": 3}, "it must be a bool or a function of a configuration"),
         ({"min_improvement": 3}, "min_improvement is 3; it must be from 0 to 1"),
+        ({"max_mismatched_ratio": "few"}, "max_mismatched_ratio is 'few'; it must be from 0 to 1"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:

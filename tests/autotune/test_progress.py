@@ -77,6 +77,13 @@ def test_each_trial_is_a_line_of_the_log(tmp_path: Path) -> None:
     assert lines[5].startswith("scale: 2 ok")
 
 
+def test_a_full_disk_costs_the_log(tmp_path: Path) -> None:
+    (tmp_path / "tuning.log").symlink_to("/dev/full")
+    with Progress(1, enabled=False, log=tmp_path / "tuning.log") as progress:
+        progress.update(TRIALS[0])
+        assert "1 ok" in progress.close()
+
+
 def test_a_log_that_cannot_be_written_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
     progress = Progress(1, enabled=False, log=tmp_path / "file" / "tuning.log")

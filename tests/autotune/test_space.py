@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy
 import pytest
 
 import tiledsl
@@ -58,6 +59,10 @@ def test_iterating_gives_copies() -> None:
         (lambda: tiledsl.space(x=[]), "x has no values"),
         (lambda: tiledsl.space(x=[1, 2, 1]), "x has 1 twice"),
         (lambda: tiledsl.space(x=[1], where=3), "where is 3"),
+        (
+            lambda: tiledsl.space(x=range(10_000), y=range(10_000)),
+            r"100,000,000 combinations \(10000 of x \* 10000 of y\)",
+        ),
         (lambda: tiledsl.space(x=[1]) | "ab", "not with 'ab'"),
         (lambda: tiledsl.space(x=[1]) | [2], "2 is none"),
     ],
@@ -65,6 +70,18 @@ def test_iterating_gives_copies() -> None:
 def test_mistakes(make: Any, message: str) -> None:
     with pytest.raises(tiledsl.TileError, match=message):
         make()
+
+
+def test_values_may_come_from_iterators_and_arrays() -> None:
+    space = tiledsl.space(x=(2**n for n in range(2)), y=numpy.array([4, 8]), z="ab", w=numpy.int64(3))
+    assert [tuple(config.values()) for config in space][:2] == [(1, 4, "ab", 3), (1, 8, "ab", 3)] and len(space) == 4
+    assert all(type(config["y"]) is int for config in space)
+
+
+def test_numbers_of_numpy_are_as_good_as_pythons() -> None:
+    configs = [{"block": numpy.int64(16), "num_warps": numpy.int32(1)}]
+    result = tiledsl.autotune(configs=configs, ref_prog=twice)(scale_jit)()
+    assert result.config == {"block": 16, "num_warps": 1} and type(result.config["block"]) is int
 
 
 def test_a_space_is_what_autotune_takes() -> None:

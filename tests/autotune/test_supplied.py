@@ -39,6 +39,12 @@ def tuned(**options: Any) -> Any:
     return tiledsl.autotune(**options)(tiledsl.jit(out_idx=-1)(scaled))
 
 
+def test_a_supply_prog_that_raises() -> None:
+    with pytest.raises(tiledsl.TileError, match="supply_prog raises ZeroDivisionError") as caught:
+        tuned(supply_prog=lambda params: 1 // 0)()
+    assert "A: float32['N'], factor: float32" in str(caught.value)
+
+
 def test_supply_prog_gives_scalars_and_sizes() -> None:
     asked: list[str] = []
 

@@ -39,6 +39,12 @@ def test_returned_outputs() -> None:
     assert verdict(lambda A, B: A, lambda A, B: (A, B))[1] == "the kernel gives 1 tensors and ref_prog 2"
 
 
+def test_a_reference_that_gives_nan_is_named() -> None:
+    status, message = verdict(lambda A, B: A, lambda A, B: torch.where(A > 0, math.nan, A))
+    assert status == "mismatch" and "; ref_prog gives NaN in 500 of them, where the kernel gives a number" in message
+    assert "ref_prog gives" not in verdict(lambda A, B: A * 2, lambda A, B: A)[1]
+
+
 def test_a_reference_may_compute_in_its_inputs_and_return_them() -> None:
     assert verdict(lambda A, B: A + B, lambda A, B: A.add_(B))[0] == "ok"
 

@@ -48,6 +48,28 @@ def test_unwritable_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture, mon
     assert len(caplog.records) == 1
 
 
+def test_a_folder_for_other_processes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module_loader, "_private_folder", None)
+    assert module_loader.writable_folder(tmp_path / "new") == tmp_path / "new"
+    assert os.listdir(tmp_path / "new" / "modules") == []
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with caplog.at_level(logging.WARNING, "tiledsl"):
+        private = module_loader.writable_folder(blocked)
+        loaded: Any = load_module("seven", TEXT + "# 7\n", False, private)
+    assert len(caplog.records) == 1 and Path(loaded.__file__).is_relative_to(private)
+
+
+def test_private_folders_go_with_their_process(tmp_path: Path) -> None:
+    code = "from pathlib import Path; from tiledsl.runtime import module; import logging; logging.disable()\n"
+    code += "print(module.writable_folder(Path('/dev/null')))"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    told = subprocess.check_output([sys.executable, "-c", code], env=environment)
+    assert told.decode().startswith(f"{tmp_path}/tiledsl-modules-") and os.listdir(tmp_path) == []
+
+
 def test_a_failing_module_leaves_nothing_behind(tmp_path: Path) -> None:
     before = set(sys.modules)
     with pytest.raises(ZeroDivisionError):

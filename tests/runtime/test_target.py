@@ -39,7 +39,9 @@ def test_forms(spec: Any, wanted: Target) -> None:
     assert Target.parse(str(wanted)) == wanted
 
 
-@pytest.mark.parametrize("spec", ["opencl", "", "cuda:banana", "hip:sm_90", {"arch": "sm_90"}])
+@pytest.mark.parametrize(
+    "spec", ["opencl", "", "cuda:banana", "cuda:", "interpret:3", "auto:90", "hip:sm_90", {"arch": "sm_90"}]
+)
 def test_unknown_forms(spec: Any) -> None:
     with pytest.raises(TileError) as caught:
         Target.parse(spec)

@@ -20,11 +20,9 @@ def find_autotuned(program: str) -> AutotunedFunction:
         raise TileError(f"there is no file {file}")
     module = import_file(file)
     found = {name: value for name, value in vars(module).items() if isinstance(value, AutotunedFunction)}
-    if function:
-        found = {name: value for name, value in found.items() if name == function}
-    if len(found) != 1:
-        raise TileError(
-            f"{file} has {len(found)} autotuned functions{f' {function}' if function else ''}; name one: FILE:FUNCTION"
-        )
-    (wanted,) = found.values()
-    return wanted
+    if function not in found and (function or len(found) != 1):
+        what = "no" if function else str(len(found))
+        shown = f" {function}" if function else "s; name one: FILE:FUNCTION"
+        listed = "there are " + (", ".join(found) or "none under @tiledsl.autotune")
+        raise TileError(f"{file} has {what} autotuned function{shown}", notes=[listed])
+    return found[function] if function else next(iter(found.values()))

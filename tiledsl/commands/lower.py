@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter, signature
@@ -15,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from tiledsl.dialects.tile import FuncOp
-from tiledsl.errors import TileError, value_options
+from tiledsl.errors import TileError, is_internal, value_options
 from tiledsl.frontend.elaborate import elaborate
 from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.ir.text import print_op
@@ -25,7 +26,7 @@ from tiledsl.runtime.jit import JitFunction
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.lowering import check_print_after
 from tiledsl.runtime.target import Target
-from tiledsl.settings import current
+from tiledsl.settings import current, override
 
 IR_LEVELS = ("tile", "triton")
 ASSEMBLY = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")
@@ -44,10 +45,13 @@ class Request:
     after: str = ""
     print_changed: bool = False
     pass_configs: Mapping[str, Any] | None = None
+    resume_after: str = ""
 
 
 def lower(request: Request) -> str:
     """The text that was asked for. Raises TileError for what is wrong with the file, the function or the values."""
+    if request.resume_after:
+        return _emitted(_resumed(request), request)
     found = _text_program(request) if request.file.suffix != ".py" else _in_file(request)
     request = _with_first_config(found, request)
     request = replace(request, pass_configs={**_own_options(found), **(request.pass_configs or {})})
@@ -57,6 +61,24 @@ def lower(request: Request) -> str:
     kernel = Kernel(build, request.target, request.pass_configs)
     if request.print_changed:
         _ir(build, request)
+    return _emitted(kernel, request)
+
+
+def _resumed(request: Request) -> Kernel:
+    from tiledsl.runtime.resume import resume
+
+    if request.function or request.values:
+        raise TileError("--resume-after goes on from a file with IR, which has neither functions nor values")
+    if not request.file.is_file():
+        raise TileError(f"there is no file {request.file}")
+    with override(print_after="changed" if request.print_changed else current().print_after):
+        return resume(request.file, request.resume_after, request.target, request.pass_configs)
+
+
+def _emitted(kernel: Kernel, request: Request) -> str:
+    """The kernel's source or what Triton makes of it."""
+    if request.after or request.emit in IR_LEVELS:
+        return kernel.ir(request.after or "dce" if request.emit != "tile" else "")
     if request.emit == "source":
         return kernel.source
     texts = {}
@@ -178,7 +200,9 @@ def _text_program(request: Request) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         raise TileError(f"{request.file} cannot be read: {error}") from None
     if re.match(r"(\s|//.*)*tile\.func\b", text):
-        raise TileError(f"{request.file} is IR, not a program", notes=["passes over IR: tiledsl opt FILE -p PASSES"])
+        ways = ["tiledsl lower FILE --resume-after PASS", "tiledsl opt FILE -p PASSES"]
+        notes = [f"from the pass that it comes after: {ways[0]}", f"single passes over it: {ways[1]}"]
+        raise TileError(f"{request.file} is IR, not a program", notes=notes)
     return tiledsl.parse(text, str(request.file), **request.values)
 
 
@@ -193,8 +217,20 @@ def import_file(file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
     sys.path.insert(0, str(file.parent.resolve()))
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except TileError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise TileError(f"{file} cannot be imported\n{own_traceback(error)}") from error
     return module
+
+
+def own_traceback(error: BaseException) -> str:
+    """A traceback as Python prints it, without the frames of importlib and of this package."""
+    shown = traceback.TracebackException.from_exception(error, compact=True)
+    shown.stack = traceback.StackSummary.from_list([each for each in shown.stack if not is_internal(each.filename)])
+    return "".join(shown.format()).rstrip("\n")
 
 
 def candidates(module: ModuleType) -> dict[str, Any]:

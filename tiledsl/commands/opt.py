@@ -19,7 +19,10 @@ def opt(file: Path, spec: str, target: Target | None = None, verify: bool = True
     """
     if str(file) != "-" and not file.is_file():
         raise TileError(f"there is no file {file}")
-    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TileError(f"{'stdin' if str(file) == '-' else file} cannot be read: {error}") from None
     program = parse_program(text, target, "<stdin>" if str(file) == "-" else str(file))
     manager = PassManager(parse_pipeline(spec), verify_each=verify)
     manager.run(program)

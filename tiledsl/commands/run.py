@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import linecache
 import sys
+import tokenize
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ def run_script(path: Path, arguments: Sequence[str] = (), text: str | None = Non
     if not path.is_file():
         raise TileError(f"there is no script {path}")
     install()
-    source = path.read_text(encoding="utf-8") if text is None else text
+    source = _read(path) if text is None else text
     if text is not None:  # inspect.getsource and tracebacks read the script here
         linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))
     emulation = cpu_device.emulate() if Target.parse("auto").kind == "interpret" else contextlib.nullcontext()
@@ -54,6 +55,15 @@ def run_script(path: Path, arguments: Sequence[str] = (), text: str | None = Non
         if saved[2] is not None:
             sys.modules[name] = saved[2]
     return 0
+
+
+def _read(path: Path) -> str:
+    """A script's text, in the encoding that it names, UTF-8 by default."""
+    try:
+        with tokenize.open(path) as file:
+            return file.read()
+    except (OSError, SyntaxError, UnicodeDecodeError) as error:
+        raise TileError(f"{path} cannot be read: {error}") from None
 
 
 def _status(stop: SystemExit) -> int:

@@ -52,7 +52,7 @@ def table(paths: tuple[Path, ...], csv: Path | None) -> None:
     """
     from tiledsl.autotuner.tuned import trials
     from tiledsl.autotuner.tuned.file import trials_path
-    from tiledsl.runtime.atomic_file import write_file
+    from tiledsl.runtime.atomic_file import write_output
 
     found = _read(paths)
     if csv is not None and len(found) != 1:
@@ -64,7 +64,7 @@ def table(paths: tuple[Path, ...], csv: Path | None) -> None:
         print_table([_safe(head) for head in heads], [[_safe(cell) for cell in row] for row in rows], _sides(heads))
         if csv is not None:
             try:
-                write_file(csv, made.as_csv().encode())
+                write_output(csv, made.as_csv().encode())
             except OSError as error:
                 raise TileError(f"{csv} cannot be written: {error.strerror}") from error
 

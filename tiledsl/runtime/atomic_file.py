@@ -3,24 +3,56 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
+import stat
 from pathlib import Path
 
+_OURS = 0o644  # of what others read and nobody else writes
+_USERS = 0o666  # as of any file that a program writes
 
-def write_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+
+def write_file(path: Path, data: bytes, mode: int = _OURS) -> None:
     """Write a file atomically: readers see the old content or all of the new one. Raises OSError.
 
-    mode: its permissions; by default only the user may read it.
+    mode: the permissions, of which the umask takes its part.
     """
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".tmp")
+        temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, mode)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
-                os.fchmod(descriptor, mode)
             os.replace(temporary, path)
         except BaseException:
             os.unlink(temporary)
             raise
     except OSError as error:  # which names the temporary file
         raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def write_output(path: str | os.PathLike[str], data: bytes) -> Path:
+    """Write a file that the user names, as `>` in a shell does, but in one step. Raises OSError.
+
+    A link stays and what it leads to is written; a file that is there keeps its permissions; into a device or a pipe
+    the data goes.
+    """
+    to = Path(path)
+    try:
+        there = os.stat(to).st_mode
+    except FileNotFoundError:
+        there = None
+    if there is None or stat.S_ISREG(there):
+        real = Path(os.path.realpath(to))
+        write_file(real, data, _USERS)
+        if there is not None:
+            os.chmod(real, stat.S_IMODE(there))
+    else:
+        try:
+            with open(to, "wb", buffering=0) as file:  # a folder is refused here
+                left = memoryview(data)
+                while left:
+                    left = left[file.write(left) :]
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(to)) from None
+    return to

@@ -16,6 +16,7 @@ from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.runtime.resources import Resources, read_resources, run_tool
+from tiledsl.runtime.streams import have_streams
 from tiledsl.runtime.target import Target
 
 _MOST_TRIES = 8
@@ -198,16 +199,36 @@ def _failure(kernel: str, target: Target, error: Exception, printed: str) -> Com
     while trace is not None:
         stage = stage or _MAKERS.get(trace.tb_frame.f_code.co_name)
         trace = trace.tb_next
-    log = f"{kernel} for {target}\n\n{type(error).__name__}: {error}\n\n{printed}"
-    with tempfile.NamedTemporaryFile("w", prefix=f"tiledsl-{kernel}-", suffix=".log", delete=False) as file:
-        file.write(log)
+    log = _log_file(kernel, f"{kernel} for {target}\n\n{type(error).__name__}: {error}\n\n{printed}")
+    notes = [] if log is None else [f"the full log is in {log}"]
+    if isinstance(error, OSError):
+        notes += _surroundings()
     result = CompileError(
         f"{kernel} does not compile for {target}, at stage {stage or 'unknown'}: {_first_line(error, printed)}",
-        notes=[f"the full log is in {file.name}"],
+        notes=notes,
     )
     result.stage = stage or "unknown"
-    result.log = file.name
+    result.log = log
     return result
+
+
+def _log_file(kernel: str, text: str) -> str | None:
+    """The name of a new file with the text; None where none can be written."""
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix=f"tiledsl-{kernel}-", suffix=".log", delete=False) as file:
+            file.write(text)
+    except OSError:
+        return None
+    return file.name
+
+
+def _surroundings() -> list[str]:
+    """Where Triton writes, and the programs that it was told to run: what an error of the system may come from."""
+    from triton import knobs
+
+    told = [f"{name}={os.environ[name]}" for name in sorted(os.environ) if re.fullmatch(r"TRITON_PTXAS\w*_PATH", name)]
+    written = f"Triton writes into {knobs.cache.dir} (TRITON_CACHE_DIR) and the folder for temporary files (TMPDIR)"
+    return [*([f"Triton was told to run {', '.join(told)}"] if told else []), written]
 
 
 def _first_line(error: Exception, printed: str) -> str:
@@ -266,6 +287,7 @@ def _captured() -> Iterator[_Capture]:
     """Keep MLIR's and ptxas's output off the terminal. It is passed on afterwards if the compilation succeeds."""
     with _Capture.lock:
         if not _Capture.threads:
+            have_streams()
             _flush()
             _Capture.file, path = tempfile.mkstemp(prefix="tiledsl-compile-")
             os.unlink(path)

@@ -6,12 +6,13 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, user_loc, way_out
 from tiledsl.language.launch_options import pass_options
-from tiledsl.runtime.atomic_file import write_file
+from tiledsl.runtime.atomic_file import write_output
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.target import Target
 
@@ -59,6 +60,8 @@ class Kernel:
     `resources` or `compiled` is read.
     """
 
+    _resumed_after = ""
+
     def __deepcopy__(self, memo: Any) -> Kernel:
         """Itself: what copies of a torch module share."""
         return self
@@ -70,8 +73,11 @@ class Kernel:
         pass_configs: Mapping[str, Any] | None = None,
         config: Mapping[str, Any] | None = None,
         prim_func: Any = None,
+        resumed_after: str = "",
     ) -> None:
+        """`resumed_after`: the pass that what is built comes after; see `resume`."""
         self._build = build
+        self._resumed_after = resumed_after
         self.target = target
         self.pass_configs = pass_options(pass_configs)
         self.config: dict[str, Any] | None = dict(config) if config is not None else None
@@ -80,7 +86,7 @@ class Kernel:
         self.ref_latency: float | None = None
         from tiledsl.runtime.lowering import lower
 
-        lowered = lower(build, target, self.pass_configs)
+        lowered = lower(build, target, self.pass_configs, resumed_after)
         self.name = lowered.name
         self.params = lowered.params
         self.outputs = lowered.outputs
@@ -110,7 +116,7 @@ class Kernel:
         """Name, pass spec, milliseconds and IR text of each stage, from the elaborated program to the source."""
         from tiledsl.runtime.lowering import with_texts
 
-        return with_texts(self._stages, self._build, self.target, self.pass_configs, self.source)
+        return with_texts(self._stages, self._build, self.target, self.pass_configs, self.source, self._resumed_after)
 
     def ir(self, after: str = "", *, locations: bool = False, generic: bool = False) -> str:
         """The IR after a pass (after its last run, if it runs several times), or as elaborated, if no pass is named.
@@ -120,7 +126,7 @@ class Kernel:
         """
         from tiledsl.runtime.lowering import text_after
 
-        return text_after(after, self._build, self.target, self.pass_configs, locations, generic)
+        return text_after(after, self._build, self.target, self.pass_configs, locations, generic, self._resumed_after)
 
     def graph(self, after: str = "") -> Any:
         """The program after a pass (see `ir`) as a networkx graph: operations, and an edge for each use of a value.
@@ -148,7 +154,7 @@ class Kernel:
             )
         loaded = load_module(self.name, self.source, interpret=False)
         compiled = {}
-        for each, place in zip(self.module.kernels, self._places):
+        for each, place in zip(self.module.kernels, chain(self._places, repeat(None))):
             try:
                 compiled[each.name] = compile_kernel(
                     getattr(loaded, each.name), each.signature, each.constexprs, self.target, each.num_warps,
@@ -174,9 +180,7 @@ class Kernel:
 
         Raises OSError if the path cannot be written.
         """
-        to = Path(path)
-        write_file(to, self.source.encode())
-        return to
+        return write_output(path, self.source.encode())
 
     # Running
 

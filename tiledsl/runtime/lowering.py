@@ -16,7 +16,7 @@ from tiledsl.dialects.tile import FuncOp, GemmOp, KernelOp, buffer_type
 from tiledsl.dialects.triton import LaunchOp
 from tiledsl.errors import TileError
 from tiledsl.ir.location import Loc
-from tiledsl.ir.pass_manager import PASSES, PassManager, Program, Stage
+from tiledsl.ir.pass_manager import PASSES, Pass, PassManager, Program, Stage
 from tiledsl.ir.text import print_generic, print_op
 from tiledsl.ir.types import ELEMENTS, BufferType, Type
 from tiledsl.passes import default_pipeline
@@ -46,8 +46,11 @@ class Lowered:
 
 
 @collection_paused()
-def lower(build: Build, target: Target, pass_configs: Mapping[str, Any]) -> Lowered:
-    """Build a program, lower it for a target and emit its source. Raises TileError for mistakes in the program."""
+def lower(build: Build, target: Target, pass_configs: Mapping[str, Any], resumed_after: str = "") -> Lowered:
+    """Build a program, lower it for a target and emit its source. Raises TileError for mistakes in the program.
+
+    resumed_after: the pass that what is built comes after; "" for one that no pass has seen.
+    """
     settings = current()
     check_print_after(settings.print_after)
     start = time.perf_counter()
@@ -59,10 +62,10 @@ def lower(build: Build, target: Target, pass_configs: Mapping[str, Any]) -> Lowe
         for position, (parameter, arg) in enumerate(zip(root.parameters, root.body.args, strict=False))
     ]
     _check_target(root, target)
-    places: list[Loc | None] = [op.loc for op in root.nests() if isinstance(op, KernelOp)]
+    places: list[Loc | None] = [op.loc for op in root.nests() if isinstance(op, (KernelOp, LaunchOp))]
     dump = str(settings.dump_dir or "")
     how = {"print_after": settings.print_after, "dump_dir": dump, "verify_each": settings.verify_each}
-    manager = _manager(build, target, pass_configs, **how)
+    manager = _manager(build, target, pass_configs, resumed_after, **how)
     manager.run(Program(root, target))
     remarks = dict.fromkeys(text for op in root.body if isinstance(op, LaunchOp) for text in op.remarks)
     start = time.perf_counter()
@@ -84,12 +87,17 @@ def _release(root: FuncOp) -> None:
 
 
 def with_texts(
-    stages: Sequence[Stage], build: Build, target: Target, pass_configs: Mapping[str, Any], source: str
+    stages: Sequence[Stage],
+    build: Build,
+    target: Target,
+    pass_configs: Mapping[str, Any],
+    source: str,
+    resumed_after: str = "",
 ) -> list[Stage]:
     """The stages with the IR's text after each, made by lowering again; the last one's is the source."""
     root = build()
     first = print_op(root)
-    manager = _manager(build, target, pass_configs, keep_text=True)
+    manager = _manager(build, target, pass_configs, resumed_after, keep_text=True)
     texts = [stage.text for stage in manager.run(Program(root, target))]
     return [
         Stage(stage.name, stage.spec, stage.milliseconds, text)
@@ -98,15 +106,21 @@ def with_texts(
 
 
 def text_after(
-    after: str, build: Build, target: Target, pass_configs: Mapping[str, Any], locations: bool, generic: bool
+    after: str,
+    build: Build,
+    target: Target,
+    pass_configs: Mapping[str, Any],
+    locations: bool,
+    generic: bool,
+    resumed_after: str = "",
 ) -> str:
-    """The IR's text after the last run of a pass; as elaborated if `after` is "", "elaborate" or "tile".
+    """The IR's text after the last run of a pass; as built if `after` is "", "elaborate" or "tile".
 
     Raises TileError for a pass that the pipeline does not have.
     """
     root = build()
     if after and after not in ("elaborate", "tile"):
-        _manager(build, target, pass_configs, stop_after=after).run(Program(root, target))
+        _manager(build, target, pass_configs, resumed_after, stop_after=after).run(Program(root, target))
     return print_generic(root) if generic else print_op(root, locations=locations)
 
 
@@ -118,8 +132,21 @@ def check_print_after(name: str) -> None:
         )
 
 
-def _manager(build: Build, target: Target, pass_configs: Mapping[str, Any], **options: Any) -> PassManager:
-    return PassManager(default_pipeline(pass_configs), rebuild=lambda: Program(build(), target), **options)
+def _manager(
+    build: Build, target: Target, pass_configs: Mapping[str, Any], resumed_after: str, **options: Any
+) -> PassManager:
+    passes = rest_of(default_pipeline(pass_configs), resumed_after)
+    return PassManager(passes, rebuild=lambda: Program(build(), target), **options)
+
+
+def rest_of(passes: Sequence[Pass], after: str) -> Sequence[Pass]:
+    """The passes behind the last run of a pass; all, behind "" and "elaborate". TileError if it is none of them."""
+    if after in ("", "elaborate"):
+        return passes
+    names = [each.name for each in passes]
+    if after not in names:
+        raise TileError(f"the pipeline has no pass {after!r}; it has {', '.join(dict.fromkeys(names))}")
+    return passes[len(names) - names[::-1].index(after) :]
 
 
 def _parameter(name: str, type: Type, is_output: bool) -> Parameter:
@@ -132,7 +159,7 @@ def _check_target(root: FuncOp, target: Target) -> None:
     supported = target.dtypes
     for op in root.walk():
         for value in chain(op.results, *[region.args for region in op.regions]) if op.regions else op.results:
-            if value.dtype not in supported:
+            if value.dtype.removeprefix("*") not in supported:  # of a pointer, what it points to
                 what = f"{value.name or 'a value'} is {value.type.dtype}"
                 raise TileError(f"{what}, which {target} does not have", op.loc)
         if type(op) is GemmOp:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import importlib
 import logging
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -18,6 +21,7 @@ _log = logging.getLogger("tiledsl")
 _modules: dict[tuple[str, str, bool], types.ModuleType] = {}
 _lock = threading.Lock()
 _private_folder: Path | None = None
+_ENOUGH = 1 << 14  # bytes for a module
 
 
 def load_module(
@@ -54,10 +58,24 @@ def _write(cache_dir: Path, digest: str, name: str, text: str) -> Path:
         return _write_into(_fallback(cache_dir, error) / digest, name, text)
 
 
+@functools.lru_cache(maxsize=8)  # asked for every configuration
+def writable_folder(cache_dir: Path) -> Path:
+    """A cache folder for other processes to write modules into: this one, or the private one that takes its place."""
+    folder = cache_dir.expanduser() / "modules"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_ENOUGH))
+    except OSError as error:
+        return _fallback(cache_dir, error)
+    return cache_dir
+
+
 def _fallback(cache_dir: Path, error: OSError) -> Path:
     global _private_folder
     if _private_folder is None:
         _private_folder = Path(tempfile.mkdtemp(prefix="tiledsl-modules-"))
+        atexit.register(shutil.rmtree, _private_folder, ignore_errors=True)
         _log.warning("cache folder %s cannot be written (%s); using %s", cache_dir, error, _private_folder)
     return _private_folder
 

@@ -73,7 +73,9 @@ class Target:
         else:
             text = str(spec).strip().lower()
             words = text.split()  # TVM's long form: "cuda -arch=sm_90a"
-            kind, _, name = (words[0] if words else "").partition(":")
+            kind, colon, name = (words[0] if words else "").partition(":")
+            if colon and (not name or kind in ("auto", "interpret")):
+                raise TileError(f"unknown target {spec!r}", notes=[f"a target is {FORMS}"])
             arch = name or next((w[6:] for w in words[1:] if w.startswith("-arch=")), None)
         match kind:
             case "auto":

@@ -1,0 +1,98 @@
+"""Files appear whole, with the permissions that the umask leaves; what a user names is written through."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tiledsl.runtime.atomic_file import write_file, write_output
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(params=[0o022, 0o027, 0o002])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_others_may_read_what_the_umask_lets_them(tmp_path: Path, umask: int) -> None:
+    write_file(tmp_path / "ours", b"1")
+    write_output(tmp_path / "theirs", b"1")
+    assert mode(tmp_path / "ours") == 0o644 & ~umask
+    assert mode(tmp_path / "theirs") == 0o666 & ~umask
+
+
+def test_a_file_keeps_its_permissions_and_a_link_stays(tmp_path: Path) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_text("before")
+    file.chmod(0o640)
+    link.symlink_to("file")
+    assert write_output(link, b"after") == link
+    assert link.is_symlink() and file.read_text() == "after" and mode(file) == 0o640
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to("new")
+    write_output(dangling, b"new")
+    assert dangling.is_symlink() and (tmp_path / "new").read_bytes() == b"new"
+    assert sorted(os.listdir(tmp_path)) == ["dangling", "file", "link", "new"]
+
+
+def test_into_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    write_output(pipe, b"through")
+    reader.join(10)
+    assert read == [b"through"] and stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_into_a_device(tmp_path: Path) -> None:
+    """A link in between, so that a mistake costs the link and not the machine its device."""
+    link = tmp_path / "full"
+    link.symlink_to("/dev/full")
+    with pytest.raises(OSError) as caught:
+        write_output(link, b"1")
+    assert caught.value.errno == errno.ENOSPC and caught.value.filename == str(link)
+    assert link.is_symlink() and stat.S_ISCHR(os.stat("/dev/full").st_mode)
+
+
+def test_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        write_output(tmp_path, b"1")
+    with pytest.raises(FileNotFoundError, match="nowhere/file"):
+        write_output(tmp_path / "nowhere" / "file", b"1")
+    assert os.listdir(tmp_path) == []
+
+
+CLOSED = """
+import os, sys
+from tiledsl.runtime.streams import have_streams
+os.close(2)
+sys.stderr = None
+have_streams()
+sys.stderr.flush()
+file = os.open(FILE, os.O_WRONLY | os.O_CREAT)
+os.write(2, b"what a compiler prints")
+print(file > 2, os.path.getsize(FILE))
+"""
+
+
+def test_files_do_not_get_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    code = CLOSED.replace("FILE", repr(str(tmp_path / "file")))
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.stdout == "True 0\n"

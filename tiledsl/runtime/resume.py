@@ -1,0 +1,45 @@
+"""A kernel from the text of its IR: edited by hand, by another program, or by passes of one's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tiledsl.dialects.tile import FuncOp
+from tiledsl.errors import TileError
+from tiledsl.ir.pass_manager import parse_program
+from tiledsl.runtime.jit import resolve_target
+from tiledsl.runtime.kernel import Kernel
+
+
+def resume(
+    ir: str | os.PathLike[str], after: str, target: Any = None, pass_configs: Mapping[str, Any] | None = None
+) -> Kernel:
+    """The kernel that a program becomes from a stage on.
+
+    ir: the text of the IR, as `Kernel.ir`, `tiledsl lower --after` and `tiledsl opt` give it, or a file with it.
+    after: the pass that it comes after (the last run of it), where the pipeline goes on; "elaborate" is its beginning.
+    target, pass_configs: see `compile`; options of passes that have run already change nothing. Raises TileError for
+    text that is no valid IR, and for a pass that the pipeline does not have.
+    """
+    name, text = _text(ir)
+    return Kernel(lambda: _parsed(text, name), resolve_target(target), pass_configs, resumed_after=after)
+
+
+def _parsed(text: str, name: str) -> FuncOp:
+    root = parse_program(text, None, name).root
+    if not isinstance(root, FuncOp):
+        raise TileError(f"the IR is {root.name}, not {FuncOp.name}", root.loc)
+    return root
+
+
+def _text(ir: str | os.PathLike[str]) -> tuple[str, str]:
+    """A name for errors, and the text."""
+    if isinstance(ir, str) and ("\n" in ir or ir.lstrip().startswith("tile.func")):
+        return "<ir>", ir
+    try:
+        return os.fspath(ir), Path(ir).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TileError(f"{os.fspath(ir)} cannot be read: {error}") from None

@@ -140,7 +140,7 @@ def asked(src: Any, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         "target": vars(target),
         "variables": get_cache_invalidating_env_vars(),
         "triton": str(triton.__version__),
-        "library": _library_size(),
+        "library": library_size(),
     }
     return dict(json.loads(json.dumps(values, default=str)))
 
@@ -218,7 +218,8 @@ def _is_watched() -> bool:
 
 
 @functools.cache
-def _library_size() -> int:
+def library_size() -> int:
+    """Bytes of Triton's library, which tell builds of one version apart."""
     from triton._C import libtriton
 
     return Path(str(libtriton.__file__)).stat().st_size

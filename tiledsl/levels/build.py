@@ -1,7 +1,7 @@
 """Compile a kernel from one of its levels on, with Triton's own stages.
 
-What is made lies in a folder of its own, named by all that it depends on: the file's content first of all. Triton's cache
-and what the tuner keeps never see it.
+What is made lies in a folder of its own, named by all that it depends on: the file's content first of all. Triton's
+cache and what the tuner keeps never see it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from tiledsl.errors import TileError
 from tiledsl.ir.location import Loc
 from tiledsl.levels.bundle import LevelFile
-from tiledsl.levels.record import LEVELS, Record, encoded
+from tiledsl.levels.record import LEVELS, Record
 from tiledsl.runtime.compile import Asm, CompiledKernel, CompileError, check_shared, reported
 from tiledsl.runtime.target import Target
 from tiledsl.runtime.whole_file import write_file
@@ -29,8 +29,10 @@ _DEFAULTS = {
     "global_scratch_size": 0, "global_scratch_align": 1, "profile_scratch_size": 0, "profile_scratch_align": 1,
     "tmem_size": 0, "tensordesc_meta": [], "launch_cooperative_grid": False, "launch_pdl": False,
 }  # fmt: skip
-_OF_TARGET = ("arch", "base_arch", "backend_name", "warp_size", "max_num_imprecise_acc_default")
-_OF_TARGET += ("supported_fp8_dtypes", "deprecated_fp8_dot_operand_dtypes", "allowed_dot_input_precisions", "extern_libs")
+_OF_TARGET = (
+    "arch", "base_arch", "backend_name", "warp_size", "max_num_imprecise_acc_default", "supported_fp8_dtypes",
+    "deprecated_fp8_dot_operand_dtypes", "allowed_dot_input_precisions", "extern_libs",
+)  # fmt: skip
 
 
 def build(file: LevelFile, record: Record, target: Target) -> CompiledKernel:
@@ -48,7 +50,7 @@ def build(file: LevelFile, record: Record, target: Target) -> CompiledKernel:
     backend = make_backend(target.triton_target())
     options = _options(file.level, record)
     parts = [
-        file.level, file.digest, record.name, record.language, str(target), encoded(options), encoded(dict(record.metadata)),
+        file.level, file.digest, record.name, record.language, str(target), options, dict(record.metadata),
         triton.__version__, library_size(), backend.hash(), get_cache_invalidating_env_vars(),
     ]  # fmt: skip
     key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
@@ -107,13 +109,18 @@ def _make(
         metadata["tensordesc_meta"] = module.get_tensordesc_metadata() if file.level == "ttgir" else []
     else:
         metadata |= {name: value for name, value in record.metadata.items() if name not in _OF_TARGET}
-    metadata |= {"name": record.name, "target": target.triton_target(), "hash": key, "triton_version": triton.__version__}
+    metadata |= {
+        "name": record.name,
+        "target": target.triton_target(),
+        "hash": key,
+        "triton_version": triton.__version__,
+    }
     names = list(stages)
     for name in names[names.index(file.level) + 1 :]:
         try:
             module = stages[name](module, metadata)
         except Exception as error:
-            raise _at_line(file, name, error) or error from None
+            raise _at_line(file, start, name, error) or error from None
         data = module if isinstance(module, bytes) else str(module).encode()
         write_file(folder / f"{record.name[:150]}.{name}", data)
     write_file(folder / f"{record.name[:150]}.json", json.dumps(metadata, default=vars).encode())
@@ -140,15 +147,14 @@ def _read_mlir(path: Path, file: LevelFile, backend: Any, capture: Any) -> Any:
     return module
 
 
-def _at_line(file: LevelFile, stage: str, error: Exception) -> CompileError | None:
+def _at_line(file: LevelFile, path: Path, stage: str, error: Exception) -> CompileError | None:
     """ptxas's error, with the line of the user's file that it means."""
-    found = re.search(r"ptxas \S+, line (\d+); (?:fatal|error)\s*:\s*(.+)", str(error))
+    found = re.search(r"ptxas\S* \S+, line (\d+); (?:fatal|error)\s*:\s*(.+)", str(error))
     if file.level != "ptx" or found is None:
         return None
     result = CompileError(f"{file.what} does not assemble: {found[2].strip()}")
-    if file.path is not None:
-        line = int(found[1])
-        result.loc = Loc(str(file.path), line, 1, line, 1000)
+    line = int(found[1])
+    result.loc = Loc(str(file.path or path), line, 1, line, 1000)
     result.stage = stage
     return result
 
@@ -161,5 +167,3 @@ def attributes_of(record: Record) -> Mapping[tuple[int], list[list[Any]]]:
         for number, each in enumerate(arguments)
         if not each.is_constant
     }
-
-

@@ -91,7 +91,7 @@ def is_content(given: Any) -> bool:
 
 
 def open_level(level: str, given: Any, name: str) -> LevelFile:
-    """The file of a kernel at a level, with the JSON file beside it if there is one. Raises TileError if it is missing."""
+    """The file of a kernel at a level, with the JSON file beside it if there is one. TileError if it is missing."""
     if is_content(given):
         return LevelFile(level, given.encode() if isinstance(given, str) else bytes(given))
     if not isinstance(given, (str, os.PathLike)):
@@ -103,7 +103,8 @@ def open_level(level: str, given: Any, name: str) -> LevelFile:
         raise TileError(f"there is no file {path}", notes=_there_are(path.parent))
     if path.suffix != f".{level}":
         raise TileError(f"{path} is not named as a {level}", notes=[f"its name ends with .{level}, or say its level"])
-    described = next((each for each in (path.with_suffix(".json"), path.with_name(f"{name}.json")) if each.is_file()), None)
+    beside = (path.with_suffix(".json"), path.with_name(f"{name}.json"))
+    described = next((each for each in beside if each.is_file()), None)
     try:
         data = path.read_bytes()
         record = None if described is None else parsed(described.read_bytes(), str(described))

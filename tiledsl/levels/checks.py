@@ -1,4 +1,4 @@
-"""Whether a level's file is of the kernel that it is to stand for. What does not fit is an error, never a wrong result."""
+"""Whether a level's file is of the kernel that it is to stand for. What does not fit is an error, no wrong result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def checked(
 ) -> tuple[Record, list[str]]:
     """The record for this file, and remarks on what it says otherwise. Raises TileError for what does not fit.
 
-    Alignments that the file takes for granted and the record does not have are added, so that launches are held to them.
+    Alignments that the file takes for granted and the record does not have are added: launches are held to them.
     """
     _check_name(what, facts, record)
     _check_target(what, level, facts, record, target)
@@ -121,10 +121,8 @@ def _check_parameters(what: str, facts: Facts, record: Record) -> Record:
         return replace(record, arguments=tuple(arguments))
     if facts.parameter_bytes is not None:
         known = record.parameter_bytes
-        expected_sizes = known if known is not None else expected_bytes(arguments)
-        fits = expected_sizes is None or (
-            facts.parameter_bytes == known if known is not None else same_parameters(facts.parameter_bytes, expected_sizes)
-        )
+        expected_sizes = expected_bytes(arguments) if known is None else known
+        fits = expected_sizes is None or same_parameters(facts.parameter_bytes, expected_sizes)
         if not fits:
             raise TileError(
                 f"{what} takes parameters of {_listed(facts.parameter_bytes)} bytes, and a launch gives "

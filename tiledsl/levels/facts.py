@@ -179,6 +179,7 @@ def expected_bytes(arguments: Sequence[Argument]) -> tuple[int, ...] | None:
 
 
 def same_parameters(found: Sequence[int], expected: Sequence[int]) -> bool:
-    """Whether a binary with parameters of these sizes takes what Triton hands over for the expected ones."""
+    """Whether a binary with parameters of these sizes takes what Triton hands over for the expected ones, among which
+    Triton's own may be, or not."""
     rest = tuple(found[len(expected) :])
     return tuple(found[: len(expected)]) == tuple(expected) and rest in [(8,) * count for count in range(_SCRATCH + 1)]

@@ -16,7 +16,7 @@ from tiledsl.levels import facts
 from tiledsl.levels.artifact import Artifact, artifact
 from tiledsl.levels.bundle import LevelFile, check_level, digest, is_content, open_level, save
 from tiledsl.levels.checks import check_allow
-from tiledsl.levels.record import Argument, Record, arguments_of, encoded
+from tiledsl.levels.record import LEVELS, Argument, Record, arguments_of, encoded
 from tiledsl.runtime.compile import CompiledKernel
 from tiledsl.runtime.kernel import Kernel
 
@@ -147,7 +147,7 @@ def _own_record(origin: Kernel, emitted: EmittedKernel) -> Record:
         None if binary is None else facts.read("cubin", binary).parameter_bytes,
         language,
         source_digest(origin),
-        {level: digest(text if isinstance(text, bytes) else text.encode()) for level, text in compiled.asm.items() if text},
+        {level: digest(_bytes(compiled.asm[level])) for level in LEVELS if level in compiled.asm},
     )
 
 
@@ -186,10 +186,12 @@ def _check_arguments(origin: Kernel, emitted: EmittedKernel, found: Artifact) ->
             )
 
 
+def _bytes(content: str | bytes) -> bytes:
+    return content if isinstance(content, bytes) else content.encode()
+
+
 def source_digest(kernel: Kernel) -> str:
     """The digest of a kernel's source; the same where the program only moved in its file."""
     from tiledsl.autotuner.storage.fingerprint import source_digest as of_source
 
     return of_source(kernel.source)
-
-

@@ -27,8 +27,8 @@ _TRITON_RUNNER = {"D": {"tt.divisibility": 16}, "S": {"tt.pointer_range": 32}}
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a kernel. `type` is Triton's name ("*fp16", "i32", "constexpr"); `value` a constant's, as `encoded`;
-    `attributes` what the compiler took for granted of it, as MLIR names it ("tt.divisibility": 16)."""
+    """An argument of a kernel. `type` is Triton's name ("*fp16", "i32", "constexpr"); `value` a constant's, as
+    `encoded`; `attributes` what the compiler took for granted of it, as MLIR names it ("tt.divisibility": 16)."""
 
     name: str
     type: str
@@ -79,11 +79,14 @@ class Record:
             }
             for each in self.arguments or ()
         ]
+        shown = None if self.arguments is None else described
         found = {name: value for name, value in self.metadata.items() if name not in _LEFT_OUT}
         values = {**{name: found.pop(name, None) for name in _SHOWN_FIRST}, "name": self.name}
-        own = (SCHEMA, self.language, self.options, described, self.parameter_bytes, self.source, self.files)
+        own = (SCHEMA, self.language, self.options, shown, self.parameter_bytes, self.source, self.files)
         values |= {**dict(zip(_OWN, own, strict=True)), **found}
-        return "{\n" + ",\n".join(f"{json.dumps(name)}: {_lines(name, value)}" for name, value in values.items()) + "\n}\n"
+        return (
+            "{\n" + ",\n".join(f"{json.dumps(name)}: {_lines(name, value)}" for name, value in values.items()) + "\n}\n"
+        )
 
 
 def _lines(name: str, value: Any) -> str:
@@ -104,7 +107,8 @@ def parsed(text: str | bytes, where: str) -> Record:
         if "kernel_signature" in values:
             arguments: tuple[Argument, ...] | None = _of_triton_runner(values["kernel_signature"])
         else:
-            arguments = tuple(map(_argument, values["arguments"])) if "arguments" in values else None
+            found = values.get("arguments")
+            arguments = None if found is None else tuple(map(_argument, found))
         sizes = values.get("parameter_bytes")
         return Record(
             str(values["name"]),
@@ -175,7 +179,7 @@ def arguments_of(
         if types[name] == "constexpr":
             found.append(Argument(name, "constexpr", encoded(constants.get((number,)))))
         else:
-            found.append(Argument(name, str(types[name]), None, {key: value for key, value in facts.get((number,), ())}))
+            found.append(Argument(name, str(types[name]), None, dict(facts.get((number,), ()))))
     return tuple(found)
 
 

@@ -186,8 +186,8 @@ class Kernel:
         return to
 
     def save_levels(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Write what Triton made of each GPU kernel: `<kernel>.ttir`, `.ttgir`, `.llir`, `.ptx`, `.cubin` (or `.amdgcn`,
-        `.hsaco`), and `<kernel>.json` with its arguments, launch metadata and a hash of each file. Returns the paths.
+        """Write what Triton made of each GPU kernel, and return the paths: `<kernel>.ttir`, `.ttgir`, `.llir`, `.ptx`,
+        `.cubin` (on AMD `.amdgcn`, `.hsaco`), and `<kernel>.json` with its arguments, launch metadata and hashes.
 
         Needs no GPU. Raises TileError for the target "interpret" and for a folder that cannot be written.
         """

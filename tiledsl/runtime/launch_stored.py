@@ -186,14 +186,14 @@ def find(function: Any, arguments: Sequence[Any], options: Mapping[str, Any]) ->
     with contextlib.suppress(KeyError, AttributeError, ValueError):
         types, facts = {}, {}
         for number, (param, value) in enumerate(zip(function.params, arguments, strict=True)):
-            types[param.name], is_divisible = _specialised(value, param.do_not_specialize)
+            types[param.name], is_divisible = specialised(value, param.do_not_specialize)
             if is_divisible is not None:
                 facts[(number,)] = [["tt.divisibility", 16]] if is_divisible else []
         return kept.load(ASTSource(function, types, {}, facts), driver.active.get_current_target(), options)
     return None
 
 
-def _specialised(value: Any, as_it_is: bool) -> tuple[str, bool | None]:
+def specialised(value: Any, as_it_is: bool) -> tuple[str, bool | None]:
     """Triton's type of an argument, and whether Triton compiles for its being a multiple of 16; None if it does not
     ask, as of integers that are taken `as_it_is`. ValueError for what is not known here, or becomes a constant."""
     from triton._utils import canonicalize_dtype

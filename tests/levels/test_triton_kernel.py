@@ -118,7 +118,9 @@ def test_launches_take_the_level(scale: Any, scale_saved: Path, runner: Path, de
         }.items():
             with pytest.raises(TileError, match=message):
                 launched(kernel, *arguments)
-    assert scale.run(x, y, 1001, 2.0, B=64, grid=(1,), warmup=True, enable_fp_fusion=True).metadata.num_warps == 4  # the user's own function
+    assert (
+        scale.run(x, y, 1001, 2.0, B=64, grid=(1,), warmup=True, enable_fp_fusion=True).metadata.num_warps == 4
+    )  # the user's own function
 
 
 def test_a_constant_of_another_value_is_refused(runner: Path, device: Device, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +57,9 @@ def _record(opened: LevelFile, target: str | None, options: Mapping[str, Any]) -
     if given is None:
         warps = {"num_warps": facts.warps} if facts.warps is not None else {}
         given = Record(facts.name or str(opened.path), where, {"shared": 0, "num_warps": 4, **warps}, warps)
-    record, _ = checked(opened.what, opened.level, facts, given, where, ALLOWED)
+    record, remarks = checked(opened.what, opened.level, facts, given, where, ALLOWED)
+    for text in remarks:
+        print(text, file=sys.stderr)
     return replace(record, options={**record.options, **options}), where
 
 

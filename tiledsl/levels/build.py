@@ -74,11 +74,12 @@ def build(file: LevelFile, record: Record, target: Target) -> CompiledKernel:
 
 def _options(level: str, record: Record) -> dict[str, Any]:
     """What Triton is told: as it was told, without what follows from the target."""
-    return {
+    told = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in record.options.items()
         if name not in _OF_TARGET and value is not None
     }
+    return {"enable_fp_fusion": True, **told}  # Triton 3.9 warns where it is left to its default
 
 
 def _make(

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import os
 from collections import defaultdict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.levels.build import attributes_of, build
-from tiledsl.levels.bundle import LevelFile
+from tiledsl.levels.bundle import LevelFile, open_level
 from tiledsl.levels.checks import checked, facts_of
 from tiledsl.levels.record import Record, arguments_of, refusal
 from tiledsl.runtime.compile import CompiledKernel, source_type
 from tiledsl.runtime.target import Target
+from tiledsl.runtime.whole_file import write_file
+from tiledsl.settings import current
 
 
 @dataclass(frozen=True)
@@ -28,21 +33,19 @@ class Artifact:
     target: Target
     remarks: tuple[str, ...]
 
-    @property
-    def edited(self) -> bool | None:
-        """Whether the file is another one than was saved; None where nothing says so."""
-        saved = self.record.files.get(self.file.level)
-        return None if saved is None else saved != self.file.digest
-
     @functools.cached_property
     def compiled(self) -> CompiledKernel:
         """The kernel compiled from the level on. Raises CompileError."""
         return build(self.file, self.record, self.target)
 
-    @property
-    def digest(self) -> str:
-        """Another one for what may run otherwise."""
-        return hashlib.sha256(f"{self.file.level} {self.file.digest} {self.record.text()}".encode()).hexdigest()
+    def compiled_by(self, function: Any) -> CompiledKernel:
+        """The same, as made for launches of a jitted function. Raises CompileError."""
+        recorded = self.record.arguments or ()
+        constants = {(number,): each.value for number, each in enumerate(recorded) if each.is_constant}
+        types = {each.name: each.type for each in recorded}
+        source = source_type(function)(function, types, constants, dict(attributes_of(self.record)))
+        self.compiled.triton.src = source
+        return self.compiled
 
     def attach(self, function: Any) -> None:
         """Have a jitted function that has not run yet launch this, and refuse calls for which it was not compiled."""
@@ -53,7 +56,23 @@ class Artifact:
             function.compile = lambda source, target=None, options=None, **_: self._launched(function, source, target)
             return made
 
+        function.artifact = self
         function.device_caches = defaultdict(create_binder)
+
+    def store(self) -> tuple[Path, str]:
+        """Keep the level and what is known of it in the cache; the path, and a digest of both. May raise TileError."""
+        described = self.record.text().encode()
+        key = _digest(self.file.level, self.file.data, described)
+        folder = Path(current().cache_dir).expanduser().absolute() / "levels" / key[:32]
+        path = folder / f"{self.name}.{self.file.level}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for each, data in ((path, self.file.data), (path.with_suffix(".json"), described)):
+                if not each.is_file() or each.read_bytes() != data:
+                    write_file(each, data)
+        except OSError as error:
+            raise TileError(f"{error.filename or folder} cannot be written: {error.strerror}") from None
+        return path, key
 
     def _launched(self, function: Any, source: Any, target: Any) -> Any:
         """Triton's compiled kernel for a launch that Triton describes by an ASTSource."""
@@ -69,11 +88,27 @@ class Artifact:
                 f"{self.name} from {self.file.what}: {reason}",
                 notes=["call the kernel that is compiled from source, or save this level for such arguments"],
             )
-        made = self.compiled.triton
-        constants = {(number,): each.value for number, each in enumerate(recorded) if each.is_constant}
-        types = {each.name: each.type for each in recorded}
-        made.src = source_type(function)(function, types, constants, dict(attributes_of(self.record)))
-        return made
+        return self.compiled_by(function).triton
+
+
+def attach_file(function: Any, path: str, digest: str, target: str, given: str = "") -> None:
+    """Attach what `Artifact.store` wrote, for emitted modules; `given` is the file that errors name if it is the same.
+
+    TileError if it is gone or is not what it was.
+    """
+    name, level = os.path.splitext(os.path.basename(path))
+    file = open_level(level[1:], path, name)
+    record = file.record
+    if record is None or _digest(file.level, file.data, record.text().encode()) != digest:
+        raise TileError(f"{path} has been changed", notes=["it belongs to the cache: call from_level() again"])
+    with contextlib.suppress(OSError):
+        if given and Path(given).read_bytes() == file.data:
+            file = replace(file, path=Path(given))
+    Artifact(name, file, record, Target.parse(target), ()).attach(function)
+
+
+def _digest(level: str, data: bytes, described: bytes) -> str:
+    return hashlib.sha256(b"\0".join((level.encode(), hashlib.sha256(data).digest(), described))).hexdigest()
 
 
 def artifact(

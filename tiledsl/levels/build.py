@@ -69,7 +69,7 @@ def build(file: LevelFile, record: Record, target: Target) -> CompiledKernel:
     compiled = Compiled(source, group, key)
     metadata = compiled.metadata._asdict()
     check_shared(record.name, int(metadata["shared"]), target)
-    return CompiledKernel(compiled.name, target, Asm(dict(compiled.asm)), metadata, compiled, options)
+    return CompiledKernel(compiled.name, target, Asm(dict(compiled.asm)), metadata, compiled, options, file.level)
 
 
 def _options(level: str, record: Record) -> dict[str, Any]:

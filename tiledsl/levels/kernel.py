@@ -17,7 +17,6 @@ from tiledsl.levels.artifact import Artifact, artifact
 from tiledsl.levels.bundle import LevelFile, check_level, digest, is_content, open_level, save
 from tiledsl.levels.checks import check_allow
 from tiledsl.levels.record import LEVELS, Argument, Record, arguments_of, encoded
-from tiledsl.runtime.compile import CompiledKernel
 from tiledsl.runtime.kernel import Kernel
 
 if TYPE_CHECKING:
@@ -29,51 +28,43 @@ _OWN_STATE = ("callers", "call_scope", "call_text", "operators", "loaded", "comp
 
 class LevelKernel(Kernel):
     """A Kernel of which some GPU kernels run from files of a level. Its parameters, checks, outputs and host function
-    are those of the kernel that it was made from, `source` and `ir` what that one was compiled from."""
+    are those of the kernel that it was made from. The last lines of `source` say which files; they lie in the cache,
+    named by their content, so a kernel stays what it is whatever becomes of the file that was given."""
 
     def __init__(self, origin: Kernel, artifacts: Mapping[str, Artifact]) -> None:
+        """`origin` is compiled from source."""
         self.__dict__.update({name: value for name, value in vars(origin).items() if name not in _OWN_STATE})
-        self.origin: Kernel = origin.origin if isinstance(origin, LevelKernel) else origin
-        self.artifacts: dict[str, Artifact] = dict(artifacts)
-        self.remarks = (*self.origin.remarks, *(text for each in artifacts.values() for text in each.remarks))
+        self.origin = origin
+        self.artifacts = dict(artifacts)
+        self.module = replace(origin.module, source=origin.source + _attaching(artifacts))
+        self.remarks = (*origin.remarks, *(text for each in artifacts.values() for text in each.remarks))
         self.latency = self.ref_latency = None
-
-    @property
-    def identity(self) -> str:
-        files = "".join(f"{name} {each.digest}\n" for name, each in self.artifacts.items())
-        return f"{super().identity}\n{files}"
 
     @cached_property
     def stages(self) -> list[Stage]:
         return self.origin.stages
-
-    @cached_property
-    def compiled(self) -> dict[str, CompiledKernel]:
-        names = [each.name for each in self.module.kernels]
-        rest = self.origin.compiled if any(name not in self.artifacts for name in names) else {}
-        return {name: self.artifacts[name].compiled if name in self.artifacts else rest[name] for name in names}
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         raise TileError(
             f"{self.name} does not run from its source", notes=["save_levels(folder) writes what it runs from"]
         )
 
-    @cached_property
-    def loaded(self) -> Any:
-        from tiledsl.runtime.module import load_module
 
-        self.check_runs_here()
-        variant = f"_{hashlib.sha256(self.identity.encode()).hexdigest()[:12]}"
-        loaded = load_module(self.name, self.source, interpret=False, variant=variant)
-        for name, each in self.artifacts.items():
-            each.attach(getattr(loaded, name))
-        return loaded
+def _attaching(artifacts: Mapping[str, Artifact]) -> str:
+    """The end of a module whose kernels run from files."""
+    lines = ["", "", "from tiledsl.levels.artifact import attach_file", ""]
+    for name, each in artifacts.items():
+        path, key = each.store()
+        given = "" if each.file.path is None else str(each.file.path)
+        lines.append(f"attach_file({name}, {str(path)!r}, {key!r}, {str(each.target)!r}, {given!r})")
+    return "\n".join(lines) + "\n"
 
 
 def save_levels(kernel: Kernel, folder: str | os.PathLike[str]) -> list[Path]:
     """See Kernel.save_levels."""
     written = []
-    compiled, source = kernel.compiled, source_digest(kernel)
+    compiled, origin = kernel.compiled, kernel.origin if isinstance(kernel, LevelKernel) else kernel
+    source = source_digest(origin)
     for each in kernel.module.kernels:
         made = compiled[each.name]
         if isinstance(kernel, LevelKernel) and each.name in kernel.artifacts:
@@ -100,7 +91,7 @@ def from_level(kernel: Kernel, level: str, given: Any, allow: Collection[str]) -
     before = kernel.artifacts if isinstance(kernel, LevelKernel) else {}
     origin = kernel.origin if isinstance(kernel, LevelKernel) else kernel
     made = {name: _artifact(origin, level, name, where, waived) for name, where in given.items()}
-    return LevelKernel(kernel, {**before, **made})
+    return LevelKernel(origin, {**before, **made})
 
 
 def _by_name(kernel: Kernel, level: str, given: Any, names: list[str]) -> dict[str, Any]:

@@ -61,7 +61,8 @@ class Asm(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """One compiled kernel. `triton` is Triton's own object, `options` what triton.compile was given."""
+    """One compiled kernel. `triton` is Triton's own object, `options` what triton.compile was given.
+    `level`: which one it was compiled from; "" for source."""
 
     name: str
     target: Target
@@ -69,6 +70,7 @@ class CompiledKernel:
     metadata: Mapping[str, Any]
     triton: Any
     options: Mapping[str, Any] = field(default_factory=dict)
+    level: str = ""
 
     @functools.cached_property
     def resources(self) -> Resources:
@@ -122,6 +124,9 @@ def compile_kernel(
     """
     import triton
 
+    level = getattr(jit_function, "artifact", None)
+    if level is not None:  # it runs from a file, see tiledsl.levels
+        return level.compiled_by(jit_function)  # type: ignore[no-any-return]
     wanted = {
         "num_warps": num_warps,
         "num_stages": num_stages,

@@ -171,11 +171,6 @@ class Kernel:
         """Shared memory, registers, spills and occupancy of the kernel; of the first one, if there are several."""
         return next(iter(self.compiled.values())).resources
 
-    @property
-    def identity(self) -> str:
-        """A text that is another one for kernels that may compute something else from the same arguments."""
-        return self.source
-
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write the source as a file that needs only torch and triton. An existing file is replaced in one step.
 

@@ -147,7 +147,8 @@ def asked(src: Any, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def offer(function: Any, kept: Kept) -> None:
     """Have a jitted function that has not run yet take what was kept where it would compile, and keep the rest."""
-    if knobs() is None or function.device_caches:  # an unknown Triton, or one that has already looked
+    # An unknown Triton, or one that has already looked, or that takes a level of the kernel.
+    if knobs() is None or function.device_caches or hasattr(function, "artifact"):
         return
     create = function.create_binder
 

@@ -15,16 +15,15 @@ from pathlib import Path
 from tiledsl.runtime.whole_file import write_file
 
 _log = logging.getLogger("tiledsl")
-_modules: dict[tuple[str, str, bool, str], types.ModuleType] = {}
+_modules: dict[tuple[str, str, bool], types.ModuleType] = {}
 _lock = threading.Lock()
 _private_folder: Path | None = None
 
 
 def load_module(
-    name: str, text: str, interpret: bool, cache_dir: str | os.PathLike[str] | None = None, variant: str = ""
+    name: str, text: str, interpret: bool, cache_dir: str | os.PathLike[str] | None = None
 ) -> types.ModuleType:
-    """The module that `text` defines; the same text under the same name gives the same module object, but for another
-    `variant`, whose functions run otherwise.
+    """The module that `text` defines; the same text under the same name gives the same module object.
 
     The text lies in `<cache_dir>/modules/<first 16 digits of its SHA-256>/<name>.py`, for `triton.jit` and people read
     it from there. It is written to a temporary file and renamed, so processes may race. A folder that cannot be written
@@ -33,12 +32,12 @@ def load_module(
     """
     assert name.isidentifier(), name
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    key = (name, text, interpret, variant)
+    key = (name, text, interpret)
     with _lock:
         if key not in _modules:
             path = _write(Path(cache_dir) if cache_dir is not None else _default_cache_dir(), digest, name, text)
             _modules[key] = _execute(
-                f"_tiledsl_{'interpreted' if interpret else 'compiled'}_{digest}{variant}_{name}", path, text, interpret
+                f"_tiledsl_{'interpreted' if interpret else 'compiled'}_{digest}_{name}", path, text, interpret
             )
         return _modules[key]
 

@@ -110,7 +110,7 @@ def operator(kernel: Kernel, count: int, name: str = "") -> Any:
 
 
 def _default_name(kernel: Kernel, count: int) -> str:
-    parts = (kernel.identity, repr(kernel.params), str(kernel.target), str(count))
+    parts = (kernel.source, repr(kernel.params), str(kernel.target), str(count))
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
     # Another kernel's gradients may be others, in another process too: torch keeps compiled graphs on disk by names.
     own = f"_{uuid.uuid4().hex[:12]}" if kernel.backward is not None else ""

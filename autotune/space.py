@@ -14,8 +14,8 @@ from tiledsl.autotuner.trial import config_text
 from tiledsl.errors import TileError
 from tiledsl.language.launch_options import LAUNCH_OPTIONS
 
-# Keys of a configuration that need not be parameters of the builder: choices of the compiler.
-RESERVED = ("pass_configs",)
+# Keys of a configuration that need not be parameters of the builder: choices of the compiler, and of what to run.
+RESERVED = ("pass_configs", "from_level")
 
 
 class Config(dict[str, Any]):
@@ -79,8 +79,9 @@ def space(*, where: Callable[[Config], Any] | None = None, **values: Any) -> Spa
     """All combinations of the tunables' values, as `configs=` of @tiledsl.autotune.
 
     A value that is no list, tuple, range or set stands alone. `where` keeps what it returns true for. Beside parameters
-    of the function there may be `pass_configs` (dicts of pass options) and options of T.Kernel, for every launch of the
-    program: num_warps, num_stages (of loops that do not say), num_ctas, maxnreg, launch_pdl.
+    of the function there may be `pass_configs` (dicts of pass options), `from_level` (a pair such as ("cubin", "dir"):
+    files to run from, see Kernel.from_level) and options of T.Kernel, for every launch of the program: num_warps,
+    num_stages (of loops that do not say), num_ctas, maxnreg, launch_pdl.
 
     Example: `space(block_M=[64, 128], block_N=[64, 128], threads=[128, 256], where=lambda c: c.block_M <= c.block_N)`
     """
@@ -156,6 +157,10 @@ def check_configs(configs: Any, signature: inspect.Signature, name: str) -> list
                 near = difflib.get_close_matches(str(key), known, n=1)
                 advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(signature.parameters)}"
                 raise TileError(f"{where}: configuration {index} sets {key!r}, which is no parameter", notes=[advice])
+        if "from_level" in config and "from_level" not in signature.parameters:
+            from tiledsl.levels.candidates import choice
+
+            config = {**config, "from_level": choice(config["from_level"])}
         first = seen.setdefault(config_key(config), index)
         if first != index:
             raise TileError(f"{where}: configurations {first} and {index} are the same: {config_text(config)}")

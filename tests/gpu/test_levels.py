@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import tiledsl
+import tiledsl.language as T
 from tests.levels.conftest import SCALE, program
 from tests.support.example_modules import load_example
+from tiledsl.autotuner import tune_function
 from tiledsl.errors import TileError
 from tiledsl.runtime.module import load_module
 
@@ -145,3 +147,58 @@ def test_a_bundle_of_triton_runner(tmp_path: Path) -> None:
     torch.testing.assert_close(y, x * 2)
     with pytest.raises(TileError, match="compiled for B=128, and the call has 64"):
         made[(16,)](x, y, 1001, 2.0, B=64)
+
+
+def doubled(rows: int, tile: int = 16) -> Any:
+    @T.prim_func
+    def doubled(X: T.Tensor((rows, 64), "float32"), Y: T.Tensor((rows, 64), "float32")):
+        with T.Kernel(T.ceildiv(rows, tile), threads=128) as by:
+            for i, j in T.Parallel(tile, 64):
+                Y[by * tile + i, j] = X[by * tile + i, j] * 2
+
+    return doubled
+
+
+def test_tuning_over_levels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured and verified as others are: an edited file that computes something else does not win."""
+    monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path / "cache"))
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    kernel = tiledsl.compile(doubled(4096), target="cuda", out_idx=-1)
+    kernel.save_levels(right), kernel.save_levels(wrong)
+    path = wrong / "doubled_kernel.ptx"
+    text = path.read_text()
+    old = "add.f32" if "add.f32" in text else "mul.f32"
+    path.write_text(text.replace(old, "max.f32"))
+    space = tiledsl.space(tile=[16, 32]) | tiledsl.space(
+        tile=16, from_level=[("ttgir", right), ("cubin", right), ("ptx", wrong), ("cubin", tmp_path)]
+    )
+    tuned = lambda: tiledsl.autotune(configs=space, ref_prog=lambda x: x * 2)(tiledsl.jit(out_idx=-1)(doubled))(4096)
+    result = tuned()
+    assert [each.status for each in result.trials] == ["ok", "ok", "ok", "ok", "mismatch", "pruned"]
+    assert result.trials[3].verified and result.trials[3].latency is not None
+    x = torch.randn(4096, 64, device="cuda")
+    again = tuned()
+    assert again.from_cache == "disk" and torch.equal(again(x), x * 2) and torch.equal(result(x), x * 2)
+    only = tiledsl.autotune(configs=[{"from_level": ("cubin", right)}], ref_prog=lambda x: x * 2)(
+        tiledsl.jit(out_idx=-1)(doubled)
+    )
+    assert torch.equal(only(4096)(x), x * 2) and torch.equal(only(4096)(x), x * 2)
+
+
+def test_tuning_over_binaries_of_a_triton_kernel(tmp_path: Path) -> None:
+    scale: Any = load_module("scale", SCALE, interpret=False).scale
+    x = torch.randn(1 << 20, device="cuda")
+    for tile in (128, 512):
+        tiledsl.triton_kernel(scale).save_levels(tmp_path / str(tile), x, x, 1 << 20, 2.0, B=tile)
+    (tmp_path / "nothing").mkdir()
+    kernels = tiledsl.triton_kernels(tmp_path)
+    assert list(kernels) == ["128", "512"] and list(kernels.left_out) == ["nothing"]
+
+    @tune_function([{"saved": name} for name in kernels], ref_prog=lambda x: x * 2, cache=False)
+    def doubling(x, saved):
+        y = torch.empty_like(x)
+        kernels[saved][lambda meta: (-(-x.numel() // meta["B"]),)](x, y, x.numel(), 2.0)
+        return y
+
+    torch.testing.assert_close(doubling(x), x * 2)
+    assert all(trial.ok for trial in doubling.tune(x).trials)

@@ -13,6 +13,7 @@ import torch
 
 import tiledsl
 from tests.levels.conftest import SCALE, Device
+from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.errors import TileError
 from tiledsl.levels.triton_kernel import TritonKernel
 from tiledsl.runtime.compile import CompileError
@@ -174,6 +175,31 @@ def test_another_text_is_remarked(scale: Any, scale_saved: Path) -> None:
     )
     with pytest.raises(TileError, match="arguments x, y, n, factor, B, RELU, and scale has x, y, n, factor, B"):
         tiledsl.triton_kernel(fewer.scale).from_level("cubin", scale_saved)
+
+
+def test_folders_of_variants(scale: Any, scale_saved: Path, tmp_path: Path, device: Device) -> None:
+    kernel = tiledsl.triton_kernel(scale)
+    for tile in (64, 256):
+        kernel.save_levels(tmp_path / f"tile {tile}", *TYPES, B=tile, target="cuda:90")
+    shutil.copytree(scale_saved, tmp_path / "no binary")
+    (tmp_path / "no binary" / "scale.cubin").unlink()
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "a.file").touch()
+    x, y = torch.empty(1000), torch.empty(1000)
+    for function in (None, scale):
+        found = tiledsl.triton_kernels(tmp_path, "cubin", function=function)
+        assert list(found) == ["tile 256", "tile 64"] and list(found.left_out) == ["no binary", "nothing"]
+        assert "has no cubin of scale" in found.left_out["no binary"]
+        grids = [launched(each, x, y, 1000, 2.0, grid=lambda meta: (meta["B"],))[1] for each in found.values()]
+        assert grids == [(256,), (64,)]
+    assert sorted(tiledsl.triton_kernels(tmp_path)) == ["no binary", "tile 256", "tile 64"]  # from its ptx
+    before = canonical(tiledsl.triton_kernels(tmp_path, "ptx"))
+    assert before == canonical(tiledsl.triton_kernels(tmp_path, "ptx"))
+    (tmp_path / "tile 64" / "scale.ptx").write_text((tmp_path / "tile 64" / "scale.ptx").read_text() + "// edited\n")
+    assert before != canonical(tiledsl.triton_kernels(tmp_path, "ptx"))
+    with pytest.raises(TileError, match="has no folder with a kernel to run") as caught:
+        tiledsl.triton_kernels(tmp_path, "hsaco")
+    assert "nothing: " in str(caught.value)
 
 
 IN_TRITON_36 = """

@@ -136,8 +136,10 @@ class TritonKernel:
         return TritonKernel(self._given, _artifact(self._given, file, target, allow))
 
     def __repr__(self) -> str:
-        where = "" if self.artifact is None else f" from {self.artifact.file.what}"
-        return f"<triton kernel {self.name}{where}>"
+        """With a digest of what it runs from: the tuner's keys have it."""
+        if self.artifact is None:
+            return f"<triton kernel {self.name}, source {_digest(self._given)[:16]}>"
+        return f"<triton kernel {self.name} from {self.artifact.file.what}, {self.artifact.file.digest[:16]}>"
 
 
 def triton_kernel(source: Any, level: str = "", *, target: Any = None, allow: Collection[str] = ()) -> TritonKernel:
@@ -164,6 +166,41 @@ def triton_kernel(source: Any, level: str = "", *, target: Any = None, allow: Co
         raise TileError(f"{file.what} has no JSON file beside it, which says what its arguments are", notes=[_WAY_OUT])
     function = _stand_in(file.record, file)
     return TritonKernel(function, _artifact(function, file, target, allow))
+
+
+class Kernels(dict[str, TritonKernel]):
+    """Kernels by the names of the folders that they lie in; `left_out` says why others are not among them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left_out: dict[str, str] = {}
+
+
+def triton_kernels(
+    folder: str | os.PathLike[str], level: str = "", *, function: Any = None, target: Any = None
+) -> Kernels:
+    """The kernels in a folder's folders, such as the variants that a tuner chooses from, in the order of their names.
+
+    level: which file to run each from, by default the binary. function: the source under @triton.jit, if there is one.
+    Folders without such a file, or with one that does not fit, are left out with a reason. TileError if all are.
+    """
+    if not Path(folder).is_dir():
+        raise TileError(f"there is no folder {folder}")
+    found = Kernels()
+    for each in sorted(path for path in Path(folder).iterdir() if path.is_dir()):
+        try:
+            made = triton_kernel(each, level, target=target)
+            if function is not None and made.artifact is not None:
+                made = triton_kernel(function).from_level(made.artifact.file.level, each, target=target)
+            found[each.name] = made
+        except TileError as error:
+            found.left_out[each.name] = error.message
+    if not found:
+        raise TileError(
+            f"{folder} has no folder with a kernel to run",
+            notes=[f"{name}: {reason}" for name, reason in list(found.left_out.items())[:8]],
+        )
+    return found
 
 
 _WAY_OUT = "triton_kernel(function).save_levels(folder, ...) writes one"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 
 import tiledsl
 from tests.levels.conftest import SCALE, Device
@@ -138,6 +139,8 @@ def test_a_constant_of_another_value_is_refused(runner: Path, device: Device, tm
 def test_refused(scale: Any, scale_saved: Path, runner: Path, tmp_path: Path) -> None:
     with pytest.raises(TileError, match=r"takes a function under @triton.jit or a path, not int"):
         tiledsl.triton_kernel(3)
+    with pytest.raises(TileError, match="below its decorator"):
+        tiledsl.triton_kernel(triton.autotune([triton.Config({"B": 64})], key=["n"])(scale))
     with pytest.raises(TileError, match="does not say what constants it was compiled for"):
         tiledsl.triton_kernel(scale).from_level("ptx", (scale_saved / "scale.ptx").read_text())
     with pytest.raises(TileError, match="has no hsaco of scale"):
@@ -223,6 +226,26 @@ for name, (types, options), target in (
         if path.suffix != ".json":
             assert tiledsl.triton_kernel(path).asm[binary] == expected, path
             print(name, target, path.suffix)
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+class Device:
+    def get_current_device(self): return 0
+    def get_current_stream(self, device): return 7
+    def get_current_target(self): return GPUTarget("cuda", 90, 32)
+class Tensor:
+    def __init__(self, dtype="fp32", address=16): self.dtype, self.address = dtype, address
+    def data_ptr(self): return self.address
+driver.set_active(Device())
+kernel = tiledsl.triton_kernel(folder / "scale cuda:90")
+launch = lambda *given, B=128: kernel.function.run(*given, B=B, RELU=False, grid=(1,), warmup=True)
+for n in (1001, 1, 1008):
+    assert launch(Tensor(), Tensor(), n, 2.0).kernel == kernel.asm["cubin"]
+x = Tensor()
+for given, B in (((Tensor(address=8), x, 9, 2.0), 128), ((Tensor("fp16"), x, 9, 2.0), 128), ((x, x, 9, 2.0), 64)):
+    try:
+        launch(*given, B=B)
+    except tiledsl.TileError as error:
+        print(error.message.rpartition("compiled for ")[2])
 print(triton.__version__)
 """
 
@@ -235,4 +258,10 @@ def test_triton36(triton36: str, tmp_path: Path) -> None:
         [triton36, "-c", IN_TRITON_36, tmp_path], env=variables, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert len(done.stdout.splitlines()) == 16 and done.stdout.endswith("3.6.0\n")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 19 and lines[-1] == "3.6.0"
+    assert lines[-4:-1] == [
+        "x being an address that is a multiple of 16 bytes, and in the call it is none",
+        "x of type *fp32, and the call has *fp16",
+        "B=128, and the call has 64",
+    ]

@@ -99,7 +99,7 @@ def _parameters(text: str, start: int) -> list[str]:
 
 def _mlir_type(parameter: str) -> str:
     kind = parameter.partition(":")[2].strip()
-    return re.split(r"\s(?=\{|loc\()", kind)[0]
+    return re.split(r"\s(?=\{|loc\()", kind)[0].strip()
 
 
 def _attributes(parameter: str) -> dict[str, int]:

@@ -63,12 +63,12 @@ def _attaching(artifacts: Mapping[str, Artifact]) -> str:
 def save_levels(kernel: Kernel, folder: str | os.PathLike[str]) -> list[Path]:
     """See Kernel.save_levels."""
     written = []
-    compiled, origin = kernel.compiled, kernel.origin if isinstance(kernel, LevelKernel) else kernel
-    source = source_digest(origin)
+    compiled, source = kernel.compiled, source_digest(getattr(kernel, "origin", kernel))
+    artifacts = getattr(kernel, "artifacts", {})
     for each in kernel.module.kernels:
         made = compiled[each.name]
-        if isinstance(kernel, LevelKernel) and each.name in kernel.artifacts:
-            record = kernel.artifacts[each.name].record
+        if each.name in artifacts:
+            record = artifacts[each.name].record
             arguments, language = record.arguments or (), record.language
         else:
             arguments, language = compiled_for(made.triton.src)
@@ -88,8 +88,7 @@ def from_level(kernel: Kernel, level: str, given: Any, allow: Collection[str]) -
         raise TileError(f"{kernel.name} has no kernel {unknown[0]!r}", notes=[f"it has {', '.join(names)}"])
     if not given:
         raise TileError(f"{kernel.name}: no {level} is given", notes=[f"its kernels are {', '.join(names)}"])
-    before = kernel.artifacts if isinstance(kernel, LevelKernel) else {}
-    origin = kernel.origin if isinstance(kernel, LevelKernel) else kernel
+    before, origin = getattr(kernel, "artifacts", {}), getattr(kernel, "origin", kernel)
     made = {name: _artifact(origin, level, name, where, waived) for name, where in given.items()}
     return LevelKernel(origin, {**before, **made})
 

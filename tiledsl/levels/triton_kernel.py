@@ -7,6 +7,7 @@ import hashlib
 import keyword
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -74,27 +75,39 @@ class TritonKernel:
         return lambda *arguments, **keywords: self._launch(grid, arguments, keywords)
 
     def _launch(self, grid: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        names, constants, fused = self._facts
+        given = {name: value for name, value in constants.items() if name not in names[: len(arguments)]}
+        given |= keywords
+        if not given.keys() <= set(names):
+            self._check_options({name: given.pop(name) for name in list(given) if name not in names})
+        return self.function.run(*arguments, grid=grid, warmup=False, enable_fp_fusion=fused, **given)
+
+    @cached_property
+    def _facts(self) -> tuple[list[str], dict[str, Any], bool]:
+        """The arguments' names, constants that a call may leave out, and an option that Triton 3.9 warns of without."""
         assert self.artifact is not None
-        names = [each.name for each in self.arguments]
-        options = {name: value for name, value in keywords.items() if name not in names}
-        told = {
-            **self.compiled.metadata,
-            **({} if self.artifact.file.level == "ttgir" else self.artifact.record.options),
+        constants = {
+            each.name: tuple(each.value) if isinstance(each.value, list) else each.value
+            for each in self.arguments
+            if each.is_constant and not isinstance(each.value, dict)
         }
+        fused = self.artifact.record.options.get("enable_fp_fusion", True)
+        return [each.name for each in self.arguments], constants, bool(fused)
+
+    def _check_options(self, options: Mapping[str, Any]) -> None:
+        """Raises TileError for options that a call gives, unless the level was compiled with them."""
+        assert self.artifact is not None
+        told = dict(self.compiled.metadata)
+        if self.artifact.file.level != "ttgir":  # which says its warps itself
+            told |= self.artifact.record.options
         for name, value in options.items():
             if name not in told:
-                raise TileError(f"{self.name} has no argument {name!r}", notes=[f"it has {', '.join(names)}"])
+                raise TileError(f"{self.name} has no argument {name!r}", notes=[f"it has {', '.join(self._facts[0])}"])
             if told[name] != value:
                 raise TileError(
                     f"{self.name} from {self.artifact.file.what} has {name}={told[name]}, and the call {value}",
                     notes=[f"leave {name} out: what a level was compiled with cannot be changed at the launch"],
                 )
-        given = {name: value for name, value in keywords.items() if name in names}
-        for each in self.arguments[len(arguments) :]:
-            if each.is_constant and not isinstance(each.value, dict):
-                given.setdefault(each.name, tuple(each.value) if isinstance(each.value, list) else each.value)
-        fused = told.get("enable_fp_fusion", True)  # Triton 3.9 warns where it is left to its default
-        return self.function.run(*arguments, grid=grid, warmup=False, enable_fp_fusion=fused, **given)
 
     def compile(self, *arguments: Any, target: Any = None, **keywords: Any) -> CompiledKernel:
         """The kernel compiled from source for such arguments. Needs no GPU. Raises CompileError.
@@ -156,7 +169,11 @@ def triton_kernel(source: Any, level: str = "", *, target: Any = None, allow: Co
             )
         return TritonKernel(source)
     if not isinstance(source, (str, os.PathLike)) or is_content(source):
-        raise TileError(f"triton_kernel takes a function under @triton.jit or a path, not {type(source).__name__}")
+        inner = getattr(source, "fn", None)
+        notes = ["give the function below its decorator: its .fn"] if inner is not None else []
+        raise TileError(
+            f"triton_kernel takes a function under @triton.jit or a path, not {type(source).__name__}", None, notes
+        )
     path = Path(source)
     name, found = _in_folder(path, level) if path.is_dir() else (path.stem, path.suffix[1:])
     if not path.exists():

@@ -106,7 +106,8 @@ def test_records_that_make_no_sense() -> None:
     record = parsed(json.dumps({**good, "shared": 5, "files": {"ptx": "00"}}), "file")
     assert parsed(record.text(), "file").text() == record.text() and record.metadata["shared"] == 5
     for wrong in (
-        "[]", "{", "{}", '{"name": "k", "arguments": [1]}', '{"name": "k", "arguments": [{"name": 1, "type": "i32"}]}',
+        "[]", "{", "{}", '{"name": "../k"}',
+        '{"name": "k", "arguments": [1]}', '{"name": "k", "arguments": [{"name": 1, "type": "i32"}]}',
         '{"name": "k", "kernel_signature": "((("}', '{"name": "k", "kernel_signature": "((1, 2, 3),)"}',
         '{"name": "k", "parameter_bytes": ["x"]}', '{"name": "k", "target": {"backend": "cuda"}}',
         '{"name": "k", "kernel_signature": "((\'x\', \'i32\', \'Z\'),)"}', '{"name": "k", "files": 3}',

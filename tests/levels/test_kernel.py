@@ -182,7 +182,9 @@ def test_other_targets(kernel: tiledsl.Kernel, saved: Path) -> None:
         with pytest.raises(TileError, match="is for cuda:90, and the kernel for cuda:80") as caught:
             ampere.from_level(level, saved, allow=["source"])
         assert "begin with the ttir" in str(caught.value)
-    code = [made.asm["ptx"].partition("\t.file")[0] for made in (ampere.from_level("ttir", saved), ampere)]
+    made = ampere.from_level("ttir", saved)
+    assert made.remarks[1].endswith("was made for cuda:90, and is compiled for cuda:80")
+    code = [each.asm["ptx"].partition("\t.file")[0] for each in (made, ampere)]
     assert code[0] == code[1] and ".target sm_80" in code[0]
     with pytest.raises(TileError, match="which runs the source as it is"):
         tiledsl.compile(program(), target="interpret", out_idx=-1).from_level("ttir", saved)

@@ -44,6 +44,8 @@ def checked(
     _check_name(what, facts, record)
     _check_target(what, level, facts, record, target)
     remarks = _check_version(what, level, record, allow)
+    if record.target not in (None, target):
+        remarks.append(f"{what} was made for {record.target}, and is compiled for {target}")
     if level not in ("ttir", "ttgir"):
         _check_metadata(what, level, facts, record, target)
     elif facts.warps is not None and facts.warps != record.metadata.get("num_warps", facts.warps):

@@ -103,6 +103,8 @@ def parsed(text: str | bytes, where: str) -> Record:
         schema = values.get("schema", SCHEMA)
         if schema != SCHEMA:
             raise ValueError(f"it has the schema {schema!r}, and this version knows {SCHEMA!r}")
+        if not re.fullmatch(r"[\w.$-]+", str(values["name"])):
+            raise ValueError(f"{values['name']!r} is no name of a kernel")
         metadata = {name: value for name, value in values.items() if name not in _OWN}
         if "kernel_signature" in values:
             arguments: tuple[Argument, ...] | None = _of_triton_runner(values["kernel_signature"])

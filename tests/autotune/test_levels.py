@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import tiledsl
 import tiledsl.language as T
+from tiledsl.cli import main
 from tiledsl.errors import TileError
 from tiledsl.levels.kernel import LevelKernel
 
@@ -63,6 +66,19 @@ def test_an_edited_file_is_another_configuration(saved: Path, cache_dir: Path) -
     result = tuned(space)
     assert result.from_cache == "" and "(edited)" in result.trials[1].kernel.remarks[0]
     assert "mul.f32" in result.trials[1].asm["ptx"]
+
+
+def test_lowering_shows_the_source(saved: Path, tmp_path: Path) -> None:
+    file = tmp_path / "doubling.py"
+    body = inspect.getsource(doubled).replace("tile: int = 16", "tile=None")
+    file.write_text(
+        "from typing import Any\nimport tiledsl\nimport tiledsl.language as T\n"
+        f"@tiledsl.autotune(configs=[{{'tile': 32, 'from_level': ('cubin', {str(saved)!r})}}])\n@tiledsl.jit\n{body}"
+    )
+    shown = CliRunner().invoke(main, ["lower", str(file), "-D", "rows=128", "--target", "cuda:90"])
+    assert shown.exit_code == 0 and "tl.arange(0, 32)" in shown.output and "attach_file" not in shown.output, (
+        shown.output
+    )
 
 
 def test_mistakes(saved: Path) -> None:

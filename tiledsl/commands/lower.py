@@ -157,6 +157,7 @@ def _with_first_config(found: Any, request: Request) -> Request:
     jit: JitFunction = found.jit
     unset = [name for default in (None, Parameter.empty) for name in _parameters(jit.function, default)]
     config = found.first_config(request.values, request.target)
+    config.pop("from_level", None)  # what is lowered has a source
     if not any(name in unset and name not in request.values for name in config):
         return request
     chosen = {**config, **request.values}

@@ -15,6 +15,8 @@ import tiledsl
 from tests.levels.conftest import Device, program
 from tiledsl.errors import TileError
 from tiledsl.runtime.compile import CompileError
+from tiledsl.runtime.launch_stored import Kept
+from tiledsl.runtime.stored import StoredKernel, describe
 from tiledsl.runtime.target import Target
 from tiledsl.runtime.torch_op import _default_name
 
@@ -136,7 +138,8 @@ def test_a_file_that_does_not_parse(kernel: tiledsl.Kernel, saved: Path, tmp_pat
         ("cubin", {"parameter_bytes": [8, 4, 8]}, "8, 4, 8, 8 bytes, and a launch gives 8, 4, 8"),
         ("ttir", {"source_sha256": "0" * 64}, "was compiled from another source than scaled's"),
         ("ttir", {"arguments": [{"name": "X", "type": "*fp16"}]}, "takes 4 parameters"),
-        ("ptx", {"arguments": None}, "scaled_kernel has X: \\*fp32, and it has none"),
+        ("ptx", {"arguments": None}, "does not say what arguments it was compiled for"),
+        ("cubin", {"arguments": [{"name": "X", "type": "*fp32"}]}, "has s: fp32, and it has none"),
         ("cubin", {"schema": "tiledsl levels 99"}, "'tiledsl levels 99'"),
         ("cubin", {"name": None}, "does not describe a kernel: it has no 'name'"),
     ],
@@ -237,6 +240,31 @@ def test_launches_take_the_level(
     made = kernel.from_level("cubin", saved)
     with pytest.raises(TileError, match="runs from a cubin for cuda:90, and this GPU is cuda:80"):
         launches(made, x, 2.0, y, 40)
+
+
+def test_stored_kernels_take_the_level(
+    kernel: tiledsl.Kernel, device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As the tuner recalls them: from the text of their module."""
+    monkeypatch.setattr(Target, "runs_here", True)
+    monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path))
+    edited = kernel.from_level("ptx", kernel.asm["ptx"].replace("mul.f32", "add.f32"))
+    described = json.loads(json.dumps(describe(edited)))
+    x, y = torch.empty(40, 64), torch.empty(40, 64)
+    stored = StoredKernel(described)
+    stored.kept = (Kept(NAME, tmp_path, "0" * 64),)  # which is of the source
+    assert launches(stored, x, 2.0, y, 40).kernel == edited.asm["cubin"] == stored.asm["cubin"] != kernel.asm["cubin"]
+    with pytest.raises(TileError, match="does not run from its source"):
+        edited.export(tmp_path / "scaled.py")
+    path = next(tmp_path.glob(f"levels/*/{NAME}.json"))
+    described["source"] += "\n"  # another module, which is not loaded yet
+    for file in tmp_path.glob(f"levels/*/{NAME}.ptx"):
+        file.write_text(file.read_text().replace("add.f32", "sub.f32"))
+    with pytest.raises(TileError, match="has been changed, from which scaled_kernel runs"):
+        _ = StoredKernel(described).loaded
+    shutil.rmtree(path.parent.parent)
+    with pytest.raises(TileError, match="is gone, from which scaled_kernel runs"):
+        _ = StoredKernel(described).loaded
 
 
 def test_alignment_that_only_the_file_assumes(

@@ -91,16 +91,21 @@ class Artifact:
         return self.compiled_by(function).triton
 
 
+_AGAIN = "it belongs to the cache: call from_level() again, or tune again"
+
+
 def attach_file(function: Any, path: str, digest: str, target: str, given: str = "") -> None:
     """Attach what `Artifact.store` wrote, for emitted modules; `given` is the file that errors name if it is the same.
 
     TileError if it is gone or is not what it was.
     """
+    if not os.path.exists(path):
+        raise TileError(f"{path} is gone, from which {function.__name__} runs", notes=[_AGAIN])
     name, level = os.path.splitext(os.path.basename(path))
     file = open_level(level[1:], path, name)
     record = file.record
     if record is None or _digest(file.level, file.data, record.text().encode()) != digest:
-        raise TileError(f"{path} has been changed", notes=["it belongs to the cache: call from_level() again"])
+        raise TileError(f"{path} has been changed, from which {function.__name__} runs", notes=[_AGAIN])
     with contextlib.suppress(OSError):
         if given and Path(given).read_bytes() == file.data:
             file = replace(file, path=Path(given))

@@ -165,6 +165,11 @@ def _check_origin(origin: Kernel, file: LevelFile, record: Record | None, allow:
 
 def _check_arguments(origin: Kernel, emitted: EmittedKernel, found: Artifact) -> None:
     """Whether the artifact takes what the host function gives. What it takes for granted is checked at each launch."""
+    if found.record.arguments is None:
+        raise TileError(
+            f"the JSON file beside {found.file.what} does not say what arguments it was compiled for",
+            notes=["that of save_levels() does; Triton's own, in its cache, does not"],
+        )
     constants = {name: Argument(name, "constexpr", encoded(value)) for name, value in emitted.constexprs.items()}
     ours = {**{name: Argument(name, kind) for name, kind in emitted.signature.items()}, **constants}
     theirs = {each.name: replace(each, attributes={}) for each in found.record.arguments or ()}

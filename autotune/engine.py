@@ -22,6 +22,7 @@ from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial, config_text, summary_of_failures
 from tiledsl.errors import TileError
+from tiledsl.levels.candidates import reason_to_leave_out
 from tiledsl.runtime.jit import no_program
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.python_source import returns_nothing
@@ -205,6 +206,11 @@ def _prune_and_order(trials: Sequence[Trial], problem: Problem) -> list[int]:
     unwanted = left_out(trials, problem.options.prune) if callable(problem.options.prune) else {}
     for index, reason in unwanted.items():
         trials[index].fail("pruned", reason)
+    for trial in trials:
+        reason = reason_to_leave_out(trial.config) if "from_level" in trial.config and trial.status == "new" else ""
+        if reason:
+            unwanted[trial.index] = reason
+            trial.fail("pruned", reason)
     if all(trial.status != "new" for trial in trials):
         return []
     from tiledsl.autotuner.predicting.rank import rank

@@ -16,8 +16,8 @@ from tiledsl.autotuner.trial import config_text
 from tiledsl.errors import TileError
 from tiledsl.language.launch_options import LAUNCH_OPTIONS
 
-# Keys of a configuration that need not be parameters of the builder: choices of the compiler.
-RESERVED = ("pass_configs",)
+# Keys of a configuration that need not be parameters of the builder: choices of the compiler, and of what to run.
+RESERVED = ("pass_configs", "from_level")
 _MOST = 10_000_000  # combinations of a space, which are gone through one by one
 
 
@@ -83,8 +83,9 @@ def space(*, where: Callable[[Config], Any] | None = None, **values: Any) -> Spa
 
     A value that is not a list, tuple, range, set, iterator or array stands for itself. `where` is a predicate: only the
     configurations for which it returns true are kept. Besides parameters of the function, tunables may be
-    `pass_configs` (dicts of pass options) and T.Kernel's options for every launch of the program: num_warps, num_stages
-    (of loops that give none), num_ctas, maxnreg, launch_pdl.
+    `pass_configs` (dicts of pass options), `from_level` (a pair such as ("cubin", "dir"): files to run from, see
+    Kernel.from_level) and T.Kernel's options for every launch of the program: num_warps, num_stages (of loops that give
+    none), num_ctas, maxnreg, launch_pdl.
 
     Example: `space(block_M=[64, 128], block_N=[64, 128], threads=[128, 256], where=lambda c: c.block_M <= c.block_N)`
     """
@@ -178,6 +179,10 @@ def check_configs(configs: Any, signature: inspect.Signature, name: str) -> list
                 raise TileError(
                     f"{where}: configuration {index} sets {key!r}, which is not a parameter", notes=[advice]
                 )
+        if "from_level" in config and "from_level" not in signature.parameters:
+            from tiledsl.levels.candidates import choice
+
+            config = {**config, "from_level": choice(config["from_level"])}
         first = seen.setdefault(config_key(config), index)
         if first != index:
             raise TileError(f"{where}: configurations {first} and {index} are the same: {config_text(config)}")

@@ -36,6 +36,45 @@ def test_the_examples_run(tmp_path: Path) -> None:
     assert "import triton" in exported and "tiledsl" not in exported.split("\n", 1)[1]
 
 
+LEVELS = """
+from pathlib import Path
+
+import triton
+import triton.language as tl
+
+import tiledsl
+import tiledsl.language as T
+
+
+@T.prim_func
+def doubled(X: T.Tensor((1024,), "float32"), Y: T.Tensor((1024,), "float32")):
+    with T.Kernel(8, threads=128) as block:
+        for i in T.Parallel(128):
+            Y[block * 128 + i] = X[block * 128 + i] + X[block * 128 + i]
+
+
+@triton.jit
+def scale(x, y, n, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + at, tl.load(x + at, mask=at < n) * 2.0, mask=at < n)
+
+
+"""
+
+
+def test_the_example_of_levels_runs(tmp_path: Path) -> None:
+    text = README.read_text(encoding="utf-8")
+    found = re.search(r"<!-- levels -->\n```python\n(.*?)```\n<!-- /levels -->", text, re.DOTALL)
+    assert found is not None
+    check = "\nassert 'FMUL' in squared.asm['sass'] and 'FADD' in kernel.asm['sass']\n"
+    check += "assert fast.asm['cubin'] == bare.asm['cubin']\nprint('checked')\n"
+    script = tmp_path / "levels.py"
+    script.write_text(LEVELS + found[1] + check, encoding="utf-8")
+    done = forked.run([script], cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "doubled_kernel.ttgir (edited)" in done.stdout and done.stdout.endswith("checked\n")
+
+
 def test_the_commands_exist() -> None:
     text = README.read_text(encoding="utf-8")
     commands = set(re.findall(r"^tiledsl (\w+)", text, re.MULTILINE))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tiledsl.autotuner import AutotuneResult, autotune
     from tiledsl.autotuner.space import space
     from tiledsl.frontend.text_program import TextProgram, parse, parse_file
+    from tiledsl.levels.triton_kernel import triton_kernel, triton_kernels
     from tiledsl.runtime.jit import compile, jit
     from tiledsl.runtime.kernel import Kernel
     from tiledsl.runtime.profiler import Profiler, do_bench
@@ -28,6 +29,8 @@ _LAZY = {
     "TextProgram": "tiledsl.frontend.text_program",
     "parse": "tiledsl.frontend.text_program",
     "parse_file": "tiledsl.frontend.text_program",
+    "triton_kernel": "tiledsl.levels.triton_kernel",
+    "triton_kernels": "tiledsl.levels.triton_kernel",
     "compile": "tiledsl.runtime.jit",
     "jit": "tiledsl.runtime.jit",
     "Kernel": "tiledsl.runtime.kernel",
@@ -41,7 +44,7 @@ _LAZY = {
 __all__ = [
     "AutotuneResult", "Kernel", "Profiler", "Target", "TensorSupplyType", "TextProgram", "TileError", "autotune",
     "compile", "do_bench", "jit", "parse", "parse_file", "resume", "settings",
-    "space", "spaces",
+    "space", "spaces", "triton_kernel", "triton_kernels",
 ]  # fmt: skip
 
 

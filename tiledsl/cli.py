@@ -1,4 +1,4 @@
-"""The command `tiledsl`: lower, opt, passes, run, tune, tuned, cache, doctor."""
+"""The command `tiledsl`: lower, compile, opt, passes, run, tune, tuned, cache, doctor."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def main() -> None:
 @click.option("--resume-after", default="", metavar="PASS", help="FILE has IR as after this pass: go on there.")
 @click.option("--print-changed", is_flag=True, help="Print the IR after each pass that changes it, to stderr.")
 @click.option("--pass-config", "configs", multiple=True, metavar="PASS.OPTION=VALUE", help="An option of a pass.")
-@click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file.")
+@click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file (all: folder).")
 def lower(
     program: str,
     values: tuple[str, ...],
@@ -64,6 +64,7 @@ def lower(
     \b
     tile    the program as elaborated     triton  the IR at the end of the pipeline
     source  Triton source                 ttir, ttgir, llir, ptx, sass, amdgcn  what Triton makes of it
+    all     every level of every kernel, and what running them needs, as files in the folder that -o names
     """
     from tiledsl.commands import lower as command
     from tiledsl.runtime.target import Target
@@ -84,7 +85,38 @@ def lower(
         pass_configs=dict(map(command.parse_option, configs)),
         resume_after=resume_after,
     )
+    if emit == "all":
+        if output is None:
+            raise TileError("--emit all writes files; name their folder with -o")
+        for path in command.save_levels(request, output):
+            click.echo(path)
+        return
     _write(command.lower(request), output)
+
+
+@main.command("compile")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--target", default=None, help="cuda:90, hip:gfx942, ...; by default what its JSON file says.")
+@click.option("--emit", default="resources", metavar="STAGE", help="One of the stages above.")
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of Triton's: num_warps=8.")
+@click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file.")
+def compile_level(file: Path, target: str | None, emit: str, options: tuple[str, ...], output: Path | None) -> None:
+    """Compile one level of a kernel: a FILE.ttir, .ttgir, .llir, .ptx, .cubin, .amdgcn or .hsaco. Needs no GPU.
+
+    \b
+    ttgir, llir, ptx, cubin, sass, amdgcn, hsaco   what Triton makes of it
+    resources                                      registers, spills, shared memory, occupancy
+    """
+    from tiledsl.commands.compile import compile_file
+    from tiledsl.commands.lower import parse_value
+
+    made = compile_file(file, target, emit, dict(map(parse_value, options)))
+    if isinstance(made, str):
+        _write(made, output)
+    elif output is None:
+        raise TileError(f"a {emit} is binary; write it to a file with -o")
+    else:
+        _write_bytes(made, output)
 
 
 @main.command()
@@ -144,8 +176,12 @@ def _write(text: str, output: Path | None) -> None:
     if output is None:
         click.echo(text, nl=False)
         return
+    _write_bytes(text.encode(), output)
+
+
+def _write_bytes(data: bytes, output: Path) -> None:
     try:
-        write_output(output, text.encode())
+        write_output(output, data)
     except OSError as error:
         raise TileError(f"{output} cannot be written: {error.strerror}") from None
 

@@ -23,6 +23,9 @@ def runner(problem: Problem, trial: Trial, kernel: Kernel) -> Kernel | None:
         return kernel
     if not problem.options.checks:
         return None
+    if "from_level" in trial.config:
+        trial.message = "not verified: the interpreter runs sources, no levels"
+        return None
     at = problem.options.verify_at
     if at is not None:
         kernel = problem.build({**trial.config, **at}, Target("interpret"))

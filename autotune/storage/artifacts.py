@@ -73,6 +73,8 @@ def _save_launch(folder: Path, trial: Trial, compiled: Mapping[str, Any]) -> lis
         return []
     written: list[Path] = []
     for name, each in compiled.items():
+        if each.level:  # its module takes the file that it names
+            continue
         written += Kept(name, folder, source).keep(each.triton, each.options)
     write_json(folder / _LAUNCH, {"schema": LAUNCH_SCHEMA, "config": config_key(trial.config), "kernel": kernel})
     return [*written, folder / _LAUNCH]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tiledsl.runtime.compile import CompiledKernel, CompileError, _again, compile_kernel
-from tiledsl.runtime.launch_stored import _specialised
+from tiledsl.runtime.launch_stored import specialised
 from tiledsl.runtime.module import load_module
 from tiledsl.runtime.resources import occupancy_limit
 from tiledsl.runtime.target import Target
@@ -193,7 +193,7 @@ def test_the_number_of_programs_does_not_compile_anew(tmp_path: Path, monkeypatc
     for programs in (132, 144, 1):
         given = {"x": torch.empty(64), "y": torch.empty(64), "by": programs, "width": 32, "factor": 2.5}
         assert compiled.hash() == key_of_launch(function, target, given)
-        assert _specialised(programs, True) == ("i32", None)
+        assert specialised(programs, True) == ("i32", None)
 
 
 def test_threads_that_disturb_each_other_try_again() -> None:

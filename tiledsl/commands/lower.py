@@ -30,7 +30,7 @@ from tiledsl.settings import current, override
 
 IR_LEVELS = ("tile", "triton")
 ASSEMBLY = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")
-EMIT = ("source", *IR_LEVELS, *ASSEMBLY)
+EMIT = ("source", *IR_LEVELS, *ASSEMBLY, "all")
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,19 @@ class Request:
     resume_after: str = ""
 
 
+def save_levels(request: Request, folder: Path) -> list[Path]:
+    """Write the program's kernels at every level into a folder; the paths. Raises as `lower` does."""
+    if request.resume_after:
+        return _resumed(request).save_levels(folder)
+    build, request = _resolved(request)
+    return Kernel(build, request.target, request.pass_configs).save_levels(folder)
+
+
 def lower(request: Request) -> str:
     """The text that was asked for. Raises TileError for what is wrong with the file, the function or the values."""
     if request.resume_after:
         return _emitted(_resumed(request), request)
-    found = _text_program(request) if request.file.suffix != ".py" else _in_file(request)
-    request = _with_first_config(found, request)
-    request = replace(request, pass_configs={**_own_options(found), **(request.pass_configs or {})})
-    build = _of(found, request)
+    build, request = _resolved(request)
     if request.emit in IR_LEVELS or request.after:
         return _ir(build, request)
     kernel = Kernel(build, request.target, request.pass_configs)
@@ -89,6 +94,14 @@ def _emitted(kernel: Kernel, request: Request) -> str:
         if texts[name] is None:
             raise TileError(f"{request.emit} cannot be shown: the tool that makes it is missing")
     return "\n".join(f"// {name}\n{text}" if len(texts) > 1 else text for name, text in texts.items())
+
+
+def _resolved(request: Request) -> tuple[Callable[[], FuncOp], Request]:
+    """A function that elaborates the program, and the request with what its decorators say."""
+    found = _text_program(request) if request.file.suffix != ".py" else _in_file(request)
+    request = _with_first_config(found, request)
+    request = replace(request, pass_configs={**_own_options(found), **(request.pass_configs or {})})
+    return _of(found, request), request
 
 
 def _ir(build: Callable[[], FuncOp], request: Request) -> str:
@@ -168,6 +181,7 @@ def _with_first_config(found: Any, request: Request) -> Request:
     jit: JitFunction = found.jit
     unset = [name for default in (None, Parameter.empty) for name in _parameters(jit.function, default)]
     config = found.first_config(request.values, request.target)
+    config.pop("from_level", None)  # what is lowered has a source
     if not any(name in unset and name not in request.values for name in config):
         return request
     chosen = {**config, **request.values}

@@ -62,7 +62,8 @@ class Asm(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """One compiled kernel. `triton` is Triton's own object, `options` what triton.compile was given."""
+    """One compiled kernel. `triton` is Triton's own object, `options` what triton.compile was given.
+    `level`: which one it was compiled from; "" for source."""
 
     name: str
     target: Target
@@ -70,6 +71,7 @@ class CompiledKernel:
     metadata: Mapping[str, Any]
     triton: Any
     options: Mapping[str, Any] = field(default_factory=dict)
+    level: str = ""
 
     @functools.cached_property
     def resources(self) -> Resources:
@@ -126,6 +128,9 @@ def compile_kernel(
     """
     import triton
 
+    level = getattr(jit_function, "artifact", None)
+    if level is not None:  # it runs from a file, see tiledsl.levels
+        return level.compiled_by(jit_function)  # type: ignore[no-any-return]
     wanted = {
         "num_warps": num_warps,
         "num_stages": num_stages,
@@ -138,24 +143,38 @@ def compile_kernel(
     names = list(jit_function.arg_names)
     types = {name: "constexpr" if name in constexprs else signature[name] for name in names}
     facts = _facts(types, set(attrs), {each.name for each in jit_function.params if each.do_not_specialize})
+    with reported(jit_function.__name__, target):
+        source = source_type(jit_function)(
+            jit_function, types, {(names.index(name),): value for name, value in constexprs.items()}, facts
+        )
+        compiled = _again(lambda: triton.compile(source, target=target.triton_target(), options=wanted))
+    metadata = compiled.metadata._asdict()
+    check_shared(jit_function.__name__, int(metadata["shared"]), target)
+    return CompiledKernel(compiled.name, target, Asm(dict(compiled.asm)), metadata, compiled, wanted)
+
+
+@contextlib.contextmanager
+def reported(kernel: str, target: Target) -> Iterator[_Capture]:
+    """Have what Triton raises become a CompileError, and keep what it prints off the terminal. A TileError stays."""
     with _captured() as capture:
         try:
-            source = source_type(jit_function)(
-                jit_function, types, {(names.index(name),): value for name, value in constexprs.items()}, facts
-            )
-            compiled = _again(lambda: triton.compile(source, target=target.triton_target(), options=wanted))
+            yield capture
+        except TileError:
+            raise
         except Exception as error:
-            raise _failure(jit_function.__name__, target, error, capture.text()) from error
-    metadata = compiled.metadata._asdict()
-    shared, available = int(metadata["shared"]), target.max_shared_bytes
+            raise _failure(kernel, target, error, capture.text()) from error
+
+
+def check_shared(kernel: str, shared: int, target: Target) -> None:
+    """Raises CompileError if a kernel needs more shared memory, in bytes, than a block can have."""
+    available = target.max_shared_bytes
     if shared > available:
         too_large = CompileError(
-            f"{jit_function.__name__} needs {shared} bytes of shared memory, and {target} has {available} for a block",
+            f"{kernel} needs {shared} bytes of shared memory, and {target} has {available} for a block",
             notes=["smaller tiles, or fewer pipeline stages, need less"],
         )
         too_large.stage = "resources"
         raise too_large
-    return CompiledKernel(compiled.name, target, Asm(dict(compiled.asm)), metadata, compiled, wanted)
 
 
 def _facts(types: Mapping[str, str], divisible: Set[str], exempt: Set[str]) -> dict[tuple[int], list[list[Any]]]:

@@ -235,6 +235,11 @@ class JitFunction:
         self, bound: Mapping[str, Any], config: Mapping[str, Any] | None = None, target: Target | None = None
     ) -> Kernel:
         """The kernel for bound arguments and a configuration, built once, for `target` or the decorator's target."""
+        if config is not None and self._names_level(config):
+            from tiledsl.levels.candidates import run_from
+
+            plain = {name: value for name, value in config.items() if name != "from_level"}
+            return run_from(self.kernel_for(bound, plain, target), config)  # type: ignore[no-any-return]
         if self.is_eager:
             return self._eager_kernel({**bound, **(config or {})}, config, target)
         values = {**bound, **(config or {})}
@@ -258,6 +263,8 @@ class JitFunction:
         Read it, do not change it: the next call returns it again if only pass_configs or launch options differ.
         """
         given = {**bound, **(config or {})}
+        if self._names_level(given):
+            del given["from_level"]
         values = {name: _argument(value) if self.is_eager else value for name, value in given.items()}
         pass_configs = self._pass_configs(values)
         key = _key(values)
@@ -289,6 +296,10 @@ class JitFunction:
                 check_launch_option(f"{self.__name__}: {name}", name, given)
                 chosen[f"lower-to-triton.{name}"] = int(given)
         return chosen
+
+    def _names_level(self, config: Mapping[str, Any]) -> bool:
+        """Whether a configuration says which files to run from: the function has no parameter of that name."""
+        return "from_level" in config and "from_level" not in self.signature.parameters
 
     def takes_launch_option(self, name: str) -> bool:
         """Whether a configuration's value of this name is a launch's: the function has no parameter for it."""

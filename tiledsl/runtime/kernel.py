@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, repeat
 from pathlib import Path
@@ -20,6 +20,7 @@ from tiledsl.runtime.target import Target
 if TYPE_CHECKING:
     from tiledsl.dialects.tile import FuncOp
     from tiledsl.ir.pass_manager import Stage
+    from tiledsl.levels.kernel import LevelKernel
     from tiledsl.runtime.compile import CompiledKernel
     from tiledsl.runtime.launch import Caller
     from tiledsl.runtime.launch_stored import Kept
@@ -154,7 +155,8 @@ class Kernel:
             )
         loaded = load_module(self.name, self.source, interpret=False)
         compiled = {}
-        for each, place in zip(self.module.kernels, chain(self._places, repeat(None))):
+        places = chain(self._places, repeat(None))  # a pass may have added kernels
+        for each, place in zip(self.module.kernels, places):
             try:
                 compiled[each.name] = compile_kernel(
                     getattr(loaded, each.name), each.signature, each.constexprs, self.target, each.num_warps,
@@ -182,18 +184,52 @@ class Kernel:
         """
         return write_output(path, self.source.encode())
 
+    def save_levels(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Write what Triton made of each GPU kernel, and return the paths: `<kernel>.ttir`, `.ttgir`, `.llir`, `.ptx`,
+        `.cubin` (on AMD `.amdgcn`, `.hsaco`), and `<kernel>.json` with its arguments, launch metadata and hashes.
+
+        Needs no GPU. Raises TileError for the target "interpret" and for a folder that cannot be written.
+        """
+        from tiledsl.levels.kernel import save_levels
+
+        return save_levels(self, folder)
+
+    def from_level(
+        self,
+        level: str,
+        source: str | bytes | os.PathLike[str] | Mapping[str, Any],
+        *,
+        allow: Collection[str] = (),
+    ) -> LevelKernel:
+        """A kernel like this one whose GPU kernels are compiled from files of a level on; this one stays as it is.
+
+        level: "ttir", "ttgir", "llir", "ptx", "cubin", "amdgcn" or "hsaco". source: a folder that `save_levels` wrote;
+        for a program of one GPU kernel also a file or the text itself; or a dict of these by the kernels' names, which
+        leaves the others as they are. The files may have been edited; `remarks` says which. A level that is of another
+        program, configuration, GPU or version of Triton, or whose metadata is missing, is a TileError here; a call with
+        arguments for which it was not compiled is one then. allow: which of the checks "source" and "triton_version" to
+        turn into remarks.
+        """
+        from tiledsl.levels.kernel import from_level
+
+        return from_level(self, level, source, allow)
+
     # Running
+
+    def check_runs_here(self) -> None:
+        """Raises TileError where the target cannot run."""
+        if not self.target.runs_here:
+            raise TileError(
+                f"{self.name} is compiled for {self.target}, which this machine cannot run",
+                notes=["look at .source, .asm and .resources, or compile with target='interpret' to run it here"],
+            )
 
     @cached_property
     def loaded(self) -> Any:
         """The source as a Python module. Raises TileError if the target cannot run here."""
         from tiledsl.runtime.module import load_module
 
-        if not self.target.runs_here:
-            raise TileError(
-                f"{self.name} is compiled for {self.target}, which this machine cannot run",
-                notes=["look at .source, .asm and .resources, or compile with target='interpret' to run it here"],
-            )
+        self.check_runs_here()
         loaded = load_module(self.name, self.source, interpret=self.target.kind == "interpret")
         for each in self.kept:
             from tiledsl.runtime.launch_stored import offer

@@ -130,14 +130,15 @@ def asked(src: Any, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         "target": vars(target),
         "variables": get_cache_invalidating_env_vars(),
         "triton": str(triton.__version__),
-        "library": _library_size(),
+        "library": library_size(),
     }
     return dict(json.loads(json.dumps(values, default=str)))
 
 
 def offer(function: Any, kept: Kept) -> None:
     """Have a jitted function that has not run yet take what was kept where it would compile, and keep the rest."""
-    if knobs() is None or function.device_caches:  # an unknown Triton, or one that has already looked
+    # An unknown Triton, or one that has already looked, or that takes a level of the kernel.
+    if knobs() is None or function.device_caches or hasattr(function, "artifact"):
         return
     create = function.create_binder
 
@@ -176,14 +177,14 @@ def find(function: Any, arguments: Sequence[Any], options: Mapping[str, Any]) ->
     with contextlib.suppress(KeyError, AttributeError, ValueError):
         types, facts = {}, {}
         for number, (param, value) in enumerate(zip(function.params, arguments, strict=True)):
-            types[param.name], is_divisible = _specialised(value, param.do_not_specialize)
+            types[param.name], is_divisible = specialised(value, param.do_not_specialize)
             if is_divisible is not None:
                 facts[(number,)] = [["tt.divisibility", 16]] if is_divisible else []
         return kept.load(ASTSource(function, types, {}, facts), driver.active.get_current_target(), options)
     return None
 
 
-def _specialised(value: Any, as_it_is: bool) -> tuple[str, bool | None]:
+def specialised(value: Any, as_it_is: bool) -> tuple[str, bool | None]:
     """Triton's type of an argument, and whether Triton compiles for its being a multiple of 16; None if it does not
     ask, as of integers that are taken `as_it_is`. ValueError for what is not known here, or becomes a constant."""
     from triton._utils import canonicalize_dtype
@@ -208,7 +209,8 @@ def _is_watched() -> bool:
 
 
 @functools.cache
-def _library_size() -> int:
+def library_size() -> int:
+    """Bytes of Triton's library, which tell builds of one version apart."""
     from triton._C import libtriton
 
     return Path(str(libtriton.__file__)).stat().st_size

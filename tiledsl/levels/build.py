@@ -1,0 +1,170 @@
+"""Compile a kernel from one of its levels on, with Triton's own stages.
+
+What is made lies in a folder of its own, named by all that it depends on: the file's content first of all. Triton's
+cache and what the tuner keeps never see it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tiledsl.errors import TileError
+from tiledsl.ir.location import Loc
+from tiledsl.levels.bundle import LevelFile
+from tiledsl.levels.record import LEVELS, Record
+from tiledsl.runtime.atomic_file import write_file
+from tiledsl.runtime.compile import Asm, CompiledKernel, CompileError, check_shared, reported
+from tiledsl.runtime.target import Target
+from tiledsl.settings import current
+
+_MLIR = ("ttir", "ttgir")
+# What launches read and older versions of Triton do not write.
+_DEFAULTS = {
+    "global_scratch_size": 0, "global_scratch_align": 1, "profile_scratch_size": 0, "profile_scratch_align": 1,
+    "tmem_size": 0, "tensordesc_meta": [], "launch_cooperative_grid": False, "launch_pdl": False,
+}  # fmt: skip
+_OF_TARGET = (
+    "arch", "base_arch", "backend_name", "warp_size", "max_num_imprecise_acc_default", "supported_fp8_dtypes",
+    "deprecated_fp8_dot_operand_dtypes", "allowed_dot_input_precisions", "extern_libs",
+)  # fmt: skip
+
+
+def build(file: LevelFile, record: Record, target: Target) -> CompiledKernel:
+    """The kernel compiled from a level's file on, or found as it was compiled before. Raises CompileError.
+
+    `asm` has the level itself and those below it. No GPU driver is opened.
+    """
+    import triton
+    from triton._C.libtriton import get_cache_invalidating_env_vars
+    from triton.compiler.compiler import CompiledKernel as Compiled
+    from triton.compiler.compiler import make_backend
+
+    from tiledsl.runtime.launch_stored import library_size
+
+    backend = make_backend(target.triton_target())
+    options = _options(file.level, record)
+    parts = [
+        file.level, file.digest, record.name, record.language, str(target), options, dict(record.metadata),
+        triton.__version__, library_size(), backend.hash(), get_cache_invalidating_env_vars(),
+    ]  # fmt: skip
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+    folder = Path(current().cache_dir).expanduser() / "levels" / key[:32]
+    described = folder / f"{record.name[:150]}.json"
+    if not described.is_file():
+        with reported(record.name, target) as capture:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                _make(file, record, target, backend, options, folder, key, capture)
+            except OSError as error:
+                raise TileError(f"{error.filename or folder} cannot be written: {error.strerror}") from None
+    made = [folder / f"{record.name[:150]}.{suffix}" for suffix in (*LEVELS, "json")]
+    group = {each.name: str(each) for each in made if each.is_file()}
+    source = SimpleNamespace(signature={}, constants={}, fn=None, name=record.name)
+    compiled = Compiled(source, group, key)
+    metadata = compiled.metadata._asdict()
+    check_shared(record.name, int(metadata["shared"]), target)
+    return CompiledKernel(compiled.name, target, Asm(dict(compiled.asm)), metadata, compiled, options, file.level)
+
+
+def _options(level: str, record: Record) -> dict[str, Any]:
+    """What Triton is told: as it was told, without what follows from the target."""
+    told = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in record.options.items()
+        if name not in _OF_TARGET and value is not None
+    }
+    return {"enable_fp_fusion": True, **told}  # Triton 3.9 warns where it is left to its default
+
+
+def _make(
+    file: LevelFile, record: Record, target: Target, backend: Any, options: dict[str, Any], folder: Path, key: str,
+    capture: Any,
+) -> None:  # fmt: skip
+    """Run the stages below a level, and write what they make, the metadata last."""
+    import triton
+    from triton.backends.compiler import Language
+
+    start = folder / f"{record.name[:150]}.{file.level}"
+    write_file(start, file.data)
+    module: Any = file.content
+    if file.level in _MLIR:
+        module = _read_mlir(start, file, backend, capture)
+        warps, blocks = (module.get_int_attr(f"ttg.{name}") for name in ("num-warps", "num-ctas"))
+        options |= {} if file.level == "ttir" else {"num_warps": warps or 4, "num_ctas": blocks or 1}
+    parsed = backend.parse_options(dict(options))
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, parsed, Language.GLUON if record.language == "gluon" else Language.TRITON)
+    if file.level not in stages:
+        raise TileError(
+            f"{file.what}: kernels in {record.language.title()} for {target} have no {file.level}",
+            notes=[f"they have {', '.join(stages)}"],
+        )
+    metadata: dict[str, Any] = {**_DEFAULTS, **vars(parsed)}
+    if file.level in _MLIR:
+        metadata["tensordesc_meta"] = module.get_tensordesc_metadata() if file.level == "ttgir" else []
+    else:
+        metadata |= {name: value for name, value in record.metadata.items() if name not in _OF_TARGET}
+    metadata |= {
+        "name": record.name,
+        "target": target.triton_target(),
+        "hash": key,
+        "triton_version": triton.__version__,
+    }
+    names = list(stages)
+    for name in names[names.index(file.level) + 1 :]:
+        try:
+            module = stages[name](module, metadata)
+        except Exception as error:
+            raise _at_line(file, start, name, error) or error from None
+        data = module if isinstance(module, bytes) else str(module).encode()
+        write_file(folder / f"{record.name[:150]}.{name}", data)
+    write_file(folder / f"{record.name[:150]}.json", json.dumps(metadata, default=vars).encode())
+
+
+def _read_mlir(path: Path, file: LevelFile, backend: Any, capture: Any) -> Any:
+    from triton._C.libtriton import ir
+
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    try:
+        module = ir.parse_mlir_module(str(path), context)
+    except RuntimeError:
+        printed = capture.text()
+        found = re.search(re.escape(str(path)) + r"\"?:(\d+):(\d+)\)?: error: (.*)", printed)
+        message = found[3] if found is not None else "Triton cannot read it"
+        error = CompileError(f"{file.what} is no valid {file.level}: {message}")
+        if found is not None:
+            error.loc = Loc(str(file.path or path), int(found[1]), int(found[2]), int(found[1]), int(found[2]) + 1)
+        error.stage = file.level
+        raise error from None
+    module.context = context
+    return module
+
+
+def _at_line(file: LevelFile, path: Path, stage: str, error: Exception) -> CompileError | None:
+    """ptxas's error, with the line of the user's file that it means."""
+    found = re.search(r"ptxas\S* \S+, line (\d+); (?:fatal|error)\s*:\s*(.+)", str(error))
+    if file.level != "ptx" or found is None:
+        return None
+    result = CompileError(f"{file.what} does not assemble: {found[2].strip()}")
+    line = int(found[1])
+    result.loc = Loc(str(file.path or path), line, 1, line, 1000)
+    result.stage = stage
+    return result
+
+
+def attributes_of(record: Record) -> Mapping[tuple[int], list[list[Any]]]:
+    """The arguments' attributes as ASTSource takes them."""
+    arguments = record.arguments or ()
+    return {
+        (number,): [[name, value] for name, value in each.attributes.items()]
+        for number, each in enumerate(arguments)
+        if not each.is_constant
+    }

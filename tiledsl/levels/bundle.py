@@ -1,0 +1,120 @@
+"""A folder with a kernel's files: `<name>.<level>` for each level, and `<name>.json` with what running them needs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tiledsl.errors import TileError
+from tiledsl.levels import facts
+from tiledsl.levels.record import BINARIES, LEVELS, Argument, Record, parsed
+from tiledsl.runtime.atomic_file import write_file
+from tiledsl.runtime.compile import CompiledKernel
+
+Given = str | bytes | os.PathLike[str]
+"""A level: a file, a folder with one, or the text (or binary) itself."""
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@dataclass(frozen=True)
+class LevelFile:
+    """A kernel at one level. `record` is what its JSON file says, `path` where it lies; None where there is none."""
+
+    level: str
+    data: bytes
+    record: Record | None = None
+    path: Path | None = None
+
+    @property
+    def what(self) -> str:
+        """Its name in messages."""
+        return f"the given {self.level}" if self.path is None else str(self.path)
+
+    @property
+    def digest(self) -> str:
+        return digest(self.data)
+
+    @property
+    def content(self) -> str | bytes:
+        return self.data if self.level in BINARIES else self.data.decode(errors="replace")
+
+
+def save(
+    folder: Path, name: str, compiled: CompiledKernel, arguments: Sequence[Argument], language: str, source: str
+) -> list[Path]:
+    """Write a compiled kernel's levels and, last, its JSON file; the paths. Raises TileError if it cannot."""
+    contents = {level: compiled.asm[level] for level in LEVELS if level in compiled.asm}
+    files = {level: each if isinstance(each, bytes) else each.encode() for level, each in contents.items()}
+    sizes = facts.read("cubin", files["cubin"]).parameter_bytes if "cubin" in files else None
+    metadata = {key: value for key, value in compiled.metadata.items() if key != "target"}
+    target = compiled.target.triton_target()
+    described = {"backend": target.backend, "arch": target.arch, "warp_size": target.warp_size}
+    record = Record(
+        str(compiled.name),
+        compiled.target,
+        {**metadata, "target": described},
+        compiled.options,
+        tuple(arguments),
+        sizes,
+        language,
+        source,
+        {level: digest(data) for level, data in files.items()},
+    )
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for suffix, data in {**files, "json": record.text().encode()}.items():
+            written.append(folder / f"{name}.{suffix}")
+            write_file(written[-1], data)
+    except OSError as error:
+        raise TileError(f"{error.filename or folder} cannot be written: {error.strerror}") from None
+    return written
+
+
+def check_level(level: Any) -> str:
+    """The level's name. TileError for what is none."""
+    if level not in LEVELS:
+        raise TileError(f"there is no level {level!r}", notes=[f"the levels are {', '.join(LEVELS)}"])
+    return str(level)
+
+
+def is_content(given: Any) -> bool:
+    """Whether it is a level itself, not a path to one."""
+    return isinstance(given, (bytes, bytearray)) or (isinstance(given, str) and "\n" in given)
+
+
+def open_level(level: str, given: Any, name: str) -> LevelFile:
+    """The file of a kernel at a level, with the JSON file beside it if there is one. TileError if it is missing."""
+    if is_content(given):
+        return LevelFile(level, given.encode() if isinstance(given, str) else bytes(given))
+    if not isinstance(given, (str, os.PathLike)):
+        raise TileError(f"{level} of {name} is {type(given).__name__}; it is a path, or the text itself")
+    path = Path(given)
+    if path.is_dir():
+        path = path / f"{name}.{level}"
+    if not path.is_file():
+        raise TileError(f"there is no file {path}", notes=_there_are(path.parent))
+    if path.suffix != f".{level}":
+        raise TileError(f"{path} is not named as a {level}", notes=[f"its name ends with .{level}, or say its level"])
+    beside = (path.with_suffix(".json"), path.with_name(f"{name}.json"))
+    described = next((each for each in beside if each.is_file()), None)
+    try:
+        data = path.read_bytes()
+        record = None if described is None else parsed(described.read_bytes(), str(described))
+    except OSError as error:
+        raise TileError(f"{error.filename} cannot be read: {error.strerror}") from None
+    return LevelFile(level, data, record, path.absolute())
+
+
+def _there_are(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    found = sorted(each.name for each in folder.iterdir() if each.suffix[1:] in (*LEVELS, "json"))
+    return [f"{folder} has {', '.join(found[:12]) or 'no level of a kernel'}"]

@@ -1,0 +1,192 @@
+"""Kernels of tile programs: save every level, run from any."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tiledsl.codegen.emitted import EmittedKernel
+from tiledsl.errors import TileError
+from tiledsl.levels import facts
+from tiledsl.levels.artifact import Artifact, artifact
+from tiledsl.levels.bundle import LevelFile, check_level, digest, is_content, open_level, save
+from tiledsl.levels.checks import check_allow
+from tiledsl.levels.record import LEVELS, Argument, Record, arguments_of, encoded
+from tiledsl.runtime.kernel import Kernel
+
+if TYPE_CHECKING:
+    from tiledsl.ir.pass_manager import Stage
+
+# Of a kernel's attributes, those that belong to what it has compiled and launched.
+_OWN_STATE = ("callers", "call_scope", "call_text", "operators", "loaded", "compiled", "stages", "kept", "remarks")
+
+
+class LevelKernel(Kernel):
+    """A Kernel of which some GPU kernels run from files of a level. Its parameters, checks, outputs and host function
+    are those of the kernel that it was made from. The last lines of `source` say which files; they lie in the cache,
+    named by their content, so a kernel stays what it is whatever becomes of the file that was given."""
+
+    def __init__(self, origin: Kernel, artifacts: Mapping[str, Artifact]) -> None:
+        """`origin` is compiled from source."""
+        self.__dict__.update({name: value for name, value in vars(origin).items() if name not in _OWN_STATE})
+        self.origin = origin
+        self.artifacts = dict(artifacts)
+        self.module = replace(origin.module, source=origin.source + _attaching(artifacts))
+        self.remarks = (*origin.remarks, *(text for each in artifacts.values() for text in each.remarks))
+        self.latency = self.ref_latency = None
+
+    @cached_property
+    def stages(self) -> list[Stage]:
+        return self.origin.stages
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        raise TileError(
+            f"{self.name} does not run from its source", notes=["save_levels(folder) writes what it runs from"]
+        )
+
+
+def _attaching(artifacts: Mapping[str, Artifact]) -> str:
+    """The end of a module whose kernels run from files."""
+    lines = ["", "", "from tiledsl.levels.artifact import attach_file", ""]
+    for name, each in artifacts.items():
+        path, key = each.store()
+        given = "" if each.file.path is None else str(each.file.path)
+        lines.append(f"attach_file({name}, {str(path)!r}, {key!r}, {str(each.target)!r}, {given!r})")
+    return "\n".join(lines) + "\n"
+
+
+def save_levels(kernel: Kernel, folder: str | os.PathLike[str]) -> list[Path]:
+    """See Kernel.save_levels."""
+    written = []
+    compiled, source = kernel.compiled, source_digest(getattr(kernel, "origin", kernel))
+    artifacts = getattr(kernel, "artifacts", {})
+    for each in kernel.module.kernels:
+        made = compiled[each.name]
+        if each.name in artifacts:
+            record = artifacts[each.name].record
+            arguments, language = record.arguments or (), record.language
+        else:
+            arguments, language = compiled_for(made.triton.src)
+        written += save(Path(folder), each.name, made, arguments, language, source)
+    return written
+
+
+def from_level(kernel: Kernel, level: str, given: Any, allow: Collection[str]) -> LevelKernel:
+    """See Kernel.from_level."""
+    check_level(level)
+    waived = check_allow(allow)
+    names = [each.name for each in kernel.module.kernels]
+    if not isinstance(given, Mapping):
+        given = _by_name(kernel, level, given, names)
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        raise TileError(f"{kernel.name} has no kernel {unknown[0]!r}", notes=[f"it has {', '.join(names)}"])
+    if not given:
+        raise TileError(f"{kernel.name}: no {level} is given", notes=[f"its kernels are {', '.join(names)}"])
+    before, origin = getattr(kernel, "artifacts", {}), getattr(kernel, "origin", kernel)
+    made = {name: _artifact(origin, level, name, where, waived) for name, where in given.items()}
+    return LevelKernel(origin, {**before, **made})
+
+
+def _by_name(kernel: Kernel, level: str, given: Any, names: list[str]) -> dict[str, Any]:
+    """A level for each kernel: a folder has all of them, a text or a file is for the only one."""
+    if isinstance(given, (str, os.PathLike)) and not is_content(given) and Path(given).is_dir():
+        return dict.fromkeys(names, given)
+    if len(names) == 1:
+        return {names[0]: given}
+    raise TileError(
+        f"{kernel.name} has {len(names)} kernels ({', '.join(names)}), and one {level} is given",
+        notes=[f"give a folder with {names[0]}.{level} and so on, or a dict: {{{names[0]!r}: ...}}"],
+    )
+
+
+def _artifact(origin: Kernel, level: str, name: str, given: Any, allow: Collection[str]) -> Artifact:
+    emitted = next(each for each in origin.module.kernels if each.name == name)
+    file = open_level(level, given, name)
+    found = artifact(
+        name, file, origin.target, allow,
+        lambda: _own_record(origin, emitted),
+        lambda file, record, allow: _check_origin(origin, file, record, allow),
+    )  # fmt: skip
+    _check_arguments(origin, emitted, found)
+    return found
+
+
+def compiled_for(source: Any) -> tuple[tuple[Argument, ...], str]:
+    """The arguments, and the language ("triton", "gluon"), of an ASTSource of Triton's."""
+    found = arguments_of(list(source.fn.arg_names), source.signature, source.constants, source.attrs)
+    return found, str(source.language.name).lower()
+
+
+def _own_record(origin: Kernel, emitted: EmittedKernel) -> Record:
+    """The record of a level that has no JSON file: what this kernel is when it is compiled from its source."""
+    compiled = origin.compiled[emitted.name]
+    arguments, language = compiled_for(compiled.triton.src)
+    binary = compiled.asm["cubin"] if origin.target.kind == "cuda" else None
+    return Record(
+        str(compiled.name),
+        origin.target,
+        {name: value for name, value in compiled.metadata.items() if name not in ("target", "hash")},
+        compiled.options,
+        arguments,
+        None if binary is None else facts.read("cubin", binary).parameter_bytes,
+        language,
+        source_digest(origin),
+        {level: digest(_bytes(compiled.asm[level])) for level in LEVELS if level in compiled.asm},
+    )
+
+
+def _check_origin(origin: Kernel, file: LevelFile, record: Record | None, allow: Collection[str]) -> list[str]:
+    """Whether a level was compiled from the kernel's own source: tile sizes and such stand in it as constants."""
+    if record is not None and record.source:
+        same: bool | None = record.source == source_digest(origin)
+    else:
+        folders = facts.read(file.level, file.content).sources
+        same = hashlib.sha256(origin.source.encode()).hexdigest()[:16] in folders if folders else None
+    if same:
+        return []
+    if same is None:
+        return [f"{file.what} does not say what it was compiled from; its constants are taken to be {origin.name}'s"]
+    if "source" in allow:
+        return [f"{file.what} was compiled from another source than {origin.name}'s"]
+    raise TileError(
+        f"{file.what} was compiled from another source than {origin.name}'s, perhaps with other tiles",
+        notes=[
+            "save_levels() of the same program, values and pass_configs writes what fits",
+            "if you know that arguments, grid and outputs are the same: allow=['source']",
+        ],
+    )
+
+
+def _check_arguments(origin: Kernel, emitted: EmittedKernel, found: Artifact) -> None:
+    """Whether the artifact takes what the host function gives. What it takes for granted is checked at each launch."""
+    if found.record.arguments is None:
+        raise TileError(
+            f"the JSON file beside {found.file.what} does not say what arguments it was compiled for",
+            notes=["that of save_levels() does; Triton's own, in its cache, does not"],
+        )
+    constants = {name: Argument(name, "constexpr", encoded(value)) for name, value in emitted.constexprs.items()}
+    ours = {**{name: Argument(name, kind) for name, kind in emitted.signature.items()}, **constants}
+    theirs = {each.name: replace(each, attributes={}) for each in found.record.arguments or ()}
+    for name in {**ours, **theirs}:
+        if ours.get(name) != theirs.get(name):
+            raise TileError(
+                f"{found.file.what} does not take the arguments of {origin.name}: {emitted.name} has "
+                f"{ours.get(name, f'no {name}')}, and it has {theirs.get(name, 'none')}"
+            )
+
+
+def _bytes(content: str | bytes) -> bytes:
+    return content if isinstance(content, bytes) else content.encode()
+
+
+def source_digest(kernel: Kernel) -> str:
+    """The digest of a kernel's source; the same where the program only moved in its file."""
+    from tiledsl.autotuner.storage.fingerprint import source_digest as of_source
+
+    return of_source(kernel.source)

@@ -119,3 +119,9 @@ def summary_of_failures(trials: Sequence[Trial]) -> list[str]:
 def config_text(config: Mapping[str, Any]) -> str:
     """`block_M=64 block_N=128`."""
     return " ".join(f"{name}={value}" for name, value in config.items()) or "(no tunables)"
+
+
+def value_text(value: Any) -> str:
+    """A value of a configuration that JSON does not have, as text: its repr, unless that is an address."""
+    text = repr(value)
+    return str(value) if " at 0x" in text else text

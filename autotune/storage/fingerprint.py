@@ -62,6 +62,10 @@ def _canonical(value: Any, seen: dict[int, int], depth: int) -> str:
         return "partial:" + _canonical([value.func, value.args, value.keywords], seen, depth)
     if isinstance(value, MethodType):
         return f"method:{_canonical(value.__func__, seen, depth)} of {_canonical(value.__self__, seen, depth)}"
+    if type(value).__module__.startswith("triton.") and (inside := _of_triton(value)) is not None:
+        return f"{type(value).__name__}:{_canonical(inside, seen, depth)}"
+    if type(value).__name__ == "ProcessGroup" and hasattr(value, "group_name"):
+        return f"group of {value.size()}"
     function = value if isinstance(value, FunctionType) else getattr(value, "function", None)
     if isinstance(function, FunctionType):  # of ours: jitted functions, programs, macros
         return _function(function, seen, depth - 1)
@@ -73,6 +77,16 @@ def _canonical(value: Any, seen: dict[int, int], depth: int) -> str:
     return (
         f"{'' if known else VAGUE}{_type_name(value)}:{shown}" if " at 0x" not in shown else OPAQUE + _type_name(value)
     )
+
+
+def _of_triton(value: Any) -> Any:
+    """What a configuration, a kernel or an autotuned kernel of Triton consists of; None for anything else."""
+    if hasattr(value, "all_kwargs"):
+        return [value.all_kwargs(), value.pre_hook]
+    function = getattr(value, "fn", None)
+    if function is None:
+        return None
+    return [function, getattr(value, "configs", None), getattr(value, "keys", None), getattr(value, "values", None)]
 
 
 def _type_name(value: Any) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.autotuner.space import config_key
-from tiledsl.autotuner.trial import STATUSES, Trial
+from tiledsl.autotuner.trial import STATUSES, Trial, value_text
 from tiledsl.runtime.atomic_file import write_file
 
 SCHEMA = 2
@@ -38,7 +38,7 @@ def encode(trial: Trial) -> Record:
     """A trial as a record. Numbers that JSON does not have become null, values of a configuration text."""
     values = {name: plain(getattr(trial, name)) for name in _KEPT}
     values["message"] = trial.message[:_LONGEST_MESSAGE]
-    shown = {name: value if _is_plain(value) else repr(value) for name, value in trial.config.items()}
+    shown = {name: value if _is_plain(value) else value_text(value) for name, value in trial.config.items()}
     return {"schema": SCHEMA, "time": round(time.time(), 6), "key": config_key(trial.config), "config": shown, **values}
 
 

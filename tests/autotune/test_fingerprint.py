@@ -124,3 +124,22 @@ def test_what_the_text_may_not_tell_is_marked(value: Any) -> None:
 
     assert (VAGUE in program_text(builder)) == (not callable(value))
     assert VAGUE not in program_text(calls_another)
+
+
+def test_kernels_of_triton_count_with_their_text_and_configurations() -> None:
+    import triton
+
+    def kernel(number: int) -> Any:
+        def scale(x_ptr, BLOCK):  # type: ignore[no-untyped-def]
+            return x_ptr * number
+
+        return triton.jit(scale)
+
+    def tuned(number: int, block: int) -> Any:
+        return triton.autotune([triton.Config({"BLOCK": block})], key=["x_ptr"])(kernel(number))
+
+    assert canonical(kernel(1)) == canonical(kernel(1)) != canonical(kernel(2))
+    assert canonical(tuned(1, 2)) == canonical(tuned(1, 2))
+    assert len({canonical(each) for each in (tuned(1, 2), tuned(1, 3), tuned(2, 2), kernel(1))}) == 4
+    assert canonical(triton.Config({"BLOCK": 2})) == canonical(triton.Config({"BLOCK": 2}))
+    assert canonical(triton.Config({"BLOCK": 2})) != canonical(triton.Config({"BLOCK": 2}, num_stages=7))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import textwrap
@@ -144,3 +145,44 @@ def test_explain_a_call(cache_dir: Path, tmp_path: Path, monkeypatch: pytest.Mon
     path.write_text(path.read_text().replace("T.copy(A[bx * block]", "T.copy(A[bx *  block]") + "\n# more\n")
     assert json.dumps(dict(import_file(path).scale.key(256).fields)) == json.dumps(dict(key.fields))
     assert cache("explain", f"{path}:none").exit_code == 1 and cache("explain", "none.py").exit_code == 1
+
+
+def keep_times(root: Path, M: int, times: dict[int, float | None]) -> None:
+    """A result for one M; configurations without a time do not work."""
+    key = Key("matmul", {"arguments": {"M": f"int:{M}", "N": "int:8"}})
+    trials = [Trial(n, {"block": block}, "ok", latency=time) for n, (block, time) in enumerate(times.items())]
+    for trial in trials:
+        if trial.latency is None:
+            trial.fail("crash", "")
+    Store.open(root, key).finish(Remembered(trials, "measured", None))
+
+
+def test_table(cache_dir: Path, tmp_path: Path) -> None:
+    """The robust configuration comes first: the best nowhere, close to it everywhere."""
+    keep_times(cache_dir, 64, {32: 1.0, 64: 1.1, 128: 4.0, 256: None})
+    keep_times(cache_dir, 512, {32: 8.0, 64: 2.2, 128: 2.0, 256: 1.0})
+    path = tmp_path / "table.csv"
+    lines = cache("table", "matmul", "--csv", str(path)).output.splitlines()
+    assert sorted(line[3:] for line in lines[:2]) == ["M=512, best 1.0000 ms", "M=64, best 1.0000 ms"]
+    order = [1, 2] if lines[0].startswith("1: M=64") else [2, 1]
+    assert lines[2].split() == ["configuration", "mean", "worst", "1", "2"]
+    rows = [line.split() for line in lines[3:]]
+    assert [row[0] for row in rows] == ["block=64", "block=32", "block=128", "block=256"]
+    assert rows[0][1:3] == ["1.556", "2.200"] and [rows[0][2 + n] for n in order] == ["1.100", "2.200"]
+    assert rows[3][1:3] == ["1.000", "1.000"] and rows[3][2 + order[0]] == "-"
+    with path.open() as file:
+        first, *others = csv.DictReader(file)
+    assert (first["block"], first["mean"], first["ms: M=64"]) == ("64", "1.5556", "1.100000")
+    assert len(others) == 3 and others[2]["ms: M=64"] == ""
+
+
+def test_table_of_one_problem(cache_dir: Path) -> None:
+    keep_times(cache_dir, 64, {32: 1.0})
+    assert cache("table", "matmul").output.startswith("1: M=64 N=8, best 1.0000 ms\n")
+
+
+def test_table_of_nothing(cache_dir: Path) -> None:
+    keep_times(cache_dir, 64, {32: None})
+    Store.open(cache_dir, Key("matmul", {})).append(Trial(0, {"block": 1}, "crash"))
+    result = cache("table", "matmul")
+    assert result.exit_code == 1 and "no configuration of 'matmul' has a time" in result.output

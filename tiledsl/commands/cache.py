@@ -1,4 +1,4 @@
-"""`tiledsl cache`: list, show, explain and clear what the autotuner remembers."""
+"""`tiledsl cache`: list, show, compare, explain and clear what the autotuner remembers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.storage.cache import Entry
+    from tiledsl.autotuner.storage.comparison import Comparison
 
 _MOST_TRIALS = 50
 
 
 @click.group()
 def cache() -> None:
-    """List, show, explain and clear what the autotuner remembers."""
+    """List, show, compare, explain and clear what the autotuner remembers."""
 
 
 @cache.command("list")
@@ -76,6 +77,50 @@ def show(name: str, everything: bool) -> None:
         print_table(["", "configuration", "status", "ms", "message"], rows, "lllrl")
     if len(rows) < len(trials):
         click.echo(f"and {len(trials) - len(rows)} more; --all shows them")
+
+
+@cache.command()
+@click.argument("kernel")
+@click.option("--csv", "path", type=click.Path(dir_okay=False), metavar="FILE", help="Write all rows there, in ms.")
+@click.option("--all", "everything", is_flag=True, help=f"Every configuration, not just the first {_MOST_TRIALS}.")
+def table(kernel: str, path: str | None, everything: bool) -> None:
+    """Compare configurations over all problems that KERNEL was tuned for: which one is good everywhere.
+
+    Cells are times the best time of the problem; mean is geometric. Configurations known for most problems come first.
+    """
+    from tiledsl.autotuner.storage.comparison import compare
+
+    found = compare(_chosen(kernel))
+    if not found.rows:
+        raise TileError(f"no configuration of {kernel!r} has a time")
+    for number, (problem, best) in enumerate(zip(found.problems, found.best), 1):
+        click.echo(f"{number}: {_safe(problem)}, best {best:.4f} ms")
+    rows = []
+    for row in found.rows if everything else found.rows[:_MOST_TRIALS]:
+        cells = ["-" if ratio is None else f"{ratio:.3f}" for ratio in found.relative(row)]
+        rows.append([_config({"config": row.config}), f"{row.mean:.3f}", f"{row.worst:.3f}", *cells])
+    numbers = [str(number) for number in range(1, len(found.problems) + 1)]
+    print_table(["configuration", "mean", "worst", *numbers], rows, "l" + "r" * (len(numbers) + 2))
+    if len(rows) < len(found.rows):
+        click.echo(f"and {len(found.rows) - len(rows)} more; --all shows them")
+    if path is not None:
+        _write_csv(found, path)
+
+
+def _write_csv(found: Comparison, path: str) -> None:
+    import csv
+
+    names = list(dict.fromkeys(name for row in found.rows for name in row.config))
+    try:
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow([*names, "mean", "worst", *(f"ms: {problem}" for problem in found.problems)])
+            for row in found.rows:
+                times = ["" if each is None else f"{each:.6f}" for each in row.milliseconds]
+                values = [row.config.get(name, "") for name in names]
+                writer.writerow([*values, f"{row.mean:.4f}", f"{row.worst:.4f}", *times])
+    except OSError as error:
+        raise TileError(f"cannot write {path} ({error})") from None
 
 
 @cache.command()

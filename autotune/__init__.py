@@ -1,8 +1,9 @@
 """The autotuner. Imported as `tiledsl.autotuner`.
 
 decorator.py starts a tuning, engine.py takes it from configurations to a result, and run.py compiles, checks and times.
-There is a folder for each kind of work: predicting, compiling, verifying, measuring, search, storage, results, and
-tuned, for the files that are made offline and looked up at run time.
+There is a folder for each kind of work: predicting, compiling, verifying, measuring, search, storage, results; tuned,
+for the files that are made offline and looked up at run time; group, for processes that tune together; and context, for
+kernels that are tuned inside a function that runs again and again.
 """
 
 if __name__ != "tiledsl.autotuner":
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tiledsl.autotuner.split_k import SplitK, split_k
 
 if TYPE_CHECKING:
+    from tiledsl.autotuner.context.decorator import tune_in_context
     from tiledsl.autotuner.decorator import AutotunedFunction, AutoTuner, autotune
     from tiledsl.autotuner.functions import FunctionResult, TunedFunction, tune_function
     from tiledsl.autotuner.measuring.inputs import set_autotune_inputs
@@ -29,6 +31,7 @@ _LAZY = {
     "FunctionResult": "functions",
     "TunedFunction": "functions",
     "tune_function": "functions",
+    "tune_in_context": "context.decorator",
     "set_autotune_inputs": "measuring.inputs",
     "TuneOptions": "options",
     "AutotuneResult": "results.result",
@@ -52,6 +55,7 @@ __all__ = [
     "set_autotune_inputs",
     "split_k",
     "tune_function",
+    "tune_in_context",
 ]
 
 

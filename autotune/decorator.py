@@ -10,6 +10,7 @@ from inspect import Parameter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal
 
+from tiledsl.autotuner.context.active import active
 from tiledsl.autotuner.engine import Problem, tune
 from tiledsl.autotuner.measuring.inputs import given_inputs
 from tiledsl.autotuner.options import TuneOptions
@@ -59,6 +60,10 @@ class AutotunedFunction:
         self._known: dict[Any, Callable[..., Any]] = {}  # what answers calls that look like earlier ones
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        if active.get() is not None:
+            from tiledsl.autotuner.context.calls import call_kernel
+
+            return call_kernel(self, arguments, keywords)
         like = None if keywords else self._like(arguments)
         known = None if like is None else self._known.get(like)
         if known is not None:
@@ -118,34 +123,51 @@ class AutotunedFunction:
         options: TuneOptions,
         started: Callable[[Any], None] | None = None,
     ) -> AutotuneResult:
-        jit = self.jit
         values, given, target = self._call(arguments, keywords)
-        special = {n: canonical(v) if hasattr(v, "data_ptr") else v for n, v in values.items()}
-        special = {name: value for name, value in special.items() if name not in options.do_not_specialize}
-        own = None if options.key is None else canonical(asked_key(options.key, values))
-        explicit = frozenset(n for n in given if given[n] is not None)
-        settings = current()
-        key = (own, _key(special), explicit, target, canonical(given_inputs()), settings.tuned_configs)
-        known = None if settings.always_tune else self._results.get(key)
+        key = self._memory_key(values, given, target)
+        known = self.known(key, values, target)
         if known is not None:
-            if options.do_not_specialize:
-                return replace(known, kernel=jit.kernel_for(values, known.config, target), from_cache="memory")
             return known
-        result = None
-        if (options.tuned or settings.tuned_configs) and not settings.always_tune:
-            result = self.tuned_configs.result(values, given, target)
+        result = self.from_files(values, given, target)
         if result is None:
             problem = self._problem(arguments, keywords, values, given, target, options)
             result = self._missed(problem, started)
         if result.complete:
-            self._results[key] = replace(result, from_cache="memory")
+            self.remember(key, result)
         return result
+
+    def known(self, key: Any, values: Mapping[str, Any], target: Target) -> AutotuneResult | None:
+        """The result in memory."""
+        found = None if current().always_tune else self._results.get(key)
+        if found is not None and self.options.do_not_specialize:
+            return replace(found, kernel=self.jit.kernel_for(values, found.config, target), from_cache="memory")
+        return found
+
+    def remember(self, key: Any, result: AutotuneResult) -> None:
+        """Keep a result in memory."""
+        self._results[key] = replace(result, from_cache="memory")
+
+    def from_files(self, values: dict[str, Any], given: dict[str, Any], target: Target) -> AutotuneResult | None:
+        """What tuned-config files have for a call, if they are to be looked into."""
+        return self.tuned_configs.result(values, given, target) if self.looks_into_files else None
+
+    @property
+    def looks_into_files(self) -> bool:
+        """Whether tuned-config files count."""
+        settings = current()
+        return bool(self.options.tuned or settings.tuned_configs) and not settings.always_tune
+
+    def _memory_key(self, values: Mapping[str, Any], given: Mapping[str, Any], target: Target) -> Any:
+        options = self.options
+        special = {n: canonical(v) if hasattr(v, "data_ptr") else v for n, v in values.items()}
+        special = {name: value for name, value in special.items() if name not in options.do_not_specialize}
+        own = None if options.key is None else canonical(asked_key(options.key, values))
+        explicit = frozenset(n for n in given if given[n] is not None)
+        return (own, _key(special), explicit, target, canonical(given_inputs()), current().tuned_configs)
 
     def _missed(self, problem: Problem, started: Callable[[Any], None] | None) -> AutotuneResult:
         """The result of a call that no tuned-config file serves, as on_miss says."""
-        wanted = problem.options.on_miss
-        looks = problem.options.tuned or current().tuned_configs
-        if wanted == "tune" or not looks or current().always_tune:
+        if problem.options.on_miss == "tune" or not self.looks_into_files:
             return tune(replace(problem, started=started))
         from tiledsl.autotuner.tuned.recall import missed
 
@@ -279,7 +301,7 @@ def autotune(
     isolate: bool = True,
     run_timeout: float | None = None,
     budget: float | None = None,
-    prune: bool | Callable[[dict[str, Any]], Any] = True,
+    prune: bool | Callable[..., Any] = True,
     search: str = "auto",
     progress: bool | None = None,
     timer: str | None = None,
@@ -296,6 +318,8 @@ def autotune(
     bucket: str | None = None,
     nearest: bool = True,
     on_miss: Literal["tune", "first", "error"] = "tune",
+    group: Any = None,
+    group_timeout: float = 300,
 ) -> Callable[[Any], AutotunedFunction]:
     """Decorator above @tiledsl.jit: choose the best of several configurations at the first call with given arguments.
 
@@ -315,6 +339,7 @@ def autotune(
         target, cache, devices, isolate, run_timeout, budget, prune, search, progress, timer, max_trials,
         seed_configs, store, key, shape_grouped, backend, verify_at, keep_all, min_improvement,
         tuned, bucket, nearest, on_miss,
+        group, group_timeout,
     )  # fmt: skip
 
     def decorate(function: Any) -> AutotunedFunction:

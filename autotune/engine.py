@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from tiledsl.autotuner.group.ranks import Alone, Ranks, process_group, session
 from tiledsl.autotuner.measuring.inputs import given_inputs
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.results.result import AutotuneResult
@@ -92,23 +94,35 @@ def tune(problem: Problem) -> AutotuneResult:
     that had ended are. KeyboardInterrupt if none had.
     """
     settings = current()
+    options = problem.options
+    group = process_group(options.group, problem.values)
+    if group is not None:
+        from tiledsl.autotuner.group.kernels import tune_together
+
+        with session(group, options.group_timeout, f"tuning {problem.name}") as ranks:
+            return tune_together(problem, ranks)
     key = problem.key()
     if key is None:
-        return _tune(problem, None, {})
-    options = problem.options
-    limits = canonical([options.search, options.max_trials, options.budget, options.prune, options.early_stop])
+        return tune_here(problem, None, {}, Alone())
+    limits = limits_of(options)
     store = Store.open(Path(options.store or settings.cache_dir), key, limits)
-    known = None if settings.always_tune else _recall(problem, store)
+    known = None if settings.always_tune else recall(problem, store)
     if known is not None:
         return known
     with store.lock():
-        known = None if settings.always_tune else _recall(problem, store)  # another process may just have tuned it
-        return known or _tune(problem, store, {} if settings.always_tune else store.finished())
+        known = None if settings.always_tune else recall(problem, store)  # another process may just have tuned it
+        return known or tune_here(problem, store, {} if settings.always_tune else store.finished(), Alone())
 
 
-def _tune(problem: Problem, store: Store | None, done: Mapping[str, Any]) -> AutotuneResult:
+def limits_of(options: TuneOptions) -> str:
+    """A text for what decides which configurations are left out."""
+    return canonical([options.search, options.max_trials, options.budget, options.prune, options.early_stop])
+
+
+def tune_here(problem: Problem, store: Store | None, done: Mapping[str, Any], ranks: Ranks) -> AutotuneResult:
     # What recalls a result loads none of these: they take longer to import than it takes.
     from tiledsl.autotuner import selection
+    from tiledsl.autotuner.group.trials import in_common
     from tiledsl.autotuner.progress import Progress
     from tiledsl.autotuner.run import Run
     from tiledsl.autotuner.search import make_strategy
@@ -117,21 +131,23 @@ def _tune(problem: Problem, store: Store | None, done: Mapping[str, Any]) -> Aut
     options = problem.options
     trials = _restore(problem, store, done)
     log = None if store is None or not store.writing else store.folder / "tuning.log"
-    with Progress(len(trials), options.progress, log, f"tuning {problem.name}") as progress:
+    with Progress(len(trials), False if ranks.rank else options.progress, log, f"tuning {problem.name}") as progress:
 
         def ended(trial: Trial) -> None:
             progress.update(trial)
             if store is not None:
                 store.append(trial)
 
-        before = None if store is None else store.previous_winner()
+        before = ranks.exchange("the last winner", None if store is None else store.previous_winner())[0]
         incumbent = next((trial.index for trial in trials if config_key(trial.config) == before), None)
-        run = Run(problem, trials, ended, incumbent)
+        run = Run(problem, trials, ended, incumbent, ranks)
         if problem.started is not None:
             problem.started(run)
         complete = True
         try:
             order = _ordered(run, problem)
+            if ranks.size > 1:
+                order = in_common(ranks, trials, order)
             for trial in trials:
                 progress.update(trial)
             if order or (run.measured and selection.lacks_final_round(trials)):
@@ -143,7 +159,7 @@ def _tune(problem: Problem, store: Store | None, done: Mapping[str, Any]) -> Aut
             else:
                 run.close()
         except KeyboardInterrupt:
-            if not any(trial.ok for trial in trials):
+            if ranks.size > 1 or not any(trial.ok for trial in trials):
                 raise
             complete = False
             _log.warning("autotune: interrupted; the result is the best of those tried so far")
@@ -151,13 +167,15 @@ def _tune(problem: Problem, store: Store | None, done: Mapping[str, Any]) -> Aut
             if trial.same_as is not None:
                 trial.share(trials[trial.same_as])
         best = selection.winner(trials, incumbent, options.min_improvement)
+        if best is not None:
+            best = trials[ranks.exchange("the winner", best.index)[0]]
         ref_latency = run.ref_latency
         outcome = Remembered(
             trials, "measured" if run.measured else "estimated", ref_latency, None if best is None else best.index
         )
         if store is not None and complete:
             store.finish(outcome, options.keep_all)
-        result = replace(_result(problem, outcome), complete=complete)
+        result = replace(result_of(problem, outcome), complete=complete)
         progress.close(result)
     return result
 
@@ -188,22 +206,22 @@ def _restore(problem: Problem, store: Store | None, done: Mapping[str, Any]) -> 
 
 
 def _ordered(run: Run, problem: Problem) -> list[int]:
-    """See _prune_and_order; the run's processes start meanwhile."""
+    """See prune_and_order; the run's processes start meanwhile."""
     from tiledsl.autotuner.predicting.rank import FORKS_FROM
 
     try:
         # A fork of a process that has just started threads may wait for a lock that one of them held.
         if len(run.trials) < FORKS_FROM and any(trial.status == "new" for trial in run.trials):
             run.prepare()
-        return _prune_and_order(run.trials, problem)
+        return prune_and_order(run.trials, problem)
     except BaseException:
         run.close()
         raise
 
 
-def _prune_and_order(trials: Sequence[Trial], problem: Problem) -> list[int]:
+def prune_and_order(trials: Sequence[Trial], problem: Problem) -> list[int]:
     """The trials to run, the most promising first. The others end here, with a reason."""
-    unwanted = left_out(trials, problem.options.prune) if callable(problem.options.prune) else {}
+    unwanted = left_out(trials, problem.options.prune, problem.values) if callable(problem.options.prune) else {}
     for index, reason in unwanted.items():
         trials[index].fail("pruned", reason)
     for trial in trials:
@@ -241,12 +259,13 @@ def _raise_shared(errors: Sequence[Exception]) -> None:
         raise errors[0]
 
 
-def left_out(trials: Sequence[Trial], condition: Callable[[dict[str, Any]], Any]) -> dict[int, str]:
-    """The configurations that the user's function leaves out, and why."""
+def left_out(trials: Sequence[Trial], condition: Callable[..., Any], values: Mapping[str, Any]) -> dict[int, str]:
+    """The configurations that the user's function leaves out, and why. It also gets the call's values that it names."""
     found = {}
+    named = _named(condition, values)
     for trial in trials:
         try:
-            answer = condition(dict(trial.config))
+            answer = condition(dict(trial.config), **named)
         except Exception as error:
             shown = f"autotune: prune raises {type(error).__name__}: {error}"
             raise TileError(shown, notes=[f"for {config_text(trial.config)}"]) from error
@@ -255,7 +274,18 @@ def left_out(trials: Sequence[Trial], condition: Callable[[dict[str, Any]], Any]
     return found
 
 
-def _result(problem: Problem, outcome: Remembered, store: Store | None = None) -> AutotuneResult:
+def _named(condition: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a call's values that a function of a configuration asks for, by the names of its further parameters."""
+    try:
+        parameters = list(inspect.signature(condition).parameters.values())[1:]
+    except ValueError:  # a built-in function that does not say
+        return {}
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    names = {parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY}
+    return {name: value for name, value in values.items() if takes_all or name in names}
+
+
+def result_of(problem: Problem, outcome: Remembered, store: Store | None = None) -> AutotuneResult:
     """The winner's kernel with what is known of it; built now, or with a store when it is first looked into."""
     best = _winner(outcome.trials) if outcome.best is None else outcome.trials[outcome.best]
     if best is None:
@@ -279,7 +309,7 @@ def _winner(trials: Sequence[Trial]) -> Trial | None:
     return selection.winner(trials)
 
 
-def _recall(problem: Problem, store: Store) -> AutotuneResult | None:
+def recall(problem: Problem, store: Store) -> AutotuneResult | None:
     """The stored winner, its kernel built again; None if there is none, or if its source has changed since."""
     remembered = store.load(problem.configs)
     if remembered is None or not any(trial.ok for trial in remembered.trials):
@@ -288,7 +318,7 @@ def _recall(problem: Problem, store: Store) -> AutotuneResult | None:
         trial.build = partial(problem.build, trial.config, problem.target)
     unseen = store.key.exact or remembered.other_versions  # the key says all there is to say: built when first used
     try:
-        result = _result(problem, remembered, store if unseen else None)
+        result = result_of(problem, remembered, store if unseen else None)
     except Exception as error:
         _log.warning("autotune: what %s was tuned to no longer builds (%s); tuning again", problem.name, error)
         return None

@@ -2,69 +2,97 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.autotuner import selection
+from tiledsl.autotuner.group.agree import merged
+from tiledsl.autotuner.group.clock import AgreedClock
+from tiledsl.autotuner.group.ranks import Ranks, RanksLost, failure_status
 from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.timing import clock, summarize
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.verifying.reference import Reference, tensors
 from tiledsl.autotuner.verifying.verify import Ran, Tolerance, judge
+from tiledsl.errors import TileError
 
 _FIRST_PASS = 0.25  # of `rep`, in the first measurement
 
 
 class Call:
-    """A function with the arguments of one call, tunables left out."""
+    """A function with the arguments of one call, tunables left out. as_is: names of tensors that are never copied."""
 
-    def __init__(self, function: Callable[..., Any], values: Mapping[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Any], values: Mapping[str, Any], as_is: Collection[str] = ()) -> None:
         self.function = function
         self.values = dict(values)
         self.signature = inspect.signature(function)
+        self._copied = [name for name in values if name not in as_is]
         tensors = [value for value in values.values() if hasattr(value, "data_ptr")]
         self.on_gpu = any(tensor.is_cuda for tensor in tensors)
         self.nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def fresh(self) -> dict[str, Any]:
         """The arguments, with copies of the tensors."""
-        return dict(zip(self.values, copies(list(self.values.values()))))
+        return {**self.values, **dict(zip(self._copied, copies([self.values[name] for name in self._copied])))}
 
     def run(self, values: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
         bound = self.signature.bind_partial()
-        bound.arguments.update({**values, **config})
+        bound.arguments.update({**values, **own(config)})
         return self.function(*bound.args, **bound.kwargs)
 
 
-class Run:
-    """Runs, checks and times configurations in this process."""
+def own(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration for a function to keep: one of Triton's in it is a copy, since functions do change them."""
+    return {name: copy.deepcopy(value) if hasattr(value, "all_kwargs") else value for name, value in config.items()}
 
-    def __init__(self, call: Call, trials: Sequence[Trial], options: Mapping[str, Any]) -> None:
-        self._call, self._trials, self._options = call, trials, options
+
+class Run:
+    """Runs, checks and times configurations in this process; together with those of other ranks, if there are any."""
+
+    def __init__(self, call: Call, trials: Sequence[Trial], options: Mapping[str, Any], ranks: Ranks) -> None:
+        self._call, self._trials, self._options, self._ranks = call, trials, options, ranks
         self._references: list[Any] = []
         if options["ref_prog"] is not None:
-            self._references = Reference(options["ref_prog"], list(call.values.values())).candidates
-        self._watch = _clock(options["timer"], call.on_gpu)
+            self._ranks.together("running ref_prog", self._run_reference)
+        watch = _clock(options["timer"], call.on_gpu)
+        self._watch = watch if ranks.size == 1 else AgreedClock(watch, ranks)
+
+    def _run_reference(self) -> None:
+        self._references = Reference(self._options["ref_prog"], list(self._call.values.values())).candidates
 
     def first(self, trial: Trial) -> None:
         """Check a configuration and time it. What the function raises ends only this trial."""
         options = self._options
         try:
-            given = self._call.fresh()
-            returned = self._call.run(given, trial.config)
-            touched = [name for name, old in self._call.values.items() if changed(given[name], old)]
-            trial.record(self._check(returned, given, touched))
+            given, touched = self._try(trial, self._check)
             if trial.status == "new":
                 quick, prepared = self._prepare(trial, given, touched)
                 prepared.warm(options["warmup"] * _FIRST_PASS)
                 self._record(trial, prepared.sample(options["rep"] * _FIRST_PASS, quick), prepared.method)
+        except RanksLost:
+            raise
         except Exception as error:  # whatever the function or the driver raises
-            text = str(error).lower()
-            trial.fail("out_of_resources" if "out of resource" in text or "out of memory" in text else "launch_error", error)  # fmt: skip # noqa: E501
+            trial.fail(failure_status(error), error)
+
+    def _try(self, trial: Trial, check: Callable[..., dict[str, Any]] | None) -> tuple[dict[str, Any], list[str]]:
+        """Run a configuration once; its arguments, and the names of those that it changed, here."""
+        given: dict[str, Any] = {}
+        touched: list[str] = []
+
+        def attempt() -> dict[str, Any]:
+            given.update(self._call.fresh())
+            returned = self._call.run(given, trial.config)
+            touched.extend(name for name, old in self._call.values.items() if changed(given[name], old))
+            return {} if check is None else check(returned, given, touched)
+
+        outcomes = self._ranks.together(f"configuration {trial.index}", attempt)
+        trial.record(merged(outcomes))
+        return given, touched
 
     def _check(self, returned: Any, given: Mapping[str, Any], touched: Sequence[str]) -> dict[str, Any]:
         if not self._references:
@@ -99,13 +127,14 @@ class Run:
         racers = []
         for trial in selection.finalists(self._trials):
             try:
-                given = self._call.fresh()
-                self._call.run(given, trial.config)
-                touched = [name for name, old in self._call.values.items() if changed(given[name], old)]
+                given, touched = self._try(trial, None)
                 quick, prepared = self._prepare(trial, given, touched)
                 racers.append(Racer(str(trial.index), prepared, quick))
+            except RanksLost:
+                raise
             except Exception as error:
-                failures[str(trial.index)] = {"status": "launch_error", "message": f"{type(error).__name__}: {error}"}
+                message = str(error) if isinstance(error, TileError) else f"{type(error).__name__}: {error}"
+                failures[str(trial.index)] = {"status": failure_status(error), "message": message}
         rounds, lasting = race(racers, self._options["rep"], lambda name: None, self._call.on_gpu)
         selection.record_final(self._trials, {"rounds": rounds, "lasting": lasting, "failures": failures})
 

@@ -4,33 +4,32 @@ Such a function cannot be sent to another process, so it is run, checked and tim
 raises costs only itself, one that hangs or crashes takes the program with it. Kernels inside that are under
 @tiledsl.autotune are tuned by themselves, on copies and in their own processes, when a configuration first calls them;
 that is before the configuration is timed.
+
+In a torch.distributed job, `group=` has the ranks of a group tune together, so that functions with collectives can be
+tuned: see group.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
-from tiledsl.autotuner.function_run import Call, Run
+from tiledsl.autotuner.context.active import active
+from tiledsl.autotuner.function_run import Call, own
+from tiledsl.autotuner.group.ranks import Alone, process_group, session
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tunables, tunables
-from tiledsl.autotuner.storage.cache import Remembered
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
-from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial, config_text, summary_of_failures
 from tiledsl.errors import TileError, user_loc
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
-
-_log = logging.getLogger("tiledsl")
 
 
 @dataclass(frozen=True)
@@ -72,14 +71,43 @@ class TunedFunction:
         self._results: dict[str, FunctionResult] = {}
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        if active.get() is not None:
+            from tiledsl.autotuner.context.calls import call_function
+
+            return call_function(self, arguments, keywords)
         config = self.tune(*arguments, **keywords).config
-        return self.function(*arguments, **{**keywords, **config})
+        return self.function(*arguments, **{**keywords, **own(config)})
+
+    def untuned(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run with the first configuration; nothing is tuned, read or remembered."""
+        _, configs = self._problem(arguments, keywords)
+        return self.function(*arguments, **{**keywords, **own(configs[0])})
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         return self if owner is None else functools.partial(self, owner)
 
     def tune(self, *arguments: Any, **keywords: Any) -> FunctionResult:
         """The best configuration for these arguments, which are not changed. TileError if none works."""
+        call, configs = self._problem(arguments, keywords)
+        memory_key = self._memory_key(call.values, configs)
+        known = self.known(memory_key)
+        if known is not None:
+            return known
+        result = self._from_disk_or_tuned(call, configs)
+        if result.complete:
+            self._results[memory_key] = replace(result, from_cache="memory")
+        return result
+
+    def known(self, memory_key: str) -> FunctionResult | None:
+        """The result in memory."""
+        return None if current().always_tune else self._results.get(memory_key)
+
+    def remember(self, memory_key: str, trials: Sequence[Trial], best: Trial) -> None:
+        """Keep a result in memory."""
+        self._results[memory_key] = replace(_result(trials, best, "", True), from_cache="memory")
+
+    def _problem(self, arguments: Any, keywords: Mapping[str, Any]) -> tuple[Call, list[dict[str, Any]]]:
+        """A call without its tunables, and the configurations to choose from."""
         try:
             given = self.signature.bind_partial(*arguments, **keywords).arguments
         except TypeError as error:
@@ -90,16 +118,8 @@ class TunedFunction:
             configs = check_configs(found, self.signature, self.name)
         names = tunables(configs)
         self._check_given(given, names)
-        call = Call(self.function, {name: value for name, value in given.items() if name not in names})
-        configs = fix(configs, given_tunables(given, names))
-        memory_key = self._memory_key(call.values, configs)
-        known = None if current().always_tune else self._results.get(memory_key)
-        if known is not None:
-            return known
-        result = self._from_disk_or_tuned(call, configs)
-        if result.complete:
-            self._results[memory_key] = replace(result, from_cache="memory")
-        return result
+        values = {name: value for name, value in given.items() if name not in names}
+        return Call(self.function, values, self.options["as_is"]), fix(configs, given_tunables(given, names))
 
     def _check_given(self, given: Mapping[str, Any], names: Sequence[str]) -> None:
         for name, parameter in self.signature.parameters.items():
@@ -113,17 +133,15 @@ class TunedFunction:
         return canonical([wanted, [dict(config) for config in configs]])
 
     def _from_disk_or_tuned(self, call: Call, configs: Sequence[dict[str, Any]]) -> FunctionResult:
+        from tiledsl.autotuner.function_tuning import FunctionTuning
+
         key = self._key(call, configs) if self.options["cache"] else None
-        if key is None:
-            return self._tuned(call, configs, None, {})
-        settings = current()
-        limits = canonical(self.options["prune"])
-        store = Store.open(Path(self.options["store"] or settings.cache_dir), key, limits)
-        with store.lock():  # another process may be tuning it
-            known = None if settings.always_tune else store.load(configs)
-            if known is not None and (best := _best(known.trials)) is not None:
-                return FunctionResult(dict(best.config), best.latency or 0.0, tuple(known.trials), "disk")
-            return self._tuned(call, configs, store, {} if settings.always_tune else store.finished())
+        tuning = FunctionTuning(self.name, call, configs, key, self.options)
+        group = process_group(self.options["group"], call.values)
+        if group is None:
+            return _result(*tuning.alone(Alone()))
+        with session(group, self.options["group_timeout"], f"tuning {self.name}") as ranks:
+            return _result(*tuning.together(ranks))
 
     def _key(self, call: Call, configs: Sequence[dict[str, Any]]) -> Key | None:
         options = self.options
@@ -141,57 +159,12 @@ class TunedFunction:
             self.name, self.function, values, configs, target, call.on_gpu, references=references, policy=policy
         )
 
-    def _tuned(
-        self, call: Call, configs: Sequence[dict[str, Any]], store: Store | None, done: Mapping[str, Any]
-    ) -> FunctionResult:
-        from tiledsl.autotuner.engine import left_out
-        from tiledsl.autotuner.progress import Progress
-
-        trials = [
-            (store.restore(index, config, done) if store is not None else None) or Trial(index, config)
-            for index, config in enumerate(configs)
-        ]
-        unwanted = left_out(trials, self.options["prune"]) if self.options["prune"] is not None else {}
-        for index, reason in unwanted.items():
-            trials[index].fail("pruned", reason)
-        if unwanted:
-            _log.info("autotune: %s: %d of %d configurations are left", self.name, len(trials) - len(unwanted), len(trials))  # fmt: skip # noqa: E501
-        complete = True
-        log = None if store is None or not store.writing else store.folder / "tuning.log"
-        with Progress(len(trials), self.options["progress"], log, f"tuning {self.name}") as progress:
-            run = Run(call, trials, self.options)
-            try:
-                for trial in trials:
-                    if trial.status == "new":
-                        run.first(trial)
-                        if store is not None:
-                            store.append(trial)
-                    progress.update(trial)
-                run.final()
-            except KeyboardInterrupt:
-                if _best(trials) is None:
-                    raise
-                complete = False
-                _log.warning("autotune: interrupted; the result is the best of those tried so far")
-            best = _best(trials)
-            if store is not None and complete:
-                store.finish(Remembered(trials, "measured", None, None if best is None else best.index))
-            progress.close(None if best is None else config_text(best.config))
-        if best is None:
-            raise TileError(
-                f"autotune: none of {len(trials)} configurations of {self.name} works",
-                notes=summary_of_failures(trials),
-            )
-        return FunctionResult(dict(best.config), best.latency or 0.0, tuple(trials), "", complete)
-
     def __repr__(self) -> str:
         return f"<tuned function {self.name}>"
 
 
-def _best(trials: Sequence[Trial]) -> Trial | None:
-    from tiledsl.autotuner import selection
-
-    return selection.winner(trials)
+def _result(trials: Sequence[Trial], best: Trial, from_cache: Literal["", "disk"], complete: bool) -> FunctionResult:
+    return FunctionResult(dict(best.config), best.latency or 0.0, tuple(trials), from_cache, complete)
 
 
 def tune_function(
@@ -199,7 +172,7 @@ def tune_function(
     *,
     ref_prog: Callable[..., Any] | None = None,
     key: Callable[..., Any] | None = None,
-    prune: Callable[[dict[str, Any]], Any] | None = None,
+    prune: Callable[..., Any] | None = None,
     warmup: float = 25,
     rep: float = 100,
     rtol: float = 1e-2,
@@ -209,23 +182,30 @@ def tune_function(
     store: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     timer: str | None = None,
+    as_is: Iterable[str] = (),
+    group: Any = None,
+    group_timeout: float = 300,
 ) -> Callable[[Callable[..., Any]], TunedFunction]:
     """Decorator for any function: choose the best of several configurations, dicts of some of its parameters.
 
     Options are those of @tiledsl.autotune. A result holds for arguments of the same values, and tensors of the same
     shapes, strides and dtypes; `key`, a function of the arguments by name without the tunables, says otherwise.
-    Functions of CPU tensors are timed by the clock on the wall.
+    Functions of CPU tensors are timed by the clock on the wall. as_is: arguments that are passed as they are, not as
+    copies, such as symmetric memory. group: all ranks run a configuration at the same time and equally often, so that
+    it may hold collectives. If it fails on one rank before one, others wait there for as long as torch lets them.
 
     Example: `@tune_function([{"split": 1}, {"split": 4}], ref_prog=torch.matmul)` above `def product(A, B, split)`
     """
     named: dict[str, Any] = {
         "ref_prog": ref_prog, "key": key, "prune": prune, "warmup": warmup, "rep": rep, "rtol": rtol, "atol": atol,
         "max_mismatched_ratio": max_mismatched_ratio, "cache": cache, "store": store, "progress": progress,
-        "timer": timer,
+        "timer": timer, "as_is": (as_is,) if isinstance(as_is, str) else tuple(as_is), "group": group,
+        "group_timeout": group_timeout,
     }  # fmt: skip
     if prune is not None and not callable(prune):
         raise TileError(f"tune_function: prune is {prune!r}; it is a function of a configuration")
-    TuneOptions(**{name: value for name, value in named.items() if name != "prune"})  # raises for what is wrong
+    others = ("prune", "as_is")
+    TuneOptions(**{name: value for name, value in named.items() if name not in others})  # raises for what is wrong
 
     def decorate(function: Callable[..., Any]) -> TunedFunction:
         if not inspect.isfunction(function):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tiledsl.autotuner.group.ranks import check_group
 from tiledsl.errors import TileError
 from tiledsl.runtime.supply import TensorSupplyType
 
@@ -63,6 +64,10 @@ class TuneOptions:
     shape_grouped:      measure all configurations of a call on one GPU, so that differences between GPUs do not count;
                         the other GPUs serve the other calls of tune_all.
     timer:              `module:function` that replaces the clock, for tests; see measuring/timing.py.
+    group:              True, a torch.distributed.ProcessGroup, or a function of the call's arguments by name that
+                        returns one: all its ranks tune together, each on its current GPU, and end with the same winner;
+                        a configuration's latency is the largest over the ranks.
+    group_timeout:      seconds for which a rank waits for the others before it raises.
 
     Checking
     ref_prog:           takes the inputs and returns the right outputs, or None if it writes them into its inputs as
@@ -78,8 +83,9 @@ class TuneOptions:
     Searching
     budget:             seconds after which no further configuration is tried, once the default was tried and one works.
     max_trials:         how many are tried (None: all, unless the search decides otherwise).
-    prune:              leave out what the target's limits rule out. A function takes a configuration as a dict and
-                        returns a reason to leave it out as well (None or False: keep it).
+    prune:              leave out what the target's limits rule out. A function takes a configuration as a dict, and by
+                        name what it wants of the call's arguments, and returns a reason to leave it out as well (None
+                        or False: keep it).
     search:             how configurations are chosen; see search.make_strategy.
     seed_configs:       configurations, of the list or others, that are tried first.
     jobs:               number of compilation processes (0 or None: the setting).
@@ -127,7 +133,7 @@ class TuneOptions:
     isolate: bool = True
     run_timeout: float | None = None
     budget: float | None = None
-    prune: bool | Callable[[dict[str, Any]], Any] = True
+    prune: bool | Callable[..., Any] = True
     search: str = "auto"
     progress: bool | None = None
     timer: str | None = None
@@ -144,9 +150,14 @@ class TuneOptions:
     bucket: str | None = None
     nearest: bool = True
     on_miss: Literal["tune", "first", "error"] = "tune"
+    group: Any = None
+    group_timeout: float = 300
 
     def __post_init__(self) -> None:
         TensorSupplyType.parse(self.supply_type)
+        check_group(self.group, self.group_timeout)
+        if self.shape_grouped and self.group not in (None, False):
+            raise TileError("autotune: shape_grouped gives calls to GPUs of one process; with group, each rank has one")
         for name in ("ref_prog", "supply_prog", "manual_check_prog", "key"):
             value = getattr(self, name)
             if value is not None and not callable(value):

@@ -20,17 +20,23 @@ class Progress:
     """Counts trials as they end. On a terminal a bar stands at the bottom of stderr; elsewhere nothing is printed.
 
     enabled: show the bar (None: if stderr is a terminal). log: a file, to which each trial's end is appended as a line.
+    level: at which the logger is told the same lines.
     A context manager: leaving it takes the bar away whatever happened.
     """
 
     def __init__(
-        self, total: int, enabled: bool | None = None, log: Path | str | None = None, title: str = "tuning"
+        self,
+        total: int,
+        enabled: bool | None = None,
+        log: Path | str | None = None,
+        title: str = "tuning",
+        level: int = logging.DEBUG,
     ) -> None:
         self.total = total
         self.enabled = _is_terminal(sys.stderr) if enabled is None else enabled
         self.statuses: dict[int, str] = {}
         self.best: Trial | None = None
-        self._title = title
+        self._title, self._level = title, level
         self._start = time.monotonic()
         self._bar: Any = None
         self._task: Any = None
@@ -62,7 +68,9 @@ class Progress:
         self.statuses[trial.index] = trial.status
         if trial.ok and trial.latency is not None and (self.best is None or _latency(trial) < _latency(self.best)):
             self.best = trial
-        self._write(_log_line(trial))
+        line = _log_line(trial)
+        self._write(line)
+        _log.log(self._level, "autotune: %s: %s", self._title, line)
         if self._bar is not None:
             self._bar.update(self._task, completed=len(self.statuses), state=self.state())
 

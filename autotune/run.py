@@ -14,6 +14,8 @@ from tiledsl.autotuner import selection
 from tiledsl.autotuner.compiling.compile_pool import CompilePool, task_for
 from tiledsl.autotuner.compiling.compile_worker import CompileOutcome
 from tiledsl.autotuner.compiling.duplicates import Duplicates
+from tiledsl.autotuner.group.ranks import Alone, Ranks
+from tiledsl.autotuner.group.trials import InStep, agree_on_trials
 from tiledsl.autotuner.measuring import measure
 from tiledsl.autotuner.measuring.jobs import Job
 from tiledsl.autotuner.measuring.runnable import runner
@@ -47,6 +49,7 @@ class Run:
         trials: Sequence[Trial],
         ended: Callable[[Trial], None],
         incumbent: int | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.problem = problem
         self.options, self.target = problem.options, problem.target
@@ -54,6 +57,7 @@ class Run:
         self.kernels: dict[int, Kernel] = {}  # of the trials that are not ended before
         self.ended = ended
         self.incumbent = incumbent  # the winner of an earlier run
+        self._ranks: Ranks = ranks or Alone()  # that run the same
         self.measured = measure.is_measured(self.target, self.options)
         self.ref_latency: float | None = None
         self._events: queue.Queue[Any] = queue.Queue()
@@ -84,6 +88,8 @@ class Run:
     def go(self, strategy: Strategy) -> None:
         """Run to the end. The processes are kept for the next run, or killed if this one is interrupted."""
         self._start = time.monotonic()
+        if self._ranks.size > 1:
+            strategy = InStep(strategy, self._ranks, self.trials, self._is_budget_used, self.ended)
         try:
             self.prepare()
             self._ask(strategy, [0] if self.trials[0].status == "new" else [])
@@ -94,6 +100,7 @@ class Run:
             else:
                 self._begin()
             self._loop(strategy)
+            self._agree()
             self._final_round()
             why = f"the budget of {self.options.budget} s was used up" if self._stopped else "the search chose others"
             for trial in self.trials:
@@ -105,6 +112,10 @@ class Run:
         self.close()
         if self._loading is not None:  # it and the first call would both set up Triton
             self._loading.join()
+
+    def _agree(self) -> None:
+        if self._ranks.size > 1:
+            agree_on_trials(self._ranks, self.trials, range(len(self.trials)))
 
     def interrupt(self) -> None:
         """As Ctrl-C does, from another thread."""
@@ -166,7 +177,8 @@ class Run:
                 self._compiling.add(index)
                 tasks.append(task_for(index, kernel, self.options.timeout, self._needs_launcher(kernel)))
         if self._compiler is not None:
-            self._compiler.submit(tasks)
+            first = len(tasks) * self._ranks.rank // self._ranks.size  # what another rank has compiled is in the cache
+            self._compiler.submit([*tasks[first:], *tasks[:first]])
 
     def _needs_launcher(self, kernel: Kernel) -> bool:
         """Whether what launches kernels with these parameters is not compiled for another one. Sizes do not matter."""
@@ -347,6 +359,7 @@ class Run:
             if kind == "interrupt":
                 raise KeyboardInterrupt
         selection.record_final(self.trials, outcome)
+        self._agree()
         for trial in best:
             self.ended(trial)
 
@@ -359,7 +372,8 @@ class Run:
 
     def _end(self, strategy: Strategy, trial: Trial) -> None:
         self._tell(strategy, trial)
-        self.ended(trial)
+        if self._ranks.size == 1:
+            self.ended(trial)
         for each in self._duplicates.followers(trial):
             self._end(strategy, each)
 
@@ -377,10 +391,13 @@ class Run:
 
     def _is_late(self) -> bool:
         """Whether the budget is used up. There is a result in any case: the default is waited for, and what works."""
-        budget = self.options.budget
-        if budget is None or time.monotonic() - self._start < budget:
+        if self._ranks.size > 1 or not self._is_budget_used():  # ranks stop together; see InStep
             return False
         return self.trials[0].status != "new" and any(trial.ok for trial in self.trials)
+
+    def _is_budget_used(self) -> bool:
+        budget = self.options.budget
+        return budget is not None and time.monotonic() - self._start >= budget
 
     def _stop_early(self) -> None:
         """The budget is used up: what runs may end, the rest is not tried."""

@@ -34,7 +34,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(owner, name, call)
 
-    counted(engine, "_tune", "run")
+    counted(engine, "tune_here", "run")
     counted(measure.Rig, "submit", "verify")
     return counts
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 
 import tiledsl
 from tests.autotune import fake_timers
@@ -98,6 +99,76 @@ def test_pruning(timed: list[str], calls: Path) -> None:
     assert result.trials[2].message == "hopeless"
     with pytest.raises(tiledsl.TileError, match="none of 5 configurations of double works"):
         make(calls, prune=lambda config: True).tune(torch.ones(3))
+
+
+def test_pruning_by_arguments(timed: list[str], calls: Path) -> None:
+    seen: list[Any] = []
+
+    def prune(config: dict[str, Any], A: Any, **others: Any) -> bool:
+        seen.append((config["way"], A.numel(), others))
+        return bool(config["way"] != "slow" and A.numel() > 3)
+
+    assert make(calls, prune=prune).tune(torch.ones(4)).config == {"way": "slow"}
+    assert seen == [(config["way"], 4, {}) for config in WAYS]
+    assert make(calls, prune=prune).tune(torch.ones(3)).config == {"way": "fast"}
+
+
+def test_untuned(timed: list[str], calls: Path, cache_dir: Path) -> None:
+    double = make(calls)
+    torch.testing.assert_close(double.untuned(torch.ones(3)), torch.full((3,), 2.0))
+    torch.testing.assert_close(double.untuned(torch.ones(3), way="wrong"), torch.full((3,), 3.0))
+    assert calls.read_text() == "slow\nwrong\n" and timed == [] and not list(cache_dir.rglob("key.json"))
+
+
+def test_timings_are_logged(timed: list[str], calls: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with tiledsl.settings(log_level="info"), caplog.at_level("INFO", "tiledsl"):
+        make(calls, WAYS[:2]).tune(torch.ones(3))
+    assert "autotune: tuning double: 1 ok; way=fast; 1.0000 ms" in caplog.text
+
+
+def tritons(block: int, **options: Any) -> Any:
+    return triton.Config({"BLOCK": block}, **options)
+
+
+def test_configurations_of_triton(calls: Path, cache_dir: Path) -> None:
+    """As values; a function that changes the one that it gets changes no other call's."""
+    configs = [{"config": tritons(16)}, {"config": tritons(32)}, {"config": tritons(16, num_warps=8)}]
+    log = str(calls)
+
+    def make_one() -> Any:
+        @tune_function(configs, timer=f"{__name__}:by_config")
+        def run(A: Any, config: Any = None) -> Any:
+            with open(log, "a", encoding="utf-8") as file:
+                file.write(f"{config.kwargs['BLOCK']} {config.num_warps}\n")
+            config.kwargs["BLOCK"], config.num_warps = 1, 1
+            return A
+
+        return run
+
+    run = make_one()
+    run(torch.ones(3))
+    assert run.tune(torch.ones(3)).config == {"config": tritons(32)}
+    assert set(calls.read_text().split("\n")) == {"16 4", "32 4", "16 8", ""}
+    assert make_one().tune(torch.ones(3)).from_cache == "disk"
+    (best,) = cache_dir.rglob("best.json")
+    shown = [record["config"]["config"] for record in json.loads(best.read_text())["trials"]]
+    assert all(text.startswith("BLOCK: ") for text in shown), shown
+
+
+def by_config(config: dict[str, Any], call: Any) -> float:
+    call()
+    return 8.0 / config["config"].num_warps if config["config"].kwargs["BLOCK"] == 16 else 0.5
+
+
+def test_arguments_as_they_are(timed: list[str], calls: Path) -> None:
+    addresses: set[int] = set()
+
+    def run(A: Any, B: Any, way: str = "") -> None:
+        addresses.update((A.data_ptr(), -B.data_ptr()))
+
+    A, B = torch.ones(3), torch.ones(3)
+    tune_function(WAYS[:2], timer=BY_FIXTURE, as_is="B", cache=False)(run).tune(A, B)
+    assert A.data_ptr() not in addresses and -B.data_ptr() in addresses and len(addresses) > 2
 
 
 def test_if_none_works_nothing_is_remembered(timed: list[str], calls: Path, cache_dir: Path) -> None:

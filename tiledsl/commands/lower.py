@@ -52,6 +52,8 @@ def save_levels(request: Request, folder: Path) -> list[Path]:
     """Write the program's kernels at every level into a folder; the paths. Raises as `lower` does."""
     if request.resume_after:
         return _resumed(request).save_levels(folder)
+    if request.resume_after:
+        return _resumed(request).save_levels(folder)
     build, request = _resolved(request)
     return Kernel(build, request.target, request.pass_configs).save_levels(folder)
 

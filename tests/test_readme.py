@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 from dataclasses import fields
@@ -73,6 +74,21 @@ def test_the_example_of_levels_runs(tmp_path: Path) -> None:
     done = forked.run([script], cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "doubled_kernel.ttgir (edited)" in done.stdout and done.stdout.endswith("checked\n")
+
+
+def test_tuning_together_runs(tmp_path: Path, cache_dir: Path) -> None:
+    found = re.search(
+        r"<!-- together -->\n```python\n(.*?)```\n<!-- /together -->", README.read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert found is not None
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    script = tmp_path / "together.py"
+    script.write_text(found[1].replace("29517", port), encoding="utf-8")
+    done = forked.run([script], cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "parts=4" in done.stdout and done.stdout.endswith("torch.Size([64, 32])\n")
 
 
 def test_the_commands_exist() -> None:

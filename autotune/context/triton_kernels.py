@@ -96,7 +96,7 @@ def _call(
 
     def disk_key() -> Key | None:
         target = Target.parse("auto" if on_gpu else "interpret")
-        what = {"values": values, "dtypes": dtypes, "hooks": [tuner.reset_to_zero, tuner.restore_value]}
+        what = {**values, "(dtypes)": dtypes, "(hooks)": [tuner.reset_to_zero, tuner.restore_value]}
         return tuning_key(tuner.base_fn.__name__, tuner.base_fn, what, [], target, on_gpu)
 
     def remember(trials: Sequence[Trial], best: Trial) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from triton.runtime.autotuner import Autotuner
 import tiledsl
 import tiledsl.language as T
 from tests.autotune.programs import scale_builder
+from tests.support import forked
 from tiledsl.autotuner import tune_function, tune_in_context
 from tiledsl.autotuner.context.active import active
 
@@ -251,6 +253,35 @@ def test_kernels_of_triton(hooks: dict[str, Any], expected: float) -> None:
     assert [each.kwargs["BLOCK"] for each in autotuned.cache.values()] == [4]
     autotuned[(1,)](out, 8)  # known to Triton from here on
     assert launched("triton")[7:] == [4]
+
+
+IN_THE_INTERPRETER = """
+import sys
+sys.path.insert(0, {root!r})
+import torch
+from tests.gpu.triton_kernels import add_one
+from tiledsl.autotuner import tune_in_context
+
+runs, total = [], torch.zeros(5000)
+
+def step(x):
+    runs.append(1)
+    add_one(total)
+    return add_one(x)
+
+for _ in range(2):
+    values = tune_in_context(step, n_warmup=1, n_repeat=2)(torch.zeros(300))
+    print(len(runs), values.unique().tolist(), total.unique().tolist(), sorted(key[0] for key in add_one.kernel.cache))
+    add_one.kernel.cache.clear()
+"""
+
+
+def test_triton_itself(tmp_path: Path, cache_dir: Path) -> None:
+    """Two keys of a real kernel that works in place, in Triton's interpreter; the second time from disk."""
+    script = tmp_path / "script.py"
+    script.write_text(IN_THE_INTERPRETER.format(root=str(Path(__file__).resolve().parents[2])))
+    done = forked.run([script], cwd=tmp_path, env={**os.environ, "TRITON_INTERPRET": "1"}, timeout=200)
+    assert done.stdout.splitlines() == ["10 [1.0] [1.0] [300, 5000]", "11 [1.0] [2.0] [300, 5000]"], done.stderr
 
 
 def test_a_block_that_triton_cannot_launch() -> None:

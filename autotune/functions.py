@@ -125,7 +125,7 @@ class TunedFunction:
         for name, parameter in self.signature.parameters.items():
             variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             if parameter.default is parameter.empty and not variadic and name not in given and name not in names:
-                raise TileError(f"{self.name} is called without {name!r}, which is no tunable", user_loc())
+                raise TileError(f"{self.name} is called without {name!r}, which is not a tunable", user_loc())
 
     def _memory_key(self, values: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> str:
         own = self.options["key"]

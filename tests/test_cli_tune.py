@@ -100,7 +100,7 @@ def test_mistakes_are_told(arguments: list[str], message: str, tmp_path: Path) -
 
 def test_no_such_program(tmp_path: Path) -> None:
     result = run("tune", f"{PROGRAM}:none", "--into", tmp_path, "-D", "size=1")
-    assert result.exit_code == 1 and "0 autotuned functions none" in result.output
+    assert result.exit_code == 1 and "has no autotuned function none" in result.output
 
 
 def test_check_ends_with_an_error(tmp_path: Path) -> None:

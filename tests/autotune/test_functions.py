@@ -252,10 +252,10 @@ def test_methods() -> None:
         (lambda: tune_function([{"a": 1}])(scale), "stands above a function"),
         (lambda: tune_function([{"a": 1}], key=3), "key is a function"),
         (lambda: tune_function([{"a": 1}], prune=3), "prune is 3"),
-        (lambda: tune_function([{"a": 1}], rep=-1), "rep is -1; it is milliseconds, more than 0"),
+        (lambda: tune_function([{"a": 1}], rep=-1), "rep is -1; it must be a number of milliseconds, more than 0"),
         (lambda: tune_function([{"a": 1}], warmup=float("inf")), "warmup is inf"),
         (lambda: tune_function([{"a": 1}], key=lambda y: y)(lambda x, a: a)(x=2), "key raises TypeError: .*'x'"),
-        (lambda: tune_function([{"a": 1}])(lambda x, a: a)(), "is called without 'x', which is no tunable"),
+        (lambda: tune_function([{"a": 1}])(lambda x, a: a)(), "is called without 'x', which is not a tunable"),
         (lambda: tune_function([{"a": 1}])(lambda x, a: a)(1, 2, 3), "too many positional arguments"),
     ],
 )

@@ -186,3 +186,59 @@ def test_filling_a_slice_of_dynamic_extent(run: Any, low: int, high: int) -> Non
     want = torch.ones(6, 5)
     want[2, max(low, 0) : high] = 0
     assert torch.equal(b, want)
+
+
+def test_slices_from_a_variable_or_an_element(run: Any) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((6, 64), F), I: T.Tensor((4,), "int32"), Sums: T.Tensor((3, 4), F), B: T.Tensor((4, 8), F)):
+        with T.Kernel(4) as bx:
+            x = T.alloc_var("int32", 3)
+            x += bx
+            T.reduce_sum(A[1, x : x + 16], Sums[0, bx : bx + 1], dim=1)
+            x *= 2
+            T.reduce_sum(A[2, x + 4 : 20 + x], Sums[1, bx : bx + 1], dim=1)
+            T.reduce_sum(A[I[bx], 2 * I[bx] : I[bx] * 2 + 5], Sums[2, bx : bx + 1], dim=1)
+            T.copy(A[I[bx], x : x + 8], B[bx, :])
+
+    a, i = torch.randint(0, 50, (6, 64)).float(), torch.tensor([1, 4, 0, 3], dtype=torch.int32)
+    sums, b = run(main, a, i, out_idx=(2, 3))
+    for bx, n in enumerate(i.tolist()):
+        x = 3 + bx
+        assert sums[0, bx] == a[1, x : x + 16].sum()
+        assert sums[1, bx] == a[2, 2 * x + 4 : 2 * x + 20].sum()
+        assert sums[2, bx] == a[n, 2 * n : 2 * n + 5].sum()
+        assert torch.equal(b[bx], a[n, 2 * x : 2 * x + 8])
+    tiledsl.compile(main, out_idx=[2, 3], target="cuda:90")
+
+
+def test_a_slice_to_a_value_from_before_a_change_is_dynamic() -> None:
+    @T.prim_func
+    def variable(A: T.Tensor((64,), F), B: T.Tensor((1,), F)):
+        with T.Kernel(1):
+            x = T.alloc_var("int32", 3)
+            end = x + 16
+            x += 1
+            T.reduce_sum(A[x:end], B, dim=0)
+
+    @T.prim_func
+    def element(A: T.Tensor((64,), F), I: T.Tensor((4,), "int32"), B: T.Tensor((1,), F)):
+        with T.Kernel(1):
+            end = I[0] + 16
+            I[0] = 2
+            T.reduce_sum(A[I[0] : end], B, dim=0)
+
+    for program in (variable, element):
+        assert "the part of A has no constant shape" in refused(program)
+
+
+def test_a_slice_stays_where_it_was_taken(run: Any) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((64,), F), B: T.Tensor((8,), F)):
+        with T.Kernel(1):
+            x = T.alloc_var("int32", 3)
+            part = A[x : x + 8]
+            x += 20
+            T.copy(part, B)
+
+    a = torch.arange(64.0)
+    assert torch.equal(run(main, a), a[3:11])

@@ -149,6 +149,8 @@ class Reference(Expr):
         lower, upper = plain(index.start), plain(index.stop)
         lower = 0 if lower is None else lower
         upper = dim if upper is None else upper
+        if isinstance(lower, (Var, Reference)):  # read once: the slice stays where it is when the variable changes
+            lower = Scalar(lower.value())
         lower = dim + lower if isinstance(lower, int) and lower < 0 else lower
         upper = dim + upper if isinstance(upper, int) and upper < 0 else upper
         extent = difference(upper, lower)

@@ -15,7 +15,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, broadcast_shapes
 from tiledsl.passes.analysis.affine import bounds
-from tiledsl.passes.analysis.index_walks import Index, classify, digits, in_order
+from tiledsl.passes.analysis.index_walks import Index, backwards, classify, digits, in_order
 from tiledsl.passes.tile_values import (
     Shape,
     both,
@@ -217,9 +217,50 @@ def store(builder: Builder, old: Value, value: Value, indices: Sequence[Value], 
 
     Where several writes hit one element, the one of the last point in row-major order stays.
     """
-    split, sizes = _split(builder, [_narrow(builder, index) for index in indices], old.shape)
+    narrow = [_narrow(builder, index) for index in indices]
+    narrow, value, mask = _forwards(builder, narrow, value, mask)
+    split, sizes = _split(builder, narrow, old.shape)
     made = _store(builder, reshaped(builder, old, sizes), value, split, mask)
     return reshaped(builder, made, old.shape)
+
+
+def _forwards(
+    builder: Builder, indices: list[Value], value: Value, mask: Value | None
+) -> tuple[list[Value], Value, Value | None]:
+    """The same write with each index that walks backwards, such as n - 1 - i, made one that walks forwards.
+
+    What is written is turned round along that axis. The points that write one element lie at one place of the axis, so
+    they keep their order. Where another index varies along the axis, too, nothing changes.
+    """
+    for dim, index in enumerate(indices):
+        walk = backwards(index)
+        if walk is None:
+            continue
+        axis, extent, step, first, offset = walk
+        if any(each.shape and each.shape[axis] > 1 for each in indices[:dim] + indices[dim + 1 :]):
+            continue
+        value = _turned(builder, value, axis)
+        mask = None if mask is None else _turned(builder, mask, axis)
+        place = iota(builder, len(index.shape), axis, extent)
+        if step != 1:
+            place = builder.insert(arith.MulOp(place, builder.constant(step, INT32))).result
+        last, number = offset + step * (extent - 1), constant_of(first)
+        start = builder.constant(last if number is None else int(number) - last, INT32)
+        if number is None:
+            start = builder.insert(arith.SubOp(first, start)).result
+        if constant_of(start) != 0:
+            place = builder.insert(arith.AddOp(place, start)).result
+        indices = [*indices[:dim], place, *indices[dim + 1 :]]
+    return indices, value, mask
+
+
+def _turned(builder: Builder, value: Value, axis: int) -> Value:
+    """A value in the opposite order along an axis."""
+    if not value.shape or value.shape[axis] == 1:
+        return value
+    last = builder.constant(value.shape[axis] - 1, INT32)
+    place = builder.insert(arith.SubOp(last, iota(builder, len(value.shape), axis, value.shape[axis]))).result
+    return _gather(builder, value, place, axis)
 
 
 def _store(builder: Builder, old: Value, value: Value, indices: Sequence[Value], mask: Value | None) -> Value:

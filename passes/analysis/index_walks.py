@@ -68,6 +68,19 @@ def _walk(index: Value, dim: int) -> Index | None:
     return None
 
 
+def backwards(index: Value) -> tuple[int, int, int, Value, int] | None:
+    """(axis, extent, step, first, offset) of an index that is first - (offset + step * iota), with a positive step and
+    a scalar `first`; None for others."""
+    op = index.op
+    if not isinstance(op, arith.SubOp) or op.lhs.shape:
+        return None
+    affine = _affine(op.rhs)
+    if affine is None or affine[2] < 1 or not isinstance(affine[3], int):
+        return None
+    axis, extent, step, offset = affine
+    return axis, extent, step, op.lhs, offset
+
+
 class Digit(NamedTuple):
     """One digit of an index in mixed radix: `offset` plus the value `walk`, which is in 0 .. extent - 1."""
 

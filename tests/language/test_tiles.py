@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import tiledsl
 import tiledsl.language as T
 
 F = "float32"
@@ -235,3 +236,31 @@ def test_any_and_all(run: Any) -> None:
     a[1, 3], a[2] = 5, 1
     a[3] = torch.arange(8)
     assert run(main, a).tolist() == [[0, 0], [1, 0], [1, 1], [1, 0]]
+
+
+@pytest.mark.parametrize(("n", "m"), [(64, 128), (48, 40)])
+def test_writes_in_the_opposite_order(run: Any, n: int, m: int) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((n, m), F), B: T.Tensor((n, m), F), C: T.Tensor((m, n), F), D: T.Tensor((n, 2 * m), F)):
+        with T.Kernel(1):
+            x, y = T.alloc_shared((n, m), F), T.alloc_fragment((m, n), F)
+            z = T.alloc_shared((n, 2 * m), F)
+            T.fill(z, -1)
+            for i, j in T.Parallel(n, m):
+                x[n - 1 - i, m - 1 - j] = A[i, j]
+                y[m - 1 - j, n - 1 - i] = A[i, j] + i
+                if i > j:
+                    z[n - 1 - i, 2 * m - 1 - 2 * j] = A[i, j]
+            T.copy(x, B)
+            T.copy(y, C)
+            T.copy(z, D)
+
+    a = torch.randn(n, m)
+    b, c, d = run(main, a, out_idx=(1, 2, 3))
+    rows, columns = torch.arange(n)[:, None], torch.arange(m)
+    assert torch.equal(b, a.flip(0, 1))
+    assert torch.equal(c, (a + rows).flip(0, 1).t())
+    want = torch.full((n, 2 * m), -1.0)
+    want[:, 1::2] = torch.where(rows > columns, a, -1).flip(0, 1)
+    assert torch.equal(d, want)
+    tiledsl.compile(main, out_idx=[1, 2, 3], target="cuda:90")

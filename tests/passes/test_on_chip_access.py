@@ -20,6 +20,9 @@ WALKS = {
     "repeated": (8, 4, "%k = arith.floordiv %i, #2 : int32"),
     "wrapped": (8, 4, "%k = arith.floormod %i, #4 : int32"),
     "reversed": (5, 5, "%k = arith.sub #4, %i : int32"),
+    "backwards": (3, 7, "%k = arith.sub #5, %i : int32"),
+    "backwards_strided": (4, 8, "%d = arith.mul %i, #2 : int32 %k = arith.sub #7, %d : int32"),
+    "backwards_dynamic": (3, 7, "%d = arith.add %bx, #2 : int32 %k = arith.sub %d, %i : int32"),
     "computed": (6, 5, "%n = tile.load %I[%i] : int32 %k = arith.floormod %n, #5 : int32"),
     "scalar": (1, 3, "%k = arith.add %bx, #1 : int32"),
     "one": (1, 1, "%k = arith.add #0, #0 : int32"),
@@ -69,7 +72,10 @@ def test_writes(first: str, second: str, masked: bool) -> None:
     access(first, second, body)
 
 
-@pytest.mark.parametrize(("first", "second"), list(itertools.product(["strided", "aligned", "shifted"], repeat=2)))
+REGULAR = ["strided", "aligned", "shifted", "reversed", "backwards", "backwards_strided", "backwards_dynamic"]
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(REGULAR, repeat=2)))
 def test_regular_walks_are_not_compared_one_by_one(first: str, second: str) -> None:
     text = access(first, second, "%x = tile.load %Y[%i0, %i1] : float32 tile.store %x, %t[%k0, %k1]")
     assert 'kind = "max"' not in text

@@ -75,10 +75,10 @@ def backwards(index: Value) -> tuple[int, int, int, Value, int] | None:
     if not isinstance(op, arith.SubOp) or op.lhs.shape:
         return None
     affine = _affine(op.rhs)
-    if affine is None or affine[2] < 1 or not isinstance(affine[3], int):
+    if affine is None:
         return None
     axis, extent, step, offset = affine
-    return axis, extent, step, op.lhs, offset
+    return (axis, extent, step, op.lhs, offset) if step >= 1 and isinstance(offset, int) else None
 
 
 class Digit(NamedTuple):

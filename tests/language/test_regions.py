@@ -208,7 +208,7 @@ def test_slices_from_a_variable_or_an_element(run: Any) -> None:
         assert sums[1, bx] == a[2, 2 * x + 4 : 2 * x + 20].sum()
         assert sums[2, bx] == a[n, 2 * n : 2 * n + 5].sum()
         assert torch.equal(b[bx], a[n, 2 * x : 2 * x + 8])
-    tiledsl.compile(main, out_idx=[2, 3], target="cuda:90")
+    assert tiledsl.compile(main, out_idx=[2, 3], target="cuda:90").resources.registers > 0
 
 
 def test_a_slice_to_a_value_from_before_a_change_is_dynamic() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import tiledsl
 import tiledsl.language as T
 from tiledsl.dialects import arith, tile
 from tiledsl.ir.verifier import verify
@@ -220,11 +221,12 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-def test_functions(run: Any) -> None:
+@pytest.mark.parametrize("dtype", [F, "float64"])
+def test_functions(run: Any, dtype: str) -> None:
     names = list(FUNCTIONS)
 
     @T.prim_func
-    def main(A: T.Tensor((8,), F), B: T.Tensor((len(names), 8), F)):
+    def main(A: T.Tensor((8,), dtype), B: T.Tensor((len(names), 8), dtype)):
         with T.Kernel(1):
             for _n in range(len(names)) if False else T.serial(1):
                 pass
@@ -234,9 +236,10 @@ def test_functions(run: Any) -> None:
                 for j in T.Parallel(8):
                     B[number, j] = getattr(T, name)(A[j])
 
-    a = torch.rand(8) * 3 + 0.1
+    a = torch.rand(8, dtype=getattr(torch, dtype)) * 3 + 0.1
     a[3] = 2.5
     torch.testing.assert_close(run(main, a), torch.stack([function(a) for function in FUNCTIONS.values()]))
+    assert tiledsl.compile(main, out_idx=[1], target="cuda:90").resources.registers > 0
 
 
 def test_powers(run: Any) -> None:

@@ -216,6 +216,8 @@ class Expressions:
         if function == "clamp" and not (is_float(dtype) and dtype != "bfloat16"):
             x, low, high = (self.argument(each, op.operands) for each in op.operands)
             return self.narrowed(f"tl.minimum(tl.maximum({x}, {low}), {high})", dtype, dtype == "bfloat16")
+        if function == "sqrt" and dtype == "float64":
+            return Expression(f"tl.sqrt({arguments})")  # correctly rounded there; tl.sqrt_rn takes float32 alone
         if function in TL_FUNCTIONS:
             return Expression(f"{TL_FUNCTIONS[function]}({arguments})")
         name = LIBDEVICE_FUNCTIONS.get(function)

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import as_constant
@@ -19,6 +19,9 @@ from tiledsl.ir.types import INT32, BufferType, ScalarType, is_float
 from tiledsl.language.buffer import Buffer, TensorSpec
 from tiledsl.language.dtypes import canonical
 from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, as_value, describe, linear, plain
+
+if TYPE_CHECKING:
+    from tiledsl.language.random_numbers import Generator
 
 log = logging.getLogger("tiledsl")
 
@@ -58,6 +61,14 @@ def fitting(number: bool | int | float, dtype: str) -> bool | int | float:
     return as_constant(number, dtype)
 
 
+class TileLoop(NamedTuple):
+    """A T.Parallel loop that is being built: where to emit what goes before it, and its iterations."""
+
+    before: RegionBuilder
+    indices: Sequence[Scalar]
+    extents: Sequence[int]
+
+
 class Context:
     """Builds one `tile.func`. Parameters come in order; symbols are found in the shapes of tensor parameters."""
 
@@ -76,6 +87,8 @@ class Context:
         self.kernel_options: dict[str, Any] = {}
         self._last_alloc: tile.AllocOp | None = None
         self.loc: Loc = UNKNOWN
+        self.loops: list[TileLoop | None] = []  # that are being built, outermost first; None for serial ones
+        self.random: tuple[tile.KernelOp, Generator] | None = None  # what T.rng_init made last, and for which kernel
         self.calls: list[Any] = []  # functions that are being expanded, innermost last
 
     @contextmanager

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from tiledsl.dialects import scf, tile
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
-from tiledsl.frontend.context import Context
+from tiledsl.frontend.context import Context, TileLoop
 from tiledsl.frontend.expressions import DEVICE_LOOPS, MAX_HOST_ITERATIONS, Expressions, snapshot
 from tiledsl.frontend.names import Names
 from tiledsl.ir.core import Region
@@ -342,7 +342,13 @@ class Statements(Expressions):
             scf.ForOp(*values, [], num_stages=stages, unroll=unroll, regions=[region], loc=node.loc)
         )
 
-    def _device_loop(self, node: syntax.For | syntax.While, regions: list[Region], body: Callable[[], None]) -> None:
+    def _device_loop(
+        self,
+        node: syntax.For | syntax.While,
+        regions: list[Region],
+        body: Callable[[], None],
+        tile_loop: TileLoop | None = None,
+    ) -> None:
         """Run `body` into the last region, with the loop's names and its jump flags around it."""
         breaks = _jumping(node.body)
         jumps = None
@@ -351,12 +357,14 @@ class Statements(Expressions):
             if jumps.stop is not None:
                 jumps.stop.store(False)
         self._jumps.append(jumps)
+        self.ctx.loops.append(tile_loop)
         self._device_depth += 1
         try:
             with self.ctx.inside(regions[-1]), self.names.device_region(node.loc, repeats=True):
                 body()
         finally:
             self._device_depth -= 1
+            self.ctx.loops.pop()
             self._jumps.pop()
 
     def _guarded(self, node: syntax.Node, statements: Sequence[syntax.Statement], condition: Any = None) -> None:
@@ -429,7 +437,8 @@ class Statements(Expressions):
                     inside = below if inside is None else logical("and", inside, below)
             self._guarded(node, node.body, inside)
 
-        self._device_loop(node, [region], body)
+        made = TileLoop(self.ctx.builder, [Scalar(arg) for arg in region.args], loop.extents)
+        self._device_loop(node, [region], body, made)
         self.ctx.builder.insert(tile.ParallelOp(extents=loop.extents, regions=[region], loc=node.loc))
 
     def _persistent(self, node: syntax.For, loop: PersistentLoop) -> None:

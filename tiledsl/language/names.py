@@ -195,6 +195,7 @@ from tiledsl.language.program import (
     symbolic,
     use_swizzle,
 )
+from tiledsl.language.random_numbers import rng_init, rng_rand, rng_rand_float
 from tiledsl.language.reducers import alloc_reducer, finalize_reducer, reducer_init, reducer_update
 
 float64, float32, float16, bfloat16 = (_dtypes.DTYPES[name] for name in ("float64", "float32", "float16", "bfloat16"))
@@ -230,7 +231,8 @@ __all__ = [
     "pdl_sync", "pdl_trigger", "popcount", "pow", "power", "prim_func", "print", "ptx_commit_group", "ptx_wait_group",
     "reduce", "reduce_absmax", "reduce_abssum", "reduce_and", "reduce_bitand", "reduce_bitor", "reduce_bitxor",
     "reduce_max", "reduce_min", "reduce_or", "reduce_sum", "reducer_init", "reducer_update", "reinterpret", "reshape",
-    "rint", "round", "rsqrt", "serial", "shift_left", "shift_right", "short", "sigmoid", "sin", "sinh", "sqrt",
+    "rint", "rng_init", "rng_rand", "rng_rand_float",
+    "round", "rsqrt", "serial", "shift_left", "shift_right", "short", "sigmoid", "sin", "sinh", "sqrt",
     "symbolic", "sync_threads", "sync_warp", "syncthreads", "tan", "tanh", "tfloat32", "transpose", "trunc", "truncdiv",
     "truncmod", "uint", "uint16", "uint32", "uint64", "uint8", "unroll", "use_swizzle", "vectorized", "view",
     "wait_wgmma", "warpgroup_arrive", "warpgroup_commit_batch", "warpgroup_fence_operand", "warpgroup_wait",

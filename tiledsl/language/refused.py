@@ -44,9 +44,6 @@ _REASONS = {
     ("blocks of one launch cannot wait for each other in Triton; write two T.Kernel blocks, which run in order"): """
         sync_grid sync_global
     """,
-    "random numbers in a kernel are not part of the tile language; pass a tensor of them": """
-        rng_init rng_rand rng_rand_float
-    """,
     "Triton has no such element type; keep the packed bytes in uint8 and unpack them in T.Parallel": """
         float4_e2m1_unpacked float4_e2m1fn float6_e2m3fn float6_e3m2fn float8_e8m0fnu int2 int4 uint4
     """,

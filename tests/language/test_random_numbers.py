@@ -1,0 +1,180 @@
+"""Random numbers in kernels against Philox written down in Python and Triton's own."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as T
+from tiledsl.errors import TileError
+
+LOW = (1 << 32) - 1
+
+
+def philox(seed: int, sequence: int, number: int) -> list[int]:
+    """Philox 4x32 with 10 rounds."""
+    c, key = [number & LOW, number >> 32, sequence & LOW, sequence >> 32 & LOW], [seed & LOW, seed >> 32 & LOW]
+    for _ in range(10):
+        a, b = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [b >> 32 ^ c[1] ^ key[0], b & LOW, a >> 32 ^ c[3] ^ key[1], a & LOW]
+        key = [key[0] + 0x9E3779B9 & LOW, key[1] + 0xBB67AE85 & LOW]
+    return c
+
+
+def words(numbers: torch.Tensor) -> list[int]:
+    return [number & LOW for number in numbers.view(torch.int32).flatten().tolist()]
+
+
+def test_the_reference_gives_the_published_numbers() -> None:
+    assert philox(0, 0, 0) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    ones = philox((1 << 64) - 1, (1 << 64) - 1, (1 << 64) - 1)
+    assert ones == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
+
+
+@pytest.mark.parametrize(("seed", "off"), [(0, 0), (42, 7), (-3, (1 << 32) - 5), (0x123456789ABCDEF0, 1 << 40)])
+def test_numbers_of_each_block_loop_and_iteration(run: Any, seed: int, off: int) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((2, 3, 2, 5, 6), "uint32"), B: T.Tensor((2, 3), "uint32")):
+        with T.Kernel(2, 3) as (bx, by):
+            T.rng_init(seed, off=off)
+            B[bx, by] = T.rng_rand()
+            for k in T.serial(2):
+                for i, j in T.Parallel(5, 6):
+                    if i != 2:
+                        A[bx, by, k, i, j] = T.rng_rand()
+                    else:
+                        A[bx, by, k, i, j] = 0
+
+    a, b = run(main, out_idx=(0, 1))
+    a = a.view(torch.int32)
+    for bx in range(2):
+        for by in range(3):
+            block, taken = by * 2 + bx, 1
+            assert words(b.view(torch.int32)[bx, by]) == [philox(seed, block, off)[0]]
+            for k in range(2):
+                # Both branches draw: one number each for an iteration, the first branch first.
+                want = [0 if n // 6 == 2 else philox(seed, block, off + taken + n)[0] for n in range(30)]
+                assert words(a[bx, by, k]) == want
+                taken += 30
+    assert tiledsl.compile(main, out_idx=[0, 1], target="cuda:90").resources.registers > 0
+
+
+def test_a_second_draw_and_values_as_seed_and_sequence(run: Any) -> None:
+    @T.prim_func
+    def main(S: T.Tensor((4,), "int64"), seed: T.int32, A: T.Tensor((4, 2, 8), "uint32")):
+        with T.Kernel(4) as bx:
+            T.rng_init(seed, S[bx], bx)
+            for i in T.Parallel(8):
+                first = T.rng_rand()
+                A[bx, 1, i] = T.rng_rand()
+                A[bx, 0, i] = first
+
+    sequences = torch.tensor([0, -1, 1 << 33, 5])
+    a = run(main, sequences, -9)
+    for bx, sequence in enumerate(sequences.tolist()):
+        assert words(a[bx]) == [philox(-9, sequence, bx + n)[0] for n in range(16)]
+
+
+def test_sequence_zero_is_that_of_triton(run: Any, tmp_path: Path) -> None:
+    program = tmp_path / "drawn.py"
+    program.write_text(
+        "import torch, triton\nimport triton.language as tl\n\n\n@triton.jit\ndef draw(out, seed):\n"
+        "    n = tl.arange(0, 16)\n    tl.store(out + n, tl.randint(seed, n).to(tl.int64))\n\n\n"
+        "out = torch.empty(16, dtype=torch.int64)\ndraw[(1,)](out, 1234567)\nprint(*out.tolist())\n"
+    )
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, env=environment, check=True)
+
+    @T.prim_func
+    def main(A: T.Tensor((16,), "uint32")):
+        with T.Kernel(1):
+            T.rng_init(1234567)
+            for i in T.Parallel(16):
+                A[i] = T.rng_rand()
+
+    assert words(run(main)) == [int(number) & LOW for number in done.stdout.split()]
+
+
+@pytest.mark.parametrize("bit", [32, 64])
+def test_floats(run: Any, bit: int) -> None:
+    dtype = f"float{bit}"
+
+    @T.prim_func
+    def main(A: T.Tensor((64, 128), dtype), B: T.Tensor((64, 128), dtype)):
+        with T.Kernel(1):
+            T.rng_init(11, 3)
+            for k in T.serial(16):
+                for i, j in T.Parallel(4, 128):
+                    A[4 * k + i, j] = T.rng_rand_float(bit=bit)
+            for k in T.serial(16):
+                for i, j in T.Parallel(4, 128):
+                    B[4 * k + i, j] = T.rng_rand_float(bit, dist="normal")
+
+    uniform, normal = run(main, out_idx=(0, 1))
+    count = uniform.numel()
+    have = torch.tensor([philox(11, 3, n) for n in range(2 * count)], dtype=torch.float64)
+    if bit == 32:
+        u, v = (have[:, n] * 2.0**-32 + 2.0**-33 for n in (0, 1))
+    else:
+        bits = have.long()
+        u, v = (((bits[:, n] >> 5) * 2**26 + (bits[:, n + 1] >> 6) + 1).double() * 2.0**-53 for n in (0, 2))
+    close = {"rtol": 1e-5, "atol": 1e-5} if bit == 32 else {"rtol": 1e-12, "atol": 1e-12}
+    torch.testing.assert_close(uniform.flatten().double(), u[:count], **close)
+    assert uniform.min() > 0 and uniform.max() <= 1
+    boxed = torch.sqrt(-2 * torch.log(u[count:])) * torch.cos(2 * math.pi * v[count:])
+    torch.testing.assert_close(normal.flatten().double(), boxed, **close)
+    # Within five standard errors of what the distributions have.
+    for numbers, mean, variance in ((uniform, 0.5, 1 / 12), (normal, 0.0, 1.0)):
+        assert abs(numbers.mean().item() - mean) < 5 * math.sqrt(variance / count)
+    assert abs(normal.var().item() - 1) < 5 * math.sqrt(2 / count)
+    assert tiledsl.compile(main, out_idx=[0, 1], target="cuda:90").resources.registers > 0
+
+
+def test_a_condition_and_a_while_loop_draw(run: Any) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((2,), "uint32"), N: T.Tensor((1,), "int32")):
+        with T.Kernel(1):
+            T.rng_init(5, 1)
+            n = T.alloc_var("int32", 0)
+            while T.rng_rand() > 1 << 30:
+                n += 1
+            N[0] = n
+            if n > 100:
+                A[1] = T.rng_rand()
+            A[0] = T.rng_rand()
+
+    a, n = run(main, out_idx=(0, 1))
+    drawn = next(i for i in range(1000) if philox(5, 1, i)[0] <= 1 << 30)
+    assert n.item() == drawn and words(a)[0] == philox(5, 1, drawn + 1)[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("for i in T.Parallel(4):\n    A[i] = T.rng_rand()", "T.rng_rand: there is no T.rng_init(seed) before it"),
+        ("T.rng_init(1.5)", "T.rng_init: seed is float 1.5; it is an integer of up to 64 bits"),
+        ("T.rng_init(1, 'a')", "T.rng_init: seq is"),
+        ("T.rng_init(1, generator='curandStateXORWOW_t')", "T.rng_init: the generator is"),
+        ("for i in T.Parallel(4):\n    T.rng_init(i)", "T.rng_init: a block has one sequence"),
+        ("T.rng_init(1)\nA[0] = T.rng_rand_float(16)", "bit is int 16; it is 32 or 64"),
+        ("T.rng_init(1)\nA[0] = T.rng_rand_float(dist='cauchy')", "it is 'uniform' or 'normal'"),
+        (
+            "T.rng_init(1)\nfor i in T.Parallel(4):\n    for k in T.serial(3):\n        A[i] = T.rng_rand()",
+            "draws a fixed number of times, and so not in a serial loop",
+        ),
+    ],
+)
+def test_mistakes(body: str, message: str) -> None:
+    head = '@T.prim_func\ndef main(A: T.Tensor((4,), "uint32")):\n    with T.Kernel(1):\n'
+    text = head + "".join(f"        {line}\n" for line in body.split("\n"))
+    with pytest.raises(TileError) as caught:
+        tiledsl.compile(tiledsl.parse(text), target="interpret")
+    assert message in str(caught.value) and caught.value.loc is not None

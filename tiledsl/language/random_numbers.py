@@ -1,0 +1,160 @@
+"""Random numbers in kernels: Philox 4x32 with 10 rounds (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3",
+SC 2011), a function of the seed and of where a number stands in its sequence.
+
+Number n of sequence s comes from the counter (n mod 2^32, n div 2^32, s mod 2^32, s div 2^32) under the seed's two
+halves as the key. In sequence 0 it is what Triton's `tl.randint(seed, n)` gives.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from tiledsl.errors import TileError
+from tiledsl.language.buffer import Var
+from tiledsl.language.expression import Expr, Scalar, as_value, binary, call, cast, context, describe, plain
+
+_MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
+_KEY_STEPS = 0x9E3779B9, 0xBB67AE85
+_ROUNDS = 10
+_GENERATOR = "curandStatePhilox4_32_10_t"
+
+
+class Generator(NamedTuple):
+    """What a block has drawn from: the key, the sequence (uint32 each) and how many numbers are behind it (int64)."""
+
+    key: tuple[Var, Var]
+    sequence: tuple[Var, Var]
+    drawn: Var
+
+
+def rng_init(seed: Any, seq: Any = None, off: Any = 0, generator: str = _GENERATOR) -> None:
+    """Start a sequence of random numbers in each block of the kernel, before T.rng_rand and T.rng_rand_float.
+
+    `seed` and `seq` are integers of up to 64 bits; `off` is the place in the sequence to start from. Without `seq` each
+    block has the sequence of its number, with the first grid dimension running fastest. The numbers depend on these and
+    on the order of the block's draws alone, and differ from those of TileLang, which draws for each thread. Raises
+    TileError for another generator, and in a T.Parallel loop.
+    """
+    from tiledsl.language.operations import alloc_var
+
+    ctx = context("T.rng_init")
+    if generator != _GENERATOR:
+        raise TileError(f"T.rng_init: the generator is {_GENERATOR!r} (Philox), not {describe(generator)}")
+    if ctx.kernel is None:
+        raise TileError("T.rng_init: random numbers are drawn inside `with T.Kernel(...)`")
+    if any(ctx.loops):
+        raise TileError("T.rng_init: a block has one sequence; start it before T.Parallel")
+    if seq is None:
+        seq = 0
+        for index, extent in zip(reversed(ctx.kernel.body.args), reversed(ctx.kernel.grid), strict=True):
+            seq = cast(seq, "int64") * Scalar(extent) + Scalar(index)
+    halves = [alloc_var("uint32", init=half) for name, x in (("seed", seed), ("seq", seq)) for half in _halves(name, x)]
+    drawn = alloc_var("int64", init=Scalar(as_value(_integer("off", off), "int64")))
+    ctx.random = ctx.kernel, Generator((halves[0], halves[1]), (halves[2], halves[3]), drawn)
+
+
+def rng_rand() -> Any:
+    """The next random number, a uint32. In T.Parallel each iteration has its own.
+
+    A T.Parallel loop takes as many numbers as it has iterations, whether or not a condition uses them, in row-major
+    order. Raises TileError before T.rng_init, and in a serial loop inside of T.Parallel.
+    """
+    return _words("T.rng_rand")[0]
+
+
+def rng_rand_float(bit: int = 32, dist: str = "uniform") -> Any:
+    """The next random number as a float32 or float64: uniform in (0, 1], or normal with mean 0 and deviation 1.
+
+    It takes one number, as T.rng_rand does. The method for "normal" is Box and Muller's.
+    """
+    if bit not in (32, 64) or isinstance(bit, bool):
+        raise TileError(f"T.rng_rand_float: bit is {describe(bit)}; it is 32 or 64")
+    if dist not in ("uniform", "normal"):
+        raise TileError(f"T.rng_rand_float: dist is {describe(dist)}; it is 'uniform' or 'normal'")
+    words = _words("T.rng_rand_float")
+    make = _uniform if bit == 32 else _uniform_double
+    if dist == "uniform":
+        return make(words[:2])
+    radius = call("sqrt", -2.0 * call("log", make(words[:2])))
+    return radius * call("cos", 2 * math.pi * make(words[2:] if bit == 64 else words[1:]))
+
+
+def _uniform(words: list[Any]) -> Any:
+    """The middle of the word's part of (0, 1], rounded to float32."""
+    return cast(words[0], "float32") * 2.0**-32 + 2.0**-33
+
+
+def _uniform_double(words: list[Any]) -> Any:
+    """53 bits of two words, in (0, 1]."""
+    high, low = cast(words[0] >> 5, "float64"), cast(words[1] >> 6, "float64")
+    return (high * 2.0**26 + low + 1.0) * 2.0**-53
+
+
+def _words(what: str) -> list[Any]:
+    """Four random words (uint32) of the next number's counter."""
+    ctx = context(what)
+    if ctx.random is None or ctx.random[0] is not ctx.kernel:
+        raise TileError(f"{what}: there is no T.rng_init(seed) before it in this kernel")
+    key, sequence, drawn = ctx.random[1]
+    number = _take(what, drawn)
+    counter = [cast(number, "uint32"), cast(number >> 32, "uint32"), *(Scalar(each.value()) for each in sequence)]
+    return _philox(counter, [Scalar(each.value()) for each in key])
+
+
+def _take(what: str, drawn: Var) -> Any:
+    """The place in the sequence of the next number of this iteration, an int64; all iterations' are behind it then."""
+    ctx = context(what)
+    first = next((number for number, loop in enumerate(ctx.loops) if loop is not None), None)
+    tiles = [] if first is None else ctx.loops[first:]
+    inner, place, count = ctx.builder, cast(0, "int64"), 1
+    for loop in tiles:
+        if loop is None:
+            raise TileError(
+                f"{what}: an iteration of T.Parallel draws a fixed number of times, and so not in a serial loop",
+                notes=["put the serial loop around T.Parallel, or make it one of T.Parallel's dimensions"],
+            )
+        for index, extent in zip(loop.indices, loop.extents, strict=True):
+            place = place * extent + index
+            count *= extent
+    if tiles and tiles[0] is not None:
+        ctx.builder = tiles[0].before
+        ctx.builder.loc = inner.loc
+    try:
+        number = Scalar(drawn.value())
+        drawn.store(number + count)
+    finally:
+        ctx.builder = inner
+    return number + place
+
+
+def _philox(counter: list[Any], key: list[Any]) -> list[Any]:
+    mask = (1 << 32) - 1
+    for number in range(_ROUNDS):
+        wide = [cast(counter[2 * i], "uint64") * _fixed(_MULTIPLIERS[i], "uint64") for i in range(2)]
+        low = [cast(binary("and", each, _fixed(mask, "uint64")), "uint32") for each in wide]
+        high = [cast(each >> 32, "uint32") for each in wide]
+        keys = [key[i] + _fixed(_KEY_STEPS[i] * number & mask, "uint32") for i in range(2)]
+        counter = [high[1] ^ counter[1] ^ keys[0], low[1], high[0] ^ counter[3] ^ keys[1], low[0]]
+    return counter
+
+
+def _fixed(number: int, dtype: str) -> Scalar:
+    return Scalar(as_value(number, dtype))
+
+
+def _integer(name: str, x: Any) -> Any:
+    x = plain(x)
+    of_values = isinstance(x, Expr) and not x.dtype.is_float()
+    if of_values or isinstance(x, int) and not isinstance(x, bool) and -(1 << 63) <= x < 1 << 64:
+        return x
+    raise TileError(f"T.rng_init: {name} is {describe(x)}; it is an integer of up to 64 bits")
+
+
+def _halves(name: str, x: Any) -> list[Any]:
+    """The low and the high 32 bits of an integer."""
+    x = _integer(name, x)
+    if isinstance(x, int):
+        return [x & 0xFFFFFFFF, x >> 32 & 0xFFFFFFFF]
+    wide = cast(x, "int64")
+    return [cast(wide, "uint32"), cast(wide >> 32, "uint32")]

@@ -156,6 +156,52 @@ def test_a_condition_and_a_while_loop_draw(run: Any) -> None:
     assert n.item() == drawn and words(a)[0] == philox(5, 1, drawn + 1)[0]
 
 
+def test_branches_start_sequences_and_loops_continue_them(run: Any) -> None:
+    @T.prim_func
+    def main(N: T.Tensor((2,), "int32"), A: T.Tensor((2, 3, 40), "uint32"), B: T.Tensor((2, 8), "uint32")):
+        with T.Kernel(2) as bx:
+            if bx == 0:
+                T.rng_init(1, 2, 3)
+            else:
+                T.rng_init(4, 5, 6)
+            tile = T.alloc_shared((8,), "uint32")
+            for k in T.Pipelined(3, num_stages=2):
+                for i in T.Parallel(40):
+                    if i < N[bx]:
+                        A[bx, k, i] = T.rng_rand()
+            for i in T.Parallel(8):
+                tile[7 - i] = T.rng_rand()
+            T.copy(tile, B[bx, :])
+
+    counts = [40, 9]
+    a = torch.zeros(2, 3, 40, dtype=torch.int32).view(torch.uint32)
+    b = torch.zeros(2, 8, dtype=torch.int32).view(torch.uint32)
+    run(main, torch.tensor(counts, dtype=torch.int32), a, b, out_idx=())
+    for bx, (seed, sequence, start) in enumerate([(1, 2, 3), (4, 5, 6)]):
+        drawn = [philox(seed, sequence, start + n)[0] for n in range(128)]
+        for k in range(3):
+            have = words(a.view(torch.int32)[bx, k])
+            assert have == drawn[40 * k : 40 * k + counts[bx]] + [0] * (40 - counts[bx])
+        assert words(b.view(torch.int32)[bx])[::-1] == drawn[120:128]
+    assert tiledsl.compile(main, target="cuda:90").resources.registers > 0
+
+
+@pytest.mark.parametrize("most", [7, 4096])
+def test_a_parallel_loop_whose_extent_is_known_at_run_time(run: Any, most: int) -> None:
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def main(A: T.Tensor((n,), "uint32")):
+        with T.Kernel(1):
+            T.rng_init(1, 2)
+            for i in T.Parallel(n):
+                A[i] = T.rng_rand()
+
+    a = torch.zeros(most, dtype=torch.int32).view(torch.uint32)
+    run(main, a, out_idx=())
+    assert words(a.view(torch.int32)) == [philox(1, 2, i)[0] for i in range(most)]
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

@@ -49,9 +49,16 @@ def rng_init(seed: Any, seq: Any = None, off: Any = 0, generator: str = _GENERAT
         seq = 0
         for index, extent in zip(reversed(ctx.kernel.body.args), reversed(ctx.kernel.grid), strict=True):
             seq = cast(seq, "int64") * Scalar(extent) + Scalar(index)
-    halves = [alloc_var("uint32", init=half) for name, x in (("seed", seed), ("seq", seq)) for half in _halves(name, x)]
-    drawn = alloc_var("int64", init=Scalar(as_value(_integer("off", off), "int64")))
-    ctx.random = ctx.kernel, Generator((halves[0], halves[1]), (halves[2], halves[3]), drawn)
+    words = [_halves(name, x) for name, x in (("seed", seed), ("seq", seq))]
+    place = Scalar(as_value(_integer("off", off), "int64"))
+    if ctx.random is None or ctx.random[0] is not ctx.kernel:  # otherwise another branch may have started the sequence
+        key, sequence = ((alloc_var("uint32"), alloc_var("uint32")) for _ in words)
+        ctx.random = ctx.kernel, Generator(key, sequence, alloc_var("int64"))
+    state = ctx.random[1]
+    for variables, halves in zip((state.key, state.sequence), words, strict=True):
+        for variable, half in zip(variables, halves, strict=True):
+            variable.store(half)
+    state.drawn.store(place)
 
 
 def rng_rand() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import queue
@@ -21,6 +22,8 @@ _size = 0  # processes of the last call
 _library_key: LibraryKey | None = None  # one process makes it for all
 _busy: set[CompilePool] = set()  # of all threads: joblib's processes are common to them
 _busy_lock = threading.Lock()
+_starting = threading.Lock()  # held while processes start: they print a traceback if this one ends meanwhile
+atexit.register(_starting.acquire, timeout=10)
 _NICE = 10
 _TRIES = 3  # times that a pool may break before what it has not compiled counts as failed
 
@@ -183,7 +186,9 @@ def warm_up_all(processes: int, most: int, backend: Any = None) -> None:
     elif processes > 0:
         one_hashes = _library_key is None
         tasks = (delayed(warm_up)(one_hashes and number == 0) for number in range(processes))
-        for found in _processes(processes, most)(tasks):
+        with _starting:
+            running = _processes(processes, most)(tasks)
+        for found in running:
             _library_key = _library_key or found
 
 

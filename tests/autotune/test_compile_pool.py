@@ -158,3 +158,26 @@ def test_compile_processes_give_way(cache_dir: Path, program: tiledsl.Kernel) ->
     priorities = {os.getpriority(os.PRIO_PROCESS, each) for each in get_reusable_executor(reuse=True)._processes}
     pool.close()
     assert priorities == {max(before, 10)} and os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+EXITS = """
+import queue, threading, time
+from joblib.externals.loky.backend import fork_exec
+from tiledsl.autotuner.compiling.compile_pool import CompilePool
+started, start = threading.Event(), fork_exec.fork_exec
+def slowly(*arguments, **keywords):
+    found = start(*arguments, **keywords)
+    started.set()
+    time.sleep(0.5)  # the process waits for what it is to do
+    return found
+fork_exec.fork_exec = slowly
+pool = CompilePool(2, queue.Queue(), 2)
+assert started.wait(60)
+pool.close()
+"""
+
+
+def test_a_program_that_ends_while_processes_start_ends_quietly(cache_dir: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", EXITS], capture_output=True, text=True, timeout=100, cwd=ROOT)
+    time.sleep(0.5)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -195,7 +195,14 @@ def process_group(group: Group, values: Mapping[str, Any]) -> Any:
     if callable(group):
         names = inspect.signature(group).parameters
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values())
-        return process_group(group(**{n: v for n, v in values.items() if takes_all or n in names}), values)
+        try:
+            chosen = group(**{n: v for n, v in values.items() if takes_all or n in names})
+        except Exception as error:
+            raise TileError(
+                f"autotune: group raises {type(error).__name__}: {error}",
+                notes=[f"it is given the arguments that it names, of {', '.join(values)}"],
+            ) from error
+        return process_group(chosen, values)
     if not dist.is_available() or not dist.is_initialized():
         raise TileError(
             "autotune: group=... is for processes of torch.distributed",
@@ -210,10 +217,17 @@ def process_group(group: Group, values: Mapping[str, Any]) -> Any:
     return found if dist.get_world_size(found) > 1 else None
 
 
+def _is_of_others(group: Group) -> bool:
+    """Whether it is what torch.distributed.new_group returns on ranks that are no members."""
+    import torch.distributed as dist
+
+    return dist.is_available() and group is dist.GroupMember.NON_GROUP_MEMBER
+
+
 def check_group(group: Group, timeout: Any) -> None:
     """TileError for options that cannot be meant."""
     is_group = group is None or isinstance(group, bool) or callable(group) or hasattr(group, "group_name")
-    if not is_group:
+    if not is_group and not _is_of_others(group):
         raise TileError(f"autotune: group is {group!r}; it is True, a ProcessGroup, or a function that returns one")
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
         raise TileError(f"autotune: group_timeout is {timeout!r}; it is seconds, more than 0")

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tiledsl.errors import TileError
+
 TIMES = {"a": [1.0, 9.0, 1.0], "b": [3.0, 2.0, 3.0], "c": [4.0, 1.0, 4.0]}  # the slowest: 9, 3, 4
 BLOCKS = {16: [1.0, 9.0], 32: [3.0, 2.0], 64: [4.0, 1.0], 128: [0.1, 0.1]}
 
@@ -79,6 +81,26 @@ def subgroups(rank: int) -> Any:
     function = tuned(group=lambda group: group)
     value = function(torch.ones(4 + rank // 2), group=groups[rank // 2])
     return [shown(function.tune(torch.ones(4 + rank // 2), group=groups[rank // 2])), value.tolist()]
+
+
+def not_a_member(rank: int) -> Any:
+    """torch.distributed.new_group returns no group on rank 2, whose decorator stands in the same program."""
+    group = dist.new_group([0, 1])
+    function = tuned("a", group=group)
+    if rank < 2:
+        return function(torch.ones(2), group=group).tolist()
+    return [_message(lambda: function(torch.ones(2))), _message(lambda: tuned(group=_no_group).tune(torch.ones(2)))]
+
+
+def _no_group(A: Any) -> Any:
+    raise LookupError("none")
+
+
+def _message(call: Any) -> str:
+    try:
+        return f"returned {call()}"
+    except TileError as error:
+        return error.message
 
 
 def other_configs(rank: int) -> Any:

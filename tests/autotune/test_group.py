@@ -64,6 +64,12 @@ def test_subgroups_tune_at_the_same_time(tmp_path: Path, cache_dir: Path) -> Non
     assert [each[1] for each in found] == [[2.0] * 4] * 2 + [[2.0] * 5] * 2
 
 
+def test_ranks_outside_of_a_group_have_the_same_program(tmp_path: Path, cache_dir: Path) -> None:
+    *members, other = values(rank_jobs.not_a_member, 3, tmp_path)
+    assert members == [[2.0, 2.0], [2.0, 2.0]]
+    assert other[0].endswith("of which this process is no member") and other[1].endswith("raises LookupError: none")
+
+
 @pytest.mark.parametrize(
     ("job", "message"),
     [

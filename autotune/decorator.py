@@ -55,6 +55,8 @@ class AutotunedFunction:
             )
         if options.bucket is not None and not jit.is_eager and options.bucket not in jit.signature.parameters:
             raise TileError(f"autotune of {self.name}: bucket names {options.bucket!r}, which is not a parameter")
+        if not callable(configs) and options.bucket in tunables(self.configs):
+            raise TileError(f"autotune of {self.name}: bucket names {options.bucket!r}, which is a tunable")
         self._results: dict[Any, AutotuneResult] = {}
         self._target = jit.options.get("target") if options.target is None else options.target
         self._known: dict[Any, Callable[..., Any]] = {}  # what answers calls that look like earlier ones
@@ -186,6 +188,7 @@ class AutotunedFunction:
         Nothing is built, tuned or remembered. A call goes on to the next one where the kernel cannot be built.
         """
         values, given, target = self._call(arguments, keywords)
+        self._check_call(values, () if callable(self.configs) else tunables(self.configs))
         return self.tuned_configs.match(values, given, target)
 
     def tune_into(

@@ -23,6 +23,7 @@ _FLAGS = (
     "progress",
     "shape_grouped",
     "keep_all",
+    "nearest",
 )
 # Of options that are numbers: what is allowed, in words and as a check of finite numbers.
 _NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {

@@ -60,8 +60,9 @@ def load(cls: type[Result], path: str | os.PathLike[str], target: Any = None) ->
         config = data["config"]
         if not isinstance(config, dict) or data["latency_kind"] not in ("measured", "estimated"):
             raise ValueError("config or latency_kind")
-        trials = [_trial(number, each) for number, each in enumerate(data["trials"])]
         latency, ref_latency = journal.number(data["latency"]), journal.number(data["ref_latency"])
+        timed = latency is not None  # else of a tuned-config file: nothing was measured
+        trials = [_trial(number, each, timed) for number, each in enumerate(data["trials"])]
         flops, bytes_moved = journal.number(data["flops"]), journal.number(data["bytes_moved"])
     except (OSError, *journal.NONSENSE) as error:
         raise TileError(f"{from_file} is not a saved result: {type(error).__name__}: {error}") from error
@@ -76,10 +77,10 @@ def load(cls: type[Result], path: str | os.PathLike[str], target: Any = None) ->
     return result
 
 
-def _trial(number: int, record: Any) -> Trial:
+def _trial(number: int, record: Any, timed: bool) -> Trial:
     if not isinstance(record, dict) or record["index"] != number or not isinstance(record["config"], dict):
         raise ValueError(f"trial {number}")
-    trial = journal.decode(number, record["config"], record)
+    trial = journal.decode(number, record["config"], record, timed)
     same_as = record["same_as"]
     if same_as is not None and (type(same_as) is not int or not 0 <= same_as < number):
         raise ValueError(f"trial {number} is the same as {str(same_as)[:40]}")

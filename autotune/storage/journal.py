@@ -11,6 +11,7 @@ import math
 import os
 import stat
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -42,8 +43,9 @@ def encode(trial: Trial) -> Record:
     return {"schema": SCHEMA, "time": round(time.time(), 6), "key": config_key(trial.config), "config": shown, **values}
 
 
-def decode(index: int, config: dict[str, Any], record: Mapping[str, Any]) -> Trial:
-    """The trial of a record, with the configuration of the running program. ValueError if the record makes no sense."""
+def decode(index: int, config: dict[str, Any], record: Mapping[str, Any], timed: bool = True) -> Trial:
+    """The trial of a record, with the configuration of the running program. ValueError if the record makes no sense,
+    or with `timed` if it works and has no latency."""
     if not isinstance(record, Mapping) or record.get("schema") != SCHEMA or not isinstance(record.get("key"), str):
         raise ValueError(f"not a trial of schema {SCHEMA}")
     number(record["time"])
@@ -54,7 +56,7 @@ def decode(index: int, config: dict[str, Any], record: Mapping[str, Any]) -> Tri
             setattr(trial, name, _checked(name, kind, value))
     if "status" not in record or trial.status == "new":
         raise ValueError("a trial that has not ended")
-    if trial.ok and trial.latency is None:
+    if timed and trial.ok and trial.latency is None:
         raise ValueError("ok without a latency")
     return trial
 
@@ -106,6 +108,17 @@ def _is_plain(value: Any) -> bool:
 def parse(text: str | bytes) -> Any:
     """Strict JSON: no NaN, no infinity, not even as 1e999. Raises one of NONSENSE."""
     return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+
+
+def repeated_names(text: str | bytes) -> list[str]:
+    """The names that come twice in one object, of which JSON takes the last."""
+    found: list[str] = []
+
+    def note(pairs: Sequence[tuple[str, Any]]) -> None:
+        found.extend(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+
+    json.loads(text, object_pairs_hook=note)
+    return found
 
 
 def _refuse(name: str) -> Any:

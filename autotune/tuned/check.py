@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from tiledsl.autotuner.storage import journal
 from tiledsl.autotuner.tuned.entry import arguments_text, as_text, order_of
@@ -34,7 +34,7 @@ def check(path: Path, function: AutotunedFunction | None = None) -> list[Problem
     was tuned for another source of it."""
     try:
         content = journal.read_file(path)
-        repeated = _repeated_names(content)
+        repeated = journal.repeated_names(content)
         file = parse(content)
     except (OSError, *journal.NONSENSE) as error:
         return [Problem(path, "error", str(error))]
@@ -42,16 +42,6 @@ def check(path: Path, function: AutotunedFunction | None = None) -> list[Problem
     found += [Problem(path, "error", message) for message in file.problems]
     found += [Problem(path, "error", message) for message in _errors(path, file, function)]
     found += [Problem(path, "warning", message) for message in _warnings(file, function)]
-    return found
-
-
-def _repeated_names(content: bytes) -> list[str]:
-    found: list[str] = []
-
-    def note(pairs: Sequence[tuple[str, Any]]) -> None:
-        found.extend(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-
-    json.loads(content, object_pairs_hook=note)
     return found
 
 

@@ -56,7 +56,10 @@ def compare(
     tuner = function.with_options(tuned=(), cache=False, search="auto", seed_configs=(), **options)
     target = resolve_target(tuner._target)
     if (file.function, file.target) != (function.name, architecture(target)):
-        raise TileError(f"a file of {file.function} on {file.target} does not compare with {function.name} on {target}")
+        raise TileError(
+            f"a file of {file.function} on {file.target} does not compare with {function.name} on {target}",
+            notes=["name the function and the target that it is of: target=..., --target"],
+        )
     return (_compared(tuner, entry, target, warn, fail) for entry in file.entries)
 
 

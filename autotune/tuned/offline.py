@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.results.result import AutotuneResult
+from tiledsl.autotuner.space import given_tunables, tunables
 from tiledsl.autotuner.storage.key import environment
 from tiledsl.autotuner.trial import config_text
 from tiledsl.autotuner.tuned import arguments as of_calls
@@ -40,12 +41,12 @@ _VERSIONS = ("tiledsl", "compiler", "triton", "driver")
 
 @dataclass
 class _Call:
-    """One call on its way. place: in the list; values: its arguments by name."""
+    """One call on its way. values: its arguments by name; key: equal for equal ones."""
 
-    place: int
     keywords: dict[str, Any]
     positional: tuple[Any, ...]
     text: str
+    key: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     configurations: int = 0
     outcome: Outcome | None = None
@@ -124,8 +125,8 @@ class _Job:
     def run(self, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], dry_run: bool) -> TuneReport:
         """Tune the calls that are not yet."""
         file = read_or_new(self.path, self.function.name, self.architecture)
-        for place, (positional, keywords) in enumerate(calls):
-            self.calls.append(self.prepared(place, positional, keywords))
+        for positional, keywords in calls:
+            self.calls.append(self.prepared(positional, keywords))
         todo = []
         for call in self.calls:
             reason = "" if call.outcome is not None else self.why_tune(file, call)
@@ -145,18 +146,22 @@ class _Job:
                 call.outcome = Outcome(call.text, "left", "interrupted before")
         return TuneReport(self.path, tuple(c.outcome for c in self.calls if c.outcome is not None), interrupted)
 
-    def prepared(self, place: int, positional: tuple[Any, ...], keywords: dict[str, Any]) -> _Call:
+    def prepared(self, positional: tuple[Any, ...], keywords: dict[str, Any]) -> _Call:
         """A call with what an entry says of it; failed where that cannot be told."""
         shown = [*map(str, positional), *(f"{name}={value}" for name, value in keywords.items())]
-        call = _Call(place, keywords, positional, " ".join(shown) or "(no arguments)")
+        call = _Call(keywords, positional, " ".join(shown) or "(no arguments)")
         try:
             values, given, target = self.function._call(positional, keywords)
             problem = self.function._problem(positional, keywords, values, given, target)
+            fixed = given_tunables(given, tunables(problem.configs))
+            if fixed:
+                name = next(iter(fixed))
+                raise TileError(f"{name} is a tunable, which is chosen for the other arguments: leave it out")
             call.values, call.configurations = values, len(problem.configs)
-            call.text = arguments_text(self.arguments(call, frozenset(problem.configs[0])))
-            twice = next((each for each in self.calls if each.text == call.text), None)
-            if twice is not None:
-                call.outcome = Outcome(call.text, "skipped", f"the same as call {twice.place + 1}")
+            found = self.arguments(call, frozenset(problem.configs[0]))
+            call.text, call.key = arguments_text(found), as_text(found)
+            if any(each.key == call.key for each in self.calls):
+                call.outcome = Outcome(call.text, "skipped", "it is given twice")
         except Exception as error:  # whatever a function of configurations or a builder raises
             call.outcome = Outcome(call.text, "failed", _reason(error))
         return call

@@ -65,6 +65,13 @@ def load(path: Path) -> TunedFile | None:
     return file
 
 
+def _why_not_there(path: Path) -> str:
+    """Why `load` has nothing for a path."""
+    if path.parent.is_file():
+        return f"{path.parent} is a file, where the folder of files is to be named"
+    return f"{path} makes no sense" if path.exists() else f"there is no {path}"
+
+
 @dataclass(frozen=True)
 class Usable:
     """An entry or default that fits the function. names: its tunables; arguments: with the function's defaults."""
@@ -105,7 +112,7 @@ class TunedConfigs:
         paths = [path_of(folder, self._function.name, target) for folder in folders]
         there = [(path, file) for path, file in ((path, load(path)) for path in paths) if file is not None]
         if not there:
-            return TunedMatch("none", f"there is no {', '.join(map(str, paths))}")
+            return TunedMatch("none", "; ".join(_why_not_there(path) for path in paths))
         refused = [self.unfit(entry.config, entry.source) for _, file in there for entry in file.entries]
         why = next(filter(None, refused), "")
         shown = f"no entry of {', '.join(str(path) for path, _ in there)} serves it"

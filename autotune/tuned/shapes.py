@@ -15,6 +15,7 @@ from tiledsl.autotuner.storage import journal
 from tiledsl.errors import TileError
 
 _RANGE = re.compile(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*:\s*([x+]?)\s*(\d+)\s*")
+_LIKE_A_RANGE = re.compile(r"\s*-?\d+\s*:")
 _FORMS = "M=16, M=16,32,64, M=16:4096:x2 (times 2, the end included) or M=128:1024:+128"
 
 
@@ -24,9 +25,11 @@ def read_shapes(path: Path) -> list[dict[str, Any]]:
     try:
         content = journal.read_file(path)
         text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise TileError(f"{path} cannot be read: it is not UTF-8") from None
     except (OSError, ValueError) as error:
-        raise TileError(f"{path} cannot be read: {error}") from error
-    found = _of_json(path, text) if path.suffix == ".json" else _of_csv(path, text)
+        raise TileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    found = _of_json(path, text) if path.suffix.lower() == ".json" else _of_csv(path, text)
     if not found:
         raise TileError(f"{path} has no shapes")
     return found
@@ -39,16 +42,22 @@ def _of_json(path: Path, text: str) -> list[dict[str, Any]]:
         raise TileError(f"{path} is not JSON: {error}") from error
     if not isinstance(data, list) or not all(isinstance(each, dict) for each in data):
         raise TileError(f'{path} is no list of objects, such as [{{"M": 16, "N": 1024}}]')
+    repeated = journal.repeated_names(text)
+    if repeated:
+        raise TileError(f"{path}: a shape has {repeated[0]} twice")
     return data
 
 
 def _of_csv(path: Path, text: str) -> list[dict[str, Any]]:
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    heads, *rows = list(csv.reader(io.StringIO("\n".join(lines)), skipinitialspace=True)) or [[]]
+    try:
+        heads, *rows = list(csv.reader(io.StringIO("\n".join(lines)), skipinitialspace=True, strict=True)) or [[]]
+    except csv.Error as error:
+        raise TileError(f"{path} is not CSV: {error}") from None
     names = [name.strip() for name in heads]
     wrong = [name for name in names if not name.isidentifier()]
     if wrong or len(set(names)) != len(names):
-        raise TileError(f"{path}: the first line names the arguments, each once; it is {','.join(heads)!r}")
+        raise TileError(f"{path}: the first line names the arguments, each once, as in M,N; it is {','.join(heads)!r}")
     found = []
     for number, row in enumerate(rows, 2):
         if len(row) != len(names):
@@ -74,6 +83,8 @@ def parse_values(text: str) -> tuple[str, list[Any]]:
     found: list[Any] = []
     for part in _parts(values):
         matched = _RANGE.fullmatch(part)
+        if not part.strip() or matched is None and _LIKE_A_RANGE.match(part):
+            raise TileError(f"{text!r} is no list of values", notes=[f"write {_FORMS}"])
         found += [parse_value(part)] if matched is None else _range(text, matched)
     return name, found
 

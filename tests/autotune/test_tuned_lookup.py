@@ -321,7 +321,28 @@ def test_options_are_checked(tmp_path: Path) -> None:
         ({"on_miss": "guess"}, "on_miss is 'guess'"),
         ({"bucket": "Size"}, "bucket names 'Size', which is not a parameter"),
         ({"bucket": 3}, "bucket is 3"),
+        ({"bucket": "block"}, "bucket names 'block', which is a tunable"),
+        ({"nearest": "no"}, "nearest is 'no'; it must be True or False"),
         ({"tuned": [3]}, "tuned is"),
     ):
         with pytest.raises(TileError, match=message):
             tuned(**options)  # type: ignore[arg-type]
+
+
+def test_why_nothing_is_found_is_told(tmp_path: Path) -> None:
+    path = keep(tmp_path, tuned(tmp_path), entry(32, size=64))
+    assert f"{path} is a file, where the folder of files is to be named" in tuned(path).tuned_for(64).why
+    path.write_text("{")
+    assert tuned(tmp_path).tuned_for(64).why == f"{path} makes no sense"
+    with pytest.raises(TileError, match="is called without 'size'"):
+        tuned(tmp_path).tuned_for()
+    with pytest.raises(TileError, match="has no parameter 'sizes'"):
+        tuned(tmp_path).tuned_for(64, sizes=3)
+
+
+def test_a_result_from_a_bucket_is_saved_and_loaded(tmp_path: Path) -> None:
+    keep(tmp_path, tuned(tmp_path), entry(32, size=64))
+    result = tuned(tmp_path, bucket="size", on_miss="error")(50)
+    loaded = tiledsl.AutotuneResult.load(result.save(tmp_path / "saved.json"))
+    assert (loaded.config, loaded.latency) == ({"block": 32}, None)
+    assert torch.equal(loaded(torch.ones(50)), result(torch.ones(50)))

@@ -80,7 +80,7 @@ def test_calls_are_tuned_into_a_file(tmp_path: Path, clock: dict[Any, float]) ->
     assert (first.arguments, first.config, first.latency_ms) == ({"size": 64}, {"block": 32}, 0.5)
     assert first.latency_kind == "measured" and first.reference_ms == 7.0 and first.gb_per_s == pytest.approx(0.001024)
     assert first.versions["tiledsl"] == tiledsl.__version__ and first.gpu == ""
-    assert len(lines) == 3 and lines[0].startswith("[1/3] size=64: skipped, the same as call 1")
+    assert len(lines) == 3 and lines[0].startswith("[1/3] size=64: skipped, it is given twice")
     assert "size=128: tuned, block=32, 0.5 ms measured, 14.00x the reference, 0.002048 GB/s" in lines[2]
     assert report.summary() == f"{report.path}: 2 tuned, 1 skipped"
     assert [tried.latencies for tried in trials.read(trials_path(report.path)).values()] == [
@@ -369,3 +369,9 @@ assert scale.tuned_for(64).kind == "exact"
     assert blocks(tmp_path / "scale-interpret.json") == {32: 64, 64: 64, 128: 64}
     processes = {size: {pid for pid, other, _ in notes(cache_dir) if other == size} for size in ("32", "64", "128")}
     assert all(len(pids) == 1 for pids in processes.values()), processes
+
+
+def test_a_tunable_is_no_argument_of_a_call_and_types_differ(tmp_path: Path, clock: dict[Any, float]) -> None:
+    report = tuned().tune_into(tmp_path, [(64,), {"size": "64"}, {"size": 128, "block": 32}])
+    assert statuses(report) == ["tuned", "failed", "failed"] and blocks(report.path) == {64: 64}
+    assert "block is a tunable, which is chosen for the other arguments: leave it out" in report.outcomes[2].message

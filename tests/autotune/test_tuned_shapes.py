@@ -30,7 +30,10 @@ def test_values(text: str, values: list[Any]) -> None:
     assert parse_values(text) == (text.partition("=")[0], values)
 
 
-@pytest.mark.parametrize("text", ["M", "M=", "=3", "1M=3", "M=16:8:x2", "M=16:64:x1", "M=0:64:x2", "M=0:64:0"])
+NONSENSE = ["M", "M=", "=3", "1M=3", "M=16:8:x2", "M=16:64:x1", "M=0:64:x2", "M=0:64:0", "M=16:64", "M=1,,2"]
+
+
+@pytest.mark.parametrize("text", NONSENSE)
 def test_values_of_nonsense(text: str) -> None:
     with pytest.raises(TileError, match="is no") as found:
         parse_values(text)
@@ -52,12 +55,24 @@ def test_files(tmp_path: Path) -> None:
         (listed, "[]", "has no shapes"),
         (listed, '{"M": 16}', "is no list of objects"),
         (listed, "[NaN]", "is not JSON"),
+        (listed, '[{"M": 1, "M": 2}]', "a shape has M twice"),
+        (table, 'M,N\n16,"32\n', "is not CSV: unexpected end of data"),
+        (table, "M;N\n16;32\n", "each once, as in M,N; it is 'M;N'"),
     ):
         path.write_text(text)
         with pytest.raises(TileError, match=message):
             read_shapes(path)
-    with pytest.raises(TileError, match="cannot be read"):
-        read_shapes(tmp_path)
+    upper = listed.rename(tmp_path / "SHAPES.JSON")
+    upper.write_bytes(b'\xef\xbb\xbf[{"M": 16}]')
+    assert read_shapes(upper) == [{"M": 16}]
+    upper.write_bytes("M".encode("utf-16"))
+    for path, message in (
+        (tmp_path, "not a regular file"),
+        (tmp_path / "no", "No such file or directory$"),
+        (upper, "it is not UTF-8"),
+    ):
+        with pytest.raises(TileError, match=f"cannot be read: {message}"):
+            read_shapes(path)
 
 
 def test_products() -> None:

@@ -142,7 +142,8 @@ def locked(path: Path) -> Iterator[None]:
         lock = FileLock(path.with_name(f".{path.stem}.lock"))
         lock.acquire()
     except (OSError, NotImplementedError) as error:
-        raise TileError(f"{path} cannot be written: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise TileError(f"{path} cannot be written: {reason}") from error
     try:
         yield
     finally:

@@ -81,8 +81,13 @@ def tune_into(
     Raises TileError for a file that makes no sense or a folder that cannot be written; KeyboardInterrupt never: the
     report says it.
     """
-    if isinstance(min_improvement, bool) or not 0 <= min_improvement < 1:
-        raise TileError(f"min_improvement is {min_improvement!r}; it is 0 to 1")
+    is_number = isinstance(min_improvement, (int, float)) and not isinstance(min_improvement, bool)
+    if not is_number or not 0 <= min_improvement < 1:
+        raise TileError(f"min_improvement is {min_improvement!r}; it is a share, such as 0.03")
+    if not isinstance(folder, (str, os.PathLike)):
+        raise TileError(f"tune_into: the folder is {folder!r}; it is a path")
+    if not isinstance(calls, Iterable) or isinstance(calls, (str, Mapping)):
+        raise TileError(f"tune_into: the calls are {calls!r}; they are a list, such as [(16, 1024), {{'M': 16}}]")
     job = _Job(function.with_options(tuned=(), **options), Path(folder), retune, min_improvement, keep_trials, report)
     return job.run([_split(call) for call in calls], dry_run)
 

@@ -371,7 +371,15 @@ assert scale.tuned_for(64).kind == "exact"
     assert all(len(pids) == 1 for pids in processes.values()), processes
 
 
-def test_a_tunable_is_no_argument_of_a_call_and_types_differ(tmp_path: Path, clock: dict[Any, float]) -> None:
+def test_calls_that_make_no_sense(tmp_path: Path, clock: dict[Any, float]) -> None:
+    for folder, calls, options, message in (
+        (tmp_path, None, {}, "the calls are None"),
+        (tmp_path, {"size": 64}, {}, "such as"),
+        (None, [], {}, "the folder is None"),
+        (tmp_path, [], {"min_improvement": "3%"}, "min_improvement is '3%'; it is a share, such as 0.03"),
+    ):
+        with pytest.raises(TileError, match=message):
+            tuned().tune_into(folder, calls, **options)
     report = tuned().tune_into(tmp_path, [(64,), {"size": "64"}, {"size": 128, "block": 32}])
     assert statuses(report) == ["tuned", "failed", "failed"] and blocks(report.path) == {64: 64}
     assert "block is a tunable, which is chosen for the other arguments: leave it out" in report.outcomes[2].message

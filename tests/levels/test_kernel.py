@@ -126,6 +126,37 @@ def test_a_file_that_does_not_parse(kernel: tiledsl.Kernel, saved: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
+    ("level", "pattern", "by", "message"),
+    [
+        ("llir", r"ret void", "ret i32 0", "value doesn't match function result type 'void'"),  # LLVM aborts
+        ("llir", r"fmul float", "fmul floot", "expected type"),
+        ("ttgir", r"arith\.mulf", "arith.muli", "'arith.muli' op operand #0 must be signless"),  # does not verify
+        ("ttir", r"tt\.make_range \{end = 32", "tt.make_range {end = 16", "'tt.make_range' op"),
+    ],
+)  # fmt: skip
+def test_what_the_compiler_refuses(
+    kernel: tiledsl.Kernel, saved: Path, tmp_path: Path, level: str, pattern: str, by: str, message: str
+) -> None:
+    folder = copied(saved, tmp_path)
+    path = edit(folder, level, pattern, by)
+    with pytest.raises(CompileError, match=re.escape(message)) as caught:
+        _ = kernel.from_level(level, folder).compiled
+    assert caught.value.stage == level
+    named = by.split()[0]
+    is_placed = path.read_text().count(named) == 1 or level == "llir"
+    if is_placed:
+        assert caught.value.loc is not None and caught.value.loc.file == str(path)
+        assert named in path.read_text().splitlines()[caught.value.loc.line - 1]
+
+
+def test_edited_llir(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path) -> None:
+    folder = copied(saved, tmp_path)
+    edit(folder, "llir", r"fmul float", "fadd float")
+    made = kernel.from_level("llir", folder)
+    assert "add.f32" in made.asm["ptx"] and "mul.f32" not in made.asm["ptx"]
+
+
+@pytest.mark.parametrize(
     ("level", "changes", "message"),
     [
         ("cubin", {"name": "other"}, "the kernel scaled_kernel, not other"),

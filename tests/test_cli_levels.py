@@ -88,6 +88,8 @@ def test_mistakes(saved: Path) -> None:
         ((ptx, "--emit", "ttir"), "has no ttir; it has ptx, cubin, sass"),
         ((ptx, "--emit", "source"), "--emit source: it is one of ttir"),
         ((ptx, "--emit", "cubin"), "a cubin is binary; write it to a file with -o"),
+        ((ptx, "--option", "num_warp=3"), "--option num_warp: Triton has no such option for cuda:90"),
+        ((saved,), "is a folder"),
         ((saved / "other.ptx",), "there is no file"),
         ((saved / f"{NAME}.json",), "there is no level 'json'"),
     ):

@@ -173,6 +173,12 @@ def test_edited_llir(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path) -> Non
         ("cubin", {"arguments": [{"name": "X", "type": "*fp32"}]}, "has s: fp32, and it has none"),
         ("cubin", {"schema": "tiledsl levels 99"}, "'tiledsl levels 99'"),
         ("cubin", {"name": None}, "does not describe a kernel: it has no 'name'"),
+        ("cubin", {"shared": "0"}, "has no 'shared' that is an integer but '0'"),
+        ("cubin", {"num_ctas": "2"}, "has num_ctas='2', which is to be an integer"),
+        ("cubin", {"language": "cuda"}, "has the language 'cuda', which is none of triton, gluon"),
+        ("cubin", {"target": {"backend": "cuda", "arch": "zz"}}, "json does not describe a kernel: unknown CUDA"),
+        ("cubin", {"target": 3}, "an entry has another type than save_levels\\(\\) gives it"),
+        ("ttir", {"arguments": []}, r"takes 4 parameters \(.*\), and a launch gives 0 \(\)"),
     ],
 )  # fmt: skip
 def test_refused(
@@ -180,6 +186,31 @@ def test_refused(
 ) -> None:
     with pytest.raises(TileError, match=message):
         kernel.from_level(level, copied(saved, tmp_path, **changes))
+
+
+def test_arguments_in_another_order(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path) -> None:
+    arguments = json.loads((saved / f"{NAME}.json").read_text())["arguments"]
+    folder = copied(saved, tmp_path, arguments=[*arguments[1::-1], *arguments[2:]])
+    with pytest.raises(TileError, match=r"takes s, X, .* is launched with X, s, "):
+        kernel.from_level("cubin", folder)
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "[" * 100_000, "", "{"])
+def test_json_that_is_no_record(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path, text: str) -> None:
+    folder = copied(saved, tmp_path)
+    (folder / f"{NAME}.json").write_text(text)
+    with pytest.raises(TileError, match="does not describe a kernel") as caught:
+        kernel.from_level("ptx", folder)
+    assert caught.value.notes == ["save_levels() writes such a file"] and "attribute" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [3, 500, -40, -1000])
+def test_torn_cubins(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path, size: int) -> None:
+    folder = copied(saved, tmp_path)
+    path = folder / f"{NAME}.cubin"
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(TileError, match="is no cubin of a kernel: it is"):
+        kernel.from_level("cubin", folder)
 
 
 def test_types_are_compared(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path) -> None:
@@ -238,6 +269,12 @@ def test_missing_files(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path) -> N
         kernel.from_level("ptx", saved / f"{NAME}.ttir")
     with pytest.raises(TileError, match="has no kernel 'other'"):
         kernel.from_level("ptx", {"other": saved})
+    with pytest.raises(TileError, match="there is no file xxx"):
+        kernel.from_level("ptx", "x" * 5000)
+    with pytest.raises(TileError, match="a folder is named by a path, not by NoneType"):
+        kernel.save_levels(None)  # type: ignore[arg-type]
+    with pytest.raises(TileError, match="allow names 3"):
+        kernel.from_level("ptx", saved, allow=3)  # type: ignore[arg-type]
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(TileError, match="cannot be written"):

@@ -76,6 +76,14 @@ def build(file: LevelFile, record: Record, target: Target) -> CompiledKernel:
     return CompiledKernel(compiled.name, target, Asm(dict(compiled.asm)), metadata, compiled, options, file.level)
 
 
+def unknown_option(options: Mapping[str, Any], target: Target) -> str:
+    """The name of the first of these options that Triton does not have for a target; "" where it has all."""
+    from triton.compiler.compiler import make_backend
+
+    known = vars(make_backend(target.triton_target()).parse_options({"enable_fp_fusion": True}))
+    return next((name for name in options if name not in known), "")
+
+
 def _options(level: str, record: Record) -> dict[str, Any]:
     """What Triton is told: as it was told, without what follows from the target."""
     told = {

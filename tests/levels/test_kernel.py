@@ -279,6 +279,11 @@ def test_missing_files(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path) -> N
     file.write_text("")
     with pytest.raises(TileError, match="cannot be written"):
         kernel.save_levels(file / "levels")
+    with (
+        tiledsl.settings(cache_dir=str(file / "cache")),
+        pytest.raises(TileError, match=r"cannot be written.*\n.*the setting cache_dir names"),
+    ):
+        kernel.from_level("ttir", saved)
 
 
 def launches(made: tiledsl.Kernel, *arguments: Any) -> Any:

@@ -24,6 +24,7 @@ from tiledsl.runtime.compile import Asm, CompiledKernel, CompileError, check_sha
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
+CACHE = "it is in the cache, whose folder the setting cache_dir names"
 _MLIR = ("ttir", "ttgir")
 _TEXTS = (*_MLIR, "llir")  # which Triton's own library reads
 # What launches read and older versions of Triton do not write.
@@ -185,7 +186,7 @@ def _write(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, data)
     except OSError as error:
-        raise TileError(f"{error.filename or path} cannot be written: {error.strerror}") from None
+        raise TileError(f"{error.filename or path} cannot be written: {error.strerror}", notes=[CACHE]) from None
 
 
 def _at_line(file: LevelFile, path: Path, stage: str, error: Exception) -> CompileError | None:

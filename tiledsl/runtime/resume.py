@@ -45,5 +45,6 @@ def _text(ir: str | os.PathLike[str]) -> tuple[str, str]:
         return os.fspath(ir), Path(ir).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TileError(
-            f"{os.fspath(ir)!r} cannot be read: {error}", notes=["the IR is a text, or the path of a file"]
+            f"{os.fspath(ir) or 'an empty path'} cannot be read: {error}",
+            notes=["the IR is a text, or the path of a file"],
         ) from None

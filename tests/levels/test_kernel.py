@@ -13,6 +13,7 @@ import torch
 
 import tiledsl
 from tests.levels.conftest import Device, program
+from tests.support.example_modules import load_example
 from tiledsl.errors import TileError
 from tiledsl.runtime.compile import CompileError
 from tiledsl.runtime.launch_stored import Kept
@@ -147,6 +148,20 @@ def test_what_the_compiler_refuses(
     if is_placed:
         assert caught.value.loc is not None and caught.value.loc.file == str(path)
         assert named in path.read_text().splitlines()[caught.value.loc.line - 1]
+
+
+def test_gluon_from_each_level(tmp_path: Path) -> None:
+    """Its metadata counts the producer's warps, its ttgir does not."""
+    sizes = {"batch": 1, "heads": 1, "kv_heads": 1, "queries": 256, "keys": 256, "dim": 64}
+    made = tiledsl.compile(load_example("attention").attention.build(sizes), out_idx=[3, 4], target="cuda:90")
+    name = made.module.kernels[0].name
+    made.save_levels(tmp_path)
+    record = json.loads((tmp_path / f"{name}.json").read_text())
+    assert record["language"] == "gluon" and record["num_warps"] > record["options"]["num_warps"]
+    for level in ("ttgir", "llir", "ptx", "cubin"):
+        again = made.from_level(level, tmp_path)
+        assert again.remarks[len(made.remarks) :] == (f"{name} runs from {tmp_path / f'{name}.{level}'}",)
+        assert again.asm["cubin"] == made.asm["cubin"]
 
 
 def test_edited_llir(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path) -> None:

@@ -176,6 +176,9 @@ def test_mistakes_are_named(scale: Any, scale_saved: Path, tmp_path: Path) -> No
     ):
         with pytest.raises(TileError, match=message):
             kernel.compile(*TYPES, **{"target": "cuda:90", **keywords})
+    with pytest.raises(TileError, match="scale: x is an argument that is a tuple") as caught:
+        kernel.compile((1, 2), *TYPES[1:], B=128, target="cuda:90")
+    assert "an argument is a tensor, a number" in str(caught.value)
     made = kernel.compile(*TYPES, B=128, waves_per_eu=2, target="hip:gfx942")
     assert made.metadata["waves_per_eu"] == 2
     (tmp_path / "a.py").touch()

@@ -171,6 +171,16 @@ def test_edited_llir(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path) -> Non
     assert "add.f32" in made.asm["ptx"] and "mul.f32" not in made.asm["ptx"]
 
 
+def test_a_process_that_does_not_run(
+    kernel: tiledsl.Kernel, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copied(saved, tmp_path)
+    edit(folder, "llir", r"fmul float", "fsub float")
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(CompileError, match="the process that is to compile it does not run: it ended with status 1"):
+        _ = kernel.from_level("llir", folder).compiled
+
+
 @pytest.mark.parametrize(
     ("level", "changes", "message"),
     [

@@ -44,10 +44,13 @@ def make_apart(file: LevelFile, record: Record, target: Target, folder: Path, ke
 def _died(file: LevelFile, status: int, printed: str) -> CompileError:
     """What a process said before it ended, with the line of the file that LLVM names."""
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    if status > 0:  # it did not get as far as to compile
+        what = lines[-1] if lines else f"it ended with status {status}"
+        return CompileError(f"{file.what}: the process that is to compile it does not run: {what}")
     found = re.search(r"LLVM ERROR: (?:failed to parse IR: )?(.+)", printed)
     said = found[1] if found is not None else lines[0] if lines else "it says nothing more"
     message, _, number = said.partition("lineno: ")
-    how = signal.Signals(-status).name if status < 0 else f"status {status}"
+    how = signal.Signals(-status).name
     error = CompileError(f"{file.what} is no valid {file.level}: {message.strip()} (the compiler ended with {how})")
     if number.isdigit() and file.path is not None:
         error.loc = Loc(str(file.path), int(number), 1, int(number), 1000)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +57,16 @@ def test_compile(saved: Path, tmp_path: Path, level: str) -> None:
     assert "shared memory  0 bytes" in resources and "warps          1 a block" in resources
 
 
+def test_compile_in_a_fresh_process(saved: Path, tmp_path: Path) -> None:
+    """LLVM's targets are set up by the stage that makes llir, which does not run here."""
+    command = [sys.executable, "-m", "tiledsl", "compile", str(saved / f"{NAME}.llir"), "--emit", "ptx"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "TILEDSL_CACHE_DIR": str(tmp_path)}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (saved / f"{NAME}.ptx").read_text()
+
+
 def test_compile_without_a_json_file(saved: Path, tmp_path: Path) -> None:
     for level in ("ttir", "ttgir", "ptx"):
         shutil.copy(saved / f"{NAME}.{level}", tmp_path)
@@ -75,6 +88,8 @@ def test_mistakes(saved: Path) -> None:
         ((ptx, "--emit", "ttir"), "has no ttir; it has ptx, cubin, sass"),
         ((ptx, "--emit", "source"), "--emit source: it is one of ttir"),
         ((ptx, "--emit", "cubin"), "a cubin is binary; write it to a file with -o"),
+        ((ptx, "--option", "num_warp=3"), "--option num_warp: Triton has no such option for cuda:90"),
+        ((saved,), "is a folder"),
         ((saved / "other.ptx",), "there is no file"),
         ((saved / f"{NAME}.json",), "there is no level 'json'"),
     ):

@@ -13,6 +13,7 @@ import torch
 
 import tiledsl
 from tests.levels.conftest import Device, program
+from tests.support.example_modules import load_example
 from tiledsl.errors import TileError
 from tiledsl.runtime.compile import CompileError
 from tiledsl.runtime.launch_stored import Kept
@@ -126,6 +127,61 @@ def test_a_file_that_does_not_parse(kernel: tiledsl.Kernel, saved: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
+    ("level", "pattern", "by", "message"),
+    [
+        ("llir", r"ret void", "ret i32 0", "value doesn't match function result type 'void'"),  # LLVM aborts
+        ("llir", r"fmul float", "fmul floot", "expected type"),
+        ("ttgir", r"arith\.mulf", "arith.muli", "'arith.muli' op operand #0 must be signless"),  # does not verify
+        ("ttir", r"tt\.make_range \{end = 32", "tt.make_range {end = 16", "'tt.make_range' op"),
+    ],
+)  # fmt: skip
+def test_what_the_compiler_refuses(
+    kernel: tiledsl.Kernel, saved: Path, tmp_path: Path, level: str, pattern: str, by: str, message: str
+) -> None:
+    folder = copied(saved, tmp_path)
+    path = edit(folder, level, pattern, by)
+    with pytest.raises(CompileError, match=re.escape(message)) as caught:
+        _ = kernel.from_level(level, folder).compiled
+    assert caught.value.stage == level
+    named = by.split()[0]
+    is_placed = path.read_text().count(named) == 1 or level == "llir"
+    if is_placed:
+        assert caught.value.loc is not None and caught.value.loc.file == str(path)
+        assert named in path.read_text().splitlines()[caught.value.loc.line - 1]
+
+
+def test_gluon_from_each_level(tmp_path: Path) -> None:
+    """Its metadata counts the producer's warps, its ttgir does not."""
+    sizes = {"batch": 1, "heads": 1, "kv_heads": 1, "queries": 256, "keys": 256, "dim": 64}
+    made = tiledsl.compile(load_example("attention").attention.build(sizes), out_idx=[3, 4], target="cuda:90")
+    name = made.module.kernels[0].name
+    made.save_levels(tmp_path)
+    record = json.loads((tmp_path / f"{name}.json").read_text())
+    assert record["language"] == "gluon" and record["num_warps"] > record["options"]["num_warps"]
+    for level in ("ttgir", "llir", "ptx", "cubin"):
+        again = made.from_level(level, tmp_path)
+        assert again.remarks[len(made.remarks) :] == (f"{name} runs from {tmp_path / f'{name}.{level}'}",)
+        assert again.asm["cubin"] == made.asm["cubin"]
+
+
+def test_edited_llir(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path) -> None:
+    folder = copied(saved, tmp_path)
+    edit(folder, "llir", r"fmul float", "fadd float")
+    made = kernel.from_level("llir", folder)
+    assert "add.f32" in made.asm["ptx"] and "mul.f32" not in made.asm["ptx"]
+
+
+def test_a_process_that_does_not_run(
+    kernel: tiledsl.Kernel, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copied(saved, tmp_path)
+    edit(folder, "llir", r"fmul float", "fsub float")
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(CompileError, match="the process that is to compile it does not run: it ended with status 1"):
+        _ = kernel.from_level("llir", folder).compiled
+
+
+@pytest.mark.parametrize(
     ("level", "changes", "message"),
     [
         ("cubin", {"name": "other"}, "the kernel scaled_kernel, not other"),
@@ -142,6 +198,12 @@ def test_a_file_that_does_not_parse(kernel: tiledsl.Kernel, saved: Path, tmp_pat
         ("cubin", {"arguments": [{"name": "X", "type": "*fp32"}]}, "has s: fp32, and it has none"),
         ("cubin", {"schema": "tiledsl levels 99"}, "'tiledsl levels 99'"),
         ("cubin", {"name": None}, "does not describe a kernel: it has no 'name'"),
+        ("cubin", {"shared": "0"}, "has no 'shared' that is an integer but '0'"),
+        ("cubin", {"num_ctas": "2"}, "has num_ctas='2', which is to be an integer"),
+        ("cubin", {"language": "cuda"}, "has the language 'cuda', which is none of triton, gluon"),
+        ("cubin", {"target": {"backend": "cuda", "arch": "zz"}}, "json does not describe a kernel: unknown CUDA"),
+        ("cubin", {"target": 3}, "an entry has another type than save_levels\\(\\) gives it"),
+        ("ttir", {"arguments": []}, r"takes 4 parameters \(.*\), and a launch gives 0 \(\)"),
     ],
 )  # fmt: skip
 def test_refused(
@@ -149,6 +211,31 @@ def test_refused(
 ) -> None:
     with pytest.raises(TileError, match=message):
         kernel.from_level(level, copied(saved, tmp_path, **changes))
+
+
+def test_arguments_in_another_order(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path) -> None:
+    arguments = json.loads((saved / f"{NAME}.json").read_text())["arguments"]
+    folder = copied(saved, tmp_path, arguments=[*arguments[1::-1], *arguments[2:]])
+    with pytest.raises(TileError, match=r"takes s, X, .* is launched with X, s, "):
+        kernel.from_level("cubin", folder)
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "[" * 100_000, "", "{"])
+def test_json_that_is_no_record(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path, text: str) -> None:
+    folder = copied(saved, tmp_path)
+    (folder / f"{NAME}.json").write_text(text)
+    with pytest.raises(TileError, match="does not describe a kernel") as caught:
+        kernel.from_level("ptx", folder)
+    assert caught.value.notes == ["save_levels() writes such a file"] and "attribute" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [3, 500, -40, -1000])
+def test_torn_cubins(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path, size: int) -> None:
+    folder = copied(saved, tmp_path)
+    path = folder / f"{NAME}.cubin"
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(TileError, match="is no cubin of a kernel: it is"):
+        kernel.from_level("cubin", folder)
 
 
 def test_types_are_compared(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path) -> None:
@@ -207,10 +294,21 @@ def test_missing_files(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path) -> N
         kernel.from_level("ptx", saved / f"{NAME}.ttir")
     with pytest.raises(TileError, match="has no kernel 'other'"):
         kernel.from_level("ptx", {"other": saved})
+    with pytest.raises(TileError, match="there is no file xxx"):
+        kernel.from_level("ptx", "x" * 5000)
+    with pytest.raises(TileError, match="a folder is named by a path, not by NoneType"):
+        kernel.save_levels(None)  # type: ignore[arg-type]
+    with pytest.raises(TileError, match="allow names 3"):
+        kernel.from_level("ptx", saved, allow=3)  # type: ignore[arg-type]
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(TileError, match="cannot be written"):
         kernel.save_levels(file / "levels")
+    with (
+        tiledsl.settings(cache_dir=str(file / "cache")),
+        pytest.raises(TileError, match=r"cannot be written.*\n.*the setting cache_dir names"),
+    ):
+        kernel.from_level("ttir", saved)
 
 
 def launches(made: tiledsl.Kernel, *arguments: Any) -> Any:

@@ -167,6 +167,44 @@ def test_refused(scale: Any, scale_saved: Path, runner: Path, tmp_path: Path) ->
         tiledsl.triton_kernel(scale).compile("fp32", *TYPES[1:], B=128, target="cuda:90")
 
 
+def test_mistakes_are_named(scale: Any, scale_saved: Path, tmp_path: Path) -> None:
+    kernel = tiledsl.triton_kernel(scale)
+    for keywords, message in (
+        ({"B": 128, "num_warp": 2}, "scale has no argument 'num_warp', and Triton has no such option for cuda:90"),
+        ({"B": 128, "attrs": 2}, "scale has no argument 'attrs'"),
+        ({"B": 128, "target": "interpret"}, "the target 'interpret' compiles nothing"),
+    ):
+        with pytest.raises(TileError, match=message):
+            kernel.compile(*TYPES, **{"target": "cuda:90", **keywords})
+    with pytest.raises(TileError, match="scale: x is an argument that is a tuple") as caught:
+        kernel.compile((1, 2), *TYPES[1:], B=128, target="cuda:90")
+    assert "an argument is a tensor, a number" in str(caught.value)
+    made = kernel.compile(*TYPES, B=128, waves_per_eu=2, target="hip:gfx942")
+    assert made.metadata["waves_per_eu"] == 2
+    (tmp_path / "a.py").touch()
+    for given, message in (
+        (tmp_path / "a.py", "a.py is no level of a kernel"),
+        (scale_saved / "scale.json", "scale.json is no level of a kernel"),
+    ):
+        with pytest.raises(TileError, match=message):
+            tiledsl.triton_kernel(given)
+    with pytest.raises(TileError, match="a folder is named by a path, not by NoneType"):
+        kernel.save_levels(None, *TYPES, B=128, target="cuda:90")  # type: ignore[arg-type]
+    with pytest.raises(TileError, match="a folder is named by a path, not by NoneType"):
+        tiledsl.triton_kernels(None)  # type: ignore[arg-type]
+    with pytest.raises(TileError, match="itself has levels of a kernel"):
+        tiledsl.triton_kernels(scale_saved)
+    with pytest.raises(TileError, match="not int"):
+        tiledsl.triton_kernels(scale_saved.parent, function=3)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
+def test_a_launch_without_a_gpu(scale_saved: Path) -> None:
+    x = torch.empty(128)
+    with pytest.raises(TileError, match="scale is for cuda:90, and there is no GPU here"):
+        tiledsl.triton_kernel(scale_saved)[(1,)](x, x, 128, 2.0)
+
+
 def test_another_text_is_remarked(scale: Any, scale_saved: Path) -> None:
     from tiledsl.runtime.module import load_module
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -81,10 +82,12 @@ def test_gluon_stays_gluon(after: str) -> None:
         ("nowhere.mlir", "dce", "nowhere.mlir cannot be read"),
         ("tile.func {", "dce", "<ir>:1:1: error: tile.func needs the attribute"),
         ("%0 = arith.constant {value = 2} : int32\n", "dce", "the IR is arith.constant, not tile.func"),
+        ("", "dce", "an empty path cannot be read"),
+        (3, "dce", "the IR is int; it is a text, or the path of a file with it"),
         (None, "no-such-pass", "the pipeline has no pass 'no-such-pass'; it has canonicalize"),
     ],
 )
-def test_mistakes(kernel: tiledsl.Kernel, text: str | None, after: str, message: str) -> None:
+def test_mistakes(kernel: tiledsl.Kernel, text: Any, after: str, message: str) -> None:
     with pytest.raises(tiledsl.TileError) as caught:
         tiledsl.resume(kernel.ir() if text is None else text, after, target="interpret")
     assert message in str(caught.value)

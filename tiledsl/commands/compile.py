@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.errors import TileError
-from tiledsl.levels.build import build
+from tiledsl.levels.build import build, unknown_option
 from tiledsl.levels.bundle import LevelFile, check_level, open_level
 from tiledsl.levels.checks import ALLOWED, checked, facts_of
 from tiledsl.levels.record import LEVELS, Record
@@ -26,9 +26,14 @@ def compile_file(file: Path, target: str | None, emit: str, options: Mapping[str
     """
     if emit not in EMIT:
         raise TileError(f"--emit {emit}: it is one of {', '.join(EMIT)}")
+    if file.is_dir():
+        raise TileError(f"{file} is a folder", notes=["give one of its files"])
     level = check_level(file.suffix[1:])
     opened = open_level(level, file, file.stem)
     record, where = _record(opened, target, options)
+    unknown = unknown_option(options, where)
+    if unknown:
+        raise TileError(f"--option {unknown}: Triton has no such option for {where}")
     if emit == "resources" and opened.record is None and level not in ("ttir", "ttgir"):
         raise TileError(
             f"{file} does not say how much shared memory it takes",

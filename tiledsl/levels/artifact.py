@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.errors import TileError
-from tiledsl.levels.build import attributes_of, build
+from tiledsl.levels.build import CACHE, attributes_of, build
 from tiledsl.levels.bundle import LevelFile, open_level
 from tiledsl.levels.checks import checked, facts_of
 from tiledsl.levels.record import Record, arguments_of, refusal
@@ -71,7 +71,7 @@ class Artifact:
                 if not each.is_file() or each.read_bytes() != data:
                     write_file(each, data)
         except OSError as error:
-            raise TileError(f"{error.filename or folder} cannot be written: {error.strerror}") from None
+            raise TileError(f"{error.filename or folder} cannot be written: {error.strerror}", notes=[CACHE]) from None
         return path, key
 
     def _launched(self, function: Any, source: Any, target: Any) -> Any:

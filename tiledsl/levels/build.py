@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,9 @@ from tiledsl.runtime.compile import Asm, CompiledKernel, CompileError, check_sha
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
+CACHE = "it is in the cache, whose folder the setting cache_dir names"
 _MLIR = ("ttir", "ttgir")
+_TEXTS = (*_MLIR, "llir")  # which Triton's own library reads
 # What launches read and older versions of Triton do not write.
 _DEFAULTS = {
     "global_scratch_size": 0, "global_scratch_align": 1, "profile_scratch_size": 0, "profile_scratch_align": 1,
@@ -57,12 +60,14 @@ def build(file: LevelFile, record: Record, target: Target) -> CompiledKernel:
     folder = Path(current().cache_dir).expanduser() / "levels" / key[:32]
     described = folder / f"{record.name[:150]}.json"
     if not described.is_file():
-        with reported(record.name, target) as capture:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                _make(file, record, target, backend, options, folder, key, capture)
-            except OSError as error:
-                raise TileError(f"{error.filename or folder} cannot be written: {error.strerror}") from None
+        from tiledsl.levels.apart import make_apart  # which imports this module
+
+        is_edited = file.level in _TEXTS and record.files.get(file.level) != file.digest
+        if is_edited and sys.executable:
+            make_apart(file, record, target, folder, key)
+        else:
+            with reported(record.name, target) as capture:
+                make(file, record, target, folder, key, capture.text)
     made = [folder / f"{record.name[:150]}.{suffix}" for suffix in (*LEVELS, "json")]
     group = {each.name: str(each) for each in made if each.is_file()}
     source = SimpleNamespace(signature={}, constants={}, fn=None, name=record.name)
@@ -70,6 +75,14 @@ def build(file: LevelFile, record: Record, target: Target) -> CompiledKernel:
     metadata = compiled.metadata._asdict()
     check_shared(record.name, int(metadata["shared"]), target)
     return CompiledKernel(compiled.name, target, Asm(dict(compiled.asm)), metadata, compiled, options, file.level)
+
+
+def unknown_option(options: Mapping[str, Any], target: Target) -> str:
+    """The name of the first of these options that Triton does not have for a target; "" where it has all."""
+    from triton.compiler.compiler import make_backend
+
+    known = vars(make_backend(target.triton_target()).parse_options({"enable_fp_fusion": True}))
+    return next((name for name in options if name not in known), "")
 
 
 def _options(level: str, record: Record) -> dict[str, Any]:
@@ -82,19 +95,25 @@ def _options(level: str, record: Record) -> dict[str, Any]:
     return {"enable_fp_fusion": True, **told}  # Triton 3.9 warns where it is left to its default
 
 
-def _make(
-    file: LevelFile, record: Record, target: Target, backend: Any, options: dict[str, Any], folder: Path, key: str,
-    capture: Any,
+def make(
+    file: LevelFile, record: Record, target: Target, folder: Path, key: str, printed: Callable[[], str]
 ) -> None:  # fmt: skip
-    """Run the stages below a level, and write what they make, the metadata last."""
-    import triton
-    from triton.backends.compiler import Language
+    """Run the stages below a level, and write what they make to `folder`, the metadata last.
 
+    printed: what Triton has written to the terminal so far. Raises TileError, and what Triton raises.
+    """
+    import triton
+    from triton._C.libtriton import llvm
+    from triton.backends.compiler import Language
+    from triton.compiler.compiler import make_backend
+
+    backend = make_backend(target.triton_target())
+    options = _options(file.level, record)
     start = folder / f"{record.name[:150]}.{file.level}"
-    write_file(start, file.data)
+    _write(start, file.data)
     module: Any = file.content
     if file.level in _MLIR:
-        module = _read_mlir(start, file, backend, capture)
+        module = _read_mlir(start, file, backend, printed)
         warps, blocks = (module.get_int_attr(f"ttg.{name}") for name in ("num-warps", "num-ctas"))
         options |= {} if file.level == "ttir" else {"num_warps": warps or 4, "num_ctas": blocks or 1}
     parsed = backend.parse_options(dict(options))
@@ -116,6 +135,7 @@ def _make(
         "hash": key,
         "triton_version": triton.__version__,
     }
+    llvm.init_targets()  # otherwise the stage that makes llir does it
     names = list(stages)
     for name in names[names.index(file.level) + 1 :]:
         try:
@@ -123,11 +143,11 @@ def _make(
         except Exception as error:
             raise _at_line(file, start, name, error) or error from None
         data = module if isinstance(module, bytes) else str(module).encode()
-        write_file(folder / f"{record.name[:150]}.{name}", data)
-    write_file(folder / f"{record.name[:150]}.json", json.dumps(metadata, default=vars).encode())
+        _write(folder / f"{record.name[:150]}.{name}", data)
+    _write(folder / f"{record.name[:150]}.json", json.dumps(metadata, default=vars).encode())
 
 
-def _read_mlir(path: Path, file: LevelFile, backend: Any, capture: Any) -> Any:
+def _read_mlir(path: Path, file: LevelFile, backend: Any, printed: Callable[[], str]) -> Any:
     from triton._C.libtriton import ir
 
     context = ir.context()
@@ -136,16 +156,37 @@ def _read_mlir(path: Path, file: LevelFile, backend: Any, capture: Any) -> Any:
     try:
         module = ir.parse_mlir_module(str(path), context)
     except RuntimeError:
-        printed = capture.text()
-        found = re.search(re.escape(str(path)) + r"\"?:(\d+):(\d+)\)?: error: (.*)", printed)
-        message = found[3] if found is not None else "Triton cannot read it"
-        error = CompileError(f"{file.what} is no valid {file.level}: {message}")
-        if found is not None:
-            error.loc = Loc(str(file.path or path), int(found[1]), int(found[2]), int(found[1]), int(found[2]) + 1)
-        error.stage = file.level
-        raise error from None
+        raise _refused(path, file, printed()) from None
     module.context = context
     return module
+
+
+def _refused(path: Path, file: LevelFile, printed: str) -> CompileError:
+    """MLIR's first error, with the line of the user's file. An operation that does not verify is named by where it
+    stems from; its line is known if it is the only one of its name."""
+    found = re.search(r"^(.*)error: (.*)", printed, re.MULTILINE)
+    error = CompileError(f"{file.what} is no valid {file.level}: {found[2] if found else 'Triton cannot read it'}")
+    error.stage = file.level
+    place = re.search(re.escape(str(path)) + r"\"?:(\d+):(\d+)", found[1]) if found else None
+    if place is not None:
+        line, column = int(place[1]), int(place[2])
+        error.loc = Loc(str(file.path or path), line, column, line, column + 1)
+        return error
+    operation = re.match(r"'([\w.]+)' op", found[2]) if found else None
+    lines = file.data.decode(errors="replace").split("\n")
+    named = [number for number, text in enumerate(lines, 1) if operation and re.search(rf"\b{operation[1]}\b", text)]
+    if len(named) == 1:
+        text = lines[named[0] - 1]
+        error.loc = Loc(str(file.path or path), named[0], len(text) - len(text.lstrip()) + 1, named[0], len(text) + 1)
+    return error
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, data)
+    except OSError as error:
+        raise TileError(f"{error.filename or path} cannot be written: {error.strerror}", notes=[CACHE]) from None
 
 
 def _at_line(file: LevelFile, path: Path, stage: str, error: Exception) -> CompileError | None:

@@ -90,6 +90,13 @@ def is_content(given: Any) -> bool:
     return isinstance(given, (bytes, bytearray)) or (isinstance(given, str) and "\n" in given)
 
 
+def folder_path(given: Any) -> Path:
+    """The folder that is given. TileError for what names none."""
+    if not isinstance(given, (str, os.PathLike)):
+        raise TileError(f"a folder is named by a path, not by {type(given).__name__}")
+    return Path(given)
+
+
 def open_level(level: str, given: Any, name: str) -> LevelFile:
     """The file of a kernel at a level, with the JSON file beside it if there is one. TileError if it is missing."""
     if is_content(given):
@@ -97,9 +104,9 @@ def open_level(level: str, given: Any, name: str) -> LevelFile:
     if not isinstance(given, (str, os.PathLike)):
         raise TileError(f"{level} of {name} is {type(given).__name__}; it is a path, or the text itself")
     path = Path(given)
-    if path.is_dir():
+    if os.path.isdir(path):  # which takes a name that is too long for one that is not there
         path = path / f"{name}.{level}"
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise TileError(f"there is no file {path}", notes=_there_are(path.parent))
     if path.suffix != f".{level}":
         raise TileError(f"{path} is not named as a {level}", notes=[f"its name ends with .{level}, or say its level"])
@@ -114,7 +121,7 @@ def open_level(level: str, given: Any, name: str) -> LevelFile:
 
 
 def _there_are(folder: Path) -> list[str]:
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         return []
     found = sorted(each.name for each in folder.iterdir() if each.suffix[1:] in (*LEVELS, "json"))
     return [f"{folder} has {', '.join(found[:12]) or 'no level of a kernel'}"]

@@ -13,14 +13,17 @@ from tiledsl.runtime.target import Target
 
 ALLOWED = ("source", "triton_version")
 """What `allow` may waive."""
+_LAUNCHED_WITH = (
+    "num_ctas", "global_scratch_size", "global_scratch_align", "profile_scratch_size", "profile_scratch_align",
+)  # fmt: skip
 _ANY_TARGET = ("ttir",)
 _ANY_VERSION = ("ttir", "ttgir")  # parsed and verified by Triton itself
 
 
 def check_allow(allow: Collection[str]) -> frozenset[str]:
     """`allow` as a set. TileError for what cannot be waived."""
-    given = {allow} if isinstance(allow, str) else set(allow)
-    unknown = sorted(given - set(ALLOWED))
+    given = [allow] if isinstance(allow, str) else list(allow) if isinstance(allow, Collection) else [allow]
+    unknown = [each for each in given if each not in ALLOWED]
     if unknown:
         raise TileError(f"allow names {unknown[0]!r}", notes=[f"it takes {' and '.join(map(repr, ALLOWED))}"])
     return frozenset(given)
@@ -48,8 +51,11 @@ def checked(
         remarks.append(f"{what} was made for {record.target}, and is compiled for {target}")
     if level not in ("ttir", "ttgir"):
         _check_metadata(what, level, facts, record, target)
-    elif facts.warps is not None and facts.warps != record.metadata.get("num_warps", facts.warps):
-        remarks.append(f"{what} has {facts.warps} warps, where its metadata says {record.metadata['num_warps']}")
+    else:
+        # The metadata counts the warps that Triton adds for specialised parts, too.
+        told = record.options.get("num_warps", record.metadata.get("num_warps"))
+        if facts.warps is not None and told not in (None, facts.warps):
+            remarks.append(f"{what} has {facts.warps} warps, where its metadata says {told}")
     if record.arguments is not None:
         record = _check_parameters(what, facts, record)
     return record, remarks
@@ -90,8 +96,17 @@ def _check_version(what: str, level: str, record: Record, allow: Collection[str]
 def _check_metadata(what: str, level: str, facts: Facts, record: Record, target: Target) -> None:
     missing = next((name for name in NEEDED if not isinstance(record.metadata.get(name), int)), None)
     if missing is not None:
+        given = record.metadata.get(missing)
+        instead = "" if given is None else f" that is an integer but {given!r}"
         raise TileError(
-            f"{what}: its metadata has no {missing!r}, which no {level} says itself",
+            f"{what}: its metadata has no {missing!r}{instead}, which no {level} says itself",
+            notes=["put the JSON file that was saved with it beside it"],
+        )
+    told = {name: record.metadata[name] for name in _LAUNCHED_WITH if name in record.metadata}
+    unfit = next((name for name, value in told.items() if not isinstance(value, int)), None)
+    if unfit is not None:
+        raise TileError(
+            f"{what}: its metadata has {unfit}={told[unfit]!r}, which is to be an integer",
             notes=["put the JSON file that was saved with it beside it"],
         )
     warps = record.metadata["num_warps"]
@@ -112,8 +127,8 @@ def _check_parameters(what: str, facts: Facts, record: Record) -> Record:
         numbers = [number for number, _ in expected]
         if len(facts.types) != len(expected):
             raise TileError(
-                f"{what} takes {len(facts.types)} parameters ({', '.join(facts.types)}), and "
-                f"{', '.join(str(each) for each in arguments)} are {len(expected)}"
+                f"{what} takes {len(facts.types)} parameters ({', '.join(facts.types)}), and a launch gives "
+                f"{len(expected)} ({', '.join(str(each) for each in arguments)})"
             )
         for kind, (number, begins) in zip(facts.types, expected, strict=True):
             if not kind.startswith(begins):

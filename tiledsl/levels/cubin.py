@@ -47,6 +47,11 @@ def _sections(binary: bytes) -> Iterator[tuple[str, bytes]]:
     (start,) = struct.unpack_from("<Q", binary, 0x28)
     size, count, names = struct.unpack_from("<HHH", binary, 0x3A)
     headers = [struct.unpack_from("<IIQQQQIIQQ", binary, start + number * size) for number in range(count)]
+    (segments,) = struct.unpack_from("<Q", binary, 0x20)
+    segment_size, segment_count = struct.unpack_from("<HH", binary, 0x36)
+    ends = [header[4] + header[5] for header in headers if header[1] != _NO_BITS]
+    if max(segments + segment_size * segment_count, *ends) > len(binary):
+        raise ValueError("it is torn: parts of it lie behind its end")
     texts = headers[names][4]
     for header in headers:
         first = texts + header[0]

@@ -14,7 +14,7 @@ from tiledsl.codegen.emitted import EmittedKernel
 from tiledsl.errors import TileError
 from tiledsl.levels import facts
 from tiledsl.levels.artifact import Artifact, artifact
-from tiledsl.levels.bundle import LevelFile, check_level, digest, is_content, open_level, save
+from tiledsl.levels.bundle import LevelFile, check_level, digest, folder_path, is_content, open_level, save
 from tiledsl.levels.checks import check_allow
 from tiledsl.levels.record import LEVELS, Argument, Record, arguments_of, encoded
 from tiledsl.runtime.kernel import Kernel
@@ -62,7 +62,7 @@ def _attaching(artifacts: Mapping[str, Artifact]) -> str:
 
 def save_levels(kernel: Kernel, folder: str | os.PathLike[str]) -> list[Path]:
     """See Kernel.save_levels."""
-    written = []
+    written, where = [], folder_path(folder)
     compiled, source = kernel.compiled, source_digest(getattr(kernel, "origin", kernel))
     artifacts = getattr(kernel, "artifacts", {})
     for each in kernel.module.kernels:
@@ -72,7 +72,7 @@ def save_levels(kernel: Kernel, folder: str | os.PathLike[str]) -> list[Path]:
             arguments, language = record.arguments or (), record.language
         else:
             arguments, language = compiled_for(made.triton.src)
-        written += save(Path(folder), each.name, made, arguments, language, source)
+        written += save(where, each.name, made, arguments, language, source)
     return written
 
 
@@ -95,7 +95,7 @@ def from_level(kernel: Kernel, level: str, given: Any, allow: Collection[str]) -
 
 def _by_name(kernel: Kernel, level: str, given: Any, names: list[str]) -> dict[str, Any]:
     """A level for each kernel: a folder has all of them, a text or a file is for the only one."""
-    if isinstance(given, (str, os.PathLike)) and not is_content(given) and Path(given).is_dir():
+    if isinstance(given, (str, os.PathLike)) and not is_content(given) and os.path.isdir(given):
         return dict.fromkeys(names, given)
     if len(names) == 1:
         return {names[0]: given}
@@ -179,6 +179,13 @@ def _check_arguments(origin: Kernel, emitted: EmittedKernel, found: Artifact) ->
                 f"{found.file.what} does not take the arguments of {origin.name}: {emitted.name} has "
                 f"{ours.get(name, f'no {name}')}, and it has {theirs.get(name, 'none')}"
             )
+    order = [name for name in theirs if name in emitted.signature]
+    if order != list(emitted.signature):
+        raise TileError(
+            f"{found.file.what} takes {', '.join(order)}, and {emitted.name} is launched with "
+            f"{', '.join(emitted.signature)}",
+            notes=["put the JSON file that was saved with it beside it"],
+        )
 
 
 def _bytes(content: str | bytes) -> bytes:

@@ -19,6 +19,8 @@ BINARIES = ("cubin", "hsaco")
 NEEDED = ("shared", "num_warps")
 """Metadata that no level below ttgir says itself."""
 _SHOWN_FIRST = ("name", "target", "triton_version", "num_warps", "num_stages", "num_ctas", "shared")
+_LANGUAGES = ("triton", "gluon")
+_AGAIN = "save_levels() writes such a file"
 # Of this machine and of one compilation.
 _LEFT_OUT = ("hash", "ir_override", "extern_libs", "instrumentation_mode")
 _OWN = ("schema", "language", "options", "arguments", "parameter_bytes", "source_sha256", "files")
@@ -100,11 +102,15 @@ def parsed(text: str | bytes, where: str) -> Record:
     say what the arguments are). TileError if it makes no sense; `where` names the file."""
     try:
         values = json.loads(text)
+        if not isinstance(values, dict):
+            raise ValueError(f"it is a {type(values).__name__}, not an object with entries")
         schema = values.get("schema", SCHEMA)
         if schema != SCHEMA:
             raise ValueError(f"it has the schema {schema!r}, and this version knows {SCHEMA!r}")
         if not re.fullmatch(r"[\w.$-]+", str(values["name"])):
             raise ValueError(f"{values['name']!r} is no name of a kernel")
+        if values.get("language", "triton") not in _LANGUAGES:
+            raise ValueError(f"it has the language {values['language']!r}, which is none of {', '.join(_LANGUAGES)}")
         metadata = {name: value for name, value in values.items() if name not in _OWN}
         if "kernel_signature" in values:
             arguments: tuple[Argument, ...] | None = _of_triton_runner(values["kernel_signature"])
@@ -123,11 +129,13 @@ def parsed(text: str | bytes, where: str) -> Record:
             str(values.get("source_sha256", "")),
             {str(level): str(digest) for level, digest in values.get("files", {}).items()},
         )
-    except TileError:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError, SyntaxError) as error:
-        missing = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise TileError(f"{where} does not describe a kernel: {missing}") from None
+    except TileError as error:
+        raise TileError(f"{where} does not describe a kernel: {error.message}", notes=error.notes) from None
+    except (ValueError, TypeError, KeyError, AttributeError, SyntaxError, RecursionError) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        if isinstance(error, (TypeError, AttributeError)):
+            reason = f"an entry has another type than save_levels() gives it ({error})"
+        raise TileError(f"{where} does not describe a kernel: {reason}", notes=[_AGAIN]) from None
 
 
 def _target(described: Any) -> Target | None:

@@ -56,7 +56,10 @@ def _type(function: Any, param: Any, value: Any) -> tuple[str, bool]:
     try:
         kind, aligned = specialised(value, bool(param.do_not_specialize) or bool(param.annotation_type))
     except ValueError as error:
-        raise TileError(f"{function.__name__}: {param.name} is {error}, which is not known here") from None
+        raise TileError(
+            f"{function.__name__}: {param.name} is {error}, which is not known here",
+            notes=['an argument is a tensor, a number, a tensor descriptor, or the name of a type, such as "*fp16:16"'],
+        ) from None
     if type(value) is int and aligned is None and not param.do_not_specialize:
         aligned = value % 16 == 0
     return param.annotation_type or kind, bool(aligned)

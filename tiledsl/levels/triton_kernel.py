@@ -13,7 +13,8 @@ from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.levels.artifact import Artifact, artifact
-from tiledsl.levels.bundle import LevelFile, check_level, is_content, open_level, save
+from tiledsl.levels.build import unknown_option
+from tiledsl.levels.bundle import LevelFile, check_level, folder_path, is_content, open_level, save
 from tiledsl.levels.checks import check_allow
 from tiledsl.levels.kernel import compiled_for
 from tiledsl.levels.record import LEVELS, Argument, Record, parsed
@@ -80,7 +81,15 @@ class TritonKernel:
         given |= keywords
         if not given.keys() <= set(names):
             self._check_options({name: given.pop(name) for name in list(given) if name not in names})
-        return self.function.run(*arguments, grid=grid, warmup=False, enable_fp_fusion=fused, **given)
+        try:
+            return self.function.run(*arguments, grid=grid, warmup=False, enable_fp_fusion=fused, **given)
+        except RuntimeError as error:
+            if "active drivers" not in str(error):  # of Triton: it knows of no GPU
+                raise
+            raise TileError(
+                f"{self.name} is for {self.artifact.target}, and there is no GPU here",  # type: ignore[union-attr]
+                notes=["its asm and its resources need none"],
+            ) from None
 
     @cached_property
     def _facts(self) -> tuple[list[str], dict[str, Any], bool]:
@@ -118,19 +127,31 @@ class TritonKernel:
         """
         types, constants, divisible, options = specialise(self._given, arguments, keywords)
         where = Target.parse("cuda" if target is None else target)
-        return compile_kernel(self._given, types, constants, where, attrs=divisible, **options)
+        if where.kind == "interpret":
+            raise TileError(
+                f"the target {str(where)!r} compiles nothing", notes=["say target='cuda:90', or another GPU"]
+            )
+        unknown = unknown_option(options, where)
+        if unknown:
+            names = ", ".join(self._given.arg_names)
+            raise TileError(
+                f"{self.name} has no argument {unknown!r}, and Triton has no such option for {where}",
+                notes=[f"it has {names}; options are num_warps, num_stages and so on"],
+            )
+        return compile_kernel(self._given, types, constants, where, attrs=divisible, options=options)
 
     def save_levels(self, folder: str | os.PathLike[str], *arguments: Any, target: Any = None, **keywords: Any) -> list[Path]:  # fmt: skip # noqa: E501
         """Write every level of the kernel compiled for such arguments (see `compile`), and a JSON file that says what
         they are; the paths. Of a kernel that runs from a level, which takes no arguments here, the levels below it."""
+        where = folder_path(folder)
         if self.artifact is not None:
             if arguments or keywords:
                 raise TileError(f"{self.name} runs from {self.artifact.file.what}, for which its arguments are settled")
             record = self.artifact.record
-            return save(Path(folder), self.name, self.compiled, self.arguments, record.language, record.source)
+            return save(where, self.name, self.compiled, self.arguments, record.language, record.source)
         compiled = self.compile(*arguments, target=target, **keywords)
         described, language = compiled_for(compiled.triton.src)
-        return save(Path(folder), self.name, compiled, described, language, _digest(self._given))
+        return save(where, self.name, compiled, described, language, _digest(self._given))
 
     def from_level(
         self, level: str, source: str | os.PathLike[str], *, target: Any = None, allow: Collection[str] = ()
@@ -175,9 +196,11 @@ def triton_kernel(source: Any, level: str = "", *, target: Any = None, allow: Co
             f"triton_kernel takes a function under @triton.jit or a path, not {type(source).__name__}", None, notes
         )
     path = Path(source)
-    name, found = _in_folder(path, level) if path.is_dir() else (path.stem, path.suffix[1:])
-    if not path.exists():
+    if not os.path.exists(path):
         raise TileError(f"there is no {path}")
+    name, found = _in_folder(path, level) if path.is_dir() else (path.stem, path.suffix[1:])
+    if not path.is_dir() and found not in LEVELS:
+        raise TileError(f"{path} is no level of a kernel", notes=[f"give a folder, or a file of {', '.join(LEVELS)}"])
     file = open_level(check_level(level or found), path, name)
     if file.record is None:
         raise TileError(f"{file.what} has no JSON file beside it, which says what its arguments are", notes=[_WAY_OUT])
@@ -201,22 +224,24 @@ def triton_kernels(
     level: which file to run each from, by default the binary. function: the source under @triton.jit, if there is one.
     Folders without such a file, or with one that does not fit, are left out with a reason. TileError if all are.
     """
-    if not Path(folder).is_dir():
+    path = folder_path(folder)
+    if not os.path.isdir(path):
         raise TileError(f"there is no folder {folder}")
+    source = None if function is None else triton_kernel(function)
     found = Kernels()
-    for each in sorted(path for path in Path(folder).iterdir() if path.is_dir()):
+    for each in sorted(inner for inner in path.iterdir() if inner.is_dir()):
         try:
             made = triton_kernel(each, level, target=target)
-            if function is not None and made.artifact is not None:
-                made = triton_kernel(function).from_level(made.artifact.file.level, each, target=target)
+            if source is not None and made.artifact is not None:
+                made = source.from_level(made.artifact.file.level, each, target=target)
             found[each.name] = made
         except TileError as error:
             found.left_out[each.name] = error.message
     if not found:
-        raise TileError(
-            f"{folder} has no folder with a kernel to run",
-            notes=[f"{name}: {reason}" for name, reason in list(found.left_out.items())[:8]],
-        )
+        notes = [f"{name}: {reason}" for name, reason in list(found.left_out.items())[:8]]
+        if any(each.suffix[1:] in LEVELS for each in path.iterdir()):
+            notes.append(f"{folder} itself has levels of a kernel: triton_kernel({str(folder)!r})")
+        raise TileError(f"{folder} has no folder with a kernel to run", notes=notes)
     return found
 
 

@@ -156,13 +156,19 @@ def compile_kernel(
 @contextlib.contextmanager
 def reported(kernel: str, target: Target) -> Iterator[_Capture]:
     """Have what Triton raises become a CompileError, and keep what it prints off the terminal. A TileError stays."""
-    with _captured() as capture:
-        try:
-            yield capture
-        except TileError:
-            raise
-        except Exception as error:
-            raise _failure(kernel, target, error, capture.text()) from error
+    with _captured() as capture, failures_as_errors(kernel, target, capture.text):
+        yield capture
+
+
+@contextlib.contextmanager
+def failures_as_errors(kernel: str, target: Target, printed: Callable[[], str]) -> Iterator[None]:
+    """Have what Triton raises become a CompileError. A TileError stays. `printed` gives what Triton has printed."""
+    try:
+        yield
+    except TileError:
+        raise
+    except Exception as error:
+        raise _failure(kernel, target, error, printed()) from error
 
 
 def check_shared(kernel: str, shared: int, target: Target) -> None:

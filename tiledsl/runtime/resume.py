@@ -39,7 +39,12 @@ def _text(ir: str | os.PathLike[str]) -> tuple[str, str]:
     """A name for errors, and the text."""
     if isinstance(ir, str) and ("\n" in ir or ir.lstrip().startswith("tile.func")):
         return "<ir>", ir
+    if not isinstance(ir, (str, os.PathLike)):
+        raise TileError(f"the IR is {type(ir).__name__}; it is a text, or the path of a file with it")
     try:
         return os.fspath(ir), Path(ir).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise TileError(f"{os.fspath(ir)} cannot be read: {error}") from None
+        raise TileError(
+            f"{os.fspath(ir) or 'an empty path'} cannot be read: {error}",
+            notes=["the IR is a text, or the path of a file"],
+        ) from None

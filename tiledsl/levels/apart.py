@@ -1,0 +1,83 @@
+"""Compile an edited level in a process of its own: LLVM and MLIR end the process on much that they cannot read."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tiledsl.errors import TileError
+from tiledsl.ir.location import Loc
+from tiledsl.levels.build import make
+from tiledsl.levels.bundle import LevelFile
+from tiledsl.levels.record import Record, parsed
+from tiledsl.runtime.compile import CompileError, failures_as_errors
+from tiledsl.runtime.target import Target
+
+
+def make_apart(file: LevelFile, record: Record, target: Target, folder: Path, key: str) -> None:
+    """`build.make`, in another process. Raises what that raises, and CompileError if the process dies."""
+    asked = pickle.dumps(
+        (file.level, file.data, file.path, record.text(), str(target), folder.absolute(), key), protocol=4
+    )
+    search = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry is not None)
+    with tempfile.TemporaryFile(prefix="tiledsl-compile-") as log:
+        done = subprocess.run(
+            [sys.executable, "-m", "tiledsl.levels.apart"], input=asked, stdout=subprocess.PIPE, stderr=log, cwd="/",
+            env={**os.environ, "PYTHONPATH": search},
+        )  # fmt: skip
+        log.seek(0)
+        printed = log.read().decode(errors="replace")
+    if done.returncode != 0:
+        raise _died(file, done.returncode, printed)
+    error = pickle.loads(done.stdout)
+    if error is not None:
+        raise error
+    sys.stderr.write(printed)
+
+
+def _died(file: LevelFile, status: int, printed: str) -> CompileError:
+    """What a process said before it ended, with the line of the file that LLVM names."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    if status > 0:  # it did not get as far as to compile
+        what = lines[-1] if lines else f"it ended with status {status}"
+        return CompileError(f"{file.what}: the process that is to compile it does not run: {what}")
+    found = re.search(r"LLVM ERROR: (?:failed to parse IR: )?(.+)", printed)
+    said = found[1] if found is not None else lines[0] if lines else "it says nothing more"
+    message, _, number = said.partition("lineno: ")
+    how = signal.Signals(-status).name
+    error = CompileError(f"{file.what} is no valid {file.level}: {message.strip()} (the compiler ended with {how})")
+    if number.isdigit() and file.path is not None:
+        error.loc = Loc(str(file.path), int(number), 1, int(number), 1000)
+    error.stage = file.level
+    return error
+
+
+def _error(asked: bytes) -> TileError | None:
+    level, data, path, described, target, folder, key = pickle.loads(asked)
+    where = Target.parse(target)
+    try:
+        record = parsed(described, "what is known of it")
+        with failures_as_errors(record.name, where, _printed):
+            make(LevelFile(level, data, None, path), record, where, folder, key, _printed)
+    except TileError as error:
+        return error
+    return None
+
+
+def _printed() -> str:
+    """What this process has printed, which is in a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return os.pread(2, os.fstat(2).st_size, 0).decode(errors="replace")
+
+
+if __name__ == "__main__":
+    with os.fdopen(os.dup(1), "wb") as answer:
+        os.dup2(2, 1)  # Triton prints whole modules
+        answer.write(pickle.dumps(_error(sys.stdin.buffer.read()), protocol=4))

@@ -39,17 +39,11 @@ class ParallelizeLoops(Pass):
     enabled: bool = True
 
     def run(self, program: Program) -> None:
-        if self.enabled:
-            _visit(program.root)
-
-
-def _visit(op: Operation) -> None:
-    """The innermost loops first: what is parallel inside of a loop, the loop may be parallel around."""
-    for region in op.regions:
-        for inner in list(region):
-            _visit(inner)
-    if isinstance(op, scf.ForOp) and (points := _points(op)) is not None and _is_independent(op, len(points)):
-        _parallelize(op, points)
+        if not self.enabled:
+            return
+        for op in reversed(program.root.nests()):  # what is parallel inside of a loop, the loop may be parallel around
+            if isinstance(op, scf.ForOp) and (points := _points(op)) is not None and _is_independent(op, len(points)):
+                _parallelize(op, points)
 
 
 def _points(loop: scf.ForOp) -> range | None:

@@ -54,3 +54,30 @@ def gemm_builder(block: int = 64, stages: int = 2, size: int = 256) -> Any:
 
 def twice(A: Any) -> Any:
     return A * 2
+
+
+def scale_program(size: int, block: int, dtype: Any = "float32", factor: float = 2.0) -> Any:
+    """B = A * factor, without variants."""
+
+    @T.prim_func
+    def scale(A: T.Tensor((size,), dtype), B: T.Tensor((size,), dtype)):
+        with T.Kernel(T.ceildiv(size, block), threads=128) as bx:
+            A_local = T.alloc_fragment((block,), dtype)
+            T.copy(A[bx * block], A_local)
+            for i in T.Parallel(block):
+                A_local[i] = A_local[i] * factor
+            T.copy(A_local, B[bx * block])
+
+    return scale
+
+
+def doubled(rows: int, tile: int = 16) -> Any:
+    """Y = X * 2 for rows of 64 elements."""
+
+    @T.prim_func
+    def doubled(X: T.Tensor((rows, 64), "float32"), Y: T.Tensor((rows, 64), "float32")):
+        with T.Kernel(T.ceildiv(rows, tile), threads=128) as by:
+            for i, j in T.Parallel(tile, 64):
+                Y[by * tile + i, j] = X[by * tile + i, j] * 2
+
+    return doubled

@@ -10,20 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 import tiledsl
-import tiledsl.language as T
+from tests.autotune.programs import doubled
 from tiledsl.cli import main
 from tiledsl.errors import TileError
 from tiledsl.levels.kernel import LevelKernel
-
-
-def doubled(rows: int, tile: int = 16) -> Any:
-    @T.prim_func
-    def doubled(X: T.Tensor((rows, 64), "float32"), Y: T.Tensor((rows, 64), "float32")):
-        with T.Kernel(T.ceildiv(rows, tile), threads=128) as by:
-            for i, j in T.Parallel(tile, 64):
-                Y[by * tile + i, j] = X[by * tile + i, j] * 2
-
-    return doubled
 
 
 @pytest.fixture(scope="module")

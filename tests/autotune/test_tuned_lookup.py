@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import tiledsl
 import tiledsl.language as T
-from tests.autotune.programs import twice
+from tests.autotune.programs import scale_program, twice
 from tests.autotune.tuned_entries import entry, file_of
 from tiledsl.autotuner.tuned import recall
 from tiledsl.autotuner.tuned.entry import Entry
@@ -85,17 +85,7 @@ def test_this_gpus_entries_come_first_then_measured_then_fast_ones() -> None:
 def scale_builder(size: int, block: int | None = None, dtype: str = "float32", factor: float = 2.0) -> Any:
     if block is not None and block > 4096:
         raise ValueError("a block too large")
-
-    @T.prim_func
-    def scale(A: T.Tensor((size,), dtype), B: T.Tensor((size,), dtype)):
-        with T.Kernel(T.ceildiv(size, block), threads=128) as bx:
-            A_local = T.alloc_fragment((block,), dtype)
-            T.copy(A[bx * block], A_local)
-            for i in T.Parallel(block):
-                A_local[i] = A_local[i] * factor
-            T.copy(A_local, B[bx * block])
-
-    return scale
+    return scale_program(size, block, dtype, factor)
 
 
 def tuned(folder: Path | tuple[Path, ...] = (), builder: Any = scale_builder, **options: Any) -> Any:

@@ -19,7 +19,7 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
-from tests.autotune.programs import twice
+from tests.autotune.programs import scale_program, twice
 from tests.support import forked
 from tiledsl.autotuner.decorator import AutotunedFunction
 from tiledsl.autotuner.tuned import trials
@@ -35,17 +35,7 @@ BLOCKS = [{"block": 64}, {"block": 32}, {"block": 16}]
 def scale(size: int, block: int | None = None, tag: int = 0, dtype: Any = "float32") -> Any:
     if size == 13:
         raise ValueError("no 13")
-
-    @T.prim_func
-    def scale(A: T.Tensor((size,), dtype), B: T.Tensor((size,), dtype)):
-        with T.Kernel(T.ceildiv(size, block), threads=128) as bx:
-            A_local = T.alloc_fragment((block,), dtype)
-            T.copy(A[bx * block], A_local)
-            for i in T.Parallel(block):
-                A_local[i] = A_local[i] * 2
-            T.copy(A_local, B[bx * block])
-
-    return scale
+    return scale_program(size, block, dtype)
 
 
 def tuned(configs: Any = BLOCKS, **options: Any) -> Any:

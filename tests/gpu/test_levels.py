@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tiledsl
-import tiledsl.language as T
+from tests.autotune.programs import doubled
 from tests.levels.conftest import SCALE, program
 from tests.support.example_modules import load_example
 from tiledsl.autotuner import tune_function
@@ -147,16 +147,6 @@ def test_a_bundle_of_triton_runner(tmp_path: Path) -> None:
     torch.testing.assert_close(y, x * 2)
     with pytest.raises(TileError, match="compiled for B=128, and the call has 64"):
         made[(16,)](x, y, 1001, 2.0, B=64)
-
-
-def doubled(rows: int, tile: int = 16) -> Any:
-    @T.prim_func
-    def doubled(X: T.Tensor((rows, 64), "float32"), Y: T.Tensor((rows, 64), "float32")):
-        with T.Kernel(T.ceildiv(rows, tile), threads=128) as by:
-            for i, j in T.Parallel(tile, 64):
-                Y[by * tile + i, j] = X[by * tile + i, j] * 2
-
-    return doubled
 
 
 def test_tuning_over_levels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

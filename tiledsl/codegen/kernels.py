@@ -144,7 +144,7 @@ class KernelWriter:
             options.append(f"num_stages={op.num_stages}")
         if op.unroll:
             options.append(f"loop_unroll_factor={_unroll_factor(op)}")
-        if op.flatten:
+        if op.flatten and _has_work_to_overlap(op):
             options.append("flatten=True")
         function = "tl.range" if options else "range"
         self.line(f"for {self.name(op.index)} in {function}({', '.join(bounds + options)}):")
@@ -184,16 +184,25 @@ class KernelWriter:
         return [] if lines[-1].strip() == "pass" else lines
 
     def while_loop(self, op: scf.WhileOp) -> None:
+        """What the condition is computed from may be used by nothing else. Triton up to 3.6 takes the carried tiles for
+        others behind a value that the loop's body does not get, so that a loop that carries tiles tests a flag, which
+        is assigned, and so carried, last."""
         condition = op.before.terminator
         assert isinstance(condition, scf.ConditionOp)
         handed_on = any(not self.variables.same(t, s) for t, s in zip(op.after.args, condition.values))
-        flag = self.names.claim("going_on") if handed_on else ""
+        carries_tiles = any(value.shape for value in (*op.before.args, *op.after.args))
+        flag = self.names.claim("going_on") if handed_on or carries_tiles else ""
 
         def test() -> None:
             self.block(op.before)
+            text = self.expressions.text(condition.condition)
             if handed_on:
-                self.line(f"{flag} = {self.expressions.text(condition.condition)}")
+                last = self.names.claim("goes_on") if carries_tiles else flag
+                self.line(f"{last} = {text}")
+                text = last
             self.assign(op.after.args, condition.values)
+            if carries_tiles:
+                self.line(f"{flag} = {text}")
 
         def ending() -> None:
             self.assign(op.before.args, op.after.terminator.operands)
@@ -250,7 +259,10 @@ class KernelWriter:
 
     def atomic_text(self, op: triton.AtomicOp) -> str:
         pointer, value = self.expressions.text(op.pointer), self.expressions.text(op.value)
-        mask = f", mask={self.expressions.text(op.mask)}" if op.mask is not None else ""
+        mask = "" if op.mask is None else self.expressions.text(op.mask)
+        if op.mask is not None and self.expressions.may_be_python(op.mask):
+            mask = f"tl.cast({mask}, tl.int1)"  # atomics take no bool of Python's
+        mask = f", mask={mask}" if mask else ""
         dtype, kind, bits = op.value.dtype, op.kind, ELEMENTS[op.value.dtype].bits
         if kind == "load":
             if op.semantics == "relaxed":
@@ -294,6 +306,12 @@ def _counts_multiprocessors(value: Value) -> bool:
 def _cache_options(cache: str, eviction: str) -> list[str]:
     options = [f'cache_modifier="{cache}"'] if cache else []
     return options + ([f'eviction_policy="{eviction}"'] if eviction else [])
+
+
+def _has_work_to_overlap(op: scf.ForOp) -> bool:
+    """Whether a loop inside does more than compute. Up to 3.6, Triton fails to fuse a loop with one that does not, and
+    nothing would be gained by it."""
+    return any(isinstance(loop, scf.ForOp) and not loop.is_pure for loop in op.nests()[1:])
 
 
 def _unroll_factor(op: scf.ForOp) -> int:

@@ -11,7 +11,7 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import ELEMENTS, ScalarType
+from tiledsl.ir.types import ELEMENTS, ScalarType, broadcast_shapes, with_shape
 from tiledsl.passes.tile_values import Shape, broadcast, iota, reshaped
 
 
@@ -25,7 +25,8 @@ class LegalizeLayouts(Pass):
              %g = tensor.gather %f, %j : tensor<128xfloat32>                %d = tensor.scan %s : tensor<4xfloat32>
              %y = tensor.reshape %g : tensor<8x16xfloat32>                  %c = tensor.reshape %d : tensor<4x1xfloat32>
 
-    A gather of a tile with fewer elements than threads becomes one of a single dimension. A scan loses its dimensions
+    A gather of a tile with fewer elements than threads becomes one of a single dimension, and what is reshaped to one
+    dimension and depends on indices alone is computed in it. A scan loses its dimensions
     of 1, and walks forwards through elements that a gather has turned round. One of several dimensions beside tiles of
     larger shapes, and every reduction behind a reshape, is `relaid`: Triton lays its operand out anew. An operand of a
     product of float64 that comes from narrower numbers in memory passes through a sum over a dimension of 1. Why: the
@@ -42,6 +43,9 @@ class LegalizeLayouts(Pass):
                 continue
             ops = list(launch.body.walk())
             threads = dict(launch.options).get("num_warps", 4) * warp_size
+            for view in of_kinds(ops, tensor.ReshapeOp):
+                if len(view.out.shape) == 1:
+                    _compute_flat(view)
             for scan in of_kinds(ops, tensor.ScanOp):
                 _legalize_scan(scan)
             for reduction in of_kinds(ops, tensor.ReduceOp):
@@ -53,6 +57,47 @@ class LegalizeLayouts(Pass):
             for dot in of_kinds(ops, tensor.DotOp):
                 if dot.a.dtype == "float64":
                     _cut_from_memory(dot)
+
+
+def _compute_flat(op: tensor.ReshapeOp) -> None:
+    """reshape(f(iota of an axis)) of one dimension  ==>  f(the digit of an iota): nothing moves between threads."""
+    flat = _flattened(Builder.at(op), op.source, op.source.shape, {})
+    if flat is not None:
+        _replace(op, broadcast(Builder.at(op), flat, op.out.shape))
+
+
+def _flattened(builder: Builder, value: Value, shape: Shape, known: dict[Value, Value | None]) -> Value | None:
+    """A value, broadcast to a shape, in row-major order; None if more than indices are needed to compute it."""
+    if value not in known:
+        known[value] = _made_flat(builder, value, shape, known)
+    return known[value]
+
+
+def _made_flat(builder: Builder, value: Value, shape: Shape, known: dict[Value, Value | None]) -> Value | None:
+    op, flat = value.op, (prod(shape),)
+    if not value.shape:
+        return value
+    if isinstance(op, arith.ConstantOp):
+        return builder.constant(op.value, ScalarType(value.dtype))
+    if isinstance(op, tensor.IotaOp):
+        place = iota(builder, 1, 0, flat[0], value.dtype)
+        stride = prod(shape[op.axis + 1 :])
+        for make, number in ((arith.TruncDivOp, stride), (arith.TruncModOp, op.extent)):
+            if number != (1 if make is arith.TruncDivOp else flat[0] // stride):
+                place = builder.insert(make(place, builder.constant(number, ScalarType(value.dtype)))).result
+        return place
+    if not isinstance(op, (arith.Elementwise, tensor.BroadcastOp)):
+        return None
+    operands = [_flattened(builder, each, shape, known) for each in op.operands]
+    if None in operands:
+        return None
+    if isinstance(op, tensor.BroadcastOp):
+        return operands[0]
+    twin = op.clone(dict(zip(op.operands, operands)))  # type: ignore[arg-type]
+    made = broadcast_shapes(*(each.shape for each in operands if each is not None))
+    twin.results[0].set_type(with_shape(made or (), value.dtype))
+    builder.insert(twin)
+    return twin.results[0]
 
 
 def _gather_flat(op: tensor.GatherOp) -> None:
@@ -70,7 +115,10 @@ def _gather_flat(op: tensor.GatherOp) -> None:
         place = each if place is None else builder.insert(arith.AddOp(place, each)).result
     if place is None:
         place = op.indices
-    places = reshaped(builder, broadcast(builder, place, shape), (prod(shape),))
+    places = _flattened(builder, place, shape, {})
+    if places is None:
+        places = reshaped(builder, broadcast(builder, place, shape), (prod(shape),))
+    places = broadcast(builder, places, (prod(shape),))
     _replace(op, _looked_up(builder, source, places, shape))
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
+    from tiledsl.autotuner.predicting.forks import Ended
     from tiledsl.runtime.kernel import Kernel
 
 Status = Literal[
@@ -95,6 +96,16 @@ class Trial:
                 setattr(self, name, outcome[name])
         if self.status not in ("new", "ok", "screened"):
             self.fail(self.status, self.message)
+
+    def give_up(self, ended: Ended) -> None:
+        """End a trial whose building ended a fork: it is not built in this process, whoever asks for its kernel."""
+        from tiledsl.errors import TileError
+
+        def refuse() -> Kernel:
+            raise TileError(f"{config_text(self.config)} is not built in this process: {self.message}")
+
+        self.fail(ended.status, ended.message)
+        self.build = refuse
 
     def fail(self, status: Status, error: BaseException | str) -> None:
         """End the trial; the message is the error's text, with its type unless it is one of ours."""

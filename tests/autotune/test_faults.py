@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 import tiledsl
 from tests.autotune.faults import broken_sources, commands_with
 from tests.autotune.programs import gemm_builder, scale_builder, twice
+from tiledsl.ir.text import print_op
 
 assert broken_sources  # a fixture
 
@@ -156,3 +158,56 @@ def test_killing_the_tuner_leaves_no_process(cache_dir: Path) -> None:
     while any(Path("/proc", worker, "exe").exists() for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(Path("/proc", worker, "exe").exists() for worker in workers)
+
+
+def faulty_builder(block: int, fault: str = "") -> Any:
+    if fault == "exits":
+        os._exit(3)
+    if fault == "sys.exit":
+        sys.exit("no such block")
+    if fault == "segfault":
+        ctypes.string_at(0)
+    while fault == "hangs":
+        time.sleep(1)
+    return scale_builder(block)
+
+
+FAULTS = {
+    "exits": ("crash", "building it ended the process with exit status 3"),
+    "segfault": ("crash", "building it ended the process with SIGSEGV\nFatal Python error: Segmentation fault"),
+    "hangs": ("compile_timeout", "still being built after 2 s"),
+    "sys.exit": ("compile_error", "SystemExit: no such block"),
+}
+
+
+@pytest.mark.parametrize("search", ["auto", "random"])
+def test_a_builder_that_ends_or_hangs_costs_its_configuration(search: str) -> None:
+    configs = [{"block": 64}, *({"block": 32, "fault": fault} for fault in FAULTS), RIGHT]
+    options = {"ref_prog": twice, "timer": BY_BLOCK, "timeout": 2, "search": search}
+    result = tiledsl.autotune(configs=configs, **options)(tiledsl.jit(out_idx=-1)(faulty_builder))()
+    for trial, (status, message) in zip(result.trials[1:], FAULTS.values()):
+        assert (trial.status, trial.message.startswith(message)) == (status, True), trial
+    assert result.trials[-1].ok and result.config == {"block": 64}
+
+
+def test_lowering_that_ends_or_hangs_costs_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tiledsl.passes.licm import Licm
+
+    def run(self: Any, program: Any, before: Any = Licm.run) -> None:
+        text = print_op(program.root)
+        if "<32x" in text:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        while "<128x" in text:
+            time.sleep(1)
+        before(self, program)
+
+    monkeypatch.setattr(Licm, "run", run)
+    result = tuned({"block": 64}, {"block": 32}, {"block": 128}, RIGHT, timeout=2)
+    assert [trial.status for trial in result.trials] == ["ok", "crash", "compile_timeout", "ok"]
+
+
+def test_all_configurations_end_their_process() -> None:
+    configs = [{"block": block, "fault": "exits"} for block in (16, 32)]
+    with pytest.raises(tiledsl.TileError, match="none of 2 configurations") as caught:
+        tiledsl.autotune(configs=configs, ref_prog=twice)(tiledsl.jit(out_idx=-1)(faulty_builder))()
+    assert "crash: 2" in str(caught.value)

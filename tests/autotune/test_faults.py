@@ -211,3 +211,37 @@ def test_all_configurations_end_their_process() -> None:
     with pytest.raises(tiledsl.TileError, match="none of 2 configurations") as caught:
         tiledsl.autotune(configs=configs, ref_prog=twice)(tiledsl.jit(out_idx=-1)(faulty_builder))()
     assert "crash: 2" in str(caught.value)
+
+
+ENDING = """
+import os
+import tiledsl
+from tests.autotune.programs import scale_builder
+
+def ends(*_):
+    {how}
+
+options = {{"ref_prog": lambda A: A * 2, "timer": "tests.autotune.fake_timers:by_block", {option!r}: ends}}
+tiledsl.autotune(configs=[{{"block": 64}}], **options)(tiledsl.jit(out_idx=-1)(scale_builder))()
+"""
+NAMED = "the process ended inside {}: it crashed, was killed, or called os._exit"
+HOW = {
+    "os._exit(5)": NAMED,
+    "os.kill(os.getpid(), 9)": NAMED,
+    "raise SystemExit(5)": "TileError: autotune: {} raises SystemExit: 5",
+}
+
+
+@pytest.mark.parametrize(
+    "option, how", [*(("ref_prog", how) for how in HOW), ("supply_prog", "os._exit(5)"), ("manual_check_prog", "os._exit(5)")]
+)
+def test_a_function_of_the_users_that_ends_the_process_is_named(cache_dir: Path, option: str, how: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDING.format(how=how, option=option)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TILEDSL_CACHE_DIR": str(cache_dir)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode != 0
+    assert HOW[how].format(option) in ended.stderr

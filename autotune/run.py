@@ -207,7 +207,7 @@ class Run:
         """The trial's kernel; None if it cannot be built, or an earlier one has the same source."""
         try:
             kernel = trial.kernel
-        except (Exception, SystemExit) as error:  # the builder is the user's code and may raise anything for a bad configuration
+        except (Exception, SystemExit) as error:  # the builder is the user's code
             trial.fail("compile_error", error)
             self._announce(trial)
             return None

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.autotuner.verifying.named import named
 from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
@@ -46,6 +45,8 @@ def make_inputs(kernel: Kernel, options: TuneOptions, call_inputs: dict[str, Any
         inputs, source = [call_inputs[param.name] for param in wanted], "the call"
     elif options.supply_prog is not None:
         try:
+            from tiledsl.autotuner.verifying.named import named  # not where a result is recalled
+
             with named("supply_prog"):
                 supplied = options.supply_prog(wanted)
         except TileError as error:

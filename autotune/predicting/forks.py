@@ -50,7 +50,10 @@ def in_forks(
     meanwhile: Callable[[], None] | None = None,
 ) -> list[Any | Ended | None]:
     """`call` of each item, in forks among which the items are divided; it gives a JSON value. Ended stands for an item
-    on which the fork ended or which took longer than `seconds`, None for one of which `call` raised an exception. meanwhile: called beside them."""
+    on which the fork ended or which took longer than `seconds`, None for one of which `call` raised an exception.
+
+    meanwhile: called beside the forks.
+    """
     size = -(-len(items) // max(1, processes))
     parts = [Forked(call, items[start : start + size], seconds) for start in range(0, len(items), size)]
     with contextlib.ExitStack() as stack:
@@ -126,7 +129,7 @@ class Forked(Generic[Item]):
         assert self._log is not None
         for stream in (1, 2):
             os.dup2(self._log.fileno(), stream)
-        sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # also a notebook's or a test runner's
+        sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115  (a notebook's, too)
         faulthandler.enable(self._log)
         for item in self._items[first:]:
             try:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -233,7 +234,8 @@ HOW = {
 
 
 @pytest.mark.parametrize(
-    "option, how", [*(("ref_prog", how) for how in HOW), ("supply_prog", "os._exit(5)"), ("manual_check_prog", "os._exit(5)")]
+    "option, how",
+    [*(("ref_prog", how) for how in HOW), ("supply_prog", "os._exit(5)"), ("manual_check_prog", "os._exit(5)")],
 )
 def test_a_function_of_the_users_that_ends_the_process_is_named(cache_dir: Path, option: str, how: str) -> None:
     ended = subprocess.run(
@@ -245,3 +247,22 @@ def test_a_function_of_the_users_that_ends_the_process_is_named(cache_dir: Path,
     )
     assert ended.returncode != 0
     assert HOW[how].format(option) in ended.stderr
+
+
+@pytest.mark.usefixtures("broken_sources")
+def test_failed_compilations_leave_nothing(tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do those that are killed; and what tuning makes in the cache is the user's alone."""
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    shared = set(Path("/dev/shm").iterdir())
+    configs = [{"block": 16}, *faulty("import hangs", "import aborts", "import raises", "triton refuses")]
+    result = tuned(*configs, target="cuda:90", timer=None, timeout=4)
+    assert [trial.status for trial in result.trials] == [
+        "ok", "compile_timeout", "crash", "compile_error", "compile_error",
+    ]  # fmt: skip
+    left = [path for path in (*tmp_path.rglob("*"), *(set(Path("/dev/shm").iterdir()) - shared))]
+    assert [path for path in left if "joblib" not in str(path) and "loky" not in str(path)] == []
+    folders = [path for path in (cache_dir, *cache_dir.rglob("*")) if path.is_dir()]
+    made = [path for path in folders if "triton" not in path.parts]
+    assert made and {oct(path.stat().st_mode & 0o777) for path in made} == {oct(0o700)}

@@ -249,7 +249,7 @@ def prune_and_order(
         _raise_shared(list(ranking.failed.values()))
     for index, error in ranking.failed.items():
         if trials[index].status == "new" and isinstance(error, Ended):
-            trials[index].give_up(error)
+            trials[index].fail(error.status, error.message)
         elif trials[index].status == "new":
             trials[index].fail("compile_error", error)
     for index, reason in ranking.pruned.items():

@@ -169,7 +169,7 @@ class Run:
             for index, answer in zip_longest(wanted, forked):
                 self._places[index] = len(self._places)
                 if isinstance(answer, Ended):
-                    self.trials[index].give_up(answer)
+                    self.trials[index].fail(answer.status, answer.message)
                     self._announce(self.trials[index])
                     continue
                 kernel = self._lower(self.trials[index])

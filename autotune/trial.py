@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
-    from tiledsl.autotuner.predicting.forks import Ended
     from tiledsl.runtime.kernel import Kernel
 
 Status = Literal[
@@ -60,8 +59,12 @@ class Trial:
 
     @property
     def kernel(self) -> Kernel:
-        """This configuration's kernel; raises what building it raised."""
+        """This configuration's kernel; raises what building it raised. What ended a fork is not built here."""
+        from tiledsl.errors import TileError
+
         assert self.build is not None, "a trial of a run can build its kernel"
+        if self.status in ("crash", "compile_timeout") and not self.source_hash:
+            raise TileError(f"{config_text(self.config)} is not built in this process: {self.message}")
         return self.build()
 
     @property
@@ -96,16 +99,6 @@ class Trial:
                 setattr(self, name, outcome[name])
         if self.status not in ("new", "ok", "screened"):
             self.fail(self.status, self.message)
-
-    def give_up(self, ended: Ended) -> None:
-        """End a trial whose building ended a fork: it is not built in this process, whoever asks for its kernel."""
-        from tiledsl.errors import TileError
-
-        def refuse() -> Kernel:
-            raise TileError(f"{config_text(self.config)} is not built in this process: {self.message}")
-
-        self.fail(ended.status, ended.message)
-        self.build = refuse
 
     def fail(self, status: Status, error: BaseException | str) -> None:
         """End the trial; the message is the error's text, with its type unless it is one of ours."""

@@ -12,7 +12,7 @@ from tiledsl.dialects.tile import FuncOp
 from tiledsl.runtime.target import Target
 
 FORKS_FROM = 512  # configurations, from which on several forks are worth their while
-_SECONDS = 100.0  # for a configuration
+SECONDS = 100.0  # for a configuration
 
 ProgramFor = Callable[[Mapping[str, Any]], tuple[FuncOp, Mapping[str, Any]]]
 
@@ -51,7 +51,7 @@ def rank(
     target: Target,
     prunes: bool = True,
     processes: int = 1,
-    seconds: float | None = _SECONDS,
+    seconds: float | None = SECONDS,
     meanwhile: Callable[[], None] | None = None,
 ) -> Ranking:
     """Prune and order configurations. `program_for` gives a configuration's program as elaborated and its pass_configs

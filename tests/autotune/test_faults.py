@@ -189,6 +189,11 @@ def test_a_builder_that_ends_or_hangs_costs_its_configuration(search: str) -> No
     for trial, (status, message) in zip(result.trials[1:], FAULTS.values()):
         assert (trial.status, trial.message.startswith(message)) == (status, True), trial
     assert result.trials[-1].ok and result.config == {"block": 64}
+    again = tiledsl.autotune(configs=configs, **options)(tiledsl.jit(out_idx=-1)(faulty_builder))()
+    for found in (result, again):
+        with pytest.raises(tiledsl.TileError, match="fault=exits is not built in this process: building it ended"):
+            _ = found.trials[1].source
+    assert again.from_cache == "disk"
 
 
 def test_lowering_that_ends_or_hangs_costs_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:

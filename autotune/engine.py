@@ -248,9 +248,11 @@ def prune_and_order(
     if len(ranking.failed) == len(trials):
         _raise_shared(list(ranking.failed.values()))
     for index, error in ranking.failed.items():
-        if trials[index].status == "new" and isinstance(error, Ended):
+        if trials[index].status != "new":
+            continue
+        if isinstance(error, Ended):
             trials[index].fail(error.status, error.message)
-        elif trials[index].status == "new":
+        else:
             trials[index].fail("compile_error", error)
     for index, reason in ranking.pruned.items():
         if trials[index].status == "new":

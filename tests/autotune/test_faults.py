@@ -266,7 +266,7 @@ def test_failed_compilations_leave_nothing(tmp_path: Path, cache_dir: Path, monk
     assert [trial.status for trial in result.trials] == [
         "ok", "compile_timeout", "crash", "compile_error", "compile_error",
     ]  # fmt: skip
-    left = [path for path in (*tmp_path.rglob("*"), *(set(Path("/dev/shm").iterdir()) - shared))]
+    left = (*tmp_path.rglob("*"), *(set(Path("/dev/shm").iterdir()) - shared))
     assert [path for path in left if "joblib" not in str(path) and "loky" not in str(path)] == []
     folders = [path for path in (cache_dir, *cache_dir.rglob("*")) if path.is_dir()]
     made = [path for path in folders if "triton" not in path.parts]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.errors import TileError, user_loc, way_out
+from tiledsl.errors import TileError, source_line, user_loc, way_out
 from tiledsl.files import write_output
+from tiledsl.ir.location import Loc
 from tiledsl.language.launch_options import pass_options
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.target import Target
@@ -163,9 +165,20 @@ class Kernel:
                     each.num_stages, attrs=each.divisible_by_16, **each.options,
                 )  # fmt: skip
             except TileError as error:
-                error.loc = error.loc or place
+                error.loc = error.loc or self._located(place, error)
                 raise
         return compiled
+
+    def _located(self, place: Loc | None, error: TileError) -> Loc | None:
+        """The place in the user's file that a line of the source comes from; the kernel's where none is known."""
+        written = self.source.splitlines()[: getattr(error, "line", 0)]
+        comments = (re.fullmatch(r"\s*# (.+):(\d+)", line) for line in reversed(written))
+        origin = next((comment for comment in comments if comment), None)
+        if place is None or origin is None or os.path.basename(place.file) != origin[1]:
+            return place
+        line = int(origin[2])
+        text = source_line(place.file, line)
+        return Loc(place.file, line, len(text) - len(text.lstrip()) + 1, line, len(text) + 1)
 
     @property
     def asm(self) -> Mapping[str, Any]:
@@ -231,6 +244,11 @@ class Kernel:
 
         self.check_runs_here()
         loaded = load_module(self.name, self.source, interpret=self.target.kind == "interpret")
+        if self.target.kind != "interpret":
+            from tiledsl.runtime.compile import guard
+
+            for emitted, place in zip(self.module.kernels, chain(self._places, repeat(None))):
+                guard(getattr(loaded, emitted.name), self.target, partial(self._located, place))
         for each in self.kept:
             from tiledsl.runtime.launch_stored import offer
 

@@ -206,7 +206,7 @@ def persistent_pure_loop(O: T.Tensor((3, 4), "float32")):
 
 
 def _counted(a: np.ndarray) -> np.ndarray:
-    out = a.copy()
+    out = -a[np.arange(5) % 2, np.arange(5)]
     for _ in range(3):
         out = np.where(out < 1, out + 0.5, out)
     return out
@@ -214,17 +214,20 @@ def _counted(a: np.ndarray) -> np.ndarray:
 
 @case("while-with-tiles", _counted)
 @T.prim_func
-def while_over_elements(A: T.Tensor((5, 8), "float32"), O: T.Tensor((5, 8), "float32")):
+def while_over_elements(A: T.Tensor((2, 8), "float32"), O: T.Tensor((5,), "float32")):
     with T.Kernel(1, threads=256):
-        t = T.alloc_fragment((5, 8), "float32")
-        T.copy(A, t)
-        for i, j in T.Parallel(5, 8):
-            x = T.alloc_var("float32", t[i, j])
+        t = T.alloc_fragment((8, 2), "float32")
+        o = T.alloc_fragment((1, 5), "float32")
+        for i, j in T.Parallel(8, 2):
+            t[i, j] = A[j, i]
+        for i, j in T.Parallel(1, 5):
+            x = T.alloc_var("float32", 0.0 - t[j, T.abs(j) % 2])
             k = T.alloc_var("int32", 0)
             while k < 3 and x < 1.0:
                 k += 1
                 x = x + 0.5
-            O[i, j] = x
+            o[i, j] = x
+        T.copy(o[0, :], O)
 
 
 def _until(a: np.ndarray) -> np.ndarray:
@@ -395,27 +398,25 @@ def reduce_part(A: T.Tensor((8, 2, 8), "int32"), O: T.Tensor((4,), "int32")):
 
 
 def _differences(a: np.ndarray) -> np.ndarray:
-    rows = np.arange(6)[:, None] // 3 - (np.arange(3)[None, :] & 1)
-    return np.where(rows >= 0, a[rows, 0], 0)
+    places = np.arange(6)[:, None] // 3 - (np.arange(3)[None, :] & 1) * 24
+    return np.where(places >= 0, a[places], 0)
 
 
 @case("carry-of-mulhi", _differences, lower_to_triton__index_bits=64)
 @T.prim_func
-def masked_element(A: T.Tensor((2, 24), "float32"), O: T.Tensor((6, 3), "float32")):
+def masked_element(A: T.Tensor((24,), "float32"), O: T.Tensor((6, 3), "float32")):
     with T.Kernel(6, 3, threads=32) as (bx, by):
-        O[bx, by] = A[bx // 3 - (by & 1), 0]
+        O[bx, by] = A[bx // 3 - (by & 1) * 24]
 
 
-def _to_float8(a: np.ndarray) -> np.ndarray:
-    return np.repeat(a[:, None] / 2, 8, axis=1)
-
-
-@case("float8-pair-twice", _to_float8)
+@case("float8-pair-twice", lambda a: np.broadcast_to(a[:, None, None] / 2, (2, 8, 8)))
 @T.prim_func
-def float8_repeated(A: T.Tensor((4,), "float32"), O: T.Tensor((4, 8), "float8_e4m3fn")):
+def float8_repeated(A: T.Tensor((2,), "float32"), O: T.Tensor((2, 8, 8), "float8_e4m3fn")):
     with T.Kernel(1, threads=32):
-        for i, j in T.Parallel(4, 8):
-            O[i, j] = A[i] / 2.0
+        t = T.alloc_fragment((2, 8, 8), "float8_e4m3fn")
+        for i, j, k in T.Parallel(2, 8, 8):
+            t[i, j, k] = A[i] / 2.0
+        T.copy(t, O)
 
 
 @case("add-of-16-bit-pairs", lambda a: a.astype(np.int16) + 4)

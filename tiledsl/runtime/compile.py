@@ -347,7 +347,7 @@ def _line_of(error: BaseException | None, printed: str, function: Any) -> int:
     if found:
         return int(found[1])
     while error is not None:
-        node = getattr(error, "node", None)  # Triton's counts from the function's first line
+        node: Any = getattr(error, "node", None)  # Triton's counts from the function's first line
         if hasattr(node, "lineno"):
             before = "".join(linecache.getlines(path)).partition(f"\ndef {function.__name__}(")[0]
             return before.count("\n") + 1 + int(node.lineno)

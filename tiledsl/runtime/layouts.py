@@ -58,8 +58,8 @@ def _read(layout: str, aliases: dict[str, str], shape: Sequence[int]) -> tuple[L
         if inner is None:
             return None
         kept = [each for each in range(len(shape) + 1) if each != int(dim)]
-        order = tuple(kept.index(each) for each in inner[1] if each != int(dim))
-        return [tuple(lane[each] for each in kept) for lane in inner[0]], order
+        left = tuple(kept.index(each) for each in inner[1] if each != int(dim))
+        return [tuple(lane[each] for each in kept) for lane in inner[0]], left
     return None
 
 

@@ -191,6 +191,8 @@ class KernelWriter:
         assert isinstance(condition, scf.ConditionOp)
         handed_on = any(not self.variables.same(t, s) for t, s in zip(op.after.args, condition.values))
         carries_tiles = any(value.shape for value in (*op.before.args, *op.after.args))
+        if not handed_on and self._is_assigned_last(condition):
+            carries_tiles = False  # the condition is such a flag itself
         flag = self.names.claim("going_on") if handed_on or carries_tiles else ""
 
         def test() -> None:
@@ -212,6 +214,12 @@ class KernelWriter:
         test()
         self.line(f"while {flag or self.condition(condition.condition)}:")
         self.nested(op.after, ending)
+
+    def _is_assigned_last(self, condition: scf.ConditionOp) -> bool:
+        """Whether the condition has a variable of its own, assigned behind all others."""
+        value = condition.condition
+        alone = value.op not in self.variables.inlined and len(self.variables.members(value)) == 1
+        return alone and value.op is not None and value.op.next is condition
 
     # Memory
 

@@ -158,22 +158,21 @@ def dtype_patterns(kind: str, arch: int | str | None) -> list[Pattern]:
         if ask(op).rewrite != "parts":
             return False
         a, b = _parts(rw, op.a), _parts(rw, op.b)
-        out = op.out.dtype
-        whole = out if is_integer(out) else "int64" if len(a) * len(b) > 4 else "int32"
+        out, whole = op.out.dtype, _sum_dtype(op)
         total: Value | None = op.accumulator if whole == out else None
         for i, left in enumerate(a):
             for j, right in enumerate(b):
                 shift = _DIGIT * (i + j)
-                if shift >= ELEMENTS[whole].bits:
+                if shift >= ELEMENTS[whole].bits and is_integer(whole):
                     continue
-                zero = rw.constant(0, with_shape(op.out.shape, "int32"))
-                start = total if total is not None and whole == "int32" and shift == 0 else zero
-                made = rw.insert(tensor.DotOp(left, right, start)).out
-                made = cast(rw, made, whole)
-                if shift:
+                begins = total is not None and whole == "int32" and shift == 0
+                start = total if begins else rw.constant(0, with_shape(op.out.shape, "int32"))
+                made = cast(rw, rw.insert(tensor.DotOp(left, right, start)).out, whole)
+                if shift and is_integer(whole):
                     made = rw.insert(arith.ShlOp(made, rw.constant(shift, made.type))).result
-                added = total is None or start is total
-                total = made if added else rw.insert(arith.AddOp(total, made)).result
+                elif shift:
+                    made = rw.insert(arith.MulOp(made, rw.constant(2.0**shift, made.type))).result
+                total = made if total is None or begins else rw.insert(arith.AddOp(total, made)).result
         assert total is not None
         if whole != out:
             total = rw.insert(arith.AddOp(op.accumulator, cast(rw, total, out))).result
@@ -225,6 +224,17 @@ def _accumulator_dtype(dtype: str, wanted: str) -> str:
     if dtype == "float64":
         return "float64"
     return "float16" if dtype == "float16" and wanted == "float16" else "float32"
+
+
+def _sum_dtype(op: tensor.DotOp) -> str:
+    """The element type in which products of parts are added up: the accumulator's if it is an integer, which wraps.
+
+    Else what holds the sum, of up to 2**15 products: float64, which rounds, where no integer does.
+    """
+    if is_integer(op.out.dtype):
+        return op.out.dtype
+    bits = sum(1 if value.dtype == "bool" else ELEMENTS[value.dtype].bits for value in (op.a, op.b)) + 15
+    return "int32" if bits < 32 else "int64" if bits < 64 else "float64"
 
 
 _DIGIT = 7  # bits of a part of an integer, so that int8 holds it

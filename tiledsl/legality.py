@@ -134,7 +134,7 @@ TABLE: tuple[Row, ...] = (
     Row("value", (FLOAT8,), _refused("{0} is there from sm_89 on"), "cuda<89", _CVT),
     Row("value", (BFLOAT16,), _refused("{0} is there from sm_80 on"), "cuda<80", _CVT),
     Row("value", (FLOAT8,), NATIVE, "gfx950", "CDNA4 instruction set guide"),
-    Row("value", (FLOAT8,), _refused("it has float8 in the fnuz formats, or none"), "hip", "CDNA3 instruction set guide"),
+    Row("value", (FLOAT8,), _refused("its float8 is fnuz, if it has any"), "hip", "CDNA3 instruction set guide"),
     Row("value", (EVERY,), NATIVE),
 
     # The interpreter holds bfloat16 as raw bits

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tiledsl.dialects import arith
 from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.ir.location import Loc
 from tiledsl.ir.types import ELEMENTS, ScalarType, is_float
 from tiledsl.language.dtypes import DTYPES, DType, canonical
 from tiledsl.legality import verdict
@@ -387,6 +388,21 @@ def _with_integer(dtype: str, x: int) -> str:
     raise TileError(f"the integer {x if abs(x) < 10**30 else 'written here'} does not fit in 64 bits")
 
 
+def on_host(what: str, function: Callable[..., Any], *numbers: Any) -> Any:
+    """A function of Python numbers. Raises TileError where it is not defined on them."""
+    try:
+        made = function(*numbers)
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise TileError(f"{what} of {', '.join(map(describe, numbers))}: {error}", _host_loc()) from None
+    if isinstance(made, complex):
+        raise TileError(f"{what} of {', '.join(map(describe, numbers))} is no real number", _host_loc())
+    return made
+
+
+def _host_loc() -> Loc | None:
+    return None if active.get() else user_loc()
+
+
 def binary(kind: str, a: Any, b: Any) -> Any:
     """`a kind b`: computed on numbers, emitted on expressions."""
     a, b = plain(a), plain(b)
@@ -394,7 +410,7 @@ def binary(kind: str, a: Any, b: Any) -> Any:
         _check_divisor(kind, a, b)
     if isinstance(a, NUMBERS) and isinstance(b, NUMBERS):
         check_size(_WORDS.get(kind, kind), a, b)
-        return _HOST[kind](a, b)
+        return on_host(_WORDS.get(kind, kind), _HOST[kind], a, b)
     for x in (a, b):
         if not isinstance(x, _OPERANDS):
             raise TileError(f"{_WORDS.get(kind, kind)} needs values, not {describe(x)}")
@@ -463,7 +479,9 @@ def unary(kind: str, a: Any) -> Any:
     """neg, not (bitwise; logical on bool) or abs."""
     a = plain(a)
     if is_number(a):
-        return -a if kind == "neg" else abs(a) if kind == "abs" else (not a if isinstance(a, bool) else ~a)
+        if kind == "not":
+            return not a if isinstance(a, bool) else on_host("~", operator.invert, a)
+        return -a if kind == "neg" else abs(a)
     found = active.get()
     if found is None:
         return Symbolic(kind, (a,), a.dtype)
@@ -528,7 +546,7 @@ def cast(x: Any, dtype: Any, round: str | None = None, sat: bool = True, rbits: 
         raise TileError(f"T.cast: sat=False: Triton's conversion to {dtype} saturates at its largest value")
     if active.get() is None:
         if is_number(x):
-            return float(x) if is_float(dtype) else bool(x) if dtype == "bool" else int(x)
+            return on_host(f"T.{dtype!s}", float if is_float(dtype) else bool if dtype == "bool" else int, x)
         if isinstance(x, Symbolic):
             return Symbolic("cast", (x, dtype), dtype)
         raise TileError(f"{dtype!r} converts values, not {describe(x)}")

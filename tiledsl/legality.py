@@ -114,7 +114,7 @@ _TESTS = "isnan isinf isfinite"
 _ROUNDINGS = "floor ceil trunc round rint nearbyint"
 _FUNCTIONS = (
     "exp exp2 exp10 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-    f"erf {_ROUNDINGS} pow atan2 fmod hypot copysign nextafter ldexp fma"
+    f"erf {_ROUNDINGS} pow atan2 fmod hypot copysign fma"
 )
 _FOLDS = "reduce.sum reduce.prod reduce.max reduce.min scan.sum scan.prod scan.max scan.min"
 _BITS = "reduce.and reduce.or reduce.xor"
@@ -184,6 +184,8 @@ TABLE: tuple[Row, ...] = (
     Row("popcount clz", (_named("uint64"),), Verdict("bits", "int64")),
     Row("popcount clz", (FLOATS,), _refused("it counts bits of integers, not of {0}", _AS_INTEGER)),
     Row("popcount clz", (BOOL,), _refused("it counts bits of integers, not of bool", "write T.cast(x, 'int32')")),
+    Row("nextafter ldexp", (FULL,), NATIVE, source=_LIBDEVICE),
+    Row("nextafter ldexp", (EVERY,), _refused("it is for float32 and float64, not {0}")),
     Row("mulhi", (INTEGERS,), _refused(_HIP), "hip"),
     Row("mulhi", (INTEGERS - SHORT,), NATIVE, source="libdevice: __nv_mulhi, __nv_umulhi, __nv_mul64hi, ..."),
     Row("mulhi", (EVERY,), _refused("it is for integers of 32 and 64 bits, not {0}")),
@@ -230,7 +232,7 @@ TABLE: tuple[Row, ...] = (
     Row(_atomics("and or xor"), (INTEGERS - SHORT,), NATIVE, source=_ATOMS),
     Row(_atomics("load store", "relaxed"), (EVERY,), NATIVE),
     Row(_ORDERED, (EVERY,), _refused("of {0} it can only be relaxed", "or use a 32-bit element type")),
-    Row(_atomics("add max min and or xor exchange load store"), (EVERY,), _refused(
+    Row(_atomics("add max min and or xor exchange"), (EVERY,), _refused(
         "Triton has no such atomic for {0}", "use a 32-bit element type")),
 )  # fmt: skip
 

@@ -1,10 +1,10 @@
 """Compiles emitted modules for GPUs that are not there, with the Triton of whatever interpreter runs this file.
 
-    python compile_sources.py JOBS RESULTS
+    python compile_sources.py JOBS RESULTS [STAGE]
 
-JOBS is JSON: [[file of a module, its kernels, target], ...]; RESULTS becomes a list of what went wrong, "" where nothing
-did. Each module is compiled in a fork of its own, because LLVM ends the process where it cannot select an instruction.
-Neither torch nor tiledsl is needed.
+JOBS is JSON: [[file of a module, its kernels, target], ...]; RESULTS becomes a list of what went wrong, "" for nothing.
+STAGE is the last one, else the one before assembling. Each module is compiled in a fork of its own, because LLVM ends
+the process where it cannot select an instruction. Neither torch nor tiledsl is needed.
 """
 
 import importlib.util
@@ -85,15 +85,12 @@ def _in_fork(path, kernels, target, last):
         return " | ".join([f"status {status}" if status else "", text.strip(), *told[:1]]).strip(" |")[:500] or "failed"
 
 
-def main(jobs_path, results_path):
-    sys.modules["torch"] = types.ModuleType("torch")
+def main(jobs_path, results_path, last=""):
+    sys.modules["torch"] = types.ModuleType("torch")  # only launching needs it; the import takes seconds
+    import triton.compiler.compiler
     import triton.runtime.cache
 
-    triton.runtime.cache.triton_key = lambda: triton.__version__
-    import triton.compiler.compiler
-    from triton._C import libtriton  # noqa: F401
-
-    last = os.environ.get("COMPILE_LAST")
+    triton.runtime.cache.triton_key = lambda: triton.__version__  # Triton hashes its whole library: a second
     with open(jobs_path) as file:
         jobs = json.load(file)
     results = [_in_fork(path, kernels, target, last or LAST[target.split(":")[0]]) for path, kernels, target in jobs]

@@ -51,7 +51,8 @@ test: $(READY) $(if $(USE),,$(VENV36)/ready)
 
 types: $(READY) $(if $(USE),,$(VENV36)/ready)
 	@OMP_NUM_THREADS=1 $(if $(USE),,TILEDSL_TEST_TRITON36="$(CURDIR)/$(VENV36)/bin/python") \
-		$(RUN) -m tests.types "$(TARGETS)" "$(PYTHONS)"
+		$(RUN) -m tests.legality "$(TARGETS)" "$(PYTHONS)"
+	@TILEDSL_TEST_ALL_TYPES=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/legality/test_numerics.py
 
 lint: $(READY)
 	@$(RUN) -m ruff check -q .

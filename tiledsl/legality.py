@@ -13,7 +13,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from tiledsl.ir.types import ELEMENTS
 
@@ -70,6 +69,11 @@ class Row:
     verdict: Verdict
     where: str = ""
     source: str = ""
+
+    def fits(self, types: tuple[str, ...], kind: str, arch: int | str | None, triton: str) -> bool:
+        """Whether it speaks of these element types on a target with a version of Triton; see `verdict`."""
+        allowed = self.types if len(self.types) == len(types) else self.types * len(types)
+        return all(map(frozenset.__contains__, allowed, types)) and _is_there(self.where, kind, arch, triton)
 
 
 def _named(names: str) -> frozenset[str]:
@@ -261,19 +265,9 @@ def verdict(
     not have.
     """
     for row in _rows(operation):
-        fits = row.types if len(row.types) == len(types) else row.types * len(types)
-        if all(map(_contains, fits, types)) and _is_there(row.where, kind, arch, triton):
+        if row.fits(types, kind, arch, triton):
             return row.verdict
     raise AssertionError(f"the table of element types has no row for {operation} of {', '.join(types)}")
-
-
-def _contains(allowed: frozenset[str], dtype: str) -> bool:
-    return dtype in allowed
-
-
-def verdict_for(target: Any, operation: str, *types: str) -> Verdict:
-    """`verdict` on a target (anything with `kind` and `arch`)."""
-    return verdict(operation, types, getattr(target, "kind", ""), getattr(target, "arch", None))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""`python -m tests.types [TARGETS] [PYTHONS]`: every entry of the table of element types, compiled for every target.
+"""`python -m tests.legality [TARGETS] [PYTHONS]`: every entry of the table of element types, compiled for every target.
 
 TARGETS and PYTHONS are lists with commas: "cuda:90,hip:gfx942", and interpreters that have a Triton (this one counts as
 "newest"). The exit status is 1 if lowering or some Triton disagrees with the table.
@@ -11,8 +11,8 @@ import subprocess
 import sys
 import time
 
-from tests.types.entries import every
-from tests.types.walk import TARGETS, accepted, disagreement, failures
+from tests.legality.entries import every
+from tests.legality.walk import TARGETS, accepted, disagreement, failures
 
 
 def _version(python: str) -> str:

@@ -1,6 +1,6 @@
 """Lowers every entry of the table of element types for every target, and compiles it with several Tritons.
 
-No GPU is needed: `python -m tests.types`, or `make types`.
+No GPU is needed: `python -m tests.legality`, or `make types`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import tiledsl
 import tiledsl.language as T
-from tests.types.entries import Entry, ir_text, program_text
+from tests.legality.entries import Entry, ir_text, program_text
 from tiledsl.errors import TileError
 from tiledsl.ir.text import parse_op
 from tiledsl.runtime.lowering import lower
@@ -24,7 +24,8 @@ from tiledsl.runtime.target import Target
 
 TARGETS = ("cuda:80", "cuda:90", "cuda:100", "hip:gfx942", "hip:gfx950")
 COMPILER = Path(__file__).with_name("compile_sources.py")
-_BUNDLE = 12  # entries that are compiled as one program; each has 0.05 s less to start then
+_BUNDLE = 12  # entries that are compiled as one program, which saves the start of each
+_BUNDLED_PRODUCTS = 3
 
 
 def lowered(entries: Sequence[Entry], target: str) -> Any:
@@ -89,9 +90,11 @@ def failures(entries: Sequence[Entry], target: str, python: str, last: str = "")
     for the one before assembling.
     """
     found: dict[str, str] = {}
-    several, single = ([each for each in entries if each.is_ir is is_ir] for is_ir in (False, True))
-    waiting = [several[start : start + _BUNDLE] for start in range(0, len(several), _BUNDLE)]
-    waiting += [[each] for each in single]
+    sizes = [1 if each.is_ir else _BUNDLED_PRODUCTS if each.name.startswith("gemm") else _BUNDLE for each in entries]
+    waiting = []
+    for size in set(sizes):
+        alike = [entry for entry, own in zip(entries, sizes, strict=True) if own == size]
+        waiting += [alike[start : start + size] for start in range(0, len(alike), size)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         while waiting:

@@ -15,12 +15,13 @@ endif
 
 PIP_FLAGS := -qq --disable-pip-version-check
 
-.PHONY: help demo test lint bench-lowering bench-tuning conformance clean
+.PHONY: help demo test types lint bench-lowering bench-tuning conformance clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo            lower, compile and run a matrix product, and check it against torch"
 	@echo "make test            run the tests (WORKERS=$(WORKERS))"
+	@echo "make types           compile every entry of the table of element types (TARGETS=cuda:90,... PYTHONS=newest,...)"
 	@echo "make lint            ruff and mypy --strict"
 	@echo "make bench-lowering  time the lowering of 384 configurations"
 	@echo "make bench-tuning    what the autotuner takes and gives, on a GPU (PARTS=\"cold winner model space\")"
@@ -47,6 +48,11 @@ demo: $(READY)
 test: $(READY) $(if $(USE),,$(VENV36)/ready)
 	@OMP_NUM_THREADS=1 $(if $(USE),,TILEDSL_TEST_TRITON36="$(CURDIR)/$(VENV36)/bin/python") \
 		$(RUN) -m pytest -q -n $(WORKERS) --dist loadscope $(TESTS)
+
+types: $(READY) $(if $(USE),,$(VENV36)/ready)
+	@OMP_NUM_THREADS=1 $(if $(USE),,TILEDSL_TEST_TRITON36="$(CURDIR)/$(VENV36)/bin/python") \
+		$(RUN) -m tests.legality "$(TARGETS)" "$(PYTHONS)"
+	@TILEDSL_TEST_ALL_TYPES=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/legality/test_numerics.py
 
 lint: $(READY)
 	@$(RUN) -m ruff check -q .

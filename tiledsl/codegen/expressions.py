@@ -212,7 +212,7 @@ class Expressions:
     def invert(self, op: arith.NotOp) -> Expression:
         inner = self.value(op.source)
         if op.out.dtype == "bool" and not op.out.shape:
-            return Expression(f"(not {inner.at(ATOM)})")
+            return Expression(f"{inner.at(OR)} == 0", COMPARE)  # `not` gives no tensor, but a Python bool
         return Expression(f"~{inner.at(UNARY)}", UNARY)
 
     def math(self, op: arith.MathOp) -> Expression:
@@ -234,7 +234,7 @@ class Expressions:
         self.uses_libdevice = True
         if op.out.dtype == "bool":
             return Expression(f"{name}({arguments}) != 0", COMPARE)
-        return Expression(f"{name}({arguments})")
+        return self.narrowed(f"{name}({arguments})", dtype, function in ("popcount", "clz") and dtype == "int64")
 
     def iota(self, op: tensor.IotaOp) -> Expression:
         text = f"tl.arange(0, {op.extent})"

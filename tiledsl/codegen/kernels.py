@@ -7,13 +7,12 @@ import os
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from tiledsl.codegen.expressions import Expressions
+from tiledsl.codegen.expressions import ATOM, Expressions
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.names import Names
 from tiledsl.codegen.variables import Variables, is_free
 from tiledsl.dialects import arith, scf, tile, triton
 from tiledsl.dialects.arith import constant_of
-from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.location import UNKNOWN
 from tiledsl.ir.types import ELEMENTS, is_float
@@ -151,8 +150,10 @@ class KernelWriter:
         self.nested(op.body, lambda: self.assign(carried, op.body.terminator.operands))
 
     def condition(self, value: Value) -> str:
-        text = self.expressions.text(value)
-        return text[1:-1] if text.startswith("(not ") and text.count("(") == 1 else text
+        op = value.op
+        if isinstance(op, arith.NotOp) and op in self.expressions.variables.inlined:
+            return f"not {self.expressions.value(op.source).at(ATOM)}"
+        return self.expressions.text(value)
 
     def branch(self, op: scf.IfOp) -> None:
         used = [
@@ -276,18 +277,12 @@ class KernelWriter:
             if op.semantics == "relaxed":
                 other = f"{mask}, other=0" if mask else ""
                 return f"tl.load({pointer}{other}, volatile=True)"
-            zero = self.expressions.full((), "0.0" if is_float(dtype) else "0", dtype).text
+            zero = self.expressions.full((), "-0.0" if is_float(dtype) else "0", dtype).text  # 0.0 would change -0.0
             return f'tl.atomic_add({pointer}, {zero}{mask}, sem="{op.semantics}")'
         if kind == "store":
             if bits not in (32, 64):
-                if op.semantics != "relaxed":
-                    raise TileError(f"an atomic store of {dtype} can only be relaxed", op.loc)
                 return f"tl.store({pointer}, {value}{mask})"
             kind = "exchange"
-        if bits < 32 and not (kind == "add" and dtype in ("float16", "bfloat16")) or dtype.startswith("float8"):
-            raise TileError(f"Triton has no atomic {kind} for {dtype}; use a 32-bit element type", op.loc)
-        if is_float(dtype) and kind in ("and", "or", "xor"):
-            raise TileError(f"an atomic {kind} needs integers, not {dtype}", op.loc)
         return f'tl.atomic_{ATOMICS[kind]}({pointer}, {value}{mask}, sem="{op.semantics}")'
 
     # Others

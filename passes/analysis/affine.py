@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tiledsl.dialects import arith, gluon, scf, tensor
+from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
-from tiledsl.dialects.triton import LaunchOp, ProgramIdOp
-from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.core import Value
+from tiledsl.passes.analysis.ranges import Ranges, dtype_interval
 
 Factors = tuple[Value, ...]
 MAX_TERMS = 8  # a product of sums is multiplied out only while it stays this small
@@ -116,75 +116,8 @@ def form_bounds(form: LinearForm) -> Bounds | None:
 
 def bounds(value: Value) -> Bounds | None:
     """The least and the greatest value of an integer value, as far as its operations show; else None."""
-    number = constant_of(value)
-    if number is not None:
-        return int(number), int(number)
-    op = value.op
-    if op is None:
-        return _argument_bounds(value)
-    if isinstance(op, tensor.IotaOp):
-        return 0, op.extent - 1
-    if isinstance(op, gluon.PartOp):
-        return 0, op.parts - 1
-    if isinstance(op, ProgramIdOp):
-        return _program_id_bounds(op)
-    if isinstance(op, arith.CastOp) and value.dtype in ("int32", "int64") and op.source.dtype in ("int32", "bool"):
-        return (0, 1) if op.source.dtype == "bool" else bounds(op.source)
-    if isinstance(op, (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)):
-        return bounds(op.operands[0])
-    if isinstance(op, arith.SelectOp):
-        a, b = bounds(op.on_true), bounds(op.on_false)
-        return None if a is None or b is None else _hull((*a, *b))
-    if isinstance(op, arith.BinaryOp):
-        return _binary_bounds(op)
-    return None
-
-
-def _binary_bounds(op: arith.BinaryOp) -> Bounds | None:
-    b = bounds(op.rhs)
-    if isinstance(op, (arith.FloorModOp, arith.TruncModOp)) and b is not None and b[0] == b[1] > 0:
-        a = bounds(op.lhs)
-        return (
-            (0, b[0] - 1) if isinstance(op, arith.FloorModOp) or a is not None and a[0] >= 0 else (1 - b[0], b[0] - 1)
-        )
-    a = bounds(op.lhs)
-    if a is None or b is None:
-        return None
-    if isinstance(op, arith.AddOp):
-        return a[0] + b[0], a[1] + b[1]
-    if isinstance(op, arith.SubOp):
-        return a[0] - b[1], a[1] - b[0]
-    if isinstance(op, arith.MulOp):
-        return _hull(x * y for x in a for y in b)
-    if isinstance(op, arith.MaxOp):
-        return max(a[0], b[0]), max(a[1], b[1])
-    if isinstance(op, arith.MinOp):
-        return min(a[0], b[0]), min(a[1], b[1])
-    if isinstance(op, (arith.FloorDivOp, arith.TruncDivOp)) and b[0] > 0:
-        compute = type(op).compute
-        return _hull(int(compute(x, y)) for x in a for y in b)
-    return None
-
-
-def _argument_bounds(value: Value) -> Bounds | None:
-    """Bounds of loop indices whose ends are bounded."""
-    region = value.owner
-    assert not isinstance(region, Operation)
-    loop = region.parent
-    if not isinstance(loop, scf.ForOp) or value is not loop.index:
-        return None
-    lower, upper, step = bounds(loop.lower), bounds(loop.upper), constant_of(loop.step)
-    if lower is None or upper is None or step is None:
-        return None
-    return (lower[0], max(lower[0], upper[1] - 1)) if step > 0 else (min(lower[1], upper[0] + 1), lower[1])
-
-
-def _program_id_bounds(op: ProgramIdOp) -> Bounds | None:
-    parent = op.parent_op
-    while parent is not None and not isinstance(parent, LaunchOp):
-        parent = parent.parent_op
-    extent = constant_of(parent.grid[op.axis]) if parent is not None else None
-    return None if extent is None else (0, max(0, int(extent) - 1))
+    found = Ranges().of(value)
+    return None if found == dtype_interval(value.dtype) else (int(found.lo), int(found.hi))
 
 
 def _hull(numbers: Iterable[int]) -> Bounds:

@@ -1,0 +1,228 @@
+"""Holds the rules about integers against all values of 4-bit types. `make prove-ranges` tries every program.
+
+Two things are proved of a program: that what `Ranges` claims of its values is so in every lane, and that canonicalize,
+simplify-ranges and legalize-arith print the same as before wherever that was defined.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from tests.passes import four_bit_programs as programs
+from tests.support.all_values import SIGNED, UNSIGNED, AllValues, Lanes, Memo, changed_lanes, four_bits, is_number
+from tiledsl.dialects import arith, tensor, tile, triton
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.rewrite import Pattern, Patterns, Rewriter, apply_patterns
+from tiledsl.ir.text import print_op
+from tiledsl.passes.analysis.affine import bounds, form_bounds, linear_form
+from tiledsl.passes.analysis.ranges import Ranges
+from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
+from tiledsl.passes.legalize_arith import _PATTERNS as LEGAL_PATTERNS
+from tiledsl.passes.simplify_ranges import RANGE_PATTERNS
+
+BOUNDS = 12  # with how many of the values around it each value is compared
+
+
+class Refuted(AssertionError):
+    """A claim or a rewrite that is wrong for some values."""
+
+
+def prove_claims(func: tile.FuncOp, memo: Memo) -> Counter[str]:
+    """Check everything that ranges say about the values of a program; how many claims of each kind there were."""
+    alive = AllValues(func, memo).alive
+    ranges, claims = Ranges(func), Counter[str]()
+    made: dict[Region, tuple[list[Value], list[Value]]] = {}
+
+    def check(region: Region, env: dict[Value, Lanes], active: np.ndarray) -> None:
+        if region not in made:
+            made[region] = _values(region)
+        values, limits = made[region]
+        for value in values:
+            _check_value(value, env, active, ranges, claims)
+            for bound in limits:
+                _check_pair(value, bound, env, active, ranges, claims)
+                _check_pair(bound, value, env, active, ranges, claims)
+
+    AllValues(func, memo, alive=alive, observe=check)
+    return claims
+
+
+def _values(region: Region) -> tuple[list[Value], list[Value]]:
+    values = [value for value in region.args if is_number(value)]
+    values += [value for op in region for value in op.results if is_number(value)]
+    around = region.parent.parent if region.parent is not None else None
+    outside: list[Value] = []
+    while around is not None and not isinstance(region.parent, triton.LaunchOp):
+        outside += [value for value in around.args if is_number(value)]
+        around = around.parent.parent if around.parent is not None else None
+    limits = [value for value in (*outside, *values) if value.dtype != "bool"]
+    return values, limits[:BOUNDS]
+
+
+def _refuse(claim: str, value: Value, wrong: np.ndarray, env: dict[Value, Lanes]) -> None:
+    lane = int(np.flatnonzero(wrong)[0])
+    inputs = {each.name: env[each].number[lane] for each in env if each.op is None and each.name in ("x", "y", "n", "m")}
+    source = value.op if value.op is not None else value
+    operands = [(each.op or each, env[each].number[lane].tolist()) for each in getattr(source, "operands", ())]
+    raise Refuted(f"{claim}: {source} is {env[value].number[lane].tolist()} for {inputs}, from {operands}")
+
+
+def _check_value(
+    value: Value, env: dict[Value, Lanes], active: np.ndarray, ranges: Ranges, claims: Counter[str]
+) -> None:
+    number, good = env[value]
+    counted = good & active.reshape((-1,) + (1,) * (good.ndim - 1))
+    low, high = ranges.of(value)
+    claims["interval"] += 1
+    wrong = counted & ((number < low) | (number > high))
+    if wrong.any():
+        _refuse(f"from {low} to {high}", value, _any(wrong), env)
+    if ranges.is_nonnegative(value):
+        claims["at least 0"] += 1
+        if (counted & (number < 0)).any():
+            _refuse("at least 0", value, _any(counted & (number < 0)), env)
+    op = value.op
+    if isinstance(op, (arith.AddOp, arith.SubOp, arith.MulOp)) and ranges.never_wraps(op):
+        claims["no wrap"] += 1
+        (a, good_a), (b, good_b) = (env[each].with_rank(number.ndim - 1) for each in op.operands)
+        sign = {arith.AddOp: a + b, arith.SubOp: a - b, arith.MulOp: a * b}[type(op)]
+        wrong = counted & good_a & good_b & (sign != number)
+        if wrong.any():
+            _refuse("never wraps", value, _any(wrong), env)
+    ends = bounds(value)
+    if ends is not None:
+        claims["bounds"] += 1
+        wrong = counted & ((number < ends[0]) | (number > ends[1]))
+        if wrong.any():
+            _refuse(f"bounds {ends}", value, _any(wrong), env)
+
+
+def _any(wrong: np.ndarray) -> np.ndarray:
+    return wrong.reshape(len(wrong), -1).any(axis=1)
+
+
+def _check_pair(
+    value: Value, bound: Value, env: dict[Value, Lanes], active: np.ndarray, ranges: Ranges, claims: Counter[str]
+) -> None:
+    if value is bound or not _go_together(value, bound) or bound not in env or not ranges.below(value, bound):
+        return
+    claims["below"] += 1
+    rank = max(len(value.shape), len(bound.shape))
+    (a, good_a), (b, good_b) = env[value].with_rank(rank), env[bound].with_rank(rank)
+    wrong = good_a & good_b & active.reshape((-1,) + (1,) * rank) & (a >= b)
+    if wrong.any():
+        lane = int(np.flatnonzero(_any(wrong))[0])
+        _refuse(f"below {bound.op or bound}, which is {b[lane].tolist()}", value, _any(wrong), env)
+
+
+def _go_together(value: Value, bound: Value) -> bool:
+    if "bool" in (value.dtype, bound.dtype):
+        return False
+    return not (value.shape and bound.shape) or value.shape == bound.shape
+
+
+# Rewrites
+
+
+def counting(patterns: Patterns, fired: Counter[str]) -> Patterns:
+    """The same patterns, which count how often they fire."""
+
+    def counted(each: Pattern) -> Pattern:
+        def apply(op: Operation, rw: Rewriter) -> bool:
+            done = each(op, rw)
+            fired[each.__name__] += done  # type: ignore[attr-defined]
+            return done
+
+        apply.op_types = each.op_types  # type: ignore[attr-defined]
+        apply.__name__ = each.__name__  # type: ignore[attr-defined]
+        return apply
+
+    return Patterns(map(counted, patterns.every))
+
+
+def rewrites(fired: Counter[str]) -> dict[str, Callable[[Operation], object]]:
+    """What each of the three passes does."""
+    canonical, ranged, legal = (
+        counting(each, fired) for each in (CANONICAL_PATTERNS, RANGE_PATTERNS, LEGAL_PATTERNS[False])
+    )
+    return {
+        "canonicalize": lambda root: canonicalize(root, canonical),
+        "simplify-ranges": lambda root: canonicalize(root, ranged, Ranges(root)),
+        "legalize-arith": lambda root: apply_patterns(root, legal, analysis=Ranges(root)),
+    }
+
+
+def prove_rewrites(func: tile.FuncOp, passes: dict[str, Callable[[Operation], object]], memo: Memo) -> None:
+    """Check that each pass keeps what the program prints."""
+    before = AllValues(func, memo)
+    for name, run in passes.items():
+        after = func.clone({})
+        assert isinstance(after, tile.FuncOp)
+        run(after)
+        wrong = changed_lanes(before, AllValues(after, memo))
+        if wrong:
+            (message, position), lanes = next(iter(wrong.items()))
+            inputs = [value.number[lanes[0]] for value in list(before.env.values())[: len(func.body.args)]]
+            old, new = (_printed(each, message, position) for each in (func, after))
+            raise Refuted(f"{name}: for {inputs}\n{old}\nbecomes\n{new}")
+
+
+def _printed(func: tile.FuncOp, message: str, position: int) -> str:
+    """The expression that is printed at a place, as far as its operations reach."""
+    op = next((op for op in func.walk() if isinstance(op, tile.PrintOp) and op.message == message), None)
+    if op is None:
+        return "nothing"
+    lines: dict[Operation, None] = {}
+    pending = [op.values[position]]
+    while pending:
+        value = pending.pop()
+        if value.op is not None and not value.op.regions:
+            lines.pop(value.op, None)
+            lines[value.op] = None
+            pending += value.op.operands
+    return "\n".join(print_op(each) for each in reversed(lines)) or repr(op.values[position])
+
+
+def small_programs(dtype: str) -> Iterator[tile.FuncOp]:
+    """Programs about everything but chains of expressions."""
+    numbers = programs.NUMBERS[dtype]
+    yield from programs.conditions(dtype)
+    yield from programs.casts(dtype)
+    yield from programs.tensors(dtype)
+    yield from programs.grids(dtype)
+    yield from programs.control_flow(dtype)
+    yield from programs.assumptions(dtype, (numbers[0], numbers[-1], 3, 1, 0))
+
+
+def main(share: int = 1) -> None:
+    """Try every program, or every `share`-th of those with expressions of two operations."""
+    with four_bits():
+        fired, count, claims = Counter[str](), 0, Counter[str]()
+        passes = rewrites(fired)
+        start = time.perf_counter()
+        for dtype in (SIGNED, UNSIGNED):
+            numbers = programs.NUMBERS[dtype]
+            for source in (
+                small_programs(dtype),
+                programs.loops(dtype),
+                programs.comparisons(dtype, numbers),
+                programs.expressions(dtype, numbers, step=share),
+            ):
+                for func in source:
+                    count += sum(len(op.values) for op in func.walk() if isinstance(op, tile.PrintOp))
+                    memo = Memo()
+                    claims += prove_claims(func, memo)
+                    prove_rewrites(func, passes, memo)
+        seconds = time.perf_counter() - start
+    print(f"{count} expressions, {dict(claims)} claims, {sum(fired.values())} rewrites hold for all values: {seconds:.0f} s")
+    for name, number in sorted(fired.items(), key=lambda item: item[1]):
+        print(f"{number:9} {name}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -193,7 +193,8 @@ class Ranges:
         if op is None:
             around = _around(value)
             if isinstance(around, triton.LaunchOp):
-                return [_origin(value)]
+                outside = _origin(value)
+                return [] if outside is value else [outside]
             if isinstance(around, scf.ForOp):
                 if value is around.index:
                     return [around.lower, around.upper, around.step]
@@ -291,7 +292,10 @@ def _origin(value: Value) -> Value:
         if isinstance(op, arith.CastOp) and _widens(op):
             value = op.source
         elif isinstance(around, triton.LaunchOp):
-            value = around.arguments[around.body.args.index(value)]
+            position = around.body.args.index(value)
+            if position >= len(around.arguments):
+                return value  # lower-to-triton has not yet said what it stands for
+            value = around.arguments[position]
         else:
             return value
 

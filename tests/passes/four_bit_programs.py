@@ -23,12 +23,14 @@ NUMBERS = {SIGNED: (-8, -7, -2, -1, 0, 1, 2, 3, 4, 7), UNSIGNED: (0, 1, 2, 3, 4,
 
 
 class Author:
-    """Writes one program with the parameters x and y and the dynamic dimension n, all of one type."""
+    """Writes one program with parameters such as x and y and dynamic dimensions such as n, all of one type."""
 
-    def __init__(self, dtype: str, symbols: int = 1) -> None:
+    def __init__(self, dtype: str, parameters: Sequence[str] = ("x", "y"), symbols: Sequence[str] = ("n",)) -> None:
         self.dtype, self.type = dtype, ScalarType(dtype)
-        body = Region([self.type] * (2 + symbols), ["x", "y", *["n", "m"][:symbols]])
-        self.x, self.y, *self.sizes = body.args
+        self.parameters, self.symbols = tuple(parameters), tuple(symbols)
+        body = Region([self.type] * len([*parameters, *symbols]), [*parameters, *symbols])
+        self.x, self.y = body.args[0], body.args[len(parameters) - 1]
+        self.sizes = body.args[len(parameters) :]
         self.body = self.at = Builder(body)
         self.numbers: dict[tuple[int, str], Value] = {}
         self.prints = 0
@@ -60,12 +62,11 @@ class Author:
 
     def finish(self) -> tile.FuncOp:
         self.body.insert(scf.YieldOp([]))
-        symbols = ("n", "m")[: len(self.sizes)]
         return tile.FuncOp(
             sym_name="f",
-            parameters=("x", "y"),
-            symbols=symbols,
-            symbol_sources=tuple(f"{name}.0" for name in symbols),
+            parameters=self.parameters,
+            symbols=self.symbols,
+            symbol_sources=("x.0",) * len(self.symbols),
             regions=[self.body.region],
         )
 
@@ -142,20 +143,49 @@ def expressions(dtype: str, numbers: Sequence[int], inner: Sequence[str] = tuple
 
 
 def comparisons(dtype: str, numbers: Sequence[int], step: int = 1, start: int = 0) -> Iterator[tile.FuncOp]:
-    """Comparisons of expressions of one operation with leaves, and conditions made of them."""
+    """Comparisons of expressions of one operation with leaves, in both orders. `step` as in `expressions`."""
     for name, maker in itertools.islice(MAKERS.items(), start, None, step):
         author = Author(dtype)
         leaves = author.leaves((numbers[0], numbers[-1], 0, 1, 3))
         values = []
         for a, b in pairs(name, [author.x, *author.sizes, *map(author.number, (1, 3))]):
             made = maker(author, a, b)
-            conditions = [
+            values += [
                 author.make(arith.CmpOp, *operands, predicate=predicate)
                 for leaf in leaves
                 for operands in ((made, leaf), (leaf, made))
                 for predicate in PREDICATES
             ]
-            values += conditions
+        author.print(values)
+        yield author.finish()
+
+
+def chains(dtype: str, numbers: Sequence[int]) -> Iterator[tile.FuncOp]:
+    """What patterns look for that two operations are too few for: numbers apart, and sums that are divided."""
+    for first in numbers:
+        author = Author(dtype, symbols=())
+        number, x = author.number(first), author.x
+        negative = author.make(arith.NegOp, author.y)
+        values: list[Value] = [author.make(arith.NegOp, negative)]
+        for op in (arith.AddOp, arith.SubOp):
+            values += [author.make(op, x, negative), author.make(op, negative, x)]
+        small = [x, *(author.make(arith.AndOp, x, author.number(most)) for most in (1, 3))]
+        rests = [author.y, *(author.make(arith.AndOp, author.y, author.number(most)) for most in (1, 3))]
+        for op in (*BINARY[:7], *BINARY[7:12]):
+            inner = [author.make(op, x, number), author.make(op, number, x)]
+            values += [
+                author.make(outer, each, author.number(second))
+                for outer in {op, arith.AddOp, arith.SubOp, arith.FloorModOp, arith.TruncModOp}
+                for each in inner
+                for second in numbers
+            ]
+            values += [author.make(arith.SubOp, author.number(second), each) for each in inner for second in numbers]
+        for value, second in itertools.product(small, numbers):
+            product = author.make(arith.MulOp, value, number)
+            rest = [author.make(arith.AddOp, product, each) for each in rests]
+            rest += [author.make(arith.AddOp, rests[-1], product), author.make(arith.SubOp, product, rests[-1])]
+            for op in (arith.FloorDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp):
+                values += [author.make(op, each, author.number(second)) for each in (product, *rest)]
         author.print(values)
         yield author.finish()
 
@@ -261,7 +291,7 @@ def loops(dtype: str) -> Iterator[tile.FuncOp]:
 def grids(dtype: str) -> Iterator[tile.FuncOp]:
     """Block indices, whose grid has as many blocks as a dimension has elements, rows or tiles."""
     for extent, launch in itertools.product(("n", "half", "less", "least", 3), (False, True)):
-        author = Author(dtype, symbols=2)
+        author = Author(dtype, ("x",), ("n", "m"))
         size, other = author.sizes
         blocks = {
             "n": lambda: size,
@@ -398,6 +428,7 @@ BODIES = (
     "%a = scf.for %c0, %c3, %c2[%x] : T (%i: T, %k: T) { tile.print [%k]\nscf.yield [%i] }\ntile.print [%a]",
     "%a = scf.for %x, %y, %c2[%x] : T (%i: T, %k: T) { tile.print [%k]\nscf.yield [%x] }\ntile.print [%a]",
     "%a = scf.for %x, %y, %c1[%x] : T (%i: T, %k: T) { %n = arith.add %k, %i : T\nscf.yield [%n] }",
+    "%a = scf.for %x, %y, %c1[%x] : T (%i: T, %k: T) { tile.print [%i]\n%n = arith.add %k, %i : T\nscf.yield [%n] }",
     "%a, %b = scf.for %x, %y, %c1[%x, %y] : T, T (%i: T, %k: T, %l: T) {"
     " %n = arith.add %k, %l : T\nscf.yield [%n, %k] }\ntile.print [%b]",
     "%a, %b = scf.for %x, %y, %c1[%x, %y] : T, T (%i: T, %k: T, %l: T) {"

@@ -6,10 +6,11 @@ simplify-ranges and legalize-arith print the same as before wherever that was de
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -188,38 +189,41 @@ def _printed(func: tile.FuncOp, message: str, position: int) -> str:
     return "\n".join(print_op(each) for each in reversed(lines)) or repr(op.values[position])
 
 
-def small_programs(dtype: str) -> Iterator[tile.FuncOp]:
-    """Programs about everything but chains of expressions."""
+def every_program(dtype: str, share: int) -> Iterator[tile.FuncOp]:
+    """All kinds of programs; of those that are many, every `share`-th, or a part of that."""
     numbers = programs.NUMBERS[dtype]
     yield from programs.conditions(dtype)
     yield from programs.casts(dtype)
     yield from programs.tensors(dtype)
     yield from programs.grids(dtype)
     yield from programs.control_flow(dtype)
-    yield from programs.assumptions(dtype, (numbers[0], numbers[-1], 3, 1, 0))
+    yield from programs.chains(dtype, numbers if share == 1 else (numbers[0], numbers[-1], 2, 4))
+    yield from programs.assumptions(dtype, numbers if share == 1 else (numbers[0], 3))
+    yield from itertools.islice(programs.loops(dtype), 0, None, min(share, 11))
+    yield from programs.comparisons(dtype, numbers, step=min(share, 7))
+    yield from programs.expressions(dtype, numbers, step=share)
+
+
+def prove(dtypes: Sequence[str], share: int) -> tuple[int, Counter[str], Counter[str]]:
+    """Prove all programs of these types; the numbers of expressions, of claims and of rewrites by pattern."""
+    fired, claims, count = Counter[str](), Counter[str](), 0
+    passes = rewrites(fired)
+    for dtype in dtypes:
+        for func in every_program(dtype, share):
+            count += sum(len(op.values) for op in func.walk() if isinstance(op, tile.PrintOp))
+            memo = Memo()
+            claims += prove_claims(func, memo)
+            prove_rewrites(func, passes, memo)
+    return count, claims, fired
 
 
 def main(share: int = 1) -> None:
-    """Try every program, or every `share`-th of those with expressions of two operations."""
+    start = time.perf_counter()
     with four_bits():
-        fired, count, claims = Counter[str](), 0, Counter[str]()
-        passes = rewrites(fired)
-        start = time.perf_counter()
-        for dtype in (SIGNED, UNSIGNED):
-            numbers = programs.NUMBERS[dtype]
-            for source in (
-                small_programs(dtype),
-                programs.loops(dtype),
-                programs.comparisons(dtype, numbers),
-                programs.expressions(dtype, numbers, step=share),
-            ):
-                for func in source:
-                    count += sum(len(op.values) for op in func.walk() if isinstance(op, tile.PrintOp))
-                    memo = Memo()
-                    claims += prove_claims(func, memo)
-                    prove_rewrites(func, passes, memo)
-        seconds = time.perf_counter() - start
-    print(f"{count} expressions, {dict(claims)} claims, {sum(fired.values())} rewrites hold for all values: {seconds:.0f} s")
+        count, claims, fired = prove((SIGNED, UNSIGNED), share)
+    seconds = time.perf_counter() - start
+    made = ", ".join(f"{number} of {kind}" for kind, number in claims.items())
+    print(f"{count} expressions, claims: {made}, {sum(fired.values())} rewrites hold for all values: {seconds:.0f} s")
     for name, number in sorted(fired.items(), key=lambda item: item[1]):
         print(f"{number:9} {name}")
 

@@ -211,8 +211,8 @@ class Ranges:
         return [each for each in op.operands if not isinstance(each.type, BufferType)]
 
     def _is_invariant(self, loop: scf.ForOp, position: int) -> bool:
-        handed_on = loop.body.terminator.operands[position]
-        return handed_on is loop.body.args[1 + position] or handed_on is loop.inits[position]
+        handed_on = loop.body.terminator.operands[position : position + 1]  # none, while promote-buffers adds it
+        return handed_on in ([loop.body.args[1 + position]], [loop.inits[position]])
 
     def _compute(self, value: Value, inputs: list[Interval]) -> Interval:
         everything = dtype_interval(value.type.dtype)

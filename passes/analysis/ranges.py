@@ -131,12 +131,12 @@ class Ranges:
 
     def _is_below(self, value: Value, bound: Value) -> bool:
         op = value.op
-        bound = _origin(bound)
+        bound = origin(bound)
         blocks = _grid_size(value)
         if blocks is not None:
             return self._at_most(blocks, bound)
         if op is None:
-            around = _around(value)
+            around = owner_of(value)
             if isinstance(around, scf.ForOp) and value is around.index and self.of(around.step).lo > 0:
                 return self._at_most(around.upper, bound)
             return False
@@ -153,7 +153,7 @@ class Ranges:
         if isinstance(op, arith.SelectOp):
             return self.below(op.on_true, bound) and self.below(op.on_false, bound)
         if isinstance(op, (arith.FloorModOp, arith.TruncModOp)):
-            return (_origin(op.rhs) is bound and self.of(bound).lo > 0) or (
+            return (origin(op.rhs) is bound and self.of(bound).lo > 0) or (
                 self.of(op.lhs).lo >= 0 and self.of(op.rhs).lo > 0 and self.below(op.lhs, bound)
             )
         if isinstance(op, (arith.FloorDivOp, arith.TruncDivOp)):
@@ -167,7 +167,7 @@ class Ranges:
         return False
 
     def _at_most(self, value: Value, bound: Value) -> bool:
-        value, bound = _origin(value), _origin(bound)
+        value, bound = origin(value), origin(bound)
         if value is bound or self.of(value).hi <= self.of(bound).lo:
             return True
         op = value.op
@@ -191,9 +191,9 @@ class Ranges:
             if blocks is not None:
                 return [blocks]
         if op is None:
-            around = _around(value)
+            around = owner_of(value)
             if isinstance(around, triton.LaunchOp):
-                outside = _origin(value)
+                outside = origin(value)
                 return [] if outside is value else [outside]
             if isinstance(around, scf.ForOp):
                 if value is around.index:
@@ -224,7 +224,7 @@ class Ranges:
             found = rule(op, *inputs)
             return everything if found is None or found.lo < everything.lo or found.hi > everything.hi else found
         if op is None:
-            around = _around(value)
+            around = owner_of(value)
             if isinstance(around, tile.KernelOp):
                 return Interval(0, max(0, inputs[0].hi - 1))
             if isinstance(around, scf.ForOp) and value is around.index:
@@ -284,11 +284,11 @@ def _facts(condition: Value) -> Iterator[tuple[Value, str, int]]:
             yield op.rhs, mirrored[op.predicate], left
 
 
-def _origin(value: Value) -> Value:
+def origin(value: Value) -> Value:
     """The same number without widening casts, and outside of the launch whose argument it is."""
     while True:
         op = value.op
-        around = _around(value) if op is None else None
+        around = owner_of(value) if op is None else None
         if isinstance(op, arith.CastOp) and _widens(op):
             value = op.source
         elif isinstance(around, triton.LaunchOp):
@@ -300,7 +300,7 @@ def _origin(value: Value) -> Value:
             return value
 
 
-def _around(value: Value) -> Operation | None:
+def owner_of(value: Value) -> Operation | None:
     """The operation that owns the region of which `value` is an argument."""
     return value.owner.parent if isinstance(value.owner, Region) else None
 
@@ -309,7 +309,7 @@ def _grid_size(value: Value) -> Value | None:
     """The extent of the grid along the dimension whose block index `value` is."""
     op = value.op
     if op is None:
-        around = _around(value)
+        around = owner_of(value)
         return around.grid[around.body.args.index(value)] if isinstance(around, tile.KernelOp) else None
     if isinstance(op, triton.ProgramIdOp):
         around = op.parent_op

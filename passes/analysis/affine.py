@@ -18,6 +18,7 @@ from tiledsl.ir.core import Value
 from tiledsl.passes.analysis.ranges import Ranges, dtype_interval, origin, owner_of
 
 Factors = tuple[Value, ...]
+INDEX_DTYPES = ("int32", "int64")  # of indices; pointers are as wide as the second
 MAX_TERMS = 8  # a product of sums is multiplied out only while it stays this small
 LARGEST_FACTOR = 2**16  # that a position is multiplied with: a tile size or a row stride; what is larger is a hash
 
@@ -77,9 +78,9 @@ def linear_form(value: Value, through_names: bool = False, ranges: Ranges | None
     op = value.op
     if isinstance(op, tensor.BroadcastOp):
         return linear_form(op.source, through_names, ranges)
-    if isinstance(op, arith.CastOp) and (op.source.dtype, value.dtype) == ("int32", "int64"):
+    if isinstance(op, arith.CastOp) and (op.source.dtype, value.dtype) == INDEX_DTYPES:
         made = linear_form(op.source, through_names, ranges)
-        return made if _wraps_to(made, ranges) == "nothing" else whole
+        return made if _wrapped(made, op.source.dtype, ranges) == "nothing" else whole
     if isinstance(op, (arith.AddOp, arith.SubOp, arith.MulOp)):
         lhs, rhs = (linear_form(each, through_names, ranges) for each in op.operands)
         if not isinstance(op, arith.MulOp):
@@ -94,13 +95,14 @@ def linear_form(value: Value, through_names: bool = False, ranges: Ranges | None
         made = LinearForm().plus(linear_form(op.source, through_names, ranges), -1)
     else:
         return whole
-    # Pointers are 64 bits wide: sums of int64 wrap as they do.
-    return made if value.dtype == "int64" or _wraps_to(made, ranges) != "any" else whole
+    # Sums of int64 wrap as pointers do.
+    return made if value.dtype == INDEX_DTYPES[1] or _wrapped(made, value.dtype, ranges) != "any" else whole
 
 
-def _wraps_to(form: LinearForm, ranges: Ranges) -> str:
-    """What int32 makes of a sum that it does not hold: there is "nothing" such, it is "negative", or "any" number."""
-    low, high = dtype_interval("int32")
+def _wrapped(form: LinearForm, dtype: str, ranges: Ranges) -> str:
+    """What a signed type makes of a sum that it does not hold: there is "nothing" such, it is "negative", or "any"
+    number."""
+    low, high = dtype_interval(dtype)
     sums = [0, 0]  # of terms that may be anything
     positions = [0, 0]
     for factors, coefficient in form.terms.items():
@@ -119,6 +121,7 @@ def _wraps_to(form: LinearForm, ranges: Ranges) -> str:
 _OF_POSITIONS = (
     arith.AddOp, arith.SubOp, arith.MulOp, arith.FloorDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp,
     arith.MinOp, arith.MaxOp, arith.NegOp, arith.CastOp, tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp,
+    arith.ShrOp, arith.AndOp,  # what legalize-arith makes of quotients and remainders
 )  # fmt: skip
 _PLACES = (
     arith.ConstantOp, tensor.IotaOp, triton.ProgramIdOp, triton.MultiprocessorsOp, gluon.PartOp, gluon.ItemOp,

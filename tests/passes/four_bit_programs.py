@@ -262,15 +262,18 @@ def assumptions(dtype: str, numbers: Sequence[int]) -> Iterator[tile.FuncOp]:
 def loops(dtype: str) -> Iterator[tile.FuncOp]:
     """The index of a loop in expressions, and loops around the limits of what runs."""
     bounds = ["x", "n", "last", 0, 1, 5]
-    steps = [1, 2, 7, *([-1, -3] if dtype == SIGNED else [])]
+    steps = [1, "few", 2, 7, *([-1, -3, "back", "y"] if dtype == SIGNED else [])]
     for lower, upper, step in itertools.product(bounds, bounds, steps):
         author = Author(dtype)
         (size,) = author.sizes
         named: dict[Any, Value] = {"x": author.x, "n": size}
         named["last"] = author.make(arith.SubOp, size, author.number(1))
         ends = [named[each] if each in named else author.number(each) for each in (lower, upper)]
+        few = author.make(arith.AndOp, author.y, author.number(1))
+        steps_by = {"few": few, "back": author.make(arith.NegOp, few), "y": author.y}
         body = Region([author.type] * 3, ["i", "carried", "kept"])
-        loop = scf.ForOp(*ends, author.number(step), [author.y, author.x], regions=[body])
+        by = steps_by[step] if isinstance(step, str) else author.number(step)
+        loop = scf.ForOp(*ends, by, [author.y, author.x], regions=[body])
         author.at.insert(loop)
         author.at = Builder(body)
         index, carried, kept = body.args

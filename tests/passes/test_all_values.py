@@ -95,7 +95,7 @@ def fired() -> Counter[str]:
     """How often each pattern fired in a proof of everything."""
     with four_bits():
         _, claims, fired = prove_ranges.prove((SIGNED, UNSIGNED), SHARE)
-    assert set(claims) == {"interval", "at least 0", "no wrap", "bounds", "below"}
+    assert set(claims) == {"interval", "at least 0", "no wrap", "bounds", "below", "sums"}
     prove_floats(fired)
     return fired
 

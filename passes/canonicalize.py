@@ -235,14 +235,13 @@ def drop_repeated_condition(op: BinaryOp, rw: Rewriter) -> bool:
 
 @pattern(CastOp)
 def drop_cast_there_and_back(op: CastOp, rw: Rewriter) -> bool:
-    # int32 -> int64 -> int32  ==>  nothing, and every other way back from a type that holds all values
+    # int32 -> int64 -> int32  ==>  nothing, and every other way back from a type that holds all values: no float's
     inner = op.source.op
     if not isinstance(inner, CastOp) or inner.source.type != op.out.type:
         return False
     small, large = ELEMENTS[inner.source.dtype], ELEMENTS[inner.out.dtype]
-    if small.kind == large.kind == "float":
-        lossless = inner.source.dtype != "bfloat16" or large.bits > 16
-        lossless = lossless and large.bits > small.bits
+    if small.kind == "float":
+        lossless = large.kind == "float" and large.bits > small.bits
     elif small.kind == "bool":
         lossless = True
     else:

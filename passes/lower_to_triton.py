@@ -17,6 +17,7 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, ScalarType, broadcast_shapes, with_shape
 from tiledsl.language.launch_options import LAUNCH_OPTIONS, check_launch_option
 from tiledsl.passes.analysis.affine import Factors, LinearForm, constant_form, form_bounds, linear_form
+from tiledsl.passes.analysis.ranges import Ranges
 from tiledsl.passes.gluon.lower_gluon import lower_gluon
 from tiledsl.passes.lower_blocks import lower_blocks
 from tiledsl.passes.unused_options import changed, remark_unused
@@ -138,6 +139,7 @@ class _KernelLowering:
     def __init__(self, func: tile.FuncOp, kernel: tile.KernelOp, index_bits: int) -> None:
         self.func, self.kernel, self.index_bits = func, kernel, index_bits
         self.body = kernel.body
+        self.ranges = Ranges(func)
         self.captured: dict[Value, Value] = {}  # host value -> value inside
         self.arguments: list[Value] = []
         self.types: dict[Operation, BufferType] = {}  # of the buffer that an operation accesses
@@ -156,7 +158,7 @@ class _KernelLowering:
             regions=[self.body],
             loc=kernel.loc,
         )
-        Builder.at(kernel).insert(launch)
+        self.launch = Builder.at(kernel).insert(launch)
         kernel.erase()
         if kernel.option("emitter") == "gluon":
             lower_gluon(launch, indices, kernel.option("persistent") is not False)
@@ -198,6 +200,7 @@ class _KernelLowering:
                 type = value.type
                 inside = self.body.add_arg(ScalarType("*" + type.dtype) if isinstance(type, BufferType) else type)
                 self.arguments.append(value)
+                self.launch.set_field("arguments", self.arguments)
             inside.name = value.name
             self.captured[value] = inside
         return inside
@@ -246,8 +249,8 @@ class _KernelLowering:
         small = self.index_bits == 32 or self.index_bits == 0 and _max_offset(type) < INT32_ELEMENTS
         scalar, tensors = LinearForm(), LinearForm()
         for index, stride in zip(indices, self.strides(type)):
-            form = linear_form(index)
-            if small and self.index_bits == 0 and all(form_bounds(part) is None for part in form.split()):
+            form = linear_form(index, ranges=self.ranges)
+            if small and self.index_bits == 0 and not any(self.is_near(part.times(stride), type) for part in form.split()):
                 # Both parts may be far outside the buffer while their sum is inside: keep the sum in one piece.
                 form = LinearForm({(index,): 1})
             one, other = form.split()
@@ -257,7 +260,7 @@ class _KernelLowering:
             if part.terms:
                 base = at.insert(triton.AddPtrOp(base, self.materialize(at, part, width))).result
         if tensors.terms:
-            ends = form_bounds(tensors)
+            ends = form_bounds(tensors, self.ranges)
             fits = (
                 small
                 or self.index_bits == 0
@@ -272,6 +275,11 @@ class _KernelLowering:
         if shape:
             base = at.insert(tensor.BroadcastOp(base, result_types=[with_shape(shape, base.dtype)])).result
         return base
+
+    def is_near(self, part: LinearForm, type: BufferType) -> bool:
+        """Whether the other part of an offset into this buffer fits into int32, where the offset is inside of it."""
+        ends = form_bounds(part, self.ranges)
+        return ends is not None and ends[1] < INT32_ELEMENTS and _max_offset(type) - ends[0] < INT32_ELEMENTS
 
     def strides(self, type: BufferType) -> list[LinearForm]:
         """The distance between neighbours along each dimension, in elements."""

@@ -10,7 +10,7 @@ from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Patterns, Rewriter, pattern
 from tiledsl.ir.types import ELEMENTS, is_float
-from tiledsl.passes.analysis.ranges import Ranges, dtype_interval
+from tiledsl.passes.analysis.ranges import Ranges
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 
 
@@ -101,14 +101,14 @@ def divide_multiple(op: arith.BinaryOp, rw: Rewriter) -> bool:
     product, rest = op.lhs, None
     sum = product.op
     if isinstance(sum, arith.AddOp):
-        if not _exact(sum, ranges):
+        if not ranges.never_wraps(sum):
             return False
         product, rest = (sum.lhs, sum.rhs) if isinstance(sum.lhs.op, arith.MulOp) else (sum.rhs, sum.lhs)
     times = product.op
     factor = constant_of(times.rhs) if isinstance(times, arith.MulOp) else None
     if not isinstance(times, arith.MulOp) or type(factor) is not int or factor % divisor:
         return False
-    if not _exact(times, ranges) or (truncates and (rest is not None and ranges.of(rest).lo < 0)):
+    if not ranges.never_wraps(times) or (truncates and (rest is not None and ranges.of(rest).lo < 0)):
         return False
     if isinstance(op, (arith.FloorModOp, arith.TruncModOp)):
         if rest is None:
@@ -127,14 +127,6 @@ def divide_multiple(op: arith.BinaryOp, rw: Rewriter) -> bool:
     scale = rw.constant(factor // divisor, op.rhs.type)
     rw.replace(op, [rw.insert(arith.MulOp(times.lhs, scale)).result])
     return True
-
-
-def _exact(op: arith.AddOp | arith.MulOp, ranges: Ranges) -> bool:
-    """Whether the operation never wraps."""
-    a, b = ranges.of(op.lhs), ranges.of(op.rhs)
-    corners = [op.compute(x, y) for x in a for y in b]
-    everything = dtype_interval(op.out.dtype)
-    return bool(everything.lo <= min(corners) and max(corners) <= everything.hi)
 
 
 @pattern(scf.ForOp)

@@ -1,17 +1,26 @@
-"""Index arithmetic as sums of products, and bounds of index values."""
+"""Index arithmetic as sums of products, and bounds of index values.
+
+Integers wrap, and a mask compares the wrapped index. So a sum of int32 is taken apart only if what it is apart, in
+unbounded integers, is the index wherever that is not negative, as every index that is accessed is: by its bounds, or
+because what may be large is a position. Positions are sums and products of block indices, loop indices, places in a
+tile and dynamic sizes, with factors of at most 2**16: the language has them stay inside of int32. What is loaded or
+handed to a kernel as a number is none, nor is what a hash makes of an index.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tiledsl.dialects import arith, gluon, scf, tensor
+from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
-from tiledsl.dialects.triton import LaunchOp, ProgramIdOp
-from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.core import Value
+from tiledsl.passes.analysis.ranges import Ranges, dtype_interval, origin, owner_of
 
 Factors = tuple[Value, ...]
+INDEX_DTYPES = ("int32", "int64")  # of indices; pointers are as wide as the second
 MAX_TERMS = 8  # a product of sums is multiplied out only while it stays this small
+LARGEST_FACTOR = 2**16  # that a position is multiplied with: a tile size or a row stride; what is larger is a hash
 
 
 @dataclass
@@ -52,37 +61,98 @@ def constant_form(number: int) -> LinearForm:
     return LinearForm({(): number} if number else {})
 
 
-def linear_form(value: Value, through_names: bool = False) -> LinearForm:
+def linear_form(value: Value, through_names: bool = False, ranges: Ranges | None = None) -> LinearForm:
     """An index value as a sum, looking through additions, multiplications, negation, broadcasts and widening casts.
 
-    A scalar that has a name in the user's program stays a term, so that the name appears in the source; with
-    `through_names` it is looked through as well.
+    The sum is that of unbounded integers, and is the value wherever that is not negative. A scalar that has a name in
+    the user's program stays a term, so that the name appears in the source; with `through_names` it is looked through
+    as well. `ranges` may know more of the values.
     """
     number = constant_of(value)
     if number is not None:
         return constant_form(int(number))
+    whole = LinearForm({(value,): 1})
     if value.name and not value.shape and not through_names:
-        return LinearForm({(value,): 1})
+        return whole
+    ranges = Ranges() if ranges is None else ranges
     op = value.op
-    if isinstance(op, arith.AddOp):
-        return linear_form(op.lhs, through_names).plus(linear_form(op.rhs, through_names))
-    if isinstance(op, arith.SubOp):
-        return linear_form(op.lhs, through_names).plus(linear_form(op.rhs, through_names), -1)
-    if isinstance(op, arith.NegOp):
-        return LinearForm().plus(linear_form(op.source, through_names), -1)
-    if isinstance(op, arith.MulOp):
-        lhs, rhs = linear_form(op.lhs, through_names), linear_form(op.rhs, through_names)
-        if len(lhs.terms) * len(rhs.terms) <= MAX_TERMS and (
+    if isinstance(op, tensor.BroadcastOp):
+        return linear_form(op.source, through_names, ranges)
+    if isinstance(op, arith.CastOp) and (op.source.dtype, value.dtype) == INDEX_DTYPES:
+        made = linear_form(op.source, through_names, ranges)
+        return made if _wrapped(made, op.source.dtype, ranges) == "nothing" else whole
+    if isinstance(op, (arith.AddOp, arith.SubOp, arith.MulOp)):
+        lhs, rhs = (linear_form(each, through_names, ranges) for each in op.operands)
+        if not isinstance(op, arith.MulOp):
+            made = lhs.plus(rhs, 1 if isinstance(op, arith.AddOp) else -1)
+        elif len(lhs.terms) * len(rhs.terms) <= MAX_TERMS and (
             _is_constant(lhs) or _is_constant(rhs) or _is_mixed(lhs, rhs)
         ):
-            return lhs.times(rhs)
-    elif (
-        isinstance(op, tensor.BroadcastOp)
-        or isinstance(op, arith.CastOp)
-        and (op.source.dtype, value.dtype) == ("int32", "int64")
-    ):
-        return linear_form(op.source, through_names)
-    return LinearForm({(value,): 1})
+            made = lhs.times(rhs)
+        else:
+            return whole
+    elif isinstance(op, arith.NegOp):
+        made = LinearForm().plus(linear_form(op.source, through_names, ranges), -1)
+    else:
+        return whole
+    # Sums of int64 wrap as pointers do.
+    return made if value.dtype == INDEX_DTYPES[1] or _wrapped(made, value.dtype, ranges) != "any" else whole
+
+
+def _wrapped(form: LinearForm, dtype: str, ranges: Ranges) -> str:
+    """What a signed type makes of a sum that it does not hold: there is "nothing" such, it is "negative", or "any"
+    number."""
+    low, high = dtype_interval(dtype)
+    sums = [0, 0]  # of terms that may be anything
+    positions = [0, 0]
+    for factors, coefficient in form.terms.items():
+        ends: Bounds = (coefficient, coefficient)
+        for value in factors:
+            ends = _hull(int(a * b) for a in ends for b in ranges.of(value))
+        placed = factors and abs(coefficient) <= LARGEST_FACTOR and all(map(is_position, factors))
+        for side, end in enumerate(ends):
+            (positions if placed else sums)[side] += end
+    least, most = sums[0] + max(positions[0], low), sums[1] + min(positions[1], high)
+    if least < low:
+        return "any"
+    return "nothing" if most <= high else "negative" if most <= 2 * high + 1 else "any"
+
+
+_OF_POSITIONS = (
+    arith.AddOp, arith.SubOp, arith.MulOp, arith.FloorDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp,
+    arith.MinOp, arith.MaxOp, arith.NegOp, arith.CastOp, tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp,
+    arith.ShrOp, arith.AndOp,  # what legalize-arith makes of quotients and remainders
+)  # fmt: skip
+_PLACES = (
+    arith.ConstantOp, tensor.IotaOp, triton.ProgramIdOp, triton.MultiprocessorsOp, gluon.PartOp, gluon.ItemOp,
+    gluon.BalancedOp,
+)  # fmt: skip
+
+
+def is_position(value: Value) -> bool:
+    """Whether an integer is computed from block and loop indices, places in tiles, sizes and small factors alone."""
+    pending, seen = [value], set[Value]()
+    while pending:
+        each = origin(pending.pop())
+        if each in seen:
+            continue
+        seen.add(each)
+        op, around = each.op, owner_of(each)
+        if isinstance(around, scf.ForOp) and each is around.index:
+            pending.append(around.lower)
+        elif isinstance(op, arith.SelectOp):
+            pending += op.operands[1:]
+        elif isinstance(op, _OF_POSITIONS):
+            factor = constant_of(op.operands[-1]) if isinstance(op, arith.MulOp) else None
+            if factor is not None and abs(factor) > LARGEST_FACTOR:
+                return False
+            pending += op.operands
+        elif isinstance(around, tile.FuncOp):
+            if each in around.body.args[: len(around.parameters)]:
+                return False
+        elif not isinstance(op, _PLACES) and not isinstance(around, (tile.KernelOp, tile.ParallelOp)):
+            return False
+    return True
 
 
 def _is_constant(form: LinearForm) -> bool:
@@ -100,13 +170,14 @@ def _is_mixed(lhs: LinearForm, rhs: LinearForm) -> bool:
 Bounds = tuple[int, int]
 
 
-def form_bounds(form: LinearForm) -> Bounds | None:
+def form_bounds(form: LinearForm, ranges: Ranges | None = None) -> Bounds | None:
     """The least and the greatest value of a sum, or None if a term has no known bounds."""
+    ranges = Ranges() if ranges is None else ranges
     low = high = 0
     for factors, coefficient in form.terms.items():
         ends: Bounds = (coefficient, coefficient)
         for value in factors:
-            inner = bounds(value)
+            inner = bounds(value, ranges)
             if inner is None:
                 return None
             ends = _hull(a * b for a in ends for b in inner)
@@ -114,77 +185,10 @@ def form_bounds(form: LinearForm) -> Bounds | None:
     return low, high
 
 
-def bounds(value: Value) -> Bounds | None:
+def bounds(value: Value, ranges: Ranges | None = None) -> Bounds | None:
     """The least and the greatest value of an integer value, as far as its operations show; else None."""
-    number = constant_of(value)
-    if number is not None:
-        return int(number), int(number)
-    op = value.op
-    if op is None:
-        return _argument_bounds(value)
-    if isinstance(op, tensor.IotaOp):
-        return 0, op.extent - 1
-    if isinstance(op, gluon.PartOp):
-        return 0, op.parts - 1
-    if isinstance(op, ProgramIdOp):
-        return _program_id_bounds(op)
-    if isinstance(op, arith.CastOp) and value.dtype in ("int32", "int64") and op.source.dtype in ("int32", "bool"):
-        return (0, 1) if op.source.dtype == "bool" else bounds(op.source)
-    if isinstance(op, (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)):
-        return bounds(op.operands[0])
-    if isinstance(op, arith.SelectOp):
-        a, b = bounds(op.on_true), bounds(op.on_false)
-        return None if a is None or b is None else _hull((*a, *b))
-    if isinstance(op, arith.BinaryOp):
-        return _binary_bounds(op)
-    return None
-
-
-def _binary_bounds(op: arith.BinaryOp) -> Bounds | None:
-    b = bounds(op.rhs)
-    if isinstance(op, (arith.FloorModOp, arith.TruncModOp)) and b is not None and b[0] == b[1] > 0:
-        a = bounds(op.lhs)
-        return (
-            (0, b[0] - 1) if isinstance(op, arith.FloorModOp) or a is not None and a[0] >= 0 else (1 - b[0], b[0] - 1)
-        )
-    a = bounds(op.lhs)
-    if a is None or b is None:
-        return None
-    if isinstance(op, arith.AddOp):
-        return a[0] + b[0], a[1] + b[1]
-    if isinstance(op, arith.SubOp):
-        return a[0] - b[1], a[1] - b[0]
-    if isinstance(op, arith.MulOp):
-        return _hull(x * y for x in a for y in b)
-    if isinstance(op, arith.MaxOp):
-        return max(a[0], b[0]), max(a[1], b[1])
-    if isinstance(op, arith.MinOp):
-        return min(a[0], b[0]), min(a[1], b[1])
-    if isinstance(op, (arith.FloorDivOp, arith.TruncDivOp)) and b[0] > 0:
-        compute = type(op).compute
-        return _hull(int(compute(x, y)) for x in a for y in b)
-    return None
-
-
-def _argument_bounds(value: Value) -> Bounds | None:
-    """Bounds of loop indices whose ends are bounded."""
-    region = value.owner
-    assert not isinstance(region, Operation)
-    loop = region.parent
-    if not isinstance(loop, scf.ForOp) or value is not loop.index:
-        return None
-    lower, upper, step = bounds(loop.lower), bounds(loop.upper), constant_of(loop.step)
-    if lower is None or upper is None or step is None:
-        return None
-    return (lower[0], max(lower[0], upper[1] - 1)) if step > 0 else (min(lower[1], upper[0] + 1), lower[1])
-
-
-def _program_id_bounds(op: ProgramIdOp) -> Bounds | None:
-    parent = op.parent_op
-    while parent is not None and not isinstance(parent, LaunchOp):
-        parent = parent.parent_op
-    extent = constant_of(parent.grid[op.axis]) if parent is not None else None
-    return None if extent is None else (0, max(0, int(extent) - 1))
+    found = (Ranges() if ranges is None else ranges).of(value)
+    return None if found == dtype_interval(value.dtype) else (int(found.lo), int(found.hi))
 
 
 def _hull(numbers: Iterable[int]) -> Bounds:

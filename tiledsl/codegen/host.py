@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tiledsl.codegen.expressions import ADD, AND, ATOM, BINARY, COMPARE, MULTIPLY, OR, PREDICATES, UNARY, Expression
 from tiledsl.codegen.functions import TORCH_TYPES, literal
 from tiledsl.codegen.host_descriptors import descriptor_text, needs_alignment, written_parameters
-from tiledsl.codegen.names import Names
+from tiledsl.codegen.names import Names, comment, quoted
 from tiledsl.dialects import arith, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
@@ -117,6 +117,8 @@ class HostWriter:
         A dimension that is the symbol times 4 plus 1 is the source "A.0-1//4".
         """
         number = self.symbols.index(symbol)
+        if number >= len(self.func.symbol_sources):
+            raise TileError(f"nothing says where {self.func.symbols[number]} is read", self.func.loc)
         source = str(self.func.symbol_sources[number])
         parameter, _, axis = source.rpartition(".")
         if parameter in [self.func.parameters[self.parameters.index(value)] for value in excluded]:
@@ -133,7 +135,7 @@ class HostWriter:
         if not factor:
             return place
         self._uses_quotient = True
-        return f'_quotient({place}, {factor}, "{place}")'
+        return f"_quotient({place}, {factor}, {quoted(place)})"
 
     def _empty(self, value: Value, device: str) -> str:
         """torch.empty for a buffer; with strides, torch.empty_strided."""
@@ -189,7 +191,7 @@ class HostWriter:
         grid = [self._text[value] for value in op.grid]
         sizes = [constant_of(value) for value in op.grid]
         if any(size is not None and size <= 0 for size in sizes):
-            self.lines.append(f"# {op.sym_name} has an empty grid")
+            self.lines.append(f"# {comment(op.sym_name)} has an empty grid")
             return
         unknown = [each.at(OR) for each, size in zip(grid, sizes) if size is None]
         indent = ""

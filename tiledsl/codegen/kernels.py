@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from functools import cache
 
 from tiledsl.codegen.expressions import ATOM, Expressions
 from tiledsl.codegen.functions import TRITON_TYPES
-from tiledsl.codegen.names import Names
+from tiledsl.codegen.names import Names, comment, printable, quoted
 from tiledsl.codegen.variables import Variables, is_free
 from tiledsl.dialects import arith, scf, tile, triton
 from tiledsl.dialects.arith import constant_of
@@ -17,9 +16,13 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.location import UNKNOWN
 from tiledsl.ir.types import ELEMENTS, is_float
 
-_file_name = cache(os.path.basename)
 ATOMICS = {"add": "add", "max": "max", "min": "min", "and": "and", "or": "or", "xor": "xor", "exchange": "xchg"}
 AWAIT = "gdc_wait()  # from here on there is what earlier kernels wrote"
+
+
+@cache
+def _file_name(path: str) -> str:
+    return comment(os.path.basename(path))
 
 
 class KernelWriter:
@@ -57,7 +60,7 @@ class KernelWriter:
         """Triton compiles anew for integers that are 1 or multiples of 16. What the host makes of the number of
         multiprocessors is the same on a device and gains nothing by that."""
         pairs = zip(self.launch.body.args, self.launch.arguments, strict=True)
-        names = [json.dumps(self.name(value)) for value, outside in pairs if _counts_multiprocessors(outside)]
+        names = [quoted(self.name(value)) for value, outside in pairs if _counts_multiprocessors(outside)]
         return f"@triton.jit(do_not_specialize=[{', '.join(names)}])" if names else "@triton.jit"
 
     def argument(self, value: Value) -> str:
@@ -279,20 +282,27 @@ class KernelWriter:
                 return f"tl.load({pointer}{other}, volatile=True)"
             zero = self.expressions.full((), "-0.0" if is_float(dtype) else "0", dtype).text  # 0.0 would change -0.0
             return f'tl.atomic_add({pointer}, {zero}{mask}, sem="{op.semantics}")'
+            zero = self.expressions.full((), "0.0" if is_float(dtype) else "0", dtype).text
+            return f"tl.atomic_add({pointer}, {zero}{mask}, sem={quoted(op.semantics)})"
         if kind == "store":
             if bits not in (32, 64):
                 return f"tl.store({pointer}, {value}{mask})"
             kind = "exchange"
         return f'tl.atomic_{ATOMICS[kind]}({pointer}, {value}{mask}, sem="{op.semantics}")'
+        if bits < 32 and not (kind == "add" and dtype in ("float16", "bfloat16")) or dtype.startswith("float8"):
+            raise TileError(f"Triton has no atomic {kind} for {dtype}; use a 32-bit element type", op.loc)
+        if is_float(dtype) and kind in ("and", "or", "xor"):
+            raise TileError(f"an atomic {kind} needs integers, not {dtype}", op.loc)
+        return f"tl.atomic_{ATOMICS[kind]}({pointer}, {value}{mask}, sem={quoted(op.semantics)})"
 
     # Others
 
     def print(self, op: tile.PrintOp) -> None:
-        message = op.message or "value"
-        self.line(f"tl.device_print({', '.join([json.dumps(message), *map(self.expressions.text, op.values)])})")
+        message = quoted(printable(op.message or "value"))
+        self.line(f"tl.device_print({', '.join([message, *map(self.expressions.text, op.values)])})")
 
     def check(self, op: tile.AssertOp) -> None:
-        self.line(f"tl.device_assert({self.expressions.text(op.condition)}, {json.dumps(op.message)})")
+        self.line(f"tl.device_assert({self.expressions.text(op.condition)}, {quoted(op.message)})")
 
     def assume(self, op: tile.AssumeOp) -> None:
         self.line(f"tl.assume({self.condition(op.condition)})")
@@ -307,8 +317,8 @@ def _counts_multiprocessors(value: Value) -> bool:
 
 
 def _cache_options(cache: str, eviction: str) -> list[str]:
-    options = [f'cache_modifier="{cache}"'] if cache else []
-    return options + ([f'eviction_policy="{eviction}"'] if eviction else [])
+    options = [f"cache_modifier={quoted(cache)}"] if cache else []
+    return options + ([f"eviction_policy={quoted(eviction)}"] if eviction else [])
 
 
 def _has_work_to_overlap(op: scf.ForOp) -> bool:

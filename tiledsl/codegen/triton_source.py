@@ -17,10 +17,11 @@ from tiledsl.codegen.host_descriptors import (
     MULTIPROCESSORS,
 )
 from tiledsl.codegen.kernels import KernelWriter
-from tiledsl.codegen.names import RESERVED
+from tiledsl.codegen.names import RESERVED, comment
 from tiledsl.dialects import tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
+from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
 
 __all__ = ["EmittedKernel", "EmittedModule", "emit"]
@@ -33,6 +34,9 @@ def emit(root: Operation) -> EmittedModule:
     into = f"{entry}_into" if root.outputs else entry
     launches = [op for op in root.body if isinstance(op, triton.LaunchOp)]
     module_names = {entry, into, *(launch.sym_name for launch in launches)}
+    for launch in launches:
+        if launch.sym_name in RESERVED:
+            raise TileError(f"a kernel cannot be named {launch.sym_name!r}: the emitted source needs that name", launch.loc)
     host_ops = {type(op) for op in root.body}
     supporting: list[str] = []
     imports = ["import torch", "import triton", "import triton.language as tl"]
@@ -66,7 +70,8 @@ def emit(root: Operation) -> EmittedModule:
     if uses_gluon:
         imports += api.IMPORTS
         functions[:0] = [text.splitlines() for text in helpers]
-    head = [f"# {root.sym_name}: {' and '.join(sorted(languages))} source written by tiledsl.", "", *imports]
+    title = comment(f"{root.sym_name}: {' and '.join(sorted(languages))} source written by tiledsl.")
+    head = [f"# {title}", "", *imports]
     if uses_libdevice:
         head.append("from triton.language.extra import libdevice")
     if overlapped:

@@ -207,6 +207,8 @@ class DotOp(Operation):
         return [self.operands[2].type]
 
     def verify(self) -> None:
+        if self.precision not in ("default", "ieee", "tf32"):
+            raise ValueError(f"no precision {self.precision!r}")
         (m, k), (k2, n) = self.a.shape, self.b.shape
         if k != k2 or self.accumulator.shape != (m, n) or self.out.type != self.accumulator.type:
             raise ValueError(f"{self.a.type} @ {self.b.type} + {self.accumulator.type} gives {self.out.type}")

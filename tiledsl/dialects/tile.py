@@ -10,12 +10,46 @@ whole tiles; `promote-buffers` then removes on-chip buffers, so that only access
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from tiledsl.dialects.tensor import REDUCTIONS
 from tiledsl.ir.core import Effect, Operation, Value, attr, operand, operands, optional, region, result
 from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
+
+
+# What may stand in emitted text as it is: IR can come from a file, and names and words from anywhere.
+_SOURCE = re.compile(r"(\w+)\.(?:stride)?[0-9]+(?:[+-][0-9]+)?(?://[0-9]+)?")
+ATOMIC_KINDS = ("add", "max", "min", "and", "or", "xor", "exchange", "load", "store")
+MEMORY_ORDERS = ("relaxed", "acquire", "release", "acq_rel")
+CACHE_HINTS = ("", ".ca", ".cg", ".cs", ".cv", ".wb", ".wt")
+EVICTION_HINTS = ("", "evict_first", "evict_last", "evict_normal", "no_allocate")
+LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl")
+
+
+def check_name(name: Any) -> None:
+    """Raise ValueError for what Python would not read as this very name."""
+    if not isinstance(name, str) or not name.isidentifier() or unicodedata.normalize("NFKC", name) != name:
+        raise ValueError(f"{name!r} is no name")
+
+
+def check_word(what: str, word: str, known: Sequence[str]) -> None:
+    """Raise ValueError for what is not one of the known words."""
+    if word not in known:
+        raise ValueError(f"{what} is {word!r}, not one of {', '.join(map(repr, known))}")
+
+
+def check_options(options: Sequence[Any]) -> None:
+    """Raise ValueError for options that are not pairs of a name and a value, or of which numbers are none."""
+    for pair in options:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise ValueError(f"{pair!r} is no option with its value")
+        check_name(pair[0])
+        if pair[0] in LAUNCH_OPTIONS and type(pair[1]) not in (int, bool, type(None)):
+            raise ValueError(f"{pair[0]} is {pair[1]!r}")
 
 
 class FuncOp(Operation):
@@ -43,6 +77,22 @@ class FuncOp(Operation):
             raise ValueError(
                 f"{len(self.body.args)} arguments for {len(self.parameters)} parameters and {len(self.symbols)} symbols"
             )
+        for name in (self.sym_name, *self.parameters, *self.symbols):
+            check_name(name)
+        for names in (self.parameters, self.symbols):
+            if len(set(names)) < len(names):
+                raise ValueError(f"{names} has a name twice")
+        if not all(type(each) is int and 0 <= each < len(self.parameters) for each in self.outputs):
+            raise ValueError(f"the outputs {self.outputs} are not positions of parameters")
+        for name, source in zip(self.symbols, self.symbol_sources):
+            match = _SOURCE.fullmatch(source)
+            if match is None or match[1] not in self.parameters:
+                raise ValueError(f"{name} is read from {source!r}, which is no parameter's dimension")
+        for value in self.body.args:
+            dims = (*value.type.shape, *(value.type.strides or ())) if isinstance(value.type, BufferType) else ()
+            for dim in dims:
+                if isinstance(dim, str) and dim not in self.symbols:
+                    raise ValueError(f"{value.type} has the dimension {dim!r}, which is no symbol")
 
     def symbol(self, name: str) -> Value:
         """The value of a dynamic dimension."""
@@ -67,6 +117,8 @@ class KernelOp(Operation):
     def verify(self) -> None:
         if not 1 <= len(self.grid) <= 3 or len(self.body.args) != len(self.grid):
             raise ValueError(f"{len(self.grid)} grid dimensions and {len(self.body.args)} block indices")
+        check_name(self.sym_name)
+        check_options(self.options)
 
     def option(self, name: str) -> object:
         """The value of a hint, or None."""
@@ -290,6 +342,8 @@ class LoadOp(Operation):
 
     def verify(self) -> None:
         _indexed(self, self.buffer, self.indices)
+        check_word("cache", self.cache, CACHE_HINTS)
+        check_word("eviction", self.eviction, EVICTION_HINTS)
         if self.out.shape != _access_shape(self, self.mask):
             raise ValueError(f"the result is {self.out.type}, the indices' shape {_access_shape(self, self.mask)}")
 
@@ -314,6 +368,8 @@ class StoreOp(Operation):
 
     def verify(self) -> None:
         _indexed(self, self.buffer, self.indices)
+        check_word("cache", self.cache, CACHE_HINTS)
+        check_word("eviction", self.eviction, EVICTION_HINTS)
         if self.value.dtype != self.buffer.dtype:
             raise ValueError(f"{self.value.dtype} into {self.buffer.type}")
         if _access_shape(self, self.mask, self.value) is None:
@@ -382,6 +438,8 @@ class AtomicOp(Operation):
 
     def verify(self) -> None:
         _indexed(self, self.buffer, self.indices)
+        check_word("kind", self.kind, ATOMIC_KINDS)
+        check_word("semantics", self.semantics, MEMORY_ORDERS)
         if self.value.dtype != self.buffer.dtype:
             raise ValueError(f"{self.value.dtype} into {self.buffer.type}")
 

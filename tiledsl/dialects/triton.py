@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tiledsl.dialects import tile
 from tiledsl.ir.core import Effect, Operation, Value, attr, operand, operands, optional, region, result
 from tiledsl.ir.types import BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
 
@@ -33,6 +34,10 @@ class LaunchOp(Operation):
     def verify(self) -> None:
         if len(self.body.args) != len(self.arguments):
             raise ValueError(f"{len(self.arguments)} arguments for {len(self.body.args)} parameters")
+        tile.check_name(self.sym_name)
+        tile.check_options(self.options)
+        for name, _ in self.options:
+            tile.check_word("an option", name, (*tile.LAUNCH_OPTIONS, "emitter"))
 
 
 class DescriptorOp(Operation):
@@ -59,6 +64,8 @@ class DescriptorOp(Operation):
         rank = len(self.buffer.type.shape)
         if sorted(self.dims) != list(range(rank)) or len(self.block) != rank:
             raise ValueError(f"block {self.block} with dims {self.dims} of {self.buffer.type}")
+        if {*map(type, self.block)} != {int}:
+            raise ValueError(f"block {self.block} is not of numbers")
 
 
 class MultiprocessorsOp(Operation):
@@ -118,6 +125,9 @@ class LoadOp(Operation):
     def infer(self) -> Sequence[Type]:
         return [with_shape(self.operands[0].shape, self.operands[0].dtype[1:])]
 
+    def verify(self) -> None:
+        _hints(self.cache, self.eviction)
+
 
 class StoreOp(Operation):
     """`*pointer = value` where the mask holds. Example: `triton.store %p, %x mask=%m`"""
@@ -129,6 +139,14 @@ class StoreOp(Operation):
     mask = optional(ScalarType, TensorType)
     cache = attr(str, "")
     eviction = attr(str, "")
+
+    def verify(self) -> None:
+        _hints(self.cache, self.eviction)
+
+
+def _hints(cache: str, eviction: str) -> None:
+    tile.check_word("cache", cache, tile.CACHE_HINTS)
+    tile.check_word("eviction", eviction, tile.EVICTION_HINTS)
 
 
 class LoadBlockOp(Operation):
@@ -182,3 +200,7 @@ class AtomicOp(Operation):
 
     def infer(self) -> Sequence[Type]:
         return [with_shape(self.operands[0].shape, self.operands[0].dtype[1:])]
+
+    def verify(self) -> None:
+        tile.check_word("kind", self.kind, tile.ATOMIC_KINDS)
+        tile.check_word("semantics", self.semantics, tile.MEMORY_ORDERS)

@@ -32,17 +32,17 @@ ELEMENTS = {
     **{f"uint{bits}": ElementInfo("uint", bits, 0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},
     **{name: ElementInfo("float", bits, -high, high) for (name, bits), high in _LARGEST.items()},
 }
-_FLOATS = frozenset(name for name, info in ELEMENTS.items() if info.kind == "float")
-_INTEGERS = frozenset(name for name, info in ELEMENTS.items() if info.kind in ("int", "uint"))
 
 
+@cache
 def is_float(dtype: str) -> bool:
-    return dtype in _FLOATS
+    return dtype in ELEMENTS and ELEMENTS[dtype].kind == "float"
 
 
+@cache
 def is_integer(dtype: str) -> bool:
     """Signed or unsigned; bool is not an integer here."""
-    return dtype in _INTEGERS
+    return dtype in ELEMENTS and ELEMENTS[dtype].kind in ("int", "uint")
 
 
 class _Unique(type):

@@ -6,6 +6,7 @@ import builtins
 import functools
 import inspect
 import itertools
+import unicodedata
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -243,7 +244,7 @@ class Ref:
 def _names(text: Any) -> list[str]:
     if not isinstance(text, str):
         raise TileError(f"a symbol needs a name, not {describe(text)}")
-    names = [name for name in text.replace(",", " ").split() if name]
+    names = unicodedata.normalize("NFKC", text.replace(",", " ")).split()  # as Python reads names
     if not names or not all(name.isidentifier() for name in names):
         raise TileError(f"{text!r} is not a list of names")
     return names

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.codegen.emitted import EmittedKernel
+from tiledsl.codegen.names import quoted
 from tiledsl.errors import TileError
 from tiledsl.levels import facts
 from tiledsl.levels.artifact import Artifact, artifact
@@ -56,7 +57,8 @@ def _attaching(artifacts: Mapping[str, Artifact]) -> str:
     for name, each in artifacts.items():
         path, key = each.store()
         given = "" if each.file.path is None else str(each.file.path)
-        lines.append(f"attach_file({name}, {str(path)!r}, {key!r}, {str(each.target)!r}, {given!r})")
+        texts = ", ".join(map(quoted, (str(path), key, str(each.target), given)))
+        lines.append(f"attach_file({name}, {texts})")
     return "\n".join(lines) + "\n"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import keyword
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -101,7 +102,7 @@ def parsed(text: str | bytes, where: str) -> Record:
     """The record in a JSON file: as `Record.text` writes it, or Triton Runner, or Triton in its cache (which does not
     say what the arguments are). TileError if it makes no sense; `where` names the file."""
     try:
-        values = json.loads(text)
+        values = json.loads(text, parse_constant=_finite, parse_float=_finite)
         if not isinstance(values, dict):
             raise ValueError(f"it is a {type(values).__name__}, not an object with entries")
         schema = values.get("schema", SCHEMA)
@@ -112,6 +113,10 @@ def parsed(text: str | bytes, where: str) -> Record:
         if values.get("language", "triton") not in _LANGUAGES:
             raise ValueError(f"it has the language {values['language']!r}, which is none of {', '.join(_LANGUAGES)}")
         metadata = {name: value for name, value in values.items() if name not in _OWN}
+        options = dict(values["options"]) if "options" in values else metadata
+        for key in (*metadata, *options):
+            if not re.fullmatch(r"[a-zA-Z]\w*", key, re.ASCII) or keyword.iskeyword(key):
+                raise ValueError(f"{key!r} is no name of an entry")  # Triton makes fields of them
         if "kernel_signature" in values:
             arguments: tuple[Argument, ...] | None = _of_triton_runner(values["kernel_signature"])
         else:
@@ -122,7 +127,7 @@ def parsed(text: str | bytes, where: str) -> Record:
             str(values["name"]),
             _target(values.get("target")),
             metadata,
-            dict(values["options"]) if "options" in values else metadata,
+            options,
             arguments,
             None if sizes is None else tuple(map(int, sizes)),
             str(values.get("language", "triton")),
@@ -136,6 +141,13 @@ def parsed(text: str | bytes, where: str) -> Record:
         if isinstance(error, (TypeError, AttributeError)):
             reason = f"an entry has another type than save_levels() gives it ({error})"
         raise TileError(f"{where} does not describe a kernel: {reason}", notes=[_AGAIN]) from None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number of JSON")
+    return number
 
 
 def _target(described: Any) -> Target | None:

@@ -224,12 +224,20 @@ class Argument:
 def run_once(text: str, memories: Sequence[list[Number]], arguments: Sequence[Argument], order: int) -> list[Memory]:
     """The memories after one run of `main`; Discard if it has no defined meaning."""
     space: dict[str, Any] = {"T": Language(), **_INTRINSICS}
-    try:
-        exec(_code(text), space)
-    except SyntaxError as error:
-        raise Discard(f"no Python: {error.msg}") from None
     now = memory.begin(order)
     held = [Memory(list(cells), True) for cells in memories]
+    try:
+        exec(_code(text), space)
+        _call_main(space, held, arguments)
+    except (KeyError, AttributeError, TypeError, UnboundLocalError, NameError, IndexError, ValueError,
+            OverflowError, RecursionError, SyntaxError, AssertionError, StopIteration) as error:  # fmt: skip
+        raise Discard(f"the oracle cannot run it: {type(error).__name__}: {error}") from error
+    now.check_signs()
+    return held
+
+
+def _call_main(space: dict[str, Any], held: Sequence[Memory], arguments: Sequence[Argument]) -> None:
+    """Bind the dynamic dimensions, and run."""
     main = space["main"]
     given: list[Any] = []
     sizes: dict[str, int] = {}
@@ -256,13 +264,7 @@ def run_once(text: str, memories: Sequence[list[Number]], arguments: Sequence[Ar
     for name, value in list(space.items()):
         if isinstance(value, Symbol):
             space[name] = Number(numbers.INT32, sizes[value.name])
-    try:
-        main(*given)
-    except (KeyError, AttributeError, TypeError, UnboundLocalError, NameError, IndexError, ValueError,
-            OverflowError, RecursionError) as error:  # fmt: skip
-        raise Discard(f"the oracle cannot run it: {type(error).__name__}: {error}") from error
-    now.check_signs()
-    return held
+    main(*given)
 
 
 def expected(text: str, memories: Sequence[list[Number]], arguments: Sequence[Argument]) -> list[list[Number]]:

@@ -36,7 +36,7 @@ class Outcome:
     def group(self) -> str:
         """The detail without what differs from program to program."""
         line = self.detail.splitlines()[0] if self.detail else ""
-        words = ["#" if any(c.isdigit() for c in word) else word for word in line.split()]
+        words = ["#" if "main_kernel" in word or any(c.isdigit() for c in word) else word for word in line.split()]
         return " ".join(words)[:160]
 
 

@@ -167,6 +167,7 @@ class Buffer:
         if len(indices) != len(self.dims):
             raise Discard("a wrong number of indices")
         at, inside = self.offset, True
+        tracking = site and machine.tracking
         for axis, (index, dim, stride) in enumerate(zip(indices, self.dims, self.strides)):
             if type(index) is Number:
                 value = index.value
@@ -176,7 +177,7 @@ class Buffer:
                     raise Discard("an index is a float")
                 if index.dtype.name == "uint64" and value >> 63:
                     value -= 1 << 64
-                if site and machine.tracking:
+                if tracking:
                     key = (site, axis)
                     machine.signs[key] = machine.signs.get(key, 0) | (1 if value < 0 else 2)
             else:

@@ -273,9 +273,20 @@ def promote(a: Any, b: Any) -> Dtype:
 
 def plain(x: Any, dtype: Dtype) -> Number:
     """A Python number as `dtype`."""
-    if dtype.kind == "f":
-        return Number(dtype, rounded(float(x), dtype))
-    return Number(dtype, int(bool(x)) if dtype is BOOL else wrap(int(x), dtype))
+    key = (x, type(x), dtype)
+    made = _plain.get(key)
+    if made is None:
+        if dtype.kind == "f":
+            made = Number(dtype, rounded(float(x), dtype))
+        else:
+            made = Number(dtype, int(bool(x)) if dtype is BOOL else wrap(int(x), dtype))
+        if len(_plain) > 100_000:
+            _plain.clear()
+        _plain[key] = made
+    return made
+
+
+_plain: dict[Any, Number] = {}  # numbers never change
 
 
 def number(x: Any) -> Number:
@@ -291,7 +302,7 @@ def number(x: Any) -> Number:
 
 def cast(x: Any, dtype: Dtype) -> Number:
     """Conversion by value: towards zero to integers, to the nearest to floats, `!= 0` to bool."""
-    if not isinstance(x, Number):
+    if type(x) is not Number:
         return plain(x, dtype)
     source = x.dtype
     if source is dtype:
@@ -349,6 +360,8 @@ def _product(a: float, b: float, dtype: Dtype) -> tuple[float, bool]:
 
 
 def _operands(a: Any, b: Any, arithmetic: bool) -> tuple[Number, Number, Dtype]:
+    if type(a) is type(b) is Number and a.dtype is b.dtype and a.dtype is not BOOL:
+        return a, b, a.dtype
     dtype = promote(a, b)
     if arithmetic and dtype is BOOL:
         dtype = INT32

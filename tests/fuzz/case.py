@@ -17,8 +17,8 @@ from tests.fuzz.oracle import Argument, expected
 class TensorArgument:
     """A tensor of a call. `offset` are the bytes by which its first element misses a multiple of 16.
 
-    `values` says how its elements are drawn: any, wild (with NaN and infinities), index (`low` to `high`, both are
-    there), permutation. `same_as` names the tensor whose memory it shares.
+    `values` says how its elements are drawn: any, wild (with NaN and infinities), nonzero, index (`low` to `high`,
+    which is there), permutation. `same_as` names the tensor whose memory it shares.
     """
 
     name: str
@@ -82,12 +82,14 @@ def _draw(rng: random.Random, tensor: TensorArgument) -> list[Any]:
     if tensor.values == "permutation":
         return rng.sample(range(count), count)
     if tensor.values == "index":
-        made = [rng.randint(tensor.low, tensor.high) for _ in range(count)]
+        made = [rng.choice((tensor.high, rng.randint(tensor.low, tensor.high))) for _ in range(count)]
         made[rng.randrange(count)] = tensor.high
         return made
     if dtype.kind == "b":
         return [rng.randrange(2) for _ in range(count)]
     if dtype.kind == "f":
+        if tensor.values == "nonzero":
+            return [rng.choice((-2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0)) for _ in range(count)]
         limit, step = (4, 0.5) if dtype.bits == 8 else (4, 0.25)
         made = [rng.randrange(-int(limit / step), int(limit / step) + 1) * step for _ in range(count)]
         if tensor.values == "wild":

@@ -220,7 +220,9 @@ class _Writer(Expressions):
         steps = [
             self.make, self.compute, self.compute, self.masked, self.reduce, self.reduce, self.scan, self.product,
             self.view, self.move, self.variable, self.gather, self.atomic, self.reducer, self.scatter, self.functions,
-            self.transpose, self.call_macro, self.local_array, self.assume, self.direct, self.rows,
+            self.transpose, self.call_macro, self.local_array, self.assume, self.assume, self.direct, self.rows,
+            self.hazard, self.hazard, self.in_memory, self.slices, self.whole, self.dynamic_extent, self.workspace,
+            self.nested, self.swap,
         ]  # fmt: skip
         if self.depth < 4:
             steps += [self.loop, self.loop, self.branch]
@@ -630,16 +632,181 @@ class _Writer(Expressions):
         self.write(f"{x} = {tensor.name}[({self.small()}) % {tensor.sizes[0]}]")
         high, low = tensor.high, tensor.low
         forms = [f"{x} <= {high}", f"{x} < {high + 1}", f"{high} >= {x}", f"T.And({x} >= {low}, {x} <= {high})",
-                 f"{high + 1} > {x}", f"{x} >= {low}"]  # fmt: skip
+                 f"{low} <= {x} <= {high}", f"{high + 1} > {x}", f"{x} >= {low}"]  # fmt: skip
         self.write(f"T.assume({self.pick(forms)})")
-        source = self.parameter("A", [str(high + self.pick((0, 1, 1, 2)))], [0], self.pick(DTYPES))
+        source = self.parameter("A", [str(high + self.pick((0, 0, 1, 2)))], [0], self.pick(DTYPES))
         source.sizes = [int(source.shape[0])]
         self.readable.append(source)
         tile = self.allocate((self.pick((1, 2, 3)),), source.dtype)
         with self.parallel(tile.shape, tile.memory) as names:
-            place = self.pick([x, x, f"{x} - {names[0]}", f"{x} + {names[0]}", f"{high} - {x}"])
+            place = self.pick([x, x, x, f"{x} - {names[0]}", f"{x} + {names[0]}", f"{high} - {x}"])
             self.write(f"{tile.name}[{names[0]}] = {source.name}[{place}]")
         self.tiles.append(tile)
+
+    def hazard(self) -> None:
+        """A tile whose elements are finite, but whose padding would not be; then a product, reduction or scan of it."""
+        dtype = self.pick(("float32", "float16", "bfloat16", "float64"))
+        found = [each for each in self.readable if each.values == "nonzero" and each.dtype == dtype]
+        source = found[0] if found else self.parameter("N", ["9", "9"], [9, 9], dtype, "nonzero")
+        if not found:
+            self.readable.append(source)
+        shape = (self.pick((3, 5, 6, 7)), self.pick((3, 5, 6, 7)))
+        tile = self.allocate(shape, dtype)
+        self.write(f"T.copy({source.name}[{self.rng.randrange(10 - shape[0])}, {self.rng.randrange(10 - shape[1])}], {tile.name})")
+        with self.parallel(shape, tile.memory) as names:
+            x = f"{tile.name}[{', '.join(names)}]"
+            infinite = self.pick(("T.infinity('float32')", "-T.infinity('float32')", "T.infinity('float32') * 0.0"))
+            forms = [
+                f"T.if_then_else({x} == 0.0, {infinite}, {x})", f"T.if_then_else({x} != 0, {x}, {infinite})",
+                f"T.if_then_else({names[1]} < {shape[1]}, {x}, {infinite})",
+                f"T.if_then_else({names[0]} * 2 <= {2 * shape[0] - 2}, {x}, {infinite})",
+            ]  # fmt: skip
+            self.write(f"{x} = {self.converted(self.pick(forms), 'float32', dtype) if dtype == 'float64' else self.pick(forms)}")
+        form = self.rng.random()
+        if form < 0.5:
+            other = self.make((shape[1], self.pick((2, 4, 5))) if self.chance(0.5) else (self.pick((2, 4, 5)), shape[1]), dtype)
+            first = other.shape[0] != shape[1] or (other.shape[1] == shape[1] and self.chance(0.5))
+            sums = "float64" if dtype == "float64" else "float32"
+            if first:  # other @ tile.T
+                total = self.allocate((other.shape[0], shape[0]), sums, "fragment")
+                call = f"{other.name}, {tile.name}, {total.name}, transpose_B=True"
+            else:
+                total = self.allocate((shape[0], other.shape[1]), sums, "fragment")
+                call = f"{tile.name}, {other.name}, {total.name}"
+            self.write(f"T.gemm({call}, clear_accum=True)")
+            total.rough = True
+        else:
+            axis = self.rng.randrange(2)
+            total = self.allocate((shape[1 - axis],), dtype)
+            self.write(f"T.reduce_{self.pick(('sum', 'max', 'min', 'absmax'))}({tile.name}, {total.name}, dim={axis})")
+            total.rough = True
+            if self.chance(0.5):
+                self.write(f"T.cumsum({tile.name}, dim={self.rng.randrange(2)}, reverse={self.chance(0.6)})")
+                tile.rough = True
+        self.tiles += [tile, total]
+
+    def in_memory(self) -> None:
+        """A loop that works on elements of a tensor where they are."""
+        if self.depth > 2:
+            self.compute()
+            return
+        dtype = self.pick(("int32", "float32", "uint8", "int64"))
+        extent, number, blocks = self.pick((1, 2, 4)), self.number_of_block(), math.prod(self.grid)
+        size = max(1, blocks * extent - self.pick((0, 0, 1)))
+        out = self.output([str(size)], [size], dtype)
+        k = self.name("k")
+        with self.inside_of(f"for {k} in {self.pick(('T.serial(3)', 'range(2)', 'T.Pipelined(3, num_stages=2)'))}:"):
+            self.scalars.append(Scalar(k, "int32", 0, 3))
+            with self.parallel((extent,)) as names:
+                place = f"{out.name}[({number}) * {extent} + {names[0]}]"
+                value = self.combined(place, self.value(dtype, 1), dtype)
+                if self.chance(0.4):
+                    self.write(f"if {self.condition()}:")
+                    self.write(f"    {place} = {value}")
+                else:
+                    self.write(f"{place} = {value}")
+
+    def slices(self) -> None:
+        """A reduction, scan or fill of a part of a tile."""
+        tile = self.some_tile(rank=2)
+        if tile.dtype not in ("int32", "float32", "int64", "float64", "int16", "uint8"):
+            tile = self.make(tile.shape, self.pick(("int32", "float32")))
+        rows, columns = tile.shape
+        first, last = sorted(self.rng.sample(range(columns + 1), 2))
+        part = f"{tile.name}[:, {first}:{last}]"
+        form = self.rng.random()
+        if form < 0.4:
+            made = self.allocate((rows,), tile.dtype)
+            self.write(f"T.reduce_{self.pick(('max', 'min', 'sum'))}({part}, {made.name}, dim=1)")
+            made.rough = is_float(tile.dtype)
+            self.tiles.append(made)
+        elif form < 0.6:
+            row = self.rng.randrange(rows)
+            made = self.allocate((1, columns), tile.dtype)
+            self.write(f"T.copy({tile.name}[{row}:{row + 1}, :], {made.name})")
+            self.tiles.append(made)
+        elif form < 0.8:
+            self.write(f"T.fill({part}, {self.pick((0, 1, 3))})")
+        else:
+            self.write(f"T.cumsum({part}, dim={self.rng.randrange(2)})")
+            tile.rough = tile.rough or is_float(tile.dtype)
+
+    def whole(self) -> None:
+        """A number from a whole tile."""
+        tile = self.some_tile(rank=self.pick((0, 1)))
+        x = self.name("x")
+        if self.chance(0.5) or len(tile.shape) != 1 or tile.dtype not in ("int32", "int64", "uint32"):
+            if is_float(tile.dtype) and bits_of(tile.dtype) == 8:
+                tile = self.make(tile.shape, "float32")
+            self.write(f"{x} = T.{self.pick(('any_of', 'all_of'))}({tile.name})")
+            self.scalars.append(Scalar(x, "bool"))
+        else:
+            self.write(f"{x} = T.alloc_var('{tile.dtype}', 0)")
+            self.write(f"T.reduce_{self.pick(('sum', 'max'))}({tile.name}, {x}, dim=0)")
+            self.scalars.append(Scalar(x, tile.dtype))
+
+    def dynamic_extent(self) -> None:
+        """A parallel loop whose extent is known only when it runs."""
+        tile = self.some_tile()
+        i = self.name("i")
+        bound = self.pick([f"T.min({self.small()}, {tile.shape[0]})", f"T.clamp({self.small()} + 1, 1, {tile.shape[0]})"])
+        others = [self.name("i") for _ in tile.shape[1:]]
+        head = f"for {', '.join([i, *others])} in T.Parallel({', '.join([bound, *map(str, tile.shape[1:])])}):"
+        locked = self.locked
+        self.locked = {*locked, tile.memory}
+        with self.inside_of(head):
+            self.loops = {**self.loops, **dict(zip([i, *others], tile.shape))}
+            self.write(f"{tile.name}[{', '.join([i, *others])}] = {self.value(tile.dtype)}")
+        self.locked = locked
+
+    def workspace(self) -> None:
+        """An element of a tensor copied to a variable's place, or a whole tensor seen in another shape."""
+        tensors = [each for each in self.readable if not each.steps and all(size.isdigit() for size in each.shape)]
+        if not tensors or self.depth > 2:
+            self.compute()
+            return
+        tensor = self.pick(tensors)
+        size = math.prod(tensor.sizes)
+        rows = self.pick([each for each in range(1, size + 1) if size % each == 0])
+        name, dtype = self.name("V"), tensor.dtype
+        other = {"int32": "uint32", "uint32": "int32", "int8": "uint8", "uint8": "int8", "int64": "uint64"}.get(dtype, dtype)
+        if self.chance(0.4) and tensor.values == "any":
+            self.write(f"{name} = T.view({tensor.name}, ({rows}, {size // rows}), '{other}')")
+            dtype = other
+        else:
+            self.write(f"{name} = T.reshape({tensor.name}, ({rows}, {size // rows}))")
+        sizes = [rows, size // rows]
+        self.readable.append(Tensor(name, list(map(str, sizes)), sizes, dtype, tensor.values if tensor.values == "wild" else "any"))
+
+    def nested(self) -> None:
+        """Each iteration of a parallel loop writes a line of a tile, one element after the other."""
+        tile = self.some_tile(rank=2)
+        rows, columns = tile.shape
+        i, k = self.name("i"), self.name("k")
+        locked = self.locked
+        self.locked = {*locked, tile.memory}
+        with self.inside_of(f"for {i} in T.Parallel({rows}):"):
+            self.loops = {**self.loops, i: rows}
+            with self.inside_of(f"for {k} in {self.pick((f'T.serial({columns})', f'range({columns})', f'T.unroll({columns})'))}:"):
+                self.loops = {**self.loops, k: columns}
+                value = self.value(tile.dtype, 1)
+                before = f"{tile.name}[{i}, T.max({k} - 1, 0)]"
+                text = self.converted(self.combined(before, value, tile.dtype), *self.types(tile.dtype))
+                self.write(f"{tile.name}[{i}, {k}] = {text if self.chance(0.6) else value}")
+        self.locked = locked
+
+    def swap(self) -> None:
+        """Variables of the block that are changed in a loop, also one by the other."""
+        x, y, k = self.name("x"), self.name("x"), self.name("k")
+        dtype = self.pick(("int32", "uint32", "int64"))
+        self.write(f"{x} = T.alloc_var('{dtype}', {self.value(dtype, 1)})")
+        self.write(f"{y} = T.alloc_var('{dtype}', {self.value(dtype, 0)})")
+        with self.inside_of(f"for {k} in range({self.pick(('3', f'({self.small()}) % 4'))}):"):
+            old = self.name("x")
+            self.write(f"{old} = {x}")
+            self.write(f"{x} = {y} + {self.pick(('1', k))}")
+            self.write(f"{y} = {old}")
+        self.scalars += [Scalar(x, dtype), Scalar(y, dtype)]
 
     # Control flow
 

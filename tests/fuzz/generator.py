@@ -201,6 +201,8 @@ class _Writer(Expressions):
         with self.inside_of(f"with T.Kernel({', '.join(parts)}, threads={threads}{extra}) as {names}:"):
             if rank > 1 and self.chance(0.1):
                 self.write(f"T.use_swizzle({self.pick((1, 2, 3))})")
+            if self.readable and self.chance(0.06):
+                self.write(f"T.annotate_safe_value({{{self.pick(self.readable).name}: {self.pick((1, 3))}}})")
             self.make()
             for _ in range(self.rng.randrange(1, 5)):
                 self.step()
@@ -277,8 +279,6 @@ class _Writer(Expressions):
         starts = self.starts(tensor.sizes[lead:], tile.shape)
         if self.chance(0.25):
             starts = [f"{start}:{start} + {extent}" for start, extent in zip(starts, tile.shape)]
-        if self.chance(0.08) and not tensor.steps and self.depth == 2:
-            self.write(f"T.annotate_safe_value({{{tensor.name}: {self.pick((1, 3))}}})")
         self.write(f"T.copy({tensor.name}[{', '.join([*places, *starts])}], {tile.name})")
         tile.wild = tensor.values == "wild"
 

@@ -47,9 +47,11 @@ class Machine:
     def blocks(self, extents: Sequence[int]) -> Iterator[tuple[int, ...]]:
         """The blocks of a launch."""
         self.first_block = self.number()
+        outside = self.safe
         for point in self.ordered(itertools.product(*map(range, extents))):
-            self.block, self.safe = self.number(), {}
+            self.block, self.safe = self.number(), dict(outside)
             yield point
+        self.safe = outside
         self.first_block = self.block = self.number()
 
     def iterations(self, points: Iterable[Any]) -> Iterator[Any]:

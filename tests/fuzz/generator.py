@@ -164,6 +164,8 @@ class _Writer(Expressions):
         lines += [f"    {name}: T.{dtype}," for name, dtype, _ in self.arguments]
         text = "\n".join([*lines, "):", *self.lines, ""])
         options = {key: self.pick(values) for key, values in OPTIONS.items() if self.chance(0.12)}
+        if options.get("split-k.splits", 1) != 1:
+            options.pop("split-k.streams", None)
         arguments = [
             TensorArgument(
                 each.name, tuple(each.sizes), each.dtype, tuple(each.steps), each.same_as, each.values, each.low,
@@ -832,7 +834,7 @@ class _Writer(Expressions):
             self.scalars.append(Scalar(index, "int32", 0, 4))
             if kind == "while":
                 self.write(f"{index} += 1")
-            elif not kind.startswith("T.unroll") and self.chance(0.3):
+            elif kind != "grid" and not kind.startswith("T.unroll") and self.chance(0.3):
                 self.write(f"if {self.condition()}:")
                 self.write(f"    {self.pick(('break', 'continue'))}")
             for _ in range(self.rng.randrange(1, 3)):

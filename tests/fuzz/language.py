@@ -426,8 +426,8 @@ def _atomic(kind: str) -> Callable[..., Any]:
         "add": numbers.add, "max": numbers.maximum, "min": numbers.minimum, "or": numbers.bit_or,
     }  # fmt: skip
 
-    def element(buffer: Buffer, indices: Sequence[Any], value: Any, returns: bool) -> Any:
-        at = buffer.position(indices)
+    def element(buffer: Buffer, indices: Sequence[Any], value: Any, returns: bool, site: int = 0) -> Any:
+        at = buffer.position(indices, site)
         if at is None:
             raise Discard("an atomic operation at an undefined index")
         if at < 0:
@@ -443,7 +443,7 @@ def _atomic(kind: str) -> Callable[..., Any]:
         scalar = not isinstance(value, (Buffer, Region))
         if scalar and place.is_element:
             memory.machine.step()
-            old = element(place.buffer, place.starts, value, return_prev)
+            old = element(place.buffer, place.starts, value, return_prev, place.site)
             return old if return_prev else None
         if scalar:
             axes = [axis for axis, extent in enumerate(place.extents) if extent is not None]
@@ -484,7 +484,7 @@ def reducer_init(reducer: Buffer, init: Any = None) -> None:
 
 def reducer_update(target: Region, value: Any) -> None:
     buffer = target.buffer
-    at = buffer.position(target.starts)
+    at = buffer.position(target.starts, target.site)
     if at is None or at < 0:
         raise Discard("a contribution outside of a reducer")
     old = buffer.memory.cells[at]

@@ -242,8 +242,8 @@ def contiguous(dims: Sequence[int]) -> tuple[int, ...]:
 class Region:
     """`buffer[...]` where a place is meant: for each dimension where it starts, and its extent or None at an index."""
 
-    def __init__(self, buffer: Buffer, indices: Sequence[Any]) -> None:
-        self.buffer = buffer
+    def __init__(self, buffer: Buffer, indices: Sequence[Any], site: int = 0) -> None:
+        self.buffer, self.site = buffer, site
         self.starts: list[Any] = []
         self.extents: list[int | None] = []
         indices = list(indices)

@@ -72,7 +72,8 @@ class _Rewriter(ast.NodeTransformer):
 
     def place(self, node: ast.expr) -> ast.expr:
         if isinstance(node, ast.Subscript):
-            return _call("__region", node.value, self.indices(node))
+            self.sites += 1
+            return _call("__region", node.value, self.indices(node), ast.Constant(self.sites))
         return node if isinstance(node, ast.Name) else self.visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:

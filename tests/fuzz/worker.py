@@ -68,7 +68,7 @@ class Worker:
             environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "TRITON_INTERPRET")}
             script = Path(__file__).with_name("compile_elsewhere.py")
             self.other = subprocess.Popen(
-                [self.triton36, str(script)], env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                [self.triton36, "-I", str(script)], env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )  # fmt: skip
         assert self.other.stdin is not None and self.other.stdout is not None

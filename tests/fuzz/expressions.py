@@ -297,7 +297,8 @@ class Expressions:
             f"T.log2(T.abs({x}) + 1.5)", f"T.sqrt(T.abs({x}))", f"T.rsqrt(T.abs({x}) + 0.25)", f"T.sin({x})",
             f"T.cos({x})", f"T.tanh({x})", f"T.erf({x})", f"T.sigmoid({x})", f"({x} / (T.abs({x}) + 3.0))",
             f"({x} / 3.0)", f"T.exp(-T.abs({x})) * 0.125", f"T.log1p(T.abs({x}))", f"T.expm1(T.min({x}, 2.0))",
-            f"T.exp10(T.clamp({x}, -2.0, 2.0))", f"T.atan({x})", f"T.log10(T.abs({x}) + 2.0)",
+            f"T.exp10(T.clamp({x}, -2.0, 2.0))", f"T.atan({x})", f"T.log10(T.abs({x}) + 2.0)", "0.1", f"({x} + 0.1)",
+            f"T.if_then_else({self.condition()}, {x}, 0.7)", f"T.max({x} * 0.3, 0.1)", f"({x} * {x} * {x} + {x})",
         ]  # fmt: skip
         return f"T.cast({self.pick(forms)}, '{dtype}')"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import itertools
 import json
 import os
@@ -28,15 +29,27 @@ from tests.fuzz.generator import generate
 from tests.fuzz.shrink import shrunk
 
 TARGETS = ("cuda:90", "cuda:90", "cuda:80", "cuda:100", "hip:gfx942")
+FIRST = 50  # programs that must not all fail alike
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = {"discarded", "right"}  # statuses that are no findings
+
+
+@functools.cache
+def visible_devices() -> list[str]:
+    """The GPUs that workers take in turn, as CUDA_VISIBLE_DEVICES has them."""
+    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if told:
+        return [each.strip() for each in told.split(",")]
+    counting = "import torch; print(torch.cuda.device_count())"  # in a process of its own: a parent opens no GPU
+    done = subprocess.run([sys.executable, "-c", counting], capture_output=True, text=True)
+    return [str(number) for number in range(int(done.stdout or 1))] or ["0"]
 
 
 class Process:
     """A worker and its folders, started again when it ends."""
 
-    def __init__(self, arguments: argparse.Namespace, folder: Path) -> None:
-        self.arguments, self.folder = arguments, folder
+    def __init__(self, arguments: argparse.Namespace, folder: Path, number: int) -> None:
+        self.arguments, self.folder, self.number = arguments, folder / str(number), number
         self.process: subprocess.Popen[bytes] | None = None
         self.answered = 0
 
@@ -69,10 +82,14 @@ class Process:
         for name in folders.values():
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         environment = {
-            **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
+            **os.environ, "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "TILEDSL_CACHE_DIR": str(self.folder.parent / "tiledsl"),
             **{key: str(self.folder / name) for key, name in folders.items()},
         }  # fmt: skip
+        if self.arguments.device == "cuda":
+            devices = visible_devices()
+            environment["CUDA_VISIBLE_DEVICES"] = devices[self.number % len(devices)]
         command = [sys.executable, "-m", "tests.fuzz", "--worker", "--device", self.arguments.device]
         command += ["--triton36", self.arguments.triton36] if self.arguments.triton36 else []
         with open(self.folder / "errors", "wb") as errors:
@@ -100,6 +117,7 @@ class Run:
         self.counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
         self.groups: dict[tuple[str, str, str], list[tuple[int, str]]] = collections.defaultdict(list)
         self.made = 0
+        self.stopped = ""
         self.started = time.monotonic()
         self.jobs = self.all_jobs()
 
@@ -107,7 +125,7 @@ class Run:
         arguments = self.arguments
         every = round(1 / arguments.compile_share) if arguments.compile_share else 0
         for seed in range(arguments.seed, arguments.seed + arguments.count):
-            if time.monotonic() - self.started > arguments.seconds:
+            if time.monotonic() - self.started > arguments.seconds or self.stopped:
                 return
             self.made += 1
             yield {"seed": seed}
@@ -116,7 +134,7 @@ class Run:
 
     def work(self, number: int) -> None:
         """One thread, which owns one worker."""
-        process = Process(self.arguments, self.folder / str(number))
+        process = Process(self.arguments, self.folder, number)
         try:
             while True:
                 with self.lock:
@@ -133,6 +151,9 @@ class Run:
             self.counts[kind][outcome.status] += 1
             self.groups[kind, outcome.status, outcome.group].append((job["seed"], outcome.detail))
             total = sum(self.counts["ran"].values())
+            alike = [key for key in self.groups if key[0] == "ran" and key[1] != "discarded"]
+            if total == FIRST and len(alike) == 1 and outcome.status != "right":
+                self.stopped = f"the first {FIRST} programs all ended alike: {outcome.status}: {outcome.detail}"
             if total % 500 == 0 and kind == "ran":
                 print(f"{total} programs, {time.monotonic() - self.started:.0f} s: {dict(self.counts['ran'])}", flush=True)
 
@@ -143,7 +164,7 @@ class Run:
         return sorted(found, key=lambda key: (order.index(key[1]), -len(self.groups[key])))
 
     def shrink(self, number: int, keys: Iterator[tuple[str, str, str]]) -> None:
-        process = Process(self.arguments, self.folder / str(number))
+        process = Process(self.arguments, self.folder, number)
         try:
             while True:
                 with self.lock:
@@ -197,8 +218,13 @@ def run_threads(count: int, target: Any, *arguments: Any) -> None:
 def run_all(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="tiledsl-fuzz-") as folder:
         run = Run(arguments, Path(folder))
+        if arguments.device == "cuda":
+            print(f"{arguments.workers} workers on {len(visible_devices())} GPUs", flush=True)
         run_threads(arguments.workers, run.work)
         run.report()
+        if run.stopped:
+            print(f"stopped: {run.stopped}")
+            return 2
         found = run.findings()
         if arguments.out:
             most = itertools.islice(iter(found), arguments.most)

@@ -21,6 +21,7 @@ from tests.fuzz.execution import Outcome, attempt, outcome_of, program_of
 from tests.fuzz.finding import from_json
 from tests.fuzz.generator import generate
 
+LOST = ("CUDA error", "Error [CUDA]", "illegal", "misaligned", "launch failure")  # in messages of a broken context
 CLEAN_AFTER = 40  # cases, after which what Triton has cached goes
 
 
@@ -106,5 +107,5 @@ def main(device: str, triton36: str) -> None:
         answer = worker.answer(json.loads(line))
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
-        if device == "cuda" and "CUDA error" in answer["detail"]:
+        if device == "cuda" and any(word in answer["detail"] for word in LOST):
             return  # the context of this process is lost

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.fuzz.memory import contiguous
-from tests.fuzz.numbers import Discard, Number, cast, dtype_of, plain
+from tests.fuzz.numbers import Number, dtype_of, plain
 from tests.fuzz.oracle import Argument, expected
 
 
@@ -114,6 +114,3 @@ def differences(case: Case, wanted: Mapping[str, Sequence[Number]], found: Mappi
             bound = f" within {number.error:.3g}" if number.error else ""
             wrong.append(f"{name}[{place}] is {got!r} instead of {want!r}{bound}")
     return wrong
-
-
-__all__ = ["Case", "Discard", "TensorArgument", "cast", "differences"]

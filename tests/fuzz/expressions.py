@@ -87,12 +87,12 @@ class Expressions:
     def small(self) -> str:
         """An int32 whose size is that of a block's or loop's index."""
         known = [each.name for each in self.scalars if each.low is not None]
-        return str(self.pick([*self.loops, *self.loops, *known] or ["0", "1"]))
+        return str(self.pick([*self.loops, *self.loops, *known]))
 
     def moving(self) -> str:
         """The same, of an index that is not always 0."""
         known = [each.name for each in self.scalars if each.low is not None and (each.high or 0) > 1]
-        return str(self.pick([*[name for name, extent in self.loops.items() if extent > 1], *known] or ["2"]))
+        return str(self.pick([*[name for name, extent in self.loops.items() if extent > 1], *known] or [f"({self.small()} + 2)"]))
 
     def inside(self, size: int) -> str:
         """An index of an on-chip dimension, never outside."""

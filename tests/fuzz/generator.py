@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.fuzz.case import Case, TensorArgument
-from tests.fuzz.expressions import DTYPES, FLOATS, SIGNED, UNSIGNED, Expressions, Scalar, Tensor, Tile, bits_of, is_float
+from tests.fuzz.expressions import DTYPES, SIGNED, UNSIGNED, Expressions, Scalar, Tensor, Tile, bits_of, is_float
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 MOST_ELEMENTS = 48  # of a tile
@@ -18,7 +18,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "split-k.splits": (1, 2, 3), "split-k.streams": (0, 2), "cse.loads": (True, False), "licm.loads": (True, False),
     "unroll-loops.limit": (0, 8, 4096), "lower-to-triton.index_bits": (0, 64), "lower-to-triton.num_warps": (0, 1, 8),
     "peel-loops.mode": ("off", "causal", "all"), "select-access.mode": ("auto", "pointer", "tma"),
-    "pipeline-loops.stages": (0, 1, 3), "parallelize-loops.enabled": (True, False), "pad-tiles.min_dot": (1, 16, 32),
+    "pipeline-loops.stages": (0, 1, 3), "parallelize-loops.enabled": (True, False), "pad-tiles.min_dot": (16, 32),
 }  # fmt: skip
 # Gemm: types of the operands, and of the sums.
 PRODUCTS = (
@@ -140,10 +140,8 @@ class _Writer(Expressions):
         self.macros = ["bump", "shift"]
 
     def finish(self) -> Case:
-        for tensor in self.tensors:  # every symbol needs a tensor that has it as a dimension
-            del tensor
         lines = [f'{name} = T.dynamic("{name}")' for name in (*self.symbols, *self.symbols_of_strides)]
-        for symbol in self.symbols:
+        for symbol in self.symbols:  # each needs a tensor that has it as a dimension
             if not any(symbol in tensor.shape for tensor in self.tensors):
                 self.tensors.append(Tensor(f"D{symbol}", [symbol], [self.symbols[symbol]], "int32", "index", 0, 3))
         if self.macros:
@@ -198,9 +196,8 @@ class _Writer(Expressions):
         self.blocks = ["bx", "by", "bz"][:rank]
         self.scalars += [Scalar(block, "int32", 0, size) for block, size in zip(self.blocks, self.grid)]
         names = self.blocks[0] if rank == 1 else f"({', '.join(self.blocks)})"
-        extra = self.pick(("", "", "", ", num_stages=2")) if self.chance(0.0) else ""
         threads = self.pick((32, 64, 128, 128, 128, 256))
-        with self.inside_of(f"with T.Kernel({', '.join(parts)}, threads={threads}{extra}) as {names}:"):
+        with self.inside_of(f"with T.Kernel({', '.join(parts)}, threads={threads}) as {names}:"):
             if rank > 1 and self.chance(0.1):
                 self.write(f"T.use_swizzle({self.pick((1, 2, 3))})")
             if self.readable and self.chance(0.06):
@@ -208,7 +205,8 @@ class _Writer(Expressions):
             self.make()
             for _ in range(self.rng.randrange(1, 5)):
                 self.step()
-            for _ in range(self.pick((1, 1, 2))):
+            self.emit(self.tiles[-1])  # what was made last is not for nothing
+            for _ in range(self.pick((0, 1, 1, 2))):
                 self.emit()
             if self.chance(0.2):
                 self.aliased()
@@ -644,6 +642,8 @@ class _Writer(Expressions):
             place = self.pick([x, x, x, f"{x} - {names[0]}", f"{x} + {names[0]}", f"{high} - {x}"])
             self.write(f"{tile.name}[{names[0]}] = {source.name}[{place}]")
         self.tiles.append(tile)
+        if self.depth == 2 and self.chance(0.6):
+            self.emit(tile)
 
     def hazard(self) -> None:
         """A tile whose elements are finite, but whose padding would not be; then a product, reduction or scan of it."""
@@ -686,6 +686,8 @@ class _Writer(Expressions):
                 self.write(f"T.cumsum({tile.name}, dim={self.rng.randrange(2)}, reverse={self.chance(0.6)})")
                 tile.rough = True
         self.tiles += [tile, total]
+        if self.depth == 2 and self.chance(0.6):
+            self.emit(total)
 
     def in_memory(self) -> None:
         """A loop that works on elements of a tensor where they are."""
@@ -862,9 +864,9 @@ class _Writer(Expressions):
         made.written = True
         return made
 
-    def emit(self) -> None:
+    def emit(self, tile: Tile | None = None) -> None:
         """A tile to a tensor: copied, element by element under masks and beyond its ends, or atomically."""
-        tile = self.some_tile(tame=False)
+        tile = tile or self.some_tile(tame=False)
         blocks, number = math.prod(self.grid), self.number_of_block()
         rank, first = len(tile.shape), tile.shape[0]
         others = [max(1, size + self.pick((0, 0, 0, -1, 1, 2))) for size in tile.shape[1:]]
@@ -1034,6 +1036,3 @@ class _Writer(Expressions):
             else:
                 self.write(f"{two.name}[{at}] = {self.value(dtype, 1)}")
                 self.write(f"{out.name}[{at}] = {one.name}[{at}]")
-
-
-assert FLOATS and Expressions

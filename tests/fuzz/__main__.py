@@ -94,7 +94,13 @@ class Process:
         command += ["--triton36", self.arguments.triton36] if self.arguments.triton36 else []
         with open(self.folder / "errors", "wb") as errors:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                bufsize=0,
             )
         self.answered = 0
 
@@ -155,7 +161,9 @@ class Run:
             if total == FIRST and len(alike) == 1 and outcome.status != "right":
                 self.stopped = f"the first {FIRST} programs all ended alike: {outcome.status}: {outcome.detail}"
             if total % 500 == 0 and kind == "ran":
-                print(f"{total} programs, {time.monotonic() - self.started:.0f} s: {dict(self.counts['ran'])}", flush=True)
+                print(
+                    f"{total} programs, {time.monotonic() - self.started:.0f} s: {dict(self.counts['ran'])}", flush=True
+                )
 
     def findings(self) -> list[tuple[str, str, str]]:
         """Groups to shrink: what is wrong first, then what occurs most."""
@@ -189,7 +197,9 @@ class Run:
         if status != "hung":
             case = shrunk(case, fails, self.arguments.shrink_seconds)
         title = f"{status} ({target or self.arguments.device}): {detail.splitlines()[0] if detail else ''}"
-        path = finding.write(case, title, Path(self.arguments.out) / f"{status}_{seed}{'_compiled' if target else ''}.py")
+        path = finding.write(
+            case, title, Path(self.arguments.out) / f"{status}_{seed}{'_compiled' if target else ''}.py"
+        )
         with self.lock:
             print(f"\n{path}: {title}\n{case.text}", flush=True)
 
@@ -238,7 +248,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first program; the others count up")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--device", choices=("interpret", "cuda"), default="interpret")
-    parser.add_argument("--compile-share", type=float, default=0.0, help="of the programs, compiled for GPU targets too")
+    parser.add_argument(
+        "--compile-share", type=float, default=0.0, help="of the programs, compiled for GPU targets too"
+    )
     parser.add_argument("--triton36", default="", help="a Python with another Triton, for the compiled share")
     parser.add_argument("--seconds", type=float, default=1e9, help="after which no program is begun")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for one program")

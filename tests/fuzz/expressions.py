@@ -3,6 +3,7 @@
 Float values stay small multiples of powers of two where they can, so that results are exact in any association. NaN
 and infinities come from tensors and tiles that are `wild`. Integers are anything, and wrap.
 """
+# ruff: noqa: E501
 
 from __future__ import annotations
 
@@ -92,7 +93,11 @@ class Expressions:
     def moving(self) -> str:
         """The same, of an index that is not always 0."""
         known = [each.name for each in self.scalars if each.low is not None and (each.high or 0) > 1]
-        return str(self.pick([*[name for name, extent in self.loops.items() if extent > 1], *known] or [f"({self.small()} + 2)"]))
+        return str(
+            self.pick(
+                [*[name for name, extent in self.loops.items() if extent > 1], *known] or [f"({self.small()} + 2)"]
+            )
+        )
 
     def inside(self, size: int) -> str:
         """An index of an on-chip dimension, never outside."""
@@ -100,7 +105,11 @@ class Expressions:
             return "0"
         forms = [str(self.rng.randrange(size)), f"({self.small()}) % {size}", str(-1)]
         for loop, extent in self.loops.items():
-            forms += [f"({loop} * 3 + 1) % {size}", f"T.min({loop} + 1, {size - 1})", f"T.clamp({loop} - 2, 0, {size - 1})"]
+            forms += [
+                f"({loop} * 3 + 1) % {size}",
+                f"T.min({loop} + 1, {size - 1})",
+                f"T.clamp({loop} - 2, 0, {size - 1})",
+            ]
             if extent <= size:
                 forms += [loop] * 6 + [f"{size - 1} - {loop}", f"{loop} // 2"]
                 forms += [f"{loop} + {size - extent}"] * (extent < size)
@@ -125,7 +134,9 @@ class Expressions:
             place = self.pick([loop, loop, f"({loop}) % {tensor.sizes[0]}", f"{loop} + 1"])
             value = f"{tensor.name}[{place}]"
             return str(self.pick([value, value, f"{value} + {loop}", f"{value} - 1 + {self.moving()}"]))
-        unsigned = [each for each in self.readable if each.dtype in ("uint8", "uint16", "uint32") and len(each.sizes) == 1]
+        unsigned = [
+            each for each in self.readable if each.dtype in ("uint8", "uint16", "uint32") and len(each.sizes) == 1
+        ]
         if unsigned and sign < 0.4:
             tensor = self.pick(unsigned)
             read = f"{tensor.name}[({loop}) % {tensor.sizes[0]}]"

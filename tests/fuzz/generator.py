@@ -1,4 +1,5 @@
-"""Random programs as text, from a seed: what a user of the tile language might write, masks and ragged ends included."""
+"""Random programs as text, from a seed: what a user might write, masks and ragged ends included."""
+# ruff: noqa: E501
 
 from __future__ import annotations
 
@@ -258,7 +259,9 @@ class _Writer(Expressions):
         if sources and kind < 0.5:
             self.load(self.pick(sources), tile)
         elif kind < 0.6:
-            self.write(f"T.fill({tile.name}, {self.pick((0, 1, 2, 3))})" if self.chance(0.7) else f"T.clear({tile.name})")
+            self.write(
+                f"T.fill({tile.name}, {self.pick((0, 1, 2, 3))})" if self.chance(0.7) else f"T.clear({tile.name})"
+            )
         else:
             self.fill_by_loop(tile)
         self.tiles.append(tile)
@@ -293,7 +296,7 @@ class _Writer(Expressions):
         locked = self.locked
         self.locked = {*locked, writes}
         with self.inside_of(head):
-            self.loops = {**self.loops, **{name: extent for name, extent in zip(names, shape)}}
+            self.loops = {**self.loops, **dict(zip(names, shape))}
             yield names
         self.locked = locked
 
@@ -654,7 +657,9 @@ class _Writer(Expressions):
             self.readable.append(source)
         shape = (self.pick((3, 5, 6, 7)), self.pick((3, 5, 6, 7)))
         tile = self.allocate(shape, dtype)
-        self.write(f"T.copy({source.name}[{self.rng.randrange(10 - shape[0])}, {self.rng.randrange(10 - shape[1])}], {tile.name})")
+        self.write(
+            f"T.copy({source.name}[{self.rng.randrange(10 - shape[0])}, {self.rng.randrange(10 - shape[1])}], {tile.name})"
+        )
         with self.parallel(shape, tile.memory) as names:
             x = f"{tile.name}[{', '.join(names)}]"
             infinite = self.pick(("T.infinity('float32')", "-T.infinity('float32')", "T.infinity('float32') * 0.0"))
@@ -663,10 +668,14 @@ class _Writer(Expressions):
                 f"T.if_then_else({names[1]} < {shape[1]}, {x}, {infinite})",
                 f"T.if_then_else({names[0]} * 2 <= {2 * shape[0] - 2}, {x}, {infinite})",
             ]  # fmt: skip
-            self.write(f"{x} = {self.converted(self.pick(forms), 'float32', dtype) if dtype == 'float64' else self.pick(forms)}")
+            self.write(
+                f"{x} = {self.converted(self.pick(forms), 'float32', dtype) if dtype == 'float64' else self.pick(forms)}"
+            )
         form = self.rng.random()
         if form < 0.5:
-            other = self.make((shape[1], self.pick((2, 4, 5))) if self.chance(0.5) else (self.pick((2, 4, 5)), shape[1]), dtype)
+            other = self.make(
+                (shape[1], self.pick((2, 4, 5))) if self.chance(0.5) else (self.pick((2, 4, 5)), shape[1]), dtype
+            )
             first = other.shape[0] != shape[1] or (other.shape[1] == shape[1] and self.chance(0.5))
             sums = "float64" if dtype == "float64" else "float32"
             if first:  # other @ tile.T
@@ -753,7 +762,9 @@ class _Writer(Expressions):
         """A parallel loop whose extent is known only when it runs."""
         tile = self.some_tile()
         i = self.name("i")
-        bound = self.pick([f"T.min({self.small()}, {tile.shape[0]})", f"T.clamp({self.small()} + 1, 1, {tile.shape[0]})"])
+        bound = self.pick(
+            [f"T.min({self.small()}, {tile.shape[0]})", f"T.clamp({self.small()} + 1, 1, {tile.shape[0]})"]
+        )
         others = [self.name("i") for _ in tile.shape[1:]]
         head = f"for {', '.join([i, *others])} in T.Parallel({', '.join([bound, *map(str, tile.shape[1:])])}):"
         locked = self.locked
@@ -773,14 +784,18 @@ class _Writer(Expressions):
         size = math.prod(tensor.sizes)
         rows = self.pick([each for each in range(1, size + 1) if size % each == 0])
         name, dtype = self.name("V"), tensor.dtype
-        other = {"int32": "uint32", "uint32": "int32", "int8": "uint8", "uint8": "int8", "int64": "uint64"}.get(dtype, dtype)
+        other = {"int32": "uint32", "uint32": "int32", "int8": "uint8", "uint8": "int8", "int64": "uint64"}.get(
+            dtype, dtype
+        )
         if self.chance(0.4) and tensor.values == "any":
             self.write(f"{name} = T.view({tensor.name}, ({rows}, {size // rows}), '{other}')")
             dtype = other
         else:
             self.write(f"{name} = T.reshape({tensor.name}, ({rows}, {size // rows}))")
         sizes = [rows, size // rows]
-        self.readable.append(Tensor(name, list(map(str, sizes)), sizes, dtype, tensor.values if tensor.values == "wild" else "any"))
+        self.readable.append(
+            Tensor(name, list(map(str, sizes)), sizes, dtype, tensor.values if tensor.values == "wild" else "any")
+        )
 
     def nested(self) -> None:
         """Each iteration of a parallel loop writes a line of a tile, one element after the other."""
@@ -791,7 +806,9 @@ class _Writer(Expressions):
         self.locked = {*locked, tile.memory}
         with self.inside_of(f"for {i} in T.Parallel({rows}):"):
             self.loops = {**self.loops, i: rows}
-            with self.inside_of(f"for {k} in {self.pick((f'T.serial({columns})', f'range({columns})', f'T.unroll({columns})'))}:"):
+            with self.inside_of(
+                f"for {k} in {self.pick((f'T.serial({columns})', f'range({columns})', f'T.unroll({columns})'))}:"
+            ):
                 self.loops = {**self.loops, k: columns}
                 value = self.value(tile.dtype, 1)
                 before = f"{tile.name}[{i}, T.max({k} - 1, 0)]"
@@ -933,7 +950,7 @@ class _Writer(Expressions):
 
     def direct(self) -> None:
         """Values computed and stored at once, masked, by elements of a tensor that each block has its own part of."""
-        if any("k" == each.name[0] for each in self.scalars) and self.depth > 2:
+        if any(each.name[0] == "k" for each in self.scalars) and self.depth > 2:
             self.compute()
             return
         dtype = self.pick(DTYPES)
@@ -986,7 +1003,9 @@ class _Writer(Expressions):
             self.write(f"T.atomic_{kind}({out.name}[{', '.join(self.starts(out.sizes, tile.shape))}], {tile.name})")
             return
         if form < 0.4:
-            self.write(f"T.atomic_{kind}({out.name}[{', '.join(map(self.anywhere, out.sizes))}], {self.value(dtype, 1)})")
+            self.write(
+                f"T.atomic_{kind}({out.name}[{', '.join(map(self.anywhere, out.sizes))}], {self.value(dtype, 1)})"
+            )
             return
         with self.parallel(self.shape()):
             place = f"{out.name}[{', '.join(map(self.anywhere, out.sizes))}]"
@@ -998,7 +1017,9 @@ class _Writer(Expressions):
                 self.write(call)
 
     def reducer(self) -> None:
-        dtype, op = self.pick((("int32", "sum"), ("float32", "sum"), ("float32", "max"), ("int32", "min"), ("int32", "bitor")))
+        dtype, op = self.pick(
+            (("int32", "sum"), ("float32", "sum"), ("float32", "max"), ("int32", "min"), ("int32", "bitor"))
+        )
         source = self.shape(self.pick((1, 2)))
         size = self.pick((1, source[0]))
         made = self.name("r")
@@ -1031,7 +1052,9 @@ class _Writer(Expressions):
             x = self.name("x")
             if self.chance(0.7):
                 self.write(f"{x} = {one.name}[{at}]")
-                self.write(f"{two.name}[{at}] = {self.converted(self.combined(x, self.value(dtype, 1), dtype), dtype, dtype)}")
+                self.write(
+                    f"{two.name}[{at}] = {self.converted(self.combined(x, self.value(dtype, 1), dtype), dtype, dtype)}"
+                )
                 self.write(f"{out.name}[{at}] = {self.combined(x, f'{one.name}[{at}]', dtype)}")
             else:
                 self.write(f"{two.name}[{at}] = {self.value(dtype, 1)}")

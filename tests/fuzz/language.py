@@ -149,9 +149,7 @@ def view(source: Buffer, shape: Any = None, dtype: Any = None) -> Buffer:
     dims = source.dims if shape is None else tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     if math.prod(map(_bound, dims)) != math.prod(source.dims):
         raise Discard("a view of another size")
-    seen = Buffer(
-        source.memory, [_bound(dim) for dim in dims], to, source.scope, source.offset, None, source.stored
-    )
+    seen = Buffer(source.memory, [_bound(dim) for dim in dims], to, source.scope, source.offset, None, source.stored)
     seen.shape = tuple(dims)
     seen.made_in = source.made_in
     return seen
@@ -229,9 +227,7 @@ def values_of(x: Any, drop: bool = False) -> tuple[list[int], list[Number]]:
     place, _ = _region(x)
     axes = [axis for axis, extent in enumerate(place.extents) if extent is not None or not drop]
     sizes = [1 if place.extents[axis] is None else int(place.extents[axis] or 0) for axis in axes]
-    held = [
-        place.buffer.load(place.at(dict(zip(axes, point)))) for point in itertools.product(*map(range, sizes))
-    ]
+    held = [place.buffer.load(place.at(dict(zip(axes, point)))) for point in itertools.product(*map(range, sizes))]
     return sizes, held
 
 
@@ -439,7 +435,7 @@ def _atomic(kind: str) -> Callable[..., Any]:
         return old
 
     def atomic(dst: Any, value: Any, memory_order: Any = None, return_prev: bool = False, **_: Any) -> Any:
-        place, whole = _region(dst)
+        place, _ = _region(dst)
         scalar = not isinstance(value, (Buffer, Region))
         if scalar and place.is_element:
             memory.machine.step()

@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 
-class Discard(Exception):  # noqa: N818
+class Discard(Exception):
     """The program has no defined meaning: it races, or reads or decides on what is undefined."""
 
 
@@ -487,7 +487,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def compare(predicate: str, a: Any, b: Any) -> Number:
-    x, y, dtype = _operands(a, b, False)
+    x, y, _ = _operands(a, b, False)
     if x.value is None or y.value is None:
         return Number(BOOL, None)
     error = x.error + y.error
@@ -620,7 +620,9 @@ def _exp(x: float) -> float:
 
 
 def _log(function: Callable[[float], float]) -> Callable[[float], float]:
-    return lambda x: -math.inf if x == 0 else math.nan if x < 0 or x != x else math.inf if x == math.inf else function(x)
+    return lambda x: (
+        -math.inf if x == 0 else math.nan if x < 0 or x != x else math.inf if x == math.inf else function(x)
+    )
 
 
 def _inside(function: Callable[[float], float], low: float, high: float) -> Callable[[float], float]:

@@ -1,4 +1,4 @@
-"""Shrink a finding: delta debugging on the text (Zeller and Hildebrandt 2002), by statements, expressions and numbers."""
+"""Shrink a finding: delta debugging (Zeller and Hildebrandt 2002) by statements, expressions and numbers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ def shrunk(case: Case, fails: Check, seconds: float = 60.0) -> Case:
             again = True
             while again:
                 again = False
-                tried = 0
                 for candidate in candidates(case):
                     if time.monotonic() > deadline:
                         return case
-                    tried += 1
                     if len(candidate.text) <= len(case.text) and fails(candidate):
                         case, again, progress = candidate, True, True
                         break
@@ -105,9 +103,11 @@ def _expressions(case: Case) -> Iterator[Case]:
                 for at, child in enumerate(value if isinstance(value, list) else [value]):
                     if not isinstance(child, ast.expr) or isinstance(child, (ast.Constant, ast.Tuple, ast.Slice)):
                         continue
-                    if isinstance(node, ast.Call) and field == "func" or field in ("targets", "target", "value"):
-                        if not (field == "value" and isinstance(node, (ast.Assign, ast.AugAssign))):
-                            continue
+                    assigned = field == "value" and isinstance(node, (ast.Assign, ast.AugAssign))
+                    if (isinstance(node, ast.Call) and field == "func") or (
+                        field in ("targets", "target", "value") and not assigned
+                    ):
+                        continue
                     choices: list[ast.expr] = [] if isinstance(child, ast.Name) else [
                         each for each in ast.iter_child_nodes(child)
                         if isinstance(each, ast.expr) and not isinstance(each, (ast.Attribute, ast.Slice))

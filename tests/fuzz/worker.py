@@ -66,12 +66,14 @@ class Worker:
 
     def by_other(self, job: dict[str, Any]) -> str:
         if self.other is None or self.other.poll() is not None:
-            environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "TRITON_INTERPRET")}
+            environment = {
+                key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "TRITON_INTERPRET")
+            }
             script = Path(__file__).with_name("compile_elsewhere.py")
+            command, pipe = [self.triton36, "-I", str(script)], subprocess.PIPE
             self.other = subprocess.Popen(
-                [self.triton36, "-I", str(script)], env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+                command, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
+            )
         assert self.other.stdin is not None and self.other.stdout is not None
         try:
             self.other.stdin.write(json.dumps(job) + "\n")

@@ -3,6 +3,7 @@
 `python -m tests.fuzz.wrong_compilers` looks for the first seed that shows each.
 """
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 import contextlib

@@ -2,6 +2,8 @@
 # USE=/path/to/python runs with that interpreter as it is and makes no environment.
 PYTHON ?= python3
 WORKERS ?= 2
+COUNT ?= 10000
+SEED ?= 0
 VENV := .venv
 VENV36 := .venv-triton36
 
@@ -15,13 +17,14 @@ endif
 
 PIP_FLAGS := -qq --disable-pip-version-check
 
-.PHONY: help demo test types lint bench-lowering bench-tuning conformance clean
+.PHONY: help demo test types lint bench-lowering bench-tuning conformance clean fuzz
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo            lower, compile and run a matrix product, and check it against torch"
 	@echo "make test            run the tests (WORKERS=$(WORKERS))"
 	@echo "make types           compile every entry of the table of element types (TARGETS=cuda:90,... PYTHONS=newest,...)"
+	@echo "make fuzz            random programs against an oracle (COUNT=$(COUNT) SEED=$(SEED) FUZZ=\"--device cuda\"); findings go to build/fuzz"
 	@echo "make lint            ruff and mypy --strict"
 	@echo "make bench-lowering  time the lowering of 384 configurations"
 	@echo "make bench-tuning    what the autotuner takes and gives, on a GPU (PARTS=\"cold winner model space\")"
@@ -53,6 +56,9 @@ types: $(READY) $(if $(USE),,$(VENV36)/ready)
 	@OMP_NUM_THREADS=1 $(if $(USE),,TILEDSL_TEST_TRITON36="$(CURDIR)/$(VENV36)/bin/python") \
 		$(RUN) -m tests.legality "$(TARGETS)" "$(PYTHONS)"
 	@TILEDSL_TEST_ALL_TYPES=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/legality/test_numerics.py
+fuzz: $(READY) $(if $(USE),,$(VENV36)/ready)
+	@$(RUN) -m tests.fuzz --count $(COUNT) --seed $(SEED) --workers $(WORKERS) --compile-share 0.1 \
+		$(if $(USE),,--triton36 "$(CURDIR)/$(VENV36)/bin/python") --out build/fuzz $(FUZZ)
 
 lint: $(READY)
 	@$(RUN) -m ruff check -q .

@@ -37,6 +37,22 @@ _NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {
 }
 
 
+Numerics = Literal["same-bits", "batch-invariant"]
+
+
+def check_numerics(numerics: Any, reference_config: Any = None, rows: Any = None) -> None:
+    """TileError for values of these options that mean nothing."""
+    if numerics not in (None, "same-bits", "batch-invariant"):
+        raise TileError(f"autotune: numerics is {numerics!r}; it must be 'same-bits' or 'batch-invariant'")
+    if numerics is None and (reference_config is not None or rows is not None):
+        name = "rows" if reference_config is None else "reference_config"
+        raise TileError(f"autotune: {name} says something of numerics: pass numerics='same-bits' or 'batch-invariant'")
+    if reference_config is not None and not isinstance(reference_config, Mapping):
+        raise TileError(f"autotune: reference_config is {reference_config!r}; it is a dict such as {{'block_M': 64}}")
+    if rows is not None and not isinstance(rows, str):
+        raise TileError(f"autotune: rows is {rows!r}; it must be the name of an argument or a size")
+
+
 def _check_numbers(options: TuneOptions) -> None:
     """TileError for an option that should be a number and is none, or not one that means something."""
     for name, (allowed, is_right) in _NUMBERS.items():
@@ -80,6 +96,15 @@ class TuneOptions:
     cache_input_tensors: accepted; all configurations of a run share their inputs, and the reference is computed once.
     verify_at:          arguments of the builder, such as a smaller shape, at which the program is checked in the
                         interpreter if the target is a GPU that is not here.
+
+    Numbers that do not depend on luck
+    numerics:           "same-bits": only configurations can win whose results have the bits of the reference
+                        configuration. "batch-invariant": moreover, a row's bits do not depend on how many rows there
+                        are. See bit_class for what is proved and what is tried.
+    reference_config:   tunables with their values: the first configuration that has them is the reference (None: the
+                        first configuration).
+    rows:               for "batch-invariant": the argument, or the dynamic size, that counts rows (None: what `bucket`
+                        names, else "M").
 
     Searching
     budget:             seconds after which no further configuration is tried, once the default was tried and one works.
@@ -153,6 +178,9 @@ class TuneOptions:
     on_miss: Literal["tune", "first", "error"] = "tune"
     group: Any = None
     group_timeout: float = 300
+    numerics: Numerics | None = None
+    reference_config: Mapping[str, Any] | None = None
+    rows: str | None = None
 
     def __post_init__(self) -> None:
         TensorSupplyType.parse(self.supply_type)
@@ -195,6 +223,7 @@ class TuneOptions:
             raise TileError("autotune: manual_check_prog compares with the reference, and there is no ref_prog")
         if self.on_miss not in ("tune", "first", "error"):
             raise TileError(f"autotune: on_miss is {self.on_miss!r}; it must be 'tune', 'first' or 'error'")
+        check_numerics(self.numerics, self.reference_config, self.rows)
         if self.bucket is not None and not isinstance(self.bucket, str):
             raise TileError(f"autotune: bucket is {self.bucket!r}; it must be the name of an argument")
         folders = (self.tuned,) if isinstance(self.tuned, (str, os.PathLike)) else self.tuned or ()

@@ -11,12 +11,13 @@ if TYPE_CHECKING:
 
 Status = Literal[
     "new", "ok", "pruned", "compile_error", "compile_timeout", "out_of_resources", "launch_error", "crash", "hang",
-    "mismatch", "nonfinite", "screened",
+    "mismatch", "nonfinite", "other_bits", "screened",
 ]  # fmt: skip
 _MEASURED = (
-    "status", "message", "latency", "spread", "timing", "verified", "max_error", "mean_error", "mismatched_ratio"
+    "status", "message", "latency", "spread", "timing", "verified", "max_error", "mean_error", "mismatched_ratio",
+    "output_bits",
 )  # fmt: skip
-_SHARED = (*_MEASURED, "alone", "rounds", "resources", "compile_seconds", "binary_hash")
+_SHARED = (*_MEASURED, "alone", "rounds", "resources", "compile_seconds", "binary_hash", "bit_class")
 NOT_TRIED = "not tried: "  # a trial that was left out by a budget or the search has a message that begins so
 STATUSES: tuple[str, ...] = get_args(Status)
 
@@ -30,7 +31,9 @@ class Trial:
     under lasting load where that lowers the GPU's clock; alone: the latency before that.
     max_error, mean_error: largest and mean absolute difference from the reference. resources: shared_bytes, registers,
     spills, occupancy of the compiled kernel. same_as: the index of the trial with identical source or an identical
-    binary, whose outcome this one shares. verified: whether the outputs were compared.
+    binary, whose outcome this one shares. verified: whether the outputs were compared. bit_class, output_bits: with
+    `numerics`, equal for trials that round alike as far as their programs and machine code say, and for those whose
+    outputs had the same bits.
     """
 
     index: int
@@ -50,6 +53,8 @@ class Trial:
     compile_seconds: float | None = None
     source_hash: str = ""
     binary_hash: str = ""
+    bit_class: str = ""
+    output_bits: str = ""
     same_as: int | None = None
     build: Callable[[], Kernel] | None = field(default=None, repr=False, compare=False)
 

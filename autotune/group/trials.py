@@ -12,7 +12,7 @@ from tiledsl.autotuner.trial import NOT_TRIED, Trial
 
 _COMMON = (
     "status", "message", "latency", "spread", "timing", "rounds", "alone", "verified", "max_error", "mean_error",
-    "mismatched_ratio", "resources", "same_as",
+    "mismatched_ratio", "resources", "bit_class", "same_as",
 )  # fmt: skip
 
 

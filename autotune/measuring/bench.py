@@ -15,6 +15,8 @@ from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.jobs import Job, Policy
 from tiledsl.autotuner.measuring.timing import clock, summarize
+from tiledsl.autotuner.storage.fingerprint import digest
+from tiledsl.autotuner.verifying import bits
 from tiledsl.autotuner.verifying.reference import Expected, tensors
 from tiledsl.autotuner.verifying.verify import Ran, judge
 
@@ -54,10 +56,14 @@ class Bench:
         done: dict[str, Any] = {}
         try:
             launch = getattr(self._load(job), job.into)
+            if job.of_rows is not None:
+                return {"status": "ok", "output_bits": self._bits_of_rows(job, launch, **job.of_rows)}
             given = copies(self.inputs)
             ran = self._call(job, launch, given)
             done.update({} if job.checked else self._check(job, ran))
             if "status" not in done:
+                if job.bits:
+                    done["output_bits"] = self._bits(job, launch, ran)
                 if job.timed:
                     done.update(self._time(job, launch, given, ran, best))
                 else:
@@ -134,16 +140,41 @@ class Bench:
 
         return load_module(job.name, job.source, interpret=job.interpret, cache_dir=self.policy.cache_dir)
 
-    def _call(self, job: Job, launch: Callable[..., Any], given: list[Any]) -> Ran:
+    def _bits(self, job: Job, launch: Callable[..., Any], ran: Ran) -> str:
+        """The bits of a kernel's outputs: for the inputs, of which `ran` has the first outputs, and for worse ones."""
+        first = bits.fingerprint(_results(ran))
+        found = [bits.fingerprint(_results(self._call(job, launch, copies(self.inputs))))]
+        if found[0] != first:
+            return bits.VARIES
+        for inputs in bits.adversarial_inputs(self.inputs):
+            found.append(bits.fingerprint(_results(self._call(job, launch, copies(inputs), inputs))))
+        return digest(" ".join(found))[:32]
+
+    def _bits_of_rows(
+        self, job: Job, launch: Callable[..., Any], shapes: list[Any], dims: list[int | None], count: int
+    ) -> str:
+        """The bits of the first `count` rows that the kernel computes from inputs of these shapes."""
+        found = []
+        for each in (self.inputs, *bits.adversarial_inputs(self.inputs)):
+            inputs = bits.of_rows(each, shapes)
+            ran = self._call(job, launch, copies(inputs), inputs)
+            found.append(bits.fingerprint(bits.first_rows(ran.outputs, dims, count)))
+        return digest(" ".join(found))[:32]
+
+    def _call(
+        self, job: Job, launch: Callable[..., Any], given: list[Any], originals: Sequence[Any] | None = None
+    ) -> Ran:
         """Run the kernel on `given`, which it may change, with outputs that held NaN (integers: a far-off number)
-        before, so that elements which are never written show up."""
+        before, so that elements which are never written show up. originals: what `given` are copies of, if not of the
+        inputs."""
+        originals = self.inputs if originals is None else originals
         outputs = self._outputs(job, given)
         for output in outputs:
             _poison(output)
         launch(*_arguments(job, given, outputs))
         self._wait()
         names = [param["name"] for param in job.params if not param["is_output"]]
-        touched = [at for at, (now, old) in enumerate(zip(given, self.inputs)) if changed(now, old)]
+        touched = [at for at, (now, old) in enumerate(zip(given, originals)) if changed(now, old)]
         return Ran(names, outputs, given, touched)
 
     def _outputs(self, job: Job, given: Sequence[Any]) -> list[Any]:
@@ -161,8 +192,11 @@ class Bench:
             param = job.params[position]
             shapes.append([sizes.get(dim) if isinstance(dim, str) else dim for dim in param["shape"]])
             if None in shapes[-1] or param["strides"] is not None:
+                kept = copies(given)
                 made = tensors(getattr(self._load(job), job.entry)(*given))
-                self._restore(given)
+                for item, before in zip(given, kept):
+                    if hasattr(item, "data_ptr"):
+                        item.copy_(before)
                 return made
         place = "cpu" if self.device == "cpu" else "cuda"
         return [
@@ -255,6 +289,10 @@ class Bench:
             import torch
 
             torch.cuda.empty_cache()
+
+
+def _results(ran: Ran) -> list[Any]:
+    return [*ran.outputs, *(ran.after[at] for at in ran.changed)]
 
 
 def _arguments(job: Job, given: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:

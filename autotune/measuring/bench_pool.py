@@ -222,8 +222,8 @@ def _for_triton() -> dict[str, Any]:
 
 
 def faster(best: float | None, outcome: Mapping[str, Any]) -> float | None:
-    """The better of the best latency so far and a job's, which counts if it was found right there."""
+    """The better of the best latency so far and a job's, which counts if it was found right there, bits included."""
     latency = outcome.get("latency")
-    if outcome.get("status") != "ok" or latency is None or "outputs" in outcome:
+    if outcome.get("status") != "ok" or latency is None or "outputs" in outcome or "output_bits" in outcome:
         return best
     return float(latency) if best is None else min(best, float(latency))

@@ -269,10 +269,10 @@ class _Reader:
                 before = self.stored.get(name, ())
                 if not is_float and not _has_float(before):
                     return _INT
-                places = ()
+                places: tuple[Form, ...] = ()
                 if self.ordered:
                     given = op.indices if isinstance(op, tile.LoadOp) else op.starts
-                    places = tuple(self.index(each) for each in given)
+                    places = tuple("tile" if _is_start(form) else form for form in map(self.index, given))
                 return ("load", name, result.dtype, before, ("at", *places))
             case tensor.BroadcastOp() | tensor.ReshapeOp() | tensor.TransposeOp():
                 return self.form(op.operands[0])
@@ -292,8 +292,10 @@ class _Reader:
                 if source == _INT:
                     return _INT
                 exact = isinstance(op, tensor.ReduceOp) and op.kind in _EXACT
-                shape: Any = op.source.shape if self.is_simulated and not exact else op.source.shape[op.axis]
-                attributes = tuple(sorted((name, repr(value)) for name, value in op.attributes.items()))
+                is_last = op.axis == len(op.source.shape) - 1  # NumPy adds up each line by itself
+                whole = self.is_simulated and not exact and not is_last
+                shape: Any = op.source.shape if whole else op.source.shape[op.axis]
+                attributes = tuple(sorted((n, repr(value)) for n, value in op.attributes.items() if n != "axis"))
                 return (op.name, attributes, shape, source)
         forms = [self.form(each) for each in op.operands]
         if not is_float and all(each == _INT for each in forms):
@@ -302,7 +304,8 @@ class _Reader:
         return (op.name, attributes, result.dtype, *forms)
 
     def index(self, value: Value) -> Form:
-        """Which elements an index takes, but for where the block begins."""
+        """Which elements an index takes, but for where the tile begins: "block" if it depends on the block and on sizes
+        alone, "tile" if it counts from there; that sums run over so many of them is written where they do."""
         known = self._index.get(value)
         if known is not None:
             return known
@@ -311,17 +314,20 @@ class _Reader:
         if number is not None:
             found: Form = repr(number)
         elif isinstance(op, tensor.IotaOp):
-            found = ("iota", op.axis)
+            found = ("tile",)
         elif isinstance(op, (tensor.BroadcastOp, tensor.ReshapeOp, arith.CastOp)):
             found = self.index(op.operands[0])
         elif isinstance(op, arith.AddOp):
-            terms = [each for each in map(self.index, op.operands) if not _is_start(each)]
-            found = ("add", *sorted(terms, key=repr)) if len(terms) > 1 else terms[0] if terms else ("block",)
+            forms = list(map(self.index, op.operands))
+            terms = [each for each in forms if not _is_start(each)]
+            start = ("tile",) if ("tile",) in forms else ("block",)
+            found = ("add", *sorted(terms, key=repr)) if len(terms) > 1 else terms[0] if terms else start
         elif op is None or not op.operands:
             found = ("host",)
         else:
             forms = [self.index(each) for each in op.operands]
-            found = ("block",) if all(map(_is_start, forms)) else (op.name, *forms)
+            of_block = all(_is_start(each) and each != ("tile",) for each in forms)
+            found = ("block",) if of_block else (op.name, *forms)
         self._index[value] = found = self._small(found)
         return found
 
@@ -350,8 +356,8 @@ def _strip(form: Form) -> Form:
 
 
 def _is_start(form: Form) -> bool:
-    """Whether an index depends on the block and on sizes only: it says where the block begins."""
-    return isinstance(form, str) or form in (("block",), ("host",))
+    """Whether an index says where a tile begins, or counts from there."""
+    return isinstance(form, str) or form in (("block",), ("host",), ("tile",))
 
 
 def _has_float(form: Form) -> bool:

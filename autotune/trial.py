@@ -17,7 +17,7 @@ _MEASURED = (
     "status", "message", "latency", "spread", "timing", "verified", "max_error", "mean_error", "mismatched_ratio",
     "output_bits",
 )  # fmt: skip
-_SHARED = (*_MEASURED, "alone", "rounds", "resources", "compile_seconds", "binary_hash", "bit_class")
+_SHARED = (*_MEASURED, "alone", "rounds", "noise", "resources", "compile_seconds", "binary_hash", "bit_class")
 NOT_TRIED = "not tried: "  # a trial that was left out by a budget or the search has a message that begins so
 STATUSES: tuple[str, ...] = get_args(Status)
 
@@ -28,7 +28,8 @@ class Trial:
 
     latency: milliseconds, measured or estimated as the result says; spread: the interquartile range of the samples;
     timing: how they were taken; rounds: of the final measurement, in which the best few are timed against each other,
-    under lasting load where that lowers the GPU's clock; alone: the latency before that.
+    under lasting load where that lowers the GPU's clock; alone: the latency before that; noise: how much
+    latencies over the fastest one's varied from round to round, as a share.
     max_error, mean_error: largest and mean absolute difference from the reference. resources: shared_bytes, registers,
     spills, occupancy of the compiled kernel. same_as: the index of the trial with identical source or an identical
     binary, whose outcome this one shares. verified: whether the outputs were compared. bit_class, output_bits: with
@@ -45,6 +46,7 @@ class Trial:
     timing: str = ""
     rounds: int = 0
     alone: float | None = None
+    noise: float | None = None
     verified: bool = False
     max_error: float | None = None
     mean_error: float | None = None

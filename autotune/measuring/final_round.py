@@ -85,7 +85,7 @@ def _settle_ties(
     """Further rounds of the leader and those that may or may not tie with it, until that is known."""
     by_name = {racer.name: racer for racer in racers}
     for number in range(_FURTHER_ROUNDS if most is None else most):
-        leader, *others = open_ties(rounds) or [""]
+        leader, *others = open_ties(rounds, 0 if half else _ROUNDS) or [""]
         if not others:
             return
         for name in (leader, *others) if number % 2 == 0 else (*others[::-1], leader):
@@ -94,17 +94,19 @@ def _settle_ties(
             rounds[name].append(samples[len(samples) // 2 :] if half else samples)
 
 
-def open_ties(rounds: Taken) -> list[str]:
+def open_ties(rounds: Taken, least: int = _ROUNDS) -> list[str]:
     """The leader, then those with as many rounds of which it is not known whether they tie with it, by name; none where
-    all is known."""
+    all is known. In fewer rounds than `least` a difference may stay the same by chance."""
     medians = {name: [statistics.median(each) for each in found] for name, found in rounds.items() if found}
     most = max(map(len, medians.values()), default=0)
     stayed = {name: own for name, own in medians.items() if len(own) == most}
     leader = min(stayed, key=lambda name: statistics.median(stayed[name]), default="")
     spread = unrest(medians, leader)
     unsure, limit = _SURE * _ERROR * spread / math.sqrt(max(1, most)), tie(spread)
-    found = [name for name, own in stayed.items() if abs(behind(own, medians[leader]) - 1 - limit) <= unsure]
-    found = [name for name in found if name != leader]
+    if most < least:
+        unsure = max(unsure, limit)
+    others = [name for name in stayed if name != leader]
+    found = [name for name in others if abs(behind(stayed[name], stayed[leader]) - 1 - limit) <= unsure]
     return [leader, *found] if found else []
 
 

@@ -12,7 +12,7 @@ def test_near_equal_configurations_have_one_winner() -> None:
     apart = SimulatedProblem((0.0277, 0.0275), (64 << 10, 128 << 10))
     equal = SimulatedProblem((0.02755, 0.0275), (64 << 10, 128 << 10))
     for problem, expected in ((apart, 1), (equal, 0)):
-        assert Counter(tune(problem, Noise(), f"{turn}")[0] for turn in range(20)) == {expected: 20}
+        assert Counter(tune(problem, Noise(sample=0.003), f"{turn}")[0] for turn in range(20)) == {expected: 20}
 
 
 def test_tuning_again_keeps_the_winner() -> None:

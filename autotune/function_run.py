@@ -18,7 +18,8 @@ from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.timing import clock, summarize
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.verifying.reference import Reference, tensors
-from tiledsl.autotuner.verifying.verify import Ran, Tolerance, judge
+from tiledsl.autotuner.verifying.tolerance import Tolerance
+from tiledsl.autotuner.verifying.verify import Ran, judge
 from tiledsl.errors import TileError
 
 _FIRST_PASS = 0.25  # of `rep`, in the first measurement

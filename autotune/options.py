@@ -57,7 +57,7 @@ def _check_numbers(options: TuneOptions) -> None:
     """TileError for an option that should be a number and is none, or not one that means something."""
     for name, (allowed, is_right) in _NUMBERS.items():
         value: Any = getattr(options, name)
-        if value is None and name in ("run_timeout", "budget"):
+        if value is None and name in ("rtol", "atol", "run_timeout", "budget"):
             continue
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         if not is_number or not is_right(value):
@@ -89,7 +89,10 @@ class TuneOptions:
     Checking
     ref_prog:           takes the inputs and returns the right outputs, or None if it writes them into its inputs as
                         the kernel does.
-    rtol, atol, max_mismatched_ratio: see verify.compare; atol is in units of the reference's root mean square.
+    rtol, atol:         see verify.compare; atol is in units of the reference's root mean square (None: as the rounding
+                        of the program's types makes them, at most 1e-2; see verifying/tolerance.py).
+    max_mismatched_ratio: the share of elements that may be off by more, but not by more than 16 times as much. 1: no
+                        limit at all.
     skip_check:         do not compare outputs.
     manual_check_prog:  takes the kernel's and the reference's outputs and raises if they differ, in place of comparing.
     supply_prog:        takes the kernel's input parameters and returns the inputs; without it, supply_type draws them.
@@ -143,8 +146,8 @@ class TuneOptions:
     ref_prog: Callable[..., Any] | None = None
     supply_prog: Callable[..., Any] | None = None
     supply_type: TensorSupplyType | str = TensorSupplyType.Auto
-    rtol: float = 1e-2
-    atol: float = 1e-2
+    rtol: float | None = None
+    atol: float | None = None
     max_mismatched_ratio: float = 0.01
     skip_check: bool = False
     manual_check_prog: Callable[..., Any] | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tiledsl.autotuner.verifying.verify import Tolerance
+from tiledsl.autotuner.verifying.tolerance import Tolerance
 
 
 @dataclass(frozen=True)

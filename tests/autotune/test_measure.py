@@ -21,7 +21,7 @@ from tiledsl.autotuner.measuring.timing import Stopwatch, longest_in_graph, summ
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.verifying.reference import Expected
-from tiledsl.autotuner.verifying.verify import Tolerance
+from tiledsl.autotuner.verifying.tolerance import Tolerance
 
 VALUES = [
     torch.arange(6, dtype=torch.float16).reshape(2, 3),

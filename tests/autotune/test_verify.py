@@ -11,7 +11,8 @@ import torch
 
 from tiledsl.autotuner.measuring.inputs import changed
 from tiledsl.autotuner.verifying.reference import Reference
-from tiledsl.autotuner.verifying.verify import Ran, Tolerance, compare, judge
+from tiledsl.autotuner.verifying.tolerance import Tolerance
+from tiledsl.autotuner.verifying.verify import Ran, compare, judge
 
 TOLERANCE = Tolerance(1e-2, 1e-2, 0.01)
 A, B = torch.linspace(-1, 1, 1000), torch.linspace(5, 6, 1000)
@@ -76,7 +77,8 @@ def test_inputs_that_the_reference_changes_are_outputs_too() -> None:
     assert verdict(right, reference)[0] == "ok"
     assert verdict(lambda A, B: A + 1, reference) == (
         "mismatch",
-        "B, which it writes into, is wrong in 1000 of 1000 elements (100.00%), by 6 at most (rtol=0.01, atol=0.11)",
+        "B, which it writes into, is wrong in 1000 of 1000 elements (100.00%), by 6 at most (rtol=0.01, atol=0.11); first at [0], "
+        "5 for 10, worst at [999], 6 for 12",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import re
 import threading
@@ -36,6 +37,7 @@ from tiledsl.settings import current
 if TYPE_CHECKING:
     from tiledsl.autotuner.engine import Problem
 
+_log = logging.getLogger("tiledsl")
 _SHARE_OF_DEFAULT = 0.25  # of the measuring time, where the search does not ask for the default
 
 
@@ -108,6 +110,7 @@ class Run:
             else:
                 self._begin()
             self._loop(strategy)
+            self._settle_doubts()
             self._settle_bits()
             self._agree()
             self._final_round()
@@ -379,6 +382,8 @@ class Run:
     def _ran(self, trial: Trial, outcome: Mapping[str, Any]) -> None:
         self._running.discard(trial.index)
         trial.record(outcome)
+        if "at" in outcome and not trial.ok:
+            trial.message += self._in_tiles(trial, outcome["at"])
         if "outputs" in outcome and trial.ok:
             self._check_by_hand(trial, outcome["outputs"])
         if trial.ok and not self.measured and trial.latency is None:
@@ -386,8 +391,33 @@ class Run:
         if self._bits is not None:
             self._bits.ran(trial)
         rig = self._rig
-        if rig is not None and trial.ok and trial.latency is not None:
+        if rig is not None and trial.ok and not trial.doubts and trial.latency is not None:
             rig.best = trial.latency if rig.best is None else min(rig.best, trial.latency)
+
+    def _in_tiles(self, trial: Trial, at: Mapping[str, Any]) -> str:
+        """In which tiles the mismatches are that a check names; "" where that cannot be told."""
+        kernel = self.kernels.get(trial.index)
+        outputs = [] if kernel is None else [kernel.params[place].name for place in kernel.outputs]
+        name = str(at["name"]).removeprefix("the output").removeprefix("output ").partition(",")[0]
+        if outputs and (name == "" or name.isdigit()):
+            name = outputs[int(name or 0)]
+        with contextlib.suppress(Exception):  # it only adds to a message
+            from tiledsl.autotuner.verifying.where import in_tiles
+
+            return "" if kernel is None else in_tiles(kernel, name, at["first"], at["worst"])
+        return ""
+
+    def _settle_doubts(self) -> None:
+        """Configurations that are wrong on further inputs fail, if any is right on them; else these were no inputs for
+        the program."""
+        working = [trial for trial in self.trials if trial.ok]
+        for name in dict.fromkeys(name for trial in working for name in trial.doubts or {}):
+            doubted = [trial for trial in working if name in (trial.doubts or {})]
+            if len(doubted) == len(working):
+                _log.info("autotune: %s: no configuration is right on %s: not used", self.problem.name, name)
+                continue
+            for trial in doubted:
+                trial.fail("mismatch", f"on {name}: {(trial.doubts or {})[name]}")
 
     def _check_by_hand(self, trial: Trial, described: Sequence[dict[str, Any]]) -> None:
         assert self._rig is not None and self.options.manual_check_prog is not None
@@ -440,7 +470,7 @@ class Run:
 
     def _tell(self, strategy: Strategy, trial: Trial) -> None:
         if trial.index in self._shares:
-            strategy.tell(trial.index, trial.latency if trial.ok else None)
+            strategy.tell(trial.index, trial.latency if trial.ok and not trial.doubts else None)
 
     def _seconds_to_wait(self) -> float:
         """For the next event, or until the budget is used up."""

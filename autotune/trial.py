@@ -15,7 +15,7 @@ Status = Literal[
 ]  # fmt: skip
 _MEASURED = (
     "status", "message", "latency", "spread", "timing", "verified", "max_error", "mean_error", "mismatched_ratio",
-    "output_bits",
+    "output_bits", "doubts",
 )  # fmt: skip
 _SHARED = (*_MEASURED, "alone", "rounds", "noise", "resources", "compile_seconds", "binary_hash", "bit_class")
 NOT_TRIED = "not tried: "  # a trial that was left out by a budget or the search has a message that begins so
@@ -32,7 +32,8 @@ class Trial:
     latencies over the fastest one's varied from round to round, as a share.
     max_error, mean_error: largest and mean absolute difference from the reference. resources: shared_bytes, registers,
     spills, occupancy of the compiled kernel. same_as: the index of the trial with identical source or an identical
-    binary, whose outcome this one shares. verified: whether the outputs were compared. bit_class, output_bits: with
+    binary, whose outcome this one shares. verified: whether the outputs were compared. doubts: on which
+    further inputs they are wrong, and how, by name; see measuring/again.py. bit_class, output_bits: with
     `numerics`, equal for trials that round alike as far as their programs and machine code say, and for those whose
     outputs had the same bits.
     """
@@ -55,6 +56,7 @@ class Trial:
     compile_seconds: float | None = None
     source_hash: str = ""
     binary_hash: str = ""
+    doubts: dict[str, Any] | None = None
     bit_class: str = ""
     output_bits: str = ""
     same_as: int | None = None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.autotuner.measuring import wire
+from tiledsl.autotuner.measuring.again import Further
 from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.jobs import Job, Policy
@@ -39,12 +40,19 @@ class Bench:
     """One device with one set of inputs."""
 
     def __init__(
-        self, device: str, policy: Policy, inputs: Sequence[Any], references: Sequence[Expected], folder: Path
+        self,
+        device: str,
+        policy: Policy,
+        inputs: Sequence[Any],
+        references: Sequence[Expected],
+        folder: Path,
+        further: Sequence[Further] = (),
     ) -> None:
         self.device = device
         self.policy = policy
         self.inputs = list(inputs)  # never given to a kernel
         self.references = list(references)
+        self.further = list(further)
         self.folder = folder
         self._watch: Any = None
         self._warm = False
@@ -62,6 +70,9 @@ class Bench:
             ran = self._call(job, launch, given)
             done.update({} if job.checked else self._check(job, ran))
             if "status" not in done:
+                doubts = {} if job.checked else self._doubts(job, launch)
+                if doubts:
+                    done["doubts"] = doubts
                 if job.bits:
                     done["output_bits"] = self._bits(job, launch, ran)
                 if job.timed:
@@ -139,6 +150,17 @@ class Bench:
         from tiledsl.runtime.module import load_module
 
         return load_module(job.name, job.source, interpret=job.interpret, cache_dir=self.policy.cache_dir)
+
+    def _doubts(self, job: Job, launch: Callable[..., Any]) -> dict[str, str]:
+        """On which further inputs the outputs are wrong, and how."""
+        found = {}
+        for each in self.further:
+            verdict = judge(
+                self._call(job, launch, copies(each.inputs), each.inputs), each.candidates, self.policy.tolerance
+            )
+            if "status" in verdict:
+                found[each.name] = verdict["message"]
+        return found
 
     def _bits(self, job: Job, launch: Callable[..., Any], ran: Ran) -> str:
         """The bits of a kernel's outputs: for the inputs, of which `ran` has the first outputs, and for worse ones."""

@@ -58,14 +58,7 @@ class BitClass:
 
 def program_class(kernel: Kernel) -> BitClass:
     """The class of a kernel's program, options and target. Lowers the program in part, in under a millisecond or so."""
-    from tiledsl.ir.pass_manager import PassManager
-    from tiledsl.passes import default_pipeline
-
-    root = kernel._build()
-    target = kernel.target
-    passes = default_pipeline(kernel.pass_configs)
-    names = [each.name for each in passes]
-    PassManager(passes[: names.index("select-emitter")], verify_each=False).run(Program(root, target))
+    root, target = values_of(kernel), kernel.target
     options = {
         name: str(value)
         for name, value in sorted(kernel.pass_configs.items(), key=lambda pair: str(pair[0]))
@@ -88,6 +81,18 @@ def program_class(kernel: Kernel) -> BitClass:
     if reader.ordered and target.kind == "hip":  # no layouts are read from what Triton makes for it
         parts.append(("warps", kernel.pass_configs.get(_WARPS), _threads(root)))
     return BitClass(digest(repr(parts))[:24], varies, by_rows)
+
+
+def values_of(kernel: Kernel) -> tile.FuncOp:
+    """A kernel's program once its tiles are values, before anything depends on the emitter."""
+    from tiledsl.ir.pass_manager import PassManager
+    from tiledsl.passes import default_pipeline
+
+    root = kernel._build()
+    passes = default_pipeline(kernel.pass_configs)
+    names = [each.name for each in passes]
+    PassManager(passes[: names.index("select-emitter")], verify_each=False).run(Program(root, kernel.target))
+    return root
 
 
 def _threads(root: Operation) -> list[Any]:

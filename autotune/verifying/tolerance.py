@@ -2,12 +2,13 @@
 
 A sum of K terms in a type of unit roundoff u is off by at most K u / (1 - K u) of the sum of the terms' sizes, and
 rarely by more than a small multiple of sqrt(K) u of it (Higham, Accuracy and Stability of Numerical Algorithms, 2nd
-ed., section 3.1 and equation 3.5; Higham and Mary, SIAM J. Sci. Comput. 41, 2019, theorem 3.1). Terms of either sign
-and equal size have sums of sqrt(K) of them, so that what is to be expected is K u of the result's root mean square.
-Beside that, each value that is rounded to a coarser type on its way is off by that type's u.
+ed., section 3.1 and equation 3.5; Higham and Mary, SIAM J. Sci. Comput. 41, 2019, theorem 3.1). Of terms of one sign
+the sizes' sum is the result; of terms of either sign, as random ones have, partial sums stay as small as the result is
+(Higham and Mary, SIAM J. Sci. Comput. 42, 2020): so it is sqrt(K) u of the results' root mean square that is to be
+expected. Beside that, each value that is rounded to a coarser type on its way is off by that type's u.
 
-    atol = 8 (u + K u_sum)    of the root mean square of the reference
-    rtol = 2 max(u, u_out)    of each element
+    atol = 8 (u + sqrt(K) u_sum)    of the root mean square of the reference
+    rtol = 2 max(u, u_out)          of each element
 
 u is the coarsest unit roundoff on the way, u_out that of the output, u_sum that of sums, float32's, or float64's where
 all is float64. 8 makes six standard deviations of errors that are spread evenly: of a thousand million elements none is
@@ -22,6 +23,7 @@ loses counts. Whole numbers that come of whole numbers are exact.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,7 +77,7 @@ class Tolerance:
         width = 4 if self.roundoff > _SUMS[8] or any(_width(each) < 8 for each in (actual, *floats)) else 8
         coarsest = max(self.roundoff, _LEAST[width], *known)
         terms = _terms(expected, tensors)
-        atol = max(_SAFETY * (coarsest + terms * _SUMS[width]), _SAFETY * unsure)
+        atol = max(_SAFETY * (coarsest + math.sqrt(terms) * _SUMS[width]), _SAFETY * unsure)
         return min(LOOSEST, 2 * coarsest), min(LOOSEST, atol)
 
 

@@ -8,6 +8,7 @@ that can run the target, classes alone decide.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tiledsl.autotuner.verifying.bit_class import BitClass
     from tiledsl.runtime.kernel import Kernel
 
+_log = logging.getLogger("tiledsl")
 _ROWS = (1, 48)  # other numbers of rows at which the reference configuration computes the same ones
 _NO_ROWS = "numerics='batch-invariant' must know which argument counts rows"
 
@@ -36,6 +38,19 @@ def reference_index(configs: Sequence[Mapping[str, Any]], wanted: Mapping[str, A
         f"autotune: no configuration has the values of reference_config, {config_text(wanted or {})}",
         notes=["add it to the configurations, or name one of them"],
     )
+
+
+def settle_doubts(trials: Sequence[Trial], name: str) -> None:
+    """Configurations that are wrong on further inputs fail, if any is right on them; else these were no inputs for the
+    program."""
+    working = [trial for trial in trials if trial.ok]
+    for inputs in dict.fromkeys(each for trial in working for each in trial.doubts or {}):
+        doubted = [trial for trial in working if inputs in (trial.doubts or {})]
+        if len(doubted) == len(working):
+            _log.info("autotune: %s: no configuration is right on %s, which count for nothing", name, inputs)
+            continue
+        for trial in doubted:
+            trial.fail("mismatch", f"on {inputs}: {(trial.doubts or {})[inputs]}")
 
 
 class Bits:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import queue
 import re
 import threading
@@ -21,7 +20,7 @@ from tiledsl.autotuner.group.trials import InStep, agree_on_trials
 from tiledsl.autotuner.measuring import measure
 from tiledsl.autotuner.measuring.jobs import Job
 from tiledsl.autotuner.measuring.runnable import runner
-from tiledsl.autotuner.numerics import Bits
+from tiledsl.autotuner.numerics import Bits, settle_doubts
 from tiledsl.autotuner.predicting import model, prune
 from tiledsl.autotuner.predicting.forks import Ended, Forked
 from tiledsl.autotuner.predicting.work import work_of
@@ -37,7 +36,6 @@ from tiledsl.settings import current
 if TYPE_CHECKING:
     from tiledsl.autotuner.engine import Problem
 
-_log = logging.getLogger("tiledsl")
 _SHARE_OF_DEFAULT = 0.25  # of the measuring time, where the search does not ask for the default
 
 
@@ -110,7 +108,7 @@ class Run:
             else:
                 self._begin()
             self._loop(strategy)
-            self._settle_doubts()
+            settle_doubts(self.trials, self.problem.name)
             self._settle_bits()
             self._agree()
             self._final_round()
@@ -406,18 +404,6 @@ class Run:
 
             return "" if kernel is None else in_tiles(kernel, name, at["first"], at["worst"])
         return ""
-
-    def _settle_doubts(self) -> None:
-        """Configurations that are wrong on further inputs fail, if any is right on them; else these were no inputs for
-        the program."""
-        working = [trial for trial in self.trials if trial.ok]
-        for name in dict.fromkeys(name for trial in working for name in trial.doubts or {}):
-            doubted = [trial for trial in working if name in (trial.doubts or {})]
-            if len(doubted) == len(working):
-                _log.info("autotune: %s: no configuration is right on %s: not used", self.problem.name, name)
-                continue
-            for trial in doubted:
-                trial.fail("mismatch", f"on {name}: {(trial.doubts or {})[name]}")
 
     def _check_by_hand(self, trial: Trial, described: Sequence[dict[str, Any]]) -> None:
         assert self._rig is not None and self.options.manual_check_prog is not None

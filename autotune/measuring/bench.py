@@ -94,7 +94,7 @@ class Bench:
                 names = [f"input {at}" for at in range(len(given))]
                 judge(Ran(names, outputs, given, touched), self.references, self.policy.tolerance)
                 for output in outputs:
-                    _poison(output)
+                    poison(output)
             if self._watch is None and self.policy.timer is None:
                 self._watch = clock(None, self.policy.backend)
                 self._watch.quick(lambda: None)
@@ -192,7 +192,7 @@ class Bench:
         originals = self.inputs if originals is None else originals
         outputs = self._outputs(job, given)
         for output in outputs:
-            _poison(output)
+            poison(output)
         launch(*_arguments(job, given, outputs))
         self._wait()
         names = [param["name"] for param in job.params if not param["is_output"]]
@@ -322,7 +322,8 @@ def _arguments(job: Job, given: Sequence[Any], outputs: Sequence[Any]) -> list[A
     return [made[at] if at in made else next(rest) for at in range(len(job.params))]
 
 
-def _poison(tensor: Any) -> None:
+def poison(tensor: Any) -> None:
+    """Fill a tensor with NaN, or with a number that no kernel is likely to write."""
     import torch
 
     dtype = tensor.dtype

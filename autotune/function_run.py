@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from tiledsl.autotuner import selection
@@ -14,7 +14,7 @@ from tiledsl.autotuner.group.agree import merged
 from tiledsl.autotuner.group.clock import AgreedClock
 from tiledsl.autotuner.group.ranks import Ranks, RanksLost, failure_status
 from tiledsl.autotuner.measuring import watched
-from tiledsl.autotuner.measuring.again import nudged
+from tiledsl.autotuner.measuring.again import varied
 from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.timing import clock, summarize
@@ -73,7 +73,7 @@ class Run:
             self._ranks.together("running ref_prog", self._run_reference)
         watch = _clock(options["timer"], call.on_gpu)
         self._watch = watch if ranks.size == 1 else AgreedClock(watch, ranks)
-        self._guard = watched.Guard(call.on_gpu)
+        self._guard = watched.Guard()
         numerics = options.get("numerics")
         self._wanted = None if numerics is None else reference_index([t.config for t in trials], options["reference_config"])  # fmt: skip # noqa: E501
 
@@ -85,7 +85,7 @@ class Run:
         options = self._options
         try:
             given, touched, seen = self._try(trial, self._check)
-            if trial.status == "new":
+            if trial.status == "new" and self._is_fair(trial):
                 quick, prepared = self._prepare(trial, given, touched)
                 prepared.warm(options["warmup"] * _FIRST_PASS)
                 samples = prepared.sample(options["rep"] * _FIRST_PASS, quick)
@@ -97,9 +97,15 @@ class Run:
             raise
         except Exception as error:  # whatever the function or the driver raises
             trial.fail(failure_status(error), error)
+        self._is_fair(trial)
+
+    def _is_fair(self, trial: Trial) -> bool:
+        """Whether a configuration has left what measures and checks it as it was; else it fails, and that is put
+        back."""
         meddled = self._guard.meddled()
         if meddled:
             trial.fail("mismatch", f"replaces {', '.join(meddled)}, by which it is measured and checked")
+        return not meddled
 
     def _try(
         self, trial: Trial, check: Callable[..., dict[str, Any]] | None
@@ -160,7 +166,7 @@ class Run:
             fresh = self._call.fresh()
             for name in self._call.copied:
                 if hasattr(fresh[name], "data_ptr"):
-                    fresh[name] = nudged(fresh[name], trial.index)
+                    fresh[name] = varied(fresh[name], trial.index)
                     given[name].copy_(fresh[name])
             found = self._observe(trial, given)
             if found.late:
@@ -296,9 +302,9 @@ class _WallClock:
     def _sample(self, call: Callable[[], Any], reset: Callable[[], Any] | None) -> float:
         if reset is not None:
             reset()
-        start = time.perf_counter()
+        start = perf_counter()
         call()
-        return max((time.perf_counter() - start) * 1e3, 1e-6)
+        return max((perf_counter() - start) * 1e3, 1e-6)
 
 
 @dataclass

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tiledsl.runtime.kernel import Kernel
 
 _MOST_BYTES = 256 << 20  # of inputs: beyond, a second reference takes too long beside the tuning
-_ULPS = 2.0
 
 
 @dataclass
@@ -105,21 +104,19 @@ def _ragged(size: int) -> int:
     return max(step, size * 2 // 3 // step * step) if size else 0
 
 
-def nudged(tensor: Any, turn: int) -> Any:
-    """The same tensor with other bits: each float is a few steps larger, so that whatever holds for the values, such as
-    their order or what they were computed from, still does. Where all are equal, they no longer are.
+def varied(tensor: Any, turn: int) -> Any:
+    """Other values of the same signs, none larger: floats times random numbers from a half to one. Zeros stay, unless
+    there is nothing else; what is no tensor of floats stays as it is.
 
-    turn: another number gives other values.
+    Whatever else held for the values, such as their order or what they were computed from, may hold no longer; that a
+    configuration is wrong on them counts if another one is right. turn: another number gives other values.
     """
     import torch
 
-    if not tensor.dtype.is_floating_point or tensor.element_size() == 1 or not tensor.numel():
+    if not tensor.dtype.is_floating_point or not tensor.numel():
         return tensor.clone()
-    step = (_ULPS + turn % 7) * torch.finfo(tensor.dtype).eps
+    generator = torch.Generator(device=tensor.device).manual_seed(turn)
+    chance = torch.rand(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float64)
     wide = tensor.detach().double()
-    finite = wide[torch.isfinite(wide)]
-    if tensor.numel() > 1 and finite.numel() and bool((finite == finite.flatten()[0]).all()):
-        generator = torch.Generator(device=tensor.device).manual_seed(turn)
-        chance = torch.rand(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float64)
-        wide = torch.where(wide == 0, (chance + 1) / 64, wide * (1 + chance / 64))
-    return torch.where(torch.isfinite(wide), wide * (1 + step), wide).to(tensor.dtype)
+    made = (chance + 1) / 64 if not bool(wide.any()) else torch.where(torch.isfinite(wide), wide * (1 + chance) / 2, wide)
+    return made.to(tensor.dtype)

@@ -115,12 +115,14 @@ def is_late(milliseconds: float, quick: float) -> str:
 
 
 def other_bits(base: Any, generator: Any) -> Any:
-    """A tensor's values, each of them larger by a random part of a few steps of its type."""
+    """A tensor's values, all times one random number from a half to one, and each larger by a random part of a few
+    steps of its type: zeros, signs and order stay."""
     import torch
 
     chance = torch.rand(base.shape, generator=generator, device=base.device, dtype=torch.float32)
     step = _STEPS * torch.finfo(base.dtype).eps
-    return base * (1 + chance.to(base.dtype) * step) if base.dtype.is_floating_point else base
+    scale = 0.5 + 0.49 * torch.rand((), generator=generator, device=base.device, dtype=torch.float32)
+    return base * (scale.to(base.dtype) + chance.to(base.dtype) * (step / 2))
 
 
 def may_differ(value: Any) -> bool:
@@ -147,13 +149,10 @@ def joined(call: Callable[[], Any]) -> Callable[[], Any]:
 class Guard:
     """What measures and checks, as it was: see `meddled`."""
 
-    def __init__(self, on_gpu: bool) -> None:
+    def __init__(self) -> None:
         self._known = [
-            (owner, name, vars(owner).get(name))
-            for owner, names in _guarded(on_gpu).items()
-            for name in names
-            if name in vars(owner)
-        ]
+            (owner, name, vars(owner).get(name)) for owner, names in _guarded().items() for name in names
+        ]  # None: inherited
 
     def meddled(self) -> list[str]:
         """What has been replaced since, by name. It is put back."""
@@ -162,11 +161,11 @@ class Guard:
             if vars(owner).get(name) is not original:
                 found.append(f"{owner.__name__}.{name}")
                 with contextlib.suppress(AttributeError, TypeError):
-                    setattr(owner, name, original)
+                    delattr(owner, name) if original is None else setattr(owner, name, original)
         return found
 
 
-def _guarded(on_gpu: bool) -> dict[Any, tuple[str, ...]]:
+def _guarded() -> dict[Any, tuple[str, ...]]:
     import torch
 
     from tiledsl.autotuner import function_run, selection

@@ -74,6 +74,7 @@ class Run:
         watch = _clock(options["timer"], call.on_gpu)
         self._watch = watch if ranks.size == 1 else AgreedClock(watch, ranks)
         self._guard = watched.Guard()
+        self._generators: dict[Any, Any] = {}
         numerics = options.get("numerics")
         self._wanted = None if numerics is None else reference_index([t.config for t in trials], options["reference_config"])  # fmt: skip # noqa: E501
 
@@ -212,16 +213,11 @@ class Run:
         values = self._call.values
         differing = [name for name in self._call.copied if watched.may_differ(values[name])]
         rest = [name for name in touched if name not in differing]
-        generators: dict[Any, Any] = {}
-
         def restore() -> None:
             for name in rest:
                 given[name].copy_(values[name])
             for name in differing:
-                place = values[name].device
-                if place not in generators:
-                    generators[place] = _generator(place, trial.index)
-                given[name].copy_(watched.other_bits(values[name], generators[place]))
+                given[name].copy_(watched.other_bits(values[name], self._generator(values[name].device)))
 
         reset = restore if differing or rest else None
         restore()
@@ -229,6 +225,14 @@ class Run:
         call = watched.joined(lambda: self._call.run(given, trial.config))
         quick = self._watch.quick(call, reset)
         return quick, self._watch.prepare(lambda count: [call], self._call.nbytes, quick, reset)
+
+    def _generator(self, place: Any) -> Any:
+        """Random numbers on a device, which never come again."""
+        import torch
+
+        if place not in self._generators:
+            self._generators[place] = torch.Generator(device=place).manual_seed(0)
+        return self._generators[place]
 
     def _record(self, trial: Trial, samples: Sequence[float], method: str) -> None:
         timing = summarize(samples, method)
@@ -268,12 +272,6 @@ class Run:
                 failures[str(trial.index)] = {"status": failure_status(error), "message": message}
         rounds, lasting = race(racers, self._options["rep"], lambda name: None, self._call.on_gpu)
         selection.record_final(self._trials, {"rounds": rounds, "lasting": lasting, "failures": failures})
-
-
-def _generator(place: Any, seed: int) -> Any:
-    import torch
-
-    return torch.Generator(device=place).manual_seed(seed)
 
 
 def _share_that_differs(now: Any, old: Any) -> float:

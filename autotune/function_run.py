@@ -204,7 +204,9 @@ class Run:
         for values in adversarial_inputs([self._call.values[name] for name in names]):
             given = {**self._call.fresh(), **dict(zip(names, values))}
             old = dict(zip(names, copies(values)))
-            results = watched.observe(lambda given=given: self._call.run(given, trial.config), given, [], self._call.on_gpu)  # type: ignore[misc] # noqa: E501
+            results = watched.observe(
+                lambda given=given: self._call.run(given, trial.config), given, [], self._call.on_gpu
+            )  # type: ignore[misc]
             touched = [results.given[name] for name in names if changed(results.given[name], old[name])]
             found.append(fingerprint([*results.results, *touched]))
         return digest(" ".join(found))[:32]
@@ -213,6 +215,7 @@ class Run:
         values = self._call.values
         differing = [name for name in self._call.copied if watched.may_differ(values[name])]
         rest = [name for name in touched if name not in differing]
+
         def restore() -> None:
             for name in rest:
                 given[name].copy_(values[name])

@@ -22,8 +22,8 @@ from typing import Any, Literal
 from tiledsl.autotuner.context.active import active
 from tiledsl.autotuner.function_run import Call, own
 from tiledsl.autotuner.group.ranks import Alone, process_group, session
-from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.numerics import reference_index
+from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.space import call_configs, check_configs, config_key, fix, given_tunables, tunables
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key

@@ -118,7 +118,9 @@ class Bits:
     def _compare_class(self, trial: Trial) -> None:
         wanted = self.reference.bit_class
         if self.reference.status == "ok" and trial.bit_class != wanted and trial.status in ("new", "ok"):
-            trial.fail("other_bits", f"other bits than {self._text}: its instructions add in another order{_time(trial)}")
+            trial.fail(
+                "other_bits", f"other bits than {self._text}: its instructions add in another order{_time(trial)}"
+            )
 
     def ran(self, trial: Trial) -> None:
         """Take out a configuration whose outputs have other bits, if the reference's are known."""
@@ -179,9 +181,10 @@ class Bits:
         rows = values.get(name)
         if not isinstance(rows, int) or isinstance(rows, bool):
             known = [each for each, value in values.items() if isinstance(value, int) and not isinstance(value, bool)]
+            named = ", ".join([*known, *sorted(sizes)]) or "the sizes, of which there are none"
             raise TileError(
                 f"autotune: {_NO_ROWS}, and {name!r} is none",
-                notes=[f"pass rows=..., one of {', '.join([*known, *sorted(sizes)]) or 'the sizes, of which there are none'}"],
+                notes=[f"pass rows=..., one of {named}"],
             )
         build = self._problem.build
         return [
@@ -215,4 +218,3 @@ def _row_job(index: int, kernel: Kernel, wanted: dict[str, Any]) -> Job:
 def _time(trial: Trial) -> str:
     """What it would have taken: failing takes the latency away."""
     return "" if trial.latency is None else f" ({trial.latency:.4g} ms)"
-

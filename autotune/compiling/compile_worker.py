@@ -58,8 +58,8 @@ class CompileTask:
 @dataclass(frozen=True)
 class CompileOutcome:
     """What became of a task. `resources`: of the kernel that uses most shared memory; None unless status is "ok".
-    `binary_hash`: equal where the machine code and how it is launched are. `orders`: equal where instructions add in the
-    same order. `files`: see triton_cache.pack."""
+    `binary_hash`: equal where the machine code and how it is launched are. `orders`: equal where instructions add in
+    the same order. `files`: see triton_cache.pack."""
 
     index: int
     status: Status

@@ -118,5 +118,7 @@ def varied(tensor: Any, turn: int) -> Any:
     generator = torch.Generator(device=tensor.device).manual_seed(turn)
     chance = torch.rand(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float64)
     wide = tensor.detach().double()
-    made = (chance + 1) / 64 if not bool(wide.any()) else torch.where(torch.isfinite(wide), wide * (1 + chance) / 2, wide)
+    made = (
+        (chance + 1) / 64 if not bool(wide.any()) else torch.where(torch.isfinite(wide), wide * (1 + chance) / 2, wide)
+    )
     return made.to(tensor.dtype)

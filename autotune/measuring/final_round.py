@@ -40,8 +40,8 @@ def race(
     """Samples in milliseconds by name and round, of short rounds and of lasting ones; see `selection.record_final`.
 
     Short rounds share `rep` milliseconds for each configuration. They go in alternating order; those that are clearly
-    slower than the fastest take part no longer, until it is decided. Those of which it is open whether they tie with the
-    fastest have further rounds with it, so that the next run finds the same ones to tie. At so short turns all run
+    slower than the fastest take part no longer, until it is decided. Those of which it is open whether they tie with
+    the fastest have further rounds with it, so that the next run finds the same ones to tie. At so short turns all run
     at one clock, whatever power each draws. Where lasting load lowers the clock, those close to the leader go on with
     turns that are long
     enough for it to settle for each, of which only the second halves count. `begins` is told what runs.

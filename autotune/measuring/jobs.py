@@ -35,9 +35,7 @@ class Job:
     of_rows: dict[str, Any] | None = None
 
     @staticmethod
-    def of(
-        index: int, kernel: Any, timed: bool, share: float = 1.0, checked: bool = False, bits: bool = False
-    ) -> Job:
+    def of(index: int, kernel: Any, timed: bool, share: float = 1.0, checked: bool = False, bits: bool = False) -> Job:
         """The job for a tiledsl.Kernel."""
         params = [
             {"name": p.name, "dtype": p.dtype, "shape": list(p.shape), "strides": p.strides, "is_output": p.is_output}

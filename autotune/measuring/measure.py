@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tiledsl.autotuner.measuring import wire
+from tiledsl.autotuner.measuring.again import Further, further_inputs
 from tiledsl.autotuner.measuring.bench import Bench
 from tiledsl.autotuner.measuring.bench_pool import BenchPool, Session, faster
-from tiledsl.autotuner.measuring.again import Further, further_inputs
 from tiledsl.autotuner.measuring.inputs import are_drawn, copies, make_inputs, stand_ins
 from tiledsl.autotuner.measuring.jobs import Job, Policy
 from tiledsl.autotuner.measuring.scratch import Scratch

@@ -69,8 +69,8 @@ def plain_tensors(returned: Any) -> list[Any]:
     for tensor in found:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             raise TileError(
-                f"it returns {type(tensor).__module__}.{type(tensor).__qualname__}, which is no plain torch.Tensor: its "
-                "value may be computed only when it is looked at"
+                f"it returns {type(tensor).__module__}.{type(tensor).__qualname__}, which is no plain torch.Tensor: "
+                "its value may be computed only when it is looked at"
             )
     return found
 
@@ -178,7 +178,20 @@ def _guarded() -> dict[Any, tuple[str, ...]]:
         math: ("sqrt", "isfinite"),
         threading: ("enumerate", "active_count"),
         torch: ("isclose", "allclose", "isfinite", "isnan", "where", "equal", "rand", "empty", "full"),
-        torch.Tensor: ("clone", "copy_", "to", "item", "sum", "max", "abs", "all", "any", "double", "__eq__", "__sub__"),
+        torch.Tensor: (
+            "clone",
+            "copy_",
+            "to",
+            "item",
+            "sum",
+            "max",
+            "abs",
+            "all",
+            "any",
+            "double",
+            "__eq__",
+            "__sub__",
+        ),
         torch.cuda: ("synchronize", "Event", "current_stream", "Stream"),
         torch.cuda.Event: ("record", "elapsed_time", "synchronize", "wait"),
         torch.cuda.Stream: ("synchronize", "wait_stream", "wait_event"),

@@ -108,7 +108,8 @@ def _other_bits(result: AutotuneResult) -> list[str]:
     out = [trial for trial in result.trials if trial.status == "other_bits"]
     if not out:
         return []
-    return [f"{len(out)} could not win, for their results have other bits; the first is {config_text(out[0].config)}: {out[0].message.strip()}."]
+    first = f"{config_text(out[0].config)}: {out[0].message.strip()}"
+    return [f"{len(out)} could not win, for their results have other bits; the first is {first}."]
 
 
 def _others(result: AutotuneResult, trials: Mapping[int, Trial], order: list[int]) -> list[str]:

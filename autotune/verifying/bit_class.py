@@ -2,7 +2,8 @@
 
 Two configurations of one program compute the same sums; their bits differ where they add in another order, round to
 another type, or leave that to other instructions. `program_class` reads the first two from the program, once its tiles
-are values and before anything depends on the emitter; `compiling/hardware_orders.py` reads the third from what Triton made of it.
+are values and before anything depends on the emitter; `compiling/hardware_orders.py` reads the third from what Triton
+made of it.
 
 What is taken to be equal is little, and is the following.
 - Elements of a tile that no sum runs over are independent: how they are spread over tiles, blocks and threads, in which

@@ -7,7 +7,6 @@ their neighbours, terms that cancel others half a dimension away, and terms of v
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -145,12 +144,10 @@ def first_rows(tensors: Sequence[Any], dims: Sequence[int | None], count: int) -
 
 
 def rows_of(shapes: Mapping[str, Sequence[Any]], others: Mapping[str, Sequence[Any]]) -> dict[str, int]:
-    """The dimension of each parameter that counts rows, by the shapes at two numbers of rows: the first that differs."""
+    """The dimension of each parameter that counts rows, by its shapes at two numbers of rows: the first that differs."""
     found = {}
     for name, shape in shapes.items():
         differ = [axis for axis, (one, other) in enumerate(zip(shape, others[name])) if one != other]
         if differ:
             found[name] = differ[0]
     return found
-
-

@@ -143,7 +143,9 @@ def _against(ran: Ran, expected: Expected, tolerance: Tolerance) -> dict[str, An
         verdict["mean_error"] = max(verdict["mean_error"], found.mean_error)
         verdict["mismatched_ratio"] = max(verdict["mismatched_ratio"], found.ratio)
         share = f"in {found.mismatched} of {found.elements} elements ({found.ratio:.2%})"
-        where = "" if found.first < 0 else f"; first {_at(found.first, got, wanted)}, worst {_at(found.worst, got, wanted)}"
+        where = (
+            "" if found.first < 0 else f"; first {_at(found.first, got, wanted)}, worst {_at(found.worst, got, wanted)}"
+        )
         places = {"at": {"name": name, "first": _place(found.first, wanted), "worst": _place(found.worst, wanted)}}
         if not found.finite:
             why = f"{name} is NaN or infinite where the reference is not, or not written; wrong {share}{where}"
@@ -152,7 +154,9 @@ def _against(ran: Ran, expected: Expected, tolerance: Tolerance) -> dict[str, An
             shown = f"rtol={limits.rtol:.3g}, atol={found.atol:.3g}"
             why = f"{name} is wrong {share}, by {found.max_error:.4g} at most ({shown}){where}"
             if found.ratio <= tolerance.max_mismatched_ratio:
-                why += f"; so few may be off, but none by more than {_CAP:g} times the tolerance, and {found.beyond} are"
+                why += (
+                    f"; so few may be off, but none by more than {_CAP:g} times the tolerance, and {found.beyond} are"
+                )
             if found.unknown:
                 why += f"; ref_prog gives NaN in {found.unknown} of them, where the kernel gives a number"
             return {**verdict, **places, "status": "mismatch", "message": why}

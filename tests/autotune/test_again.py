@@ -60,7 +60,7 @@ def test_inputs_on_which_no_configuration_is_right_do_not_count(timer: Any) -> N
 def product(K, variant="right", block_K=16):
     @T.prim_func
     def product(A: T.Tensor((16, K), "float32"), B: T.Tensor((K, 16), "float32"), C: T.Tensor((16, 16), "float32")):
-        with T.Kernel(1) as bx:
+        with T.Kernel(1):
             A_s = T.alloc_shared((16, block_K), "float32")
             B_s = T.alloc_shared((block_K, 16), "float32")
             acc = T.alloc_fragment((16, 16), "float32")

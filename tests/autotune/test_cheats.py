@@ -127,7 +127,9 @@ def test_4_a_clock_of_its_own(name: str) -> None:
     assert getattr(time, name) is original
 
 
-@pytest.mark.parametrize("owner", ["torch.isclose", "torch.Tensor.clone", "verify.judge", "function_run._WallClock._sample"])
+@pytest.mark.parametrize(
+    "owner", ["torch.isclose", "torch.Tensor.clone", "verify.judge", "function_run._WallClock._sample"]
+)
 def test_4_checks_of_its_own(owner: str) -> None:
     from tiledsl.autotuner import function_run
     from tiledsl.autotuner.verifying import verify
@@ -140,7 +142,11 @@ def test_4_checks_of_its_own(owner: str) -> None:
         if name == "clone":
             setattr(holder, name, lambda tensor, **_: tensor)
         else:
-            setattr(holder, name, original if name == "isclose" else lambda *_: {"verified": True} if name == "judge" else 1e-6)
+            setattr(
+                holder,
+                name,
+                original if name == "isclose" else lambda *_: {"verified": True} if name == "judge" else 1e-6,
+            )
             if name == "isclose":
                 setattr(holder, name, lambda one, *_, **__: torch.ones_like(one, dtype=torch.bool))
         return torch.zeros(SIZE, SIZE) if name != "_sample" else A @ B
@@ -157,7 +163,7 @@ def test_4_checks_of_its_own(owner: str) -> None:
 def test_5_identity() -> None:
     eye = torch.eye(SIZE)
     caught(lambda A, B: A, "wrong in")
-    caught(lambda A, B: B, _OLD, torch.ones(SIZE, SIZE) / SIZE, torch.ones(SIZE, SIZE))  # fmt: skip # noqa: E501
+    caught(lambda A, B: B, _OLD, torch.ones(SIZE, SIZE) / SIZE, torch.ones(SIZE, SIZE))  # fmt: skip
     del eye
 
 
@@ -167,7 +173,7 @@ def test_6_no_work() -> None:
 
     for _ in range(8):  # memory that held the right result is free
         torch.matmul(A, B)
-    caught(cheat, "NaN or infinite where the reference is not, or not written")
+    caught(cheat, "NaN or infinite where the reference is not, or not written|wrong in")
 
 
 def test_6_a_result_that_is_left_from_before() -> None:
@@ -245,7 +251,9 @@ def test_7_more_shared_memory_than_there_is() -> None:
 
         return wide
 
-    tuned = tiledsl.autotune(configs=[{"columns": 16}, {"columns": 1024}], cache=False, skip_check=True, progress=False)(wide)
+    tuned = tiledsl.autotune(
+        configs=[{"columns": 16}, {"columns": 1024}], cache=False, skip_check=True, progress=False
+    )(wide)
     trial = tuned(1024).trials[1]
     assert trial.status in ("pruned", "out_of_resources", "compile_error")
 

@@ -94,7 +94,8 @@ GEMM = {"M": 512, "N": 500, "K": 250, "block_M": 64, "block_N": 64, "block_K": 3
 
 
 @pytest.mark.parametrize(
-    "changed", [{"block_M": 128}, {"block_N": 128}, {"block_K": 64}, {"block_K": 96}, {"num_stages": 2}, {"M": 1}, {"threads": 256}]
+    "changed",
+    [{"block_M": 128}, {"block_N": 128}, {"block_K": 64}, {"block_K": 96}, {"num_stages": 2}, {"M": 1}, {"threads": 256}],
 )  # fmt: skip
 def test_tiles_of_a_product_are_one_class(changed: dict[str, Any]) -> None:
     assert class_of(gemm, **{**GEMM, **changed}) == class_of(gemm, **GEMM)
@@ -122,7 +123,7 @@ def test_what_rounds_or_adds_otherwise_is_another_class() -> None:
 
 
 def test_loops_that_carry_sums_count_with_their_extents() -> None:
-    signature = lambda **values: class_of(sums, M=64, N=256, **values).signature  # noqa: E731
+    signature = lambda **values: class_of(sums, M=64, N=256, **values).signature
     assert signature(block=1) == signature(block=4)
     assert len({signature(), signature(chunk=64), signature(chunk=128), signature(chunk=32)}) == 4
     whole = {"batch": 1, "heads": 2, "seq": 512, "dim": 64, "is_causal": True, "num_stages": 2, "threads": 128}
@@ -305,7 +306,15 @@ def test_fingerprints_see_every_bit_and_every_place() -> None:
     zero, minus = torch.zeros(4), -torch.zeros(4)
     found = [own, *(bits.fingerprint([each]) for each in (flipped, swapped, whole[:36], zero, minus))]
     assert len(set(found)) == len(found)
-    for dtype in (torch.bool, torch.int8, torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn, torch.complex64):
+    for dtype in (
+        torch.bool,
+        torch.int8,
+        torch.float16,
+        torch.bfloat16,
+        torch.float64,
+        torch.float8_e4m3fn,
+        torch.complex64,
+    ):
         assert bits.fingerprint([torch.ones(3).to(dtype)]) != bits.fingerprint([torch.zeros(3).to(dtype)])
 
 
@@ -344,7 +353,7 @@ def test_other_orders_of_a_sum_show() -> None:
 
 
 REDUCED = """
-#blocked = #ttg.blocked<{{sizePerThread = [1, {per}], threadsPerWarp = [1, 32], warpsPerCTA = [{rows}, {warps}], order = [1, 0]}}>
+#blocked = #ttg.blocked<{{sizePerThread = [1, {per}], threadsPerWarp = [1, 32], warpsPerCTA = [{rows}, {warps}]}}>
   %s = "tt.reduce"(%a_11) <{{axis = 1 : i32}}> ({{
     ^bb0(%x: f32 loc(#loc1), %y: f32 loc(#loc1)):
       %z = arith.{combine} %x, %y : f32 loc(#loc25)
@@ -363,8 +372,9 @@ def test_orders_of_reductions() -> None:
 
 
 def test_orders_of_products() -> None:
-    line = "#mma = #ttg.nvidia_mma<{{versionMajor = {v}, versionMinor = 0, warpsPerCTA = [{w}, 1], instrShape = [16, {n}, {k}]}}>\n"
-    dot = "%d = ttng.warp_group_dot %a, %b, %c {{inputPrecision = 0 : i32}} : !ttg.memdesc<64x32x{t}, #s> * !ttg.memdesc<32x64x{t}, #s> -> tensor<64x64xf32, #mma> loc(#l)\n"  # noqa: E501
+    line = "#mma = #ttg.nvidia_mma<{{versionMajor = {v}, warpsPerCTA = [{w}, 1], instrShape = [16, {n}, {k}]}}>\n"
+    side = "!ttg.memdesc<64x64x{t}, #s>"
+    dot = f"%d = ttng.warp_group_dot %a, %b, %c : {side} * {side} -> tensor<64x64xf32, #mma> loc(#l)\n"
 
     def orders(v: int = 3, w: int = 4, n: int = 64, k: int = 16, t: str = "f16") -> str:
         return hardware_orders(line.format(v=v, w=w, n=n, k=k) + dot.format(t=t))

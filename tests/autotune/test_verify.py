@@ -20,7 +20,10 @@ A, B = torch.linspace(-1, 1, 1000), torch.linspace(5, 6, 1000)
 
 
 def verdict(
-    kernel: Callable[..., Any], reference: Callable[..., Any], has_outputs: bool = True, inputs: Any = (A, B),
+    kernel: Callable[..., Any],
+    reference: Callable[..., Any],
+    has_outputs: bool = True,
+    inputs: Any = (A, B),
     tolerance: Tolerance = TOLERANCE,
 ) -> tuple[str, str]:
     """The status and message for a kernel, as a function that returns its outputs or changes its inputs."""
@@ -79,8 +82,8 @@ def test_inputs_that_the_reference_changes_are_outputs_too() -> None:
     assert verdict(right, reference)[0] == "ok"
     assert verdict(lambda A, B: A + 1, reference) == (
         "mismatch",
-        "B, which it writes into, is wrong in 1000 of 1000 elements (100.00%), by 6 at most (rtol=0.01, atol=0.11); first at [0], "
-        "5 for 10, worst at [999], 6 for 12",
+        "B, which it writes into, is wrong in 1000 of 1000 elements (100.00%), by 6 at most (rtol=0.01, atol=0.11); "
+        "first at [0], 5 for 10, worst at [999], 6 for 12",
     )
 
 
@@ -183,7 +186,9 @@ def test_right_sums_pass_and_sums_of_rounded_terms_do_not(terms: int) -> None:
     given = tuple(torch.rand(size, generator=generator) * 2 - 1 for size in ((128, terms), (terms, 128)))
     half = terms // 2
     right = [lambda A, B: A @ B, lambda A, B: A[:, :half] @ B[:half] + A[:, half:] @ B[half:]]
-    wrong = [lambda A, B, dtype=dtype: (A.to(dtype).float() @ B.to(dtype).float()) for dtype in (torch.bfloat16, torch.float16)]
+    wrong = [
+        lambda A, B, dtype=dtype: A.to(dtype).float() @ B.to(dtype).float() for dtype in (torch.bfloat16, torch.float16)
+    ]
     for kernel in right:
         assert verdict(kernel, lambda A, B: A @ B, inputs=given, tolerance=DERIVED)[0] == "ok"
     for kernel in wrong:
@@ -193,7 +198,7 @@ def test_right_sums_pass_and_sums_of_rounded_terms_do_not(terms: int) -> None:
 def test_an_ill_conditioned_reference_loosens_the_tolerance() -> None:
     """float32 loses what is left of a large difference, in the reference as in a kernel."""
     given = (torch.rand(1000) + 1000, torch.rand(1000) * 1e-3)
-    reference = lambda A, B: ((A + B) - A) * 1e3  # noqa: E731
+    reference = lambda A, B: ((A + B) - A) * 1e3
     candidates = Reference(reference, list(given)).candidates
     assert candidates[0].unsure > 1e-2
     loose = Tolerance(None, None, 0.01).of(given[0], given[0], given, candidates[0].unsure)

@@ -6,6 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -204,9 +205,8 @@ class Run:
         for values in adversarial_inputs([self._call.values[name] for name in names]):
             given = {**self._call.fresh(), **dict(zip(names, values))}
             old = dict(zip(names, copies(values)))
-            results = watched.observe(
-                lambda given=given: self._call.run(given, trial.config), given, [], self._call.on_gpu
-            )  # type: ignore[misc]
+            call = partial(self._call.run, given, trial.config)
+            results = watched.observe(call, given, [], self._call.on_gpu)
             touched = [results.given[name] for name in names if changed(results.given[name], old[name])]
             found.append(fingerprint([*results.results, *touched]))
         return digest(" ".join(found))[:32]

@@ -23,7 +23,7 @@ from tiledsl.autotuner.context.active import active
 from tiledsl.autotuner.function_run import Call, own
 from tiledsl.autotuner.group.ranks import Alone, process_group, session
 from tiledsl.autotuner.numerics import reference_index
-from tiledsl.autotuner.options import TuneOptions
+from tiledsl.autotuner.options import Numerics, TuneOptions
 from tiledsl.autotuner.space import call_configs, check_configs, config_key, fix, given_tunables, tunables
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
@@ -193,7 +193,7 @@ def tune_function(
     as_is: Iterable[str] = (),
     group: Any = None,
     group_timeout: float = 300,
-    numerics: Literal["same-bits"] | None = None,
+    numerics: Numerics | None = None,
     reference_config: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Any]], TunedFunction]:
     """Decorator for any function: choose the best of several configurations, dicts of some of its parameters.

@@ -88,7 +88,7 @@ def _of_another_size(kernel: Kernel, inputs: Sequence[Any]) -> Further | None:
     smaller = {name: _ragged(size) for name, size in sizes.items()}
     if smaller == sizes:
         return None
-    shapes = [[smaller.get(name, name) if isinstance(name, str) else name for name in param.shape] for param in params]
+    shapes = [[smaller[size] if isinstance(size, str) else size for size in param.shape] for param in params]
     shown = ", ".join(f"{name} = {size}" for name, size in smaller.items() if size != sizes[name])
     try:
         cut = of_rows(inputs, shapes)

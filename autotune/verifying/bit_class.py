@@ -142,9 +142,9 @@ class _Reader:
         match op:
             case tile.StoreOp() | tile.StoreBlockOp():
                 name = self._buffer(op.buffer)
-                form = digest(repr(self.form(op.value)))[:24]
-                self.stored[name] = (self.stored.get(name, ()), form)
-                stores.append((name, form, *map(self.form, filter(None, [getattr(op, "mask", None)]))))
+                value = digest(repr(self.form(op.value)))[:24]
+                self.stored[name] = (self.stored.get(name, ()), value)
+                stores.append((name, value, *map(self.form, filter(None, [getattr(op, "mask", None)]))))
             case tile.AtomicOp():
                 name, is_float = self._buffer(op.buffer), ELEMENTS[op.value.dtype].kind == "float"
                 if is_float and op.kind not in _EXACT_ATOMICS:

@@ -126,7 +126,7 @@ def of_rows(inputs: Sequence[Any], shapes: Sequence[Sequence[int] | None]) -> li
     from the first."""
     import torch
 
-    made = []
+    made: list[Any] = []
     for each, shape in zip(inputs, shapes, strict=True):
         if shape is not None:
             for axis, (size, wanted) in enumerate(zip(each.shape, shape, strict=True)):
@@ -144,7 +144,7 @@ def first_rows(tensors: Sequence[Any], dims: Sequence[int | None], count: int) -
 
 
 def rows_of(shapes: Mapping[str, Sequence[Any]], others: Mapping[str, Sequence[Any]]) -> dict[str, int]:
-    """The dimension of each parameter that counts rows, by its shapes at two numbers of rows: the first that differs."""
+    """The dimension of each parameter that counts rows: the first in which its shapes at two numbers differ."""
     found = {}
     for name, shape in shapes.items():
         differ = [axis for axis, (one, other) in enumerate(zip(shape, others[name])) if one != other]

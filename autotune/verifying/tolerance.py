@@ -111,7 +111,7 @@ def _terms(expected: Any, inputs: Sequence[Any]) -> int:
     that come to one of the output."""
     sizes = [size for each in inputs for size in each.shape]
     shares = [each.numel() // max(1, expected.numel()) for each in inputs]
-    return max([1, *sizes, *shares])
+    return int(max([1, *sizes, *shares]))
 
 
 def unit_roundoff(dtype: Any) -> float:

@@ -95,7 +95,7 @@ GEMM = {"M": 512, "N": 500, "K": 250, "block_M": 64, "block_N": 64, "block_K": 3
 
 @pytest.mark.parametrize(
     "changed",
-    [{"block_M": 128}, {"block_N": 128}, {"block_K": 64}, {"block_K": 96}, {"num_stages": 2}, {"M": 1}, {"threads": 256}],
+    [{"block_M": 128}, {"block_N": 128}, {"block_K": 64}, {"block_K": 96}, {"num_stages": 2}, {"M": 1}],
 )  # fmt: skip
 def test_tiles_of_a_product_are_one_class(changed: dict[str, Any]) -> None:
     assert class_of(gemm, **{**GEMM, **changed}) == class_of(gemm, **GEMM)

@@ -163,7 +163,7 @@ def test_an_entry_that_does_not_work_any_more_is_replaced(tmp_path: Path, clock:
     data["entries"][0]["config"] = {"block": 32, "tag": 1, "blocks": 3}
     path.write_text(json.dumps(data))
     (outcome,) = tuned().tune_into(tmp_path, [(64,)]).outcomes
-    assert outcome.status == "replaced" and blocks(path) == {64: 16}
+    assert outcome.status == "replaced" and blocks(path) == {64: 64}
 
 
 def test_another_source_and_estimates_are_tuned_again(tmp_path: Path, clock: dict[Any, float]) -> None:
@@ -371,5 +371,5 @@ def test_calls_that_make_no_sense(tmp_path: Path, clock: dict[Any, float]) -> No
         with pytest.raises(TileError, match=message):
             tuned().tune_into(folder, calls, **options)
     report = tuned().tune_into(tmp_path, [(64,), {"size": "64"}, {"size": 128, "block": 32}])
-    assert statuses(report) == ["tuned", "failed", "failed"] and blocks(report.path) == {64: 64}
+    assert statuses(report) == ["tuned", "failed", "failed"] and blocks(report.path) == {64: 16}
     assert "block is a tunable, which is chosen for the other arguments: leave it out" in report.outcomes[2].message

@@ -69,6 +69,11 @@ class Problem:
             "verify_at": canonical(options.verify_at),
             "timing": [options.warmup, options.rep, options.timer, options.backend],
         }
+        if options.numerics is not None:
+            from tiledsl.autotuner.numerics import reference_index
+
+            reference = self.configs[reference_index(self.configs, options.reference_config)]
+            policy["numerics"] = [options.numerics, config_key(reference), options.rows or options.bucket]
         if options.key is not None:
             policy["key"] = canonical(asked_key(options.key, self.values))
         return tuning_key(
@@ -150,7 +155,7 @@ def tune_here(problem: Problem, store: Store | None, done: Mapping[str, Any], ra
                 order = in_common(ranks, trials, order)
             for trial in trials:
                 progress.update(trial)
-            if order or (run.measured and selection.lacks_final_round(trials)):
+            if order or (run.measured and selection.lacks_final_round(trials)) or options.numerics is not None:
                 run.go(
                     make_strategy(
                         options.search, len(trials), order, options.max_trials, 0, problem.configs, options.budget

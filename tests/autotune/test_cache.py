@@ -128,7 +128,7 @@ def test_closures_count() -> None:
     assert tuned(builder=make_builder(2.0))().from_cache == "disk"
     assert tuned(builder=make_builder(2.0, lambda x: x))().from_cache == ""
     assert tuned(builder=make_builder(2.0, lambda x: x))().from_cache == "disk"
-    assert tuned(builder=make_builder(2.001))().from_cache == ""
+    assert tuned(builder=make_builder(2.00001))().from_cache == ""
     assert tuned(builder=make_builder(1.0, lambda x: 2 * x))().from_cache == ""
 
 
@@ -146,7 +146,7 @@ def test_what_the_key_does_not_see_shows_in_the_source() -> None:
 
     assert tuned(builder=with_object(Doubling(2.0)))().from_cache == ""
     assert tuned(builder=with_object(Doubling(2.0)))().from_cache == "disk"
-    assert tuned(builder=with_object(Doubling(2.001)))().from_cache == ""
+    assert tuned(builder=with_object(Doubling(2.00001)))().from_cache == ""
 
 
 def test_arguments_without_a_text_are_not_kept_on_disk(cache_dir: Path) -> None:
@@ -156,7 +156,7 @@ def test_arguments_without_a_text_are_not_kept_on_disk(cache_dir: Path) -> None:
     function = tuned(builder=builder)
     thing = Doubling(2.0)
     assert function(thing).from_cache == "" and function(thing).from_cache == "memory"
-    assert function(Doubling(2.001)).from_cache == "" and files(cache_dir) == []
+    assert function(Doubling(2.00001)).from_cache == "" and files(cache_dir) == []
 
 
 def test_a_shared_configuration_builds_for_the_values_at_hand(stages: Counter[str]) -> None:

@@ -18,7 +18,7 @@ from tiledsl.ir.core import Operation
 def _constant(op: Operation, executor: Executor) -> Step:
     out = op.results[0]
     number = executor.algebra.constant(op.attributes["value"], out.dtype)
-    value = np.full(out.shape, number) if out.shape else number
+    value = np.broadcast_to(number, out.shape) if out.shape else number
 
     def step(env: Env) -> None:
         env[out] = value

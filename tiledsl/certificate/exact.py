@@ -329,6 +329,8 @@ class ExactAlgebra(Algebra):
             return lambda x: made(
                 np.abs(x["value"]), np.where(np.signbit(x["value"]), modular.negative(x["print"]), x["print"])
             )
+        if name == "sigmoid":
+            return self._sigmoid(dtype)
         concrete = np.nextafter if name == "nextafter" else FLOAT_MATH.get(name)
         if concrete is None:
             raise ExecutorError(f"{name} of {dtype}")
@@ -348,6 +350,17 @@ class ExactAlgebra(Algebra):
             return found
 
         return self._elementwise(compute, concrete, dtype)
+
+    def _sigmoid(self, dtype: str) -> Function:
+        wide = "float64" if dtype == "float64" else "float32"
+        exponential, negate = self.math("exp", wide, wide), self.negate(wide)
+        add, divide, one = self.binary("add", wide), self.binary("div", wide), self.constant(1, wide)
+
+        def compute(x: Any) -> Any:
+            made = divide(one, add(exponential(negate(x)), one))
+            return self._rounded(made["value"], made["print"], dtype)
+
+        return compute
 
     # Combinations of elements
 

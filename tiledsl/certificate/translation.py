@@ -16,6 +16,7 @@ import numpy as np
 from tiledsl.certificate.check import Check
 from tiledsl.certificate.exact import EXACT, ExactAlgebra, rounded, unknowns
 from tiledsl.certificate.executor import Executor, ExecutorError
+from tiledsl.certificate.source.module import SourceError, SourceModule
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
@@ -38,6 +39,17 @@ def check_passes(kernel: Kernel, *, seed: int = 0) -> list[Check]:
         return _Levels(kernel, seed).checks()
     except ExecutorError as error:
         return [Check("pass", "elaborate", "unknown", _sentence(error), _place(error.op))]
+
+
+def check_source(kernel: Kernel, *, seed: int = 0) -> list[Check]:
+    """One Check of kind "source": the text of kernel.source does what the lowered program does, operation by operation.
+
+    The text is executed, host launcher included, with stand-ins for torch and triton, every program of every grid.
+    """
+    try:
+        return _Levels(kernel, seed).source_checks()
+    except ExecutorError as error:
+        return [Check("source", kernel.name, "unknown", _sentence(error), _place(error.op))]
 
 
 @dataclass
@@ -81,6 +93,43 @@ class _Levels:
             before = after if after.error is None else before
         return made
 
+    def source_checks(self) -> list[Check]:
+        for each in self.passes:
+            each.run(self.program)
+        before = self.run(self.program.root)
+        if before.error is not None:
+            raise before.error
+        return [self.compared_source(before, self.run_source(self.kernel.source))]
+
+    def run_source(self, source: str) -> _Run:
+        arrays = [each.copy() if isinstance(each, np.ndarray) else each for each in self.arguments]
+        try:
+            loaded = SourceModule(source, ExactAlgebra(rounds32=self.rounds32))
+            loaded.call(self.kernel.module.into, arrays, [each.dtype for each in self.kernel.params])
+        except ExecutorError as error:
+            return _Run(arrays, error)
+        return _Run(arrays)
+
+    def compared_source(self, before: _Run, after: _Run) -> Check:
+        name = self.kernel.name
+        if after.error is not None:
+            line = f"line {after.error.line}: " if isinstance(after.error, SourceError) else ""
+            origin = after.error.origin if isinstance(after.error, SourceError) else ""
+            return Check("source", name, "failed", line + _sentence(after.error), origin)
+        found = self.difference(before, after)
+        if found is not None:
+            return Check("source", name, "failed", *found)
+        return Check("source", name, "tested", "equal to the lowered program, operation by operation")
+
+    def difference(self, before: _Run, after: _Run) -> tuple[str, str] | None:
+        """What differs first, and the place of what wrote it."""
+        for name, old, new in zip(self.names, before.arrays, after.arrays, strict=True):
+            found = first_difference(old, new)
+            if found is not None:
+                detail, element = found
+                return f"{name}{list(element)} {detail}", _place(_writer(self.program.root, name))
+        return None
+
     def run(self, root: Operation, allowed: frozenset[str] = frozenset()) -> _Run:
         executor = Executor(ExactAlgebra(allowed, rounds32=self.rounds32))
         executor.zero, executor.in_lanes, executor.limit = True, True, MOST_ITERATIONS
@@ -95,12 +144,9 @@ class _Levels:
         how = f"equal but for {', '.join(sorted(allowed))}" if allowed else "equal, operation by operation"
         if after.error is not None:
             return Check("pass", each.spec, "failed", _sentence(after.error), _place(after.error.op))
-        for name, old, new in zip(self.names, before.arrays, after.arrays, strict=True):
-            difference = first_difference(old, new)
-            if difference is not None:
-                detail, element = difference
-                place = _place(_writer(self.program.root, name))
-                return Check("pass", each.spec, "failed", f"{name}{list(element)} {detail}", place)
+        found = self.difference(before, after)
+        if found is not None:
+            return Check("pass", each.spec, "failed", *found)
         return Check("pass", each.spec, "tested", how)
 
 

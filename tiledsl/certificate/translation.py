@@ -16,7 +16,10 @@ import numpy as np
 from tiledsl.certificate.check import Check
 from tiledsl.certificate.exact import EXACT, ExactAlgebra, rounded, unknowns
 from tiledsl.certificate.executor import Executor, ExecutorError
+from tiledsl.certificate.reduction import reduced
 from tiledsl.certificate.source.module import SourceError, SourceModule
+from tiledsl.codegen.emitted import EmittedModule
+from tiledsl.codegen.triton_source import emit
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
@@ -65,7 +68,10 @@ class _Levels:
 
     def __init__(self, kernel: Kernel, seed: int) -> None:
         self.kernel = kernel
-        self.program = Program(kernel._build(), kernel.target)
+        whole = kernel._build()
+        smaller = reduced(whole)
+        self.is_reduced = smaller is not None
+        self.program = Program(smaller or whole, kernel.target)
         self.passes = rest_of(default_pipeline(kernel.pass_configs), kernel._resumed_after)
         assert isinstance(self.program.root, FuncOp)
         self.arguments = arguments_for(self.program.root, seed)
@@ -99,13 +105,14 @@ class _Levels:
         before = self.run(self.program.root)
         if before.error is not None:
             raise before.error
-        return [self.compared_source(before, self.run_source(self.kernel.source))]
+        module = emit(self.program.root) if self.is_reduced else self.kernel.module
+        return [self.compared_source(before, self.run_source(module))]
 
-    def run_source(self, source: str) -> _Run:
+    def run_source(self, module: EmittedModule) -> _Run:
         arrays = [each.copy() if isinstance(each, np.ndarray) else each for each in self.arguments]
         try:
-            loaded = SourceModule(source, ExactAlgebra(rounds32=self.rounds32))
-            loaded.call(self.kernel.module.into, arrays, [each.dtype for each in self.kernel.params])
+            loaded = SourceModule(module.source, ExactAlgebra(rounds32=self.rounds32))
+            loaded.call(module.into, arrays, [each.dtype for each in self.kernel.params])
         except ExecutorError as error:
             return _Run(arrays, error)
         return _Run(arrays)

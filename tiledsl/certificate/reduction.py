@@ -21,6 +21,7 @@ ALIGNMENT = 16  # elements: what decides about blocks that hardware copies must 
 FEW_ELEMENTS = 1 << 16
 _BLOCKS = 2  # full ones along a size
 _TRIPS = 4
+_MOST_BLOCKS = 12
 
 
 def reduced(root: tile.FuncOp) -> tile.FuncOp | None:
@@ -29,20 +30,14 @@ def reduced(root: tile.FuncOp) -> tile.FuncOp | None:
         return None
     twin = root.clone({})
     assert isinstance(twin, tile.FuncOp)
-    tiles = _tiles(twin)
-    sizes = {size: _smaller(size, extents) for size, extents in tiles.items()}
-    for op in list(twin.walk()):
-        for value in (*op.results, *(arg for region in op.regions for arg in region.args)):
-            _shrink_buffer(value, sizes)
-    counts = {
-        -(-size // extent): -(-sizes[size] // extent)
-        for size, extents in tiles.items()
-        for extent in extents
-        if sizes[size] != size
-    }
+    counts = _shrink_buffers(twin)
     for op in list(twin.walk()):
         if isinstance(op, tile.KernelOp):
-            op.set_field("grid", [_capped(op, each, counts, 3) for each in op.grid])
+            grid = [_capped(constant_of(each), counts) for each in op.grid]
+            if prod(each or 1 for each in grid) > _MOST_BLOCKS:
+                grid = [each and min(each, _BLOCKS + 1) for each in grid]
+            made = [old if new is None else _constant(op, new, old) for new, old in zip(grid, op.grid, strict=True)]
+            op.set_field("grid", made)
         elif isinstance(op, scf.ForOp) and _walks_memory(op):
             _shorten(op, counts)
     try:
@@ -61,9 +56,14 @@ def _many_blocks(root: tile.FuncOp) -> bool:
     return any(prod(int(each or 1) for each in grid) > 64 for grid in grids)
 
 
-def _tiles(root: tile.FuncOp) -> dict[int, set[int]]:
-    """For each size of a global buffer, the extents of the tiles that walk along it; 1 where a single element is."""
-    found: dict[int, set[int]] = {}
+def _buffers(op: Operation) -> list[Value]:
+    """The global buffers that an operation or its regions bring in."""
+    values = [*op.results, *(arg for region in op.regions for arg in region.args)]
+    return [each for each in values if isinstance(each.type, BufferType) and each.type.scope == "global"]
+
+
+def _tiles(root: tile.FuncOp) -> dict[tuple[Value, int], set[int]]:
+    """The extents of the tiles that walk along a dimension of a buffer."""
     walked: dict[tuple[Value, int], set[int]] = {}
     for op in root.walk():
         if isinstance(op, tile.CopyOp):
@@ -79,12 +79,7 @@ def _tiles(root: tile.FuncOp) -> dict[int, set[int]]:
                 for number, extent in enumerate(extents):
                     if isinstance(around, tile.ParallelOp) and _depends(index, around.body.args[number]):
                         walked.setdefault((op.buffer, axis), set()).add(extent)
-    for value in (each for op in root.walk() for each in (*op.results, *(a for r in op.regions for a in r.args))):
-        if isinstance(value.type, BufferType) and value.type.scope == "global":
-            for axis, size in enumerate(value.type.shape):
-                if isinstance(size, int):
-                    found.setdefault(size, set()).update(walked.get((value, axis), {1}))
-    return found
+    return walked
 
 
 def _depends(value: Value, on: Value) -> bool:
@@ -99,25 +94,35 @@ def _depends(value: Value, on: Value) -> bool:
     return False
 
 
-def _smaller(size: int, extents: set[int]) -> int:
-    unit = lcm(*extents)
-    unit = unit if extents == {1} else lcm(unit, ALIGNMENT)
-    return size if size <= (_BLOCKS + 1) * unit else _BLOCKS * unit + size % unit
+def _shrink_buffers(root: tile.FuncOp) -> dict[int, int]:
+    """Make the buffers smaller; returns how many blocks are left of so many along each size."""
+    walked = _tiles(root)
+    buffers = dict.fromkeys(each for op in root.walk() for each in _buffers(op))
+    left: dict[tuple[Value, int], tuple[int, int, int]] = {}  # of each dimension its size, what is left, and the unit
+    for buffer in buffers:
+        type = tile.buffer_type(buffer)
+        for axis, size in enumerate(type.shape if type.strides is None else ()):
+            extents = walked.get((buffer, axis), {1})
+            unit = lcm(*extents) if extents == {1} else lcm(ALIGNMENT, *extents)
+            if isinstance(size, int) and size > (_BLOCKS + 1) * unit:
+                left[buffer, axis] = size, _BLOCKS * unit + size % unit, unit
+    # What has one size and nearly one tile is the same thing: the rows of K and V, and those of Q, in attention.
+    counts: dict[int, int] = {}
+    for (buffer, axis), (size, small, unit) in left.items():
+        for other, most, _ in left.values():
+            if other == size and small < most <= 4 * small and (size - most) % unit == 0:
+                small = most
+        type = tile.buffer_type(buffer)
+        shape = (*type.shape[:axis], small, *type.shape[axis + 1 :])
+        buffer.set_type(BufferType(shape, type.dtype, type.scope))
+        for extent in walked.get((buffer, axis), {1}):
+            blocks = -(-size // extent)
+            counts[blocks] = max(counts.get(blocks, 0), -(-small // extent))
+    return counts
 
 
-def _shrink_buffer(value: Value, sizes: dict[int, int]) -> None:
-    type = value.type
-    if isinstance(type, BufferType) and type.scope == "global" and type.strides is None:
-        shape = tuple(sizes.get(dim, dim) if isinstance(dim, int) else dim for dim in type.shape)
-        if shape != type.shape:
-            value.set_type(BufferType(shape, type.dtype, type.scope, type.strides))
-
-
-def _capped(before: Operation, value: Value, counts: dict[int, int], most: int) -> Value:
-    number = constant_of(value)
-    if type(number) is not int or number <= 1:
-        return value
-    return _constant(before, counts.get(number, min(number, most)), value)
+def _capped(number: object, counts: dict[int, int]) -> int | None:
+    return counts.get(number, min(number, _BLOCKS + 1)) if type(number) is int else None
 
 
 def _constant(before: Operation, number: int, like: Value) -> Value:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from tiledsl.certificate import modular
-from tiledsl.certificate.algebra import COMPARE, FLOAT_MATH, Algebra, ExecutorError, Function, saturated, scalar
+from tiledsl.certificate.algebra import COMPARE, FLOAT_MATH, Algebra, ExecutorError, Function, Unsupported, saturated, scalar
 from tiledsl.ir.types import ELEMENTS, is_float
 
 EXACT = np.dtype([("value", np.float64), ("print", np.uint64)])
@@ -170,7 +170,7 @@ class ExactAlgebra(Algebra):
 
     def view(self, array: np.ndarray, source: str, target: str) -> np.ndarray:
         if source != target and (is_float(source) or is_float(target)):
-            raise ExecutorError(f"memory of {source} is seen as {target}")
+            raise Unsupported(f"memory of {source} is seen as {target}")
         return super().view(array, source, target)
 
     # Elementwise

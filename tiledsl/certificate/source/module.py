@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tiledsl.certificate.algebra import Algebra, ExecutorError
+from tiledsl.certificate.algebra import Algebra, ExecutorError, Unsupported
 from tiledsl.certificate.executor.machine import Memory
 from tiledsl.certificate.source.gluon import GluonLanguage
 from tiledsl.certificate.source.tensor import Tensor, lift
@@ -46,7 +46,7 @@ class HostTensor:
     def view(self, shape: Any) -> HostTensor:
         if isinstance(shape, str):
             if shape != self.dtype:
-                raise ExecutorError(f"memory of {self.dtype} is seen as {shape}")
+                raise Unsupported(f"memory of {self.dtype} is seen as {shape}")
             return self
         return HostTensor(self.array.reshape(shape), self.dtype)
 
@@ -61,7 +61,12 @@ class SourceModule:
         self.namespace: dict[str, Any] = {"__builtins__": {**vars(builtins), **own}}
         self.modules = self._modules()
         with np.errstate(all="ignore"):
-            exec(compile(source, _FILE, "exec"), self.namespace)
+            try:
+                exec(compile(source, _FILE, "exec"), self.namespace)
+            except ExecutorError as error:
+                raise self._placed(error, error) from error
+            except Exception as error:
+                raise self._placed(error, ExecutorError(f"{type(error).__name__}: {error}")) from error
 
     def call(self, name: str, arguments: Sequence[Any], dtypes: Sequence[str]) -> None:
         """Call a host function with arrays, which are written in place, and numbers. Raises ExecutorError."""
@@ -75,7 +80,9 @@ class SourceModule:
             except ExecutorError as error:
                 raise self._placed(error, error) from error
             except Exception as error:
-                raise self._placed(error, ExecutorError(f"{type(error).__name__}: {error}")) from error
+                # A name that the stand-ins lack says nothing about the source.
+                kind = Unsupported if "SimpleNamespace" in str(error) else ExecutorError
+                raise self._placed(error, kind(f"{type(error).__name__}: {error}")) from error
 
     def _number(self, value: Any, dtype: str) -> Any:
         """A scalar argument: integers as Python has them; floats, which keep their fingerprints, as kernels do."""
@@ -89,7 +96,7 @@ class SourceModule:
             if trace.tb_frame.f_code.co_filename == _FILE:
                 line = trace.tb_lineno
             trace = trace.tb_next
-        return SourceError(error.args[0], line, self.origin(line))
+        return SourceError(error.args[0], line, self.origin(line), isinstance(error, Unsupported))
 
     def origin(self, line: int) -> str:
         """The place in the user's file that a line of the text stems from, "" if it does not say."""
@@ -102,7 +109,7 @@ class SourceModule:
     def _import(self, name: str, _g: Any = None, _l: Any = None, names: Any = (), _level: int = 0) -> Any:
         found = self.modules.get(name if names else name.partition(".")[0])
         if found is None:
-            raise ExecutorError(f"the source imports {name}")
+            raise Unsupported(f"the source imports {name}")
         return found
 
     def _modules(self) -> dict[str, Any]:
@@ -168,11 +175,12 @@ class SourceModule:
 
 
 class SourceError(ExecutorError):
-    """An error in emitted source. `line` counts from 1; `origin` is the place in the user's file, or ""."""
+    """An error in emitted source. `line` counts from 1; `origin` is the place in the user's file, or "". `is_unknown`:
+    the stand-ins lack something."""
 
-    def __init__(self, message: str, line: int, origin: str) -> None:
+    def __init__(self, message: str, line: int, origin: str, is_unknown: bool) -> None:
         super().__init__(message)
-        self.line, self.origin = line, origin
+        self.line, self.origin, self.is_unknown = line, origin, is_unknown
 
 
 class Jitted:

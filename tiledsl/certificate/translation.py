@@ -15,7 +15,7 @@ import numpy as np
 
 from tiledsl.certificate.algebra import Unsupported
 from tiledsl.certificate.check import Check, Status
-from tiledsl.certificate.exact import CLOSE, EXACT, ExactAlgebra, rounded, unknowns
+from tiledsl.certificate.exact import CLOSE, EXACT, ExactAlgebra, fingerprints, rounded, unknowns
 from tiledsl.certificate.executor import Executor, ExecutorError
 from tiledsl.certificate.reduction import reduced
 from tiledsl.certificate.source.module import SourceError, SourceModule
@@ -220,7 +220,7 @@ def first_difference(old: Any, new: Any, by_value: bool = False) -> tuple[str, t
         with np.errstate(invalid="ignore"):
             unlike = ~((np.abs(a - b) <= CLOSE * scale) | (a == b) | (np.isnan(a) & np.isnan(b)))
     else:
-        unlike = old["print"] != new["print"] if exact else old != new
+        unlike = fingerprints(old) != fingerprints(new) if exact else old != new
     if not unlike.any():
         return None
     element = tuple(int(index) for index in np.argwhere(unlike)[0])

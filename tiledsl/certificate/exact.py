@@ -121,6 +121,10 @@ def fingerprints(x: Any) -> Any:
     return x["print"] & _P
 
 
+def _is_known(x: Any) -> Any:
+    return (x["print"] & _KNOWN) != _ZERO
+
+
 def _fractions(value: Any) -> Any:
     """The fingerprints of known numbers: the fractions that they are."""
     return modular.of_numbers(np.where(np.isfinite(value), value, 0.0)) | _KNOWN
@@ -185,19 +189,22 @@ class ExactAlgebra(Algebra):
     # Elementwise
 
     def _rounded(self, value: Any, fingerprint: Any, dtype: str) -> Any:
-        """What float32 arithmetic gave, as an element type holds it."""
-        if dtype == "float64" or (dtype == "float32" and not self.rounds32):
-            return made(value, fingerprint)
-        if dtype == "float32":
-            return made(rounded(value, dtype), fingerprint)
-        return self._narrowed(value, fingerprint, dtype)
+        """What float32 arithmetic gave, as an element type holds it. Known numbers are what they are rounded to."""
+        if ELEMENTS[dtype].bits < 32:
+            return self._narrowed(value, fingerprint, dtype)
+        known = (fingerprint & _KNOWN) != _ZERO
+        if np.any(known):
+            value = np.where(known, rounded(value, dtype), value)
+            fingerprint = np.where(known, _fractions(value), fingerprint)
+        return made(rounded(value, dtype) if self.rounds32 else value, fingerprint)
 
     def _narrowed(self, value: Any, fingerprint: Any, dtype: str) -> Any:
         if "rescaling" in self.allowed:
             return made(value, fingerprint)
         nearest = rounded(value, dtype)
-        known = fingerprint & _KNOWN != _ZERO
-        if known.any():
+        known = (fingerprint & _KNOWN) != _ZERO
+        if np.any(known):
+            nearest = np.where(known, rounded(rounded(value, "float32"), dtype), nearest)
             fingerprint = np.where(known, _fractions(nearest), fingerprint)
         # What the type can hold stays as it is. Fingerprints of computed values are not asked: all their bits count.
         fingerprint = np.where((nearest == value) | known, fingerprint, _odd(dtype, fingerprint & _P))
@@ -222,10 +229,7 @@ class ExactAlgebra(Algebra):
             known = known & _KNOWN != _ZERO
             if not np.all(finite):  # exp(-inf) is 0, and so on
                 known = known | (np.isfinite(value) & ~finite)
-            if np.any(known):
-                value = np.where(known, rounded(value, "float64" if dtype == "float64" else "float32"), value)
-                fingerprint = np.where(known, _fractions(value), fingerprint)
-            return self._rounded(value, fingerprint, dtype)
+            return self._rounded(value, np.where(known, fingerprint | _KNOWN, fingerprint), dtype)
 
         return apply
 
@@ -399,13 +403,13 @@ class ExactAlgebra(Algebra):
             if x.shape[axis] == 0:
                 raise ExecutorError("a reduction of nothing")
             x = x if absolute is None else absolute(x)
-            values, prints = x["value"], fingerprints(x)
+            values, prints, known = x["value"], fingerprints(x), _is_known(x).all(axis)
             if kind in ("max", "absmax", "min"):
                 lowest = kind == "min"
                 combine = (np.minimum if lowest else np.maximum) if propagate_nan else (np.fmin if lowest else np.fmax)
                 value = combine.reduce(values, axis=axis)
                 chosen = values == np.expand_dims(value, axis)
-                return made(value, np.where(chosen, prints, _ZERO).max(axis))
+                return made(value, np.where(chosen, x["print"], _ZERO).max(axis))
             if kind == "prod":
                 steps = np.moveaxis(x, axis, 0)
                 total = steps[0]
@@ -414,7 +418,8 @@ class ExactAlgebra(Algebra):
                 return self._rounded(total["value"], total["print"], dtype)
             if kind not in ("sum", "abssum"):
                 raise ExecutorError(f"a reduction {kind} of {dtype}")
-            return self._rounded(values.sum(axis), self._sum(prints, axis, modular.sums, np.sum), dtype)
+            prints = self._sum(prints, axis, modular.sums, np.sum)
+            return self._rounded(values.sum(axis), np.where(known, prints | _KNOWN, prints), dtype)
 
         return compute
 
@@ -440,6 +445,8 @@ class ExactAlgebra(Algebra):
             x = np.flip(x, axis) if reverse else x
             if kind == "sum":
                 prints = self._sum(fingerprints(x), axis, modular.prefix_sums, np.cumsum)
+                known = np.logical_and.accumulate(_is_known(x), axis)
+                prints = np.where(known, prints | _KNOWN, prints)
                 found = np.asarray(self._rounded(np.cumsum(x["value"], axis), prints, dtype))
             else:
                 combine, steps = self.combine(kind, wide), [np.moveaxis(x, axis, 0)[0]]
@@ -472,8 +479,10 @@ class ExactAlgebra(Algebra):
             if self.is_field:
                 prints = prints if c is None else modular.add(prints, fingerprints(c))
             else:
-                prints = self._accumulated(name, prints, None if c is None else fingerprints(c))
+                prints = self._accumulated(name, prints, None if c is None else c["print"])
             values = values if c is None else values + c["value"]
+            known = _is_known(x).all(1)[:, None] & _is_known(y).all(0) & (True if c is None else _is_known(c))
+            prints = np.where(known, prints | _KNOWN, prints)
             if through64:
                 return self._narrowed(values, prints, "float32")
             return self._rounded(values, prints, dtype)
@@ -491,7 +500,7 @@ class ExactAlgebra(Algebra):
     def _accumulated(self, name: str, product: Any, start: Any) -> Any:
         if start is None:
             return np.where(product == _ZERO, _ZERO, modular.symbol(name, product, _ZERO))
-        return np.where(product == _ZERO, start, modular.symbol(name, product, start))
+        return np.where(product == _ZERO, start, modular.symbol(name, product, start & _P))
 
 
 def _extremum(name: str, propagate_nan: bool = False) -> Callable[[Any, Any], Any]:
@@ -500,7 +509,7 @@ def _extremum(name: str, propagate_nan: bool = False) -> Callable[[Any, Any], An
     def compute(a: Any, b: Any) -> Any:
         x, y = a["value"], b["value"]
         first = (x > y) if name == "max" else (x < y)
-        first = first | ((x == y) & (fingerprints(a) >= fingerprints(b)))
+        first = first | ((x == y) & (a["print"] >= b["print"]))
         if propagate_nan:
             first = (first & ~np.isnan(y)) | np.isnan(x)
         else:

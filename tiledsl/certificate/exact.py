@@ -137,9 +137,9 @@ def numbers(value: Any) -> Any:
 
 
 def unknowns(values: Any, seed: str) -> Any:
-    """Elements of these values that nothing is known of: their fingerprints are random, and depend on the seed."""
-    places = np.arange(np.size(values), dtype=np.uint64).reshape(np.shape(values))
-    return made(values, modular.symbol(seed, places))
+    """Elements of these values that nothing is known of: fingerprints are random, by the seed and the element's place."""
+    places = [np.asarray(axis, np.uint64) for axis in np.ogrid[tuple(map(slice, np.shape(values)))]]
+    return made(values, np.broadcast_to(modular.symbol(seed, *places or [_ZERO]), np.shape(values)))
 
 
 def _odd(name: str, x: Any) -> Any:
@@ -163,13 +163,15 @@ def _collapsed(x: Any) -> Any:
 
 class ExactAlgebra(Algebra):
     """`allowed`: names of ALLOWANCES. `rounds32`: whether values of float32 are rounded, as programs with float64 need,
-    which convert back and forth."""
+    which convert back and forth. `depth`: how many bytes of a product's inner dimension are added up at once, one such
+    step after the other; 0 if all of them are."""
 
-    def __init__(self, allowed: Iterable[str] = (), *, rounds32: bool = False) -> None:
+    def __init__(self, allowed: Iterable[str] = (), *, rounds32: bool = False, depth: int = 0) -> None:
         self.allowed = frozenset(allowed)
         assert self.allowed <= ALLOWANCES.keys(), self.allowed
         self.is_field = bool(self.allowed & _AS_A_FIELD)
         self.rounds32 = rounds32
+        self.depth = depth
 
     def dtype(self, dtype: str) -> np.dtype[Any]:
         return EXACT if is_float(dtype) else super().dtype(dtype)
@@ -470,16 +472,20 @@ class ExactAlgebra(Algebra):
         wide = {a, b} == {"float32"}  # Others are exact as they are.
         name = f"dot {'tf32' if wide and precision == 'default' else precision if wide else 'ieee'}"
         through64 = "float64" in (a, b) and dtype == "float32"
+        step = self.depth * 8 // ELEMENTS[a].bits or 1 << 30
 
         def compute(x: Any, y: Any, c: Any) -> Any:
             values = np.where(np.isnan(x["value"]), 0, x["value"]) @ np.where(np.isnan(y["value"]), 0, y["value"])
             finite = np.isfinite(x["value"]).all() and np.isfinite(y["value"]).all()
             values = values if finite else x["value"] @ y["value"]
-            prints = modular.dot(*(self._factors(each, axis) for each, axis in ((fingerprints(x), 1), (fingerprints(y), 0))))
             if self.is_field:
+                prints = modular.dot(fingerprints(x), fingerprints(y))
                 prints = prints if c is None else modular.add(prints, fingerprints(c))
             else:
-                prints = self._accumulated(name, prints, None if c is None else c["print"])
+                prints = None if c is None else c["print"]
+                for start in range(0, x.shape[1], step):
+                    a_part, b_part = fingerprints(x[:, start : start + step]), fingerprints(y[start : start + step])
+                    prints = self._accumulated(name, modular.dot(_factors(a_part, 1), _factors(b_part, 0)), prints)
             values = values if c is None else values + c["value"]
             known = _is_known(x).all(1)[:, None] & _is_known(y).all(0) & (True if c is None else _is_known(c))
             prints = np.where(known, prints | _KNOWN, prints)
@@ -489,18 +495,17 @@ class ExactAlgebra(Algebra):
 
         return compute
 
-    def _factors(self, prints: Any, axis: int) -> Any:
-        """Fingerprints of a product's operand, each with its place along the inner dimension."""
-        if self.is_field:
-            return prints
-        places = np.arange(prints.shape[axis], dtype=np.uint64)
-        found = modular.symbol("factor", places[:, None] if axis == 0 else places[None], prints)
-        return np.where(prints == _ZERO, _ZERO, found)
-
     def _accumulated(self, name: str, product: Any, start: Any) -> Any:
         if start is None:
             return np.where(product == _ZERO, _ZERO, modular.symbol(name, product, _ZERO))
         return np.where(product == _ZERO, start, modular.symbol(name, product, start & _P))
+
+
+def _factors(prints: Any, axis: int) -> Any:
+    """Fingerprints of a product's operand, each with its place along the inner dimension."""
+    places = np.arange(prints.shape[axis], dtype=np.uint64)
+    found = modular.symbol("factor", places[:, None] if axis == 0 else places[None], prints)
+    return np.where(prints == _ZERO, _ZERO, found)
 
 
 def _extremum(name: str, propagate_nan: bool = False) -> Callable[[Any, Any], Any]:

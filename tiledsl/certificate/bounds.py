@@ -7,6 +7,7 @@ unknowns, about the index along each dimension, as which the distance is read.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from tiledsl.certificate import terms
@@ -137,6 +138,8 @@ def name_of(buffer: Value) -> str:
 
 
 def place_of(access: Access) -> str:
-    return str(access.op.loc) if access.op.loc.line else ""
+    """Where an access stands in the user's file, without the file's folder."""
+    loc = access.op.loc
+    return f"{os.path.basename(loc.file)}:{loc.line}:{loc.column}" if loc.line else ""
 
 

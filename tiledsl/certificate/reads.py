@@ -149,9 +149,10 @@ def _written(write: Access, element: Sequence[Term], known: dict[Variable, Term]
     _solve_quotients(indices, element, left, solved)
     for each in left:
         solved.setdefault(each, _first(each))
-    bounds = [compare("ge", solved[each], constant(each.lo)) for each in left]
-    bounds += [compare("le", solved[each], constant(each.hi)) for each in left]
-    conditions = [write.happens, *(each for variable in left for each in variable.where)]
+    chosen = [each for each, to in solved.items() if to is not each]
+    bounds = [compare("ge", solved[each], constant(each.lo)) for each in chosen]
+    bounds += [compare("le", solved[each], constant(each.hi)) for each in chosen]
+    conditions = [write.happens, *(each for variable in chosen for each in variable.where)]
     conditions += [compare("eq", index, at) for index, at in zip(indices, element)]
     # What stands for a variable may contain others that are solved for: from the innermost on.
     for _ in range(len(solved)):

@@ -323,6 +323,7 @@ def autotune(
     on_miss: Literal["tune", "first", "error"] = "tune",
     group: Any = None,
     group_timeout: float = 300,
+    verify: bool = False,
 ) -> Callable[[Any], AutotunedFunction]:
     """Decorator above @tiledsl.jit: choose the best of several configurations at the first call with given arguments.
 
@@ -342,7 +343,7 @@ def autotune(
         target, cache, devices, isolate, run_timeout, budget, prune, search, progress, timer, max_trials,
         seed_configs, store, key, shape_grouped, backend, verify_at, keep_all, min_improvement,
         tuned, bucket, nearest, on_miss,
-        group, group_timeout,
+        group, group_timeout, verify,
     )  # fmt: skip
 
     def decorate(function: Any) -> AutotunedFunction:

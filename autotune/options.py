@@ -24,6 +24,7 @@ _FLAGS = (
     "shape_grouped",
     "keep_all",
     "nearest",
+    "verify",
 )
 # Of options that are numbers: what is allowed, in words and as a check of finite numbers.
 _NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {
@@ -80,6 +81,9 @@ class TuneOptions:
     cache_input_tensors: accepted; all configurations of a run share their inputs, and the reference is computed once.
     verify_at:          arguments of the builder, such as a smaller shape, at which the program is checked in the
                         interpreter if the target is a GPU that is not here.
+    verify:             the winner's certificate (Kernel.verify, docs/verify.md) has no failed check: a configuration
+                        that has one is out. It is stored with the result. Each is made in a process of its own, which
+                        is ended after `timeout`; what it has not found then is unknown.
 
     Searching
     budget:             seconds after which no further configuration is tried, once the default was tried and one works.
@@ -153,6 +157,7 @@ class TuneOptions:
     on_miss: Literal["tune", "first", "error"] = "tune"
     group: Any = None
     group_timeout: float = 300
+    verify: bool = False
 
     def __post_init__(self) -> None:
         TensorSupplyType.parse(self.supply_type)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 Status = Literal[
     "new", "ok", "pruned", "compile_error", "compile_timeout", "out_of_resources", "launch_error", "crash", "hang",
-    "mismatch", "nonfinite", "screened",
+    "mismatch", "nonfinite", "screened", "disproved",
 ]  # fmt: skip
 _MEASURED = (
     "status", "message", "latency", "spread", "timing", "verified", "max_error", "mean_error", "mismatched_ratio"
@@ -30,7 +30,8 @@ class Trial:
     under lasting load where that lowers the GPU's clock; alone: the latency before that.
     max_error, mean_error: largest and mean absolute difference from the reference. resources: shared_bytes, registers,
     spills, occupancy of the compiled kernel. same_as: the index of the trial with identical source or an identical
-    binary, whose outcome this one shares. verified: whether the outputs were compared.
+    binary, whose outcome this one shares. verified: whether the outputs were compared. certificate: what verify=True
+    found, as Certificate.data() has it; a trial of which a check fails is "disproved".
     """
 
     index: int
@@ -50,6 +51,7 @@ class Trial:
     compile_seconds: float | None = None
     source_hash: str = ""
     binary_hash: str = ""
+    certificate: dict[str, Any] | None = field(default=None, repr=False)
     same_as: int | None = None
     build: Callable[[], Kernel] | None = field(default=None, repr=False, compare=False)
 

@@ -21,6 +21,7 @@ class Entry:
     reference_ms: milliseconds of the kernel and of ref_prog; latency_kind: whether the former was "measured" or
     "estimated". tflops, gb_per_s: of the kernel, where the program says how much it computes and moves. gpu, sm_count:
     of the GPU that measured. source: a hash of the function. tuned_at: UTC, ISO 8601. versions: of software.
+    certificate: what verify=True found of the kernel, as Certificate.data() has it.
     """
 
     arguments: dict[str, Any]
@@ -35,6 +36,7 @@ class Entry:
     gpu: str = ""
     sm_count: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    certificate: dict[str, Any] = field(default_factory=dict)
 
     @property
     def measured(self) -> bool:
@@ -79,7 +81,7 @@ _REQUIRED = ("arguments", "config", "latency_ms", "latency_kind", "source", "tun
 # The order in a file: what is looked for first.
 ORDER = (
     "arguments", "config", "latency_ms", "latency_kind", "reference_ms", "tflops", "gb_per_s", "gpu", "sm_count",
-    "source", "tuned_at", "versions",
+    "source", "tuned_at", "versions", "certificate",
 )  # fmt: skip
 
 
@@ -97,7 +99,7 @@ def decode(data: Any) -> Entry:
     for name in _NUMBERS:
         if name in data:
             values[name] = _positive(name, data[name])
-    for name in ("arguments", "config", "versions"):
+    for name in ("arguments", "config", "versions", "certificate"):
         if not isinstance(values.get(name, {}), dict):
             raise ValueError(f"{name} is no object")
     for name in ("source", "tuned_at", "gpu"):

@@ -311,6 +311,7 @@ class _Job:
             gpu=self.gpu,
             sm_count=self.sm_count,
             versions=self.versions,
+            certificate=result.best.certificate or {},
         )
 
     def done(self, call: _Call, outcome: Outcome) -> None:

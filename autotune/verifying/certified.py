@@ -39,11 +39,10 @@ def certified(
 
 
 def _made(trial: Trial, timeout: float) -> dict[str, Any] | None:
-    from tiledsl.certificate.certify import Subject
     from tiledsl.certificate.process import certify_apart
 
     try:
-        return certify_apart(Subject.of(trial.kernel), timeout).data()
+        return certify_apart(trial.kernel, timeout).data()
     except Exception as error:  # of the builder, which was called before
         _log.warning("autotune: the winner cannot be verified (%s: %s)", type(error).__name__, error)
         return None

@@ -18,15 +18,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tiledsl.certificate.certify import Subject
     from tiledsl.certificate.check import Check
     from tiledsl.certificate.report import Certificate
+    from tiledsl.runtime.kernel import Kernel
 
 _ENTRY_POINT = "tiledsl.certificate.process"
 _END = "end"
 
 
-def certify_apart(subject: Subject, timeout: float) -> Certificate:
+def certify_apart(kernel: Kernel, timeout: float) -> Certificate:
     """The certificate of a kernel, made by another process, which is killed after `timeout` seconds.
 
     Where it is killed or ends without having finished, the certificate says so as something unknown.
@@ -37,9 +37,8 @@ def certify_apart(subject: Subject, timeout: float) -> Certificate:
 
     start = time.monotonic()
     task = {
-        "name": subject.name, "text": print_op(subject.build(), locations=True), "target": str(subject.target),
-        "pass_configs": dict(subject.pass_configs), "source": subject.source, "resumed_after": subject.resumed_after,
-        "seconds": subject.seconds,
+        "text": print_op(kernel.program_root(), locations=True), "target": str(kernel.target),
+        "pass_configs": dict(kernel.pass_configs), "resumed_after": kernel._resumed_after, "source": kernel.source,
     }  # fmt: skip
     checks: list[Check] = []
     try:
@@ -50,7 +49,7 @@ def certify_apart(subject: Subject, timeout: float) -> Certificate:
         checks, reason = _asked(text, timeout)
     if reason:
         checks.append(Check("pass", "the verification", "unknown", reason))
-    return certificate_of(subject, checks, time.monotonic() - start)
+    return certificate_of(kernel, checks, time.monotonic() - start)
 
 
 def _asked(text: str, timeout: float) -> tuple[list[Check], str]:
@@ -88,22 +87,30 @@ def _asked(text: str, timeout: float) -> tuple[list[Check], str]:
 
 def main() -> None:
     """What the process does: read a task, write checks."""
-    from tiledsl.certificate.certify import Subject, checks_of
+    from tiledsl.autotuner.storage.fingerprint import source_digest
+    from tiledsl.certificate.certify import checks_of
+    from tiledsl.certificate.check import Check
     from tiledsl.dialects.tile import FuncOp
     from tiledsl.ir.pass_manager import parse_program
+    from tiledsl.runtime.kernel import Kernel
     from tiledsl.runtime.target import Target
 
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what is printed on the way is no answer
     task: dict[str, Any] = json.load(sys.stdin)
-    text, target = task.pop("text"), Target.parse(task.pop("target"))
+    text, target = task["text"], Target.parse(task["target"])
 
     def build() -> FuncOp:
         root = parse_program(text, target).root
         assert isinstance(root, FuncOp)
         return root
 
-    for each in checks_of(Subject(build=build, target=target, **task)):
+    kernel = Kernel(build, target, task["pass_configs"], resumed_after=task["resumed_after"])
+    checks = checks_of(kernel)
+    if source_digest(kernel.source) != source_digest(task["source"]):
+        reason = "lowered in another process, the program has another source"
+        checks = iter([Check("source", kernel.name, "unknown", reason)])
+    for each in checks:
         out.write(json.dumps(asdict(each)) + "\n")
         out.flush()
     out.write(json.dumps(_END) + "\n")

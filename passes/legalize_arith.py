@@ -161,20 +161,28 @@ def spell_out_function(op: MathOp, rw: Rewriter) -> bool:
     return True
 
 
+def _difference_of_scaled(op: MathOp) -> tuple[arith.MulOp, arith.MulOp] | None:
+    """The products a * c and b * c of an exponential of their difference; None for others."""
+    difference = op.arguments[0].op
+    if op.function not in ("exp", "exp2", "exp10") or not isinstance(difference, arith.SubOp):
+        return None
+    lhs, rhs = difference.lhs.op, difference.rhs.op
+    if not (isinstance(lhs, arith.MulOp) and isinstance(rhs, arith.MulOp)) or lhs.lhs.type != rhs.lhs.type:
+        return None
+    number = constant_of(lhs.rhs)
+    same = lhs.rhs is rhs.rhs or (number is not None and number == constant_of(rhs.rhs))
+    return (lhs, rhs) if same else None
+
+
 @pattern(MathOp)
 def subtract_before_scaling(op: MathOp, rw: Rewriter) -> bool:
     # exp2(a * c - b * c)  ==>  exp2((a - b) * c), of floats
     # Multiply and add are fused to fma(a, c, -(b * c)), where only b * c is rounded: of a = b = -1e30, the maximum of a
     # row that has seen nothing yet, that leaves 1e21 or so, whose exponential is infinite.
-    difference = op.arguments[0].op
-    if op.function not in ("exp", "exp2", "exp10") or not isinstance(difference, arith.SubOp):
+    found = _difference_of_scaled(op)
+    if found is None:
         return False
-    lhs, rhs = difference.lhs.op, difference.rhs.op
-    if not (isinstance(lhs, arith.MulOp) and isinstance(rhs, arith.MulOp)) or lhs.lhs.type != rhs.lhs.type:
-        return False
-    number = constant_of(lhs.rhs)
-    if lhs.rhs is not rhs.rhs and (number is None or number != constant_of(rhs.rhs)):
-        return False
+    lhs, rhs = found
     scaled = _made(rw, arith.MulOp, _made(rw, arith.SubOp, lhs.lhs, rhs.lhs), lhs.rhs)
     if scaled.type != op.arguments[0].type or not is_float(scaled.dtype):
         return False
@@ -239,3 +247,7 @@ class LegalizeArith(Pass):
     def run(self, program: Program) -> None:
         interpreted = getattr(program.target, "kind", "") == "interpret"
         apply_patterns(program.root, _PATTERNS[interpreted], analysis=Ranges(program.root))
+
+    def allowances(self, program: Program) -> frozenset[str]:
+        exponentials = (op for op in program.root.walk() if isinstance(op, MathOp))
+        return frozenset({"reassociation"} if any(map(_difference_of_scaled, exponentials)) else ())

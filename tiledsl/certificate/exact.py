@@ -34,6 +34,8 @@ ALLOWANCES = {
     "reciprocal": "a division as the product with a reciprocal",
     "rescaling": "powers relative to another maximum, rounded there",
 }
+# Fingerprints know nothing of 2**(a + b) = 2**a * 2**b: with "rescaling", values are compared, which are not rounded then.
+CLOSE = 1e-9
 _AS_A_FIELD = frozenset({"reassociation", "contraction", "rescaling"})
 
 _P = np.uint64(modular.P)
@@ -182,9 +184,9 @@ class ExactAlgebra(Algebra):
         return self._narrowed(value, fingerprint, dtype)
 
     def _narrowed(self, value: Any, fingerprint: Any, dtype: str) -> Any:
-        nearest = rounded(value, dtype)
         if "rescaling" in self.allowed:
-            return made(nearest, fingerprint)
+            return made(value, fingerprint)
+        nearest = rounded(value, dtype)
         # What the type can hold stays as it is. Fingerprints of computed values are not asked: all their bits count.
         fingerprint = np.where(nearest == value, fingerprint, _odd(dtype, fingerprint))
         return made(nearest, fingerprint)

@@ -21,7 +21,8 @@ from tiledsl.ir.types import ELEMENTS, BufferType, broadcast_shapes, is_float
 Position = tuple[Term, ...]
 Of = Callable[[Position], Term]  # an element of a value, by its position
 
-LARGEST_SIZE = 2**31 - 1
+# Of a dynamic dimension. Larger ones fit in int32 too, but the last block's indices may not.
+LARGEST_SIZE = 2**31 - 2**16
 MOST_BLOCKS = 2**31 - 1
 _INTEGER_FUNCTIONS = ("abs", "clamp")
 

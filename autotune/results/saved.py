@@ -11,7 +11,7 @@ from tiledsl.autotuner.storage.fingerprint import source_digest
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.verifying.certified import attach
 from tiledsl.errors import TileError
-from tiledsl.runtime.atomic_file import write_output
+from tiledsl.files import read_file, write_output
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.stored import StoredKernel, describe
 from tiledsl.runtime.target import Target
@@ -55,7 +55,7 @@ def load(cls: type[Result], path: str | os.PathLike[str], target: Any = None) ->
     """The result of a file; see AutotuneResult.load."""
     from_file = Path(path)
     try:
-        data = journal.parse(journal.read_file(from_file))
+        data = journal.parse(read_file(from_file))
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise ValueError(f"not a result of schema {SCHEMA}")
         stored = StoredKernel(data["kernel"])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from tiledsl.certificate.check import Check, Status
 from tiledsl.errors import TileError
-from tiledsl.runtime.atomic_file import write_output
+from tiledsl.files import write_output
 
 if TYPE_CHECKING:
     from tiledsl.runtime.kernel import Kernel

@@ -68,7 +68,7 @@ def _checked(
         return Check("bounds", subject, "unknown", detail, place)
     at, size = value_of(index, answer.values), value_of(length, answer.values)
     detail = f"element {at} of {size}, where {shown(answer.values, [*access.own, *involved]) or 'it always happens'}"
-    return Check("bounds", subject, "failed", detail, place)
+    return Check("bounds", subject, "unknown" if answer.extreme else "failed", answer.extreme + detail, place)
 
 
 def _each_dimension(program: Accesses, access: Access, solver: Solver) -> bool:

@@ -112,7 +112,8 @@ def _meeting(access: Access, other: Access, between: str, solver: Solver) -> tup
     beside = "" if other.op is access.op else f" (line {other.op.loc.line})"
     sizes_text = shown(values, sizes)
     where = f", for {sizes_text}" if sizes_text else ""
-    return True, f"[{element}] is written where {first}, and {verb}{beside} where {second}{where}"
+    text = f"[{element}] is written where {first}, and {verb}{beside} where {second}{where}"
+    return not answer.extreme, answer.extreme + text
 
 
 def _deciding(access: Access) -> set[Variable]:

@@ -91,7 +91,7 @@ def _read(
     element = ", ".join(str(value_of(each, answer.values)) for each in read.indices)
     where = shown(answer.values, [*read.own, *known])
     detail = f"[{element}] is read before it is written" + (f", where {where}" if where else "")
-    return Check("read", subject, "failed", detail, place)
+    return Check("read", subject, "unknown" if answer.extreme else "failed", answer.extreme + detail, place)
 
 
 def _common(read: Access, write: Access) -> list[Variable]:
@@ -254,7 +254,8 @@ def _output(program: Accesses, output: Value, writes: Sequence[Access], solver: 
     text = ", ".join(str(values[each]) for each in element)
     sizes = shown(values, [each for each in terms.variables(nobody) if each.role == "size"])
     where = f", where {sizes}" if sizes else ""
-    return Check("read", subject, "failed", f"no block writes [{text}] of the output{where}", place)
+    detail = f"{answer.extreme}no block writes [{text}] of the output{where}"
+    return Check("read", subject, "unknown" if answer.extreme else "failed", detail, place)
 
 
 def _adds(op: Operation) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -19,12 +19,20 @@ MISSING = "the solver is missing: pip install tiledsl[verify]"
 _SIZES = (1, 2, 17, 33, 64, 100, 257, 1000, 4097)
 
 
+# Beyond these, sizes and scalars are no ordinary ones; what is wrong only there is not called wrong.
+_ORDINARY = (4096, 2**24)
+
+
 @dataclass(frozen=True)
 class Answer:
-    """`values` satisfy the question; without any, `reason` says why it is open, or is empty: nothing satisfies it."""
+    """`values` satisfy the question; without any, `reason` says why it is open, or is empty: nothing satisfies it.
+
+    `extreme`: what the values have that is not ordinary, a size or scalar; empty if they are ordinary.
+    """
 
     values: dict[Variable, int] | None = None
     reason: str = ""
+    extreme: str = ""
 
     @property
     def never(self) -> bool:
@@ -63,7 +71,25 @@ class Solver:
         found = self._ask(conditions, self.seconds_each)
         if found.reason and sizes:
             found = self._at_sizes(conditions, sizes) or found
-        return found
+        return found if found.values is None else self._ordinary(conditions, found)
+
+    def _ordinary(self, conditions: Sequence[Term], found: Answer) -> Answer:
+        """Values with small sizes and scalars, where there are some; else the ones that were found, and what is
+        extreme about them."""
+        assert found.values is not None
+        sizes = [each for each in found.values if each.role == "size"]
+        limit, smaller = 0, found
+        for limit in _ORDINARY:
+            if all(abs(found.values[each]) <= limit for each in sizes):
+                return found
+            near = [terms.compare("le", each, terms.constant(limit)) for each in sizes]
+            near += [terms.compare("ge", each, terms.constant(-limit)) for each in sizes]
+            smaller = self._ask([*conditions, *near], self.seconds_each)
+            if smaller.values is not None:
+                return smaller
+        if smaller.reason:
+            return found
+        return replace(found, extreme=f"only where sizes or scalars pass {limit}: ")
 
     def _at_sizes(self, conditions: Sequence[Term], sizes: Sequence[Variable]) -> Answer | None:
         for number in _SIZES:

@@ -288,6 +288,19 @@ def test_memory_that_the_first_iteration_writes_is_proved() -> None:
     assert statuses(reads(sums)) == {"proved"}
 
 
+@pytest.mark.parametrize("place", [lambda i: (i + 5) % 64, lambda i: 63 - i])
+def test_memory_that_is_written_in_another_order_is_proved(place: Callable[[Any], Any]) -> None:
+    @T.prim_func
+    def turned(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=128) as bx:
+            x = T.alloc_shared((64,), "float32")
+            for i in T.Parallel(64):
+                x[place(i)] = A[i]
+            T.copy(x, B)
+
+    assert statuses(reads(turned)) == {"proved"}
+
+
 def test_half_a_buffer_that_is_written_is_named() -> None:
     @T.prim_func
     def halves(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):

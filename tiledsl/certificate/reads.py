@@ -163,6 +163,9 @@ def _written(write: Access, element: Sequence[Term], known: dict[Variable, Term]
 def _solve(index: Term, at: Term, left: Sequence[Variable], solved: dict[Variable, Term]) -> None:
     """Read one index as a number whose digits are the variables in it."""
     (index,) = terms.substitute([index], {each: to for each, to in solved.items() if to is not each})
+    turn = None
+    if index.kind == "mod" and index.terms[1].number:  # a rotation: of (i + 1) % n, i is (at - 1) % n
+        index, turn = index.terms
     digits, base = [], FALSE
     for factors, number in terms.polynomial(index).items():
         inside = [each for each in terms.variables(factors) if each in left and each not in solved]
@@ -173,6 +176,13 @@ def _solve(index: Term, at: Term, left: Sequence[Variable], solved: dict[Variabl
         else:
             return
     rest = terms.subtract(at, base)
+    if turn is not None:
+        if len(digits) == 1 and digits[0][0] == 1:
+            _, up, digit = digits[0]
+            low = constant(digit.lo)
+            moved = terms.subtract(rest if up else terms.negate(rest), low)
+            solved[digit] = add(low, terms.floor_modulo(moved, turn))
+        return
     for size, up, digit in digits:  # as if each began at 0 and went up
         rest = terms.subtract(rest, constant(size * digit.lo if up else -size * digit.hi))
     for size, up, digit in sorted(digits, key=lambda each: -each[0]):

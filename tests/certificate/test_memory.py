@@ -61,9 +61,7 @@ def statuses(checks: list[Check]) -> set[str]:
 
 def tiles(M: int, N: int, K: int) -> Any:
     @T.prim_func
-    def product(
-        A: T.Tensor((M, K), "float16"), B: T.Tensor((N, K), "float16"), C: T.Tensor((M, N), "float16")
-    ):
+    def product(A: T.Tensor((M, K), "float16"), B: T.Tensor((N, K), "float16"), C: T.Tensor((M, N), "float16")):
         with T.Kernel(T.ceildiv(N, 64), T.ceildiv(M, 32), threads=128) as (bx, by):
             A_shared = T.alloc_shared((32, 32), "float16")
             B_shared = T.alloc_shared((64, 32), "float16")
@@ -109,7 +107,7 @@ def test_without_guards_ragged_tiles_are_named() -> None:
 def test_a_loop_that_runs_once_too_often_is_named() -> None:
     @T.prim_func
     def sums(A: T.Tensor((8, 64), "float32"), B: T.Tensor((64,), "float32")):
-        with T.Kernel(1, threads=128) as bx:
+        with T.Kernel(1, threads=128):
             total = T.alloc_fragment((64,), "float32")
             T.clear(total)
             for k in range(9):
@@ -147,7 +145,7 @@ def test_an_unsigned_difference_that_wraps_needs_its_mask(dtype: str, monkeypatc
 def test_an_unguarded_index_from_memory_is_unknown() -> None:
     @T.prim_func
     def gather(I: T.Tensor((64,), "int32"), A: T.Tensor((1000,), "float32"), B: T.Tensor((64,), "float32")):
-        with T.Kernel(1, threads=64) as bx:
+        with T.Kernel(1, threads=64):
             for i in T.Parallel(64):
                 B[i] = A[I[i]]
 
@@ -231,14 +229,14 @@ def test_a_read_of_what_another_block_writes_is_named() -> None:
 def test_iterations_that_write_one_element_are_named() -> None:
     @T.prim_func
     def halves(A: T.Tensor((64,), "float32"), B: T.Tensor((32,), "float32")):
-        with T.Kernel(1, threads=64) as bx:
+        with T.Kernel(1, threads=64):
             for i in T.Parallel(64):
                 B[i // 2] = A[i]  # here
 
     @T.prim_func
     def rows(A: T.Tensor((8, 8), "float32"), B: T.Tensor((8,), "float32")):
-        with T.Kernel(1, threads=64) as bx:
-            for i, j in T.Parallel(8, 8):
+        with T.Kernel(1, threads=64):
+            for i, _j in T.Parallel(8, 8):
                 B[i] = A[i, 0]
 
     (detail,) = failures(races(halves), halves, "here")
@@ -262,7 +260,7 @@ def test_a_scatter_is_unknown() -> None:
 def test_memory_that_is_not_cleared_is_named() -> None:
     @T.prim_func
     def sums(A: T.Tensor((8, 64), "float32"), B: T.Tensor((64,), "float32")):
-        with T.Kernel(1, threads=128) as bx:
+        with T.Kernel(1, threads=128):
             total = T.alloc_fragment((64,), "float32")
             for k in range(8):
                 for i in T.Parallel(64):
@@ -276,7 +274,7 @@ def test_memory_that_is_not_cleared_is_named() -> None:
 def test_memory_that_the_first_iteration_writes_is_proved() -> None:
     @T.prim_func
     def sums(A: T.Tensor((8, 64), "float32"), B: T.Tensor((64,), "float32")):
-        with T.Kernel(1, threads=128) as bx:
+        with T.Kernel(1, threads=128):
             total = T.alloc_fragment((64,), "float32")
             for k in range(8):
                 if k == 0:
@@ -292,7 +290,7 @@ def test_memory_that_the_first_iteration_writes_is_proved() -> None:
 def test_memory_that_is_written_in_another_order_is_proved(place: Callable[[Any], Any]) -> None:
     @T.prim_func
     def turned(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
-        with T.Kernel(1, threads=128) as bx:
+        with T.Kernel(1, threads=128):
             x = T.alloc_shared((64,), "float32")
             for i in T.Parallel(64):
                 x[place(i)] = A[i]
@@ -304,7 +302,7 @@ def test_memory_that_is_written_in_another_order_is_proved(place: Callable[[Any]
 def test_half_a_buffer_that_is_written_is_named() -> None:
     @T.prim_func
     def halves(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
-        with T.Kernel(1, threads=128) as bx:
+        with T.Kernel(1, threads=128):
             x = T.alloc_shared((64,), "float32")
             for i in T.Parallel(32):
                 x[i * 2] = A[i]

@@ -8,70 +8,21 @@ around it, and the lane: its position in a tile or in a T.Parallel.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from math import prod
 
 from tiledsl.certificate import terms
+from tiledsl.certificate.access import Access, Unfollowed
+from tiledsl.certificate.elements import RULES, Position, described, projected, source_position
 from tiledsl.certificate.terms import FALSE, TRUE, Role, Term, Variable, add, both, compare, constant, multiply
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.location import UNKNOWN, Loc
 from tiledsl.ir.types import ELEMENTS, BufferType, broadcast_shapes, is_float
 
-Position = tuple[Term, ...]
 Of = Callable[[Position], Term]  # an element of a value, by its position
 
 # Of a dynamic dimension. Larger ones fit in int32 too, but the last block's indices may not.
 LARGEST_SIZE = 2**31 - 2**16
 MOST_BLOCKS = 2**31 - 1
-_INTEGER_FUNCTIONS = ("abs", "clamp")
-
-
-class Unfollowed(Exception):
-    """The walk met something that it has no rule for; the text says what."""
-
-
-@dataclass(frozen=True, eq=False)
-class Access:
-    """One access, in one execution.
-
-    `indices` are one for each of `extents`, the buffer's sizes; for accesses through pointers there is one index, the
-    distance from the buffer's first element, and one extent. `when`: what is true where it happens. `clipped`: what
-    lies outside of the buffer is left out, so that `when` need not say it. `own`: the variables that tell executions
-    apart, from the outermost on.
-    """
-
-    op: Operation
-    mode: str  # read, write, atomic
-    buffer: Value
-    indices: tuple[Term, ...]
-    extents: tuple[Term, ...]
-    when: Term
-    clipped: bool
-    own: tuple[Variable, ...]
-    kernel: Operation | None = None
-    parallel: tuple[Operation, int] | None = None  # the outermost T.Parallel, and how many of `own` are outside of it
-
-    @property
-    def type(self) -> BufferType | None:
-        """The buffer's type, where it is known which one it is."""
-        return self.buffer.type if isinstance(self.buffer.type, BufferType) else None
-
-    @property
-    def inside(self) -> Term:
-        """That the indices lie in the buffer."""
-        return both(
-            *(each for i, size in zip(self.indices, self.extents) for each in _in_range(i, size)),
-        )
-
-    @property
-    def happens(self) -> Term:
-        """`when`, and that the element exists where what lies outside is left out."""
-        return both(self.when, self.inside) if self.clipped else self.when
-
-
-def _in_range(index: Term, size: Term) -> tuple[Term, Term]:
-    return compare("ge", index, FALSE), compare("lt", index, size)
 
 
 class Accesses:
@@ -85,6 +36,7 @@ class Accesses:
         self._known: dict[tuple[Value, Position], Term] = {}
         self._own: list[Variable] = []
         self._kernel: Operation | None = None
+        self.blocks: list[Variable] = []  # of the kernel that is walked
         self._parallel: tuple[Operation, int] | None = None
         self._results: dict[Operation, list[Of]] = {}
         self._parameters()
@@ -150,7 +102,7 @@ class Accesses:
             for arg, given in zip(op.body.args, op.arguments):
                 if not arg.dtype.startswith("*"):
                     self._args[arg] = self._of(given)
-        self._kernel, self._blocks = op, blocks
+        self._kernel, self.blocks = op, blocks
         filled = [each for block in blocks for each in block.where]  # nothing runs over an empty grid
         self._inside(op.body, [*when, *filled], *blocks)
         self._kernel = None
@@ -167,9 +119,7 @@ class Accesses:
             own = trips = Variable(f"{name}'s iteration", "loop", 0, reach, op.loc)
             index = add(lower, multiply(step, own))
             up, down = compare("gt", step, FALSE), compare("lt", step, FALSE)
-            conditions = [
-                terms.either(both(up, compare("lt", index, upper)), both(down, compare("gt", index, upper)))
-            ]
+            conditions = [terms.either(both(up, compare("lt", index, upper)), both(down, compare("gt", index, upper)))]
             index = _clamped(index, lower, upper, step)
         assert isinstance(own, Variable)
         own.where = tuple(conditions)
@@ -183,15 +133,15 @@ class Accesses:
             elif change is not None and not is_float(arg.dtype) and not arg.dtype.startswith("*"):
                 sign, amount = change
                 self._args[arg] = self._moved(init, sign, amount, trips)
-                self._result(op, number, self._opaque(op.results[number], op.loc, "what a loop leaves"))
+                self._result(op, number, self.opaque(op.results[number], op.loc, "what a loop leaves"))
             else:
-                self._args[arg] = self._opaque(arg, op.loc, "what a loop carries")
-                self._result(op, number, self._opaque(op.results[number], op.loc, "what a loop leaves"))
+                self._args[arg] = self.opaque(arg, op.loc, "what a loop carries")
+                self._result(op, number, self.opaque(op.results[number], op.loc, "what a loop leaves"))
         self._inside(op.body, [*when, *conditions], own)
 
     def _moved(self, init: Value, sign: int, amount: Value, trips: Term) -> Of:
         def element(position: Position) -> Term:
-            step = multiply(self.element(amount, _projected(amount, position)), trips)
+            step = multiply(self.element(amount, projected(amount, position)), trips)
             start = self.element(init, position)
             return terms.wrap(add(start, step) if sign > 0 else terms.subtract(start, step), init.dtype)
 
@@ -209,13 +159,13 @@ class Accesses:
 
     def _while(self, op: scf.WhileOp, when: list[Term]) -> None:
         for arg in op.before.args:
-            self._args[arg] = self._opaque(arg, op.loc, "what a while loop carries")
+            self._args[arg] = self.opaque(arg, op.loc, "what a while loop carries")
         self._inside(op.before, when)
         ends = op.before.terminator
         assert isinstance(ends, scf.ConditionOp)
         for number, (arg, value) in enumerate(zip(op.after.args, ends.values)):
             self._args[arg] = self._of(value)
-            self._result(op, number, self._opaque(op.results[number], op.loc, "what a while loop leaves"))
+            self._result(op, number, self.opaque(op.results[number], op.loc, "what a while loop leaves"))
         turn = Variable("iteration", "loop", 0, 2**63, op.loc)
         self._inside(op.after, [*when, self.element(ends.condition, ())], turn)
 
@@ -267,19 +217,19 @@ class Accesses:
         op = value.op
         if op is None:
             given = self._args.get(value)
-            return given(position) if given is not None else self._opaque(value, UNKNOWN, value.name)(position)
+            return given(position) if given is not None else self.opaque(value, UNKNOWN, value.name)(position)
         if op in self._results:
             return self._results[op][op.results.index(value)](position)
-        rule = _RULES.get(type(op))
+        rule = RULES.get(type(op))
         if is_float(value.dtype) or value.dtype.startswith("*") or rule is None:
-            return self._opaque(value, op.loc, _described(op))(position)
+            return self.opaque(value, op.loc, described(op))(position)
         return rule(self, op, position)
 
     def operands(self, op: Operation, position: Position) -> list[Term]:
         """The elements of an elementwise operation's operands."""
-        return [self.element(each, _projected(each, position)) for each in op.operands]
+        return [self.element(each, projected(each, position)) for each in op.operands]
 
-    def _opaque(self, value: Value, loc: Loc, what: str) -> Of:
+    def opaque(self, value: Value, loc: Loc, what: str) -> Of:
         """A variable for each position, of which the type is known."""
         info = ELEMENTS.get(value.dtype)
         lo, hi = (0, 0) if info is None else (int(info.low), int(info.high)) if info.kind != "float" else (0, 0)
@@ -331,11 +281,11 @@ class Accesses:
         type = tile.buffer_type(op.buffer)
         value = None if isinstance(op, tile.LoadOp) else op.value
         shape = op.out.shape if not isinstance(op, tile.StoreOp) else _joined(op)
-        lanes = self._lanes(shape, op.loc)
+        lanes = self.lanes(shape, op.loc)
         position = tuple(lanes)
-        indices = tuple(self.element(each, _projected(each, position)) for each in op.indices)
+        indices = tuple(self.element(each, projected(each, position)) for each in op.indices)
         if op.mask is not None:
-            when = both(when, self.element(op.mask, _projected(op.mask, position)))
+            when = both(when, self.element(op.mask, projected(op.mask, position)))
         mode = "read" if value is None else "write" if isinstance(op, tile.StoreOp) else "atomic"
         extents, clipped = map(self.extent, type.shape), type.scope == "global" and not op.guarded
         return self._access(op, mode, op.buffer, indices, extents, when, clipped, lanes)
@@ -355,11 +305,11 @@ class Accesses:
         return Access(op, mode, buffer, (*indices,), (*extents,), when, clipped, own, self._kernel, self._parallel)
 
     def _through_pointer(self, op: triton.LoadOp | triton.StoreOp | triton.AtomicOp, when: Term) -> Access:
-        lanes = self._lanes(op.pointer.shape, op.loc)
+        lanes = self.lanes(op.pointer.shape, op.loc)
         position = tuple(lanes)
         base, offset = self.address(op.pointer, position)
         if op.mask is not None:
-            when = both(when, self.element(op.mask, _projected(op.mask, position)))
+            when = both(when, self.element(op.mask, projected(op.mask, position)))
         type = base.type if isinstance(base.type, BufferType) else None
         extents = () if type is None else (self._length(type),)
         mode = "read" if isinstance(op, triton.LoadOp) else "write" if isinstance(op, triton.StoreOp) else "atomic"
@@ -369,10 +319,10 @@ class Accesses:
         """The buffer that a pointer is into, on the host where it is known, and the distance from its beginning."""
         op = pointer.op
         if isinstance(op, triton.AddPtrOp):
-            base, start = self.address(op.pointer, _projected(op.pointer, position))
-            return base, add(start, self.element(op.offset, _projected(op.offset, position)))
+            base, start = self.address(op.pointer, projected(op.pointer, position))
+            return base, add(start, self.element(op.offset, projected(op.offset, position)))
         if isinstance(op, (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)):
-            return self.address(op.source, _source_position(op, position))
+            return self.address(op.source, source_position(op, position))
         if op is None:
             owner = pointer.owner
             around = owner.parent if isinstance(owner, Region) else None
@@ -395,7 +345,7 @@ class Accesses:
         self, op: Operation, when: Term, buffer: Value, starts: Sequence[Value], tile_: Value, axes: Sequence[int]
     ) -> Access:
         buffer = _described_buffer(self._outside(buffer))
-        lanes = self._lanes(tile_.shape, op.loc)
+        lanes = self.lanes(tile_.shape, op.loc)
         dims = buffer.type.shape if isinstance(buffer.type, BufferType) else ()
         indices = [self.element(start, ()) for start in starts]
         order = range(len(indices))
@@ -417,7 +367,7 @@ class Accesses:
         return around.arguments[around.body.args.index(value)] if isinstance(around, triton.LaunchOp) else value
 
     def _copy(self, op: tile.CopyOp, when: Term) -> Iterator[Access]:
-        lanes = self._lanes(op.shape, op.loc)
+        lanes = self.lanes(op.shape, op.loc)
         for mode, buffer, offsets, axes in (
             ("read", op.source, op.source_offsets, op.source_axes),
             ("write", op.target, op.target_offsets, op.target_axes),
@@ -440,39 +390,8 @@ class Accesses:
         when = both(when, *(each for lane in lanes for each in lane.where))
         return self._access(op, mode, buffer, lanes, extents, when, False, lanes)
 
-    def _lanes(self, shape: Sequence[int], loc: Loc) -> list[Term]:
+    def lanes(self, shape: Sequence[int], loc: Loc) -> list[Term]:
         return [FALSE if size == 1 else Variable("lane", "lane", 0, size - 1, loc) for size in shape]
-
-
-def rooted(access: Access) -> Access:
-    """The access as one to the buffer that a view shows, by one flat index where the shapes differ."""
-    while isinstance(access.buffer.op, tile.ViewOp):
-        view = access.buffer.op
-        source, shown = tile.buffer_type(view.source), tile.buffer_type(view.out)
-        if source.dtype != shown.dtype:
-            raise Unfollowed(f"{view.source.name} is seen as {shown.dtype}")
-        if source.strides is not None or shown.strides is not None:
-            raise Unfollowed(f"{view.source.name} has strides and another shape")
-        flat, length = flattened(access)
-        if source.is_static:
-            indices, rest = [], flat
-            for size in reversed(source.static_shape[1:]):
-                indices.append(terms.floor_modulo(rest, constant(size)))
-                rest = terms.floor_divide(rest, constant(size))
-            indices.append(rest)
-            extents = tuple(map(constant, source.static_shape))
-            access = replace(access, buffer=view.source, indices=tuple(indices[::-1]), extents=extents)
-        else:
-            access = replace(access, buffer=view.source, indices=(flat,), extents=(length,))
-    return access
-
-
-def flattened(access: Access) -> tuple[Term, Term]:
-    """The row-major index of the element, and the number of elements."""
-    flat, length = FALSE, TRUE
-    for index, size in zip(access.indices, access.extents):
-        flat, length = add(multiply(flat, size), index), multiply(length, size)
-    return flat, length
 
 
 def _same(term: Term) -> Of:
@@ -539,14 +458,6 @@ def _clamped(index: Term, lower: Term, upper: Term, step: Term) -> Term:
     return Term(index.kind, index.args, lo, hi) if index.number is None and lo <= hi else index
 
 
-def _projected(value: Value, position: Position) -> Position:
-    """The position in an operand that broadcasts to the shape of the position."""
-    shape = value.shape
-    if not shape:
-        return ()
-    return tuple(FALSE if size == 1 else at for size, at in zip(shape, position))
-
-
 def _joined(op: tile.StoreOp) -> tuple[int, ...]:
     values = [*op.indices, op.value, *([] if op.mask is None else [op.mask])]
     return broadcast_shapes(*(each.shape for each in values)) or ()
@@ -571,184 +482,9 @@ def _described_buffer(value: Value) -> Value:
     return value
 
 
-def _source_position(op: tensor.BroadcastOp | tensor.ReshapeOp | tensor.TransposeOp, position: Position) -> Position:
-    if isinstance(op, tensor.BroadcastOp):
-        return _projected(op.source, position)
-    if isinstance(op, tensor.TransposeOp):
-        source: list[Term] = [FALSE] * len(position)
-        for at, axis in zip(position, op.permutation):
-            source[axis] = at
-        return tuple(source)
-    return _reshaped(position, op.out.shape, op.source.shape)
-
-
-def _reshaped(position: Position, shape: Sequence[int], wanted: Sequence[int]) -> Position:
-    """The position in another shape of the element that is at this one, in row-major order."""
-    if [size for size in shape if size != 1] == [size for size in wanted if size != 1]:
-        left = iter([at for at, size in zip(position, shape) if size != 1])
-        return tuple(FALSE if size == 1 else next(left) for size in wanted)
-    flat = FALSE
-    for at, size in zip(position, shape):
-        flat = add(multiply(flat, constant(size)), at)
-    found = []
-    for axis, size in enumerate(wanted):
-        inner = prod(wanted[axis + 1 :])
-        at = terms.floor_divide(flat, constant(inner))
-        found.append(terms.floor_modulo(at, constant(size)) if axis else at)
-    return tuple(found)
-
-
-def _described(op: Operation) -> str:
-    if isinstance(op, (tile.LoadOp, tile.AtomicOp)):
-        return f"what {op.buffer.name or 'a buffer'} holds"
-    if isinstance(op, (triton.LoadOp, triton.AtomicOp)):
-        pointer = op.pointer
-        while pointer.op is not None and pointer.op.operands:
-            pointer = pointer.op.operands[0]
-        return f"what {pointer.name or 'a tensor'} holds"
-    if isinstance(op, arith.CmpOp):
-        return "a comparison of numbers that are not integers"
-    return f"the result of {op.name}"
-
-
 def _first_dtype(value: Value) -> str:
     """The element type that a value was computed from."""
     return value.op.operands[0].dtype if value.op is not None and value.op.operands else ""
 
 
 _OF_DATA = (tile.LoadOp, triton.LoadOp, tile.LoadBlockOp, triton.LoadBlockOp)
-
-
-# Elements of integer and bool values, by operation
-
-_Rule = Callable[[Accesses, Operation, Position], Term]
-
-
-def _binary(compute: Callable[[Term, Term], Term]) -> _Rule:
-    def rule(program: Accesses, op: Operation, position: Position) -> Term:
-        made = compute(*program.operands(op, position))
-        return terms.wrap(made, op.results[0].dtype) if program.in_kernel(op) else made
-
-    return rule
-
-
-def _bit(kind: str) -> _Rule:
-    def rule(program: Accesses, op: Operation, position: Position) -> Term:
-        a, b = program.operands(op, position)
-        if op.results[0].dtype == "bool":
-            if kind == "xor":
-                return terms.invert(compare("eq", a, b))
-            return both(a, b) if kind == "and" else terms.either(a, b)
-        return terms.wrap(terms.bitwise(kind, a, b), op.results[0].dtype)
-
-    return rule
-
-
-def _shift(left: bool) -> _Rule:
-    def rule(program: Accesses, op: Operation, position: Position) -> Term:
-        a, b = program.operands(op, position)
-        bits = ELEMENTS[op.results[0].dtype].bits
-        most = 63 if not program.in_kernel(op) else bits - 1
-        info = ELEMENTS[op.results[0].dtype]
-        made: Term = Variable("a shift by more than a type has bits", "unknown", int(info.low), int(info.high), op.loc)
-        for amount in range(min(most, b.hi), max(0, b.lo) - 1, -1):
-            power = constant(1 << amount)
-            shifted = multiply(a, power) if left else terms.floor_divide(a, power)
-            shifted = terms.wrap(shifted, op.results[0].dtype) if program.in_kernel(op) else shifted
-            made = terms.select(compare("eq", b, constant(amount)), shifted, made)
-        return made
-
-    return rule
-
-
-def _compared(program: Accesses, op: Operation, position: Position) -> Term:
-    assert isinstance(op, arith.CmpOp)
-    if is_float(op.lhs.dtype):
-        return program._opaque(op.out, op.loc, _described(op))(position)
-    return compare(op.predicate, *program.operands(op, position))
-
-
-def _cast(program: Accesses, op: Operation, position: Position) -> Term:
-    assert isinstance(op, (arith.CastOp, arith.BitcastOp))
-    if is_float(op.source.dtype):
-        return program._opaque(op.out, op.loc, "a number cast to an integer")(position)
-    (value,) = program.operands(op, position)
-    if op.out.dtype == "bool":
-        return compare("ne", value, FALSE)
-    return terms.wrap(value, op.out.dtype) if program.in_kernel(op) else value
-
-
-def _function(program: Accesses, op: Operation, position: Position) -> Term:
-    assert isinstance(op, arith.MathOp)
-    if op.function not in _INTEGER_FUNCTIONS or is_float(op.operands[0].dtype):
-        return program._opaque(op.out, op.loc, f"the result of {op.function}")(position)
-    value, *others = program.operands(op, position)
-    made = terms.minimum(terms.maximum(value, others[0]), others[1]) if others else terms.maximum(
-        value, terms.negate(value)
-    )  # fmt: skip
-    return terms.wrap(made, op.out.dtype)
-
-
-def _not(program: Accesses, op: Operation, position: Position) -> Term:
-    (value,) = program.operands(op, position)
-    if op.results[0].dtype == "bool":
-        return terms.invert(value)
-    return terms.wrap(terms.subtract(constant(-1), value), op.results[0].dtype)
-
-
-def _within_source(program: Accesses, op: Operation, position: Position) -> Term:
-    """What is chosen among elements, or summed from them: only the interval is known."""
-    source = op.operands[0]
-    lanes = program._lanes(source.shape, op.loc)
-    one = program.element(source, tuple(lanes))
-    lo, hi = one.lo, one.hi
-    if isinstance(op, (tensor.ReduceOp, tensor.ScanOp)) and op.kind not in ("max", "min"):
-        count = source.shape[op.axis]
-        lo, hi = (min(lo, lo * count), max(hi, hi * count)) if op.kind == "sum" else (-(2**63), 2**64)
-    info = ELEMENTS[op.results[0].dtype]
-    if lo < info.low or hi > info.high:
-        lo, hi = int(info.low), int(info.high)
-    return Variable(f"the result of {op.name}", "unknown", lo, hi, op.loc)
-
-
-_RULES: dict[type[Operation], _Rule] = {
-    arith.ConstantOp: lambda program, op, position: constant(op.attributes["value"]),
-    tensor.IotaOp: lambda program, op, position: position[op.attributes["axis"]],
-    triton.ProgramIdOp: lambda program, op, position: program._blocks[op.attributes["axis"]],
-    triton.MultiprocessorsOp: lambda program, op, position: Variable("multiprocessors", "size", 1, 1024, op.loc),
-    gluon.PartOp: lambda program, op, position: Variable("part", "block", 0, op.attributes["parts"] - 1, op.loc),
-    gluon.ItemOp: lambda program, op, position: program.item(op),  # type: ignore[arg-type]
-    arith.AddOp: _binary(add),
-    arith.SubOp: _binary(terms.subtract),
-    arith.MulOp: _binary(multiply),
-    arith.FloorDivOp: _binary(terms.floor_divide),
-    arith.FloorModOp: _binary(terms.floor_modulo),
-    arith.TruncDivOp: _binary(terms.truncated_divide),
-    arith.TruncModOp: _binary(terms.truncated_modulo),
-    arith.MinOp: _binary(terms.minimum),
-    arith.MaxOp: _binary(terms.maximum),
-    arith.NegOp: _binary(terms.negate),  # type: ignore[arg-type]
-    arith.AndOp: _bit("and"),
-    arith.OrOp: _bit("or"),
-    arith.XorOp: _bit("xor"),
-    arith.ShlOp: _shift(True),
-    arith.ShrOp: _shift(False),
-    arith.NotOp: _not,
-    arith.CmpOp: _compared,
-    arith.SelectOp: lambda program, op, position: terms.select(*program.operands(op, position)),
-    arith.CastOp: _cast,
-    arith.BitcastOp: _cast,
-    arith.MathOp: _function,
-    tensor.BroadcastOp: lambda program, op, position: program.element(
-        op.operands[0], _source_position(op, position)  # type: ignore[arg-type]
-    ),
-    tensor.ReshapeOp: lambda program, op, position: program.element(
-        op.operands[0], _source_position(op, position)  # type: ignore[arg-type]
-    ),
-    tensor.TransposeOp: lambda program, op, position: program.element(
-        op.operands[0], _source_position(op, position)  # type: ignore[arg-type]
-    ),
-    tensor.GatherOp: _within_source,
-    tensor.ReduceOp: _within_source,
-    tensor.ScanOp: _within_source,
-}  # fmt: skip

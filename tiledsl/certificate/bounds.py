@@ -11,7 +11,8 @@ import os
 from collections.abc import Iterator
 
 from tiledsl.certificate import terms
-from tiledsl.certificate.accesses import Access, Accesses
+from tiledsl.certificate.access import Access
+from tiledsl.certificate.accesses import Accesses
 from tiledsl.certificate.check import Check
 from tiledsl.certificate.solver import Solver, shown
 from tiledsl.certificate.terms import FALSE, Term, Variable, both, compare, constant, invert
@@ -19,6 +20,7 @@ from tiledsl.dialects import tile
 from tiledsl.ir.core import Value
 from tiledsl.ir.types import BufferType
 
+_CLIPPED = "the copy unit leaves out what is outside of its descriptor, which the host makes from the tensor"
 _VERBS = {"read": "load from", "write": "store to", "atomic": "atomic on"}
 
 
@@ -33,17 +35,14 @@ def check_bounds(func: tile.FuncOp, solver: Solver, guarded: bool = True) -> Ite
         subject = f"{_VERBS[access.mode]} {name_of(access.buffer)}"
         place = place_of(access)
         if access.clipped:
-            detail = "the copy unit leaves out what lies outside of the descriptor, which the host makes from the tensor"
-            yield Check("bounds", subject, "proved", detail, place)
+            yield Check("bounds", subject, "proved", _CLIPPED, place)
         elif access.type is None:
             yield Check("bounds", subject, "unknown", "it is not known into which tensor the pointer is", place)
         else:
             yield _checked(program, access, solver, subject, place, guarded)
 
 
-def _checked(
-    program: Accesses, access: Access, solver: Solver, subject: str, place: str, guarded: bool
-) -> Check:
+def _checked(program: Accesses, access: Access, solver: Solver, subject: str, place: str, guarded: bool) -> Check:
     index, length = access.indices[0], access.extents[0]
     inside = access.inside
     if inside.number == 1:
@@ -61,7 +60,8 @@ def _checked(
     involved = terms.variables([index, *outside])
     unclear = next((each for each in involved if each.role == "unknown"), None)
     if unclear is not None:
-        return Check("bounds", subject, "unknown", f"the index depends on {unclear.name} (line {unclear.loc.line})", place)
+        detail = f"the index depends on {unclear.name} (line {unclear.loc.line})"
+        return Check("bounds", subject, "unknown", detail, place)
     data = next((each for each in terms.variables([index]) if each.role == "data"), None)
     if data is not None and not guarded:
         detail = f"nothing masks an index that depends on {data.name} (line {data.loc.line})"
@@ -141,5 +141,3 @@ def place_of(access: Access) -> str:
     """Where an access stands in the user's file, without the file's folder."""
     loc = access.op.loc
     return f"{os.path.basename(loc.file)}:{loc.line}:{loc.column}" if loc.line else ""
-
-

@@ -75,7 +75,7 @@ def _asked(text: str, timeout: float) -> tuple[list[Check], str]:
             process.wait()
         answer.seek(0)
         lines = answer.read().decode(errors="replace").split("\n")
-    found = []
+    found: list[Check] = []
     for line in lines[:-1]:
         with contextlib.suppress(ValueError, TypeError):
             value = json.loads(line)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from tiledsl.certificate import terms
-from tiledsl.certificate.accesses import Access, Accesses, Unfollowed, rooted
+from tiledsl.certificate.access import Access, Unfollowed, rooted
+from tiledsl.certificate.accesses import Accesses
 from tiledsl.certificate.bounds import name_of, place_of, value_of
 from tiledsl.certificate.check import Check
 from tiledsl.certificate.solver import Solver, shown

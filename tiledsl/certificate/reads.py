@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tiledsl.certificate import terms
-from tiledsl.certificate.accesses import Access, Accesses, Unfollowed, rooted
+from tiledsl.certificate.access import Access, Unfollowed, rooted
+from tiledsl.certificate.accesses import Accesses
 from tiledsl.certificate.bounds import name_of, place_of, value_of
 from tiledsl.certificate.check import Check
 from tiledsl.certificate.solver import Solver, shown
 from tiledsl.certificate.terms import FALSE, TRUE, Term, Variable, add, both, compare, constant, either, invert
 from tiledsl.dialects import scf, tile
-from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.core import Operation, Region, Value
 
 
 def check_reads(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
@@ -50,9 +51,7 @@ def _root(buffer: Value) -> Value:
 # On-chip memory
 
 
-def _buffer(
-    buffer: Value, accesses: Sequence[tuple[int, Access]], solver: Solver, unseen: str
-) -> Iterator[Check]:
+def _buffer(buffer: Value, accesses: Sequence[tuple[int, Access]], solver: Solver, unseen: str) -> Iterator[Check]:
     subject = f"reads of {name_of(buffer)}"
     reads = [(number, each) for number, each in accesses if each.mode != "write"]
     writes = [(number, each) for number, each in accesses if each.mode != "read"]
@@ -64,9 +63,7 @@ def _buffer(
     yield from left or [proved]
 
 
-def _read(
-    number: int, read: Access, writes: Sequence[tuple[int, Access]], solver: Solver, unseen: str
-) -> Check | None:
+def _read(number: int, read: Access, writes: Sequence[tuple[int, Access]], solver: Solver, unseen: str) -> Check | None:
     """What is wrong with a read; None if everything was written before."""
     subject, place = f"reads of {name_of(read.buffer)}", place_of(read)
     never = [*terms.conjuncts(read.happens)]
@@ -119,13 +116,13 @@ def _instances(read: Access, write: Access, before: bool) -> Iterator[Term]:
 
 def _exclusive(a: Operation, b: Operation) -> bool:
     """Whether two operations are in different branches of one `if`."""
-    branches = {}
+    branches: dict[Operation, Region] = {}
     for op in (a, b):
         region = op.parent
         while region is not None and region.parent is not None:
-            if isinstance(region.parent, scf.IfOp):
-                if branches.setdefault(region.parent, region) is not region:
-                    return True
+            inside = isinstance(region.parent, scf.IfOp)
+            if inside and branches.setdefault(region.parent, region) is not region:
+                return True
             region = region.parent.parent
     return False
 
@@ -203,9 +200,7 @@ def _solve_quotients(
                     solved[value] = add(terms.multiply(high, size), low)
 
 
-def _writes_there(
-    read: Access, write: Access, before: bool, fixed: dict[Variable, Term], solver: Solver
-) -> bool:
+def _writes_there(read: Access, write: Access, before: bool, fixed: dict[Variable, Term], solver: Solver) -> bool:
     """Whether an execution of the write before this one of the read writes the element; True if that is open."""
     common = _common(read, write)
     (happens, *indices), own = terms.another([write.happens, *write.indices], lambda each: each.role == "size")
@@ -256,8 +251,8 @@ def _output(program: Accesses, output: Value, writes: Sequence[Access], solver: 
     values = {**{each: each.lo for each in element}, **answer.values}
     fixed = {each: constant(value) for each, value in values.items() if each in element or each.role == "size"}
     for write in stores:
-        at = terms.substitute(_at(write, type, program, element), fixed)
-        meet = [compare("eq", a, b) for a, b in zip(write.indices, at)]
+        place_there = terms.substitute(_at(write, type, program, element), fixed)
+        meet = [compare("eq", a, b) for a, b in zip(write.indices, place_there)]
         question = terms.substitute([*terms.conjuncts(write.happens), *meet], fixed)
         if not solver.find(question).never:
             return Check("read", subject, "unknown", "which block writes an element could not be solved for", place)

@@ -98,7 +98,7 @@ class Certificate:
         """The report for people, in lines of at most this width: what is wrong comes first, then what is open."""
         lines = textwrap.wrap(f"{self.kernel} for {self.target}: {self.summary}", width)
         for status in ("failed", "unknown"):
-            for each in self.of(status):  # type: ignore[arg-type]
+            for each in self.of(status):
                 lines += ["", *_wrapped(f"{status}: {each.subject}", width, "")]
                 lines += _wrapped(each.place, width) + _wrapped(each.detail, width)
         for status in ("tested", "proved"):
@@ -108,7 +108,10 @@ class Certificate:
                     lines += ["", *_wrapped(f"{status}, {name} ({len(checks)}):", width, "")]
                     for detail, subjects in _by_detail(checks).items():
                         lines += _wrapped("; ".join(subjects) + (f": {detail}" if detail else ""), width)
-        lines += ["", *_wrapped(f"{self.date}, {self.seconds:.2f} s, tiledsl {self.tiledsl}, Triton {self.triton}", width, "")]
+        lines += [
+            "",
+            *_wrapped(f"{self.date}, {self.seconds:.2f} s, tiledsl {self.tiledsl}, Triton {self.triton}", width, ""),
+        ]
         lines += [f"program {self.program[:16]}, source {self.source[:16]}"]
         return "\n".join(lines)
 

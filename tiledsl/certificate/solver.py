@@ -94,7 +94,7 @@ class Solver:
     def _at_sizes(self, conditions: Sequence[Term], sizes: Sequence[Variable]) -> Answer | None:
         for number in _SIZES:
             chosen = {each: terms.constant(max(each.lo, number)) for each in sizes}
-            others, own = terms.another(conditions, lambda each: each.role == "size" and each not in chosen)
+            others, own = terms.another(conditions, lambda each: each.role == "size" and each not in sizes)
             fixed = {own.get(each, each): to for each, to in chosen.items()}
             fresh = [each for each in own.values() if each not in fixed]
             for each in fresh:
@@ -161,9 +161,8 @@ class _Writer:
             return self.z3.If(self.condition(condition), self.integer(a), self.integer(b))
         if term.kind == "wrap":
             (value,) = term.terms
-            turns, lo, hi = self.fresh(), int(term.args[1]), int(term.args[2])  # type: ignore[call-overload]
-            kept = self.integer(value) - turns * (hi - lo + 1)
-            self.definitions += [kept >= lo, kept <= hi]
+            kept = self.integer(value) - self.fresh() * (term.hi - term.lo + 1)
+            self.definitions += [kept >= term.lo, kept <= term.hi]
             return kept
         a, b = map(self.integer, term.terms)
         if term.kind in ("div", "mod"):
@@ -199,11 +198,7 @@ class _Writer:
         a, b = term.terms
         reach = max(abs(each) for each in (a.lo, a.hi, b.lo, b.hi))
         count = reach.bit_length() + (1 if min(a.lo, b.lo) < 0 else 0)
-        both = {
-            "bitand": lambda x, y: self.z3.And(x, y),
-            "bitor": lambda x, y: self.z3.Or(x, y),
-            "bitxor": lambda x, y: self.z3.Xor(x, y),
-        }[term.kind]
+        both = {"bitand": self.z3.And, "bitor": self.z3.Or, "bitxor": self.z3.Xor}[term.kind]
         total = self.z3.IntVal(0)
         signed = min(a.lo, b.lo) < 0
         for place, (x, y) in enumerate(zip(self._as_bits(a, count, signed), self._as_bits(b, count, signed))):

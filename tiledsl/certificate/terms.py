@@ -35,8 +35,9 @@ class Term:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        same = isinstance(other, Term) and self.hash == other.hash and self.kind == other.kind
-        return same and self.args == other.args  # type: ignore[union-attr]
+        if not isinstance(other, Term) or self.hash != other.hash:
+            return False
+        return self.kind == other.kind and self.args == other.args
 
     @property
     def number(self) -> int | None:
@@ -257,7 +258,7 @@ def variables(terms: Iterable[Term]) -> list[Variable]:
 
 def substitute(terms: Iterable[Term], replaced: Mapping[Variable, Term]) -> list[Term]:
     """The terms with other terms for some variables."""
-    known: dict[Term, Term] = dict(replaced)
+    known: dict[Term, Term] = {each: to for each, to in replaced.items()}  # noqa: C416
     return [_substituted(term, known) for term in terms]
 
 
@@ -276,9 +277,12 @@ def _remade(term: Term, new: tuple[Term, ...]) -> Term:
     if term.kind in ("bitand", "bitor", "bitxor"):
         return bitwise(term.kind[3:], *new)
     if term.kind == "wrap":
-        value, size = new[0], int(term.args[2]) - int(term.args[1]) + 1  # type: ignore[call-overload]
-        inside = term.lo <= value.lo and value.hi <= term.hi
-        return value if inside else Term("wrap", (value, *term.args[1:]), term.lo, min(term.hi, term.lo + size - 1))
+        (value,) = new
+        return (
+            value
+            if term.lo <= value.lo and value.hi <= term.hi
+            else Term("wrap", (value, *term.args[1:]), term.lo, term.hi)
+        )
     if term.kind in ("lt", "le", "eq"):
         return compare(term.kind, *new)
     return _MAKERS[term.kind](*new)
@@ -321,9 +325,7 @@ def polynomial(term: Term) -> dict[Monomial, int]:
         return _collected([*left.items(), *((factors, sign * number) for factors, number in right.items())])
     if term.kind == "mul":
         left, right = (polynomial(each) for each in term.terms)
-        return _collected(
-            (tuple(sorted((*a, *b), key=hash)), x * y) for a, x in left.items() for b, y in right.items()
-        )
+        return _collected((tuple(sorted((*a, *b), key=hash)), x * y) for a, x in left.items() for b, y in right.items())
     return {(term,): 1}
 
 

@@ -28,6 +28,10 @@ class ExecutorError(Exception):
         return super().__str__() + (f"\nin {self.op!r}" if self.op is not None else "")
 
 
+class Unsupported(ExecutorError):
+    """The executor, or a stand-in, does not know what the program does."""
+
+
 def scalar(value: Any) -> Any:
     """A NumPy scalar for an array of rank 0."""
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
@@ -144,7 +148,7 @@ class Algebra:
         try:
             return self.dtypes[dtype]
         except KeyError:
-            raise ExecutorError(f"elements of {dtype} are not known here") from None
+            raise Unsupported(f"elements of {dtype} are not known here") from None
 
     def constant(self, number: Any, dtype: str) -> Any:
         """A number, rounded to the element type."""

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from tiledsl.certificate import modular
-from tiledsl.certificate.algebra import COMPARE, FLOAT_MATH, Algebra, ExecutorError, Function, saturated, scalar
+from tiledsl.certificate.algebra import COMPARE, FLOAT_MATH, Algebra, ExecutorError, Function, Unsupported, saturated, scalar
 from tiledsl.ir.types import ELEMENTS, is_float
 
 EXACT = np.dtype([("value", np.float64), ("print", np.uint64)])
@@ -39,6 +39,7 @@ CLOSE = 1e-9
 _AS_A_FIELD = frozenset({"reassociation", "contraction", "rescaling"})
 
 _P = np.uint64(modular.P)
+_KNOWN = np.uint64(1 << 63)  # beside a fingerprint: the element is a number that the program names
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 with np.errstate(over="ignore"):
     _NAN, _INFINITY = modular.symbol("nan", _ZERO), modular.symbol("infinity", _ZERO)
@@ -115,10 +116,20 @@ def made(value: Any, fingerprint: Any) -> Any:
     return scalar(both)
 
 
+def fingerprints(x: Any) -> Any:
+    """The fingerprints of elements."""
+    return x["print"] & _P
+
+
+def _fractions(value: Any) -> Any:
+    """The fingerprints of known numbers: the fractions that they are."""
+    return modular.of_numbers(np.where(np.isfinite(value), value, 0.0)) | _KNOWN
+
+
 def numbers(value: Any) -> Any:
-    """Known numbers: their fingerprints are the fractions that they are."""
+    """Known numbers. What is computed of such is known too, as the compiler may compute it."""
     value = np.asarray(value, np.float64)
-    return made(value, modular.of_numbers(np.where(np.isfinite(value), value, 0.0)))
+    return made(value, _fractions(value))
 
 
 def unknowns(values: Any, seed: str) -> Any:
@@ -135,17 +146,15 @@ def _odd(name: str, x: Any) -> Any:
     return np.where(flips, modular.negative(found), found)
 
 
+def _opposite(fingerprint: Any) -> Any:
+    return modular.negative(fingerprint & _P) | (fingerprint & _KNOWN)
+
+
 def _collapsed(x: Any) -> Any:
     """The one element that a value consists of, if it is known to do so; else the value."""
     if isinstance(x, np.ndarray) and x.size and not any(s for s, n in zip(x.strides, x.shape, strict=True) if n > 1):
         return x[(0,) * x.ndim]
     return x
-
-
-def _is_number(x: Any) -> bool:
-    """Whether an element is a known number."""
-    value = float(x["value"])
-    return math.isfinite(value) and bool(x["print"] == modular.of_numbers(np.float64(value)))
 
 
 class ExactAlgebra(Algebra):
@@ -170,7 +179,7 @@ class ExactAlgebra(Algebra):
 
     def view(self, array: np.ndarray, source: str, target: str) -> np.ndarray:
         if source != target and (is_float(source) or is_float(target)):
-            raise ExecutorError(f"memory of {source} is seen as {target}")
+            raise Unsupported(f"memory of {source} is seen as {target}")
         return super().view(array, source, target)
 
     # Elementwise
@@ -187,8 +196,11 @@ class ExactAlgebra(Algebra):
         if "rescaling" in self.allowed:
             return made(value, fingerprint)
         nearest = rounded(value, dtype)
+        known = fingerprint & _KNOWN != _ZERO
+        if known.any():
+            fingerprint = np.where(known, _fractions(nearest), fingerprint)
         # What the type can hold stays as it is. Fingerprints of computed values are not asked: all their bits count.
-        fingerprint = np.where(nearest == value, fingerprint, _odd(dtype, fingerprint))
+        fingerprint = np.where((nearest == value) | known, fingerprint, _odd(dtype, fingerprint & _P))
         return made(nearest, fingerprint)
 
     def _elementwise(self, compute: Function, concrete: Function, dtype: str) -> Function:
@@ -197,28 +209,22 @@ class ExactAlgebra(Algebra):
         def apply(*operands: Any) -> Any:
             shape = np.broadcast_shapes(*[np.shape(each) for each in operands])
             single = [_collapsed(each) for each in operands]
-            if not any(np.ndim(each) for each in single):
-                found = one(*single)
-                return np.broadcast_to(found, shape) if shape else found
-            return elements(*single)
-
-        def one(*operands: Any) -> Any:
-            if all(map(_is_number, operands)):
-                with np.errstate(all="ignore"):
-                    result = concrete(*[each["value"] for each in operands])
-                return numbers(rounded(np.float64(result), dtype))
-            return elements(*operands)
+            found = elements(*single)
+            return np.broadcast_to(found, shape) if np.shape(found) != shape else found
 
         def elements(*operands: Any) -> Any:
             values, prints = [each["value"] for each in operands], [each["print"] for each in operands]
             value = np.asarray(concrete(*values), np.float64)
-            fingerprint = compute(*prints, *values)
-            finite = np.isfinite(values[0])
-            for each in values[1:]:
-                finite = finite & np.isfinite(each)
+            fingerprint = compute(*[each & _P for each in prints], *values)
+            finite, known = np.isfinite(values[0]), prints[0]
+            for each, fraction in zip(values[1:], prints[1:], strict=True):
+                finite, known = finite & np.isfinite(each), known & fraction
+            known = known & _KNOWN != _ZERO
             if not np.all(finite):  # exp(-inf) is 0, and so on
-                known = np.isfinite(value) & ~finite
-                fingerprint = np.where(known, modular.of_numbers(np.where(known, value, 0.0)), fingerprint)
+                known = known | (np.isfinite(value) & ~finite)
+            if np.any(known):
+                value = np.where(known, rounded(value, "float64" if dtype == "float64" else "float32"), value)
+                fingerprint = np.where(known, _fractions(value), fingerprint)
             return self._rounded(value, fingerprint, dtype)
 
         return apply
@@ -290,7 +296,7 @@ class ExactAlgebra(Algebra):
     def negate(self, dtype: str) -> Function:
         if not is_float(dtype):
             return super().negate(dtype)
-        return lambda x: made(-x["value"], modular.negative(x["print"]))
+        return lambda x: made(-x["value"], _opposite(x["print"]))
 
     def cast(self, source: str, target: str) -> Function:
         if source == target or not (is_float(source) or is_float(target)):
@@ -329,7 +335,7 @@ class ExactAlgebra(Algebra):
             return lambda x, low, high: _extremum("min")(_extremum("max")(x, low), high)
         if name == "abs":
             return lambda x: made(
-                np.abs(x["value"]), np.where(np.signbit(x["value"]), modular.negative(x["print"]), x["print"])
+                np.abs(x["value"]), np.where(np.signbit(x["value"]), _opposite(x["print"]), x["print"])
             )
         if name == "sigmoid":
             return self._sigmoid(dtype)
@@ -341,7 +347,7 @@ class ExactAlgebra(Algebra):
         if name == "ldexp":
             return lambda x, n: made(
                 np.ldexp(x["value"], np.asarray(n).astype(np.int32)),
-                modular.shifted(x["print"], np.asarray(n).astype(np.int64)),
+                modular.shifted(fingerprints(x), np.asarray(n).astype(np.int64)),
             )
 
         def compute(*arguments: Any) -> Any:
@@ -379,7 +385,7 @@ class ExactAlgebra(Algebra):
         if not is_float(dtype):
             return super().atomic(kind, dtype)
         if kind == "add":  # in any order
-            return lambda old, new: made(old["value"] + new["value"], modular.add(old["print"], new["print"]))
+            return lambda old, new: made(old["value"] + new["value"], modular.add(fingerprints(old), fingerprints(new)))
         if kind not in ("max", "min"):
             raise ExecutorError(f"an atomic {kind} of {dtype}")
         return _extremum(kind)
@@ -393,7 +399,7 @@ class ExactAlgebra(Algebra):
             if x.shape[axis] == 0:
                 raise ExecutorError("a reduction of nothing")
             x = x if absolute is None else absolute(x)
-            values, prints = x["value"], x["print"]
+            values, prints = x["value"], fingerprints(x)
             if kind in ("max", "absmax", "min"):
                 lowest = kind == "min"
                 combine = (np.minimum if lowest else np.maximum) if propagate_nan else (np.fmin if lowest else np.fmax)
@@ -433,7 +439,7 @@ class ExactAlgebra(Algebra):
         def compute(x: Any) -> Any:
             x = np.flip(x, axis) if reverse else x
             if kind == "sum":
-                prints = self._sum(x["print"], axis, modular.prefix_sums, np.cumsum)
+                prints = self._sum(fingerprints(x), axis, modular.prefix_sums, np.cumsum)
                 found = np.asarray(self._rounded(np.cumsum(x["value"], axis), prints, dtype))
             else:
                 combine, steps = self.combine(kind, wide), [np.moveaxis(x, axis, 0)[0]]
@@ -462,11 +468,11 @@ class ExactAlgebra(Algebra):
             values = np.where(np.isnan(x["value"]), 0, x["value"]) @ np.where(np.isnan(y["value"]), 0, y["value"])
             finite = np.isfinite(x["value"]).all() and np.isfinite(y["value"]).all()
             values = values if finite else x["value"] @ y["value"]
-            prints = modular.dot(*(self._factors(each, axis) for each, axis in ((x["print"], 1), (y["print"], 0))))
+            prints = modular.dot(*(self._factors(each, axis) for each, axis in ((fingerprints(x), 1), (fingerprints(y), 0))))
             if self.is_field:
-                prints = prints if c is None else modular.add(prints, c["print"])
+                prints = prints if c is None else modular.add(prints, fingerprints(c))
             else:
-                prints = self._accumulated(name, prints, None if c is None else c["print"])
+                prints = self._accumulated(name, prints, None if c is None else fingerprints(c))
             values = values if c is None else values + c["value"]
             if through64:
                 return self._narrowed(values, prints, "float32")
@@ -494,7 +500,7 @@ def _extremum(name: str, propagate_nan: bool = False) -> Callable[[Any, Any], An
     def compute(a: Any, b: Any) -> Any:
         x, y = a["value"], b["value"]
         first = (x > y) if name == "max" else (x < y)
-        first = first | ((x == y) & (a["print"] >= b["print"]))
+        first = first | ((x == y) & (fingerprints(a) >= fingerprints(b)))
         if propagate_nan:
             first = (first & ~np.isnan(y)) | np.isnan(x)
         else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tiledsl.certificate.algebra import Algebra, ExecutorError
+from tiledsl.certificate.algebra import Algebra, ExecutorError, Unsupported
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import BufferType
@@ -221,7 +221,7 @@ class Executor:
             elif op.name in _MEANINGS:
                 steps.append((op, _MEANINGS[op.name](op, self)))
             else:
-                raise ExecutorError(f"the executor does not know {op.name}")
+                raise Unsupported(f"the executor does not know {op.name}")
 
         def execute(env: Env) -> list[Any]:
             op: Operation | None = region.parent

@@ -12,20 +12,25 @@ from typing import Any
 
 import numpy as np
 
-from tiledsl.certificate.algebra import Algebra, ExecutorError
+from tiledsl.certificate.algebra import Algebra, ExecutorError, Unsupported
 from tiledsl.certificate.executor.machine import Memory
+from tiledsl.certificate.source.gluon import GluonLanguage
 from tiledsl.certificate.source.tensor import Tensor, lift
-from tiledsl.certificate.source.triton import Descriptor, Language, on_device
+from tiledsl.certificate.source.triton import Descriptor, on_device
 from tiledsl.ir.types import ELEMENTS
 
 _FILE = "<emitted>"
+
+
+class _Device:
+    type = "cpu"
 
 
 class HostTensor:
     """A torch tensor to the launcher: an array of an algebra's elements."""
 
     is_cuda = False
-    device = SimpleNamespace(type="cpu")
+    device = _Device()
 
     def __init__(self, array: np.ndarray, dtype: str) -> None:
         self.array, self.dtype = array, dtype
@@ -41,7 +46,7 @@ class HostTensor:
     def view(self, shape: Any) -> HostTensor:
         if isinstance(shape, str):
             if shape != self.dtype:
-                raise ExecutorError(f"memory of {self.dtype} is seen as {shape}")
+                raise Unsupported(f"memory of {self.dtype} is seen as {shape}")
             return self
         return HostTensor(self.array.reshape(shape), self.dtype)
 
@@ -50,12 +55,18 @@ class SourceModule:
     """An emitted module in an algebra. `call` runs a host function; errors name the line of the text and its origin."""
 
     def __init__(self, source: str, algebra: Algebra) -> None:
-        self.algebra, self.language, self.source = algebra, Language(algebra), source
+        self.algebra, self.language, self.source = algebra, GluonLanguage(algebra), source
         self.memories: dict[int, tuple[np.ndarray, Memory]] = {}
-        self.namespace: dict[str, Any] = {"__builtins__": {**vars(builtins), "__import__": self._import}}
+        own = {"__import__": self._import, "range": self.language.range}  # the loops of kernels count in int32
+        self.namespace: dict[str, Any] = {"__builtins__": {**vars(builtins), **own}}
         self.modules = self._modules()
         with np.errstate(all="ignore"):
-            exec(compile(source, _FILE, "exec"), self.namespace)
+            try:
+                exec(compile(source, _FILE, "exec"), self.namespace)
+            except ExecutorError as error:
+                raise self._placed(error, error) from error
+            except Exception as error:
+                raise self._placed(error, ExecutorError(f"{type(error).__name__}: {error}")) from error
 
     def call(self, name: str, arguments: Sequence[Any], dtypes: Sequence[str]) -> None:
         """Call a host function with arrays, which are written in place, and numbers. Raises ExecutorError."""
@@ -69,7 +80,9 @@ class SourceModule:
             except ExecutorError as error:
                 raise self._placed(error, error) from error
             except Exception as error:
-                raise self._placed(error, ExecutorError(f"{type(error).__name__}: {error}")) from error
+                # A name that the stand-ins lack says nothing about the source.
+                kind = Unsupported if "SimpleNamespace" in str(error) else ExecutorError
+                raise self._placed(error, kind(f"{type(error).__name__}: {error}")) from error
 
     def _number(self, value: Any, dtype: str) -> Any:
         """A scalar argument: integers as Python has them; floats, which keep their fingerprints, as kernels do."""
@@ -83,20 +96,20 @@ class SourceModule:
             if trace.tb_frame.f_code.co_filename == _FILE:
                 line = trace.tb_lineno
             trace = trace.tb_next
-        return SourceError(error.args[0], line, self.origin(line))
+        return SourceError(error.args[0], line, self.origin(line), isinstance(error, Unsupported))
 
     def origin(self, line: int) -> str:
         """The place in the user's file that a line of the text stems from, "" if it does not say."""
         for text in reversed(self.source.splitlines()[:line]):
-            found = re.fullmatch(r"\s*# (\S+:\d+)", text)
-            if found:
-                return found[1]
+            found = re.fullmatch(r"\s*# (.+:\d+)", text)
+            if found or text.startswith(("def ", "@")):
+                return found[1] if found else ""
         return ""
 
     def _import(self, name: str, _g: Any = None, _l: Any = None, names: Any = (), _level: int = 0) -> Any:
         found = self.modules.get(name if names else name.partition(".")[0])
         if found is None:
-            raise ExecutorError(f"the source imports {name}")
+            raise Unsupported(f"the source imports {name}")
         return found
 
     def _modules(self) -> dict[str, Any]:
@@ -107,8 +120,11 @@ class SourceModule:
         )  # fmt: skip
         described = SimpleNamespace(TensorDescriptor=self._descriptor)
         triton = SimpleNamespace(jit=self._jit, cdiv=lambda a, b: -(-a // b), language=language)
+        gluon = SimpleNamespace(jit=self._jit, language=language)
         return {
-            "torch": torch, "functools": functools, "triton": triton, "triton.language": language,
+            "triton.experimental": SimpleNamespace(gluon=gluon), "triton.experimental.gluon": gluon,
+            "triton.experimental.gluon.language.nvidia.hopper": self.language.hopper(),
+            "triton.experimental.gluon.nvidia.hopper": described, "torch": torch, "functools": functools, "triton": triton, "triton.language": language,
             "triton.tools.tensor_descriptor": described,
             "triton.language.extra": SimpleNamespace(libdevice=self.language.libdevice()),
             "triton.language.extra.cuda": SimpleNamespace(gdc_wait=lambda: None),
@@ -135,7 +151,7 @@ class SourceModule:
             raise ExecutorError(f"a descriptor with strides {tuple(strides)} of {base.dtype}")
         steps = [step * flat.itemsize for step in strides]
         array = np.lib.stride_tricks.as_strided(flat, tuple(shape), steps)
-        return Descriptor(self.algebra, base.dtype, array, block)
+        return Descriptor(self.algebra, base.dtype, array, block, *layout)
 
     def _memory(self, array: np.ndarray) -> Memory:
         if id(array) not in self.memories:
@@ -159,11 +175,12 @@ class SourceModule:
 
 
 class SourceError(ExecutorError):
-    """An error in emitted source. `line` counts from 1; `origin` is the place in the user's file, or ""."""
+    """An error in emitted source. `line` counts from 1; `origin` is the place in the user's file, or "". `is_unknown`:
+    the stand-ins lack something."""
 
-    def __init__(self, message: str, line: int, origin: str) -> None:
+    def __init__(self, message: str, line: int, origin: str, is_unknown: bool) -> None:
         super().__init__(message)
-        self.line, self.origin = line, origin
+        self.line, self.origin, self.is_unknown = line, origin, is_unknown
 
 
 class Jitted:

@@ -307,11 +307,13 @@ class Accesses:
     def _through_pointer(self, op: triton.LoadOp | triton.StoreOp | triton.AtomicOp, when: Term) -> Access:
         lanes = self.lanes(op.pointer.shape, op.loc)
         position = tuple(lanes)
-        base, offset = self.address(op.pointer, position)
+        try:
+            base, offset = self.address(op.pointer, position)
+        except Unfollowed:  # then nothing is known of the buffer, whose type says so
+            base, offset = op.pointer, FALSE
         if op.mask is not None:
             when = both(when, self.element(op.mask, projected(op.mask, position)))
-        type = base.type if isinstance(base.type, BufferType) else None
-        extents = () if type is None else (self._length(type),)
+        extents = (self._length(base.type),) if isinstance(base.type, BufferType) else ()
         mode = "read" if isinstance(op, triton.LoadOp) else "write" if isinstance(op, triton.StoreOp) else "atomic"
         return self._access(op, mode, base, (offset,), extents, when, False, lanes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
@@ -21,6 +22,7 @@ from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.lowering import rest_of
 
+_DEPTH = 10_000  # of terms, which are as deep as the longest chain of operations
 SECONDS = 5.0  # for all questions of each kind to the solver about one kernel
 
 
@@ -33,23 +35,28 @@ def _bounds(kernel: Kernel, seconds: float) -> Iterable[Check]:
     return check_bounds(program.root, Solver(seconds=seconds), guarded)
 
 
-# Everything that looks at a kernel, by the kind of its checks.
+# Everything that looks at a kernel, by the kind of its checks; the quick ones first, for there may be a time limit.
 CHECKERS: tuple[tuple[str, Callable[[Kernel, float], Iterable[Check]]], ...] = (
-    ("pass", lambda kernel, seconds: check_passes(kernel)),
-    ("source", lambda kernel, seconds: check_source(kernel)),
     ("bounds", _bounds),
     ("race", lambda kernel, seconds: check_races(kernel.program_root(), Solver(seconds=seconds))),
     ("read", lambda kernel, seconds: check_reads(kernel.program_root(), Solver(seconds=seconds))),
+    ("pass", lambda kernel, seconds: check_passes(kernel)),
+    ("source", lambda kernel, seconds: check_source(kernel)),
 )
 
 
 def checks_of(kernel: Kernel, seconds: float = SECONDS) -> Iterator[Check]:
     """The outcome of every checker. One that breaks leaves something unknown, and the others go on."""
+    limit = sys.getrecursionlimit()
     for kind, checker in CHECKERS:
+        sys.setrecursionlimit(max(limit, _DEPTH))
         try:
-            yield from checker(kernel, seconds)
+            checks = list(checker(kernel, seconds))
         except Exception as error:
-            yield Check(kind, "the check itself", "unknown", f"it broke: {type(error).__name__}: {error}")
+            checks = [Check(kind, "the check itself", "unknown", f"it broke: {type(error).__name__}: {error}")]
+        finally:
+            sys.setrecursionlimit(limit)
+        yield from checks
 
 
 def certify(kernel: Kernel, seconds: float = SECONDS) -> Certificate:

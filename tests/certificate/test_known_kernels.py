@@ -1,4 +1,4 @@
-"""No false alarm: what the examples' kernels do to memory is proved at their real shapes, but for what depends on data."""
+"""No false alarm: what the examples do to memory is proved at their real shapes, but for what depends on data."""
 
 from __future__ import annotations
 

@@ -299,6 +299,33 @@ def test_memory_that_is_written_in_another_order_is_proved(place: Callable[[Any]
     assert statuses(reads(turned)) == {"proved"}
 
 
+def test_what_another_iteration_read_is_not_taken_for_what_this_one_reads() -> None:
+    @T.prim_func
+    def late(A: T.Tensor((8,), "int32"), B: T.Tensor((8,), "int32")):
+        with T.Kernel(1, threads=32):
+            x = T.alloc_shared((1,), "int32")
+            for k in range(1, 8):
+                flag = A[k] > 0
+                if k > 1 and flag:
+                    B[k] = x[0]
+                if flag:
+                    x[0] = k
+
+    (found,) = [each for each in reads(late) if each.status != "proved"]
+    assert found.status == "unknown" and "what A" in found.detail
+
+
+def test_a_number_of_each_iteration_is_its_own() -> None:
+    @T.prim_func
+    def chosen(A: T.Tensor((64,), "int32"), B: T.Tensor((1,), "int32")):
+        with T.Kernel(1, threads=64):
+            for i in T.Parallel(64):
+                if A[i] == i:
+                    B[0] = i
+
+    assert "unknown" in statuses(races(chosen))
+
+
 def test_half_a_buffer_that_is_written_is_named() -> None:
     @T.prim_func
     def halves(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):

@@ -35,6 +35,7 @@ class Accesses:
         self._args: dict[Value, Of] = {}
         self._known: dict[tuple[Value, Position], Term] = {}
         self._own: list[Variable] = []
+        self._owned: dict[Operation, tuple[Variable, ...]] = {}  # by the operation around
         self._kernel: Operation | None = None
         self.blocks: list[Variable] = []  # of the kernel that is walked
         self._parallel: tuple[Operation, int] | None = None
@@ -82,6 +83,8 @@ class Accesses:
                 self.all += self._accesses(op, both(*when))
 
     def _inside(self, region: Region, when: list[Term], *own: Variable) -> None:
+        assert region.parent is not None
+        self._owned.setdefault(region.parent, own)
         self._own += own
         self._region(region, when)
         if own:
@@ -239,9 +242,19 @@ class Accesses:
         def element(position: Position) -> Term:
             if position not in made:
                 made[position] = Variable(what, role, lo, hi, loc)
+                made[position].scope = self._scope(value, position)
             return made[position]
 
         return element
+
+    def _scope(self, value: Value, position: Position) -> frozenset[Variable]:
+        """The block, iterations and lanes in which an element of a value is computed."""
+        found = {*terms.variables(position)}
+        region = value.owner if isinstance(value.owner, Region) else value.owner.parent
+        while region is not None and region.parent is not None:
+            found.update(self._owned.get(region.parent, ()))
+            region = region.parent.parent
+        return frozenset(found)
 
     def in_kernel(self, op: Operation) -> bool:
         """Whether an operation runs on the device, where integers wrap; the host's are Python's."""

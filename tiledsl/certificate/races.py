@@ -70,17 +70,7 @@ def _checked(access: Access, others: Sequence[Access], between: str, solver: Sol
 
 def _meeting(access: Access, other: Access, between: str, solver: Solver) -> tuple[bool, str] | None:
     """Whether it is certain that the two meet, and where or why it is open; None if they never do."""
-    if between == "block":
-        apart = [each for each in access.own if each.role == "block"]
-        shared: Callable[[Variable], bool] = lambda each: each.role == "size"  # noqa: E731
-    else:
-        assert access.parallel is not None
-        count = access.parallel[1]
-        outer = {*access.own[:count]}
-        apart = [each for each in access.own[count:] if each.role == "lane"]
-        apart = apart[: len(access.parallel[0].regions[0].args)]
-        around = {*terms.variables([access.when])} & {*terms.variables([other.when])}
-        shared = lambda each: each.role == "size" or each in outer or (each.role != "lane" and each in around)  # noqa: E731
+    apart, shared = _apart(access, other, between)
     if not apart:
         return None
     (happens, *indices), own = terms.another([other.happens, *other.indices], shared)
@@ -115,6 +105,22 @@ def _meeting(access: Access, other: Access, between: str, solver: Solver) -> tup
     where = f", for {sizes_text}" if sizes_text else ""
     text = f"[{element}] is written where {first}, and {verb}{beside} where {second}{where}"
     return not answer.extreme, answer.extreme + text
+
+
+def _apart(access: Access, other: Access, between: str) -> tuple[list[Variable], Callable[[Variable], bool]]:
+    """The variables of which one must differ, and which ones both executions have in common."""
+    if between == "block":
+        return [each for each in access.own if each.role == "block"], lambda each: each.role == "size"
+    assert access.parallel is not None
+    parallel, count = access.parallel
+    outer, inner = {*access.own[:count]}, {*access.own[count:], *other.own[count:]}
+    lanes = [each for each in access.own[count:] if each.role == "lane"][: len(parallel.regions[0].args)]
+
+    def shared(each: Variable) -> bool:
+        computed_outside = each.role in ("data", "unknown") and not each.depends_on(inner)
+        return each.role == "size" or each in outer or computed_outside
+
+    return lanes, shared
 
 
 def _deciding(access: Access) -> set[Variable]:

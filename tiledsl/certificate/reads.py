@@ -151,6 +151,10 @@ def _written(write: Access, element: Sequence[Term], known: dict[Variable, Term]
     bounds += [compare("le", solved[each], constant(each.hi)) for each in chosen]
     conditions = [write.happens, *(each for variable in chosen for each in variable.where)]
     conditions += [compare("eq", index, at) for index, at in zip(indices, element)]
+    # What is read or computed in another iteration, or for another lane, may be anything there.
+    for each in terms.variables(conditions):
+        if each not in solved and each.depends_on(chosen):
+            solved[each] = Variable(each.name, each.role, each.lo, each.hi, each.loc)
     # What stands for a variable may contain others that are solved for: from the innermost on.
     for _ in range(len(solved)):
         solved = dict(zip(solved, terms.substitute(solved.values(), {e: t for e, t in solved.items() if t is not e})))

@@ -53,14 +53,22 @@ class Term:
 
 
 class Variable(Term):
-    """An integer that may be anything in its interval for which its `where` conditions hold."""
+    """An integer that may be anything in its interval for which its `where` conditions hold.
 
-    __slots__ = ("loc", "name", "role", "where")
+    `scope`: of what is read or computed, the variables on which it may depend; None: on any.
+    """
+
+    __slots__ = ("loc", "name", "role", "scope", "where")
 
     def __init__(self, name: str, role: Role, lo: int, hi: int, loc: Loc = UNKNOWN) -> None:
         super().__init__("variable", (next(_numbers),), lo, hi)
         self.name, self.role, self.loc = name, role, loc
         self.where: tuple[Term, ...] = ()
+        self.scope: frozenset[Variable] | None = None
+
+    def depends_on(self, chosen: Iterable[Variable]) -> bool:
+        """Whether it may be another number where one of these variables is."""
+        return self.role in ("data", "unknown") and (self.scope is None or not self.scope.isdisjoint(chosen))
 
     def __repr__(self) -> str:
         return self.name

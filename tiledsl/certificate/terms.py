@@ -119,6 +119,8 @@ def floor_divide(a: Term, b: Term) -> Term:
 
 def floor_modulo(a: Term, b: Term) -> Term:
     """Has the sign of the divisor. What it is for a divisor of 0 is left open."""
+    if a.number is not None and b.number:
+        return constant(a.number % b.number)
     if b.lo > 0:
         if a.lo >= 0 and a.hi < b.lo:
             return a
@@ -182,9 +184,10 @@ def select(condition: Term, a: Term, b: Term) -> Term:
 def wrap(a: Term, dtype: str) -> Term:
     """As a register of this integer type holds it."""
     info = ELEMENTS[dtype]
-    lo, hi = int(info.low), int(info.high)
-    if lo <= a.lo and a.hi <= hi:
-        return a
+    return _wrapped(a, int(info.low), int(info.high))
+
+
+def _wrapped(a: Term, lo: int, hi: int) -> Term:
     size = hi - lo + 1
     turn = (a.lo - lo) // size
     if turn == (a.hi - lo) // size:  # all of it wraps equally often
@@ -285,12 +288,7 @@ def _remade(term: Term, new: tuple[Term, ...]) -> Term:
     if term.kind in ("bitand", "bitor", "bitxor"):
         return bitwise(term.kind[3:], *new)
     if term.kind == "wrap":
-        (value,) = new
-        return (
-            value
-            if term.lo <= value.lo and value.hi <= term.hi
-            else Term("wrap", (value, *term.args[1:]), term.lo, term.hi)
-        )
+        return _wrapped(new[0], term.lo, term.hi)
     if term.kind in ("lt", "le", "eq"):
         return compare(term.kind, *new)
     return _MAKERS[term.kind](*new)

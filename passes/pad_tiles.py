@@ -203,6 +203,11 @@ class PadTiles(Pass):
     name = "pad-tiles"
     min_dot: int = 16
 
+    def allowances(self, program: Program) -> frozenset[str]:
+        # Of an inner dimension of 1, the product is rounded before it is added.
+        single = (isinstance(op, tensor.DotOp) and op.a.shape[1] == 1 for op in program.root.walk())
+        return frozenset({"contraction"} if any(single) else ())
+
     def run(self, program: Program) -> None:
         if self.min_dot < 1 or self.min_dot & (self.min_dot - 1):
             raise TileError(f"pad-tiles.min_dot is {self.min_dot}; it must be a power of two")

@@ -121,6 +121,10 @@ def fingerprints(x: Any) -> Any:
     return x["print"] & _P
 
 
+def _is_known(x: Any) -> Any:
+    return (x["print"] & _KNOWN) != _ZERO
+
+
 def _fractions(value: Any) -> Any:
     """The fingerprints of known numbers: the fractions that they are."""
     return modular.of_numbers(np.where(np.isfinite(value), value, 0.0)) | _KNOWN
@@ -133,9 +137,9 @@ def numbers(value: Any) -> Any:
 
 
 def unknowns(values: Any, seed: str) -> Any:
-    """Elements of these values that nothing is known of: their fingerprints are random, and depend on the seed."""
-    places = np.arange(np.size(values), dtype=np.uint64).reshape(np.shape(values))
-    return made(values, modular.symbol(seed, places))
+    """Elements of these values that nothing is known of: fingerprints are random, by the seed and the element's place."""
+    places = [np.asarray(axis, np.uint64) for axis in np.ogrid[tuple(map(slice, np.shape(values)))]]
+    return made(values, np.broadcast_to(modular.symbol(seed, *places or [_ZERO]), np.shape(values)))
 
 
 def _odd(name: str, x: Any) -> Any:
@@ -159,13 +163,15 @@ def _collapsed(x: Any) -> Any:
 
 class ExactAlgebra(Algebra):
     """`allowed`: names of ALLOWANCES. `rounds32`: whether values of float32 are rounded, as programs with float64 need,
-    which convert back and forth."""
+    which convert back and forth. `depth`: how many bytes of a product's inner dimension are added up at once, one such
+    step after the other; 0 if all of them are."""
 
-    def __init__(self, allowed: Iterable[str] = (), *, rounds32: bool = False) -> None:
+    def __init__(self, allowed: Iterable[str] = (), *, rounds32: bool = False, depth: int = 0) -> None:
         self.allowed = frozenset(allowed)
         assert self.allowed <= ALLOWANCES.keys(), self.allowed
         self.is_field = bool(self.allowed & _AS_A_FIELD)
         self.rounds32 = rounds32
+        self.depth = depth
 
     def dtype(self, dtype: str) -> np.dtype[Any]:
         return EXACT if is_float(dtype) else super().dtype(dtype)
@@ -185,19 +191,22 @@ class ExactAlgebra(Algebra):
     # Elementwise
 
     def _rounded(self, value: Any, fingerprint: Any, dtype: str) -> Any:
-        """What float32 arithmetic gave, as an element type holds it."""
-        if dtype == "float64" or (dtype == "float32" and not self.rounds32):
-            return made(value, fingerprint)
-        if dtype == "float32":
-            return made(rounded(value, dtype), fingerprint)
-        return self._narrowed(value, fingerprint, dtype)
+        """What float32 arithmetic gave, as an element type holds it. Known numbers are what they are rounded to."""
+        if ELEMENTS[dtype].bits < 32:
+            return self._narrowed(value, fingerprint, dtype)
+        known = (fingerprint & _KNOWN) != _ZERO
+        if np.any(known):
+            value = np.where(known, rounded(value, dtype), value)
+            fingerprint = np.where(known, _fractions(value), fingerprint)
+        return made(rounded(value, dtype) if self.rounds32 else value, fingerprint)
 
     def _narrowed(self, value: Any, fingerprint: Any, dtype: str) -> Any:
         if "rescaling" in self.allowed:
             return made(value, fingerprint)
         nearest = rounded(value, dtype)
-        known = fingerprint & _KNOWN != _ZERO
-        if known.any():
+        known = (fingerprint & _KNOWN) != _ZERO
+        if np.any(known):
+            nearest = np.where(known, rounded(rounded(value, "float32"), dtype), nearest)
             fingerprint = np.where(known, _fractions(nearest), fingerprint)
         # What the type can hold stays as it is. Fingerprints of computed values are not asked: all their bits count.
         fingerprint = np.where((nearest == value) | known, fingerprint, _odd(dtype, fingerprint & _P))
@@ -222,10 +231,7 @@ class ExactAlgebra(Algebra):
             known = known & _KNOWN != _ZERO
             if not np.all(finite):  # exp(-inf) is 0, and so on
                 known = known | (np.isfinite(value) & ~finite)
-            if np.any(known):
-                value = np.where(known, rounded(value, "float64" if dtype == "float64" else "float32"), value)
-                fingerprint = np.where(known, _fractions(value), fingerprint)
-            return self._rounded(value, fingerprint, dtype)
+            return self._rounded(value, np.where(known, fingerprint | _KNOWN, fingerprint), dtype)
 
         return apply
 
@@ -399,13 +405,13 @@ class ExactAlgebra(Algebra):
             if x.shape[axis] == 0:
                 raise ExecutorError("a reduction of nothing")
             x = x if absolute is None else absolute(x)
-            values, prints = x["value"], fingerprints(x)
+            values, prints, known = x["value"], fingerprints(x), _is_known(x).all(axis)
             if kind in ("max", "absmax", "min"):
                 lowest = kind == "min"
                 combine = (np.minimum if lowest else np.maximum) if propagate_nan else (np.fmin if lowest else np.fmax)
                 value = combine.reduce(values, axis=axis)
                 chosen = values == np.expand_dims(value, axis)
-                return made(value, np.where(chosen, prints, _ZERO).max(axis))
+                return made(value, np.where(chosen, x["print"], _ZERO).max(axis))
             if kind == "prod":
                 steps = np.moveaxis(x, axis, 0)
                 total = steps[0]
@@ -414,7 +420,8 @@ class ExactAlgebra(Algebra):
                 return self._rounded(total["value"], total["print"], dtype)
             if kind not in ("sum", "abssum"):
                 raise ExecutorError(f"a reduction {kind} of {dtype}")
-            return self._rounded(values.sum(axis), self._sum(prints, axis, modular.sums, np.sum), dtype)
+            prints = self._sum(prints, axis, modular.sums, np.sum)
+            return self._rounded(values.sum(axis), np.where(known, prints | _KNOWN, prints), dtype)
 
         return compute
 
@@ -440,6 +447,8 @@ class ExactAlgebra(Algebra):
             x = np.flip(x, axis) if reverse else x
             if kind == "sum":
                 prints = self._sum(fingerprints(x), axis, modular.prefix_sums, np.cumsum)
+                known = np.logical_and.accumulate(_is_known(x), axis)
+                prints = np.where(known, prints | _KNOWN, prints)
                 found = np.asarray(self._rounded(np.cumsum(x["value"], axis), prints, dtype))
             else:
                 combine, steps = self.combine(kind, wide), [np.moveaxis(x, axis, 0)[0]]
@@ -463,35 +472,40 @@ class ExactAlgebra(Algebra):
         wide = {a, b} == {"float32"}  # Others are exact as they are.
         name = f"dot {'tf32' if wide and precision == 'default' else precision if wide else 'ieee'}"
         through64 = "float64" in (a, b) and dtype == "float32"
+        step = self.depth * 8 // ELEMENTS[a].bits or 1 << 30
 
         def compute(x: Any, y: Any, c: Any) -> Any:
             values = np.where(np.isnan(x["value"]), 0, x["value"]) @ np.where(np.isnan(y["value"]), 0, y["value"])
             finite = np.isfinite(x["value"]).all() and np.isfinite(y["value"]).all()
             values = values if finite else x["value"] @ y["value"]
-            prints = modular.dot(*(self._factors(each, axis) for each, axis in ((fingerprints(x), 1), (fingerprints(y), 0))))
             if self.is_field:
+                prints = modular.dot(fingerprints(x), fingerprints(y))
                 prints = prints if c is None else modular.add(prints, fingerprints(c))
             else:
-                prints = self._accumulated(name, prints, None if c is None else fingerprints(c))
+                prints = None if c is None else c["print"]
+                for start in range(0, x.shape[1], step):
+                    a_part, b_part = fingerprints(x[:, start : start + step]), fingerprints(y[start : start + step])
+                    prints = self._accumulated(name, modular.dot(_factors(a_part, 1), _factors(b_part, 0)), prints)
             values = values if c is None else values + c["value"]
+            known = _is_known(x).all(1)[:, None] & _is_known(y).all(0) & (True if c is None else _is_known(c))
+            prints = np.where(known, prints | _KNOWN, prints)
             if through64:
                 return self._narrowed(values, prints, "float32")
             return self._rounded(values, prints, dtype)
 
         return compute
 
-    def _factors(self, prints: Any, axis: int) -> Any:
-        """Fingerprints of a product's operand, each with its place along the inner dimension."""
-        if self.is_field:
-            return prints
-        places = np.arange(prints.shape[axis], dtype=np.uint64)
-        found = modular.symbol("factor", places[:, None] if axis == 0 else places[None], prints)
-        return np.where(prints == _ZERO, _ZERO, found)
-
     def _accumulated(self, name: str, product: Any, start: Any) -> Any:
         if start is None:
             return np.where(product == _ZERO, _ZERO, modular.symbol(name, product, _ZERO))
-        return np.where(product == _ZERO, start, modular.symbol(name, product, start))
+        return np.where(product == _ZERO, start, modular.symbol(name, product, start & _P))
+
+
+def _factors(prints: Any, axis: int) -> Any:
+    """Fingerprints of a product's operand, each with its place along the inner dimension."""
+    places = np.arange(prints.shape[axis], dtype=np.uint64)
+    found = modular.symbol("factor", places[:, None] if axis == 0 else places[None], prints)
+    return np.where(prints == _ZERO, _ZERO, found)
 
 
 def _extremum(name: str, propagate_nan: bool = False) -> Callable[[Any, Any], Any]:
@@ -500,7 +514,7 @@ def _extremum(name: str, propagate_nan: bool = False) -> Callable[[Any, Any], An
     def compute(a: Any, b: Any) -> Any:
         x, y = a["value"], b["value"]
         first = (x > y) if name == "max" else (x < y)
-        first = first | ((x == y) & (fingerprints(a) >= fingerprints(b)))
+        first = first | ((x == y) & (a["print"] >= b["print"]))
         if propagate_nan:
             first = (first & ~np.isnan(y)) | np.isnan(x)
         else:

@@ -24,17 +24,20 @@ _TRIPS = 4
 _MOST_BLOCKS = 12
 
 
-def reduced(root: tile.FuncOp) -> tile.FuncOp | None:
-    """A smaller program, or None where the program is small or cannot be made so. The program itself is not changed."""
-    if all((_elements(value.type) or 0) <= FEW_ELEMENTS for value in root.body.args) and not _many_blocks(root):
+def reduced(root: tile.FuncOp, unit: int = 0) -> tile.FuncOp | None:
+    """A smaller program, or None where the program is small or cannot be made so. The program itself is not changed.
+
+    unit: what sizes along which tiles walk become, but for their remainder by it; 0: two tiles.
+    """
+    if unit == 0 and all((_elements(value.type) or 0) <= FEW_ELEMENTS for value in root.body.args) and not _many_blocks(root):
         return None
     twin = root.clone({})
     assert isinstance(twin, tile.FuncOp)
-    counts = _shrink_buffers(twin)
+    counts = _shrink_buffers(twin, unit)
     for op in list(twin.walk()):
         if isinstance(op, tile.KernelOp):
             grid = [_capped(constant_of(each), counts) for each in op.grid]
-            if prod(each or 1 for each in grid) > _MOST_BLOCKS:
+            if unit == 0 and prod(each or 1 for each in grid) > _MOST_BLOCKS:
                 grid = [each and min(each, _BLOCKS + 1) for each in grid]
             made = [old if new is None else _constant(op, new, old) for new, old in zip(grid, op.grid, strict=True)]
             op.set_field("grid", made)
@@ -94,7 +97,7 @@ def _depends(value: Value, on: Value) -> bool:
     return False
 
 
-def _shrink_buffers(root: tile.FuncOp) -> dict[int, int]:
+def _shrink_buffers(root: tile.FuncOp, fixed: int) -> dict[int, int]:
     """Make the buffers smaller; returns how many blocks are left of so many along each size."""
     walked = _tiles(root)
     buffers = dict.fromkeys(each for op in root.walk() for each in _buffers(op))
@@ -104,7 +107,10 @@ def _shrink_buffers(root: tile.FuncOp) -> dict[int, int]:
         for axis, size in enumerate(type.shape if type.strides is None else ()):
             extents = walked.get((buffer, axis), {1})
             unit = lcm(*extents) if extents == {1} else lcm(ALIGNMENT, *extents)
-            if isinstance(size, int) and size > (_BLOCKS + 1) * unit:
+            if fixed and extents != {1}:
+                if isinstance(size, int) and size > 2 * fixed:
+                    left[buffer, axis] = size, fixed + size % fixed, size
+            elif isinstance(size, int) and size > (_BLOCKS + 1) * unit:
                 left[buffer, axis] = size, _BLOCKS * unit + size % unit, unit
     # What has one size and nearly one tile is the same thing: the rows of K and V, and those of Q, in attention.
     counts: dict[int, int] = {}

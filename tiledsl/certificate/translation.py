@@ -79,10 +79,10 @@ class _Run:
 class _Levels:
     """The levels of a kernel's lowering, executed one after the other."""
 
-    def __init__(self, kernel: Kernel, seed: int) -> None:
+    def __init__(self, kernel: Kernel, seed: int, unit: int = 0) -> None:
         self.kernel, self.seed = kernel, seed
         whole = kernel._build()
-        smaller = reduced(whole)
+        smaller = reduced(whole, unit)
         self.is_reduced = smaller is not None
         self.func = smaller or whole
         self.program = Program(self.func, kernel.target)
@@ -238,23 +238,20 @@ def arguments_for(func: tile.FuncOp, seed: int, integers_below: int) -> list[Any
     dims = _symbols(func)
     made: list[Any] = []
     for name, value in zip(func.parameters, func.body.args, strict=False):
-        array = None
         shape: tuple[int, ...] = ()
+        steps = None
         if isinstance(value.type, BufferType):
             shape = tuple(dims[dim] if isinstance(dim, str) else dim for dim in value.type.shape)
             strides = value.type.strides
             steps = None if strides is None else [dims[each] if isinstance(each, str) else each for each in strides]
-            length = int(np.prod(shape)) if steps is None else _reach(shape, steps)
-            if length > MOST_ELEMENTS:
-                raise Unsupported(f"{name} has {length} elements, too many to execute")
-            array = _numbers(generator, f"{name} {seed}", value.dtype, (length,), integers_below)
-            if steps is None:
-                made.append(array.reshape(shape))
-            else:
-                sizes = [step * array.itemsize for step in steps]
-                made.append(np.lib.stride_tricks.as_strided(array, shape, sizes))
-        else:
-            made.append(_numbers(generator, f"{name} {seed}", value.dtype, (), max(integers_below, 2))[()])
+        length = int(np.prod(shape)) if steps is None else _reach(shape, steps)
+        if length > MOST_ELEMENTS:
+            raise Unsupported(f"{name} has {length} elements, too many to execute")
+        below = integers_below if isinstance(value.type, BufferType) else max(integers_below, 2)
+        numbers = _numbers(generator, f"{name} {seed}", value.dtype, shape if steps is None else (length,), below)
+        if steps is not None:
+            numbers = np.lib.stride_tricks.as_strided(numbers, shape, [step * numbers.itemsize for step in steps])
+        made.append(numbers if isinstance(value.type, BufferType) else numbers[()])
     return made
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import functools
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +22,36 @@ from tiledsl.certificate.source.triton import Descriptor, on_device
 from tiledsl.ir.types import ELEMENTS
 
 _FILE = "<emitted>"
+_CARRIED = "_number_of_a_type"
+
+
+def _typed(source: str) -> ast.Module:
+    """The syntax tree of a module. A number under a name that is assigned again, as in a loop, has a type to Triton."""
+    tree = ast.parse(source)
+    for function in tree.body:
+        if not isinstance(function, ast.FunctionDef) or not function.decorator_list:
+            continue
+        stored = [node.id for node in ast.walk(function) if isinstance(node, ast.Name) and _is_stored(node)]
+        again = {name for name, count in Counter(stored).items() if count > 1}
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign):
+                node.value = _typed_value(node.targets[0], node.value, again)
+    return ast.fix_missing_locations(tree)
+
+
+def _is_stored(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)
+
+
+def _typed_value(target: ast.expr, value: ast.expr, again: set[str]) -> ast.expr:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        pairs = zip(target.elts, value.elts, strict=True)
+        value.elts = [_typed_value(each, given, again) for each, given in pairs]
+    plain = value.operand if isinstance(value, ast.UnaryOp) else value
+    if isinstance(target, ast.Name) and target.id in again and isinstance(plain, ast.Constant):
+        name = ast.copy_location(ast.Name(_CARRIED, ast.Load()), value)
+        return ast.copy_location(ast.Call(name, [value], []), value)
+    return value
 
 
 class _Device:
@@ -59,10 +91,11 @@ class SourceModule:
         self.memories: dict[int, tuple[np.ndarray, Memory]] = {}
         own = {"__import__": self._import, "range": self.language.range}  # the loops of kernels count in int32
         self.namespace: dict[str, Any] = {"__builtins__": {**vars(builtins), **own}}
+        self.namespace[_CARRIED] = lambda number: lift(algebra, number)
         self.modules = self._modules()
         with np.errstate(all="ignore"):
             try:
-                exec(compile(source, _FILE, "exec"), self.namespace)
+                exec(compile(_typed(source), _FILE, "exec"), self.namespace)
             except ExecutorError as error:
                 raise self._placed(error, error) from error
             except Exception as error:
@@ -201,6 +234,7 @@ class Jitted:
             ]
             language = self.module.language
             language.grid = (*map(int, grid), 1, 1)[:3]
+            language.warps = int(options.get("num_warps", 4))
             for point in itertools.product(*(range(size) for size in reversed(language.grid))):
                 language.program = tuple(reversed(point))
                 self.function(*values)

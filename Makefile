@@ -17,7 +17,7 @@ endif
 
 PIP_FLAGS := -qq --disable-pip-version-check
 
-.PHONY: help demo test types lint bench-lowering bench-tuning conformance clean fuzz
+.PHONY: help demo test types lint bench-lowering bench-tuning conformance clean fuzz verify-examples
 .DEFAULT_GOAL := help
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo "make types           compile every entry of the table of element types (TARGETS=cuda:90,... PYTHONS=newest,...)"
 	@echo "make fuzz            random programs against an oracle (COUNT=$(COUNT) SEED=$(SEED) FUZZ=\"--device cuda\"); findings go to build/fuzz"
 	@echo "make lint            ruff and mypy --strict"
+	@echo "make verify-examples certificates of all examples and of the suite's kernels (KERNELS=\"softmax gemm\")"
 	@echo "make bench-lowering  time the lowering of 384 configurations"
 	@echo "make bench-tuning    what the autotuner takes and gives, on a GPU (PARTS=\"cold winner model space\")"
 	@echo "make conformance TILELANG=FOLDER   run TileLang's example scripts from a copy of its repository"
@@ -64,6 +65,9 @@ lint: $(READY)
 	@$(RUN) -m ruff check -q .
 	@$(RUN) -m ruff format -q --check .
 	@$(RUN) -m mypy
+
+verify-examples: $(READY)
+	@OMP_NUM_THREADS=1 $(RUN) -m benchmarks.verify $(KERNELS)
 
 bench-lowering: $(READY)
 	@$(RUN) benchmarks/lowering.py

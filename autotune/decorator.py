@@ -326,6 +326,7 @@ def autotune(
     numerics: Numerics | None = None,
     reference_config: Mapping[str, Any] | None = None,
     rows: str | None = None,
+    verify: bool = False,
 ) -> Callable[[Any], AutotunedFunction]:
     """Decorator above @tiledsl.jit: choose the best of several configurations at the first call with given arguments.
 
@@ -345,7 +346,7 @@ def autotune(
         target, cache, devices, isolate, run_timeout, budget, prune, search, progress, timer, max_trials,
         seed_configs, store, key, shape_grouped, backend, verify_at, keep_all, min_improvement,
         tuned, bucket, nearest, on_miss,
-        group, group_timeout, numerics, reference_config, rows,
+        group, group_timeout, numerics, reference_config, rows, verify,
     )  # fmt: skip
 
     def decorate(function: Any) -> AutotunedFunction:

@@ -24,6 +24,7 @@ _FLAGS = (
     "shape_grouped",
     "keep_all",
     "nearest",
+    "verify",
 )
 # Of options that are numbers: what is allowed, in words and as a check of finite numbers.
 _NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {
@@ -99,6 +100,9 @@ class TuneOptions:
     cache_input_tensors: accepted; all configurations of a run share their inputs, and the reference is computed once.
     verify_at:          arguments of the builder, such as a smaller shape, at which the program is checked in the
                         interpreter if the target is a GPU that is not here.
+    verify:             the winner's certificate (Kernel.verify, docs/verify.md) has no failed check: a configuration
+                        that has one is out. It is stored with the result. Each is made in a process of its own, which
+                        is ended after `timeout`; what it has not found then is unknown.
 
     Numbers that do not depend on luck
     numerics:           "same-bits": only configurations can win whose results have the bits of the reference
@@ -184,6 +188,7 @@ class TuneOptions:
     numerics: Numerics | None = None
     reference_config: Mapping[str, Any] | None = None
     rows: str | None = None
+    verify: bool = False
 
     def __post_init__(self) -> None:
         TensorSupplyType.parse(self.supply_type)

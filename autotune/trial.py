@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 Status = Literal[
     "new", "ok", "pruned", "compile_error", "compile_timeout", "out_of_resources", "launch_error", "crash", "hang",
-    "mismatch", "nonfinite", "other_bits", "screened",
+    "mismatch", "nonfinite", "other_bits", "screened", "disproved",
 ]  # fmt: skip
 _MEASURED = (
     "status", "message", "latency", "spread", "timing", "verified", "max_error", "mean_error", "mismatched_ratio",
@@ -35,7 +35,8 @@ class Trial:
     binary, whose outcome this one shares. verified: whether the outputs were compared. doubts: on which
     further inputs they are wrong, and how, by name; see measuring/again.py. bit_class, output_bits: with
     `numerics`, equal for trials that round alike as far as their programs and machine code say, and for those whose
-    outputs had the same bits.
+    outputs had the same bits. certificate: what verify=True
+    found, as Certificate.data() has it; a trial of which a check fails is "disproved".
     """
 
     index: int
@@ -59,6 +60,7 @@ class Trial:
     doubts: dict[str, Any] | None = None
     bit_class: str = ""
     output_bits: str = ""
+    certificate: dict[str, Any] | None = field(default=None, repr=False)
     same_as: int | None = None
     build: Callable[[], Kernel] | None = field(default=None, repr=False, compare=False)
 

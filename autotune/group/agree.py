@@ -117,7 +117,7 @@ def _shown(value: Any) -> str:
 
 
 FAILED = ("crash", "hang", "launch_error", "out_of_resources", "compile_error", "compile_timeout", "nonfinite",
-          "mismatch", "other_bits", "pruned", "screened", "new")  # fmt: skip
+          "mismatch", "other_bits", "disproved", "pruned", "screened", "new")  # fmt: skip
 _LARGEST = ("latency", "spread", "alone", "noise", "max_error", "mean_error", "mismatched_ratio", "compile_seconds")
 
 

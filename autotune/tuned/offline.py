@@ -328,6 +328,7 @@ class _Job:
             sm_count=self.sm_count,
             versions=self.versions,
             bit_class=result.bit_class,
+            certificate=result.best.certificate or {},
         )
 
     def done(self, call: _Call, outcome: Outcome) -> None:

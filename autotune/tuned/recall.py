@@ -258,6 +258,11 @@ def untried(
     reference = None if entry is None else entry.reference_ms
     kind: Any = "estimated" if entry is None else entry.latency_kind
     kernel.config, kernel.latency, kernel.ref_latency = dict(config), latency, reference
+    if entry is not None and entry.certificate:
+        from tiledsl.autotuner.storage.fingerprint import source_digest
+        from tiledsl.autotuner.verifying.certified import attach
+
+        attach(kernel, entry.certificate, source_digest(kernel.source))
     trial = Trial(0, dict(config), "ok", why, latency=latency, build=lambda: kernel)
     return AutotuneResult(kernel, dict(config), latency, reference, (trial,), kind, origin)
 

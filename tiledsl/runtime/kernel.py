@@ -20,6 +20,7 @@ from tiledsl.runtime.target import Target
 
 # The IR and the passes are loaded where they are needed: recalling a tuned kernel goes without.
 if TYPE_CHECKING:
+    from tiledsl.certificate import Certificate
     from tiledsl.dialects.tile import FuncOp
     from tiledsl.ir.pass_manager import Stage
     from tiledsl.levels.kernel import LevelKernel
@@ -64,6 +65,7 @@ class Kernel:
     """
 
     _resumed_after = ""
+    certificate: Certificate | None = None  # of the last `verify`, or stored with what was tuned
 
     def __deepcopy__(self, memo: Any) -> Kernel:
         """Itself: what copies of a torch module share."""
@@ -190,12 +192,33 @@ class Kernel:
         """Shared memory, registers, spills and occupancy of the kernel; of the first kernel, if there are several."""
         return next(iter(self.compiled.values())).resources
 
+    def verify(self, seconds: float = 5.0) -> Certificate:
+        """Prove and test what can be of this kernel, and say what is unknown and why; see docs/verify.md.
+
+        Takes the lowering apart: that no access leaves its tensor, that neither blocks nor iterations of T.Parallel
+        race, and that nothing is read before it is written. Runs nothing on a GPU. seconds: for all questions to the
+        solver of each of these. The result stays in `certificate`, and `export` and `save_levels` write it too.
+        """
+        from tiledsl.certificate.certify import certify
+
+        self.certificate = certify(self, seconds)
+        return self.certificate
+
+    def save_certificate(self, folder: Path, name: str) -> list[Path]:
+        """Write the certificate beside what is exported, if there is one and it is of this source."""
+        if self.certificate is None or self.certificate.stale(self):
+            return []
+        return [self.certificate.save(folder / f"{name}.certificate.json")]
+
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write the source to a file that needs only torch and triton. An existing file is replaced atomically.
 
-        Raises OSError if the path cannot be written.
+        A certificate goes beside it, as <name>.certificate.json. Raises OSError if the path cannot be written.
         """
-        return write_output(path, self.source.encode())
+        written = write_output(path, self.source.encode())
+        if written.is_file():
+            self.save_certificate(written.parent, written.stem)
+        return written
 
     def save_levels(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write what Triton made of each GPU kernel, and return the paths: `<kernel>.ttir`, `.ttgir`, `.llir`, `.ptx`,

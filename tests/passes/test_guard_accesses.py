@@ -77,6 +77,48 @@ def test_a_condition_of_the_program_is_not_repeated_and_its_mask_stays() -> None
     )
 
 
+def test_a_check_joins_the_condition_of_the_program() -> None:
+    """The store runs only where both hold: without the first it would write what the program does not."""
+    body = """
+    %i = tensor.iota {axis = 0} : tensor<16xint32>
+    %r = arith.floormod %i, %c2 : tensor<16xint32>
+    %even = arith.cmp %r, %c0 {predicate = "eq"} : tensor<16xbool>
+    tile.store %f, %D[%i] mask=%even
+    %y = tile.atomic %f, %D[%s] mask=%b {kind = "add"} : float32
+    """
+    assert after(GuardAccesses(), body)[3:] == [
+        '%0 = arith.cmp %i, %m {predicate = "lt"} : tensor<16xbool>',
+        "%1 = arith.and %even, %0 : tensor<16xbool>",
+        "tile.store %f, %D[%i] mask=%1 {guarded = true}",
+        '%2 = arith.cmp %s, %c0 {predicate = "ge"} : bool',
+        '%3 = arith.cmp %s, %m {predicate = "lt"} : bool',
+        "%4 = arith.and %b, %2 : bool",
+        "%5 = arith.and %4, %3 : bool",
+        '%y = tile.atomic %f, %D[%s] mask=%5 {kind = "add", guarded = true} : float32',
+    ]
+
+
+BOUNDARIES = [  # a condition on %s, and which comparisons with 0 and 64 remain to be made
+    ('arith.cmp %s, %c0 {predicate = "ge"}', ["lt"]),
+    ('arith.cmp %s, %c-1 {predicate = "ge"}', ["ge", "lt"]),
+    ('arith.cmp %s, %c-1 {predicate = "gt"}', ["lt"]),
+    ('arith.cmp %s, %c-2 {predicate = "gt"}', ["ge", "lt"]),
+    ('arith.cmp %s, %c64 {predicate = "lt"}', ["ge"]),
+    ('arith.cmp %s, %c65 {predicate = "lt"}', ["ge", "lt"]),
+    ('arith.cmp %s, %c63 {predicate = "le"}', ["ge"]),
+    ('arith.cmp %s, %c64 {predicate = "le"}', ["ge", "lt"]),
+    ('arith.cmp %s, %c63 {predicate = "ge"}', ["ge", "lt"]),
+    ('arith.cmp %s, %c64 {predicate = "ne"}', ["ge", "lt"]),
+]
+
+
+@pytest.mark.parametrize(("condition", "made"), BOUNDARIES)
+def test_what_a_condition_leaves_to_check(condition: str, made: list[str]) -> None:
+    body = f"%c = {condition} : bool\n%x = tile.load %A[%s, %c0] mask=%c : float32"
+    lines = after(GuardAccesses(), body)
+    assert [line.split('"')[1] for line in lines[1:] if "arith.cmp" in line] == made
+
+
 def test_switched_off_it_trusts_the_program() -> None:
     assert after(GuardAccesses(enabled=False), "%x = tile.load %D[%s] : float32") == [
         "%x = tile.load %D[%s] {guarded = true} : float32"

@@ -128,6 +128,31 @@ def test_the_inner_dimension_of_a_dot_is_zero_on_both_sides() -> None:
     assert "tensor.dot %e_1, %b1, " in "\n".join(lines)
 
 
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_no_infinity_of_the_padding_reaches_a_dot(side: str) -> None:
+    """1 / 0 in the padding of one side times the other's 0 would be NaN."""
+    body = """
+    %i = tensor.iota {axis = 0} : tensor<8x1xint32>
+    %k = tensor.iota {axis = 1} : tensor<1x20xint32>
+    %kt = tensor.iota {axis = 0} : tensor<20x1xint32>
+    %j = tensor.iota {axis = 1} : tensor<1x8xint32>
+    %a = tile.load %A[%i, %k] : tensor<8x20xfloat32>
+    %b0 = tile.load %B[%kt, %j] : tensor<20x8xfloat32>
+    %one = arith.constant {value = 1.0} : float32
+    %ra = arith.div %one, %a : tensor<8x20xfloat32>
+    %rb = arith.div %one, %b0 : tensor<20x8xfloat32>
+    %zero = arith.constant {value = 0.0} : tensor<8x8xfloat32>
+    %c = tensor.dot %LEFT, %RIGHT, %zero {precision = "ieee"} : tensor<8x8xfloat32>
+    tile.store %c, %B[%i, %j]""".replace("%LEFT, %RIGHT", {"a": "%ra, %b0", "b": "%a, %rb"}[side])
+    made = program(body, grid=(1,))
+    PadTiles().run(made)
+    arrays = [np.ones((64, 96), np.float32), np.ones((64, 96), np.float32), np.zeros(1000, np.int32),
+              np.zeros(5, np.float32), 1, 1.0, True, 1]  # fmt: skip
+    with np.errstate(divide="ignore", invalid="ignore"):
+        executor.run(made.root, arrays)
+    assert (arrays[1][:8, :8] == 20).all()  # type: ignore[index]
+
+
 def _dot(inner: int, dtype: str = "float16") -> str:
     return f"""
     %i = tensor.iota {{axis = 0}} : tensor<8x1xint32>

@@ -56,6 +56,19 @@ def test_what_depends_on_the_values_stays(body: str) -> None:
     assert len(result(body)) > 1
 
 
+@pytest.mark.parametrize("divides", ["floordiv", "truncdiv"])
+@pytest.mark.parametrize(("rest", "folds"), [(8, True), (9, False)])
+def test_a_multiple_is_divided_if_the_rest_is_below_the_divisor(divides: str, rest: int, folds: bool) -> None:
+    body = f"""
+    %r = arith.floormod %s, %c{rest} : int32
+    %a = arith.mul %bx, %c24 : int32
+    %t = arith.add %a, %r : int32
+    %y = arith.{divides} %t, %c8 : int32"""
+    lines = result(body)
+    assert any(f"arith.{divides}" in line for line in lines) is not folds
+    assert any("arith.mul %bx, %c3 :" in line for line in lines) is folds
+
+
 def test_a_mask_that_always_holds_goes() -> None:
     body = (
         TILE

@@ -73,6 +73,31 @@ def test_another_alignment_is_another_specialisation(driver: Driver, monkeypatch
     assert len(driver.launches) == 4
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_sixteen_bytes_decide_the_alignment(driver: Driver, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    """At every offset in bytes the kernel runs that was compiled for its alignment."""
+    kernel = pretend(tiledsl.compile(scaled_rows(dtype=dtype), target="cuda:90"), driver, monkeypatch)
+    size = getattr(torch, dtype).itemsize
+    storage, y = tensor(64 * 32 + 32 // size, dtype=getattr(torch, dtype)), tensor(64, 32, dtype=getattr(torch, dtype))
+    assert storage.data_ptr() % 16 == 0
+    offsets = [*range(0, 33, size), *range(0, 33, size)]
+    for offset in offsets:
+        kernel(storage[offset // size :][: 64 * 32].view(64, 32), y, 2.0)
+    assert [kinds[0] for kinds in driver.promised] == [("pointer", offset % 16 == 0) for offset in offsets]
+    assert [launch[3][0] - storage.data_ptr() for launch in driver.launches] == offsets
+
+
+def test_a_stride_of_a_dimension_of_one_does_not_matter(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = copied((16, 32), (32, 1))
+    kernel = pretend(tiledsl.compile(program, target="cuda:90"), driver, monkeypatch)
+    kernel(tensor(16, 32), tensor(16, 32))
+    with pytest.raises(TileError, match="X has stride 64 in dimension 0, not 32"):
+        kernel(tensor(16, 64)[:, :32], tensor(16, 32))
+    row = pretend(tiledsl.compile(copied((1, 32), (32, 1)), target="cuda:90"), driver, monkeypatch)
+    row(tensor(2, 64)[:1, :32], tensor(1, 32))
+    assert len(driver.launches) == 2
+
+
 def test_warm_calls_still_check(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
     x, y = tensor(64, 32), tensor(64, 32)

@@ -66,7 +66,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=450, help="0 only brings the map of coverage up to date")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--only", default="*", help="a glob of paths")
+    parser.add_argument("--only", default="*", help="globs of paths, or of path:function, with commas between")
     parser.add_argument("--tests", default="*", help="a glob of the test files that run")
     parser.add_argument("--seconds", type=float, default=40, help="of tests for a mutant, as long as they took before")
     parser.add_argument("--verbose", action="store_true", help="say what killed each")
@@ -74,7 +74,7 @@ def _options() -> argparse.Namespace:
 
 
 def _matches(mutant: Mutant, only: str) -> bool:
-    return fnmatch.fnmatch(mutant.file, only) or fnmatch.fnmatch(f"{mutant.file}:{mutant.function}", only)
+    return any(fnmatch.fnmatch(f"{mutant.file}:{mutant.function}", f"{each}*") for each in only.split(","))
 
 
 def _changed_files() -> list[str]:
@@ -131,18 +131,18 @@ def refresh_map(pool: Pool, pattern: str) -> Tests:
 
     def done(job: Job, outcome: Outcome) -> None:
         if not outcome.answer:
-            print(f"{job.file} could not be run:\n{outcome.printed[-3000:]}", file=sys.stderr)
+            print(f"{job.files[0]} could not be run:\n{outcome.printed[-3000:]}", file=sys.stderr)
             return
         failed = [name for name, test in outcome.answer["tests"].items() if not test["passed"] and "[" not in name]
         answer = {**outcome.answer, "sources": _source_texts(outcome.answer)}
-        for old in MAP.glob(_stored(job.file).name.rsplit("-", 1)[0] + "-*.gz"):
+        for old in MAP.glob(_stored(job.files[0]).name.rsplit("-", 1)[0] + "-*.gz"):
             old.unlink()
-        _stored(job.file).write_bytes(gzip.compress(json.dumps(answer).encode(), 3))
-        print(f"{time.monotonic() - begun:6.1f} s  {job.file}" + (f"  (not passed: {failed})" if failed else ""))
+        _stored(job.files[0]).write_bytes(gzip.compress(json.dumps(answer).encode(), 3))
+        print(f"{time.monotonic() - begun:6.1f} s  {job.files[0]}" + (f"  (not passed: {failed})" if failed else ""))
 
     sizes = {file: (ROOT / file).stat().st_size for file in stale}
     covered = tuple(_changed_files())
-    pool.run([Job([], file, covered=covered) for file in sorted(stale, key=sizes.__getitem__, reverse=True)], done)
+    pool.run([Job(files=(file,), covered=covered) for file in sorted(stale, key=sizes.__getitem__, reverse=True)], done)
     tests = Tests()
     for file in files:
         if _stored(file).exists():
@@ -223,6 +223,7 @@ class Result:
 def _run(
     pool: Pool, mutants: list[Mutant], sources: dict[str, bytes], tests: Tests, seconds: float
 ) -> list[Result]:
+    pool.compile_tests({name.partition("::")[0] for name in tests.seconds})
     results: list[Result] = []
     unsteady: set[str] = set()
     waiting = mutants
@@ -250,6 +251,7 @@ def _run_once(
                 chosen.append(test)
         if not chosen:
             results.append(Result(mutant, 0, "", 0.0))
+            print(f"{_diff(mutant, sources)}  no test runs this line\n", flush=True)
             continue
         job = Job(_runs(chosen), edit=(mutant.file, mutant.apply(sources[mutant.file])))
         job.limit = 60 + 5 * sum(test.seconds for test in chosen)
@@ -261,10 +263,12 @@ def _run_once(
         mutant, chosen, _ = jobs[id(job)]
         assert outcome.status != 5 or outcome.started, f"no test was found for {mutant}:\n{outcome.printed}"
         results.append(Result(mutant, len(chosen), outcome.killed_by, time.monotonic() - begun))
-        print("." if outcome.killed_by else "S", end="", flush=True, file=sys.stderr)
+        if not outcome.killed_by:
+            print(f"{_diff(mutant, sources)}  survived {len(chosen)} tests\n", flush=True)
+        if sys.stderr.isatty():
+            print(f"\r{len(results)} of {len(mutants)}", end="", flush=True, file=sys.stderr)
 
     pool.run(sorted(queue, key=lambda job: -jobs[id(job)][2]), done)
-    print(file=sys.stderr)
     return results
 
 
@@ -301,8 +305,6 @@ def _report(results: list[Result], sources: dict[str, bytes], options: argparse.
         for result in results:
             if result.killed_by:
                 print(f"{_diff(result.mutant, sources)}  killed by {result.killed_by}\n")
-    for result in survivors:
-        print(f"{_diff(result.mutant, sources)}  survived {result.covering} tests\n")
     width = max(map(len, files), default=0)
     for file, count in files.items():
         print(f"{file:{width}}  {count - survived[file]:4}/{count}")

@@ -18,9 +18,10 @@ ARITHMETIC = {
     ast.Mod: ("%", "//"), ast.LShift: ("<<", ">>"), ast.RShift: (">>", "<<"), ast.Pow: ("**", "*"),
     ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"), ast.BitXor: ("^", "&"),
 }  # fmt: skip
+COMMUTE = {"min", "max", "AddOp", "MulOp", "AndOp", "OrOp", "XorOp", "MinOp", "MaxOp"}
 FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 MESSAGES = {"debug", "info", "warning", "warn", "log", "remark", "note", "print"}  # what only says something
-MESSAGE_ARGUMENTS = {"loc", "note", "notes", "hint", "message", "help"}
+MESSAGE_ARGUMENTS = {"loc", "note", "notes", "hint", "message", "help", "name", "names"}  # and names of values
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,8 @@ class _Finder(ast.NodeVisitor):
         self.visit(node.value)
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        if all(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets):
+        target = node.targets[0]
+        if isinstance(target, ast.Attribute | ast.Subscript) and getattr(target, "attr", "") not in MESSAGE_ARGUMENTS:
             self.drop(node)
         self.generic_visit(node)
 
@@ -263,7 +265,7 @@ class _Finder(ast.NodeVisitor):
             return
         if isinstance(node.func, ast.Name) and name in FUNCTIONS:
             self.add(self.start(node.func), self.end(node.func), FUNCTIONS[name].encode())
-        if name not in ("isinstance", "issubclass", "getattr", "hasattr", "setattr", "field", "range"):
+        if name not in COMMUTE and name not in ("isinstance", "issubclass", "getattr", "hasattr", "field"):
             for left, right in zip(node.args, node.args[1:]):
                 if not any(isinstance(each, ast.Starred | ast.GeneratorExp) for each in (left, right)):
                     between = self.source[self.end(left) : self.start(right)]

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ IMPORTED = (
 MEMORY_BYTES = 12 << 30  # a change may ask for all that there is
 NOT_COPIED = shutil.ignore_patterns(
     ".git", ".venv*", ".mutants", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", "build", "dist",
-    "*.egg-info", "__pycache__",
+    "*.egg-info", "*-pytest-*.pyc",
 )  # fmt: skip
 
 
@@ -43,12 +43,13 @@ class Test:
 
 @dataclass
 class Job:
-    """Pytest runs of one process, one for each list of tests; no list means a whole file, with its coverage."""
+    """Pytest runs of one process, one for each list of tests; or one of whole files, with their coverage, or only to
+    have them compiled."""
 
-    runs: list[list[Test]]
-    file: str = ""
+    runs: list[list[Test]] = field(default_factory=list)
+    files: tuple[str, ...] = ()
     edit: tuple[str, bytes] | None = None
-    covered: tuple[str, ...] = ()  # folders and files whose lines count
+    covered: tuple[str, ...] | None = None  # files whose lines count
     limit: float = 600.0
 
 
@@ -84,6 +85,10 @@ class Pool:
         self.trees = [folder / f"worker{number}" for number in range(workers)]
         for tree in self.trees:
             shutil.copytree(ROOT, tree / "checkout", symlinks=True, ignore=NOT_COPIED)
+
+    def compile_tests(self, files: Iterable[str]) -> None:
+        """Have each copy keep the bytecode of these tests and of what they import."""
+        self.run([Job(files=tuple(files)) for _ in self.trees], lambda *_: None)
 
     def run(self, jobs: Iterable[Job], done: Callable[[Job, Outcome], None]) -> None:
         """Run every job, `done` in the order in which they end."""
@@ -158,10 +163,10 @@ def _in_fork(job: Job, tree: Path, cache: Path) -> int:
     for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "tiledsl", "benchmarks")]:
         del sys.modules[name]
     sys.path[:] = [checkout, *(path for path in sys.path if path and Path(path).resolve() != ROOT)]
-    sys.dont_write_bytecode = True  # a change within the same second and of the same length would look the same
+    sys.dont_write_bytecode = bool(job.runs)  # of changed files
     os.environ.update(
         PYTHONPATH=checkout,
-        PYTHONDONTWRITEBYTECODE="1",
+        PYTHONDONTWRITEBYTECODE="1" if job.runs else "",
         CI="1",  # hypothesis without chance
         TMPDIR=str(tree / "tmp"),
         HOME=str(tree / "tmp"),
@@ -174,9 +179,11 @@ def _in_fork(job: Job, tree: Path, cache: Path) -> int:
     import pytest
 
     arguments = ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist", f"--rootdir={checkout}"]
-    if not job.runs:
+    if job.covered is None and not job.runs:
+        return int(pytest.main([*arguments, "--collect-only", *job.files]))
+    if job.covered is not None:
         lines = _Coverage(tree, job.covered)
-        status = int(pytest.main([*arguments, job.file], plugins=[lines, _ParseTable(cache)]))
+        status = int(pytest.main([*arguments, *job.files], plugins=[lines, _ParseTable(cache)]))
         (tree / "answer").write_text(json.dumps(lines.answer()))
         return status
     for tests in job.runs:
@@ -192,9 +199,6 @@ class _ParseTable:
 
     def __init__(self, cache: Path) -> None:
         self.table = cache / "grammar"
-
-    def pytest_sessionstart(self) -> None:
-        pass
 
     def pytest_runtest_setup(self, item: Any) -> None:
         folder = os.environ.get("TILEDSL_CACHE_DIR")

@@ -16,6 +16,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -103,6 +104,7 @@ class Tests:
     seconds: dict[str, float] = field(default_factory=dict)
     masks: dict[str, dict[str, int]] = field(default_factory=dict)  # by file and test: a bit for each line
     shared: dict[str, dict[str, int]] = field(default_factory=dict)  # by file and file of tests: of set-ups
+    files: list[str] = field(default_factory=list)
     totals: Counter[str] = field(default_factory=Counter)  # lines that a test runs, of all files
 
     def covering(self, mutant: Mutant) -> list[Test]:
@@ -111,6 +113,8 @@ class Tests:
         masks = self.masks.get(mutant.file, {})
         files = {file for file, mask in self.shared.get(mutant.file, {}).items() if mask & lines}
         found = [name for name, mask in masks.items() if mask & lines]
+        if not found and not files:  # it may run in processes that tests start
+            files = {file for file in self.files if _names(file, mutant)}
         found += [name for name in self.seconds if name.partition("::")[0] in files and name not in found]
 
         def cost(name: str) -> float:
@@ -118,6 +122,13 @@ class Tests:
 
         found.sort(key=cost)
         return [Test(name, self.seconds[name]) for name in found]
+
+
+def _names(file: str, mutant: Mutant) -> bool:
+    """Whether a file of tests has the name of what is changed."""
+    function, module = mutant.function.rpartition(".")[2], mutant.file.removesuffix(".py").replace("/", ".")
+    text = (ROOT / file).read_text()
+    return bool(function and re.search(rf"\b{function}\b", text)) or module.replace("autotune.", "autotuner.") in text
 
 
 def refresh_map(pool: Pool, pattern: str) -> Tests:
@@ -143,7 +154,7 @@ def refresh_map(pool: Pool, pattern: str) -> Tests:
     sizes = {file: (ROOT / file).stat().st_size for file in stale}
     covered = tuple(_changed_files())
     pool.run([Job(files=(file,), covered=covered) for file in sorted(stale, key=sizes.__getitem__, reverse=True)], done)
-    tests = Tests()
+    tests = Tests(files=files)
     for file in files:
         if _stored(file).exists():
             _add_file(tests, file, json.loads(gzip.decompress(_stored(file).read_bytes())))

@@ -199,7 +199,7 @@ def test_every_limit_is_the_last_that_fits() -> None:
         assert (prune.reason([made(threads=threads)], H100) is None) is fits
     for spills, fits in ((prune.HEAVY_SPILLS, True), (prune.HEAVY_SPILLS + 1, False)):
         assert (prune.prune_compiled({"spills": spills}, H100) is None) is fits
-    for arch, has_clusters in ((86, False), (89, False), (90, True), (100, True), (119, True), (120, False)):
+    for arch, has_clusters in ((86, False), (89, False), (90, True), (100, True), (110, True), (120, False)):
         work = replace(made(), dots=[], options={"num_ctas": 2})
         assert (prune.reason([work], Target("cuda", arch)) is None) is has_clusters
 

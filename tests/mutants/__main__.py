@@ -68,7 +68,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", default="*", help="globs of paths, or of path:function, with commas between")
-    parser.add_argument("--tests", default="*", help="a glob of the test files that run")
+    parser.add_argument("--tests", default="*", help="globs of the test files that run")
     parser.add_argument("--seconds", type=float, default=40, help="of tests for a mutant, as long as they took before")
     parser.add_argument("--verbose", action="store_true", help="say what killed each")
     return parser.parse_args()
@@ -134,7 +134,7 @@ def _names(file: str, mutant: Mutant) -> bool:
 def refresh_map(pool: Pool, pattern: str) -> Tests:
     """The map of coverage, made anew for files of tests that have changed since."""
     files = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("tests/**/test_*.py"))]
-    files = [file for file in files if not file.startswith(NO_TESTS) and fnmatch.fnmatch(file, pattern)]
+    files = [file for file in files if not file.startswith(NO_TESTS) and any(fnmatch.fnmatch(file, each) for each in pattern.split(","))]
     stale = [file for file in files if not _stored(file).exists()]
     if stale:
         _make_parse_table(pool)

@@ -69,7 +69,7 @@ def held(body: str, axis: int = 1) -> Any:
             (f'%y = arith.math [%{given}] {{function = "{function}"}} : {F}', expected)
             for function, given, expected in [
                 ("exp", "lows", 0.0), ("exp2", "lows", 0.0), ("exp10", "lows", 0.0), ("exp", "zeros", 1.0),
-                ("exp2", "zeros", 1.0), ("exp", "ones", None), ("abs", "lows", INF), ("abs", "zeros", 0.0),
+                ("exp2", "zeros", 1.0), ("exp10", "zeros", 1.0), ("exp", "ones", None), ("abs", "lows", INF), ("abs", "zeros", 0.0),
                 ("sqrt", "zeros", 0.0), ("sqrt", "ones", None), ("tanh", "zeros", 0.0), ("sin", "zeros", 0.0),
                 ("cos", "zeros", 1.0), ("erf", "zeros", 0.0), ("floor", "zeros", 0.0), ("log", "zeros", None),
                 ("exp", "unknown", None),

@@ -206,21 +206,20 @@ def _restore(problem: Problem, store: Store | None, done: Mapping[str, Any]) -> 
 
 
 def _ordered(run: Run, problem: Problem) -> list[int]:
-    """See prune_and_order; the run's processes start meanwhile."""
-    from tiledsl.autotuner.predicting.rank import FORKS_FROM
-
+    """See prune_and_order; the run's processes start meanwhile, once the forks are made that look at configurations: a
+    fork of a process that has just started threads may wait for a lock that one of them held."""
+    prepare = run.prepare if any(trial.status == "new" for trial in run.trials) else None
     try:
-        # A fork of a process that has just started threads may wait for a lock that one of them held.
-        if len(run.trials) < FORKS_FROM and any(trial.status == "new" for trial in run.trials):
-            run.prepare()
-        return prune_and_order(run.trials, problem)
+        return prune_and_order(run.trials, problem, prepare)
     except BaseException:
         run.close()
         raise
 
 
-def prune_and_order(trials: Sequence[Trial], problem: Problem) -> list[int]:
-    """The trials to run, the most promising first. The others end here, with a reason."""
+def prune_and_order(
+    trials: Sequence[Trial], problem: Problem, meanwhile: Callable[[], None] | None = None
+) -> list[int]:
+    """The trials to run, the most promising first. The others end here, with a reason. See rank for `meanwhile`."""
     unwanted = left_out(trials, problem.options.prune, problem.values) if callable(problem.options.prune) else {}
     for index, reason in unwanted.items():
         trials[index].fail("pruned", reason)
@@ -231,18 +230,29 @@ def prune_and_order(trials: Sequence[Trial], problem: Problem) -> list[int]:
             trial.fail("pruned", reason)
     if all(trial.status != "new" for trial in trials):
         return []
+    from tiledsl.autotuner.predicting.forks import Ended
     from tiledsl.autotuner.predicting.rank import rank
 
     options = problem.options
     workers = current(jobs=options.jobs).workers
     left = [index for index in range(len(trials)) if index not in unwanted]
     ranking = rank(
-        problem.program, [problem.configs[i] for i in left], problem.target, bool(options.prune), workers
+        problem.program,
+        [problem.configs[i] for i in left],
+        problem.target,
+        bool(options.prune),
+        workers,
+        options.timeout if options.isolate else None,
+        meanwhile,
     ).of(left)
     if len(ranking.failed) == len(trials):
         _raise_shared(list(ranking.failed.values()))
     for index, error in ranking.failed.items():
-        if trials[index].status == "new":
+        if trials[index].status != "new":
+            continue
+        if isinstance(error, Ended):
+            trials[index].fail(error.status, error.message)
+        else:
             trials[index].fail("compile_error", error)
     for index, reason in ranking.pruned.items():
         if trials[index].status == "new":
@@ -252,7 +262,7 @@ def prune_and_order(trials: Sequence[Trial], problem: Problem) -> list[int]:
     return sorted(order, key=lambda index: config_key(trials[index].config) not in seeds)
 
 
-def _raise_shared(errors: Sequence[Exception]) -> None:
+def _raise_shared(errors: Sequence[Any]) -> None:
     """Raise the error that all configurations have in common, if there is one: it is a mistake in the program."""
     if isinstance(errors[0], TileError) and len(errors) > 1 and len(set(map(str, errors))) == 1:
         errors[0].notes.append(f"so in all {len(errors)} configurations")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.autotuner.trial import STATUSES, Trial, config_text
+from tiledsl.files import make_private
 
 _log = logging.getLogger("tiledsl")
 
@@ -43,7 +44,7 @@ class Progress:
         self._file: FileIO | None = None
         if log is not None:
             try:
-                Path(log).parent.mkdir(parents=True, exist_ok=True)
+                make_private(Path(log).parent)
                 self._file = open(log, "ab", buffering=0)  # noqa: SIM115  (unbuffered: closing has nothing to write)
                 self._write(f"start: {title}, {total} configurations")
             except OSError as error:

@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner import selection
@@ -20,6 +21,7 @@ from tiledsl.autotuner.measuring import measure
 from tiledsl.autotuner.measuring.jobs import Job
 from tiledsl.autotuner.measuring.runnable import runner
 from tiledsl.autotuner.predicting import model, prune
+from tiledsl.autotuner.predicting.forks import Ended, Forked
 from tiledsl.autotuner.predicting.work import work_of
 from tiledsl.autotuner.search import Strategy
 from tiledsl.autotuner.search.exhaustive import Exhaustive
@@ -163,19 +165,24 @@ class Run:
 
     def _start_all(self, wanted: Sequence[int]) -> None:
         tasks = []
-        for index in wanted:
-            self._places[index] = len(self._places)
-            kernel = self._lower(self.trials[index])
-            if kernel is None:
-                continue
-            self.kernels[index] = kernel
-            if self._compiler is None:
-                self._running.add(index)
-                if self._is_ready:
-                    self._measure(index)
-            else:
-                self._compiling.add(index)
-                tasks.append(task_for(index, kernel, self.options.timeout, self._needs_launcher(kernel)))
+        with Forked(self._rehearse, wanted if self.options.isolate else (), self.options.timeout) as forked:
+            for index, answer in zip_longest(wanted, forked):
+                self._places[index] = len(self._places)
+                if isinstance(answer, Ended):
+                    self.trials[index].fail(answer.status, answer.message)
+                    self._announce(self.trials[index])
+                    continue
+                kernel = self._lower(self.trials[index])
+                if kernel is None:
+                    continue
+                self.kernels[index] = kernel
+                if self._compiler is None:
+                    self._running.add(index)
+                    if self._is_ready:
+                        self._measure(index)
+                else:
+                    self._compiling.add(index)
+                    tasks.append(task_for(index, kernel, self.options.timeout, self._needs_launcher(kernel)))
         if self._compiler is not None:
             first = len(tasks) * self._ranks.rank // self._ranks.size  # what another rank has compiled is in the cache
             self._compiler.submit([*tasks[first:], *tasks[:first]])
@@ -190,11 +197,17 @@ class Run:
         self._launchers.add(kinds)
         return new
 
+    def _rehearse(self, index: int) -> None:
+        """What `_lower` and `_measure` do of the user's and the compiler's, in a fork which that may end or hang."""
+        kernel = self.trials[index].kernel
+        if self.measured or self.options.checks:
+            runner(self.problem, self.trials[index], kernel)
+
     def _lower(self, trial: Trial) -> Kernel | None:
         """The trial's kernel; None if it cannot be built, or an earlier one has the same source."""
         try:
             kernel = trial.kernel
-        except Exception as error:  # the builder is the user's code and may raise anything for a bad configuration
+        except (Exception, SystemExit) as error:  # the builder is the user's code
             trial.fail("compile_error", error)
             self._announce(trial)
             return None
@@ -219,7 +232,7 @@ class Run:
         """Make the inputs and run ref_prog, while others compile."""
         kernel = None
         restored = [trial.index for trial in self.trials if trial.ok]
-        for index in (*self._places, *restored):
+        for index in (*self.kernels, *restored):
             with contextlib.suppress(Exception):  # comes again when it is this configuration's turn
                 kernel = kernel or self._runner(index)
         if kernel is None:

@@ -59,8 +59,12 @@ class Trial:
 
     @property
     def kernel(self) -> Kernel:
-        """This configuration's kernel; raises what building it raised."""
+        """This configuration's kernel; raises what building it raised. What ended a fork is not built here."""
+        from tiledsl.errors import TileError
+
         assert self.build is not None, "a trial of a run can build its kernel"
+        if self.status in ("crash", "compile_timeout") and not self.source_hash:
+            raise TileError(f"{config_text(self.config)} is not built in this process: {self.message}")
         return self.build()
 
     @property

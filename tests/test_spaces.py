@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import tiledsl
 import tiledsl.language as T
 from benchmarks.programs import gemm
+from tests.autotune.programs import scale_builder
 from tests.support.example_modules import load_example
 from tiledsl.errors import TileError
 from tiledsl.spaces import for_program
@@ -181,3 +183,15 @@ def test_the_tuner_takes_the_function_itself() -> None:
     tuned = tiledsl.autotune(configs=tiledsl.spaces.for_program, target="cuda:90")(builder())
     kernel = tuned.untuned(1024, 1024, 512)
     assert kernel.config == for_program(builder(), 1024, 1024, 512, target="cuda:90")[0]
+
+
+def test_a_builder_that_ends_the_process_is_named() -> None:
+    @tiledsl.jit(out_idx=-1)
+    def ends(N, block=None):
+        if block != 64:
+            os._exit(3)
+        return scale_builder(block, size=N)
+
+    with pytest.raises(tiledsl.TileError, match="trying values of its tunables, ends does not return") as caught:
+        tiledsl.spaces.for_program(ends, 256)
+    assert "building it ended the process with exit status 3" in str(caught.value)

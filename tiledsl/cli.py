@@ -13,7 +13,7 @@ from tiledsl.commands.cache import cache
 from tiledsl.commands.tune import tune
 from tiledsl.commands.tuned import tuned
 from tiledsl.errors import TileError, on_command_line
-from tiledsl.runtime.atomic_file import write_output
+from tiledsl.files import write_output
 
 
 class _Commands(click.Group):

@@ -20,8 +20,9 @@ from types import FunctionType
 from typing import Any
 
 from tiledsl.autotuner.predicting import work
+from tiledsl.autotuner.predicting.forks import Ended, in_forks
 from tiledsl.autotuner.predicting.machines import machine_of
-from tiledsl.autotuner.predicting.rank import rank
+from tiledsl.autotuner.predicting.rank import SECONDS, rank
 from tiledsl.autotuner.predicting.work_types import Work
 from tiledsl.codegen.gluon import api
 from tiledsl.errors import TileError
@@ -96,19 +97,13 @@ def for_program(
     goal = resolve_target(function.options.get("target") if target is None else target)
     bound = function._bind(arguments, keywords, partial=True)
     given = function.signature.bind_partial(*arguments, **keywords).arguments
-    open_names = [name for name in function.signature.parameters if given.get(name) is None]
-    tunables = {name: bound.get(name) for name in open_names if _is_number(bound.get(name))}
-    for name in _meant_as_none(function, bound, tunables):
-        del tunables[name]
-    program = _Program(function, bound, tunables)
-    roles = program.roles()
-    unknown = [name for name, value in tunables.items() if value is None and name not in roles]
-    if unknown:
+    ended = in_forks(lambda _: bool(_proposed(function, bound, given, goal)), [0], SECONDS)[0]
+    if isinstance(ended, Ended):
         raise TileError(
-            f"spaces.for_program: what {unknown[0]} of {function.__name__} is for cannot be seen",
-            notes=["give it a default or a value; recognised are sizes of tiles, threads, stages and panels"],
+            f"spaces.for_program: trying values of its tunables, {function.__name__} does not return",
+            notes=[ended.message, "list configurations whose values it takes, or give its tunables defaults"],
         )
-    proposed = list(_unique(_proposals(program, roles, goal)))
+    program, proposed = _proposed(function, bound, given, goal)
     ranking = rank(lambda config: function.program_for(bound, config), proposed, goal)
     if not ranking.order:
         reasons = [*ranking.pruned.values(), *map(str, ranking.failed.values())]
@@ -121,6 +116,25 @@ def for_program(
 
 
 for_program.takes_function = True  # type: ignore[attr-defined]  # how @tiledsl.autotune knows it
+
+
+def _proposed(
+    function: JitFunction, bound: Mapping[str, Any], given: Mapping[str, Any], goal: Target
+) -> tuple[_Program, list[Config]]:
+    """The program at its first values, and the configurations proposed for it. TileError for unknown tunables."""
+    open_names = [name for name in function.signature.parameters if given.get(name) is None]
+    tunables = {name: bound.get(name) for name in open_names if _is_number(bound.get(name))}
+    for name in _meant_as_none(function, bound, tunables):
+        del tunables[name]
+    program = _Program(function, bound, tunables)
+    roles = program.roles()
+    unknown = [name for name, value in tunables.items() if value is None and name not in roles]
+    if unknown:
+        raise TileError(
+            f"spaces.for_program: what {unknown[0]} of {function.__name__} is for cannot be seen",
+            notes=["give it a default or a value; recognised are sizes of tiles, threads, stages and panels"],
+        )
+    return program, list(_unique(_proposals(program, roles, goal)))
 
 
 def _jitted(function: Any) -> JitFunction:

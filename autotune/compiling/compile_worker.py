@@ -27,6 +27,7 @@ from typing import Any
 
 from tiledsl.autotuner.compiling import triton_cache
 from tiledsl.autotuner.compiling.binary import binary_hash
+from tiledsl.autotuner.measuring.scratch import Scratch
 from tiledsl.autotuner.trial import Status
 from tiledsl.runtime import launch_triton
 from tiledsl.runtime.launch_triton import LibraryKey
@@ -71,13 +72,21 @@ class CompileOutcome:
 def compile_task(task: CompileTask) -> CompileOutcome:
     """Compile one task in a fork of this process. Never raises for what the compilation does."""
     warm_up(hashes=task.library_key is None)
+    scratch = Scratch()  # for what compilers leave behind where they fail or are killed
+    try:
+        return _in_fork(task, scratch.path)
+    finally:
+        scratch.close()
+
+
+def _in_fork(task: CompileTask, scratch: Path) -> CompileOutcome:
     start = time.monotonic()
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; the fork needs none of them
         child = os.fork()
     if child == 0:
-        _child(task, read, write)
+        _child(task, scratch, read, write)
     os.close(write)
     answer = _read_all(read, start + task.timeout)
     os.close(read)
@@ -120,22 +129,29 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _child(task: CompileTask, read: int, write: int) -> None:
+def _child(task: CompileTask, scratch: Path, read: int, write: int) -> None:
     """What the fork does. It ends the process whatever happens."""
     try:
         os.setsid()
         os.nice(5)  # the tuner and what measures go first
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: when the worker is killed
         os.close(read)
+        tempfile.tempdir = os.environ["TMPDIR"] = str(scratch)
         compiled: list[Any] = []
         answer = json.dumps(_compile(task, compiled)).encode()
         while answer:
             answer = answer[os.write(write, answer) :]
         os.close(write)
         if task.makes_launchers and compiled and os.fork() == 0:  # the outcome does not wait for it
+            own = Scratch()
+            tempfile.tempdir = os.environ["TMPDIR"] = str(own.path)
+            signal.signal(signal.SIGALRM, lambda *_: sys.exit())
             signal.alarm(_LAUNCHER_SECONDS)
-            for each in compiled:
-                launch_triton.compile_launcher(each.triton)
+            try:
+                for each in compiled:
+                    launch_triton.compile_launcher(each.triton)
+            finally:
+                own.close()
     finally:
         os._exit(0)
 

@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from tiledsl.runtime.atomic_file import write_file
+from tiledsl.files import write_file
 
 _ENTRY = re.compile(r"[A-Za-z0-9_-]+/[A-Za-z0-9_.-]+")  # <key>/<file>
 _GROUP = "__grp__"  # files that name the others of an entry, with their whole paths

@@ -14,11 +14,11 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from tiledsl.autotuner.last_words import last_words
 from tiledsl.autotuner.measuring.wire import Channel
 
 _ENTRY_POINT = "tiledsl.autotuner.measuring.bench_worker"
 START_SECONDS = 180.0  # to import torch on a busy machine
-_LOG_LINES = 12
 
 
 class WorkerEnded(Exception):
@@ -90,12 +90,7 @@ class Worker:
         end = "does not answer" if code is None else f"ended with exit status {code}"
         if code is not None and code < 0:
             end = f"ended with {signal.Signals(-code).name}"
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - 4000))
-        lines = self._log.read().decode(errors="replace").strip().splitlines()
-        fatal = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
-        lines = lines[fatal[-1] :][:_LOG_LINES] if fatal else lines[-_LOG_LINES:]
-        return "\n".join([f"the benchmark process {end}", *lines])
+        return "\n".join([f"the benchmark process {end}", *last_words(self._log)])
 
     @property
     def is_alive(self) -> bool:

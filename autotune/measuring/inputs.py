@@ -45,12 +45,13 @@ def make_inputs(kernel: Kernel, options: TuneOptions, call_inputs: dict[str, Any
         inputs, source = [call_inputs[param.name] for param in wanted], "the call"
     elif options.supply_prog is not None:
         try:
-            supplied = options.supply_prog(wanted)
-        except Exception as error:
-            raise TileError(
-                f"autotune: supply_prog raises {type(error).__name__}: {error}",
-                notes=[f"it is given the parameters that are inputs: {', '.join(map(repr, wanted))}"],
-            ) from error
+            from tiledsl.autotuner.verifying.named import named  # not where a result is recalled
+
+            with named("supply_prog"):
+                supplied = options.supply_prog(wanted)
+        except TileError as error:
+            error.notes.append(f"it is given the parameters that are inputs: {', '.join(map(repr, wanted))}")
+            raise
         inputs = list(supplied) if isinstance(supplied, (list, tuple)) else [supplied]
         source = "supply_prog"
     else:

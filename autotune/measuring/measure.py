@@ -16,6 +16,7 @@ from tiledsl.autotuner.measuring.inputs import copies, make_inputs, stand_ins
 from tiledsl.autotuner.measuring.jobs import Job, Policy
 from tiledsl.autotuner.measuring.scratch import Scratch
 from tiledsl.autotuner.options import TuneOptions
+from tiledsl.autotuner.verifying.named import watched
 from tiledsl.autotuner.verifying.reference import Reference
 from tiledsl.autotuner.verifying.verify import Tolerance
 from tiledsl.errors import TileError
@@ -88,14 +89,16 @@ class Given:
             if options.manual_check_prog is not None:
                 given.written = given.reference.as_written
             if measured:
-                given.ref_latency = time_reference(options.ref_prog, copies(inputs), options)
+                with watched("ref_prog"):
+                    given.ref_latency = time_reference(options.ref_prog, copies(inputs), options)
         return given
 
-    def disagreement(self, manual_check_prog: Callable[..., Any], outputs: list[Any]) -> Exception | None:
+    def disagreement(self, manual_check_prog: Callable[..., Any], outputs: list[Any]) -> BaseException | None:
         """What the user's check raises for a configuration's outputs."""
         try:
-            manual_check_prog(_like_returned(outputs), _like_returned(self.written))
-        except Exception as error:
+            with watched("manual_check_prog"):
+                manual_check_prog(_like_returned(outputs), _like_returned(self.written))
+        except (Exception, SystemExit) as error:
             return error
         return None
 

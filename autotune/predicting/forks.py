@@ -1,4 +1,4 @@
-"""Map a function over a list in forks of this process.
+"""Do in forks of this process what may end it: to run builders of the user's, and to lower what they return.
 
 Forks have the user's functions as they are; these cannot be sent to other processes, since the frontend reads their
 source and they may close over anything.
@@ -6,74 +6,172 @@ source and they may close over anything.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import faulthandler
+import fcntl
 import json
 import os
 import select
 import signal
+import sys
+import tempfile
+import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Generic, TypeVar
 
-_LEAST_SECONDS = 10.0  # that a fork gets; otherwise several times what this process took for its part
-_PATIENCE = 4.0
+from tiledsl.autotuner.last_words import last_words
+from tiledsl.autotuner.trial import Status
 
 Item = TypeVar("Item")
 
 
-def in_processes(call: Callable[[Sequence[Item]], list[Any]], items: Sequence[Item], processes: int) -> list[Any]:
-    """`call` of consecutive parts of the items, in order; it gives a JSON value for each item. This process does the
-    first part. None stands for the items of a fork that failed or took too long."""
-    size = -(-len(items) // processes)
-    parts = [items[start : start + size] for start in range(0, len(items), size)]
-    forks = [_fork(call, part) for part in parts[1:]]
-    start = time.monotonic()
-    try:
-        found = call(parts[0])
-        deadline = time.monotonic() + max(_LEAST_SECONDS, _PATIENCE * (time.monotonic() - start))
-        for (_, pipe), part in zip(forks, parts[1:]):
-            answer = _answer(pipe, deadline)
-            found += answer if len(answer) == len(part) else [None] * len(part)
-    finally:
-        for child, pipe in forks:
-            os.close(pipe)
-            os.kill(child, signal.SIGKILL)  # it is ours until waitpid, so the number means no other process
-            os.waitpid(child, 0)
-    return found
+@dataclass(frozen=True)
+class Ended:
+    """How a fork came to its end on an item: `hung`, after the time limit, or by itself; the text says how."""
+
+    hung: bool
+    message: str
+
+    @property
+    def status(self) -> Status:
+        """A trial's status of this kind."""
+        return "compile_timeout" if self.hung else "crash"
 
 
-def _fork(call: Callable[[Sequence[Item]], list[Any]], items: Sequence[Item]) -> tuple[int, int]:
-    """The fork's number, and the pipe on which it answers."""
-    read, write = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; the fork needs none of them
-        child = os.fork()
-    if child:
-        os.close(write)
-        return child, read
-    try:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: when this process is killed
-        os.close(read)
-        answer = json.dumps(call(items)).encode()
-        while answer:
-            answer = answer[os.write(write, answer) :]
-    finally:
-        os._exit(0)
+def in_forks(
+    call: Callable[[Item], Any],
+    items: Sequence[Item],
+    seconds: float,
+    processes: int = 1,
+    meanwhile: Callable[[], None] | None = None,
+) -> list[Any | Ended | None]:
+    """`call` of each item, in forks among which the items are divided; it gives a JSON value. Ended stands for an item
+    on which the fork ended or which took longer than `seconds`, None for one of which `call` raised an exception.
+
+    meanwhile: called beside the forks.
+    """
+    size = -(-len(items) // max(1, processes))
+    parts = [Forked(call, items[start : start + size], seconds) for start in range(0, len(items), size)]
+    with contextlib.ExitStack() as stack:
+        for part in parts:
+            stack.enter_context(part)
+        if meanwhile is not None:
+            meanwhile()
+        return [answer for part in parts for answer in part]
 
 
-def _answer(pipe: int, deadline: float) -> list[Any]:
-    """What a fork wrote; empty if it ended, or did not end, without an answer."""
-    data = bytearray()
-    while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        chunk = os.read(pipe, 1 << 16)
-        if not chunk:
-            break
-        data += chunk
-    else:
-        return []
-    try:
-        answer = json.loads(data)
-    except ValueError:
-        return []
-    return answer if isinstance(answer, list) else []
+class Forked(Generic[Item]):
+    """Iterates over `call` of each item, as `in_forks` does, while the fork goes on with the next ones.
+
+    Where the fork ends, or is ended, another one begins with the item after. A context manager: at its end no fork
+    is left. Builders that print do so into a file that is gone with the fork: who calls them again prints it anew.
+    """
+
+    def __init__(self, call: Callable[[Item], Any], items: Sequence[Item], seconds: float) -> None:
+        self._call, self._items, self._seconds = call, items, seconds
+        self._child, self._pipe = 0, -1
+        self._log: IO[bytes] | None = None
+        self._unread = b""
+
+    def __enter__(self) -> Forked[Item]:
+        if self._items:
+            self._start(0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def __iter__(self) -> Iterator[Any | Ended | None]:
+        tried_again = False
+        place = 0
+        while place < len(self._items):
+            if not self._child:
+                self._start(place)
+            line = self._line()
+            if isinstance(line, Ended):
+                # A fork beside threads may wait for a lock that one of them held: not the item's fault.
+                again = line.hung and threading.active_count() > 1 and not tried_again
+                tried_again = again
+                if again:
+                    continue
+                yield line
+            else:
+                tried_again = False
+                yield json.loads(line)
+            place += 1
+
+    def _start(self, first: int) -> None:
+        self._log = tempfile.TemporaryFile(prefix="tiledsl-builder-")  # noqa: SIM115
+        read, write = os.pipe()
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 1 << 20)  # so that it need not wait while others are listened to
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+            child = os.fork()
+        if child:
+            os.close(write)
+            self._child, self._pipe, self._unread = child, read, b""
+            return
+        try:
+            os.close(read)
+            self._go_on(first, write)
+        finally:
+            os._exit(0)
+
+    def _go_on(self, first: int, pipe: int) -> None:
+        """What the fork does."""
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: when this process's parent is killed
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is told to the parent
+        assert self._log is not None
+        for stream in (1, 2):
+            os.dup2(self._log.fileno(), stream)
+        sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115  (a notebook's, too)
+        faulthandler.enable(self._log)
+        for item in self._items[first:]:
+            try:
+                answer = json.dumps(self._call(item))
+            except (Exception, SystemExit):
+                answer = "null"
+            data = answer.encode() + b"\n"
+            while data:
+                data = data[os.write(pipe, data) :]
+
+    def _line(self) -> bytes | Ended:
+        """The next answer."""
+        deadline = time.monotonic() + self._seconds
+        while b"\n" not in self._unread:
+            if not select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                self._end()
+                return Ended(True, f"still being built after {self._seconds:g} s; given up")
+            chunk = os.read(self._pipe, 1 << 16)
+            if not chunk:
+                return Ended(False, self._obituary())
+            self._unread += chunk
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def _obituary(self) -> str:
+        """How the fork ended, with the end of what it printed."""
+        _, code = os.waitpid(self._child, 0)
+        self._child = 0
+        end = signal.Signals(os.WTERMSIG(code)).name if os.WIFSIGNALED(code) else f"exit status {code >> 8}"
+        assert self._log is not None
+        printed = last_words(self._log)
+        self._end()
+        return "\n".join([f"building it ended the process with {end}", *printed])
+
+    def _end(self) -> None:
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+        if self._child:
+            os.kill(self._child, signal.SIGKILL)  # it is ours until waitpid, so the number means no other process
+            os.waitpid(self._child, 0)
+            self._child = 0
+        if self._log is not None:
+            self._log.close()
+            self._log = None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from tiledsl.autotuner.predicting import model, prune, work
-from tiledsl.autotuner.predicting.forks import in_processes
+from tiledsl.autotuner.predicting.forks import Ended, in_forks
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.runtime.target import Target
 
-FORKS_FROM = 512  # configurations, from which on several processes are worth their forks
+FORKS_FROM = 512  # configurations, from which on several forks are worth their while
+SECONDS = 100.0  # for a configuration
 
 ProgramFor = Callable[[Mapping[str, Any]], tuple[FuncOp, Mapping[str, Any]]]
 
@@ -23,7 +24,7 @@ class Ranking:
     order: list[int] = field(default_factory=list)
     predicted: dict[int, float] = field(default_factory=dict)  # milliseconds
     pruned: dict[int, str] = field(default_factory=dict)  # the reason
-    failed: dict[int, Exception] = field(default_factory=dict)  # what the builder raised
+    failed: dict[int, BaseException | Ended] = field(default_factory=dict)  # what the builder raised, or did
 
     def of(self, indices: Sequence[int]) -> Ranking:
         """The ranking of configurations that stand at these places of a longer list."""
@@ -50,24 +51,33 @@ def rank(
     target: Target,
     prunes: bool = True,
     processes: int = 1,
+    seconds: float | None = SECONDS,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Ranking:
     """Prune and order configurations. `program_for` gives a configuration's program as elaborated and its pass_configs
     (see JitFunction.program_for); nothing of it is kept. Of equal predictions the first configuration comes first.
 
-    processes: forks of this one among which a large space is divided. What a fork cannot do is done here.
+    It is called in forks of this process, among which a large space is divided: what ends one, or takes longer than
+    `seconds`, has failed. What raises there is called again here, for the exception. seconds=None: all is done here.
+    meanwhile: called once, beside the forks.
     """
     found = Ranking()
     slow: dict[int, float] = {}
     _ = target.sm_count  # asks torch, which forks must not do anew
-    foreseen: list[_Outlook | None] = [None] * len(configs)
-    if processes > 1 and len(configs) >= FORKS_FROM:
-        answers = in_processes(lambda part: _look_at_all(program_for, part, target, prunes), configs, processes)
-        foreseen = [None if answer is None else _Outlook(*answer) for answer in answers]
     reader = _Reader(program_for, target, prunes)
+    foreseen: list[Any] = [None] * len(configs)
+    if seconds is not None:
+        look = lambda config: astuple(reader.look(config))  # noqa: E731
+        foreseen = in_forks(look, configs, seconds, processes if len(configs) >= FORKS_FROM else 1, meanwhile)
+    elif meanwhile is not None:
+        meanwhile()
     for index, (config, known) in enumerate(zip(configs, foreseen)):
+        if isinstance(known, Ended):
+            found.failed[index] = known
+            continue
         try:
-            outlook = known or reader.look(config)
-        except Exception as error:  # the builder is the user's code and may raise anything for a bad configuration
+            outlook = reader.look(config) if known is None else _Outlook(*known)
+        except (Exception, SystemExit) as error:  # the builder is the user's code and may raise anything
             found.failed[index] = error
             continue
         if outlook.reason:
@@ -80,21 +90,6 @@ def rank(
         found.predicted.update(slow)
         found.pruned = {index: reason for index, reason in found.pruned.items() if index not in slow}
     found.order = sorted(found.predicted, key=lambda index: (found.predicted[index], index))
-    return found
-
-
-def _look_at_all(
-    program_for: ProgramFor, configs: Sequence[Mapping[str, Any]], target: Target, prunes: bool
-) -> list[tuple[float | None, str] | None]:
-    """The outlooks as JSON values; None where the builder raises."""
-    reader = _Reader(program_for, target, prunes)
-    found: list[tuple[float | None, str] | None] = []
-    for config in configs:
-        try:
-            outlook = reader.look(config)
-            found.append((outlook.predicted, outlook.reason))
-        except Exception:
-            found.append(None)
     return found
 
 

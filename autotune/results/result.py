@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.errors import TileError
-from tiledsl.runtime.atomic_file import write_output
+from tiledsl.files import write_output
 
 if TYPE_CHECKING:
     from tiledsl.runtime.kernel import Kernel

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from tiledsl.autotuner.storage import journal
 from tiledsl.autotuner.trial import Trial
 from tiledsl.errors import TileError
-from tiledsl.runtime.atomic_file import write_output
+from tiledsl.files import read_file, write_output
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.stored import StoredKernel, describe
 from tiledsl.runtime.target import Target
@@ -53,7 +53,7 @@ def load(cls: type[Result], path: str | os.PathLike[str], target: Any = None) ->
     """The result of a file; see AutotuneResult.load."""
     from_file = Path(path)
     try:
-        data = journal.parse(journal.read_file(from_file))
+        data = journal.parse(read_file(from_file))
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise ValueError(f"not a result of schema {SCHEMA}")
         stored = StoredKernel(data["kernel"])

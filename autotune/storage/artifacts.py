@@ -15,10 +15,10 @@ from typing import Any
 
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage.fingerprint import digest, source_digest
-from tiledsl.autotuner.storage.journal import NONSENSE, parse, plain, read_file, write_json
+from tiledsl.autotuner.storage.journal import NONSENSE, parse, plain, write_json
 from tiledsl.autotuner.storage.key import folder_name
 from tiledsl.autotuner.trial import Trial
-from tiledsl.runtime.atomic_file import write_file
+from tiledsl.files import make_private, read_file, write_file
 
 STAGES = ("ttir", "ttgir", "llir", "ptx", "cubin", "amdgcn", "hsaco")
 LAUNCH_SCHEMA = 1
@@ -34,7 +34,7 @@ def save(folder: Path, trial: Trial) -> list[Path]:
     `<kernel>.<digits>.kept.*` are what launches take; see launch_stored.
     """
     kernel = trial.kernel
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     for old in (folder / _LAUNCH, *folder.glob("*.kept.*")):  # of an earlier winner
         old.unlink(missing_ok=True)
     written = [folder / f"{folder_name(kernel.name)}.py"]
@@ -83,14 +83,10 @@ def _save_launch(folder: Path, trial: Trial, compiled: Mapping[str, Any]) -> lis
 def recall(folder: Path, trial: Trial) -> dict[str, Any] | None:
     """Attributes of a Kernel, as far as calls need them, of what `save` wrote for this trial's configuration and source
     into the folder (or with keep_all into the one below); None if there is nothing, or it makes no sense."""
-    from tiledsl.runtime.launch_stored import is_own
-
     key = config_key(trial.config)
     for place in (folder, folder / digest(key)[:12]):
         try:
-            if not is_own(place / _LAUNCH):
-                continue
-            found = _parsed(place, parse(read_file(place / _LAUNCH)), key)
+            found = _parsed(place, parse(read_file(place / _LAUNCH, own=True)), key)
             if source_digest(found["module"].source) == trial.source_hash:
                 return found
         except FileNotFoundError:

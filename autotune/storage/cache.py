@@ -22,6 +22,7 @@ from tiledsl.autotuner.storage.fingerprint import OPAQUE
 from tiledsl.autotuner.storage.journal import NONSENSE, SCHEMA
 from tiledsl.autotuner.storage.key import VERSION_FIELDS, Key, difference_lines, differences, folder_name
 from tiledsl.autotuner.trial import Trial
+from tiledsl.files import read_file
 
 _MOST_KEYS = 500  # of one kernel, the newest, that are compared
 _log = logging.getLogger("tiledsl")
@@ -89,7 +90,7 @@ class Entry:
     def best(self) -> dict[str, Any] | None:
         """best.json; None if there is none that makes sense."""
         try:
-            return parse_best(journal.read_file(self.folder / "best.json"))
+            return parse_best(read_file(self.folder / "best.json"))
         except (OSError, *NONSENSE):
             return None
 
@@ -129,7 +130,7 @@ def _entry(folder: Path) -> Entry:
             modified = max(modified, (folder / name).stat().st_mtime)
     fields = None
     with contextlib.suppress(OSError, *NONSENSE):
-        data = journal.parse(journal.read_file(folder / "key.json"))
+        data = journal.parse(read_file(folder / "key.json"))
         if data["schema"] == SCHEMA and isinstance(data["fields"], dict) and isinstance(data["kernel"], str):
             fields = data["fields"]
     return Entry(folder, folder.parent.name, folder.name, fields, modified)

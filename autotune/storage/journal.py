@@ -19,11 +19,10 @@ from typing import Any
 
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.trial import STATUSES, Trial, value_text
-from tiledsl.runtime.atomic_file import write_file
+from tiledsl.files import read_file, write_file
 
 SCHEMA = 2
 Record = dict[str, Any]  # a trial as it is written; what reading returns has been checked
-LARGEST_FILE = 64 << 20
 _LARGEST_LINE = 1 << 20
 _LONGEST_MESSAGE = 20_000
 _DEEPEST = 6
@@ -130,21 +129,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text[:40]} in a file")
     return value
-
-
-def read_file(path: Path) -> bytes:
-    """A regular file of bearable size. OSError or ValueError otherwise; never waits, as reading a pipe would."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError("not a regular file")
-        if found.st_size > LARGEST_FILE:
-            raise ValueError(f"too large, {found.st_size} bytes")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(LARGEST_FILE)
-    finally:
-        os.close(descriptor)
 
 
 def read_journal(path: Path) -> tuple[dict[str, Record], int]:

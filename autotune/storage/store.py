@@ -40,7 +40,7 @@ from tiledsl.autotuner.storage.fingerprint import OPAQUE, digest
 from tiledsl.autotuner.storage.journal import NONSENSE, SCHEMA, Record
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.trial import Trial
-from tiledsl.runtime.atomic_file import write_file
+from tiledsl.files import make_private, read_file, write_file
 from tiledsl.settings import current
 
 _HISTORY = 3  # results before the last that are kept
@@ -104,7 +104,7 @@ class Store:
         """best.json with its outer fields checked."""
         path = folder / "best.json"
         try:
-            content = journal.read_file(path)
+            content = read_file(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
@@ -181,7 +181,7 @@ class Store:
 
         lock = None
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_private(self.folder)
             lock = FileLock(self.folder / "lock")
             try:
                 lock.acquire(timeout=0)
@@ -223,7 +223,7 @@ class Store:
             try:
                 journal.append(self.trials_path, line, sync)
             except FileNotFoundError:  # not locked, or someone has cleared the cache
-                self.folder.mkdir(parents=True, exist_ok=True)
+                make_private(self.folder)
                 self._write_key()
                 journal.append(self.trials_path, line, sync)
         except OSError as error:
@@ -241,7 +241,7 @@ class Store:
         records = {record["key"]: record for record in map(journal.encode, outcome.trials)}
         others = [record for key, record in self.finished().items() if key not in records]
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_private(self.folder)
             self._write_key()
             working = [trial for trial in outcome.trials if trial.ok]
             if not working:
@@ -272,7 +272,7 @@ class Store:
         """A result that is about to be replaced stays under the time it was written; the oldest ones go."""
         with contextlib.suppress(FileNotFoundError, ValueError):
             written = self.best_path.stat().st_mtime
-            content = journal.read_file(self.best_path)
+            content = read_file(self.best_path)
             write_file(self.folder / f"best.{_timestamp(written)}.json", content)
         for old in sorted(self.folder.glob("best.*.json"))[:-_HISTORY]:
             old.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from tiledsl.autotuner.storage import journal
 from tiledsl.autotuner.tuned.entry import arguments_text, as_text, order_of
 from tiledsl.autotuner.tuned.file import TunedFile, parse
+from tiledsl.files import read_file
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.decorator import AutotunedFunction
@@ -33,7 +34,7 @@ def check(path: Path, function: AutotunedFunction | None = None) -> list[Problem
     """What is wrong with a file; with the function that it is of also tunables that it does not have, and an entry that
     was tuned for another source of it."""
     try:
-        content = journal.read_file(path)
+        content = read_file(path)
         repeated = journal.repeated_names(content)
         file = parse(content)
     except (OSError, *journal.NONSENSE) as error:

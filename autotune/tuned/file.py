@@ -19,7 +19,7 @@ from tiledsl.autotuner.storage.key import folder_name
 from tiledsl.autotuner.tuned import entry as entries
 from tiledsl.autotuner.tuned.entry import Entry
 from tiledsl.errors import TileError
-from tiledsl.runtime.atomic_file import write_file
+from tiledsl.files import read_file, write_file
 from tiledsl.runtime.target import Target
 
 SCHEMA = 1
@@ -113,7 +113,7 @@ def _default(data: Any) -> Default:
 
 def read(path: Path) -> TunedFile:
     """The content of the file at `path`. OSError, or ValueError if nothing of it makes sense."""
-    return parse(journal.read_file(path))
+    return parse(read_file(path))
 
 
 def dump(file: TunedFile) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tiledsl.autotuner.storage import journal
 from tiledsl.errors import TileError
+from tiledsl.files import read_file
 
 _RANGE = re.compile(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*:\s*([x+]?)\s*(\d+)\s*")
 _LIKE_A_RANGE = re.compile(r"\s*-?\d+\s*:")
@@ -23,7 +24,7 @@ def read_shapes(path: Path) -> list[dict[str, Any]]:
     """The calls of a file. CSV: names in the first line, a call in each other one; an empty cell leaves an argument
     out, lines that begin with # are comments. JSON: a list of objects. TileError for what is neither."""
     try:
-        content = journal.read_file(path)
+        content = read_file(path)
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise TileError(f"{path} cannot be read: it is not UTF-8") from None

@@ -22,7 +22,7 @@ from tiledsl.autotuner.tuned.arguments import as_json
 from tiledsl.autotuner.tuned.entry import Entry, arguments_text, as_text, order_of
 from tiledsl.autotuner.tuned.file import SCHEMA, Default, TunedFile, most_common
 from tiledsl.errors import TileError
-from tiledsl.runtime.atomic_file import write_file
+from tiledsl.files import read_file, write_file
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def join(sources: Sequence[Path], into: Path) -> None:
     lines: dict[tuple[str, str, str], bytes] = {}
     for source in sources:
         with contextlib.suppress(OSError, ValueError):
-            for line in filter(None, journal.read_file(source).split(b"\n")):
+            for line in filter(None, read_file(source).split(b"\n")):
                 with contextlib.suppress(*journal.NONSENSE):
                     each = _tried(journal.parse(line))
                     lines[(as_text(each.arguments), each.gpu, each.source)] = line
@@ -84,7 +84,7 @@ def read(path: Path) -> dict[tuple[str, str, str], Tried]:
     one that was cut short; there are none if the file cannot be read."""
     found: dict[tuple[str, str, str], Tried] = {}
     try:
-        lines = journal.read_file(path).split(b"\n")
+        lines = read_file(path).split(b"\n")
     except (OSError, ValueError):
         return found
     for line in filter(None, lines):

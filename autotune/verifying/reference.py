@@ -9,6 +9,7 @@ from typing import Any
 
 from tiledsl.autotuner.measuring import wire
 from tiledsl.autotuner.measuring.inputs import changed, copies
+from tiledsl.autotuner.verifying.named import named
 from tiledsl.errors import TileError
 
 
@@ -48,10 +49,8 @@ class Reference:
     """
 
     def __init__(self, ref_prog: Callable[..., Any], inputs: Sequence[Any]) -> None:
-        try:
+        with named("ref_prog"):
             written = _run(ref_prog, copies(inputs))
-        except Exception as error:
-            raise TileError(f"autotune: ref_prog raises {type(error).__name__}: {error}") from error
         if not written.returned and not written.changed:
             raise TileError(
                 "autotune: ref_prog returns no tensor and changes no input, so there is nothing to compare",
@@ -61,8 +60,9 @@ class Reference:
         widened = [_widened(item) for item in inputs]
         if any(wide is not item for wide, item in zip(widened, inputs)):
             try:
-                precise = _run(ref_prog, copies(widened))
-            except Exception:  # a reference that casts or mixes dtypes itself
+                with named("ref_prog"):
+                    precise = _run(ref_prog, copies(widened))
+            except TileError:  # a reference that casts or mixes dtypes itself
                 return
             if _outline(precise) == _outline(written):
                 self.candidates.insert(0, precise)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 import tiledsl
 from tests.autotune.faults import broken_sources, commands_with
 from tests.autotune.programs import gemm_builder, scale_builder, twice
+from tiledsl.ir.text import print_op
 
 assert broken_sources  # a fixture
 
@@ -156,3 +159,115 @@ def test_killing_the_tuner_leaves_no_process(cache_dir: Path) -> None:
     while any(Path("/proc", worker, "exe").exists() for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(Path("/proc", worker, "exe").exists() for worker in workers)
+
+
+def faulty_builder(block: int, fault: str = "") -> Any:
+    if fault == "exits":
+        os._exit(3)
+    if fault == "sys.exit":
+        sys.exit("no such block")
+    if fault == "segfault":
+        ctypes.string_at(0)
+    while fault == "hangs":
+        time.sleep(1)
+    return scale_builder(block)
+
+
+FAULTS = {
+    "exits": ("crash", "building it ended the process with exit status 3"),
+    "segfault": ("crash", "building it ended the process with SIGSEGV\nFatal Python error: Segmentation fault"),
+    "hangs": ("compile_timeout", "still being built after 2 s"),
+    "sys.exit": ("compile_error", "SystemExit: no such block"),
+}
+
+
+@pytest.mark.parametrize("search", ["auto", "random"])
+def test_a_builder_that_ends_or_hangs_costs_its_configuration(search: str) -> None:
+    configs = [{"block": 64}, *({"block": 32, "fault": fault} for fault in FAULTS), RIGHT]
+    options = {"ref_prog": twice, "timer": BY_BLOCK, "timeout": 2, "search": search}
+    result = tiledsl.autotune(configs=configs, **options)(tiledsl.jit(out_idx=-1)(faulty_builder))()
+    for trial, (status, message) in zip(result.trials[1:], FAULTS.values()):
+        assert (trial.status, trial.message.startswith(message)) == (status, True), trial
+    assert result.trials[-1].ok and result.config == {"block": 64}
+    again = tiledsl.autotune(configs=configs, **options)(tiledsl.jit(out_idx=-1)(faulty_builder))()
+    for found in (result, again):
+        with pytest.raises(tiledsl.TileError, match="fault=exits is not built in this process: building it ended"):
+            _ = found.trials[1].source
+    assert again.from_cache == "disk"
+
+
+def test_lowering_that_ends_or_hangs_costs_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tiledsl.passes.licm import Licm
+
+    def run(self: Any, program: Any, before: Any = Licm.run) -> None:
+        text = print_op(program.root)
+        if "<32x" in text:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        while "<128x" in text:
+            time.sleep(1)
+        before(self, program)
+
+    monkeypatch.setattr(Licm, "run", run)
+    result = tuned({"block": 64}, {"block": 32}, {"block": 128}, RIGHT, timeout=2)
+    assert [trial.status for trial in result.trials] == ["ok", "crash", "compile_timeout", "ok"]
+
+
+def test_all_configurations_end_their_process() -> None:
+    configs = [{"block": block, "fault": "exits"} for block in (16, 32)]
+    with pytest.raises(tiledsl.TileError, match="none of 2 configurations") as caught:
+        tiledsl.autotune(configs=configs, ref_prog=twice)(tiledsl.jit(out_idx=-1)(faulty_builder))()
+    assert "crash: 2" in str(caught.value)
+
+
+ENDING = """
+import os
+import tiledsl
+from tests.autotune.programs import scale_builder
+
+def ends(*_):
+    {how}
+
+options = {{"ref_prog": lambda A: A * 2, "timer": "tests.autotune.fake_timers:by_block", {option!r}: ends}}
+tiledsl.autotune(configs=[{{"block": 64}}], **options)(tiledsl.jit(out_idx=-1)(scale_builder))()
+"""
+NAMED = "the process ended inside {}: it crashed, was killed, or called os._exit"
+HOW = {
+    "os._exit(5)": NAMED,
+    "os.kill(os.getpid(), 9)": NAMED,
+    "raise SystemExit(5)": "TileError: autotune: {} raises SystemExit: 5",
+}
+
+
+@pytest.mark.parametrize(
+    "option, how",
+    [*(("ref_prog", how) for how in HOW), ("supply_prog", "os._exit(5)"), ("manual_check_prog", "os._exit(5)")],
+)
+def test_a_function_of_the_users_that_ends_the_process_is_named(cache_dir: Path, option: str, how: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDING.format(how=how, option=option)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TILEDSL_CACHE_DIR": str(cache_dir)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode != 0
+    assert HOW[how].format(option) in ended.stderr
+
+
+@pytest.mark.usefixtures("broken_sources")
+def test_failed_compilations_leave_nothing(tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do those that are killed; and what tuning makes in the cache is the user's alone."""
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    shared = set(Path("/dev/shm").iterdir())
+    configs = [{"block": 16}, *faulty("import hangs", "import aborts", "import raises", "triton refuses")]
+    result = tuned(*configs, target="cuda:90", timer=None, timeout=4)
+    assert [trial.status for trial in result.trials] == [
+        "ok", "compile_timeout", "crash", "compile_error", "compile_error",
+    ]  # fmt: skip
+    left = (*tmp_path.rglob("*"), *(set(Path("/dev/shm").iterdir()) - shared))
+    assert [path for path in left if "joblib" not in str(path) and "loky" not in str(path)] == []
+    folders = [path for path in (cache_dir, *cache_dir.rglob("*")) if path.is_dir()]
+    made = [path for path in folders if "triton" not in path.parts]
+    assert made and {oct(path.stat().st_mode & 0o777) for path in made} == {oct(0o700)}

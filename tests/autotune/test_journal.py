@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage import journal
 from tiledsl.autotuner.trial import Trial
+from tiledsl.files import read_file
 
 FULL = Trial(0, {"block": 64, "kind": None}, "ok", "said \u00e4 and \n", latency=0.5, verified=True, max_error=1e-3)
 FULL.resources = {"registers": 32, "occupancy_limit": (3, "warps"), "spills": None}
@@ -143,7 +144,7 @@ def test_files_that_are_no_files_are_refused(tmp_path: Path, monkeypatch: pytest
     os.mkfifo(pipe)
     for path in (pipe, tmp_path, Path("/dev/zero")):
         with pytest.raises((ValueError, OSError)):
-            journal.read_file(path)
+            read_file(path)
     link = tmp_path / "link"
     link.symlink_to("/dev/full")
     for path in (pipe, tmp_path, link, Path("/dev/full")):
@@ -153,7 +154,7 @@ def test_files_that_are_no_files_are_refused(tmp_path: Path, monkeypatch: pytest
     with large.open("wb") as file:
         file.truncate(10 << 30)  # takes no space
     with pytest.raises(ValueError, match="too large"):
-        journal.read_file(large)
+        read_file(large)
 
 
 def forked(work: Any) -> int:

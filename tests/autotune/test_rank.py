@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+import sys
+import threading
 import time
 import tracemalloc
 from collections.abc import Mapping
@@ -99,20 +102,30 @@ def test_what_is_only_slow_stays_slow_in_a_fork(monkeypatch: pytest.MonkeyPatch)
     assert shared.order == alone.order and len(alone.order) == 3
 
 
-def test_a_fork_that_ends_costs_nothing(forked: list[dict[str, Any]]) -> None:
-    this = os.getpid()
-
-    def only_here(config: Mapping[str, Any]) -> Any:
-        if os.getpid() != this:
+def test_a_configuration_that_ends_its_fork_costs_itself_only(forked: list[dict[str, Any]]) -> None:
+    def ends(config: Mapping[str, Any]) -> Any:
+        if config == forked[1]:
+            print("good bye")
             os._exit(7)
+        if config == forked[3]:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if config == forked[4]:
+            sys.exit("no")
         return program_for(config)
 
-    assert rank.rank(only_here, forked, H100, processes=2).order == rank.rank(program_for, forked, H100).order
+    alone = rank.rank(program_for, forked, H100, seconds=None)
+    for processes in (1, 2):
+        found = rank.rank(ends, forked, H100, processes=processes)
+        assert {index: str(error) for index, error in found.failed.items()} == {
+            1: str(forks.Ended(False, "building it ended the process with exit status 7\ngood bye")),
+            3: str(forks.Ended(False, "building it ended the process with SIGTERM")),
+            4: "no",
+        }
+        assert found.order == [index for index in alone.order if index not in (1, 3, 4)]
 
 
-def test_a_fork_that_hangs_is_ended(forked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "_LEAST_SECONDS", 0.2)
-    this, fork, children = os.getpid(), os.fork, []
+def test_a_configuration_that_hangs_is_given_up(forked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    fork, children = os.fork, []
 
     def noted() -> int:
         children.append(fork())
@@ -120,11 +133,37 @@ def test_a_fork_that_hangs_is_ended(forked: list[dict[str, Any]], monkeypatch: p
 
     monkeypatch.setattr(os, "fork", noted)
 
-    def only_here(config: Mapping[str, Any]) -> Any:
-        if os.getpid() != this:
+    def hangs(config: Mapping[str, Any]) -> Any:
+        while config == forked[2]:
             time.sleep(1000)
         return program_for(config)
 
-    found = rank.rank(only_here, forked[:6], H100, processes=2)
-    assert found.order == rank.rank(program_for, forked[:6], H100).order
-    assert len(children) == 1 and not Path("/proc", str(children[0])).exists()
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    found = rank.rank(hangs, forked[:6], H100, seconds=1.0)
+    assert found.failed == {2: forks.Ended(True, "still being built after 1 s; given up")}
+    assert found.order == [index for index in rank.rank(program_for, forked[:6], H100).order if index != 2]
+    assert len(children) == 3 and not any(Path("/proc", str(child)).exists() for child in children)
+
+
+def test_a_fork_beside_threads_that_hangs_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It may have waited for a lock that a thread held."""
+    monkeypatch.setattr(threading, "active_count", lambda: 2)
+
+    def hangs_once(item: int) -> int:
+        if item == 1 and not (tmp_path / "once").exists():
+            (tmp_path / "once").touch()
+            time.sleep(1000)
+        return 10 * item
+
+    assert forks.in_forks(hangs_once, [0, 1, 2], 1.0) == [0, 10, 20]
+
+
+def test_what_raises_in_a_fork_alone_is_done_here(forked: list[dict[str, Any]]) -> None:
+    this = os.getpid()
+
+    def only_here(config: Mapping[str, Any]) -> Any:
+        if os.getpid() != this:
+            raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+        return program_for(config)
+
+    assert rank.rank(only_here, forked, H100, processes=2).order == rank.rank(program_for, forked, H100).order

@@ -15,6 +15,7 @@ from typing import Any
 import tiledsl.language as T
 from tiledsl import __version__
 from tiledsl.errors import TileError
+from tiledsl.files import make_private
 from tiledsl.runtime.jit import compile as compile_program
 from tiledsl.runtime.lowering import check_print_after
 from tiledsl.runtime.target import Target
@@ -98,7 +99,7 @@ def _gpu_name(target: Target) -> str:
 def _cache() -> Finding:
     folder = current().cache_dir
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:

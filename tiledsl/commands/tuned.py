@@ -52,7 +52,7 @@ def table(paths: tuple[Path, ...], csv: Path | None) -> None:
     """
     from tiledsl.autotuner.tuned import trials
     from tiledsl.autotuner.tuned.file import trials_path
-    from tiledsl.runtime.atomic_file import write_output
+    from tiledsl.files import write_output
 
     found = _read(paths)
     if csv is not None and len(found) != 1:

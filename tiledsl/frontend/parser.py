@@ -18,6 +18,7 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiledsl.errors import TileError, register_source
+from tiledsl.files import make_private
 from tiledsl.frontend import syntax
 from tiledsl.ir.location import Loc
 from tiledsl.settings import current
@@ -184,7 +185,7 @@ def _cache_file() -> str | None:
 
     folder = current().cache_dir / "grammar"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         status = folder.stat()
     except OSError:
         return None

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.errors import TileError
+from tiledsl.files import make_private, write_file
 from tiledsl.levels.build import CACHE, attributes_of, build
 from tiledsl.levels.bundle import LevelFile, open_level
 from tiledsl.levels.checks import checked, facts_of
 from tiledsl.levels.record import Record, arguments_of, refusal
-from tiledsl.runtime.atomic_file import write_file
 from tiledsl.runtime.compile import CompiledKernel, source_type
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
@@ -66,7 +66,7 @@ class Artifact:
         folder = Path(current().cache_dir).expanduser().absolute() / "levels" / key[:32]
         path = folder / f"{self.name}.{self.file.level}"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private(folder)
             for each, data in ((path, self.file.data), (path.with_suffix(".json"), described)):
                 if not each.is_file() or each.read_bytes() != data:
                     write_file(each, data)

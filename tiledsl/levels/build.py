@@ -16,10 +16,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from tiledsl.errors import TileError
+from tiledsl.files import write_file
 from tiledsl.ir.location import Loc
 from tiledsl.levels.bundle import LevelFile
 from tiledsl.levels.record import LEVELS, Record
-from tiledsl.runtime.atomic_file import write_file
 from tiledsl.runtime.compile import Asm, CompiledKernel, CompileError, check_shared, reported
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.errors import TileError
+from tiledsl.files import write_file
 from tiledsl.levels import facts
 from tiledsl.levels.record import BINARIES, LEVELS, Argument, Record, parsed
-from tiledsl.runtime.atomic_file import write_file
 from tiledsl.runtime.compile import CompiledKernel
 
 Given = str | bytes | os.PathLike[str]

@@ -12,6 +12,7 @@ from tiledsl.settings import PREFIX, _overrides
 
 building = threading.RLock()
 """Held while a kernel is looked up or built, so that threads that call a function for the first time build it once."""
+os.register_at_fork(after_in_child=building._at_fork_reinit)  # type: ignore[attr-defined]  # as logging's locks
 MOST_CALLS = 1024
 """Kinds of calls that one function keeps; then it forgets all of them."""
 _environment: Any = os.environ

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, user_loc, way_out
+from tiledsl.files import write_output
 from tiledsl.language.launch_options import pass_options
-from tiledsl.runtime.atomic_file import write_output
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.target import Target
 

@@ -16,14 +16,13 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tiledsl.runtime.atomic_file import write_file
+from tiledsl.files import read_file, write_file
 from tiledsl.runtime.launch_triton import knobs
 
 BINARIES = ("cubin", "hsaco")
@@ -35,6 +34,7 @@ _COMPILATION = (
 _RUNTIME = ("debug", "add_stages_inspection_hook", "jit_cache_hook", "jit_post_compile_hook")
 
 
+_CONVERTED = ("target", "cluster_dims")  # of Triton's metadata, from what JSON has
 _MOST = 16  # binaries of one function
 SCHEMA = 1
 
@@ -55,20 +55,23 @@ class Kept:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             wanted = {"source": self.source, **asked(src, target, options)}
             place = self._place(wanted)
-            if _is_watched() or not is_own(place.with_suffix(".json")):
+            if _is_watched():
                 return None
-            described = json.loads(place.with_suffix(".json").read_bytes())
+            described = json.loads(read_file(place.with_suffix(".json"), own=True))
             if described["schema"] != SCHEMA or described["asked"] != wanted:
                 return None
             paths = {kind: place.with_suffix(f".{kind}") for kind in described["files"] if kind in _FILES}
-            contents = {kind: path.read_bytes() for kind, path in paths.items()}
+            contents = {kind: read_file(path, own=True) for kind, path in paths.items()}
             if any(_digest(data) != described["files"][kind] for kind, data in contents.items()):
                 return None
             from triton.compiler import CompiledKernel
 
             group = {f"{self.name}.{_FILES[kind]}": str(path) for kind, path in paths.items()}
-            compiled = CompiledKernel(src, group, json.loads(contents["triton"])["hash"])
-            return compiled if compiled.kernel in contents.values() else None  # it read the files again
+            metadata = json.loads(contents["triton"])
+            compiled = CompiledKernel(src, group, metadata["hash"])  # which reads the files again
+            as_read = {name: getattr(compiled.metadata, name) for name in metadata if name not in _CONVERTED}
+            is_same = all(metadata[name] == value for name, value in as_read.items())
+            return compiled if is_same and compiled.kernel in contents.values() else None
         return None
 
     def keep(self, compiled: Any, options: Mapping[str, Any]) -> list[Path]:
@@ -99,12 +102,6 @@ class Kept:
 
     def _place(self, wanted: Mapping[str, Any]) -> Path:
         return self.folder / f"{self.name}.{_digest(json.dumps(wanted, sort_keys=True).encode())[:16]}.kept.json"
-
-
-def is_own(path: Path) -> bool:
-    """Whether nobody but the user, or root, may have written a file. OSError if it is not there."""
-    found = os.stat(path, follow_symlinks=False)
-    return found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o022
 
 
 def _digest(data: bytes) -> str:

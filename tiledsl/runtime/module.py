@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import importlib
+import linecache
 import logging
 import os
 import shutil
@@ -15,7 +17,7 @@ import threading
 import types
 from pathlib import Path
 
-from tiledsl.runtime.atomic_file import write_file
+from tiledsl.files import make_private, read_file, write_file
 
 _log = logging.getLogger("tiledsl")
 _modules: dict[tuple[str, str, bool], types.ModuleType] = {}
@@ -63,7 +65,7 @@ def writable_folder(cache_dir: Path) -> Path:
     """A cache folder for other processes to write modules into: this one, or the private one that takes its place."""
     folder = cache_dir.expanduser() / "modules"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(_ENOUGH))
     except OSError as error:
@@ -83,12 +85,10 @@ def _fallback(cache_dir: Path, error: OSError) -> Path:
 def _write_into(folder: Path, name: str, text: str) -> Path:
     path = folder / f"{name}.py"
     data = text.encode()
-    try:
-        if path.read_bytes() == data:
+    with contextlib.suppress(OSError, ValueError):
+        if read_file(path, own=True) == data:
             return path.absolute()
-    except OSError:
-        pass
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     write_file(path, data)
     return path.absolute()
 
@@ -102,6 +102,7 @@ def _execute(module_name: str, path: Path, text: str, interpret: bool) -> types.
 
         module.__dict__["__builtins__"] = module_builtins()
     sys.modules[module_name] = module  # inspect and triton.jit look functions' modules up here
+    linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))  # not what is there now
     try:
         exec(code, module.__dict__)
     except BaseException:

@@ -1,4 +1,4 @@
-"""Atomic file writes."""
+"""Files: written whole or not at all, and read only if nobody else may have written them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import secrets
 import stat
 from pathlib import Path
 
+LARGEST_FILE = 64 << 20
 _OURS = 0o644  # of what others read and nobody else writes
 _USERS = 0o666  # as of any file that a program writes
 
@@ -56,3 +57,38 @@ def write_output(path: str | os.PathLike[str], data: bytes) -> Path:
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(to)) from None
     return to
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for the user alone (mode 0700). Raises OSError.
+
+    A folder that is there stays as it is: who shares a cache with a group has set its permissions.
+    """
+    missing = []
+    while not folder.is_dir() and folder != folder.parent:
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+
+
+def read_file(path: Path, *, own: bool = False) -> bytes:
+    """A regular file of bearable size. OSError or ValueError otherwise; never waits, as reading a pipe would.
+
+    own: ValueError also if another user than this one or root could have written it. What is checked is the very file
+    that is read, whatever takes its place meanwhile; a link is not followed.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if own else 0)
+    descriptor = os.open(path, flags)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("not a regular file")
+        if found.st_size > LARGEST_FILE:
+            raise ValueError(f"too large, {found.st_size} bytes")
+        if own and (found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022):
+            raise ValueError("others may write it")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(LARGEST_FILE)
+    finally:
+        os.close(descriptor)

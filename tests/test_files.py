@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tiledsl.runtime.atomic_file import write_file, write_output
+from tiledsl.files import make_private, read_file, write_file, write_output
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(params=[0o022, 0o027, 0o002])
@@ -96,3 +96,53 @@ def test_files_do_not_get_the_number_of_a_closed_stream(tmp_path: Path) -> None:
     code = CLOSED.replace("FILE", repr(str(tmp_path / "file")))
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.stdout == "True 0\n"
+
+
+def test_private_folders_are_the_users_alone(tmp_path: Path, umask: int) -> None:
+    make_private(tmp_path / "a" / "b" / "c")
+    make_private(tmp_path / "a" / "b" / "c")
+    assert [mode(tmp_path / each) for each in ("a", "a/b", "a/b/c")] == [0o700] * 3
+    (tmp_path / "shared").mkdir()
+    os.chmod(tmp_path / "shared", 0o770)
+    make_private(tmp_path / "shared" / "own")
+    assert (mode(tmp_path / "shared"), mode(tmp_path / "shared" / "own")) == (0o770, 0o700)
+    with pytest.raises(OSError):
+        make_private(Path("/proc/none"))
+
+
+def test_what_is_checked_is_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that takes another one's place after the check is not read: both go by one descriptor."""
+    ours, other = tmp_path / "ours", tmp_path / "other"
+    write_file(ours, b"ours")
+    other.write_bytes(b"theirs")
+    fstat = os.fstat
+
+    def replaced_after_check(descriptor: int) -> os.stat_result:
+        found = fstat(descriptor)
+        os.replace(other, ours)
+        return found
+
+    monkeypatch.setattr(os, "fstat", replaced_after_check)
+    assert read_file(ours, own=True) == b"ours"
+    monkeypatch.undo()
+    assert read_file(ours, own=True) == b"theirs"
+
+
+def test_what_others_may_have_written_is_not_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    write_file(file, b"1")
+    for unsafe in (0o664, 0o646, 0o666):
+        os.chmod(file, unsafe)
+        with pytest.raises(ValueError, match="others may write it"):
+            read_file(file, own=True)
+        assert read_file(file) == b"1"
+    os.chmod(file, 0o644)
+    (tmp_path / "link").symlink_to(file)
+    with pytest.raises(OSError):
+        read_file(tmp_path / "link", own=True)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    if os.getuid():  # what root owns counts as the user's own
+        with pytest.raises(ValueError, match="others may write it"):
+            read_file(file, own=True)
+    else:
+        assert read_file(file, own=True) == b"1"

@@ -1,0 +1,48 @@
+"""Say which function of the user's a process has ended in.
+
+Functions such as ref_prog run in the tuner's own process: they may close over anything, and their tensors are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from tiledsl.errors import TileError
+
+# Waits for a line, which says that all went well; the end of the input says that the process is gone.
+_WATCH = 'trap "" INT TERM HUP; read -r line || printf "%s\\n" "$0" >&2'
+
+
+@contextlib.contextmanager
+def named(what: str) -> Iterator[None]:
+    """Name a function of the user's, `what`, as where the block's errors come from.
+
+    What it raises, SystemExit included, becomes a TileError; KeyboardInterrupt stays. For its end see `watched`.
+    """
+    try:
+        with watched(what):
+            yield
+    except TileError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise TileError(f"autotune: {what} raises {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def watched(what: str) -> Iterator[None]:
+    """Where the process ends while the block runs, a line on stderr says that it was inside `what`."""
+    import subprocess  # not where a result is recalled
+
+    message = f"tiledsl: autotune: the process ended inside {what}: it crashed, was killed, or called os._exit"
+    watch = None
+    with contextlib.suppress(OSError):
+        watch = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCH, message], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+    try:
+        yield
+    finally:
+        if watch is not None:
+            with contextlib.suppress(OSError):
+                watch.communicate(b"\n")

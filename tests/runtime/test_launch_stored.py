@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 from tiledsl.runtime import launch_stored, launch_triton
-from tiledsl.runtime.launch_stored import Kept, find, is_own, offer, specialised
+from tiledsl.runtime.launch_stored import Kept, find, offer, specialised
 from tiledsl.runtime.module import load_module
 
 triton = pytest.importorskip("triton")
@@ -177,31 +176,6 @@ def test_what_was_changed_is_compiled_anew_and_kept(
     assert launch().kernel == compiled[0].kernel and len(compiled) == 2
     launch()
     assert len(compiled) == 2  # it was written again
-
-
-@pytest.mark.parametrize(("mode", "own"), [(0o600, True), (0o644, True), (0o620, False), (0o602, False), (0o755, True)])
-def test_a_file_that_others_may_write_is_nobodys_own(tmp_path: Path, mode: int, own: bool) -> None:
-    file = tmp_path / "file"
-    file.write_text("")
-    file.chmod(mode)
-    assert is_own(file) is own
-    link = tmp_path / "link"
-    link.symlink_to(file)  # anybody may have made it: its own mode counts
-    assert is_own(link) is False
-    with pytest.raises(OSError):
-        is_own(tmp_path / "none")
-
-
-def test_a_file_of_another_user_is_not_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "file"
-    file.write_text("")
-    owner = file.stat().st_uid
-    status = os.stat(file)
-    for uid, user, own in ((1000, 1000, True), (0, 1000, True), (1001, 1000, False), (1000, 0, False), (0, 0, True)):
-        found = os.stat_result([uid if value == 4 else each for value, each in enumerate(status)])
-        monkeypatch.setattr(os, "stat", lambda *_, found=found, **__: found)
-        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
-        assert is_own(file) is own, (uid, user, owner)
 
 
 @pytest.mark.parametrize(

@@ -236,9 +236,11 @@ def test_the_sums_of_a_product_have_the_registers_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("change", "target", "expected"),
     [
-        ({}, "cuda:90", True), ({}, "cuda:89", False), ({}, "cuda:100", True), ({}, "cuda:110", True), ({}, "cuda:120", False),
+        ({}, "cuda:90", True), ({}, "cuda:89", False), ({}, "cuda:100", True), ({}, "cuda:110", True),
+        ({}, "cuda:120", False),
         ({}, "hip:gfx942", False), ({}, "interpret", False),
-        ({"m": 64}, "cuda:90", True), ({"m": 32}, "cuda:90", False), ({"n": 8}, "cuda:90", True), ({"n": 4}, "cuda:90", False),
+        ({"m": 64}, "cuda:90", True), ({"m": 32}, "cuda:90", False), ({"n": 8}, "cuda:90", True),
+        ({"n": 4}, "cuda:90", False),
         ({"precision": "ieee"}, "cuda:90", False), ({"dtype": "what"}, "cuda:90", False),
         ({"k_major": False}, "cuda:90", True), ({"dtype": "bfloat16", "k_major": False}, "cuda:90", True),
         ({"dtype": "float32"}, "cuda:90", True), ({"dtype": "float32", "k_major": False}, "cuda:90", False),
@@ -286,8 +288,8 @@ def test_shared_memory_is_full_at_its_limit() -> None:
     assert limit % 2 == 0
     assert prune.reason([made(loops=[staged(limit // 2, 2)])], H100) is None
     assert prune.reason([made(loops=[staged(limit // 2 + 1, 2)])], H100) == (
-        f"needs at least {limit + 2} bytes of shared memory a block (A {limit // 4 * 2} + B {limit + 2 - limit // 4 * 2};"
-        f" 2 stages); cuda:90 has {limit}"
+        f"needs at least {limit + 2} bytes of shared memory a block (A {limit // 4 * 2} +"
+        f" B {limit + 2 - limit // 4 * 2}; 2 stages); cuda:90 has {limit}"
     )
     assert prune.reason([made(), made(loops=[staged(limit, 2)])], H100) is not None  # any launch of the program
 

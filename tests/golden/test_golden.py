@@ -12,7 +12,6 @@ from collections.abc import Iterable
 import pytest
 
 from tests.golden.programs import EXAMPLES, RANDOM, Golden, example_programs, named_programs, random_programs, recorded
-
 from tests.support.programs import NAMED
 
 
@@ -24,8 +23,8 @@ def check(programs: Iterable[Golden]) -> None:
             pairs = zip(was.split()[-len(now.split()) :], now.split())
             first = next((new.partition("=")[0] for old, new in pairs if old != new), "the last pass")
             pytest.fail(
-                f"{golden.name} is lowered to something else from {first} on. Look at it, and run `make golden` if that "
-                f"is meant.\nrecorded: {was}\nnow:      {now}"
+                f"{golden.name} is lowered to something else from {first} on. Look at it, and run `make golden` if "
+                f"that is meant.\nrecorded: {was}\nnow:      {now}"
             )
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.mutants.mutations import Mutant, compiles, mutants_of, sample, strata
+from tests.mutants.mutations import Mutant, mutants_of, sample, strata
 from tests.mutants.warm import ROOT, Job, Outcome, Pool, Test
 
 CHANGED = (
@@ -134,7 +134,11 @@ def _names(file: str, mutant: Mutant) -> bool:
 def refresh_map(pool: Pool, pattern: str) -> Tests:
     """The map of coverage, made anew for files of tests that have changed since."""
     files = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("tests/**/test_*.py"))]
-    files = [file for file in files if not file.startswith(NO_TESTS) and any(fnmatch.fnmatch(file, each) for each in pattern.split(","))]
+    files = [
+        file
+        for file in files
+        if not file.startswith(NO_TESTS) and any(fnmatch.fnmatch(file, each) for each in pattern.split(","))
+    ]
     stale = [file for file in files if not _stored(file).exists()]
     if stale:
         _make_parse_table(pool)
@@ -206,7 +210,9 @@ def _moves(file: str, digest: str) -> list[int] | None:
         return None
     old = (MAP / f"text-{digest}").read_text().splitlines()
     moves = []
-    for _, first, last, start, end in difflib.SequenceMatcher(None, old, text.decode().splitlines(), False).get_opcodes():
+    for _, first, last, start, end in difflib.SequenceMatcher(
+        None, old, text.decode().splitlines(), False
+    ).get_opcodes():
         moves += [min(first + offset, max(last - 1, first - 1, 0)) + 1 for offset in range(end - start)]
     return moves
 
@@ -231,9 +237,7 @@ class Result:
     seconds: float
 
 
-def _run(
-    pool: Pool, mutants: list[Mutant], sources: dict[str, bytes], tests: Tests, seconds: float
-) -> list[Result]:
+def _run(pool: Pool, mutants: list[Mutant], sources: dict[str, bytes], tests: Tests, seconds: float) -> list[Result]:
     pool.compile_tests({name.partition("::")[0] for name in tests.seconds})
     results: list[Result] = []
     unsteady: set[str] = set()

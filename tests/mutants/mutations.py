@@ -297,11 +297,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _symbol(op: ast.cmpop) -> str:
-    return next(
-        symbol
-        for symbol in COMPARISONS
-        if type(op) is type(_parsed(symbol))
-    )
+    return next(symbol for symbol in COMPARISONS if type(op) is type(_parsed(symbol)))
 
 
 @functools.cache
@@ -339,7 +335,9 @@ def sample(folders: dict[str, list[Mutant]], count: int, seed: int, sources: dic
     total = sum(map(len, folders.values()))
     exact = {folder: count * len(mutants) / total for folder, mutants in folders.items()}
     shares = {folder: int(share) for folder, share in exact.items()}
-    for folder in sorted(exact, key=lambda each: shares[each] - exact[each])[: min(count, total) - sum(shares.values())]:
+    for folder in sorted(exact, key=lambda each: shares[each] - exact[each])[
+        : min(count, total) - sum(shares.values())
+    ]:
         shares[folder] += 1
     for folder, mutants in folders.items():
         taken = 0

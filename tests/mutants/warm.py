@@ -230,7 +230,7 @@ class _Chosen:
 
 
 class _Coverage:
-    """Which lines each test runs, by the contexts of coverage. Set-up counts for all tests of the file: it is shared."""
+    """Which lines each test runs, by coverage's contexts. Set-up counts for all tests of the file: it is shared."""
 
     def __init__(self, tree: Path, covered: tuple[str, ...]) -> None:
         import coverage

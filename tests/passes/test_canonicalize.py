@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.passes.ir_cases import after, body_lines, program
+from tests.passes.ir_cases import after, body_lines, filecheck, program
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.canonicalize import Canonicalize
@@ -60,12 +60,15 @@ def test_comparisons_of_floats_are_not_inverted_but_for_equality() -> None:
     %g = arith.not %e : bool
     %h = arith.and %d, %g : bool
     %y = arith.select %h, %s, %bx : int32"""
-    assert result(body)[:4] == [
-        '%c = arith.cmp %f, %f {predicate = "lt"} : bool',
-        "%d = arith.not %c : bool",
-        '%g = arith.cmp %f, %f {predicate = "ne"} : bool',
-        "%h = arith.and %d, %g : bool",
-    ]
+    filecheck(
+        result(body)[:4],
+        """
+        %c = arith.cmp %f, %f {predicate = "lt"} : bool
+        %d = arith.not %c : bool
+        %g = arith.cmp %f, %f {predicate = "ne"} : bool
+        %h = arith.and %d, %g : bool
+        """,
+    )
 
 
 def test_adding_zero_to_a_float_stays_because_of_minus_zero() -> None:
@@ -85,10 +88,13 @@ def test_broadcasts_that_an_operation_does_itself_go() -> None:
     %y = arith.add %a, %r : tensor<64x96xfloat32>
     tile.store %y, %B[%i, %j]"""
     lines = after(Canonicalize(), body)
-    assert lines[3:5] == [
-        "%a = arith.mul %x, %c0p5 : tensor<64x96xfloat32>",
-        "%y = arith.add %a, %f : tensor<64x96xfloat32>",
-    ]
+    filecheck(
+        lines[3:5],
+        """
+        %a = arith.mul %x, %c0p5 : tensor<64x96xfloat32>
+        %y = arith.add %a, %f : tensor<64x96xfloat32>
+        """,
+    )
 
 
 def test_shapes_of_iota_and_transposes_are_combined() -> None:
@@ -99,12 +105,15 @@ def test_shapes_of_iota_and_transposes_are_combined() -> None:
     %y = tensor.reshape %t : tensor<64xint32>
     tile.store %y, %N[%y]
     tile.store %t, %N[%t]"""
-    assert after(Canonicalize(), body) == [
-        "%i = tensor.iota {axis = 1} : tensor<1x64xint32>",
-        "%i_1 = tensor.iota {axis = 0} : tensor<64xint32>",
-        "tile.store %i_1, %N[%i_1]",
-        "tile.store %i, %N[%i]",
-    ]
+    filecheck(
+        after(Canonicalize(), body),
+        """
+        %i = tensor.iota {axis = 1} : tensor<1x64xint32>
+        %i_1 = tensor.iota {axis = 0} : tensor<64xint32>
+        tile.store %i_1, %N[%i_1]
+        tile.store %i, %N[%i]
+        """,
+    )
 
 
 def test_decided_control_flow_is_inlined() -> None:
@@ -121,18 +130,27 @@ def test_decided_control_flow_is_inlined() -> None:
       scf.yield [%i]
     }
     tile.store %u, %N[%bx]"""
-    assert after(Canonicalize(), body) == [
-        "%n = arith.add %s, %bx : int32",
-        "tile.store %n, %N[%c0]",
-        "tile.store %n, %N[%bx]",
-    ]
+    filecheck(
+        after(Canonicalize(), body),
+        """
+        %n = arith.add %s, %bx : int32
+        tile.store %n, %N[%c0]
+        tile.store %n, %N[%bx]
+        """,
+    )
 
 
 def test_if_without_work_becomes_a_select_and_unused_results_go() -> None:
     body = """
     %r, %q = scf.if %b : int32, int32 { scf.yield [%s, %bx] } { scf.yield [%bx, %s] }
     tile.store %r, %N[%bx]"""
-    assert after(Canonicalize(), body) == ["%r = arith.select %b, %s, %bx : int32", "tile.store %r, %N[%bx]"]
+    filecheck(
+        after(Canonicalize(), body),
+        """
+        %r = arith.select %b, %s, %bx : int32
+        tile.store %r, %N[%bx]
+        """,
+    )
 
 
 def test_carried_values_that_do_not_change_or_are_not_used_go() -> None:
@@ -144,13 +162,16 @@ def test_carried_values_that_do_not_change_or_are_not_used_go() -> None:
       scf.yield [%x, %n, %z2]
     }
     tile.store %p, %N[%q]"""
-    assert after(Canonicalize(), body) == [
-        "%q = scf.for %c0, %s, %c1[%bx] : int32 (%i: int32, %y: int32) {",
-        "%n = arith.add %y, %c5 : int32",
-        "scf.yield [%n]",
-        "}",
-        "tile.store %c5, %N[%q]",
-    ]
+    filecheck(
+        after(Canonicalize(), body),
+        """
+        %q = scf.for %c0, %s, %c1[%bx] : int32 (%i: int32, %y: int32) {
+        %n = arith.add %y, %c5 : int32
+        scf.yield [%n]
+        }
+        tile.store %c5, %N[%q]
+        """,
+    )
 
 
 def test_while_keeps_what_it_needs() -> None:
@@ -163,16 +184,19 @@ def test_while_keeps_what_it_needs() -> None:
       scf.yield [%d, %k]
     }
     tile.store %p, %N[%bx]"""
-    assert after(Canonicalize(), body) == [
-        "%p = scf.while [%bx] : int32 (%a: int32) {",
-        '%more = arith.cmp %a, %s {predicate = "lt"} : bool',
-        "scf.condition %more[%a]",
-        "} (%c: int32) {",
-        "%d = arith.add %c, %s : int32",
-        "scf.yield [%d]",
-        "}",
-        "tile.store %p, %N[%bx]",
-    ]
+    filecheck(
+        after(Canonicalize(), body),
+        """
+        %p = scf.while [%bx] : int32 (%a: int32) {
+        %more = arith.cmp %a, %s {predicate = "lt"} : bool
+        scf.condition %more[%a]
+        } (%c: int32) {
+        %d = arith.add %c, %s : int32
+        scf.yield [%d]
+        }
+        tile.store %p, %N[%bx]
+        """,
+    )
 
 
 def test_a_while_loop_that_never_runs_goes() -> None:
@@ -187,11 +211,14 @@ def test_a_while_loop_that_never_runs_goes() -> None:
       scf.yield [%k, %c]
     }
     tile.store %p, %N[%q]"""
-    assert after(Canonicalize(), body) == [
-        "%d = arith.add %bx, %s : int32",
-        "tile.store %d, %N[%s]",
-        "tile.store %d, %N[%s]",
-    ]
+    filecheck(
+        after(Canonicalize(), body),
+        """
+        %d = arith.add %bx, %s : int32
+        tile.store %d, %N[%s]
+        tile.store %d, %N[%s]
+        """,
+    )
 
 
 def test_effects_stay() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.passes.ir_cases import after
+from tests.passes.ir_cases import after, filecheck
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.dialects.arith import ConstantOp
 from tiledsl.dialects.triton import DescriptorOp
@@ -22,15 +22,18 @@ def test_equal_operations_are_merged_also_with_operands_swapped_and_in_inner_reg
       tile.store %z, %N[%y]
       scf.yield
     } { scf.yield }"""
-    assert after(Cse(), body) == [
-        "%x = arith.add %s, %bx : int32",
-        "scf.if %b {",
-        "tile.store %x, %N[%x]",
-        "scf.yield",
-        "} {",
-        "scf.yield",
-        "}",
-    ]
+    filecheck(
+        after(Cse(), body),
+        """
+        %x = arith.add %s, %bx : int32
+        scf.if %b {
+        tile.store %x, %N[%x]
+        scf.yield
+        } {
+        scf.yield
+        }
+        """,
+    )
 
 
 def test_regions_do_not_see_each_other() -> None:
@@ -84,13 +87,16 @@ def test_loads_are_merged_until_something_writes() -> None:
     tile.store %z, %N[%s]
     %u = tile.load %N[%bx] : int32
     tile.store %u, %N[%s]"""
-    assert after(Cse(), body) == [
-        "%x = tile.load %N[%bx] : int32",
-        "%z = arith.add %x, %x : int32",
-        "tile.store %z, %N[%s]",
-        "%u = tile.load %N[%bx] : int32",
-        "tile.store %u, %N[%s]",
-    ]
+    filecheck(
+        after(Cse(), body),
+        """
+        %x = tile.load %N[%bx] : int32
+        %z = arith.add %x, %x : int32
+        tile.store %z, %N[%s]
+        %u = tile.load %N[%bx] : int32
+        tile.store %u, %N[%s]
+        """,
+    )
     assert len(after(Cse(loads=False), body)) == 6
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.passes.ir_cases import after
+from tests.passes.ir_cases import after, filecheck
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.passes.licm import Licm
 
@@ -33,12 +33,15 @@ scf.for %c0, {upper}, %c1 (%i: int32) {{
 
 def test_invariant_operations_leave_all_loops() -> None:
     lines = after(Licm(), LOOP.format(upper="%s", effect="tile.store %y, %N[%j]"))
-    assert lines[:4] == [
-        "%x = arith.add %s, %bx : int32",
-        "scf.for %c0, %s, %c1 (%i: int32) {",
-        "%y = arith.add %x, %i : int32",
-        "scf.for %c0, %s, %c1 (%j: int32) {",
-    ]
+    filecheck(
+        lines[:4],
+        """
+        %x = arith.add %s, %bx : int32
+        scf.for %c0, %s, %c1 (%i: int32) {
+        %y = arith.add %x, %i : int32
+        scf.for %c0, %s, %c1 (%j: int32) {
+        """,
+    )
 
 
 def test_a_division_moves_where_it_cannot_fail_or_runs_anyway() -> None:

@@ -1,4 +1,4 @@
-"""Binaries kept as files: taken for what they were compiled for and for nothing else, and only if nobody changed them."""
+"""Binaries kept as files: taken for what they were compiled for alone, and only if nobody changed them."""
 
 from __future__ import annotations
 
@@ -81,6 +81,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.fixture
 def launch(tmp_path: Path, compiled: list[Any]) -> Callable[..., Any]:
     """Compile as a new process would that has this folder: `launch(y=..., source=..., num_warps=...)`."""
+
     def run(source: str = "0" * 64, num_warps: int = 1, name: str = "shift", **given: Any) -> Any:
         function = new_function()
         offer(function, Kept(name, tmp_path, source))
@@ -163,7 +164,8 @@ def _mode(mode: int) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     "change",
     [
-        _edited(schema=launch_stored.SCHEMA + 1), _edited(asked={}), _edited(files={}), _edited(files=3), _damaged(".cubin"),
+        _edited(schema=launch_stored.SCHEMA + 1), _edited(asked={}), _edited(files={}), _edited(files=3),
+        _damaged(".cubin"),
         _damaged(".triton"), _damaged(".json"), _gone(".cubin"), _gone(".triton"), _gone(".json"), _mode(0o620),
         _mode(0o602),
     ],
@@ -179,7 +181,8 @@ def test_what_was_changed_is_compiled_anew_and_kept(
 
 
 @pytest.mark.parametrize(
-    ("knob", "value"), [("debug", True), ("always_compile", True), ("dump_ir", True), ("instrumentation_mode", "consan")]
+    ("knob", "value"),
+    [("debug", True), ("always_compile", True), ("dump_ir", True), ("instrumentation_mode", "consan")],
 )
 def test_where_triton_is_watched_nothing_is_taken_or_kept(
     launch: Any, compiled: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knob: str, value: Any
@@ -265,8 +268,10 @@ def test_what_is_not_sure_is_left_to_triton(launch: Any, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("value", "kind", "divisible"),
     [
-        (0, "i32", True), (2, "i32", False), (-1, "i32", False), (15, "i32", False), (16, "i32", True), (17, "i32", False),
-        (-(1 << 31), "i32", True), (-(1 << 31) - 1, "i64", False), ((1 << 31) - 1, "i32", False), (1 << 31, "i64", True),
+        (0, "i32", True), (2, "i32", False), (-1, "i32", False), (15, "i32", False), (16, "i32", True),
+        (17, "i32", False),
+        (-(1 << 31), "i32", True), (-(1 << 31) - 1, "i64", False), ((1 << 31) - 1, "i32", False),
+        (1 << 31, "i64", True),
         ((1 << 63) - 1, "i64", False), (-(1 << 63), "i64", True), (1.0, "fp32", None), (2.5, "fp32", None),
     ],
 )  # fmt: skip

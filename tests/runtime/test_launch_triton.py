@@ -42,9 +42,7 @@ def test_the_hash_is_taken_for_its_own_library_alone(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("version", "calls"), [("3.6.0", True), ("3.7.1", True), ("3.9.0", True), ("3.5.1", False), ("4.0", False)]
 )
-def test_only_known_versions_are_launched_cheaply(
-    version: str, calls: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_known_versions_are_launched_cheaply(version: str, calls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     triton = pytest.importorskip("triton")
     monkeypatch.setattr(triton, "__version__", version)
     for cached in (launch_triton._triton_version, launch_triton.knobs):
@@ -80,7 +78,9 @@ def test_hooks_and_instrumentation_watch(
     assert launch_triton.is_watched() is watched
 
 
-@pytest.mark.parametrize(("version", "takes"), [("2.12.1", True), ("2.13.0+cpu", True), ("2.14.0", False), ("3.0", False)])
+@pytest.mark.parametrize(
+    ("version", "takes"), [("2.12.1", True), ("2.13.0+cpu", True), ("2.14.0", False), ("3.0", False)]
+)
 def test_torchs_tracer_is_known_up_to_a_version(version: str, takes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", version)
     launch_triton.tracer_takes_another.cache_clear()

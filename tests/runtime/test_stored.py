@@ -19,7 +19,9 @@ def kernel() -> tiledsl.Kernel:
     rows, stride = T.dynamic("rows"), T.dynamic("stride")
 
     @T.prim_func
-    def scaled(X: T.StridedTensor((rows, 64), (stride, 1), "float16"), s: T.float32, Y: T.Tensor((rows, 64), "float32")):
+    def scaled(
+        X: T.StridedTensor((rows, 64), (stride, 1), "float16"), s: T.float32, Y: T.Tensor((rows, 64), "float32")
+    ):
         with T.Kernel(T.ceildiv(rows, 16), threads=128) as by:
             for i, j in T.Parallel(16, 64):
                 Y[by * 16 + i, j] = X[by * 16 + i, j] * s
@@ -59,12 +61,14 @@ def test_a_stored_kernel_is_the_kernel(kernel: tiledsl.Kernel, described: dict[s
 
 MISTAKES: list[tuple[str, Any, str]] = [
     ("name", "no name", "'no name' is not a name"), ("name", 3, "'3' is no text"), ("target", 3, "'3' is no text"),
-    ("pass_configs", [], "'\\[\\]' is not an object"), ("outputs", 2, "'2' is not a list"), ("outputs", "2", "is not a list"),
+    ("pass_configs", [], "'\\[\\]' is not an object"), ("outputs", 2, "'2' is not a list"),
+    ("outputs", "2", "is not a list"),
     ("outputs", [3], "an output that is not a parameter"), ("outputs", [-1], "'-1' is not a count"),
     ("outputs", [True], "'True' is not a count"), ("outputs", [1 << 63], "is not a count"),
     ("source", None, "'None' is no text"), ("entry", "1x", "'1x' is not a name"), ("into", "", "'' is not a name"),
     ("params.0.name", "x y", "'x y' is not a name"), ("params.0.dtype", "float17", "element type 'float17'"),
-    ("params.0.shape", ["two words", 64], "'two words' is not a count"), ("params.0.shape", [-1, 64], "'-1' is not a count"),
+    ("params.0.shape", ["two words", 64], "'two words' is not a count"),
+    ("params.0.shape", [-1, 64], "'-1' is not a count"),
     ("params.0.strides", 5, "'5' is not a list"), ("params.1.name", "1", "'1' is not a name"),
     ("kernels.0.name", "x(", "is not a name"), ("kernels.0.signature", [], "is not an object"),
     ("kernels.0.signature", {"x y": "i32"}, "is not a name"), ("kernels.0.signature", {"x": 3}, "is no text"),
@@ -102,6 +106,6 @@ def test_what_is_missing_is_named(described: dict[str, Any], missing: str) -> No
 
 def test_a_text_that_is_no_program_is_refused(described: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="is not a program"):
-        StoredKernel({**described, "program": "%0 = arith.constant {value = 2} : int32\n"}).stages  # noqa: B018
+        StoredKernel({**described, "program": "%0 = arith.constant {value = 2} : int32\n"}).stages
     with pytest.raises(ValueError, match="is no text"):
         StoredKernel({**described, "program": None})

@@ -45,10 +45,8 @@ def index(expression: str, extent: int) -> Value:
     lines = [f"%i = tensor.iota {{axis = 0}} : tensor<{extent}xint32>"]
     for number, each in enumerate(expression.split("; ")):
         name, left, right = each.split()
-        result = "%i" if number == 0 else f"%v{number - 1}"
-        lines.append(
-            f"%v{number} = arith.{name} {left.replace('_', result)}, {right.replace('_', result)} : tensor<{extent}xint32>"
-        )
+        operands = f"{left}, {right}".replace("_", "%i" if number == 0 else f"%v{number - 1}")
+        lines.append(f"%v{number} = arith.{name} {operands} : tensor<{extent}xint32>")
     return values("\n".join(lines))[f"v{len(expression.split('; ')) - 1}"]
 
 
@@ -86,7 +84,11 @@ def test_a_walk_is_what_it_is_said_to_be(expression: str) -> None:
         simple = "%s" not in expression and ";" not in expression
         if simple and operation in ("add", "sub", "mul") and dim > 1 and np.array_equal(actual, np.arange(dim)):
             assert found.kind == "identity", (found, extent, dim)
-        if simple and operation == "mul" and dim == extent * int(expression[-1] if "_ %" in expression else expression[6]):
+        if (
+            simple
+            and operation == "mul"
+            and dim == extent * int(expression[-1] if "_ %" in expression else expression[6])
+        ):
             assert found.kind in ("strided", "identity")
         if simple and operation == "floordiv":
             assert (found.kind == "repeated") is (extent == dim * int(expression[-1]))

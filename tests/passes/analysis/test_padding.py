@@ -61,15 +61,18 @@ def held(body: str, axis: int = 1) -> Any:
         ("%y = arith.and %noughts, %at : " + I, 0), ("%y = arith.and %at, %noughts : " + I, 0),
         ("%y = arith.and %fives, %at : " + I, None), ("%y = arith.or %fives, %at : " + I, None),
         ("%y = arith.add %fives, %c3 : " + I, 8), ("%y = arith.add %fives, %s : " + I, None),
-        ("%y = arith.neg %ones : " + F, -1.0), ("%y = arith.neg %lows : " + F, INF), ("%y = arith.neg %fives : " + I, -5),
+        ("%y = arith.neg %ones : " + F, -1.0), ("%y = arith.neg %lows : " + F, INF),
+        ("%y = arith.neg %fives : " + I, -5),
         ("%y = arith.cast %fives : " + F, None), ("%y = arith.cast %noughts : " + F, 0.0),
-        ("%y = arith.cast %ones : tensor<5x12xfloat16>", 1.0), ("%y = arith.cast %lows : tensor<5x12xfloat8_e5m2>", None),
+        ("%y = arith.cast %ones : tensor<5x12xfloat16>", 1.0),
+        ("%y = arith.cast %lows : tensor<5x12xfloat8_e5m2>", None),
         ("%y = arith.cast %ones : " + I, 1), ("%y = arith.cast %lows : " + I, None),
         *(
             (f'%y = arith.math [%{given}] {{function = "{function}"}} : {F}', expected)
             for function, given, expected in [
                 ("exp", "lows", 0.0), ("exp2", "lows", 0.0), ("exp10", "lows", 0.0), ("exp", "zeros", 1.0),
-                ("exp2", "zeros", 1.0), ("exp10", "zeros", 1.0), ("exp", "ones", None), ("abs", "lows", INF), ("abs", "zeros", 0.0),
+                ("exp2", "zeros", 1.0), ("exp10", "zeros", 1.0), ("exp", "ones", None), ("abs", "lows", INF),
+                ("abs", "zeros", 0.0),
                 ("sqrt", "zeros", 0.0), ("sqrt", "ones", None), ("tanh", "zeros", 0.0), ("sin", "zeros", 0.0),
                 ("cos", "zeros", 1.0), ("erf", "zeros", 0.0), ("floor", "zeros", 0.0), ("log", "zeros", None),
                 ("exp", "unknown", None),
@@ -89,7 +92,8 @@ def held(body: str, axis: int = 1) -> Any:
         ("%g = arith.cmp %at, %c5 {predicate = \"lt\"} : " + B + "\n%y = arith.or %g, %inside : " + B, None),
         ("%g = arith.not %inside : tensor<1x12xbool>\n%h = arith.cmp %at, %c5 {predicate = \"lt\"} : " + B
          + "\n%y = arith.or %h, %g : " + B, True),
-        ("%y = arith.select %inside, %ones, %lows : " + F, -INF), ("%y = arith.select %inside, %unknown, %low : " + F, -INF),
+        ("%y = arith.select %inside, %ones, %lows : " + F, -INF),
+        ("%y = arith.select %inside, %unknown, %low : " + F, -INF),
         ("%y = arith.select %inside, %low, %unknown : " + F, None), ("%y = arith.select %b, %ones, %one : " + F, 1.0),
         ("%y = arith.select %b, %ones, %zeros : " + F, None), ("%y = arith.select %b, %unknown, %unknown : " + F, None),
         ("%g = arith.not %inside : tensor<1x12xbool>\n%y = arith.select %g, %ones, %unknown : " + F, 1.0),
@@ -105,9 +109,11 @@ def test_what_is_computed_from_padding(body: str, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("body", "axis", "expected"),
     [
-        ("%x = tensor.reduce %zeros {kind = \"KIND\", axis = 0} : tensor<12xfloat32>\n%y = arith.add %x, %x : tensor<12xfloat32>",
+        ("%x = tensor.reduce %zeros {kind = \"KIND\", axis = 0} : tensor<12xfloat32>\n"
+         "%y = arith.add %x, %x : tensor<12xfloat32>",
          0, {"sum": 0.0, "max": 0.0, "min": 0.0, "prod": None, "abssum": 0.0, "absmax": 0.0}),
-        ("%x = tensor.reduce %lows {kind = \"KIND\", axis = 0} : tensor<12xfloat32>\n%y = arith.max %x, %x : tensor<12xfloat32>",
+        ("%x = tensor.reduce %lows {kind = \"KIND\", axis = 0} : tensor<12xfloat32>\n"
+         "%y = arith.max %x, %x : tensor<12xfloat32>",
          0, {"sum": None, "max": -INF, "min": -INF, "absmax": None}),
         ("%y = tensor.scan %zeros {kind = \"KIND\", axis = 0} : " + F, 1, {"sum": 0.0, "max": 0.0, "prod": None}),
         ("%y = tensor.scan %zeros {kind = \"KIND\", axis = 1} : " + F, 1, {"sum": None, "max": None}),

@@ -38,7 +38,7 @@ def compiled(body: str) -> Any:
     return tiledsl.compile(tiledsl.parse(f"{HEAD}        {body}\n"), target="interpret")
 
 
-@pytest.mark.parametrize("text", ['f"{bx"', 'f"{bx!z}"', 'f"{bx:{bx"', "f\"{'a}\"", 'f"{}"', 'f"}"'])
+@pytest.mark.parametrize("text", ['f"{bx"', 'f"{bx!z}"', 'f"{bx:{bx"', 'f"{\'a}"', 'f"{}"', 'f"}"'])
 def test_format_texts(text: str) -> None:
     with pytest.raises(TileError) as caught:
         compiled(f"x = {text}")

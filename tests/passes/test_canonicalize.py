@@ -83,7 +83,10 @@ LESS = '%c = arith.cmp %s, %bx {predicate = "lt"} : bool\n'
         (TRUE + LESS + "%y = arith.select %b, %t, %c : bool", [LESS.strip(), "%y = arith.or %b, %c : bool"]),
         (FALSE + LESS + "%y = arith.select %b, %c, %n : bool", [LESS.strip(), "%y = arith.and %b, %c : bool"]),
         (TRUE + FALSE + "%y = arith.select %b, %n, %t : bool", ["%y = arith.not %b : bool"]),
-        (TRUE + LESS + "%y = arith.select %b, %c, %t : bool", [LESS.strip(), "%y = arith.select %b, %c, %ctrue : bool"]),
+        (
+            TRUE + LESS + "%y = arith.select %b, %c, %t : bool",
+            [LESS.strip(), "%y = arith.select %b, %c, %ctrue : bool"],
+        ),
     ],
 )
 def test_booleans_get_one_form(body: str, expected: list[str]) -> None:
@@ -106,7 +109,7 @@ def test_a_cast_there_and_back_is_dropped_where_nothing_is_lost(there: str, loss
     back = {"%l": "int64", "%s": "int32", "%f": "float32", "%b": "bool"}[value]
     lines = after(
         Canonicalize(),
-        f"%a = arith.cast {value} : {dtype}\n%y = arith.cast %a : {back}\ntile.print [%y] {{message = \"\"}}",
+        f'%a = arith.cast {value} : {dtype}\n%y = arith.cast %a : {back}\ntile.print [%y] {{message = ""}}',
     )
     assert (len(lines) == 1) is bool(lossless)
 

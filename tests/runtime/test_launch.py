@@ -431,3 +431,44 @@ def test_interpreted_threads() -> None:
     for thread in threads:
         thread.join()
     assert all(torch.equal(results[number], each) for number, each in enumerate(inputs))
+
+
+def counted() -> Any:
+    @T.prim_func
+    def counted(X: T.Tensor((64, 32), "float32"), Y: T.Tensor((64, 32), "float32"), n: T.int32, s: T.float32):
+        with T.Kernel(n, threads=128) as by:
+            for i, j in T.Parallel(16, 32):
+                Y[by * 16 + i, j] = X[by * 16 + i, j] * s
+
+    return counted
+
+
+def test_a_number_that_the_host_looks_at_is_part_of_the_signature(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = pretend(tiledsl.compile(counted(), target="cuda:90"), driver, monkeypatch)
+    x, y = tensor(64, 32), tensor(64, 32)
+    counts, scales = [4, 2, 4, 0, 1, 2, 4, 0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    for count, scale in zip(counts, scales):
+        kernel(x, y, count, scale)
+    launched = [(count, scale) for count, scale in zip(counts, scales) if count]
+    assert [(launch[1][0], launch[3][-1]) for launch in driver.launches] == launched
+    caller = kernel.caller(4)
+    assert caller.read == {"arg_n"} and {each.kinds for each in caller.signatures.values()} == {(4,), (2,), (0,), (1,)}
+    for count in (3, 3):
+        kernel.bind(x, y, count, 0.5)()
+    assert [launch[1][0] for launch in driver.launches[-2:]] == [3, 3]
+
+
+def test_forgetting_a_plan_looks_at_its_signature_again(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    x, y = tensor(64, 32), tensor(64, 32)
+    kernel(x, y)
+    caller = kernel.caller(2)
+    caller.forget()
+    assert caller.recent == () and caller.first is None
+    run = caller.run
+    looked: list[Any] = []
+    monkeypatch.setattr(caller, "run", lambda *arguments: looked.append(1) or run(*arguments))
+    kernel(x, y), kernel(x, y)
+    assert len(looked) == 1 and len(driver.launches) == 3

@@ -139,10 +139,19 @@ TWO = (
         ({"body": DOT + "\ntile.store %f, %D[%k]"}, "something is stored before the sum is complete"),
         ({"before": 'tile.print [%s] {message = ""}'}, "the kernel has atomics, prints or assertions"),
         ({"before": "tile.assert %b"}, "the kernel has atomics, prints or assertions"),
-        ({"before": '%old = tile.atomic %f, %D[%c0] {kind = "add"} : float32'}, "the kernel has atomics, prints or assertions"),
+        (
+            {"before": '%old = tile.atomic %f, %D[%c0] {kind = "add"} : float32'},
+            "the kernel has atomics, prints or assertions",
+        ),
         ({"before": "scf.for %c0, %c3, %c1 (%q: int32) { scf.yield }"}, "the kernel has other loops"),
-        ({"body": TWO + "%d = arith.sub %acc, %p : tensor<16x16xfloat32>"}, "the loop does more than to add to one tile"),
-        ({"body": TWO + "%d = arith.mul %acc, %p : tensor<16x16xfloat32>"}, "the loop does more than to add to one tile"),
+        (
+            {"body": TWO + "%d = arith.sub %acc, %p : tensor<16x16xfloat32>"},
+            "the loop does more than to add to one tile",
+        ),
+        (
+            {"body": TWO + "%d = arith.mul %acc, %p : tensor<16x16xfloat32>"},
+            "the loop does more than to add to one tile",
+        ),
         (
             {"body": TWO + "%e = arith.add %acc, %acc : tensor<16x16xfloat32>\n"
              "%d = arith.add %e, %p : tensor<16x16xfloat32>"},

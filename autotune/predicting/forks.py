@@ -28,6 +28,8 @@ from tiledsl.autotuner.trial import Status
 
 Item = TypeVar("Item")
 
+_TRIES, _PAUSE = 100, 0.01  # of a fork; seconds between
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -111,7 +113,7 @@ class Forked(Generic[Item]):
             fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 1 << 20)  # so that it need not wait while others are listened to
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
-            child = os.fork()
+            child = _fork()
         if child:
             os.close(write)
             self._child, self._pipe, self._unread = child, read, b""
@@ -175,3 +177,12 @@ class Forked(Generic[Item]):
         if self._log is not None:
             self._log.close()
             self._log = None
+
+
+def _fork() -> int:
+    """As os.fork, which a library may refuse for the moment in which another thread must not be copied (filelock 4)."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(RuntimeError):
+            return os.fork()
+        time.sleep(_PAUSE)
+    return os.fork()

@@ -36,7 +36,7 @@ def watched(what: str) -> Iterator[None]:
 
     message = f"tiledsl: autotune: the process ended inside {what}: it crashed, was killed, or called os._exit"
     watch = None
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):  # the latter as in predicting.forks
         watch = subprocess.Popen(
             ["/bin/sh", "-c", _WATCH, message], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
         )

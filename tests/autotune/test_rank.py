@@ -167,3 +167,16 @@ def test_what_raises_in_a_fork_alone_is_done_here(forked: list[dict[str, Any]]) 
         return program_for(config)
 
     assert rank.rank(only_here, forked, H100, processes=2).order == rank.rank(program_for, forked, H100).order
+
+
+def test_a_fork_that_a_library_refuses_for_a_moment_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork, refused = os.fork, []
+
+    def refusing() -> int:
+        if len(refused) < 3:
+            refused.append(1)
+            raise RuntimeError("os.fork is unsafe while filelock is changing descriptor ownership")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", refusing)
+    assert forks.in_forks(lambda item: item + 1, [1, 2], 10.0) == [2, 3] and len(refused) == 3

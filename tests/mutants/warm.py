@@ -162,12 +162,13 @@ def _in_fork(job: Job, tree: Path, cache: Path) -> int:
     os.chdir(checkout)
     for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "tiledsl", "benchmarks")]:
         del sys.modules[name]
-    sys.path[:] = [checkout, *(path for path in sys.path if path and Path(path).resolve() != ROOT)]
+    sys.path[:] = [checkout, *_elsewhere(sys.path)]
     sys.dont_write_bytecode = bool(job.runs)  # of changed files
     os.environ.update(
-        PYTHONPATH=checkout,
+        PYTHONPATH=os.pathsep.join([checkout, *_elsewhere(os.environ.get("PYTHONPATH", "").split(os.pathsep))]),
         PYTHONDONTWRITEBYTECODE="1" if job.runs else "",
         CI="1",  # hypothesis without chance
+        COVERAGE_CORE="ctrace",  # which knows contexts
         TMPDIR=str(tree / "tmp"),
         HOME=str(tree / "tmp"),
         TRITON_CACHE_DIR=str(cache / "triton"),
@@ -192,6 +193,10 @@ def _in_fork(job: Job, tree: Path, cache: Path) -> int:
         if status:
             return status
     return 0
+
+
+def _elsewhere(paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if path and Path(path).resolve() != ROOT]
 
 
 class _ParseTable:

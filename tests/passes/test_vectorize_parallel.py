@@ -172,6 +172,9 @@ BODIES = {
                        %q = tile.atomic %x, %V[%i] {kind = "max"} : float32 scf.yield } { scf.yield } }""",
     "single_point": """tile.parallel {extents = (1, 8)} (%i: int32, %j: int32) { %x = tile.load %w[%j] : float32
                        tile.store %x, %a[%i, %j] }""",
+    "local_of_one_point": """%t = tile.alloc : buffer<float32, local> tile.parallel {extents = (1,)} (%i: int32) {
+                       %x = tile.load %v[%i] : float32 tile.store %x, %t }
+                       %y = tile.load %t : float32 tile.store %y, %v[%c2]""",
     "only_point": "tile.parallel {extents = (1,)} (%i: int32) { tile.store %c4.0, %v[%i] }",
 }
 

@@ -13,8 +13,9 @@ import tiledsl
 import tiledsl.language as T
 from tests.runtime.fake_gpu import Driver, OnDevice0, misaligned, pretend, tensor
 from tiledsl.errors import TileError
-from tiledsl.runtime import jit, jit_calls, launch, launch_triton
+from tiledsl.runtime import jit, jit_calls, launch, launch_source, launch_triton
 from tiledsl.runtime.kernel import Kernel
+from tiledsl.runtime.launch_trace import Made
 
 
 def scaled_rows(M: Any = 64, N: int = 32, dtype: str = "float32") -> Any:
@@ -472,3 +473,56 @@ def test_forgetting_a_plan_looks_at_its_signature_again(driver: Driver, monkeypa
     monkeypatch.setattr(caller, "run", lambda *arguments: looked.append(1) or run(*arguments))
     kernel(x, y), kernel(x, y)
     assert len(looked) == 1 and len(driver.launches) == 3
+
+
+def with_workspace() -> Any:
+    @T.prim_func
+    def with_workspace(X: T.Tensor((64, 32), "float32"), Y: T.Tensor((64, 32), "float32"), s: T.float32):
+        parts = T.alloc_global((64, 32), "float32")
+        with T.Kernel(4, threads=128) as by:
+            for i, j in T.Parallel(16, 32):
+                parts[by * 16 + i, j] = X[by * 16 + i, j] * s
+        with T.Kernel(2, threads=128) as by:
+            for i, j in T.Parallel(32, 32):
+                Y[by * 32 + i, j] = parts[by * 32 + i, 31 - j]
+
+    return with_workspace
+
+
+def test_a_bound_call_keeps_its_workspace(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(with_workspace(), target="cuda:90"), driver, monkeypatch)
+    x, y = tensor(64, 32), tensor(64, 32)
+    kernel(x, y, 2.0), kernel(x, y, 3.0)
+    bound = kernel.bind(x, y, 4.0)
+    del driver.launches[:]
+    bound(), bound()
+    first, second = driver.launches[:2]
+    (workspace,) = {each for each in first[3] if each not in (x.data_ptr(), 4.0)}
+    assert driver.launches[2:] == [first, second] and (first[1], second[1]) == ((4, 1, 1), (2, 1, 1))
+    assert set(first[3]) == {x.data_ptr(), workspace, 4.0} and set(second[3]) == {workspace, y.data_ptr()}
+    assert first[2] == second[2] == driver.stream
+
+
+def test_how_a_plan_makes_tensors() -> None:
+    writer = launch_source.Writer()
+    text = launch_source.make(writer, Made("zeros", ((2, 3),), torch.int32), 1)
+    assert text == 'zeros((2, 3), dtype=int32, device="cuda:1")'
+    assert (writer.scope["zeros"], writer.scope["int32"]) == (torch.zeros, torch.int32)
+    text = launch_source.make(writer, Made("empty_strided", ((2, 3), (3, 1)), torch.int32), 1)
+    assert text == "empty((2, 3), (3, 1), int32)" and writer.scope["int32"] is torch.int32
+
+
+def test_names_in_a_plan() -> None:
+    writer = launch_source.Writer()
+    assert [writer.name("a", each) for each in (None, True, 3, 0.5)] == ["None", "True", "3", "0.5"]
+    assert [writer.name("a", each) for each in ("x", (1,), "y")] == ["a", "a1", "a2"]
+    assert writer.scope == {"a": "x", "a1": (1,), "a2": "y"}
+    assert [launch_source._returned(each) for each in ("x", ("x",), ["x", "y"], (["x"], "y"))] == [
+        "x", "(x,)", "[x, y]", "([x], y,)",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 15, 16, 17, 32, -1, -16, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1])
+def test_kinds_of_integers(number: int) -> None:
+    kind = (number == 1, number % 16 == 0, -(2**31) <= number < 2**31)
+    assert launch_source.int_kind(number) == kind == eval(launch_source._INT_KIND.format("number"))

@@ -72,7 +72,10 @@ def test_division_by_rows(body: str, changes: bool) -> None:
     ("body", "changes"),
     [
         (f"%p = arith.mul %x, %row : {TILE}\n%y = arith.mul %p, %other : {TILE}", True),
-        (f"%p = arith.mul %x, %row : {TILE}\n%q = arith.mul %p, %other : {TILE}\n%y = arith.add %p, %q : {TILE}", False),
+        (
+            f"%p = arith.mul %x, %row : {TILE}\n%q = arith.mul %p, %other : {TILE}\n%y = arith.add %p, %q : {TILE}",
+            False,
+        ),
         (f"%p = arith.mul %x, %row : {TILE}\n%y = arith.mul %p, %column : {TILE}", False),
         (f"%p = arith.mul %x, %column : {TILE}\n%y = arith.mul %p, %other : {TILE}", False),
         (f"%p = arith.mul %x, %row : {TILE}\n%y = arith.mul %p, %x : {TILE}", False),
@@ -89,7 +92,8 @@ def test_products_with_rows(body: str, changes: bool) -> None:
 @pytest.mark.parametrize(
     ("sides", "after", "changes"),
     [
-        ("%nought, %low", "", True), ("%low, %nought", "", True), ("%nought, %one", "", False), ("%one, %low", "", False),
+        ("%nought, %low", "", True), ("%low, %nought", "", True), ("%nought, %one", "", False),
+        ("%one, %low", "", False),
         ("%nought, %nought", "", False), ("%x, %low", "", False),
     ],
 )  # fmt: skip

@@ -17,7 +17,7 @@ endif
 
 PIP_FLAGS := -qq --disable-pip-version-check
 
-.PHONY: help demo test types lint bench-lowering bench-tuning conformance clean fuzz verify-examples
+.PHONY: help demo test types lint bench-lowering bench-tuning conformance clean fuzz verify-examples golden mutants
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +27,9 @@ help:
 	@echo "make fuzz            random programs against an oracle (COUNT=$(COUNT) SEED=$(SEED) FUZZ=\"--device cuda\"); findings go to build/fuzz"
 	@echo "make lint            ruff and mypy --strict"
 	@echo "make verify-examples certificates of all examples and of the suite's kernels (KERNELS=\"softmax gemm\")"
+	@echo "make golden          record what programs lower to, after a change that is meant"
+	@echo "make mutants         change lines of the compiler and the tuner, and see whether tests notice"
+	@echo "                     (COUNT=450 SEED=0 ONLY=\"passes/cse*\"; COUNT=0 makes the map of coverage alone)"
 	@echo "make bench-lowering  time the lowering of 384 configurations"
 	@echo "make bench-tuning    what the autotuner takes and gives, on a GPU (PARTS=\"cold winner model space\")"
 	@echo "make conformance TILELANG=FOLDER   run TileLang's example scripts from a copy of its repository"
@@ -68,6 +71,16 @@ lint: $(READY)
 
 verify-examples: $(READY)
 	@OMP_NUM_THREADS=1 $(RUN) -m benchmarks.verify $(KERNELS)
+golden: $(READY)
+	@OMP_NUM_THREADS=1 $(RUN) -m tests.golden
+
+COUNT ?= 450
+SEED ?= 0
+ONLY ?= *
+
+mutants: $(READY)
+	@OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(RUN) -m tests.mutants --count $(COUNT) --seed $(SEED) --only "$(ONLY)" \
+		--workers $(WORKERS)
 
 bench-lowering: $(READY)
 	@$(RUN) benchmarks/lowering.py
@@ -80,5 +93,5 @@ conformance: $(READY)
 	@$(RUN) tests/conformance/run.py "$(TILELANG)"
 
 clean:
-	@rm -rf $(VENV) $(VENV36) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	@rm -rf $(VENV) $(VENV36) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .mutants
 	@find tiledsl passes autotune tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

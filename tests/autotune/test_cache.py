@@ -67,6 +67,31 @@ def test_a_new_function_loads_from_disk_and_builds_one_kernel(
     assert again.kernel.latency == first.latency and "_make" not in vars(again.kernel)
 
 
+def test_what_another_process_tuned_meanwhile_is_recalled(
+    stages: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is had when the other one has ended; its result is there then."""
+    from tiledsl.autotuner.storage.store import Store
+
+    original = Store.lock
+
+    def lock(self: Store, timeout: float = -1) -> Any:
+        monkeypatch.setattr(Store, "lock", original)
+        assert tuned()().from_cache == ""  # the other process
+        return original(self, timeout)
+
+    monkeypatch.setattr(Store, "lock", lock)
+    assert tuned()().from_cache == "disk" and stages["run"] == 1
+
+
+def test_asked_to_tune_always_it_takes_no_other_ones_result(
+    stages: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned()()
+    monkeypatch.setenv("TILEDSL_ALWAYS_TUNE", "1")
+    assert tuned()().from_cache == "" and stages["run"] == 2 and stages["verify"] == 4
+
+
 def test_the_files_are_plain_json(cache_dir: Path) -> None:
     result = tuned([{"block": 64}, {"block": 32, "factor": float("inf")}])()
     (best,) = files(cache_dir)

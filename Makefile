@@ -2,8 +2,8 @@
 # USE=/path/to/python runs with that interpreter as it is and makes no environment.
 PYTHON ?= python3
 WORKERS ?= 2
-COUNT ?= 10000
 SEED ?= 0
+ONLY ?= *
 VENV := .venv
 VENV36 := .venv-triton36
 
@@ -24,7 +24,7 @@ help:
 	@echo "make demo            lower, compile and run a matrix product, and check it against torch"
 	@echo "make test            run the tests (WORKERS=$(WORKERS))"
 	@echo "make types           compile every entry of the table of element types (TARGETS=cuda:90,... PYTHONS=newest,...)"
-	@echo "make fuzz            random programs against an oracle (COUNT=$(COUNT) SEED=$(SEED) FUZZ=\"--device cuda\"); findings go to build/fuzz"
+	@echo "make fuzz            random programs against an oracle (COUNT=10000 SEED=0 FUZZ=\"--device cuda\"); findings go to build/fuzz"
 	@echo "make lint            ruff and mypy --strict"
 	@echo "make verify-examples certificates of all examples and of the suite's kernels (KERNELS=\"softmax gemm\")"
 	@echo "make golden          record what programs lower to, after a change that is meant"
@@ -61,7 +61,7 @@ types: $(READY) $(if $(USE),,$(VENV36)/ready)
 		$(RUN) -m tests.legality "$(TARGETS)" "$(PYTHONS)"
 	@TILEDSL_TEST_ALL_TYPES=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/legality/test_numerics.py
 fuzz: $(READY) $(if $(USE),,$(VENV36)/ready)
-	@$(RUN) -m tests.fuzz --count $(COUNT) --seed $(SEED) --workers $(WORKERS) --compile-share 0.1 \
+	@$(RUN) -m tests.fuzz --count $(or $(COUNT),10000) --seed $(SEED) --workers $(WORKERS) --compile-share 0.1 \
 		$(if $(USE),,--triton36 "$(CURDIR)/$(VENV36)/bin/python") --out build/fuzz $(FUZZ)
 
 lint: $(READY)
@@ -74,12 +74,8 @@ verify-examples: $(READY)
 golden: $(READY)
 	@OMP_NUM_THREADS=1 $(RUN) -m tests.golden
 
-COUNT ?= 450
-SEED ?= 0
-ONLY ?= *
-
 mutants: $(READY)
-	@OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(RUN) -m tests.mutants --count $(COUNT) --seed $(SEED) --only "$(ONLY)" \
+	@OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(RUN) -m tests.mutants --count $(or $(COUNT),450) --seed $(SEED) --only "$(ONLY)" \
 		--workers $(WORKERS)
 
 bench-lowering: $(READY)

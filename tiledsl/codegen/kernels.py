@@ -12,7 +12,6 @@ from tiledsl.codegen.names import Names, comment, printable, quoted
 from tiledsl.codegen.variables import Variables, is_free
 from tiledsl.dialects import arith, scf, tile, triton
 from tiledsl.dialects.arith import constant_of, rounded
-from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.location import UNKNOWN
 from tiledsl.ir.types import ELEMENTS, is_float
@@ -286,18 +285,11 @@ class KernelWriter:
                 other = f"{mask}, other=0" if mask else ""
                 return f"tl.load({pointer}{other}, volatile=True)"
             zero = self.expressions.full((), "-0.0" if is_float(dtype) else "0", dtype).text  # 0.0 would change -0.0
-            return f'tl.atomic_add({pointer}, {zero}{mask}, sem="{op.semantics}")'
-            zero = self.expressions.full((), "0.0" if is_float(dtype) else "0", dtype).text
             return f"tl.atomic_add({pointer}, {zero}{mask}, sem={quoted(op.semantics)})"
         if kind == "store":
             if bits not in (32, 64):
                 return f"tl.store({pointer}, {value}{mask})"
             kind = "exchange"
-        return f'tl.atomic_{ATOMICS[kind]}({pointer}, {value}{mask}, sem="{op.semantics}")'
-        if bits < 32 and not (kind == "add" and dtype in ("float16", "bfloat16")) or dtype.startswith("float8"):
-            raise TileError(f"Triton has no atomic {kind} for {dtype}; use a 32-bit element type", op.loc)
-        if is_float(dtype) and kind in ("and", "or", "xor"):
-            raise TileError(f"an atomic {kind} needs integers, not {dtype}", op.loc)
         return f"tl.atomic_{ATOMICS[kind]}({pointer}, {value}{mask}, sem={quoted(op.semantics)})"
 
     # Others

@@ -21,7 +21,7 @@ PIP_FLAGS := -qq --disable-pip-version-check
 help:
 	@echo "make demo            lower, compile and run a matrix product, and check it against torch"
 	@echo "make test            run the tests (WORKERS=$(WORKERS))"
-	@echo "make types           compile every entry of the table of element types (TARGETS=cuda:90,... PYTHONS=newest,...)"
+	@echo "make types           compile every entry of the table of element types (TARGETS=cuda:90,... NAMES=gemm)"
 	@echo "make lint            ruff and mypy --strict"
 	@echo "make bench-lowering  time the lowering of 384 configurations"
 	@echo "make bench-tuning    what the autotuner takes and gives, on a GPU (PARTS=\"cold winner model space\")"
@@ -51,7 +51,7 @@ test: $(READY) $(if $(USE),,$(VENV36)/ready)
 
 types: $(READY) $(if $(USE),,$(VENV36)/ready)
 	@OMP_NUM_THREADS=1 $(if $(USE),,TILEDSL_TEST_TRITON36="$(CURDIR)/$(VENV36)/bin/python") \
-		$(RUN) -m tests.legality "$(TARGETS)" "$(PYTHONS)"
+		$(RUN) -m tests.legality "$(TARGETS)" "$(PYTHONS)" "$(NAMES)"
 	@TILEDSL_TEST_ALL_TYPES=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/legality/test_numerics.py
 
 lint: $(READY)

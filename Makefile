@@ -23,8 +23,8 @@ PIP_FLAGS := -qq --disable-pip-version-check
 help:
 	@echo "make demo            lower, compile and run a matrix product, and check it against torch"
 	@echo "make test            run the tests (WORKERS=$(WORKERS))"
-	@echo "make types           compile every entry of the table of element types (TARGETS=cuda:90,... PYTHONS=newest,...)"
 	@echo "make fuzz            random programs against an oracle (COUNT=10000 SEED=0 FUZZ=\"--device cuda\"); findings go to build/fuzz"
+	@echo "make types           compile every entry of the table of element types (TARGETS=cuda:90,... NAMES=gemm)"
 	@echo "make lint            ruff and mypy --strict"
 	@echo "make verify-examples certificates of all examples and of the suite's kernels (KERNELS=\"softmax gemm\")"
 	@echo "make golden          record what programs lower to, after a change that is meant"
@@ -58,8 +58,9 @@ test: $(READY) $(if $(USE),,$(VENV36)/ready)
 
 types: $(READY) $(if $(USE),,$(VENV36)/ready)
 	@OMP_NUM_THREADS=1 $(if $(USE),,TILEDSL_TEST_TRITON36="$(CURDIR)/$(VENV36)/bin/python") \
-		$(RUN) -m tests.legality "$(TARGETS)" "$(PYTHONS)"
+		$(RUN) -m tests.legality "$(TARGETS)" "$(PYTHONS)" "$(NAMES)"
 	@TILEDSL_TEST_ALL_TYPES=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/legality/test_numerics.py
+
 fuzz: $(READY) $(if $(USE),,$(VENV36)/ready)
 	@$(RUN) -m tests.fuzz --count $(or $(COUNT),10000) --seed $(SEED) --workers $(WORKERS) --compile-share 0.1 \
 		$(if $(USE),,--triton36 "$(CURDIR)/$(VENV36)/bin/python") --out build/fuzz $(FUZZ)
@@ -71,6 +72,7 @@ lint: $(READY)
 
 verify-examples: $(READY)
 	@OMP_NUM_THREADS=1 $(RUN) -m benchmarks.verify $(KERNELS)
+
 golden: $(READY)
 	@OMP_NUM_THREADS=1 $(RUN) -m tests.golden
 

@@ -38,7 +38,8 @@ def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
         return np.array(wrapped, dtype=object).reshape(values.shape)
     floats = values.astype(np.float64)
     if dtype in ("float32", "float64"):
-        return floats.astype(dtype).astype(np.float64)
+        with np.errstate(over="ignore"):
+            return floats.astype(dtype).astype(np.float64)
     bits, lowest = _FORMATS[dtype]
     exponents = np.maximum(np.frexp(floats)[1] - 1, lowest) - bits + 1
     near = np.where(np.isfinite(floats), np.ldexp(np.rint(np.ldexp(floats, -exponents)), exponents), floats)

@@ -28,10 +28,16 @@ TEXTS = {
     "clamp": "T.clamp({}, {}, {})", "round": "T.round({}, 'ties-away-from-zero')",
 }  # fmt: skip
 WHOLE_WALK = bool(os.environ.get("TILEDSL_TEST_ALL_TYPES"))
+TARGET, UNITS = "interpret", 16  # tests/gpu/test_element_types.py has others
+
+
+def supports(*dtypes: str) -> bool:
+    """Whether the target has these element types."""
+    return {*dtypes} <= Target.parse(TARGET).dtypes
 
 
 def run(body: list[str], parameters: dict[str, torch.Tensor], name: str) -> None:
-    """Run a program of one block, whose parameters are these tensors, in the interpreter."""
+    """Run a program of one block, whose parameters are these tensors."""
     typed = [f"{key}: T.Tensor({tuple(x.shape)}, '{str(x.dtype)[6:]}')" for key, x in parameters.items()]
     lines = "\n".join(f"        {line}" for line in body)
     text = f"@T.prim_func\ndef main({', '.join(typed)}):\n    with T.Kernel(1, threads=128) as bx:\n{lines}\n"
@@ -39,7 +45,12 @@ def run(body: list[str], parameters: dict[str, torch.Tensor], name: str) -> None
     linecache.cache[tag] = (len(text), None, text.splitlines(True), tag)
     space: dict[str, Any] = {"T": T}
     exec(compile(text, tag, "exec"), space)
-    tiledsl.compile(space["main"], target="interpret")(*parameters.values())
+    kernel = tiledsl.compile(space["main"], target=TARGET)
+    device = "cpu" if TARGET == "interpret" else "cuda"
+    placed = [x.to(device) for x in parameters.values()]
+    kernel(*placed)
+    for tensor, written in zip(parameters.values(), placed):
+        tensor.copy_(written)
 
 
 def rewritten(dtype: str) -> list[tuple[str, legality.Verdict]]:
@@ -74,7 +85,7 @@ def operands(name: str, dtype: str) -> list[np.ndarray]:
 def test_elementwise(dtype: str) -> None:
     """Each operation that is rewritten for the type; functions to some units in the last place, all else exactly."""
     parameters, body, wanted = {}, [], []
-    for number, (name, verdict) in enumerate(rewritten(dtype)):
+    for number, (name, verdict) in enumerate(rewritten(dtype) if supports(dtype) else []):
         arrays = operands(name, dtype)
         compared = name.startswith("cmp.") or name in ("isnan", "isinf", "isfinite")
         promoted = verdict.dtype if verdict.rewrite == "promote" and verdict.dtype else dtype
@@ -98,7 +109,7 @@ def test_elementwise(dtype: str) -> None:
         if out in FLOATS:
             # Functions are right to some units in the last place of float32, which are a tie at most of shorter types.
             approximated = name in (*FUNCTIONS, "pow") and name not in exact.EXACT
-            slack = approximated * ((16 if ELEMENTS[out].bits >= 32 else 1) * exact.ulp(expected, out) + 1e-38)
+            slack = approximated * ((UNITS if ELEMENTS[out].bits >= 32 else 1) * exact.ulp(expected, out) + 1e-38)
             with np.errstate(invalid="ignore"):
                 good = (got == expected) | (np.abs(got - expected) <= slack) | (np.isnan(got) & np.isnan(expected))
         else:
@@ -113,7 +124,7 @@ def test_elementwise(dtype: str) -> None:
 def test_casts(source: str) -> None:
     parameters, body, wanted = {}, [], {}
     for target in ALL:
-        if not legality.verdict("cast", (source, target), "interpret").rewrite:
+        if not legality.verdict("cast", (source, target), "interpret").rewrite or not supports(source, target):
             continue
         values = exact.some(source, 4000)
         if target not in FLOATS and target != "bool":  # what does not fit has no defined value
@@ -140,6 +151,8 @@ BITS = {"bitand": np.bitwise_and, "bitor": np.bitwise_or, "bitxor": np.bitwise_x
 
 @pytest.mark.parametrize("dtype", ALL)
 def test_reductions_and_scans(dtype: str) -> None:
+    if not supports(dtype):
+        pytest.skip(f"{TARGET} has no {dtype}")
     rows, columns = 8, 64
     rng = np.random.default_rng(0)
     values = rng.choice(exact.some(dtype), (rows, columns))
@@ -202,7 +215,7 @@ def _dots() -> list[tuple[str, str, str]]:
 
 def test_products() -> None:
     """Operands hold all values of 8 bits, in all pairs; integers are right to the last bit, whatever wraps."""
-    failed = [f"{types}: {text}" for types in _dots() if (text := _product(*types))]
+    failed = [f"{types}: {text}" for types in _dots() if supports(*types) and (text := _product(*types))]
     assert not failed, "\n".join(failed)
 
 

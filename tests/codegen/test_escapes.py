@@ -38,6 +38,9 @@ NASTY = [
 ]  # fmt: skip
 
 
+FEW = [each for each in NASTY if PLANTED in each or each in ("\0", "\n", "\u2028", "\udc80", '"', "\\", "ﬁ", "class", "0")]
+
+
 def shape_of(source: str) -> str:
     """The structure of a module: its syntax tree without names, strings and what comments say."""
     compile(source.encode(), "emitted.py", "exec", dont_inherit=True)  # as a file: encodings count too
@@ -145,7 +148,7 @@ def test_strings_among_attributes(name: str) -> None:
     plain = shape_of(_lowered(TEXTS[name], lambda root: None))
     places = len(_places(parse_program(TEXTS[name]).root))
     for number in range(places):
-        for nasty in filter(None, NASTY):
+        for nasty in FEW:
 
             def change(root: Operation, number: int = number, text: str = nasty) -> None:
                 op, key, path = _places(root)[number]
@@ -163,7 +166,7 @@ def test_strings_among_attributes_of_what_is_written(name: str) -> None:
     plain = shape_of(emit(program.root).source)
     for op, key, path in _places(program.root):
         before = op.attributes[key]
-        for nasty in filter(None, NASTY):
+        for nasty in FEW:
             op.set_attribute(key, _with(before, path, nasty))
             with contextlib.suppress(VerifyError, TileError):
                 verify(program.root)
@@ -175,7 +178,7 @@ def test_names_in_gluon() -> None:
     kernel = attention()
     *_, stage = (each for each in kernel.stages if (each.text or "").startswith("tile.func"))
     shapes = []
-    for nasty in ("v", *NASTY[:30], '"', "\\"):
+    for nasty in ("v", *NASTY[8:16], '"', "\\"):
         program = parse_program(stage.text)
         _rename(program.root, nasty)
         shapes.append(shape_of(emit(program.root).source))

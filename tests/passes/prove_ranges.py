@@ -28,7 +28,7 @@ from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.legalize_arith import _PATTERNS as LEGAL_PATTERNS
 from tiledsl.passes.simplify_ranges import RANGE_PATTERNS
 
-BOUNDS = 12  # with how many of the values around it each value is compared
+BOUNDS = 8  # with how many of the values around it each value is compared
 
 
 class Refuted(AssertionError):
@@ -221,8 +221,8 @@ def every_program(dtype: str, share: int) -> Iterator[tile.FuncOp]:
     yield from programs.control_flow(dtype)
     yield from programs.chains(dtype, numbers if share == 1 else (numbers[0], numbers[-1], 2, 4))
     yield from programs.assumptions(dtype, numbers if share == 1 else (numbers[0], 3))
-    yield from itertools.islice(programs.loops(dtype), 0, None, min(share, 11))
-    yield from programs.comparisons(dtype, numbers, step=min(share, 7))
+    yield from itertools.islice(programs.loops(dtype), 0, None, min(share, 29))
+    yield from programs.comparisons(dtype, numbers, step=min(share, 13))
     yield from programs.expressions(dtype, numbers, step=share)
 
 
@@ -230,6 +230,8 @@ def prove(dtypes: Sequence[str], share: int) -> tuple[int, Counter[str], Counter
     """Prove all programs of these types; the numbers of expressions, of claims and of rewrites by pattern."""
     fired, claims, count = Counter[str](), Counter[str](), 0
     passes = rewrites(fired)
+    if share > 1:
+        del passes["canonicalize"]  # simplify-ranges has its patterns too
     # Indices are of 4 bits and pointers of 8; no sum is a position, of which it is assumed that it stays inside.
     with mock.patch.multiple(affine, INDEX_DTYPES=(SIGNED, "int8"), is_position=lambda value: False):
         for dtype in dtypes:

@@ -20,7 +20,7 @@ from tiledsl.passes.canonicalize import CANONICAL_PATTERNS
 from tiledsl.passes.legalize_arith import _PATTERNS
 from tiledsl.passes.simplify_ranges import RANGE_PATTERNS
 
-SHARE = 1000  # of the expressions of two operations; `make prove-ranges` takes all
+SHARE = 1500  # of the expressions of two operations; `make prove-ranges` takes all
 
 FLOATS = """
 tile.func {sym_name = "f", parameters = ("A", "B", "O")}

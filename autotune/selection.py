@@ -66,8 +66,9 @@ def record_final(trials: Sequence[Trial], outcome: Mapping[str, Any]) -> None:
     for index, each in firsts.items():
         own = _medians(counted).get(index, each)
         if leader is not None and index != leader.index:
-            best = _medians(counted if index in counted else rounds)[leader.index]
-            trials[index].latency = behind(own, best) * _latency(leader)
+            times = behind(own, _medians(counted if index in counted else rounds)[leader.index])
+            if index not in stayed or times < _CLOSE:  # rounds say little of what is many times slower
+                trials[index].latency = times * _latency(leader)
         trials[index].noise = noise
         trials[index].spread = summarize(own, "").spread
         trials[index].rounds = len(each) + len(lasting.get(index, ()))

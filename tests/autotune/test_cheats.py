@@ -19,6 +19,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
+from tests.autotune.kernels import gemm
 from tiledsl.autotuner import tune_function
 from tiledsl.autotuner.measuring.watched import Guard, is_late
 from tiledsl.autotuner.trial import Trial
@@ -236,26 +237,10 @@ def test_5_6_8_of_kernels(variant: str, message: str, supply: str, timer: Any) -
 
 def test_7_more_shared_memory_than_there_is() -> None:
     """Known before it is compiled; what Triton needs beyond that is known before it is launched."""
-
-    @tiledsl.jit(out_idx=-1, target="cuda:90")
-    def wide(N, columns=64):
-        @T.prim_func
-        def wide(A: T.Tensor((N, 1024), "float32"), B: T.Tensor((N, 1024), "float32")):
-            with T.Kernel(T.ceildiv(N, 128), threads=128) as bx:
-                shared = T.alloc_shared((128, columns), "float32")
-                for k in T.Pipelined(1024 // columns, num_stages=3):
-                    T.copy(A[bx * 128, k * columns], shared)
-                    for i, j in T.Parallel(128, columns):
-                        shared[i, j] = shared[i, j] * 2
-                    T.copy(shared, B[bx * 128, k * columns])
-
-        return wide
-
-    tuned = tiledsl.autotune(
-        configs=[{"columns": 16}, {"columns": 1024}], cache=False, skip_check=True, progress=False
-    )(wide)
-    trial = tuned(1024).trials[1]
-    assert trial.status in ("pruned", "out_of_resources", "compile_error")
+    configs = [{"block_M": 256, "block_N": 256, "block_K": 256 * n, "num_stages": 3, "threads": 256} for n in (1, 2)]
+    tuned = tiledsl.autotune(configs=configs, cache=False, skip_check=True, progress=False)(gemm)
+    with pytest.raises(tiledsl.TileError, match="(?s)none of 2 configurations.*bytes of shared memory"):
+        tuned(1024, 1024, 1024)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

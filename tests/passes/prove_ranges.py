@@ -17,7 +17,7 @@ import numpy as np
 
 from tests.passes import four_bit_programs as programs
 from tests.support.all_values import SIGNED, UNSIGNED, AllValues, Lanes, Memo, changed_lanes, four_bits, is_number, wrap
-from tiledsl.dialects import arith, tensor, tile, triton
+from tiledsl.dialects import arith, tile, triton
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Pattern, Patterns, Rewriter, apply_patterns
 from tiledsl.ir.text import print_op
@@ -25,7 +25,7 @@ from tiledsl.passes.analysis import affine
 from tiledsl.passes.analysis.affine import bounds, linear_form
 from tiledsl.passes.analysis.ranges import Ranges
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
-from tiledsl.passes.legalize_arith import _PATTERNS as LEGAL_PATTERNS
+from tiledsl.passes.legalize_arith import _patterns as legal_patterns
 from tiledsl.passes.simplify_ranges import RANGE_PATTERNS
 
 BOUNDS = 8  # with how many of the values around it each value is compared
@@ -69,7 +69,9 @@ def _values(region: Region) -> tuple[list[Value], list[Value]]:
 
 def _refuse(claim: str, value: Value, wrong: np.ndarray, env: dict[Value, Lanes]) -> None:
     lane = int(np.flatnonzero(wrong)[0])
-    inputs = {each.name: env[each].number[lane] for each in env if each.op is None and each.name in ("x", "y", "n", "m")}
+    inputs = {
+        each.name: env[each].number[lane] for each in env if each.op is None and each.name in ("x", "y", "n", "m")
+    }
     source = value.op if value.op is not None else value
     operands = [(each.op or each, env[each].number[lane].tolist()) for each in getattr(source, "operands", ())]
     raise Refuted(f"{claim}: {source} is {env[value].number[lane].tolist()} for {inputs}, from {operands}")
@@ -171,7 +173,7 @@ def counting(patterns: Patterns, fired: Counter[str]) -> Patterns:
 def rewrites(fired: Counter[str]) -> dict[str, Callable[[Operation], object]]:
     """What each of the three passes does."""
     canonical, ranged, legal = (
-        counting(each, fired) for each in (CANONICAL_PATTERNS, RANGE_PATTERNS, LEGAL_PATTERNS[False])
+        counting(each, fired) for each in (CANONICAL_PATTERNS, RANGE_PATTERNS, legal_patterns("cuda", 90))
     )
     return {
         "canonicalize": lambda root: canonicalize(root, canonical),

@@ -31,11 +31,11 @@ def line_of(text: str, part: str) -> str:
 
 def test_an_index_that_a_loop_changes_has_bounds_while_the_loop_is_rewritten() -> None:
     text = promoted(
-        """scf.for #0, #3, #1 (%k: int32) { %v = tile.load %n : int32
+        """scf.for %c0, %c3, %c1 (%k: int32) { %v = tile.load %n : int32
              tile.parallel {extents = (4,)} (%i: int32) {
-               %p = arith.add %i, %v : int32 %q = arith.floormod %p, #4 : int32
+               %p = arith.add %i, %v : int32 %q = arith.floormod %p, %c4 : int32
                %x = tile.load %t[%q] : float32 tile.store %x, %u[%i] }
-             tile.copy %u, %t COPY %w = arith.add %v, #1 : int32 tile.store %w, %n scf.yield }"""
+             tile.copy %u, %t COPY %w = arith.add %v, %c1 : int32 tile.store %w, %n scf.yield }"""
     )
     assert "tensor.gather" in text
 

@@ -23,7 +23,16 @@ from typing import Any
 import numpy as np
 
 from tiledsl.certificate import modular
-from tiledsl.certificate.algebra import COMPARE, FLOAT_MATH, Algebra, ExecutorError, Function, Unsupported, saturated, scalar
+from tiledsl.certificate.algebra import (
+    COMPARE,
+    FLOAT_MATH,
+    Algebra,
+    ExecutorError,
+    Function,
+    Unsupported,
+    saturated,
+    scalar,
+)
 from tiledsl.ir.types import ELEMENTS, is_float
 
 EXACT = np.dtype([("value", np.float64), ("print", np.uint64)])

@@ -194,9 +194,7 @@ class _Levels:
             return _Run(arrays, error)
         return _Run(arrays)
 
-    def difference(
-        self, before: _Run, after: _Run, allowed: frozenset[str] = frozenset()
-    ) -> tuple[str, str] | None:
+    def difference(self, before: _Run, after: _Run, allowed: frozenset[str] = frozenset()) -> tuple[str, str] | None:
         """What differs first, and the place of what wrote it."""
         for run in (before, after):
             if run.error is not None:

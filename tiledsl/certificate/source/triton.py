@@ -23,7 +23,9 @@ _GIVES_INT32 = ("isnan", "isinf", "popcount", "clz")
 class Descriptor:
     """What a kernel has of a host-side descriptor: blocks of a strided view of memory."""
 
-    def __init__(self, algebra: Algebra, dtype: str, array: np.ndarray, block: Sequence[int], layout: Any = None) -> None:
+    def __init__(
+        self, algebra: Algebra, dtype: str, array: np.ndarray, block: Sequence[int], layout: Any = None
+    ) -> None:
         self.algebra, self.element, self.array, self.block = algebra, dtype, array, tuple(block)
         self.layout = layout
 

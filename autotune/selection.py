@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tiledsl.autotuner.measuring.final_round import behind, tie, unrest
+from tiledsl.autotuner.measuring.final_round import behind, open_by, tie, unrest
 from tiledsl.autotuner.measuring.timing import summarize
 from tiledsl.autotuner.trial import Trial, config_text
 
@@ -100,17 +100,19 @@ def winner(trials: Sequence[Trial], incumbent: int | None = None, min_improvemen
     if before is not None:
         default = next((trial for trial in working if trial.index == 0), best)
         is_close = _latency(best) >= _latency(before) * (1 - min_improvement)
-        if _is_tied(before, best, _STAYS) or (is_close and _latency(before) <= _latency(default)):
+        if _is_tied(before, best, stays=True) or (is_close and _latency(before) <= _latency(default)):
             return before
     return min(tied, key=lambda trial: (_resources(trial), config_order(trial.config), trial.index))
 
 
-def _is_tied(trial: Trial, best: Trial, times: float = 1.0) -> bool:
-    """Whether a trial is not slower than the best one beyond so many times the noise. What was not measured has
-    none."""
+def _is_tied(trial: Trial, best: Trial, stays: bool = False) -> bool:
+    """Whether a trial is not slower than the best one beyond the noise; with `stays` beyond what may count as noise in
+    another run, and what its rounds leave open. What was not measured has none."""
     if trial.spread is None or best.spread is None:
         return _latency(trial) == _latency(best)
-    return _latency(trial) <= _latency(best) * (1 + times * tie(trial.noise or 0.0))
+    noise = trial.noise or 0.0
+    limit = _STAYS * tie(noise) + open_by(noise, trial.rounds) if stays else tie(noise)
+    return _latency(trial) <= _latency(best) * (1 + limit)
 
 
 def config_order(config: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -102,7 +102,7 @@ def open_ties(rounds: Taken, least: int = _ROUNDS) -> list[str]:
     stayed = {name: own for name, own in medians.items() if len(own) == most}
     leader = min(stayed, key=lambda name: statistics.median(stayed[name]), default="")
     spread = unrest(medians, leader)
-    unsure, limit = _SURE * _ERROR * spread / math.sqrt(max(1, most)), tie(spread)
+    unsure, limit = open_by(spread, most), tie(spread)
     if most < least:
         unsure = max(unsure, limit)
     others = [name for name in stayed if name != leader]
@@ -113,8 +113,13 @@ def open_ties(rounds: Taken, least: int = _ROUNDS) -> list[str]:
 def tie(spread: float) -> float:
     """The largest difference, a share of the latency, that counts as none on a machine where differences vary so much
     from round to round: what all rounds that there may be leave open."""
-    unsure = _SURE * _ERROR * spread / math.sqrt(_ROUNDS + _FURTHER_ROUNDS)
+    unsure = open_by(spread, _ROUNDS + _FURTHER_ROUNDS)
     return next((limit for limit in _TIES if limit >= unsure), _TIES[-1])
+
+
+def open_by(spread: float, rounds: int) -> float:
+    """By how much a difference may be off that so many rounds have shown."""
+    return _SURE * _ERROR * spread / math.sqrt(max(1, rounds))
 
 
 def unrest(medians: Mapping[str, Sequence[float]], leader: str) -> float:

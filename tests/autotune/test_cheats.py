@@ -239,7 +239,7 @@ def test_7_more_shared_memory_than_there_is() -> None:
     """Known before it is compiled; what Triton needs beyond that is known before it is launched."""
     configs = [{"block_M": 256, "block_N": 256, "block_K": 256 * n, "num_stages": 3, "threads": 256} for n in (1, 2)]
     tuned = tiledsl.autotune(configs=configs, cache=False, skip_check=True, progress=False)(gemm)
-    with pytest.raises(tiledsl.TileError, match="(?s)none of 2 configurations.*bytes of shared memory"):
+    with pytest.raises(tiledsl.TileError, match=r"(?s)none of 2 configurations.*bytes of shared memory"):
         tuned(1024, 1024, 1024)
 
 

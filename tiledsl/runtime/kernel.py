@@ -159,7 +159,7 @@ class Kernel:
             )
         loaded = load_module(self.name, self.source, interpret=False)
         compiled = {}
-        places = chain(self._places, repeat(None))  # a pass may have added kernels
+        places = chain(vars(self).get("_places", ()), repeat(None))  # a pass may have added kernels
         for each, place in zip(self.module.kernels, places):
             try:
                 compiled[each.name] = compile_kernel(
@@ -270,7 +270,7 @@ class Kernel:
         if self.target.kind != "interpret":
             from tiledsl.runtime.compile import guard
 
-            for emitted, place in zip(self.module.kernels, chain(self._places, repeat(None))):
+            for emitted, place in zip(self.module.kernels, chain(vars(self).get("_places", ()), repeat(None))):
                 guard(getattr(loaded, emitted.name), self.target, partial(self._located, place))
         for each in self.kept:
             from tiledsl.runtime.launch_stored import offer

@@ -59,8 +59,9 @@ def test_bits_of_integers_are_those_of_32_or_64() -> None:
     "call",
     [
         lambda: T.truncdiv(1, 0), lambda: T.truncmod(1, 0), lambda: T.floordiv(1, 0), lambda: T.floormod(1.0, 0.0),
-        lambda: T.truncmod(1.0, 0.0), lambda: T.div(1.0, 0.0), lambda: T.shift_left(1, -1), lambda: T.shift_right(1, -1),
-        lambda: T.shift_left(1.5, 1), lambda: T.bitwise_and(1.5, 1), lambda: T.bitwise_not(1.5), lambda: T.power(0, -1),
+        lambda: T.truncmod(1.0, 0.0), lambda: T.div(1.0, 0.0), lambda: T.shift_left(1, -1), lambda: T.clz(1.5),
+        lambda: T.shift_right(1, -1), lambda: T.shift_left(1.5, 1),
+        lambda: T.bitwise_and(1.5, 1), lambda: T.bitwise_not(1.5), lambda: T.power(0, -1),
         lambda: T.power(-8, 1 / 3), lambda: T.power(2.0, 10000), lambda: T.sqrt(-1), lambda: T.log(0),
         lambda: T.exp(10000), lambda: T.floor(float("inf")), lambda: T.int32(float("nan")), lambda: T.popcount(1.5),
         lambda: T.popcount(1 << 64), lambda: T.clz(-(1 << 63) - 1),

@@ -15,13 +15,14 @@ endif
 
 PIP_FLAGS := -qq --disable-pip-version-check
 
-.PHONY: help demo test lint bench-lowering bench-tuning conformance clean
+.PHONY: help demo test lint prove-ranges bench-lowering bench-tuning conformance clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo            lower, compile and run a matrix product, and check it against torch"
 	@echo "make test            run the tests (WORKERS=$(WORKERS))"
 	@echo "make lint            ruff and mypy --strict"
+	@echo "make prove-ranges    hold every rule about integers against all values of 4-bit types (SHARE=100: a part)"
 	@echo "make bench-lowering  time the lowering of 384 configurations"
 	@echo "make bench-tuning    what the autotuner takes and gives, on a GPU (PARTS=\"cold winner model space\")"
 	@echo "make conformance TILELANG=FOLDER   run TileLang's example scripts from a copy of its repository"
@@ -52,6 +53,9 @@ lint: $(READY)
 	@$(RUN) -m ruff check -q .
 	@$(RUN) -m ruff format -q --check .
 	@$(RUN) -m mypy
+
+prove-ranges: $(READY)
+	@$(RUN) -m tests.passes.prove_ranges $(SHARE)
 
 bench-lowering: $(READY)
 	@$(RUN) benchmarks/lowering.py

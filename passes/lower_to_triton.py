@@ -250,7 +250,11 @@ class _KernelLowering:
         scalar, tensors = LinearForm(), LinearForm()
         for index, stride in zip(indices, self.strides(type)):
             form = linear_form(index, ranges=self.ranges)
-            if small and self.index_bits == 0 and not any(self.is_near(part.times(stride), type) for part in form.split()):
+            if (
+                small
+                and self.index_bits == 0
+                and not any(self.is_near(part.times(stride), type) for part in form.split())
+            ):
                 # Both parts may be far outside the buffer while their sum is inside: keep the sum in one piece.
                 form = LinearForm({(index,): 1})
             one, other = form.split()

@@ -38,7 +38,9 @@ NASTY = [
 ]  # fmt: skip
 
 
-FEW = [each for each in NASTY if PLANTED in each or each in ("\0", "\n", "\u2028", "\udc80", '"', "\\", "ﬁ", "class", "0")]
+FEW = [
+    each for each in NASTY if PLANTED in each or each in ("\0", "\n", "\u2028", "\udc80", '"', "\\", "ﬁ", "class", "0")
+]
 
 
 def shape_of(source: str) -> str:

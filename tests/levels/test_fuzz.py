@@ -82,7 +82,9 @@ def test_every_damage_is_a_tile_error(kernel: tiledsl.Kernel, folder: Path) -> N
     assert 0 < accepted < read
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', "{}", '{"name": {}}', "[" * 5000, '{"a": ' * 5000, "\0"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '"x"', "{}", '{"name": {}}', "[" * 5000, '{"a": ' * 5000, "\0"]
+)
 def test_what_is_no_object(kernel: tiledsl.Kernel, folder: Path, text: str) -> None:
     (file,) = folder.glob("*.json")
     file.write_text(text)

@@ -331,8 +331,12 @@ _BODY = """
     tile.print [%back, %beyond, %above, %most, %a, %c, %d, %e, %g, %h, %i, %j, %k] {message = "block"}
     scf.yield"""
 _KERNEL = "tile.kernel [%blocks] (%b: T) {" + _BODY + "\n}"
-_LAUNCH = """triton.launch [%blocks], [%x_outside, %n_outside, %m_outside] {sym_name = "k"} (%x: T, %n: T, %m: T) {
-    %b = triton.program_id {axis = 0} : T""" + _BODY + "\n}"
+_LAUNCH = (
+    """triton.launch [%blocks], [%x_outside, %n_outside, %m_outside] {sym_name = "k"} (%x: T, %n: T, %m: T) {
+    %b = triton.program_id {axis = 0} : T"""
+    + _BODY
+    + "\n}"
+)
 
 
 def parse_kernel(text: str, dtype: str, func: tile.FuncOp, values: Sequence[Value]) -> Operation:
@@ -340,10 +344,12 @@ def parse_kernel(text: str, dtype: str, func: tile.FuncOp, values: Sequence[Valu
     names = ("x", "n", "m", "blocks")
     inside = "_outside" if "_outside" in text else ""
     arguments = ", ".join(f"%{name}{inside if name != 'blocks' else ''}: {dtype}" for name in names)
-    whole = parse_op(f"""tile.func {{sym_name = "g", parameters = {names}}} ({arguments}) {{
+    whole = parse_op(
+        f"""tile.func {{sym_name = "g", parameters = {names}}} ({arguments}) {{
         {text.replace(": T", f": {dtype}")}
         scf.yield
-    }}""".replace("'", '"'))
+    }}""".replace("'", '"')
+    )
     kernel = whole.regions[0].ops[0].detach()
     for arg, value in zip(whole.regions[0].args, values, strict=True):
         arg.replace_with(value)
@@ -375,7 +381,7 @@ def tensors(dtype: str) -> Iterator[tile.FuncOp]:
         values += [author.make(arith.AddOp, square, each) for each in (splat, wider, row, lone)]
         values += [author.make(arith.MaxOp, splat, square), author.make(arith.AddOp, moved, along)]
         values += [
-            author.make(op, each, axis=axis, **{"kind": kind})
+            author.make(op, each, axis=axis, kind=kind)
             for each in (square, row, inside)
             for axis in (0, 1)
             for op, kinds in (

@@ -17,7 +17,7 @@ import numpy as np
 
 from tests.passes import four_bit_programs as programs
 from tests.support.all_values import SIGNED, UNSIGNED, AllValues, Lanes, Memo, changed_lanes, four_bits, is_number, wrap
-from tiledsl.dialects import arith, tensor, tile, triton
+from tiledsl.dialects import arith, tile, triton
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Pattern, Patterns, Rewriter, apply_patterns
 from tiledsl.ir.text import print_op
@@ -69,7 +69,9 @@ def _values(region: Region) -> tuple[list[Value], list[Value]]:
 
 def _refuse(claim: str, value: Value, wrong: np.ndarray, env: dict[Value, Lanes]) -> None:
     lane = int(np.flatnonzero(wrong)[0])
-    inputs = {each.name: env[each].number[lane] for each in env if each.op is None and each.name in ("x", "y", "n", "m")}
+    inputs = {
+        each.name: env[each].number[lane] for each in env if each.op is None and each.name in ("x", "y", "n", "m")
+    }
     source = value.op if value.op is not None else value
     operands = [(each.op or each, env[each].number[lane].tolist()) for each in getattr(source, "operands", ())]
     raise Refuted(f"{claim}: {source} is {env[value].number[lane].tolist()} for {inputs}, from {operands}")

@@ -61,7 +61,6 @@ class Lanes(NamedTuple):
         return self if not missing else Lanes(*(x.reshape(x.shape + missing) for x in self))
 
 
-
 class Memo(dict["tuple[object, ...]", Lanes]):
     """What was computed before: programs that differ little share most of it. Keys have the identities of operands."""
 

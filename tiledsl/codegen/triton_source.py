@@ -36,7 +36,9 @@ def emit(root: Operation) -> EmittedModule:
     module_names = {entry, into, *(launch.sym_name for launch in launches)}
     for launch in launches:
         if launch.sym_name in RESERVED:
-            raise TileError(f"a kernel cannot be named {launch.sym_name!r}: the emitted source needs that name", launch.loc)
+            raise TileError(
+                f"a kernel cannot be named {launch.sym_name!r}: the emitted source needs that name", launch.loc
+            )
     host_ops = {type(op) for op in root.body}
     supporting: list[str] = []
     imports = ["import torch", "import triton", "import triton.language as tl"]

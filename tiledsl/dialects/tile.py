@@ -20,7 +20,6 @@ from tiledsl.dialects.tensor import REDUCTIONS
 from tiledsl.ir.core import Effect, Operation, Value, attr, operand, operands, optional, region, result
 from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
 
-
 # What may stand in emitted text as it is: IR can come from a file, and names and words from anywhere.
 _SOURCE = re.compile(r"(\w+)\.(?:stride)?[0-9]+(?:[+-][0-9]+)?(?://[0-9]+)?")
 ATOMIC_KINDS = ("add", "max", "min", "and", "or", "xor", "exchange", "load", "store")

@@ -6,9 +6,9 @@ import builtins
 import functools
 import inspect
 import itertools
-import unicodedata
 import math
 import sys
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType

@@ -102,7 +102,7 @@ def linear_form(value: Value, through_names: bool = False, ranges: Ranges | None
 def _wrapped(form: LinearForm, dtype: str, ranges: Ranges) -> str:
     """What a signed type makes of a sum that it does not hold: there is "nothing" such, it is "negative", or "any"
     number."""
-    low, high = dtype_interval(dtype)
+    low, high = map(int, dtype_interval(dtype))
     ends: list[Bounds] = []
     for factors, coefficient in form.terms.items():
         each: Bounds = (coefficient, coefficient)

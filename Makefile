@@ -17,7 +17,7 @@ endif
 
 PIP_FLAGS := -qq --disable-pip-version-check
 
-.PHONY: help demo test types lint bench-lowering bench-tuning conformance clean fuzz verify-examples golden mutants
+.PHONY: help demo test types lint bench-lowering bench-tuning conformance clean fuzz verify-examples golden mutants prove-ranges
 .DEFAULT_GOAL := help
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make golden          record what programs lower to, after a change that is meant"
 	@echo "make mutants         change lines of the compiler and the tuner, and see whether tests notice"
 	@echo "                     (COUNT=450 SEED=0 ONLY=\"passes/cse*\"; COUNT=0 makes the map of coverage alone)"
+	@echo "make prove-ranges    hold every rule about integers against all values of 4-bit types (SHARE=100: a part)"
 	@echo "make bench-lowering  time the lowering of 384 configurations"
 	@echo "make bench-tuning    what the autotuner takes and gives, on a GPU (PARTS=\"cold winner model space\")"
 	@echo "make conformance TILELANG=FOLDER   run TileLang's example scripts from a copy of its repository"
@@ -79,6 +80,9 @@ golden: $(READY)
 mutants: $(READY)
 	@OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(RUN) -m tests.mutants --count $(or $(COUNT),450) --seed $(SEED) --only "$(ONLY)" \
 		--workers $(WORKERS)
+
+prove-ranges: $(READY)
+	@$(RUN) -m tests.passes.prove_ranges $(SHARE)
 
 bench-lowering: $(READY)
 	@$(RUN) benchmarks/lowering.py

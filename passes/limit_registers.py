@@ -9,7 +9,7 @@ from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.passes.analysis.loop_masks import INDEX_DTYPES
+from tiledsl.passes.analysis.affine import INDEX_DTYPES
 from tiledsl.passes.analysis.product_loops import product_loops, tensor_bytes
 from tiledsl.passes.analysis.shared_memory import Needs
 

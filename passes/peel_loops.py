@@ -18,7 +18,8 @@ from tiledsl.ir.location import Loc
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, ScalarType, broadcast_shapes
-from tiledsl.passes.analysis.loop_masks import INDEX_DTYPES, Condition, Form, conditions_of
+from tiledsl.passes.analysis.affine import INDEX_DTYPES
+from tiledsl.passes.analysis.loop_masks import Condition, Form, conditions_of
 from tiledsl.passes.analysis.ranges import Ranges, dtype_interval
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.unused_options import changed, remark_unused

@@ -102,20 +102,25 @@ def linear_form(value: Value, through_names: bool = False, ranges: Ranges | None
 def _wrapped(form: LinearForm, dtype: str, ranges: Ranges) -> str:
     """What a signed type makes of a sum that it does not hold: there is "nothing" such, it is "negative", or "any"
     number."""
-    low, high = dtype_interval(dtype)
-    sums = [0, 0]  # of terms that may be anything
-    positions = [0, 0]
+    low, high = map(int, dtype_interval(dtype))
+    ends: list[Bounds] = []
     for factors, coefficient in form.terms.items():
-        ends: Bounds = (coefficient, coefficient)
+        each: Bounds = (coefficient, coefficient)
         for value in factors:
-            ends = _hull(int(a * b) for a in ends for b in ranges.of(value))
-        placed = factors and abs(coefficient) <= LARGEST_FACTOR and all(map(is_position, factors))
-        for side, end in enumerate(ends):
-            (positions if placed else sums)[side] += end
-    least, most = sums[0] + max(positions[0], low), sums[1] + min(positions[1], high)
+            each = _hull(int(a * b) for a in each for b in ranges.of(value))
+        ends.append(each)
+    least, most = sum(end[0] for end in ends), sum(end[1] for end in ends)
+    if least < low or most > high:
+        placed = [each for each, (factors, factor) in zip(ends, form.terms.items()) if _is_placed(factors, factor)]
+        first, last = sum(end[0] for end in placed), sum(end[1] for end in placed)
+        least, most = least - first + max(first, low), most - last + min(last, high)
     if least < low:
         return "any"
     return "nothing" if most <= high else "negative" if most <= 2 * high + 1 else "any"
+
+
+def _is_placed(factors: Factors, coefficient: int) -> bool:
+    return bool(factors) and abs(coefficient) <= LARGEST_FACTOR and all(map(is_position, factors))
 
 
 _OF_POSITIONS = (

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Value
-from tiledsl.passes.analysis.affine import bounds, linear_form
+from tiledsl.passes.analysis.affine import INDEX_DTYPES, bounds, linear_form
 from tiledsl.passes.tile_values import Shape
 
 
@@ -160,10 +160,15 @@ def covers_whole(indices: Sequence[Value], mask: Value | None, shape: Shape) -> 
 
 
 def _affine(index: Value) -> tuple[int, int, int, Value | int] | None:
-    """(axis, extent, step, offset) of offset + step * iota; the offset may be a value only if the step is 1."""
+    """(axis, extent, step, offset) of offset + step * iota; the offset may be a value only if the step is 1.
+
+    Indices are taken not to wrap, for what lies outside of a tile is undefined; of other types that must be proved.
+    """
     op = index.op
     if isinstance(op, tensor.IotaOp):
         return op.axis, op.extent, 1, 0
+    if (isinstance(op, arith.CastOp) or index.dtype not in INDEX_DTYPES) and bounds(index) is None:
+        return None
     if isinstance(op, arith.CastOp):
         inner = _affine(op.source)
         return inner if inner is not None and isinstance(inner[3], int) else None

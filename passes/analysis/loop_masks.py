@@ -1,7 +1,9 @@
 """Conditions in a loop that hold for all elements up to some iteration, or from some iteration on.
 
-Sums and products of indices are assumed not to wrap, as in address computations, unless ranges say that they may, or a
-factor is too large to be a tile size or a row stride: then it is a hash of an index, which is meant to wrap.
+Sums and products of indices are assumed not to wrap, as those of positions are (affine.py) and here those of numbers
+that are known at run time only, unless ranges say that they may, or a factor is too large to be a tile size or a row
+stride: then it is a hash of an index, which is meant to wrap. Masks against a buffer's two ends cannot both be lost to
+a sum that does wrap: it is not between them.
 """
 
 from __future__ import annotations
@@ -13,12 +15,11 @@ from dataclasses import dataclass, field
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
+from tiledsl.passes.analysis.affine import INDEX_DTYPES, LARGEST_FACTOR
 from tiledsl.passes.analysis.ranges import Interval, Ranges, dtype_interval
 
 _SHAPES = (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)
-INDEX_DTYPES = ("int32", "int64")
 _VAGUE = 2**30  # a range that reaches this far comes of what is known at run time only
-_LARGEST_FACTOR = 2**16
 _ACCESSES = (tile.LoadOp, tile.StoreOp, tile.AtomicOp)
 
 
@@ -103,7 +104,7 @@ def _may_wrap(op: arith.BinaryOp, ranges: Ranges) -> bool:
 
 
 def _is_hash(form: Form) -> bool:
-    return any(abs(factor) > _LARGEST_FACTOR for factor in (form.index, *form.terms.values()))
+    return any(abs(factor) > LARGEST_FACTOR for factor in (form.index, *form.terms.values()))
 
 
 def _is_vague(found: Interval) -> bool:

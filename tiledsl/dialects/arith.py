@@ -1,7 +1,9 @@
 """Elementwise operations on scalars and tensors.
 
 Operands have one element type; scalars go with tensors, tensors of one rank broadcast their dimensions of 1. Integers
-wrap. `floordiv` and `floormod` round towards minus infinity, `truncdiv` and `truncmod` towards zero (C, Triton).
+wrap, signed ones too. `floordiv` and `floormod` round towards minus infinity, `truncdiv` and `truncmod` towards zero
+(C, Triton). Undefined are quotients and remainders by zero, of the least number by -1, and shifts by less than 0 or by
+the width and more, but for constant amounts.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class LegalizeLayouts(Pass):
             ops = list(launch.body.walk())
             threads = dict(launch.options).get("num_warps", 4) * warp_size
             for view in of_kinds(ops, tensor.ReshapeOp):
-                if len(view.out.shape) == 1:
+                if len(view.out.shape) == 1 and view.source.shape:
                     _compute_flat(view)
             for scan in of_kinds(ops, tensor.ScanOp):
                 _legalize_scan(scan)

@@ -72,6 +72,7 @@ class Barrier:
             raise ExecutorError("more arrivals than a barrier counts")
         if not self.pending and not self.bytes:
             self.phase, self.pending = self.phase ^ 1, self.count
+            self.turns.step_back()
 
     def wait(self, parity: Any) -> None:
         self.turns.until(lambda: self.phase != int(parity))
@@ -94,6 +95,14 @@ class Turns:
             return
         if not self.alive:
             raise ExecutorError("a wait for what nobody does")
+        self._step_back(holds)
+
+    def step_back(self) -> None:
+        """Let others go on first: whoever waited for this overwrites what was released too early."""
+        if self.alive:
+            self._step_back(lambda: True)
+
+    def _step_back(self, holds: Callable[[], bool]) -> None:
         me = self.here.number
         self.waiting[me] = holds
         self._pass_on()

@@ -110,12 +110,9 @@ class Turns:
         del self.waiting[me]
 
     def _pass_on(self) -> None:
-        """Let the next one run that can; called by the one that runs."""
+        """Let the last one run that can, which is the producer: it overwrites tiles as early as it may."""
         with self.changed:
-            order = [each for each in self.alive if each > self.running] + [
-                each for each in self.alive if each <= self.running
-            ]
-            for each in order:
+            for each in reversed(self.alive):
                 if each not in self.waiting or self.waiting[each]():
                     self.running = each
                     break
@@ -132,7 +129,7 @@ class Turns:
 
     def run(self, functions: Sequence[Callable[[], None]]) -> None:
         """Run all to their end. Raises what one of them raised first."""
-        self.alive, self.running = list(range(len(functions))), 0
+        self.alive, self.running = list(range(len(functions))), len(functions) - 1
 
         def partition(number: int, function: Callable[[], None]) -> None:
             self.here.number = number

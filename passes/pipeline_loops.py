@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiledsl.dialects import scf, tile
+from tiledsl.dialects import scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.passes.analysis.loop_memory import rewritten_buffers
 from tiledsl.passes.unused_options import changed, remark_unused
 
 EVICTIONS = ("", "evict_first", "evict_last")
@@ -25,6 +27,7 @@ class PipelineLoops(Pass):
     `stages` > 0 replaces the depth that T.Pipelined gives, in every loop that has one. `streamed` is the policy for
     tiles that are loaded only once in the whole grid (their place depends on all block indices and enclosing loops),
     `reused` the one for all others. Policies that the program gives are kept. By default nothing is set.
+    A loop that loads what it writes to global memory gets the depth 1: to load ahead would give old values.
     Needs:   select-access (a policy keeps a load from becoming a block load). Runs before map-grid, which combines the
              block indices.
     """
@@ -41,19 +44,30 @@ class PipelineLoops(Pass):
                 raise TileError(f"pipeline-loops.{option} is {getattr(self, option)!r}; it must be {shown}")
         if self.stages < 0:
             raise TileError(f"pipeline-loops.stages is {self.stages}; it must be a depth, or 0 for the program's own")
-        if not (self.stages or self.streamed or self.reused):
-            return
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
             if targets_gluon(kernel):
                 remark_unused(kernel, changed(self, "stages", "streamed", "reused"))
                 continue
             for op in kernel.walk():
-                if isinstance(op, scf.ForOp) and op.num_stages and self.stages:
-                    op.set_attribute("num_stages", self.stages)
+                if isinstance(op, scf.ForOp):
+                    _set_depth(op, kernel, self.stages)
                 elif isinstance(op, tile.LoadOp) and op.out.shape and not (op.eviction or op.cache):
                     policy = self.streamed if _is_read_once(op, kernel) else self.reused
                     if policy:
                         op.set_attribute("eviction", policy)
+
+
+def _set_depth(loop: scf.ForOp, kernel: tile.KernelOp, stages: int) -> None:
+    """Triton pipelines loops that ask for it, and by the launch's num_stages those with products."""
+    if loop.num_stages and stages:
+        loop.set_attribute("num_stages", stages)
+    if loop.num_stages > 1 or (not loop.num_stages and of_kinds(loop.body.walk(), tensor.DotOp)):
+        for buffer in rewritten_buffers(loop):
+            name = f"the loop in line {loop.loc.line}" if loop.loc else "a loop"
+            if loop.num_stages > 1:
+                remark = f"{name} is not pipelined, because it loads what it writes to {buffer.name}"
+                kernel.set_attribute("remarks", (*kernel.remarks, remark))
+            loop.set_attribute("num_stages", 1)
 
 
 def _is_read_once(op: tile.LoadOp, kernel: tile.KernelOp) -> bool:

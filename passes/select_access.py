@@ -15,6 +15,7 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, with_shape
 from tiledsl.passes.analysis.block_access import Access, Block, NoBlock, access_shape, block_of, root_buffer
+from tiledsl.passes.analysis.loop_memory import rewritten_buffers
 from tiledsl.passes.analysis.product_loops import WARPGROUP, Operand, product_loops, tensor_bytes
 from tiledsl.passes.analysis.shared_memory import BARRIER_BYTES, bytes_beside
 from tiledsl.passes.dce import erase_sources
@@ -119,6 +120,8 @@ class _Selection:
         inside: set[Operation] = set()
         for loop in product_loops(self.kernel):
             if self.kernel.threads < WARPGROUP or loop.op.num_stages < 2 or not loop.is_asynchronous:
+                continue
+            if rewritten_buffers(loop.op):  # pipeline-loops will take its depth away
                 continue
             loads = [load for load in loop.loads if isinstance(load, tile.LoadOp)]
             blocks = [self.block(load) for load in loads]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import tiledsl
 from tests.support.programs import gemm
 from tiledsl.dialects import scf, triton
 from tiledsl.errors import TileError
@@ -59,3 +60,46 @@ def test_wrong_options(option: str, value: int | str, message: str) -> None:
     with pytest.raises(TileError) as error:
         lowered(64, 64, **{f"pipeline-loops.{option}": value})
     assert message in str(error.value)
+
+
+IN_PLACE = """
+@T.prim_func
+def main(A: T.Tensor((8,), "float32"), B: T.Tensor((8,), "float32")):
+    with T.Kernel(1, threads=32):
+        view = T.view({viewed}, (8,))
+        for k in T.Pipelined(4, num_stages=3):
+            {written}[k + 1] = view[k] + 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("viewed", "written", "depth"), [("A", "A", 1), ("B", "B", 1), ("A", "B", 3), ("B", "A", 3), ("A", "view", 1)]
+)
+def test_a_loop_that_loads_what_it_writes_is_not_pipelined(viewed: str, written: str, depth: int) -> None:
+    text = IN_PLACE.format(viewed=viewed, written=written)
+    kernel = tiledsl.compile(tiledsl.parse(text), target="cuda:90")
+    assert f"num_stages={depth})" in kernel.source
+    remark = f"the loop in line 6 is not pipelined, because it loads what it writes to {viewed}"
+    assert (remark in kernel.remarks) == (depth == 1)
+
+
+def test_a_serial_loop_with_a_product_that_loads_what_it_writes_is_not_pipelined_by_the_launch() -> None:
+    text = """
+@T.prim_func
+def main(A: T.Tensor((64, 16), "float16"), B: T.Tensor((16, 16), "float16")):
+    with T.Kernel(1, threads=128):
+        a = T.alloc_shared((16, 16), "float16")
+        b = T.alloc_shared((16, 16), "float16")
+        c = T.alloc_fragment((16, 16), "float32")
+        T.copy(B, b)
+        for k in T.serial(3):
+            T.copy(A[k * 16, 0], a)
+            T.clear(c)
+            T.gemm(a, b, c)
+            T.copy(c, A[(k + 1) * 16, 0])
+"""
+    options = {"lower-to-triton.num_stages": 3}
+    source = tiledsl.compile(tiledsl.parse(text), target="cuda:90", pass_configs=options).source
+    assert "tl.range(3, num_stages=1)" in source
+    other = text.replace("A[(k", "C[(k").replace("B: T", 'C: T.Tensor((64, 16), "float16"), B: T', 1)
+    assert "tl.range" not in tiledsl.compile(tiledsl.parse(other), target="cuda:90", pass_configs=options).source

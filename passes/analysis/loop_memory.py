@@ -1,0 +1,30 @@
+"""What iterations of a loop hand on to later ones through global memory."""
+
+from __future__ import annotations
+
+from tiledsl.dialects import scf, tile
+from tiledsl.ir.core import Effect, Value
+
+
+def rewritten_buffers(loop: scf.ForOp) -> list[Value]:
+    """The global buffers that a loop both loads from and writes to; a view counts as the buffer that it is of.
+
+    What is loaded ahead of time there lacks what the iterations between write. Different parameters count as different
+    memory. Atomic operations only write: none is done ahead of time.
+    """
+    loaded: set[Value] = set()
+    written: dict[Value, None] = {}
+    for op in loop.body.walk():
+        for value in op.operands:
+            if isinstance(value.type, tile.BufferType) and value.type.scope == "global":
+                if isinstance(op, (tile.LoadOp, tile.LoadBlockOp)):
+                    loaded.add(_memory(value))
+                elif Effect.WRITE in op.effects:
+                    written[_memory(value)] = None
+    return [memory for memory in written if memory in loaded]
+
+
+def _memory(buffer: Value) -> Value:
+    while isinstance(buffer.op, tile.ViewOp):
+        buffer = buffer.op.source
+    return buffer

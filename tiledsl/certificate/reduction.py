@@ -106,6 +106,7 @@ def _shrink_buffers(root: tile.FuncOp, fixed: int) -> dict[int, int]:
     walked = _tiles(root)
     buffers = dict.fromkeys(each for op in root.walk() for each in _buffers(op))
     left: dict[tuple[Value, int], tuple[int, int, int]] = {}  # of each dimension its size, what is left, and the unit
+    counts: dict[int, int] = {}
     for buffer in buffers:
         type = tile.buffer_type(buffer)
         for axis, size in enumerate(type.shape if type.strides is None else ()):
@@ -116,8 +117,9 @@ def _shrink_buffers(root: tile.FuncOp, fixed: int) -> dict[int, int]:
                     left[buffer, axis] = size, fixed + size % fixed, size
             elif isinstance(size, int) and size > (_BLOCKS + 1) * unit:
                 left[buffer, axis] = size, _BLOCKS * unit + size % unit, unit
+            if isinstance(size, int) and (buffer, axis) not in left:
+                counts.update({-(-size // extent): -(-size // extent) for extent in extents})
     # What has one size and nearly one tile is the same thing: the rows of K and V, and those of Q, in attention.
-    counts: dict[int, int] = {}
     for (buffer, axis), (size, small, unit) in left.items():
         for other, most, _ in left.values():
             if other == size and small < most <= 4 * small and (size - most) % unit == 0:

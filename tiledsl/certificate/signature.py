@@ -10,13 +10,11 @@ import numpy as np
 from tiledsl.certificate.exact import EXACT, ExactAlgebra, fingerprints
 from tiledsl.certificate.executor import ExecutorError
 from tiledsl.certificate.source.module import SourceModule
-from tiledsl.certificate.translation import _Levels
+from tiledsl.certificate.translation import _Levels, _passes
 from tiledsl.codegen.triton_source import emit
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.ir.pass_manager import PassManager
-from tiledsl.passes import default_pipeline
 from tiledsl.runtime.kernel import Kernel
-from tiledsl.runtime.lowering import rest_of
 
 # Bytes of the inner dimension that one matrix instruction of NVIDIA's adds up: 16 of float16, 32 of float8, 8 of tf32.
 INSTRUCTION_DEPTH = 32
@@ -40,8 +38,7 @@ def strict_signature(kernel: Kernel, *, seed: int = 0) -> str:
     """
     levels = _Levels(kernel, seed, UNIT)
     levels.first()
-    passes = rest_of(default_pipeline(kernel.pass_configs), kernel._resumed_after)
-    PassManager(passes, verify_each=False).run(levels.program)
+    PassManager(_passes(kernel), verify_each=False).run(levels.program)
     root = levels.program.root
     assert isinstance(root, FuncOp)
     module = emit(root) if levels.is_reduced else kernel.module

@@ -72,6 +72,7 @@ class Barrier:
             raise ExecutorError("more arrivals than a barrier counts")
         if not self.pending and not self.bytes:
             self.phase, self.pending = self.phase ^ 1, self.count
+            self.turns.step_back()
 
     def wait(self, parity: Any) -> None:
         self.turns.until(lambda: self.phase != int(parity))
@@ -94,6 +95,14 @@ class Turns:
             return
         if not self.alive:
             raise ExecutorError("a wait for what nobody does")
+        self._step_back(holds)
+
+    def step_back(self) -> None:
+        """Let others go on first: whoever waited for this overwrites what was released too early."""
+        if self.alive:
+            self._step_back(lambda: True)
+
+    def _step_back(self, holds: Callable[[], bool]) -> None:
         me = self.here.number
         self.waiting[me] = holds
         self._pass_on()
@@ -101,12 +110,9 @@ class Turns:
         del self.waiting[me]
 
     def _pass_on(self) -> None:
-        """Let the next one run that can; called by the one that runs."""
+        """Let the last one run that can, which is the producer: it overwrites tiles as early as it may."""
         with self.changed:
-            order = [each for each in self.alive if each > self.running] + [
-                each for each in self.alive if each <= self.running
-            ]
-            for each in order:
+            for each in reversed(self.alive):
                 if each not in self.waiting or self.waiting[each]():
                     self.running = each
                     break
@@ -123,7 +129,7 @@ class Turns:
 
     def run(self, functions: Sequence[Callable[[], None]]) -> None:
         """Run all to their end. Raises what one of them raised first."""
-        self.alive, self.running = list(range(len(functions))), 0
+        self.alive, self.running = list(range(len(functions))), len(functions) - 1
 
         def partition(number: int, function: Callable[[], None]) -> None:
             self.here.number = number

@@ -280,8 +280,9 @@ def _run_once(
         results.append(Result(mutant, len(chosen), outcome.killed_by, time.monotonic() - begun))
         if not outcome.killed_by:
             print(f"{_diff(mutant, sources)}  survived {len(chosen)} tests\n", flush=True)
-        if sys.stderr.isatty():
-            print(f"\r{len(results)} of {len(mutants)}", end="", flush=True, file=sys.stderr)
+        if len(results) % 25 == 0:
+            survived = sum(not each.killed_by for each in results)
+            print(f"{len(results)} of {len(mutants)} mutants, {survived} survived\n", flush=True)
 
     pool.run(sorted(queue, key=lambda job: -jobs[id(job)][2]), done)
     return results

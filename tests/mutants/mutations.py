@@ -21,7 +21,8 @@ ARITHMETIC = {
 COMMUTE = {"min", "max", "AddOp", "MulOp", "AndOp", "OrOp", "XorOp", "MinOp", "MaxOp"}
 FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 MESSAGES = {"debug", "info", "warning", "warn", "log", "remark", "note", "print"}  # what only says something
-MESSAGE_ARGUMENTS = {"loc", "note", "notes", "hint", "message", "help", "name", "names"}  # and names of values
+# What only says something, names a value, or asserts, as zip's strict does.
+MESSAGE_ARGUMENTS = {"loc", "note", "notes", "hint", "message", "help", "name", "names", "strict"}
 
 
 @dataclass(frozen=True)

@@ -577,7 +577,7 @@ def call(function: str, *arguments: Any, dtype: str | None = None) -> Any:
     legal = verdict(function, (dtype,))
     if legal.is_refused:
         raise TileError(f"T.{function}: {legal.reason.format(dtype)}", notes=legal.notes((dtype,)))
-    dtype = legal.dtype if legal.rewrite == "promote" else dtype
+    dtype = legal.dtype if legal.rewrite in ("promote", "identity") and legal.dtype else dtype
     builder = context(f"T.{function}").builder
     return Scalar(builder.insert(arith.MathOp([as_value(x, dtype) for x in arguments], function=function)).result)
 

@@ -80,7 +80,7 @@ def decide_extremum(op: arith.BinaryOp, rw: Rewriter) -> bool:
 def decide_division(op: arith.BinaryOp, rw: Rewriter) -> bool:
     # x // 8 and x % 8 with 0 <= x < 8  ==>  0 and x
     ranges: Ranges = rw.analysis
-    if ranges.of(op.lhs).lo < 0 or ranges.of(op.rhs).lo <= 0 or not ranges.below(op.lhs, op.rhs):
+    if ranges.of(op.lhs).lo < 0 or not ranges.below(op.lhs, op.rhs):
         return False
     if isinstance(op, (arith.FloorModOp, arith.TruncModOp)):
         return _replace(op, op.lhs, rw)

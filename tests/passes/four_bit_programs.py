@@ -184,6 +184,11 @@ def chains(dtype: str, numbers: Sequence[int]) -> Iterator[tile.FuncOp]:
             product = author.make(arith.MulOp, value, number)
             rest = [author.make(arith.AddOp, product, each) for each in rests]
             rest += [author.make(arith.AddOp, rests[-1], product), author.make(arith.SubOp, product, rests[-1])]
+            least = author.make(arith.MaxOp, author.y, author.number(0))  # up to the divisor itself, and just below it
+            most = [number for number in (second, second - 1) if number > 0]
+            rest += [
+                author.make(arith.AddOp, product, author.make(arith.MinOp, least, author.number(each))) for each in most
+            ]
             for op in (arith.FloorDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp):
                 values += [author.make(op, each, author.number(second)) for each in (product, *rest)]
         author.print(values)

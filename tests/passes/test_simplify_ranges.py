@@ -33,9 +33,14 @@ def result(body: str) -> list[str]:
         ("%y = arith.floordiv %bx, %c8 : int32", "%c0"),
         ("%y = arith.floormod %bx, %c8 : int32", "%bx"),
         ("%a = arith.mul %bx, %c12 : int32\n%y = arith.floordiv %a, %c12 : int32", "%bx"),
+        ("%a = arith.mul %bx, %c12 : int32\n%y = arith.truncdiv %a, %c12 : int32", "%bx"),
         ("%a = arith.mul %bx, %c12 : int32\n%k = arith.floormod %s, %c12 : int32\n%t = arith.add %a, %k : int32\n"
          "%y = arith.floordiv %t, %c12 : int32", "%bx"),
+        ("%a = arith.mul %bx, %c12 : int32\n%k = arith.floormod %s, %c12 : int32\n%t = arith.add %a, %k : int32\n"
+         "%y = arith.truncdiv %t, %c12 : int32", "%bx"),
         ("%a = arith.mul %bx, %c12 : int32\n%y = arith.floormod %a, %c12 : int32", "%c0"),
+        ("%e = arith.min %s, %c3 : int32\n%b3 = arith.max %s, %c3 : int32\n"
+         "%y = scf.for %b3, %e, %c1[%bx] : int32 (%k: int32, %x: int32) { scf.yield [%k] }", "%bx"),
     ],
 )  # fmt: skip
 def test_decided_expressions(body: str, stored: str) -> None:

@@ -72,6 +72,13 @@ MACHINE_CODE = {
 }  # fmt: skip
 
 
+def test_a_stack_pointer_in_place_of_halves_of_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hazards, "_ptxas_version", lambda: (12, 9))
+    ptx, sass = "cvt.rn.satfinite.e4m3x2.f16x2 %rs15, %r33;", "LOP3.LUT R17, R1, 0xffff, RZ, 0xc0, !PT ;"
+    assert hazards.machine_code_hazards({"ptx": ptx, "sass": sass}) == ["float8-pair-twice"]
+    assert hazards.machine_code_hazards({"ptx": ptx, "sass": sass.replace("R1,", "R21,")}) == []
+
+
 @pytest.mark.parametrize("name", MACHINE_CODE)
 def test_machine_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ptx, wrong, right = MACHINE_CODE[name]
@@ -103,6 +110,11 @@ def test_a_kernel_with_a_mistake_of_ptxas_is_compiled_with_less_of_it(levels: tu
     assert len(compiled.asked) == tries
     assert compiled.asked[-1] == {"ptx_options": f"--opt-level {levels[0] if tries == 2 else 0}"}
     assert not hazards.machine_code_hazards(compiled.asm)
+
+
+def test_a_kernel_that_stays_wrong_is_refused() -> None:
+    with pytest.raises(CompileError, match=r"k: ptxas makes wrong code \(carry-of-mulhi\)"):
+        unharmed("k", HOPPER, made_by())
 
 
 def test_a_layout_that_is_computed_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

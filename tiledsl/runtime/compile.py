@@ -176,20 +176,26 @@ def unharmed(kernel: str, target: Target, made: Callable[[Mapping[str, Any]], An
     compiled = made({})
     if target.kind != "cuda":
         return compiled
-    wrong = hazards.layout_refusal(compiled.asm)
-    for level in ("1", "0"):
-        if wrong or not (found := hazards.machine_code_hazards(Asm(dict(compiled.asm)))):
+    if wrong := hazards.layout_refusal(compiled.asm):
+        way_out = "Triton 3.9 is right; or compute that tile in a kernel apart from tiles of other shapes"
+        raise _wrong(f"{kernel}: this version of Triton computes wrongly with {wrong}", "ttgir", way_out)
+    for level in ("1", "0", ""):
+        found = ", ".join(hazards.machine_code_hazards(Asm(dict(compiled.asm))))
+        if not found:
             break
-        note_once(f"{kernel} is compiled by ptxas with --opt-level {level}, because of {', '.join(found)}: hazards.py")
+        if not level:
+            raise _wrong(
+                f"{kernel}: ptxas makes wrong code ({found})", "cubin", "TRITON_PTXAS_PATH names a newer ptxas"
+            )
+        note_once(f"{kernel} is compiled by ptxas with --opt-level {level}, because of {found}: hazards.py")
         compiled = made({"ptx_options": f"--opt-level {level}"})
-    if wrong:
-        refused = CompileError(
-            f"{kernel}: this version of Triton computes wrongly with {wrong}",
-            notes=["Triton 3.9 is right; or compute that tile in a kernel apart from tiles of other shapes"],
-        )
-        refused.stage = "ttgir"
-        raise refused
     return compiled
+
+
+def _wrong(message: str, stage: str, way_out: str) -> CompileError:
+    error = CompileError(message, notes=[way_out])
+    error.stage = stage
+    return error
 
 
 @contextlib.contextmanager

@@ -181,7 +181,7 @@ class _Mistake:
 
 
 def _makes_float8(ptx: str) -> bool:
-    return "e4m3x2.f32" in ptx or "e5m2x2.f32" in ptx
+    return re.search(r"e(?:4m3|5m2)x2\.f(?:32|16x2)", ptx) is not None
 
 
 def _adds_pairs(ptx: str) -> bool:
@@ -202,7 +202,7 @@ def _subtracts_from_mulhi(ptx: str) -> bool:
 
 
 _MISTAKES = (
-    _Mistake("float8-pair-twice", _makes_float8, r"F2FP\.[^;]*MERGE_C[^;]*, R1 ;"),
+    _Mistake("float8-pair-twice", _makes_float8, r"F2FP\.[^;]*MERGE_C[^;]*, R1 ;|LOP3\.LUT R\d+, R1, 0xffff,"),
     _Mistake("add-of-16-bit-pairs", _adds_pairs, r"VIADD\.16x2[^;]*, 0x0 ;"),
     _Mistake("maximum-of-negated", _chooses_among_negated, r"VIMNMX3"),
     _Mistake("carry-of-mulhi", _subtracts_from_mulhi, r"IMAD\.HI\.U32 R\d+, P\d", always=True),

@@ -15,13 +15,14 @@ endif
 
 PIP_FLAGS := -qq --disable-pip-version-check
 
-.PHONY: help demo test lint bench-lowering bench-tuning conformance clean
+.PHONY: help demo test lint verify-mutants bench-lowering bench-tuning conformance clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo            lower, compile and run a matrix product, and check it against torch"
 	@echo "make test            run the tests (WORKERS=$(WORKERS))"
 	@echo "make lint            ruff and mypy --strict"
+	@echo "make verify-mutants  of mistakes in passes that change an example's kernel, how many validation notices (COUNT=100)"
 	@echo "make bench-lowering  time the lowering of 384 configurations"
 	@echo "make bench-tuning    what the autotuner takes and gives, on a GPU (PARTS=\"cold winner model space\")"
 	@echo "make conformance TILELANG=FOLDER   run TileLang's example scripts from a copy of its repository"
@@ -52,6 +53,9 @@ lint: $(READY)
 	@$(RUN) -m ruff check -q .
 	@$(RUN) -m ruff format -q --check .
 	@$(RUN) -m mypy
+
+verify-mutants: $(READY)
+	@OMP_NUM_THREADS=1 $(RUN) -m tests.certificate.pass_mutants $(or $(COUNT),100) $(or $(SEED),0)
 
 bench-lowering: $(READY)
 	@$(RUN) benchmarks/lowering.py

@@ -29,7 +29,11 @@ def reduced(root: tile.FuncOp, unit: int = 0) -> tile.FuncOp | None:
 
     unit: what sizes along which tiles walk become, but for their remainder by it; 0: two tiles.
     """
-    if unit == 0 and all((_elements(value.type) or 0) <= FEW_ELEMENTS for value in root.body.args) and not _many_blocks(root):
+    if (
+        unit == 0
+        and all((_elements(value.type) or 0) <= FEW_ELEMENTS for value in root.body.args)
+        and not _many_blocks(root)
+    ):
         return None
     twin = root.clone({})
     assert isinstance(twin, tile.FuncOp)

@@ -17,7 +17,7 @@ endif
 
 PIP_FLAGS := -qq --disable-pip-version-check
 
-.PHONY: help demo test types lint bench-lowering bench-tuning conformance clean fuzz verify-examples golden mutants prove-ranges
+.PHONY: help demo test types lint bench-lowering bench-tuning conformance clean fuzz verify-examples golden mutants prove-ranges verify-mutants
 .DEFAULT_GOAL := help
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo "make mutants         change lines of the compiler and the tuner, and see whether tests notice"
 	@echo "                     (COUNT=450 SEED=0 ONLY=\"passes/cse*\"; COUNT=0 makes the map of coverage alone)"
 	@echo "make prove-ranges    hold every rule about integers against all values of 4-bit types (SHARE=100: a part)"
+	@echo "make verify-mutants  of mistakes in passes that change an example's kernel, how many validation notices (COUNT=100)"
 	@echo "make bench-lowering  time the lowering of 384 configurations"
 	@echo "make bench-tuning    what the autotuner takes and gives, on a GPU (PARTS=\"cold winner model space\")"
 	@echo "make conformance TILELANG=FOLDER   run TileLang's example scripts from a copy of its repository"
@@ -83,6 +84,9 @@ mutants: $(READY)
 
 prove-ranges: $(READY)
 	@$(RUN) -m tests.passes.prove_ranges $(SHARE)
+
+verify-mutants: $(READY)
+	@OMP_NUM_THREADS=1 $(RUN) -m tests.certificate.pass_mutants $(or $(COUNT),100) $(or $(SEED),0)
 
 bench-lowering: $(READY)
 	@$(RUN) benchmarks/lowering.py

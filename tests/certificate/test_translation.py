@@ -91,6 +91,7 @@ def test_a_split_sum_is_allowed_by_name_alone(monkeypatch: pytest.MonkeyPatch) -
     assert split.status == "failed" and "another expression" in split.detail and split.place.endswith(":40:13")
 
 
+PEELED = {"pass_configs": {"peel-loops.mode": "all"}, "target": "cuda:80", "K": 170}
 Mutant = tuple[Any, str, str, str, dict[str, Any]]
 # A function, a text in it, what stands there by mistake, and the example whose kernel shows it, with its options.
 MUTANTS: dict[str, Mutant] = {
@@ -109,17 +110,17 @@ MUTANTS: dict[str, Mutant] = {
     "a reduction loses its old value": (lower_tile_ops._reduce, "if not op.clear:", "if False:", "online_softmax", {}),
     "a product loses its sum": (lower_tile_ops._gemm, "if op.clear:", "if True:", "gemm_epilogue", {}),
     "a loop is split one late": (
-        peel_loops._emit, "count.number +", "count.number + count.divisor +", "product", {"pass_configs": {"peel-loops.mode": "all"}, "target": "cuda:80", "K": 170},
+        peel_loops._emit, "count.number +", "count.number + count.divisor +", "product", PEELED,
     ),
     "the rest of a loop starts anew": (
-        peel_loops._divide, 'rest.set_field("inits", loop.results)', "pass", "product", {"pass_configs": {"peel-loops.mode": "all"}, "target": "cuda:80", "K": 170},
+        peel_loops._divide, 'rest.set_field("inits", loop.results)', "pass", "product", PEELED,
     ),
     "a store under a condition always happens": (
         vectorize_parallel._Vectorizer._store, "target, indices, mask,", "target, indices, None,", "grouped_gemm", {},
     ),
     "a sum is negated": (
         Expressions.binary, 'symbol, precedence = BINARY[type(op)]',
-        'symbol, precedence = BINARY[arith.SubOp if type(op) is arith.AddOp and op.out.dtype == "float32" else type(op)]',
+        'symbol, precedence = BINARY[arith.SubOp if type(op) is arith.AddOp and op.out.dtype != "int32" else type(op)]',
         "layer_norm", {},
     ),
     "masked elements are left as they are": (

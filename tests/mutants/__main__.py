@@ -2,8 +2,8 @@
 
 A sample of small changes (mutations.py), the same one for the same seed, each on a copy of the checkout. The tests that
 run a changed line run until one fails, the fastest and most specific first. What survives is printed; survivors that
-change no behaviour are listed with the reason in equivalent.txt. mutmut and cosmic-ray were tried first: neither
-follows the packages' symlinks, takes a seeded sample or runs in forks of a process that has torch.
+change no behaviour are listed with the reason in equivalent.txt. Neither mutmut nor
+cosmic-ray takes a sample by seed, or runs mutants in forks of a process that has torch.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ ALLOWANCES = {
     "reciprocal": "a division as the product with a reciprocal",
     "rescaling": "powers relative to another maximum, rounded there",
 }
-# Fingerprints know nothing of 2**(a + b) = 2**a * 2**b: with "rescaling", values are compared, which are not rounded then.
+# Fingerprints do not know that 2**(a + b) = 2**a * 2**b: with "rescaling", values are compared, and not rounded.
 CLOSE = 1e-9
 _AS_A_FIELD = frozenset({"reassociation", "contraction", "rescaling"})
 
@@ -146,9 +146,9 @@ def numbers(value: Any) -> Any:
 
 
 def unknowns(values: Any, seed: str) -> Any:
-    """Elements of these values that nothing is known of: fingerprints are random, by the seed and the element's place."""
-    places = [np.asarray(axis, np.uint64) for axis in np.ogrid[tuple(map(slice, np.shape(values)))]]
-    return made(values, np.broadcast_to(modular.symbol(seed, *places or [_ZERO]), np.shape(values)))
+    """Elements of these values of which nothing is known: fingerprints depend on the seed and the element's indices."""
+    places: list[Any] = [np.asarray(axis, np.uint64) for axis in np.ogrid[tuple(map(slice, np.shape(values)))]]
+    return made(values, np.broadcast_to(modular.symbol(seed, *(places or [_ZERO])), np.shape(values)))
 
 
 def _odd(name: str, x: Any) -> Any:
@@ -334,10 +334,11 @@ class ExactAlgebra(Algebra):
         if not (is_float(source) or is_float(target)) or source == target:
             return super().bitcast(source, target)
         bits = f"uint{ELEMENTS[source].bits}"
-        to_bits = (lambda x: encoded(x["value"], source)) if is_float(source) else super().bitcast(source, bits)
+        whole: Function = super().bitcast(source, bits) if not is_float(source) else lambda x: x
+        to_bits: Function = (lambda x: encoded(x["value"], source)) if is_float(source) else whole
         if is_float(target):
             return lambda x: numbers(decoded(to_bits(x), target))
-        from_bits = super().bitcast(bits, target)
+        from_bits: Function = super().bitcast(bits, target)
         return lambda x: from_bits(to_bits(x))
 
     def math(self, name: str, dtype: str, target: str) -> Function:
@@ -537,7 +538,7 @@ _POWERS = {int(modular.shifted(_ONE, places)): places for places in range(-30, 3
 
 
 def _power_of_two(fingerprint: Any) -> tuple[int, bool] | None:
-    """n and False where a fingerprint is that of 2**n, n and True for -2**n; None for others, of which few are small."""
+    """n and False where a fingerprint is that of 2**n, n and True for -2**n; None for others, and for large n."""
     number = int(fingerprint)
     if number in _POWERS:
         return _POWERS[number], False

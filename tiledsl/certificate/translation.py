@@ -2,7 +2,8 @@
 
 The program is executed before and after every pass in exact algebra (certificate/exact.py) on random inputs, at its own
 tile shapes and a few blocks (certificate/reduction.py), and all memory of its parameters is compared. A pass must keep
-every rounded operation and its order, unless it names what it allows (`Pass.allowances`): then that makes no difference.
+every rounded operation and its order, unless it names what it allows (`Pass.allowances`), which then makes no
+difference.
 """
 
 from __future__ import annotations
@@ -180,7 +181,9 @@ class _Levels:
         if self.is_reduced:
             module = emit(self.func)
             alike = _without_numbers(module.source) == _without_numbers(self.kernel.source)
-            how += ", at reduced sizes" + (": the text differs in numbers alone" if alike else ", for which the text differs")
+            how += ", at reduced sizes" + (
+                ": the text differs in numbers alone" if alike else ", for which the text differs"
+            )
             if self.emitted_again() != self.kernel.source:
                 return Check("source", name, "failed", "it is not what the program lowers to")
         after = self.run_source(module)

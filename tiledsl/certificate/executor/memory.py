@@ -19,6 +19,7 @@ from tiledsl.certificate.executor.machine import (
     meaning,
     value_meaning,
 )
+from tiledsl.dialects.tile import buffer_type
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import BufferType
 
@@ -30,7 +31,7 @@ def _alloc(op: Operation, executor: Executor) -> Step:
     out = op.results[0]
 
     def step(env: Env) -> None:
-        env[out] = executor.allocate(out.type)
+        env[out] = executor.allocate(buffer_type(out))
 
     return step
 
@@ -67,7 +68,7 @@ def _element_inside(buffer: Value, array: np.ndarray, place: tuple[int, ...], gu
 def _active(buffer: Value, array: np.ndarray, indices: Sequence[Any], mask: Any, guarded: bool) -> Any:
     """Where an access takes place. Raises where one lies outside and nothing makes up for it."""
     inside = _inside(array, indices)
-    must_fit = buffer.type.scope != "global" or guarded
+    must_fit = buffer_type(buffer).scope != "global" or guarded
     if must_fit and np.any(np.logical_not(inside) if mask is None else mask & np.logical_not(inside)):
         what = "a guarded access" if guarded else "an access"
         ranges = ", ".join(f"{np.min(index)}..{np.max(index)}" for index in indices)
@@ -269,7 +270,8 @@ def _copy(op: Operation, executor: Executor) -> Step:
 @meaning("tile.gemm")
 def _gemm(op: Operation, executor: Executor) -> Step:
     attributes = op.attributes
-    dot = executor.algebra.dot(*(each.dtype for each in op.operands), attributes["precision"])
+    left, right, target = op.operands
+    dot = executor.algebra.dot(left.dtype, right.dtype, target.dtype, attributes["precision"])
 
     def step(env: Env) -> None:
         a, b, c = (env[value].reshape(env[value].shape[-2:]) for value in op.operands)
@@ -300,7 +302,8 @@ def _tile_reduce(op: Operation, executor: Executor) -> Step:
 def _tile_scan(op: Operation, executor: Executor) -> Step:
     source, target = op.operands
     convert = executor.algebra.cast(source.dtype, target.dtype)
-    scan = executor.algebra.scan(*(op.attributes[key] for key in ("kind", "axis", "reverse")), target.dtype)
+    kind, axis, reverse = (op.attributes[key] for key in ("kind", "axis", "reverse"))
+    scan = executor.algebra.scan(kind, axis, reverse, target.dtype)
 
     def step(env: Env) -> None:
         env[target][...] = scan(convert(env[source]))

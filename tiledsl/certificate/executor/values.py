@@ -223,12 +223,14 @@ def _reduce(op: Operation, algebra: Algebra) -> Any:
 
 @value_meaning("tensor.scan")
 def _scan(op: Operation, algebra: Algebra) -> Any:
-    return algebra.scan(*(op.attributes[key] for key in ("kind", "axis", "reverse")), op.operands[0].dtype)
+    kind, axis, reverse = (op.attributes[key] for key in ("kind", "axis", "reverse"))
+    return algebra.scan(kind, axis, reverse, op.operands[0].dtype)
 
 
 @value_meaning("tensor.dot")
 def _dot(op: Operation, algebra: Algebra) -> Any:
-    return algebra.dot(*(each.dtype for each in op.operands), op.attributes["precision"])
+    a, b, c = op.operands
+    return algebra.dot(a.dtype, b.dtype, c.dtype, op.attributes["precision"])
 
 
 @value_meaning("tensor.gather")

@@ -173,7 +173,7 @@ class Product:
         raise ExecutorError("a product is used before it is waited for")
 
     def finish(self) -> None:
-        acc = self.acc.value if isinstance(self.acc, Product) else self.acc
+        acc: Any = self.acc.value if isinstance(self.acc, Product) else self.acc
         algebra = self.language.algebra
         self.language.orders.add(f"products of {self.a.element} by groups of warps")
         compute = algebra.dot(self.a.element, self.b.element, acc.element)

@@ -157,7 +157,8 @@ class SourceModule:
         return {
             "triton.experimental": SimpleNamespace(gluon=gluon), "triton.experimental.gluon": gluon,
             "triton.experimental.gluon.language.nvidia.hopper": self.language.hopper(),
-            "triton.experimental.gluon.nvidia.hopper": described, "torch": torch, "functools": functools, "triton": triton, "triton.language": language,
+            "triton.experimental.gluon.nvidia.hopper": described,
+            "torch": torch, "functools": functools, "triton": triton, "triton.language": language,
             "triton.tools.tensor_descriptor": described,
             "triton.language.extra": SimpleNamespace(libdevice=self.language.libdevice()),
             "triton.language.extra.cuda": SimpleNamespace(gdc_wait=lambda: None),

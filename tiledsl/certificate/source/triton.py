@@ -70,8 +70,9 @@ class Language:
         own = {
             name: getattr(self, name)
             for name in (
-                "program_id num_programs arange zeros full load store dot trans permute reshape broadcast_to cast where "
-                "maximum minimum clamp fma sum max min xor_sum reduce cumsum cumprod associative_scan gather range"
+                "program_id num_programs arange zeros full load store dot trans permute reshape broadcast_to cast "
+                "where maximum minimum clamp fma sum max min xor_sum reduce cumsum cumprod associative_scan gather "
+                "range"
             ).split()
         }
         functions = {each: self._function(name) for each, name in _FUNCTIONS.items() if each not in own}
@@ -132,8 +133,8 @@ class Language:
     def reshape(self, x: Tensor, *shape: Any) -> Tensor:
         return x.like(np.reshape(x.array, shape[0] if isinstance(shape[0], (tuple, list)) else shape))
 
-    def broadcast_to(self, x: Any, *shape: Any) -> Tensor:
-        x = self._lift(x)
+    def broadcast_to(self, value: Any, *shape: Any) -> Tensor:
+        x = self._lift(value)
         return x.like(np.broadcast_to(x.array, shape[0] if isinstance(shape[0], (tuple, list)) else shape))
 
     # Elementwise

@@ -262,6 +262,45 @@ def test_if_without_work_becomes_a_select_and_unused_results_go() -> None:
     )
 
 
+def test_branches_keep_the_results_that_they_compute() -> None:
+    body = """
+    %r, %q, %u = scf.if %b : int32, int32, int32 {
+      tile.store %s, %N[%bx]
+      scf.yield [%s, %bx, %c3]
+    } {
+      %z = tile.load %N[%s] : int32
+      scf.yield [%z, %bx, %c4]
+    }
+    tile.store %r, %N[%q]"""
+    filecheck(
+        after(Canonicalize(), body),
+        """
+        %r = scf.if %b : int32 {
+        tile.store %s, %N[%bx]
+        scf.yield [%s]
+        } {
+        %z = tile.load %N[%s] : int32
+        scf.yield [%z]
+        }
+        tile.store %r, %N[%bx]
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "through", "lossless"),
+    [
+        ("int32", "int32", True), ("uint32", "int64", True), ("uint32", "int32", False), ("uint8", "int16", True),
+        ("uint8", "int8", False), ("int8", "uint8", False), ("uint16", "uint32", True), ("int16", "int16", True),
+    ],
+)  # fmt: skip
+def test_a_type_that_holds_all_values(dtype: str, through: str, lossless: bool) -> None:
+    value = "%x" if dtype != "int32" else "%s"
+    body = f"%x = arith.cast %s : {dtype}\n%a = arith.cast {value} : {through}\n%y = arith.cast %a : {dtype}\n"
+    lines = after(Canonicalize(), body + 'tile.print [%y] {message = ""}')
+    assert any("%a = " in line for line in lines) is not lossless
+
+
 def test_carried_values_that_do_not_change_or_are_not_used_go() -> None:
     body = """
     %p, %q, %r = scf.for %c0, %s, %c1[%c5, %bx, %c7] : int32, int32, int32

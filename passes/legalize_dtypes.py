@@ -37,7 +37,10 @@ def _bitcast(builder: Builder, value: Value, dtype: str) -> Value:
 def _atomic(op: tile.AtomicOp) -> Question | None:
     if tile.buffer_type(op.buffer).scope != "global":
         return None
-    return f"atomic.{op.kind}.{op.semantics}", (op.value.dtype,)
+    dtype = op.value.dtype
+    if op.kind in ("exchange", "store") and op.out.shape and ELEMENTS[dtype].bits >= 32:  # in every order
+        return f"atomic.{op.kind}.tile", (dtype,)
+    return f"atomic.{op.kind}.{op.semantics}", (dtype,)
 
 
 _QUESTIONS: dict[type[Operation], Callable[[Any], Question | None]] = {

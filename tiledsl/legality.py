@@ -240,6 +240,10 @@ TABLE: tuple[Row, ...] = (
     Row(f"{_atomics('add max min exchange')} {_ORDERED}", (FULL | INTEGERS - SHORT,), NATIVE, source=_ATOMS),
     Row(_atomics("and or xor"), (INTEGERS - SHORT,), NATIVE, source=_ATOMS),
     Row(_atomics("load store", "relaxed"), (EVERY,), NATIVE),
+    Row("atomic.exchange.tile atomic.store.tile", (INTEGERS - SHORT | _named("float32"),), _refused(
+        "Triton before 3.9 does not compile this of a tile for AMD", "store single elements, in T.serial"),
+        "hip triton<3.9", "LLVM lacks an intrinsic that Triton 3.6 asks for"),
+    Row("atomic.exchange.tile atomic.store.tile", (EVERY,), NATIVE),
     Row(_ORDERED, (EVERY,), _refused("of {0} it can only be relaxed", "or use a 32-bit element type")),
     Row(_atomics("add max min and or xor exchange"), (EVERY,), _refused(
         "Triton has no such atomic for {0}", "use a 32-bit element type")),

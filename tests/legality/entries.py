@@ -256,7 +256,7 @@ def atomics() -> Iterator[Entry]:
             lines = (f"T.atomic_store({{0}}[0], {{1}}[0], memory_order={order!r})",)
             yield Entry(f"atomic_store of {dtype}, {order}", asks, two, lines)
             lines = (parallel, f"    T.atomic_store({{0}}[i_], {{1}}[i_], memory_order={order!r})")
-            yield Entry(f"atomic_store of {dtype}, {order}, tile", asks, two, lines)
+            yield Entry(f"atomic_store of {dtype}, {order}, tile", (*asks, ("atomic.store.tile", (dtype,))), two, lines)
 
 
 def of_ir() -> Iterator[Entry]:
@@ -278,6 +278,7 @@ def of_ir() -> Iterator[Entry]:
                 options = f'{{kind = "{kind}", semantics = "{order}", guarded = true}}'
                 line = f"%r = tile.atomic %x, %Y[%i] {options} : {tile}"
                 asks = ((f"atomic.{kind}.{order}", (dtype,)),)
+                asks += (("atomic.exchange.tile", (dtype,)),) if kind == "exchange" else ()
                 yield Entry(f"atomic {kind} of {dtype}, {order}", asks, three, (line,), True)
 
 

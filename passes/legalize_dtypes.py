@@ -37,7 +37,10 @@ def _bitcast(builder: Builder, value: Value, dtype: str) -> Value:
 def _atomic(op: tile.AtomicOp) -> Question | None:
     if tile.buffer_type(op.buffer).scope != "global":
         return None
-    return f"atomic.{op.kind}.{op.semantics}", (op.value.dtype,)
+    dtype = op.value.dtype
+    if op.kind in ("exchange", "store") and op.out.shape and ELEMENTS[dtype].bits >= 32:  # in every order
+        return f"atomic.{op.kind}.tile", (dtype,)
+    return f"atomic.{op.kind}.{op.semantics}", (dtype,)
 
 
 _QUESTIONS: dict[type[Operation], Callable[[Any], Question | None]] = {
@@ -159,24 +162,30 @@ def dtype_patterns(kind: str, arch: int | str | None) -> list[Pattern]:
             return False
         a, b = _parts(rw, op.a), _parts(rw, op.b)
         out, whole = op.out.dtype, _sum_dtype(op)
-        total: Value | None = op.accumulator if whole == out else None
+        # Where no integer holds the sum, its upper half counts apart, so that float64 does not round the parts.
+        halves: list[Value | None] = [op.accumulator if whole == out else None, None]
+        upper = 4 if not is_integer(out) and len(a) + len(b) > 8 else len(a) + len(b)
         for i, left in enumerate(a):
             for j, right in enumerate(b):
-                shift = _DIGIT * (i + j)
-                if shift >= ELEMENTS[whole].bits and is_integer(whole):
+                half = int(i + j >= upper)
+                total, shift = halves[half], _DIGIT * (i + j - half * upper)
+                if shift >= ELEMENTS[whole].bits:
                     continue
                 begins = total is not None and whole == "int32" and shift == 0
                 start = total if begins else rw.constant(0, with_shape(op.out.shape, "int32"))
                 made = cast(rw, rw.insert(tensor.DotOp(left, right, start)).out, whole)
-                if shift and is_integer(whole):
+                if shift:
                     made = rw.insert(arith.ShlOp(made, rw.constant(shift, made.type))).result
-                elif shift:
-                    made = rw.insert(arith.MulOp(made, rw.constant(2.0**shift, made.type))).result
-                total = made if total is None or begins else rw.insert(arith.AddOp(total, made)).result
-        assert total is not None
+                halves[half] = made if total is None or begins else rw.insert(arith.AddOp(total, made)).result
+        low, high = halves
+        assert low is not None
+        if high is not None:
+            wide = cast(rw, high, "float64")
+            scaled = rw.insert(arith.MulOp(wide, rw.constant(2.0 ** (_DIGIT * upper), wide.type))).result
+            low = rw.insert(arith.AddOp(scaled, cast(rw, low, "float64"))).result
         if whole != out:
-            total = rw.insert(arith.AddOp(op.accumulator, cast(rw, total, out))).result
-        rw.replace(op, [total])
+            low = rw.insert(arith.AddOp(op.accumulator, cast(rw, low, out))).result
+        rw.replace(op, [low])
         return True
 
     @pattern(tensor.DotOp)
@@ -229,12 +238,12 @@ def _accumulator_dtype(dtype: str, wanted: str) -> str:
 def _sum_dtype(op: tensor.DotOp) -> str:
     """The element type in which products of parts are added up: the accumulator's if it is an integer, which wraps.
 
-    Else what holds the sum, of up to 2**15 products: float64, which rounds, where no integer does.
+    Else one that holds the sum of up to 2**15 products, or each half of it.
     """
     if is_integer(op.out.dtype):
         return op.out.dtype
     bits = sum(1 if value.dtype == "bool" else ELEMENTS[value.dtype].bits for value in (op.a, op.b)) + 15
-    return "int32" if bits < 32 else "int64" if bits < 64 else "float64"
+    return "int32" if bits < 32 else "int64"
 
 
 _DIGIT = 7  # bits of a part of an integer, so that int8 holds it

@@ -88,7 +88,7 @@ FLOAT8, HALVES, FULL = _named("float8_e4m3fn float8_e5m2"), _named("float16 bflo
 FLOATS = FLOAT8 | HALVES | FULL
 BFLOAT16 = _named("bfloat16")
 EVERY = frozenset(ELEMENTS)
-INT8 = _named("int8")
+INT8, FLOAT64 = _named("int8"), _named("float64")
 _PARTED = BOOL | INTEGERS - _named("int64 uint64")  # those of 64 bits would take more than fifty products of parts
 
 NATIVE = Verdict()
@@ -102,6 +102,9 @@ def _refused(reason: str, way_out: str = "") -> Verdict:
 
 
 _ONE_KIND = _refused("both must be floats or both integers", "T.copy to a tile of another element type converts")
+_NO_FLOAT64 = _refused(
+    "Triton before 3.9 ends itself on products of float64", "use float32, or multiply in T.Parallel and T.reduce_sum"
+)
 
 _AS_INTEGER = "T.reinterpret gives a float's bits as an integer, T.cast its value"
 _LIBDEVICE = "CUDA libdevice user's guide, ROCm device libraries: each function has a form for float and for double"
@@ -196,8 +199,8 @@ TABLE: tuple[Row, ...] = (
 
     # Conversions
     Row("cast", (FLOAT8, FLOAT8), Verdict("by steps", "float32")),
-    Row("cast", (_named("float64"), FLOAT8), Verdict("by steps", "float32"), source=f"rounded to odd first: {_ODD}"),
-    Row("cast", (FLOAT8, INTEGERS | _named("float64")), Verdict("by steps", "float32")),
+    Row("cast", (FLOAT64, FLOAT8), Verdict("by steps", "float32"), source=f"rounded to odd first: {_ODD}"),
+    Row("cast", (FLOAT8, INTEGERS | FLOAT64), Verdict("by steps", "float32")),
     Row("cast", (INTEGERS | BOOL, FLOAT8), Verdict("by steps", "float32"), source="float8 saturates before 2**24"),
     Row("cast", (INTEGERS | FLOATS, BOOL), _SPELT, source="x != 0"),
     Row("cast", (EVERY, EVERY), NATIVE),
@@ -227,6 +230,8 @@ TABLE: tuple[Row, ...] = (
     Row("dot", (INTEGERS | BOOL, INTEGERS | BOOL, EVERY), _refused(
         "64-bit integers are not multiplied as tiles",
         "convert both to int32, where the values fit, or multiply in T.Parallel and use T.reduce_sum")),
+    Row("dot", (FLOAT64, FLOATS, EVERY), _NO_FLOAT64, "gfx942 triton<3.9", "an assertion fails in its MFMA.cpp"),
+    Row("dot", (FLOATS, FLOAT64, EVERY), _NO_FLOAT64, "gfx942 triton<3.9", "an assertion fails in its MFMA.cpp"),
     Row("dot", (FLOATS, FLOATS, FLOATS | INTEGERS), Verdict("common type"), source="dot_dtype below"),
 
     # Atomics
@@ -235,6 +240,10 @@ TABLE: tuple[Row, ...] = (
     Row(f"{_atomics('add max min exchange')} {_ORDERED}", (FULL | INTEGERS - SHORT,), NATIVE, source=_ATOMS),
     Row(_atomics("and or xor"), (INTEGERS - SHORT,), NATIVE, source=_ATOMS),
     Row(_atomics("load store", "relaxed"), (EVERY,), NATIVE),
+    Row("atomic.exchange.tile atomic.store.tile", (INTEGERS - SHORT | _named("float32"),), _refused(
+        "Triton before 3.9 does not compile this of a tile for AMD", "store single elements, in T.serial"),
+        "hip triton<3.9", "LLVM lacks an intrinsic that Triton 3.6 asks for"),
+    Row("atomic.exchange.tile atomic.store.tile", (EVERY,), NATIVE),
     Row(_ORDERED, (EVERY,), _refused("of {0} it can only be relaxed", "or use a 32-bit element type")),
     Row(_atomics("add max min and or xor exchange"), (EVERY,), _refused(
         "Triton has no such atomic for {0}", "use a 32-bit element type")),

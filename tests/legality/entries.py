@@ -33,7 +33,7 @@ class Entry:
 
     def refusal(self, kind: str, arch: int | str | None, triton: str = "") -> Question | None:
         """What of it a target lacks; None if nothing."""
-        asks = [*self.asks, *(("value", (dtype,)) for _, dtype in self.params)]
+        asks = [*(("value", (dtype,)) for _, dtype in self.params), *self.asks]
         return next((ask for ask in asks if legality.verdict(*ask, kind, arch, triton).is_refused), None)
 
 
@@ -255,6 +255,8 @@ def atomics() -> Iterator[Entry]:
             asks = ((f"atomic.store.{_SEMANTICS.get(order, order)}", (dtype,)),)
             lines = (f"T.atomic_store({{0}}[0], {{1}}[0], memory_order={order!r})",)
             yield Entry(f"atomic_store of {dtype}, {order}", asks, two, lines)
+            lines = (parallel, f"    T.atomic_store({{0}}[i_], {{1}}[i_], memory_order={order!r})")
+            yield Entry(f"atomic_store of {dtype}, {order}, tile", (*asks, ("atomic.store.tile", (dtype,))), two, lines)
 
 
 def of_ir() -> Iterator[Entry]:
@@ -276,6 +278,7 @@ def of_ir() -> Iterator[Entry]:
                 options = f'{{kind = "{kind}", semantics = "{order}", guarded = true}}'
                 line = f"%r = tile.atomic %x, %Y[%i] {options} : {tile}"
                 asks = ((f"atomic.{kind}.{order}", (dtype,)),)
+                asks += (("atomic.exchange.tile", (dtype,)),) if kind == "exchange" else ()
                 yield Entry(f"atomic {kind} of {dtype}, {order}", asks, three, (line,), True)
 
 

@@ -290,6 +290,11 @@ class KernelWriter:
             if bits not in (32, 64):
                 return f"tl.store({pointer}, {value}{mask})"
             kind = "exchange"
+        if kind == "exchange" and dtype == "float64":  # of tiles, LLVM has it for AMD only as integers
+            pointer = f"tl.cast({pointer}, tl.pointer_type(tl.int64), bitcast=True)"
+            value = f"tl.cast({value}, tl.int64, bitcast=True)"
+            text = f"tl.atomic_xchg({pointer}, {value}{mask}, sem={quoted(op.semantics)})"
+            return f"{text}.to(tl.float64, bitcast=True)" if op.out.uses else text
         return f"tl.atomic_{ATOMICS[kind]}({pointer}, {value}{mask}, sem={quoted(op.semantics)})"
 
     # Others

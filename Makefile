@@ -2,6 +2,8 @@
 # USE=/path/to/python runs with that interpreter as it is and makes no environment.
 PYTHON ?= python3
 WORKERS ?= 2
+SEED ?= 0
+ONLY ?= *
 VENV := .venv
 VENV36 := .venv-triton36
 
@@ -15,14 +17,21 @@ endif
 
 PIP_FLAGS := -qq --disable-pip-version-check
 
-.PHONY: help demo test lint prove-ranges bench-lowering bench-tuning conformance clean
+.PHONY: help demo test types lint bench-lowering bench-tuning conformance clean fuzz verify-examples golden mutants prove-ranges verify-mutants
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo            lower, compile and run a matrix product, and check it against torch"
 	@echo "make test            run the tests (WORKERS=$(WORKERS))"
+	@echo "make fuzz            random programs against an oracle (COUNT=10000 SEED=0 FUZZ=\"--device cuda\"); findings go to build/fuzz"
+	@echo "make types           compile every entry of the table of element types (TARGETS=cuda:90,... NAMES=gemm)"
 	@echo "make lint            ruff and mypy --strict"
+	@echo "make verify-examples certificates of all examples and of the suite's kernels (KERNELS=\"softmax gemm\")"
+	@echo "make golden          record what programs lower to, after a change that is meant"
+	@echo "make mutants         change lines of the compiler and the tuner, and see whether tests notice"
+	@echo "                     (COUNT=450 SEED=0 ONLY=\"passes/cse*\"; COUNT=0 makes the map of coverage alone)"
 	@echo "make prove-ranges    hold every rule about integers against all values of 4-bit types (SHARE=100: a part)"
+	@echo "make verify-mutants  of mistakes in passes that change an example's kernel, how many validation notices (COUNT=100)"
 	@echo "make bench-lowering  time the lowering of 384 configurations"
 	@echo "make bench-tuning    what the autotuner takes and gives, on a GPU (PARTS=\"cold winner model space\")"
 	@echo "make conformance TILELANG=FOLDER   run TileLang's example scripts from a copy of its repository"
@@ -49,13 +58,35 @@ test: $(READY) $(if $(USE),,$(VENV36)/ready)
 	@OMP_NUM_THREADS=1 $(if $(USE),,TILEDSL_TEST_TRITON36="$(CURDIR)/$(VENV36)/bin/python") \
 		$(RUN) -m pytest -q -n $(WORKERS) --dist loadscope $(TESTS)
 
+types: $(READY) $(if $(USE),,$(VENV36)/ready)
+	@OMP_NUM_THREADS=1 $(if $(USE),,TILEDSL_TEST_TRITON36="$(CURDIR)/$(VENV36)/bin/python") \
+		$(RUN) -m tests.legality "$(TARGETS)" "$(PYTHONS)" "$(NAMES)"
+	@TILEDSL_TEST_ALL_TYPES=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/legality/test_numerics.py
+
+fuzz: $(READY) $(if $(USE),,$(VENV36)/ready)
+	@$(RUN) -m tests.fuzz --count $(or $(COUNT),10000) --seed $(SEED) --workers $(WORKERS) --compile-share 0.1 \
+		$(if $(USE),,--triton36 "$(CURDIR)/$(VENV36)/bin/python") --out build/fuzz $(FUZZ)
+
 lint: $(READY)
 	@$(RUN) -m ruff check -q .
 	@$(RUN) -m ruff format -q --check .
 	@$(RUN) -m mypy
 
+verify-examples: $(READY)
+	@OMP_NUM_THREADS=1 $(RUN) -m benchmarks.verify $(KERNELS)
+
+golden: $(READY)
+	@OMP_NUM_THREADS=1 $(RUN) -m tests.golden
+
+mutants: $(READY)
+	@OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(RUN) -m tests.mutants --count $(or $(COUNT),450) --seed $(SEED) --only "$(ONLY)" \
+		--workers $(WORKERS)
+
 prove-ranges: $(READY)
 	@$(RUN) -m tests.passes.prove_ranges $(SHARE)
+
+verify-mutants: $(READY)
+	@OMP_NUM_THREADS=1 $(RUN) -m tests.certificate.pass_mutants $(or $(COUNT),100) $(or $(SEED),0)
 
 bench-lowering: $(READY)
 	@$(RUN) benchmarks/lowering.py
@@ -68,5 +99,5 @@ conformance: $(READY)
 	@$(RUN) tests/conformance/run.py "$(TILELANG)"
 
 clean:
-	@rm -rf $(VENV) $(VENV36) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	@rm -rf $(VENV) $(VENV36) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .mutants
 	@find tiledsl passes autotune tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tiledsl.autotuner.context.active import active
 from tiledsl.autotuner.engine import Problem, tune
 from tiledsl.autotuner.measuring.inputs import given_inputs
-from tiledsl.autotuner.options import TuneOptions
+from tiledsl.autotuner.options import Numerics, TuneOptions
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tunables, tunables, with_seeds
 from tiledsl.autotuner.storage.fingerprint import canonical
@@ -288,8 +288,8 @@ def autotune(
     supply_type: TensorSupplyType | str = TensorSupplyType.Auto,
     ref_prog: Callable[..., Any] | None = None,
     supply_prog: Callable[..., Any] | None = None,
-    rtol: float = 1e-2,
-    atol: float = 1e-2,
+    rtol: float | None = None,
+    atol: float | None = None,
     max_mismatched_ratio: float = 0.01,
     skip_check: bool = False,
     manual_check_prog: Callable[..., Any] | None = None,
@@ -323,6 +323,10 @@ def autotune(
     on_miss: Literal["tune", "first", "error"] = "tune",
     group: Any = None,
     group_timeout: float = 300,
+    numerics: Numerics | None = None,
+    reference_config: Mapping[str, Any] | None = None,
+    rows: str | None = None,
+    verify: bool = False,
 ) -> Callable[[Any], AutotunedFunction]:
     """Decorator above @tiledsl.jit: choose the best of several configurations at the first call with given arguments.
 
@@ -342,7 +346,7 @@ def autotune(
         target, cache, devices, isolate, run_timeout, budget, prune, search, progress, timer, max_trials,
         seed_configs, store, key, shape_grouped, backend, verify_at, keep_all, min_improvement,
         tuned, bucket, nearest, on_miss,
-        group, group_timeout,
+        group, group_timeout, numerics, reference_config, rows, verify,
     )  # fmt: skip
 
     def decorate(function: Any) -> AutotunedFunction:

@@ -69,6 +69,13 @@ class Problem:
             "verify_at": canonical(options.verify_at),
             "timing": [options.warmup, options.rep, options.timer, options.backend],
         }
+        if options.numerics is not None:
+            from tiledsl.autotuner.numerics import reference_index
+
+            reference = self.configs[reference_index(self.configs, options.reference_config)]
+            policy["numerics"] = [options.numerics, config_key(reference), options.rows or options.bucket]
+        if options.verify:
+            policy["verify"] = True
         if options.key is not None:
             policy["key"] = canonical(asked_key(options.key, self.values))
         return tuning_key(
@@ -126,6 +133,7 @@ def tune_here(problem: Problem, store: Store | None, done: Mapping[str, Any], ra
     from tiledsl.autotuner.progress import Progress
     from tiledsl.autotuner.run import Run
     from tiledsl.autotuner.search import make_strategy
+    from tiledsl.autotuner.verifying.certified import certified
 
     _check_text(problem)
     options = problem.options
@@ -150,7 +158,7 @@ def tune_here(problem: Problem, store: Store | None, done: Mapping[str, Any], ra
                 order = in_common(ranks, trials, order)
             for trial in trials:
                 progress.update(trial)
-            if order or (run.measured and selection.lacks_final_round(trials)):
+            if order or (run.measured and selection.lacks_final_round(trials)) or options.numerics is not None:
                 run.go(
                     make_strategy(
                         options.search, len(trials), order, options.max_trials, 0, problem.configs, options.budget
@@ -166,9 +174,12 @@ def tune_here(problem: Problem, store: Store | None, done: Mapping[str, Any], ra
         for trial in trials:
             if trial.same_as is not None:
                 trial.share(trials[trial.same_as])
-        best = selection.winner(trials, incumbent, options.min_improvement)
-        if best is not None:
-            best = trials[ranks.exchange("the winner", best.index)[0]]
+
+        def choose() -> Trial | None:
+            found = selection.winner(trials, incumbent, options.min_improvement)
+            return None if found is None else trials[ranks.exchange("the winner", found.index)[0]]
+
+        best = certified(trials, choose, options.timeout, ranks) if options.verify else choose()
         ref_latency = run.ref_latency
         outcome = Remembered(
             trials, "measured" if run.measured else "estimated", ref_latency, None if best is None else best.index
@@ -309,6 +320,10 @@ def result_of(problem: Problem, outcome: Remembered, store: Store | None = None)
         recall = None if outcome.other_versions else partial(store.recall_kernel, best)
         kernel = UnbuiltKernel(lambda: best.kernel, best.source_hash, recall)
     kernel.config, kernel.latency, kernel.ref_latency = dict(best.config), best.latency, outcome.ref_latency
+    if best.certificate is not None:
+        from tiledsl.autotuner.verifying.certified import attach
+
+        attach(kernel, best.certificate, best.source_hash)
     kind: Any = outcome.latency_kind
     return AutotuneResult(kernel, dict(best.config), best.latency, outcome.ref_latency, tuple(outcome.trials), kind)
 

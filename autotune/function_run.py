@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import copy
 import inspect
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
 from typing import Any
 
 from tiledsl.autotuner import selection
 from tiledsl.autotuner.group.agree import merged
 from tiledsl.autotuner.group.clock import AgreedClock
 from tiledsl.autotuner.group.ranks import Ranks, RanksLost, failure_status
+from tiledsl.autotuner.measuring import watched
+from tiledsl.autotuner.measuring.again import varied
 from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.timing import clock, summarize
-from tiledsl.autotuner.trial import Trial
-from tiledsl.autotuner.verifying.reference import Reference, tensors
-from tiledsl.autotuner.verifying.verify import Ran, Tolerance, judge
+from tiledsl.autotuner.numerics import reference_index, settle_doubts
+from tiledsl.autotuner.storage.fingerprint import digest
+from tiledsl.autotuner.trial import Trial, config_text
+from tiledsl.autotuner.verifying.bits import adversarial_inputs, fingerprint
+from tiledsl.autotuner.verifying.reference import Reference
+from tiledsl.autotuner.verifying.tolerance import TF32, Tolerance
+from tiledsl.autotuner.verifying.verify import Ran, judge
 from tiledsl.errors import TileError
 
 _FIRST_PASS = 0.25  # of `rep`, in the first measurement
+_STALE = 0.1  # of the elements of a result must change with the values for results that do not to be old ones
 
 
 class Call:
@@ -31,14 +39,14 @@ class Call:
         self.function = function
         self.values = dict(values)
         self.signature = inspect.signature(function)
-        self._copied = [name for name in values if name not in as_is]
+        self.copied = [name for name in values if name not in as_is]
         tensors = [value for value in values.values() if hasattr(value, "data_ptr")]
         self.on_gpu = any(tensor.is_cuda for tensor in tensors)
         self.nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def fresh(self) -> dict[str, Any]:
         """The arguments, with copies of the tensors."""
-        return {**self.values, **dict(zip(self._copied, copies([self.values[name] for name in self._copied])))}
+        return {**self.values, **dict(zip(self.copied, copies([self.values[name] for name in self.copied])))}
 
     def run(self, values: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
         bound = self.signature.bind_partial()
@@ -52,7 +60,12 @@ def own(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Run:
-    """Runs, checks and times configurations in this process; together with those of other ranks, if there are any."""
+    """Runs, checks and times configurations in this process; together with those of other ranks, if there are any.
+
+    Each is called on copies, and on other values in each call: a function could keep what it returned for the same
+    ones. After it was timed it is checked once more, at the same addresses, on values of which there is no reference
+    yet.
+    """
 
     def __init__(self, call: Call, trials: Sequence[Trial], options: Mapping[str, Any], ranks: Ranks) -> None:
         self._call, self._trials, self._options, self._ranks = call, trials, options, ranks
@@ -61,6 +74,10 @@ class Run:
             self._ranks.together("running ref_prog", self._run_reference)
         watch = _clock(options["timer"], call.on_gpu)
         self._watch = watch if ranks.size == 1 else AgreedClock(watch, ranks)
+        self._guard = watched.Guard()
+        self._generators: dict[Any, Any] = {}
+        numerics = options.get("numerics")
+        self._wanted = None if numerics is None else reference_index([t.config for t in trials], options["reference_config"])  # fmt: skip # noqa: E501
 
     def _run_reference(self) -> None:
         self._references = Reference(self._options["ref_prog"], list(self._call.values.values())).candidates
@@ -69,57 +86,178 @@ class Run:
         """Check a configuration and time it. What the function raises ends only this trial."""
         options = self._options
         try:
-            given, touched = self._try(trial, self._check)
-            if trial.status == "new":
+            given, touched, seen = self._try(trial, self._check)
+            if trial.status == "new" and self._is_fair(trial):
                 quick, prepared = self._prepare(trial, given, touched)
                 prepared.warm(options["warmup"] * _FIRST_PASS)
-                self._record(trial, prepared.sample(options["rep"] * _FIRST_PASS, quick), prepared.method)
+                samples = prepared.sample(options["rep"] * _FIRST_PASS, quick)
+                self._look_behind(trial, given, quick)
+                self._try_again(trial, given, seen)
+                if trial.status == "new":
+                    self._record(trial, samples, prepared.method)
         except RanksLost:
             raise
         except Exception as error:  # whatever the function or the driver raises
             trial.fail(failure_status(error), error)
+        self._is_fair(trial)
 
-    def _try(self, trial: Trial, check: Callable[..., dict[str, Any]] | None) -> tuple[dict[str, Any], list[str]]:
-        """Run a configuration once; its arguments, and the names of those that it changed, here."""
+    def _is_fair(self, trial: Trial) -> bool:
+        """Whether a configuration has left what measures and checks it as it was; else it fails, and that is put
+        back."""
+        meddled = self._guard.meddled()
+        if meddled:
+            trial.fail("mismatch", f"replaces {', '.join(meddled)}, by which it is measured and checked")
+        return not meddled
+
+    def _try(
+        self, trial: Trial, check: Callable[..., dict[str, Any]] | None
+    ) -> tuple[dict[str, Any], list[str], list[Any]]:
+        """Run a configuration once; its arguments, the names of those that it changed, and its results, here."""
         given: dict[str, Any] = {}
         touched: list[str] = []
+        seen: list[Any] = []
 
         def attempt() -> dict[str, Any]:
             given.update(self._call.fresh())
-            returned = self._call.run(given, trial.config)
-            touched.extend(name for name, old in self._call.values.items() if changed(given[name], old))
-            return {} if check is None else check(returned, given, touched)
+            found = self._observe(trial, given)
+            touched.extend(name for name, old in self._call.values.items() if changed(found.given[name], old))
+            seen.extend([*found.results, *(found.given[name] for name in touched)])
+            if found.late:
+                return {"status": "mismatch", "message": found.late}
+            outcome = {} if check is None else check(found, touched)
+            if check is not None and "status" not in outcome and self._wanted is not None:
+                outcome["output_bits"] = self._bits(trial, seen)
+            return outcome
 
         outcomes = self._ranks.together(f"configuration {trial.index}", attempt)
         trial.record(merged(outcomes))
-        return given, touched
+        return given, touched, seen
 
-    def _check(self, returned: Any, given: Mapping[str, Any], touched: Sequence[str]) -> dict[str, Any]:
-        if not self._references:
+    def _observe(self, trial: Trial, given: dict[str, Any]) -> watched.Observed:
+        alike = [] if not self._references else self._references[-1].returned
+        return watched.observe(lambda: self._call.run(given, trial.config), given, alike, self._call.on_gpu)
+
+    def _check(self, found: watched.Observed, touched: Sequence[str], references: Any = None) -> dict[str, Any]:
+        references = self._references if references is None else references
+        if not references:
             return {}
-        names = list(given)
-        ran = Ran(names, tensors(returned), list(given.values()), [names.index(name) for name in touched])
-        options = self._options
-        return judge(
-            ran, self._references, Tolerance(options["rtol"], options["atol"], options["max_mismatched_ratio"])
+        names, options = list(found.given), self._options
+        ran = Ran(names, found.results, list(found.given.values()), [names.index(name) for name in touched])
+        roundoff = TF32 if self._call.on_gpu else 0.0
+        limits = Tolerance(options["rtol"], options["atol"], options["max_mismatched_ratio"], roundoff)
+        return judge(ran, references, limits)
+
+    def _look_behind(self, trial: Trial, given: dict[str, Any], quick: float) -> None:
+        """Fail a configuration that works on where the clock does not see it."""
+        if not self._call.on_gpu or self._options["timer"] is not None:
+            return
+        late = self._ranks.together(
+            "looking at other streams",
+            lambda: watched.late_milliseconds(lambda: self._call.run(given, trial.config), None),
         )
+        why = watched.is_late(max(late), quick)
+        if why:
+            trial.fail("mismatch", why)
+
+    def _try_again(self, trial: Trial, given: dict[str, Any], seen: Sequence[Any]) -> None:
+        """Check a configuration on new values at the addresses at which it was timed; the reference comes after it."""
+        if trial.status != "new" or not self._references:
+            return
+
+        def attempt() -> dict[str, Any]:
+            fresh = self._call.fresh()
+            for name in self._call.copied:
+                if hasattr(fresh[name], "data_ptr"):
+                    fresh[name] = varied(fresh[name], trial.index)
+                    given[name].copy_(fresh[name])
+            found = self._observe(trial, given)
+            if found.late:
+                return {"status": "mismatch", "message": found.late}
+            try:
+                right = Reference(self._options["ref_prog"], list(fresh.values())).candidates
+            except TileError:
+                return {}
+            touched = [name for name, old in fresh.items() if changed(found.given[name], old)]
+            results = [*found.results, *(found.given[name] for name in touched)]
+            if self._is_stale(results, seen, right[-1]):
+                why = "gives the results of other values: it keeps them, or does not write"
+                return {"status": "mismatch", "message": why}
+            verdict = self._check(found, touched, right)
+            return {"doubts": {"other values": verdict["message"]}} if "status" in verdict else {}
+
+        trial.record(merged(self._ranks.together(f"configuration {trial.index} again", attempt)))
+
+    def _is_stale(self, results: Sequence[Any], seen: Sequence[Any], right: Any) -> bool:
+        """Whether results did not change with the values, although the reference's did."""
+        before = self._references[-1]
+        pairs = [*zip(right.returned, before.returned)]
+        pairs += [(value, before.changed[at]) for at, value in right.changed.items() if at in before.changed]
+        differs = any(_share_that_differs(now, old) > _STALE for now, old in pairs)
+        same = len(results) == len(seen) and bool(seen) and all(
+            now.shape == old.shape and not changed(now, old) for now, old in zip(results, seen)
+        )  # fmt: skip
+        return differs and same
+
+    def _bits(self, trial: Trial, seen: Sequence[Any]) -> str:
+        """The bits of a configuration's results, on the call's values and on worse ones."""
+        names = list(self._call.copied)
+        found = [fingerprint(seen)]
+        for values in adversarial_inputs([self._call.values[name] for name in names]):
+            given = {**self._call.fresh(), **dict(zip(names, values))}
+            old = dict(zip(names, copies(values)))
+            call = partial(self._call.run, given, trial.config)
+            results = watched.observe(call, given, [], self._call.on_gpu)
+            touched = [results.given[name] for name in names if changed(results.given[name], old[name])]
+            found.append(fingerprint([*results.results, *touched]))
+        return digest(" ".join(found))[:32]
 
     def _prepare(self, trial: Trial, given: dict[str, Any], touched: Sequence[str]) -> tuple[float, Any]:
-        def restore() -> None:
-            for name in touched:
-                given[name].copy_(self._call.values[name])
+        values = self._call.values
+        differing = [name for name in self._call.copied if watched.may_differ(values[name])]
+        rest = [name for name in touched if name not in differing]
 
-        reset = restore if touched else None
+        def restore() -> None:
+            for name in rest:
+                given[name].copy_(values[name])
+            for name in differing:
+                given[name].copy_(watched.other_bits(values[name], self._generator(values[name].device)))
+
+        reset = restore if differing or rest else None
         restore()
         self._watch.config = trial.config
-        call = lambda: self._call.run(given, trial.config)  # noqa: E731
+        call = watched.joined(lambda: self._call.run(given, trial.config))
         quick = self._watch.quick(call, reset)
         return quick, self._watch.prepare(lambda count: [call], self._call.nbytes, quick, reset)
+
+    def _generator(self, place: Any) -> Any:
+        """Random numbers on a device, which never come again."""
+        import torch
+
+        if place not in self._generators:
+            self._generators[place] = torch.Generator(device=place).manual_seed(0)
+        return self._generators[place]
 
     def _record(self, trial: Trial, samples: Sequence[float], method: str) -> None:
         timing = summarize(samples, method)
         trial.status, trial.latency = "ok", timing.median
         trial.spread, trial.timing = timing.spread, timing.method
+
+    def settle(self) -> None:
+        """Take out what is wrong on other values although another one is right on them, and what has other bits than
+        the reference configuration. TileError if that does not work."""
+        settle_doubts(self._trials, "the function")
+        if self._wanted is None:
+            return
+        reference = self._trials[self._wanted]
+        if not reference.ok:
+            raise TileError(
+                f"autotune: numerics={self._options['numerics']!r}: the reference configuration, "
+                f"{config_text(reference.config)}, does not work",
+                notes=[f"{reference.status}: {reference.message}", "name another one with reference_config={...}"],
+            )
+        for trial in self._trials:
+            if trial.ok and trial.output_bits != reference.output_bits:
+                trial.fail("other_bits", f"other bits than {config_text(reference.config)} ({trial.latency:.4g} ms)")
 
     def final(self) -> None:
         """Time the best few and the default against each other."""
@@ -127,7 +265,7 @@ class Run:
         racers = []
         for trial in selection.finalists(self._trials):
             try:
-                given, touched = self._try(trial, None)
+                given, touched, _ = self._try(trial, None)
                 quick, prepared = self._prepare(trial, given, touched)
                 racers.append(Racer(str(trial.index), prepared, quick))
             except RanksLost:
@@ -137,6 +275,13 @@ class Run:
                 failures[str(trial.index)] = {"status": failure_status(error), "message": message}
         rounds, lasting = race(racers, self._options["rep"], lambda name: None, self._call.on_gpu)
         selection.record_final(self._trials, {"rounds": rounds, "lasting": lasting, "failures": failures})
+
+
+def _share_that_differs(now: Any, old: Any) -> float:
+    if now.shape != old.shape or not now.numel():
+        return 0.0
+    differ = now != old
+    return float((differ & ~(now.isnan() & old.isnan()) if now.dtype.is_floating_point else differ).double().mean())
 
 
 def _clock(timer: str | None, on_gpu: bool) -> Any:
@@ -158,9 +303,9 @@ class _WallClock:
     def _sample(self, call: Callable[[], Any], reset: Callable[[], Any] | None) -> float:
         if reset is not None:
             reset()
-        start = time.perf_counter()
+        start = perf_counter()
         call()
-        return max((time.perf_counter() - start) * 1e3, 1e-6)
+        return max((perf_counter() - start) * 1e3, 1e-6)
 
 
 @dataclass

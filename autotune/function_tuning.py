@@ -91,6 +91,7 @@ class FunctionTuning:
                         if store is not None:
                             store.append(trial)
                     progress.update(trial)
+                run.settle()
                 run.final()
             except KeyboardInterrupt:
                 if ranks.size > 1 or selection.winner(trials) is None:

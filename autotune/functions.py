@@ -22,8 +22,9 @@ from typing import Any, Literal
 from tiledsl.autotuner.context.active import active
 from tiledsl.autotuner.function_run import Call, own
 from tiledsl.autotuner.group.ranks import Alone, process_group, session
-from tiledsl.autotuner.options import TuneOptions
-from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tunables, tunables
+from tiledsl.autotuner.numerics import reference_index
+from tiledsl.autotuner.options import Numerics, TuneOptions
+from tiledsl.autotuner.space import call_configs, check_configs, config_key, fix, given_tunables, tunables
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
 from tiledsl.autotuner.trial import Trial, config_text, summary_of_failures
@@ -148,6 +149,7 @@ class TunedFunction:
         policy = {
             "check": [options["rtol"], options["atol"], options["max_mismatched_ratio"]],
             "timing": [options["warmup"], options["rep"], options["timer"]],
+            **self._numerics(configs),
             "host": "" if call.on_gpu else f"{platform.machine()} x {os.cpu_count()}",
         }
         values: Mapping[str, Any] = call.values
@@ -158,6 +160,12 @@ class TunedFunction:
         return tuning_key(
             self.name, self.function, values, configs, target, call.on_gpu, references=references, policy=policy
         )
+
+    def _numerics(self, configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        mode = self.options["numerics"]
+        if mode is None:
+            return {}
+        return {"numerics": [mode, config_key(configs[reference_index(configs, self.options["reference_config"])])]}
 
     def __repr__(self) -> str:
         return f"<tuned function {self.name}>"
@@ -175,8 +183,8 @@ def tune_function(
     prune: Callable[..., Any] | None = None,
     warmup: float = 25,
     rep: float = 100,
-    rtol: float = 1e-2,
-    atol: float = 1e-2,
+    rtol: float | None = None,
+    atol: float | None = None,
     max_mismatched_ratio: float = 0.01,
     cache: bool = True,
     store: str | os.PathLike[str] | None = None,
@@ -185,6 +193,8 @@ def tune_function(
     as_is: Iterable[str] = (),
     group: Any = None,
     group_timeout: float = 300,
+    numerics: Numerics | None = None,
+    reference_config: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Any]], TunedFunction]:
     """Decorator for any function: choose the best of several configurations, dicts of some of its parameters.
 
@@ -193,6 +203,8 @@ def tune_function(
     Functions of CPU tensors are timed by the clock on the wall. as_is: arguments that are passed as they are, not as
     copies, such as symmetric memory. group: all ranks run a configuration at the same time and equally often, so that
     it may hold collectives. If it fails on one rank before one, others wait there for as long as torch lets them.
+    numerics: with "same-bits" only configurations can win whose results had the bits of the reference configuration's,
+    on the call's values and on some whose sums cancel; what a function computes is tried, not known.
 
     Example: `@tune_function([{"split": 1}, {"split": 4}], ref_prog=torch.matmul)` above `def product(A, B, split)`
     """
@@ -200,10 +212,12 @@ def tune_function(
         "ref_prog": ref_prog, "key": key, "prune": prune, "warmup": warmup, "rep": rep, "rtol": rtol, "atol": atol,
         "max_mismatched_ratio": max_mismatched_ratio, "cache": cache, "store": store, "progress": progress,
         "timer": timer, "as_is": (as_is,) if isinstance(as_is, str) else tuple(as_is), "group": group,
-        "group_timeout": group_timeout,
+        "group_timeout": group_timeout, "numerics": numerics, "reference_config": reference_config,
     }  # fmt: skip
     if prune is not None and not callable(prune):
         raise TileError(f"tune_function: prune is {prune!r}; it is a function of a configuration")
+    if numerics == "batch-invariant":
+        raise TileError("tune_function: numerics may be 'same-bits'; what counts rows is not known of a function")
     others = ("prune", "as_is")
     TuneOptions(**{name: value for name, value in named.items() if name not in others})  # raises for what is wrong
 

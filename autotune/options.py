@@ -24,6 +24,7 @@ _FLAGS = (
     "shape_grouped",
     "keep_all",
     "nearest",
+    "verify",
 )
 # Of options that are numbers: what is allowed, in words and as a check of finite numbers.
 _NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {
@@ -37,11 +38,27 @@ _NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {
 }
 
 
+Numerics = Literal["same-bits", "batch-invariant"]
+
+
+def check_numerics(numerics: Any, reference_config: Any = None, rows: Any = None) -> None:
+    """TileError for values of these options that mean nothing."""
+    if numerics not in (None, "same-bits", "batch-invariant"):
+        raise TileError(f"autotune: numerics is {numerics!r}; it must be 'same-bits' or 'batch-invariant'")
+    if numerics is None and (reference_config is not None or rows is not None):
+        name = "rows" if reference_config is None else "reference_config"
+        raise TileError(f"autotune: {name} says something of numerics: pass numerics='same-bits' or 'batch-invariant'")
+    if reference_config is not None and not isinstance(reference_config, Mapping):
+        raise TileError(f"autotune: reference_config is {reference_config!r}; it is a dict such as {{'block_M': 64}}")
+    if rows is not None and not isinstance(rows, str):
+        raise TileError(f"autotune: rows is {rows!r}; it must be the name of an argument or a size")
+
+
 def _check_numbers(options: TuneOptions) -> None:
     """TileError for an option that should be a number and is none, or not one that means something."""
     for name, (allowed, is_right) in _NUMBERS.items():
         value: Any = getattr(options, name)
-        if value is None and name in ("run_timeout", "budget"):
+        if value is None and name in ("rtol", "atol", "run_timeout", "budget"):
             continue
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         if not is_number or not is_right(value):
@@ -73,13 +90,28 @@ class TuneOptions:
     Checking
     ref_prog:           takes the inputs and returns the right outputs, or None if it writes them into its inputs as
                         the kernel does.
-    rtol, atol, max_mismatched_ratio: see verify.compare; atol is in units of the reference's root mean square.
+    rtol, atol:         see verify.compare; atol is in units of the reference's root mean square (None: as the rounding
+                        of the program's types makes them, at most 1e-2; see verifying/tolerance.py).
+    max_mismatched_ratio: the share of elements that may be off by more, but not by more than 16 times as much. 1: no
+                        limit at all.
     skip_check:         do not compare outputs.
     manual_check_prog:  takes the kernel's and the reference's outputs and raises if they differ, in place of comparing.
     supply_prog:        takes the kernel's input parameters and returns the inputs; without it, supply_type draws them.
     cache_input_tensors: accepted; all configurations of a run share their inputs, and the reference is computed once.
     verify_at:          arguments of the builder, such as a smaller shape, at which the program is checked in the
                         interpreter if the target is a GPU that is not here.
+    verify:             the winner's certificate (Kernel.verify, docs/verify.md) has no failed check: a configuration
+                        that has one is out. It is stored with the result. Each is made in a process of its own, which
+                        is ended after `timeout`; what it has not found then is unknown.
+
+    Numbers that do not depend on luck
+    numerics:           "same-bits": only configurations can win whose results have the bits of the reference
+                        configuration. "batch-invariant": moreover, a row's bits do not depend on how many rows there
+                        are. See bit_class for what is proved and what is tried.
+    reference_config:   tunables with their values: the first configuration that has them is the reference (None: the
+                        first configuration).
+    rows:               for "batch-invariant": the argument, or the dynamic size, that counts rows (None: what `bucket`
+                        names, else "M").
 
     Searching
     budget:             seconds after which no further configuration is tried, once the default was tried and one works.
@@ -118,8 +150,8 @@ class TuneOptions:
     ref_prog: Callable[..., Any] | None = None
     supply_prog: Callable[..., Any] | None = None
     supply_type: TensorSupplyType | str = TensorSupplyType.Auto
-    rtol: float = 1e-2
-    atol: float = 1e-2
+    rtol: float | None = None
+    atol: float | None = None
     max_mismatched_ratio: float = 0.01
     skip_check: bool = False
     manual_check_prog: Callable[..., Any] | None = None
@@ -153,6 +185,10 @@ class TuneOptions:
     on_miss: Literal["tune", "first", "error"] = "tune"
     group: Any = None
     group_timeout: float = 300
+    numerics: Numerics | None = None
+    reference_config: Mapping[str, Any] | None = None
+    rows: str | None = None
+    verify: bool = False
 
     def __post_init__(self) -> None:
         TensorSupplyType.parse(self.supply_type)
@@ -195,6 +231,7 @@ class TuneOptions:
             raise TileError("autotune: manual_check_prog compares with the reference, and there is no ref_prog")
         if self.on_miss not in ("tune", "first", "error"):
             raise TileError(f"autotune: on_miss is {self.on_miss!r}; it must be 'tune', 'first' or 'error'")
+        check_numerics(self.numerics, self.reference_config, self.rows)
         if self.bucket is not None and not isinstance(self.bucket, str):
             raise TileError(f"autotune: bucket is {self.bucket!r}; it must be the name of an argument")
         folders = (self.tuned,) if isinstance(self.tuned, (str, os.PathLike)) else self.tuned or ()

@@ -20,6 +20,7 @@ from tiledsl.autotuner.group.trials import InStep, agree_on_trials
 from tiledsl.autotuner.measuring import measure
 from tiledsl.autotuner.measuring.jobs import Job
 from tiledsl.autotuner.measuring.runnable import runner
+from tiledsl.autotuner.numerics import Bits, settle_doubts
 from tiledsl.autotuner.predicting import model, prune
 from tiledsl.autotuner.predicting.forks import Ended, Forked
 from tiledsl.autotuner.predicting.work import work_of
@@ -75,6 +76,7 @@ class Run:
         self._launchers: set[str] = set()  # kinds of parameters
         self._compiler: CompilePool | None = None
         self._rig: measure.Rig | None = None
+        self._bits: Bits | None = None
         self._reading: threading.Thread | None = None
         self._loading: threading.Thread | None = None
 
@@ -94,7 +96,11 @@ class Run:
             strategy = InStep(strategy, self._ranks, self.trials, self._is_budget_used, self.ended)
         try:
             self.prepare()
-            self._ask(strategy, [0] if self.trials[0].status == "new" else [])
+            ahead = [0] if self.trials[0].status == "new" else []
+            if self.options.numerics is not None:
+                self._bits = Bits(self.problem, self.trials)
+                ahead += [self._bits.index] if self._bits.reference.status == "new" else []
+            self._ask(strategy, list(dict.fromkeys(ahead)))
             if self._compiler is not None and measure.can_measure(self.target):
                 self._reading = launch_triton.read_ahead()
             if self._rig is not None:
@@ -102,6 +108,8 @@ class Run:
             else:
                 self._begin()
             self._loop(strategy)
+            settle_doubts(self.trials, self.problem.name)
+            self._settle_bits()
             self._agree()
             self._final_round()
             why = f"the budget of {self.options.budget} s was used up" if self._stopped else "the search chose others"
@@ -114,6 +122,31 @@ class Run:
         self.close()
         if self._loading is not None:  # it and the first call would both set up Triton
             self._loading.join()
+
+    def _settle_bits(self) -> None:
+        """Take out configurations with other bits than the reference's, and see that a row's bits stay its own."""
+        if self._bits is None:
+            return
+        self._bits.settle()
+        kernel = self._runner(self._bits.index)
+        if self.options.numerics != "batch-invariant" or self._rig is None or kernel is None:
+            return
+        if not self._bits.runs_here:
+            return
+        for count, *jobs in self._bits.row_jobs(kernel):
+            self._bits.check_rows(count, *map(self._outcome, jobs))
+
+    def _outcome(self, job: Job) -> Mapping[str, Any]:
+        """What becomes of one job, where no other runs."""
+        assert self._rig is not None
+        self._rig.submit(job, 0)
+        while True:
+            with contextlib.suppress(queue.Empty):
+                kind, _, outcome = self._events.get(timeout=WAKE_SECONDS)
+                if kind == "interrupt":
+                    raise KeyboardInterrupt
+                if kind == "ran":
+                    return dict(outcome)
 
     def _agree(self) -> None:
         if self._ranks.size > 1:
@@ -216,6 +249,14 @@ class Run:
         if first is not None:
             self._follow(trial, first)
             return None
+        if self._bits is not None:
+            try:
+                self._bits.lowered(trial, kernel)
+            except Exception as error:
+                trial.fail("compile_error", error)
+            if trial.status != "new":
+                self._announce(trial)
+                return None
         return kernel
 
     def _follow(self, trial: Trial, first: Trial) -> None:
@@ -285,6 +326,10 @@ class Run:
         if first is not None:
             self._follow(trial, first)
             return
+        if self._bits is not None:
+            self._bits.compiled(trial, outcome.orders)
+            if trial.status != "new":
+                return
         limit = None if trial.index == 0 else prune.HEAVY_SPILLS  # the default is always measured
         reason = prune.prune_compiled(outcome.resources or {}, self.target, limit) if self.options.prune else None
         if reason is not None:
@@ -320,7 +365,9 @@ class Run:
         if kernel is not None:
             assert self._rig is not None
             self._running.add(index)
-            self._rig.submit(Job.of(index, kernel, self.measured, self._share(index)), self._places[index])
+            bits = self._bits is not None and self._bits.runs_here
+            job = Job.of(index, kernel, self.measured, self._share(index), bits=bits)
+            self._rig.submit(job, self._places[index])
             return
         if trial.status == "new":
             self._estimate(trial)
@@ -333,13 +380,30 @@ class Run:
     def _ran(self, trial: Trial, outcome: Mapping[str, Any]) -> None:
         self._running.discard(trial.index)
         trial.record(outcome)
+        if "at" in outcome and not trial.ok:
+            trial.message += self._in_tiles(trial, outcome["at"])
         if "outputs" in outcome and trial.ok:
             self._check_by_hand(trial, outcome["outputs"])
         if trial.ok and not self.measured and trial.latency is None:
             self._estimate(trial)
+        if self._bits is not None:
+            self._bits.ran(trial)
         rig = self._rig
-        if rig is not None and trial.ok and trial.latency is not None:
+        if rig is not None and trial.ok and not trial.doubts and trial.latency is not None:
             rig.best = trial.latency if rig.best is None else min(rig.best, trial.latency)
+
+    def _in_tiles(self, trial: Trial, at: Mapping[str, Any]) -> str:
+        """In which tiles the mismatches are that a check names; "" where that cannot be told."""
+        kernel = self.kernels.get(trial.index)
+        outputs = [] if kernel is None else [kernel.params[place].name for place in kernel.outputs]
+        name = str(at["name"]).removeprefix("the output").removeprefix("output ").partition(",")[0]
+        if outputs and (name == "" or name.isdigit()):
+            name = outputs[int(name or 0)]
+        with contextlib.suppress(Exception):  # it only adds to a message
+            from tiledsl.autotuner.verifying.where import in_tiles
+
+            return "" if kernel is None else in_tiles(kernel, name, at["first"], at["worst"])
+        return ""
 
     def _check_by_hand(self, trial: Trial, described: Sequence[dict[str, Any]]) -> None:
         assert self._rig is not None and self.options.manual_check_prog is not None
@@ -392,7 +456,7 @@ class Run:
 
     def _tell(self, strategy: Strategy, trial: Trial) -> None:
         if trial.index in self._shares:
-            strategy.tell(trial.index, trial.latency if trial.ok else None)
+            strategy.tell(trial.index, trial.latency if trial.ok and not trial.doubts else None)
 
     def _seconds_to_wait(self) -> float:
         """For the next event, or until the budget is used up."""

@@ -6,25 +6,27 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tiledsl.autotuner.measuring.final_round import behind
+from tiledsl.autotuner.measuring.final_round import behind, open_by, tie, unrest
 from tiledsl.autotuner.measuring.timing import summarize
-from tiledsl.autotuner.trial import Trial
+from tiledsl.autotuner.trial import Trial, config_text
 
-FINALISTS = 5
+FINALISTS, _MOST_FINALISTS = 5, 16
 _CLOSE = 1.15  # times the best one's latency: slower ones do not win in the final round
-_TIE = 0.005  # of the latency, the largest difference that may count as noise
+_EQUAL = 1.06  # times the best one's latency: which of these are the best few, chance decides, so all of them go on
+_STAYS = 2.0  # times the noise is the earlier winner slower that is still as good: one at the edge stays, too
 _FAR = 1.05  # a trial so much faster than every finalist was before the final round should have been in it
 
 
 def finalists(trials: Sequence[Trial], incumbent: int | None = None) -> list[Trial]:
-    """The best few, the default, which is the first configuration, and the winner of an earlier run: worth measuring
-    against each other."""
+    """The best few, those that chance may have kept from being of them, the default, which is the first configuration,
+    and the winner of an earlier run: worth measuring against each other."""
     own = [trial for trial in trials if trial.ok and trial.same_as is None]
     ranked = sorted(own, key=_by_latency)
     if len(ranked) < 2:
         return []
     best = _latency(ranked[0])
     chosen = [trial for trial in ranked[:FINALISTS] if _latency(trial) <= best * _CLOSE]
+    chosen += [trial for trial in ranked[FINALISTS:_MOST_FINALISTS] if _latency(trial) <= best * _EQUAL]
     for place in (0, incumbent):
         if place is not None:
             first = trials[place].same_as
@@ -43,8 +45,8 @@ def record_final(trials: Sequence[Trial], outcome: Mapping[str, Any]) -> None:
     """Put the final round's results in the trials: the median of all samples, and the spread of the rounds' medians.
 
     A GPU under load lowers its clock, so that later rounds are slower. Where there were lasting rounds, they count. The
-    latency of those that took part in fewer rounds follows from that of the fastest one that stayed to the end, by how
-    they compare in the rounds of both.
+    latencies of the others follow from that of the fastest one that stayed to the end, by how they compare in the
+    rounds of both.
     """
     for index, failure in outcome["failures"].items():
         if failure["status"] != "out_of_resources":  # so many at once need more memory than each of them
@@ -59,11 +61,15 @@ def record_final(trials: Sequence[Trial], outcome: Mapping[str, Any]) -> None:
     for index in stayed:
         trials[index].latency = statistics.median([sample for each in counted[index] for sample in each])
     leader = min((trials[index] for index in stayed), key=_by_latency, default=None)
+    own_rounds = {str(index): each for index, each in _medians(counted).items()}
+    noise = None if leader is None else unrest(own_rounds, str(leader.index))
     for index, each in firsts.items():
         own = _medians(counted).get(index, each)
-        if leader is not None and index not in stayed:
-            best = _medians(counted if index in counted else rounds)[leader.index]
-            trials[index].latency = behind(own, best) * _latency(leader)
+        if leader is not None and index != leader.index:
+            times = behind(own, _medians(counted if index in counted else rounds)[leader.index])
+            if index not in stayed or times < _CLOSE:  # rounds say little of what is many times slower
+                trials[index].latency = times * _latency(leader)
+        trials[index].noise = noise
         trials[index].spread = summarize(own, "").spread
         trials[index].rounds = len(each) + len(lasting.get(index, ()))
 
@@ -75,9 +81,10 @@ def _medians(rounds: Mapping[int, Sequence[Sequence[float]]]) -> dict[int, list[
 def winner(trials: Sequence[Trial], incumbent: int | None = None, min_improvement: float = 0.0) -> Trial | None:
     """The fastest trial that works, of those in the final round if there was one; None if none works.
 
-    Trials within the noise of it are as good: of those the winner of an earlier run wins, then the one that needs
-    fewest resources, then the first. None of them is slower than the default. The earlier winner also stays where none
-    is faster by more than `min_improvement`, a share of its latency.
+    Trials within the noise of it are as good, see `tie`: of those the winner of an earlier run wins, then the one that
+    needs fewest resources, then the first in the order of configurations' values. Neither the order of trials nor that
+    of measurements counts, so that every run, and every rank, chooses alike. The earlier winner also stays where none
+    is faster by more than `min_improvement`, a share of its latency, if it is not slower than the default.
     """
     working = [trial for trial in trials if trial.ok]
     if not working:
@@ -88,17 +95,33 @@ def winner(trials: Sequence[Trial], incumbent: int | None = None, min_improvemen
         if all(trial.rounds or _latency(trial) * _FAR > fastest for trial in working):
             working = compared
     best = min(working, key=_by_latency)
-    limit = _latency(best) + min(_latency(best) * _TIE, best.spread or 0.0)
-    default = next((trial for trial in working if trial.index == 0), None)
-    most = float("inf") if default is None else _latency(default)
-    limit = min(limit, most)
-    before = next((trial for trial in working if trial.index == incumbent and _latency(trial) <= most), None)
+    tied = [trial for trial in working if _is_tied(trial, best)]
+    before = next((trial for trial in working if trial.index == incumbent), None)
     if before is not None:
+        default = next((trial for trial in working if trial.index == 0), best)
         is_close = _latency(best) >= _latency(before) * (1 - min_improvement)
-        if is_close or _latency(before) <= limit:
+        if _is_tied(before, best, stays=True) or (is_close and _latency(before) <= _latency(default)):
             return before
-    tied = [trial for trial in working if _latency(trial) <= limit]
-    return min(tied, key=lambda trial: (_resources(trial), trial.index))
+    return min(tied, key=lambda trial: (_resources(trial), config_order(trial.config), trial.index))
+
+
+def _is_tied(trial: Trial, best: Trial, stays: bool = False) -> bool:
+    """Whether a trial is not slower than the best one beyond the noise; with `stays` beyond what may count as noise in
+    another run, and what its rounds leave open. What was not measured has none."""
+    if trial.spread is None or best.spread is None:
+        return _latency(trial) == _latency(best)
+    noise = trial.noise or 0.0
+    limit = _STAYS * tie(noise) + open_by(noise, trial.rounds) if stays else tie(noise)
+    return _latency(trial) <= _latency(best) * (1 + limit)
+
+
+def config_order(config: Mapping[str, Any]) -> tuple[Any, ...]:
+    """An order of configurations: by name and value, numbers by size."""
+    found = []
+    for name, value in sorted(config.items()):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        found.append((name, 0, value, "") if is_number else (name, 1, 0, config_text({name: value})))
+    return tuple(found)
 
 
 def _latency(trial: Trial) -> float:

@@ -11,12 +11,13 @@ if TYPE_CHECKING:
 
 Status = Literal[
     "new", "ok", "pruned", "compile_error", "compile_timeout", "out_of_resources", "launch_error", "crash", "hang",
-    "mismatch", "nonfinite", "screened",
+    "mismatch", "nonfinite", "other_bits", "screened", "disproved",
 ]  # fmt: skip
 _MEASURED = (
-    "status", "message", "latency", "spread", "timing", "verified", "max_error", "mean_error", "mismatched_ratio"
+    "status", "message", "latency", "spread", "timing", "verified", "max_error", "mean_error", "mismatched_ratio",
+    "output_bits", "doubts",
 )  # fmt: skip
-_SHARED = (*_MEASURED, "alone", "rounds", "resources", "compile_seconds", "binary_hash")
+_SHARED = (*_MEASURED, "alone", "rounds", "noise", "resources", "compile_seconds", "binary_hash", "bit_class")
 NOT_TRIED = "not tried: "  # a trial that was left out by a budget or the search has a message that begins so
 STATUSES: tuple[str, ...] = get_args(Status)
 
@@ -27,10 +28,15 @@ class Trial:
 
     latency: milliseconds, measured or estimated as the result says; spread: the interquartile range of the samples;
     timing: how they were taken; rounds: of the final measurement, in which the best few are timed against each other,
-    under lasting load where that lowers the GPU's clock; alone: the latency before that.
+    under lasting load where that lowers the GPU's clock; alone: the latency before that; noise: how much
+    latencies over the fastest one's varied from round to round, as a share.
     max_error, mean_error: largest and mean absolute difference from the reference. resources: shared_bytes, registers,
     spills, occupancy of the compiled kernel. same_as: the index of the trial with identical source or an identical
-    binary, whose outcome this one shares. verified: whether the outputs were compared.
+    binary, whose outcome this one shares. verified: whether the outputs were compared. doubts: on which
+    further inputs they are wrong, and how, by name; see measuring/again.py. bit_class, output_bits: with
+    `numerics`, equal for trials that round alike as far as their programs and machine code say, and for those whose
+    outputs had the same bits. certificate: what verify=True
+    found, as Certificate.data() has it; a trial of which a check fails is "disproved".
     """
 
     index: int
@@ -42,6 +48,7 @@ class Trial:
     timing: str = ""
     rounds: int = 0
     alone: float | None = None
+    noise: float | None = None
     verified: bool = False
     max_error: float | None = None
     mean_error: float | None = None
@@ -50,6 +57,10 @@ class Trial:
     compile_seconds: float | None = None
     source_hash: str = ""
     binary_hash: str = ""
+    doubts: dict[str, Any] | None = None
+    bit_class: str = ""
+    output_bits: str = ""
+    certificate: dict[str, Any] | None = field(default=None, repr=False)
     same_as: int | None = None
     build: Callable[[], Kernel] | None = field(default=None, repr=False, compare=False)
 

@@ -15,6 +15,7 @@ from tiledsl.passes.cse import Cse
 from tiledsl.passes.dce import Dce
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.passes.legalize_arith import LegalizeArith
+from tiledsl.passes.legalize_layouts import LegalizeLayouts
 from tiledsl.passes.licm import Licm
 from tiledsl.passes.limit_registers import LimitRegisters
 from tiledsl.passes.lower_tile_ops import LowerTileOps
@@ -57,6 +58,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     PipelineLoops,  # hints for what is still loaded through pointers, while block indices are apart
     MapGrid,  # the order in which blocks are visited, and how many programs share them
     LowerToTriton,  # pointers and launches; last, so that everything above is free of Triton's idioms
+    LegalizeLayouts,  # what Triton lays out badly: the number of threads is known now
     SimplifyRanges,  # address arithmetic
     Licm,  # address tensors do not change in loops
     Cse,  # what two loops computed alike stands before both now

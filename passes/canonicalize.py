@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tiledsl.dialects import arith, scf, tensor
+from tiledsl.dialects import arith, scf, tensor, tile, triton
 from tiledsl.dialects.arith import (
     AddOp,
     BinaryOp,
@@ -22,7 +22,7 @@ from tiledsl.dialects.arith import (
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Patterns, Rewriter, apply_patterns, pattern
-from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, broadcast_shapes, is_float, is_integer
+from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, broadcast_shapes, is_float, is_integer
 from tiledsl.passes.canonicalize_control_flow import CONTROL_FLOW_PATTERNS
 from tiledsl.passes.dce import drop_dead_carried, erase_unused
 
@@ -327,6 +327,23 @@ def fold_iota_of_one(op: tensor.IotaOp, rw: Rewriter) -> bool:
     return True
 
 
+@pattern(tile.AtomicOp, triton.AtomicOp)
+def drop_known_mask(op: tile.AtomicOp | triton.AtomicOp, rw: Rewriter) -> bool:
+    # atomic x mask=true  ==>  atomic x;    atomic x mask=false  ==>  nothing, and 0 for the old value
+    known = None if op.mask is None else constant_of(op.mask)
+    if known is None:
+        return False
+    if not known:
+        rw.replace(op, [rw.constant(as_constant(0, op.out.dtype), op.out.type)])
+        return True
+    others = [value.shape for value in op.operands if value is not op.mask and not isinstance(value.type, BufferType)]
+    if broadcast_shapes(*others) != op.out.shape:
+        return False
+    op.set_field("mask", [])
+    rw.changed(op)
+    return True
+
+
 CANONICAL_PATTERNS = Patterns(
     [
         put_constant_right,
@@ -348,6 +365,7 @@ CANONICAL_PATTERNS = Patterns(
         reshape_splat_or_iota,
         transpose_once,
         fold_iota_of_one,
+        drop_known_mask,
         *CONTROL_FLOW_PATTERNS,
     ]
 )

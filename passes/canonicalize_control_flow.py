@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tiledsl.dialects import arith, tensor, tile
-from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.arith import Number, constant_of
 from tiledsl.dialects.scf import ConditionOp, ForOp, IfOp, WhileOp
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Pattern, Rewriter, pattern
@@ -137,12 +139,40 @@ def drop_unused_carried(op: ForOp, rw: Rewriter) -> bool:
 
 @pattern(ConditionOp)
 def remove_while_that_never_runs(op: ConditionOp, rw: Rewriter) -> bool:
-    # while false { A }  ==>  what comes before the condition, once
+    # while false { A }  ==>  what comes before the condition, once; also where it is false for the initial values
     loop = op.parent_op
-    if constant_of(op.condition) is not False or not isinstance(loop, WhileOp):
+    if not isinstance(loop, WhileOp):
+        return False
+    known = constant_of(op.condition)
+    if known is None:
+        initial = dict(zip(loop.before.args, map(constant_of, loop.inits), strict=True))
+        known = _folded(op.condition, loop.before, initial)
+    if known is not False:
         return False
     _inline(loop, loop.before, loop.inits, rw)
     return True
+
+
+def _folded(value: Value, region: Region, known: dict[Value, Number | None]) -> Number | None:
+    """The constant that a value computed in a region is, with these constants for others."""
+    if value not in known:
+        op = value.op
+        known[value] = constant_of(value)
+        if known[value] is None and op is not None and op.parent is region and op.is_pure and not op.regions:
+            numbers = [_folded(each, region, known) for each in op.operands]
+            if None not in numbers:
+                known[value] = _fold_of_constants(op, numbers)
+    return known[value]
+
+
+def _fold_of_constants(op: Operation, numbers: Sequence[Number | None]) -> Number | None:
+    """What an operation of one result folds to, for constant operands."""
+    made = [arith.ConstantOp(value=each, result_types=[value.type]) for each, value in zip(numbers, op.operands)]
+    twin = op.clone({value: constant.out for value, constant in zip(op.operands, made)})
+    folded = twin.fold()
+    twin.erase()
+    value = folded[0] if folded else None
+    return constant_of(value) if isinstance(value, Value) else value
 
 
 @pattern(WhileOp)

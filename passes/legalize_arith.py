@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tiledsl.dialects import arith, tensor
@@ -12,9 +13,10 @@ from tiledsl.dialects.arith import BinaryOp, CastOp, MathOp, as_constant, consta
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder, Patterns, Rewriter, apply_patterns, pattern
-from tiledsl.ir.types import ELEMENTS, ScalarType, is_float, is_integer, with_shape
+from tiledsl.ir.types import ELEMENTS, ScalarType, is_float, with_shape
+from tiledsl.legality import verdict
 from tiledsl.passes.analysis.ranges import Ranges
-from tiledsl.passes.legalize_dtypes import cast, dtype_patterns
+from tiledsl.passes.legalize_dtypes import cast, check_legal, dtype_patterns
 
 
 def _scalar(builder: Builder, number: bool | int | float, like: Value) -> Value:
@@ -95,16 +97,6 @@ def extremum_of_bools(op: BinaryOp, rw: Rewriter) -> bool:
     return True
 
 
-@pattern(arith.CmpOp)
-def compare_bools(op: arith.CmpOp, rw: Rewriter) -> bool:
-    # (a < b) of bools  ==>  of int32
-    if op.lhs.dtype != "bool" or op.predicate in ("eq", "ne"):
-        return False
-    op.set_operands([cast(rw, op.lhs, "int32"), cast(rw, op.rhs, "int32")])
-    rw.changed(op)
-    return True
-
-
 @pattern(CastOp)
 def cast_to_bool(op: CastOp, rw: Rewriter) -> bool:
     # cast x : bool  ==>  x != 0
@@ -136,8 +128,6 @@ def _is_finite(x: Value, rw: Rewriter) -> Value:
 _SPELT_OUT: dict[str, Callable[[Value, Rewriter], Value]] = {
     "sigmoid": _sigmoid, "isnan": _is_nan, "isinf": _is_infinite, "isfinite": _is_finite,
 }  # fmt: skip
-# Functions that leave integers as they are
-_ROUNDING = ("floor", "ceil", "trunc", "round", "rint", "nearbyint")
 
 
 @pattern(MathOp)
@@ -148,17 +138,28 @@ def spell_out_function(op: MathOp, rw: Rewriter) -> bool:
     if op.function == "clamp":
         _, low, high = op.arguments
         rw.replace(op, [_made(rw, arith.MinOp, _made(rw, arith.MaxOp, x, low), high)])
-    elif (is_integer(x.dtype) and op.function in _ROUNDING) or (
-        ELEMENTS[x.dtype].kind == "uint" and op.function == "abs"
-    ):
+    elif verdict(op.function, (x.dtype,)).rewrite == "identity":
         rw.replace(op, [x])
+    elif function is not None and op.function != "sigmoid" and is_float(x.dtype):
+        rw.replace(op, [function(x if x.dtype == "float64" else cast(rw, x, "float32"), rw)])
     elif function is not None and x.dtype in ("float32", "float64"):
         rw.replace(op, [function(x, rw)])
-    elif function is not None and is_float(x.dtype) and op.function != "sigmoid":
-        rw.replace(op, [function(cast(rw, x, "float32"), rw)])
     else:
         return False
     return True
+
+
+def _difference_of_scaled(op: MathOp) -> tuple[arith.MulOp, arith.MulOp] | None:
+    """The products a * c and b * c of an exponential of their difference; None for others."""
+    difference = op.arguments[0].op
+    if op.function not in ("exp", "exp2", "exp10") or not isinstance(difference, arith.SubOp):
+        return None
+    lhs, rhs = difference.lhs.op, difference.rhs.op
+    if not (isinstance(lhs, arith.MulOp) and isinstance(rhs, arith.MulOp)) or lhs.lhs.type != rhs.lhs.type:
+        return None
+    number = constant_of(lhs.rhs)
+    same = lhs.rhs is rhs.rhs or (number is not None and number == constant_of(rhs.rhs))
+    return (lhs, rhs) if same else None
 
 
 @pattern(MathOp)
@@ -166,15 +167,10 @@ def subtract_before_scaling(op: MathOp, rw: Rewriter) -> bool:
     # exp2(a * c - b * c)  ==>  exp2((a - b) * c), of floats
     # Multiply and add are fused to fma(a, c, -(b * c)), where only b * c is rounded: of a = b = -1e30, the maximum of a
     # row that has seen nothing yet, that leaves 1e21 or so, whose exponential is infinite.
-    difference = op.arguments[0].op
-    if op.function not in ("exp", "exp2", "exp10") or not isinstance(difference, arith.SubOp):
+    found = _difference_of_scaled(op)
+    if found is None:
         return False
-    lhs, rhs = difference.lhs.op, difference.rhs.op
-    if not (isinstance(lhs, arith.MulOp) and isinstance(rhs, arith.MulOp)) or lhs.lhs.type != rhs.lhs.type:
-        return False
-    number = constant_of(lhs.rhs)
-    if lhs.rhs is not rhs.rhs and (number is None or number != constant_of(rhs.rhs)):
-        return False
+    lhs, rhs = found
     scaled = _made(rw, arith.MulOp, _made(rw, arith.SubOp, lhs.lhs, rhs.lhs), lhs.rhs)
     if scaled.type != op.arguments[0].type or not is_float(scaled.dtype):
         return False
@@ -198,23 +194,21 @@ def shift_by_tensor(op: BinaryOp, rw: Rewriter) -> bool:
     return True
 
 
-_PATTERNS = {
-    interpreted: Patterns(
+@lru_cache(maxsize=64)
+def _patterns(kind: str, arch: int | str | None) -> Patterns:
+    return Patterns(
         [
             truncate_division,
             take_absolute_values_first,
             combine_bools_as_integers,
             extremum_of_bools,
-            compare_bools,
             cast_to_bool,
             spell_out_function,
             subtract_before_scaling,
             shift_by_tensor,
-            *dtype_patterns(interpreted),
+            *dtype_patterns(kind, arch),
         ]
     )
-    for interpreted in (False, True)
-}
 
 
 @dataclass(frozen=True)
@@ -227,15 +221,21 @@ class LegalizeArith(Pass):
                                                             %e = arith.cast %g : float16
     Floor division becomes truncating division, with a correction unless ranges prove the signs. Reductions of absolute
     values and of bools, clamp, sigmoid and the like are spelt out. What Triton computes only in float32 gets casts
-    (legalize_dtypes.py); for the target "interpret", bfloat16 is computed in float32 throughout. exp2(a * c - b * c)
-    becomes exp2((a - b) * c), which is 1 where a equals b even with fused multiply-add.
+    (tiledsl.legality is the table); for the target "interpret", bfloat16 is computed in float32 throughout.
+    exp2(a * c - b * c) becomes exp2((a - b) * c), which is 1 where a equals b even with fused multiply-add.
     Needs:   pad-tiles (masks and neutral elements have the original kinds). Keeps: results, except that what is
              computed in float32 is rounded once, at the end, and that arguments of exponentials differ in their last
-             bits.
+             bits. Raises TileError for what a target has neither itself nor rewritten.
     """
 
     name = "legalize-arith"
 
     def run(self, program: Program) -> None:
-        interpreted = getattr(program.target, "kind", "") == "interpret"
-        apply_patterns(program.root, _PATTERNS[interpreted], analysis=Ranges(program.root))
+        kind, arch = getattr(program.target, "kind", ""), getattr(program.target, "arch", None)
+        for op in program.root.walk():
+            check_legal(op, kind, arch)
+        apply_patterns(program.root, _patterns(kind, arch), analysis=Ranges(program.root))
+
+    def allowances(self, program: Program) -> frozenset[str]:
+        exponentials = (op for op in program.root.walk() if isinstance(op, MathOp))
+        return frozenset({"reassociation"} if any(map(_difference_of_scaled, exponentials)) else ())

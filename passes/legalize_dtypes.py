@@ -1,20 +1,24 @@
-"""Patterns of legalize-arith for element types in which Triton does not compute: compute wider, then round."""
+"""Patterns of legalize-arith for element types on which Triton lacks an operation: what tiledsl.legality calls for.
+
+`question` says which entry of that table an operation is.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
-from tiledsl.dialects import arith, tensor
-from tiledsl.dialects.arith import CastOp, MathOp
-from tiledsl.ir.core import Value
+from tiledsl import legality
+from tiledsl.dialects import arith, tensor, tile
+from tiledsl.dialects.arith import BinaryOp, CastOp, CmpOp, MathOp
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.rewrite import Builder, Pattern, Rewriter, pattern
 from tiledsl.ir.types import ELEMENTS, is_float, is_integer, with_shape
+from tiledsl.legality import Verdict
 
-_SMALL = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-# In these Triton itself goes to float32, and gives float32 back.
-_WIDENED = (arith.DivOp,)
-_WIDENED_BFLOAT16 = (arith.DivOp, arith.MinOp, arith.MaxOp)
-_MOVES = (arith.ConstantOp, arith.CastOp, arith.BitcastOp, arith.SelectOp)
+Question = tuple[str, tuple[str, ...]]
 
 
 def cast(builder: Builder, value: Value, dtype: str) -> Value:
@@ -24,75 +28,95 @@ def cast(builder: Builder, value: Value, dtype: str) -> Value:
     return builder.insert(CastOp(value, result_types=[with_shape(value.shape, dtype)])).result
 
 
-def _is_fp8(dtype: str) -> bool:
-    return dtype.startswith("float8")
+def _bitcast(builder: Builder, value: Value, dtype: str) -> Value:
+    if value.dtype == dtype:
+        return value
+    return builder.insert(arith.BitcastOp(value, result_types=[with_shape(value.shape, dtype)])).result
 
 
-def _needs_float32(op: arith.Elementwise, interpreted: bool) -> bool:
-    dtype = op.operands[0].dtype
-    if dtype not in _SMALL or isinstance(op, _MOVES):
-        return False
-    if _is_fp8(dtype) or (interpreted and dtype == "bfloat16"):
-        return True
-    if isinstance(op, MathOp):
-        function: str = op.function
-        return function != "abs"
-    return isinstance(op, _WIDENED_BFLOAT16 if dtype == "bfloat16" else _WIDENED)
+def _atomic(op: tile.AtomicOp) -> Question | None:
+    if tile.buffer_type(op.buffer).scope != "global":
+        return None
+    return f"atomic.{op.kind}.{op.semantics}", (op.value.dtype,)
 
 
-def _dot_dtype(a: str, b: str, interpreted: bool) -> str:
-    """The element type to which both operands of a dot are converted."""
-    if interpreted and any(_is_fp8(each) or each == "bfloat16" for each in (a, b)):
-        return "float64" if "float64" in (a, b) else "float32"
-    if a == b or not (is_float(a) and is_float(b)):
-        return a
-    if _is_fp8(a) and _is_fp8(b):
-        return "float16"  # which holds all values of both formats
-    if "float64" in (a, b):
-        return "float64"
-    if "float32" in (a, b) or {a, b} == {"float16", "bfloat16"}:
-        return "float32"
-    return b if _is_fp8(a) else a
+_QUESTIONS: dict[type[Operation], Callable[[Any], Question | None]] = {
+    arith.CmpOp: lambda op: (f"cmp.{op.predicate}", (op.lhs.dtype,)),
+    arith.MathOp: lambda op: (op.function, (op.operands[0].dtype,)),
+    arith.CastOp: lambda op: ("cast", (op.source.dtype, op.out.dtype)),
+    arith.BitcastOp: lambda op: ("bitcast", (op.source.dtype, op.out.dtype)),
+    arith.NegOp: lambda op: ("neg", (op.out.dtype,)),
+    arith.NotOp: lambda op: ("not", (op.out.dtype,)),
+    tensor.ReduceOp: lambda op: (f"reduce.{op.kind}", (op.source.dtype,)),
+    tensor.ScanOp: lambda op: (f"scan.{op.kind}", (op.source.dtype,)),
+    tensor.DotOp: lambda op: ("dot", (op.a.dtype, op.b.dtype, op.out.dtype)),
+    tile.AtomicOp: _atomic,
+}
 
 
-def dtype_patterns(interpreted: bool) -> list[Pattern]:
-    """The patterns; if `interpreted`, bfloat16 is computed in float32 throughout."""
+def question(op: Operation) -> Question | None:
+    """The name and the element types of an operation in the table of legality; None if it moves elements alone."""
+    ask = _QUESTIONS.get(type(op))
+    if ask is not None:
+        return ask(op)
+    return (op.name.removeprefix("arith."), (op.operands[0].dtype,)) if isinstance(op, BinaryOp) else None
 
-    @pattern(arith.Elementwise)
-    def compute_in_float32(op: arith.Elementwise, rw: Rewriter) -> bool:
+
+def check_legal(op: Operation, kind: str, arch: int | str | None) -> None:
+    """Raises TileError for an operation on element types for which the target has neither it nor a rewrite."""
+    asked = question(op)
+    if asked is None:
+        return
+    name, types = asked
+    found = legality.verdict(name, types, kind, arch)
+    if found.is_refused:
+        raise TileError(f"{op.name} ({name}): {found.reason.format(*types)}", op.loc, found.notes(types))
+    if found.rewrite == "promote":  # which the language does
+        raise TileError(f"{op.name} ({name}) of {types[0]}: convert to {found.dtype or 'another type'} first", op.loc)
+
+
+def dtype_patterns(kind: str, arch: int | str | None) -> list[Pattern]:
+    """The patterns for a target; kind "interpret" has bfloat16 computed in float32 throughout."""
+    interpreted = kind == "interpret"
+
+    def ask(op: Operation) -> Verdict:
+        asked = question(op)
+        assert asked is not None
+        return legality.verdict(*asked, kind, arch)
+
+    @pattern(arith.BinaryOp, CmpOp, MathOp, arith.NegOp)
+    def compute_wider(op: arith.Elementwise, rw: Rewriter) -> bool:
         # exp(x : float16)  ==>  cast(exp(cast(x : float32)) : float16)
-        if not _needs_float32(op, interpreted):
+        found = ask(op)
+        if found.rewrite != "widen":
             return False
-        small = op.result.dtype
-        wide = [cast(rw, value, "float32") if value.dtype in _SMALL else value for value in op.operands]
-        shape = op.result.shape
-        out = with_shape(shape, "float32" if small in _SMALL else small)
+        narrow, shape = op.operands[0].dtype, op.result.shape
+        wide = [cast(rw, value, found.dtype) if value.dtype == narrow else value for value in op.operands]
+        dtype = op.result.dtype
         groups = [wide] if isinstance(op, MathOp) else wide
+        out = with_shape(shape, found.dtype if dtype == narrow and not isinstance(op, CmpOp) else dtype)
         made = rw.insert(type(op)(*groups, result_types=[out], **op.attributes))
-        rw.replace(op, [cast(rw, made.result, small)])
+        rw.replace(op, [cast(rw, made.result, dtype)])
         return True
 
     @pattern(tensor.ReduceOp, tensor.ScanOp)
     def reduce_in_32_bits(op: tensor.ReduceOp | tensor.ScanOp, rw: Rewriter) -> bool:
         # reduce sum(float16)  ==>  cast(reduce sum(cast(x : float32)) : float16): Triton gives 32 bits back
-        dtype = op.source.dtype
-        if dtype == "bool" or ELEMENTS[dtype].bits >= 32 or op.kind in ("and", "or", "xor", "abssum", "absmax"):
+        found = ask(op)
+        if found.rewrite != "widen":
             return False
-        wide = "float32" if is_float(dtype) else "int32" if ELEMENTS[dtype].kind == "int" else "uint32"
-        made = rw.insert(type(op)(cast(rw, op.source, wide), **op.attributes))
-        rw.replace(op, [cast(rw, made.result, dtype)])
+        made = rw.insert(type(op)(cast(rw, op.source, found.dtype), **op.attributes))
+        rw.replace(op, [cast(rw, made.result, op.source.dtype)])
         return True
 
     @pattern(CastOp)
-    def cast_by_float32(op: CastOp, rw: Rewriter) -> bool:
+    def cast_by_steps(op: CastOp, rw: Rewriter) -> bool:
         # int32 -> float8  ==>  int32 -> float32 -> float8, and likewise back and for float64
-        source, target = op.source.dtype, op.out.dtype
-        far = (is_integer(source), is_integer(target), "float64" in (source, target), "bool" in (source, target))
-        if not (_is_fp8(source) or _is_fp8(target)) or not (any(far) or (_is_fp8(source) and _is_fp8(target))):
+        found = ask(op)
+        if found.rewrite != "by steps" or op.source.dtype == op.out.dtype:
             return False
-        if source == target:
-            return False
-        rw.replace(op, [cast(rw, cast(rw, op.source, "float32"), target)])
+        wide = _rounded_to_odd(rw, op.source) if op.source.dtype == "float64" else cast(rw, op.source, found.dtype)
+        rw.replace(op, [cast(rw, wide, op.out.dtype)])
         return True
 
     @pattern(arith.ConstantOp)
@@ -104,17 +128,71 @@ def dtype_patterns(interpreted: bool) -> list[Pattern]:
         rw.replace(op, [rw.insert(arith.BitcastOp(bits, result_types=[op.out.type])).result])
         return True
 
+    @pattern(MathOp)
+    def compute_on_bits(op: MathOp, rw: Rewriter) -> bool:
+        # clz(x : int16)  ==>  cast(clz(cast(bitcast(x : uint16) : int32)) - 16 : int16)
+        found = ask(op)
+        if found.rewrite != "bits":
+            return False
+        x = op.arguments[0]
+        dtype, missing = x.dtype, ELEMENTS[found.dtype].bits - ELEMENTS[x.dtype].bits
+        bits = cast(rw, _bitcast(rw, x, f"uint{ELEMENTS[dtype].bits}"), found.dtype)
+        made = rw.insert(MathOp([bits], function=op.function)).result
+        if op.function == "clz" and missing:
+            made = rw.insert(arith.SubOp(made, rw.constant(missing, made.type))).result
+        rw.replace(op, [cast(rw, made, dtype)])
+        return True
+
+    @pattern(MathOp)
+    def spell_out_missing(op: MathOp, rw: Rewriter) -> bool:
+        # exp10(x)  ==>  pow(10, x), where the target's library has no exp10
+        write = _WHERE_MISSING.get(op.function)
+        if write is None or ask(op).rewrite != "spell out":
+            return False
+        rw.replace(op, [write(rw, op.arguments[0])])
+        return True
+
+    @pattern(tensor.DotOp)
+    def multiply_by_parts(op: tensor.DotOp, rw: Rewriter) -> bool:
+        # dot(uint8, int8)  ==>  dot(a & 127, b) + (dot(a >> 7, b) << 7), of int8: what is left out wraps away
+        if ask(op).rewrite != "parts":
+            return False
+        a, b = _parts(rw, op.a), _parts(rw, op.b)
+        out, whole = op.out.dtype, _sum_dtype(op)
+        total: Value | None = op.accumulator if whole == out else None
+        for i, left in enumerate(a):
+            for j, right in enumerate(b):
+                shift = _DIGIT * (i + j)
+                if shift >= ELEMENTS[whole].bits and is_integer(whole):
+                    continue
+                begins = total is not None and whole == "int32" and shift == 0
+                start = total if begins else rw.constant(0, with_shape(op.out.shape, "int32"))
+                made = cast(rw, rw.insert(tensor.DotOp(left, right, start)).out, whole)
+                if shift and is_integer(whole):
+                    made = rw.insert(arith.ShlOp(made, rw.constant(shift, made.type))).result
+                elif shift:
+                    made = rw.insert(arith.MulOp(made, rw.constant(2.0**shift, made.type))).result
+                total = made if total is None or begins else rw.insert(arith.AddOp(total, made)).result
+        assert total is not None
+        if whole != out:
+            total = rw.insert(arith.AddOp(op.accumulator, cast(rw, total, out))).result
+        rw.replace(op, [total])
+        return True
+
     @pattern(tensor.DotOp)
     def give_dot_one_dtype(op: tensor.DotOp, rw: Rewriter) -> bool:
         # dot(float16, bfloat16)  ==>  dot of float32;    an accumulator that tl.dot does not have is added afterwards
-        dtype = _dot_dtype(op.a.dtype, op.b.dtype, interpreted)
+        found = ask(op)
+        if found.is_native or found.rewrite == "parts":
+            return False
+        dtype = found.dtype and "int8" or _float_operands(op.a.dtype, op.b.dtype, interpreted)
         narrow = op.a.dtype not in ("float32", "float64")
         precision = "ieee" if dtype == "float32" and narrow and op.precision == "default" else op.precision
         if op.a.dtype != dtype or op.b.dtype != dtype:
             a, b = cast(rw, op.a, dtype), cast(rw, op.b, dtype)
             rw.replace(op, [rw.insert(tensor.DotOp(a, b, op.accumulator, precision=precision)).out])
             return True
-        accumulates = _accumulator_dtype(dtype, op.out.dtype)
+        accumulates = found.dtype or _accumulator_dtype(dtype, op.out.dtype)
         if op.out.dtype == accumulates:
             return False
         if is_float(accumulates) and is_float(op.out.dtype):
@@ -122,19 +200,130 @@ def dtype_patterns(interpreted: bool) -> list[Pattern]:
             made = rw.insert(tensor.DotOp(op.a, op.b, start, precision=op.precision)).out
             rw.replace(op, [cast(rw, made, op.out.dtype)])
             return True
-        zero = rw.constant(0 if is_integer(accumulates) else 0.0, with_shape(op.out.shape, accumulates))
+        zero = rw.constant(0.0 if is_float(accumulates) else 0, with_shape(op.out.shape, accumulates))
         made = rw.insert(tensor.DotOp(op.a, op.b, zero, precision=op.precision)).out
         total = rw.insert(arith.AddOp(op.accumulator, cast(rw, made, op.out.dtype))).result
         rw.replace(op, [total])
         return True
 
-    return [compute_in_float32, reduce_in_32_bits, cast_by_float32, keep_infinity, give_dot_one_dtype]
+    return [
+        compute_wider, reduce_in_32_bits, cast_by_steps, keep_infinity, compute_on_bits, spell_out_missing,
+        multiply_by_parts, give_dot_one_dtype,
+    ]  # fmt: skip
+
+
+def _float_operands(a: str, b: str, interpreted: bool) -> str:
+    """The element type to which both operands of a product of floats are converted."""
+    if interpreted and any(each in legality.FLOAT8 or each == "bfloat16" for each in (a, b)):
+        return "float64" if "float64" in (a, b) else "float32"
+    return legality.dot_dtype(a, b)
 
 
 def _accumulator_dtype(dtype: str, wanted: str) -> str:
-    """The element type, as close to `wanted` as there is, in which tl.dot accumulates operands of `dtype`."""
-    if is_integer(dtype):
-        return "int32"
+    """The element type, as close to `wanted` as there is, in which tl.dot accumulates floats of type `dtype`."""
     if dtype == "float64":
         return "float64"
     return "float16" if dtype == "float16" and wanted == "float16" else "float32"
+
+
+def _sum_dtype(op: tensor.DotOp) -> str:
+    """The element type in which products of parts are added up: the accumulator's if it is an integer, which wraps.
+
+    Else what holds the sum, of up to 2**15 products: float64, which rounds, where no integer does.
+    """
+    if is_integer(op.out.dtype):
+        return op.out.dtype
+    bits = sum(1 if value.dtype == "bool" else ELEMENTS[value.dtype].bits for value in (op.a, op.b)) + 15
+    return "int32" if bits < 32 else "int64" if bits < 64 else "float64"
+
+
+_DIGIT = 7  # bits of a part of an integer, so that int8 holds it
+
+
+def _parts(rw: Rewriter, value: Value) -> list[Value]:
+    """int8 tiles whose sum, each weighted with 2**7 more than the one before, is `value`; the last has its sign."""
+    info = ELEMENTS[value.dtype]
+    if value.dtype in ("int8", "bool"):
+        return [cast(rw, value, "int8")]
+    parts = []
+    for low in range(0, info.bits, _DIGIT):
+        part = value
+        if low:
+            part = rw.insert(arith.ShrOp(part, rw.constant(low, part.type))).result
+        if low + _DIGIT < info.bits:
+            part = rw.insert(arith.AndOp(part, rw.constant((1 << _DIGIT) - 1, part.type))).result
+        parts.append(cast(rw, part, "int8"))
+    return parts
+
+
+def _rounded_to_odd(rw: Rewriter, x: Value) -> Value:
+    """A float64 as float32: itself where that is exact, else the one of both neighbours whose last bit is 1.
+
+    Rounding the result again, to fewer bits, gives what rounding x at once would: Boldo and Melquiond, "Emulation of
+    FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE Transactions on Computers 57(4).
+    """
+    near = cast(rw, x, "float32")
+    back = cast(rw, near, "float64")
+    bits = _bitcast(rw, near, "int32")
+
+    def size(value: Value) -> Value:
+        return rw.insert(MathOp([value], function="abs")).result
+
+    one = rw.constant(1, bits.type)
+    larger = rw.insert(CmpOp(size(back), size(x), predicate="gt")).result
+    below = rw.insert(arith.SelectOp(larger, rw.insert(arith.SubOp(bits, one)).result, bits)).result
+    inexact = rw.insert(CmpOp(back, x, predicate="ne")).result
+    odd = rw.insert(arith.SelectOp(inexact, rw.insert(arith.OrOp(below, one)).result, bits)).result
+    return _bitcast(rw, odd, "float32")
+
+
+def _power_of_ten(rw: Rewriter, x: Value) -> Value:
+    return rw.insert(MathOp([rw.constant(10.0, x.type), x], function="pow")).result
+
+
+def _round_as_set(rw: Rewriter, x: Value) -> Value:
+    return rw.insert(MathOp([x], function="nearbyint")).result
+
+
+class _Bits:
+    """Arithmetic on the bits of an integer."""
+
+    def __init__(self, rw: Rewriter, x: Value) -> None:
+        self.rw, self.dtype = rw, x.dtype
+        self.width = ELEMENTS[x.dtype].bits
+        self.x = _bitcast(rw, x, f"uint{self.width}")
+
+    def number(self, pattern: int) -> Value:
+        """A byte's bits, repeated over the width."""
+        return self.rw.constant(int.from_bytes(bytes([pattern]) * (self.width // 8), "little"), self.x.type)
+
+    def made(self, op: type[BinaryOp], lhs: Value, rhs: Value | int) -> Value:
+        rhs = rhs if isinstance(rhs, Value) else self.rw.constant(rhs, lhs.type)
+        return self.rw.insert(op(lhs, rhs)).result
+
+    def count(self) -> Value:
+        """How many bits are set. Warren, "Hacker's Delight", 5-1."""
+        pairs = self.made(arith.AndOp, self.made(arith.ShrOp, self.x, 1), self.number(0x55))
+        x = self.made(arith.SubOp, self.x, pairs)
+        low, high = self.made(arith.AndOp, x, self.number(0x33)), self.made(arith.ShrOp, x, 2)
+        x = self.made(arith.AddOp, low, self.made(arith.AndOp, high, self.number(0x33)))
+        x = self.made(arith.AndOp, self.made(arith.AddOp, x, self.made(arith.ShrOp, x, 4)), self.number(0x0F))
+        x = self.made(arith.ShrOp, self.made(arith.MulOp, x, self.number(0x01)), self.width - 8)
+        return _bitcast(self.rw, x, self.dtype)
+
+    def leading_zeros(self) -> Value:
+        """The width less the bits set once each has spread to all below it. Warren, "Hacker's Delight", 5-3."""
+        shift = 1
+        while shift < self.width:
+            self.x = self.made(arith.OrOp, self.x, self.made(arith.ShrOp, self.x, shift))
+            shift *= 2
+        self.x = self.rw.insert(arith.NotOp(self.x)).result
+        return self.count()
+
+
+_WHERE_MISSING: dict[str, Callable[[Rewriter, Value], Value]] = {
+    "exp10": _power_of_ten,
+    "rint": _round_as_set,
+    "popcount": lambda rw, x: _Bits(rw, x).count(),
+    "clz": lambda rw, x: _Bits(rw, x).leading_zeros(),
+}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tiledsl import legality
 from tiledsl.dialects import arith, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
@@ -13,7 +14,8 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, BufferType, is_float, with_shape
-from tiledsl.passes.tile_values import Shape, broadcast, converted, iota, permuted, reshaped, selected, zero
+from tiledsl.legality import dot_dtype
+from tiledsl.passes.tile_values import Shape, broadcast, combine, converted, iota, permuted, reshaped, selected, zero
 
 Axes = tuple[int, ...]
 
@@ -114,18 +116,9 @@ def _matrix(builder: _TileBuilder, buffer: Value, transposed: bool) -> Value:
 
 
 def _common_dtype(a: str, b: str) -> str | None:
-    """The element type to which both operands of a product are converted; None if they stay as they are."""
-    if a == b or not is_float(a) or not is_float(b) or (a.startswith("float8") and b.startswith("float8")):
-        return None
-    if ELEMENTS[a].bits == ELEMENTS[b].bits:  # float16 and bfloat16: float32 holds both, and tf32 their products
-        return "float32"
-    return a if ELEMENTS[a].bits > ELEMENTS[b].bits else b
-
-
-_COMBINE: dict[str, type[arith.BinaryOp]] = {
-    "sum": arith.AddOp, "abssum": arith.AddOp, "max": arith.MaxOp, "absmax": arith.MaxOp, "min": arith.MinOp,
-    "and": arith.AndOp, "or": arith.OrOp, "xor": arith.XorOp, "prod": arith.MulOp,
-}  # fmt: skip
+    """The element type to which both operands of a product are converted; None if they stay as they are for now."""
+    both_float8 = a in legality.FLOAT8 and b in legality.FLOAT8
+    return dot_dtype(a, b) if is_float(a) and is_float(b) and not both_float8 else None
 
 
 def _reduce(op: tile.ReduceOp, builder: _TileBuilder) -> None:
@@ -140,7 +133,7 @@ def _reduce(op: tile.ReduceOp, builder: _TileBuilder) -> None:
     made = converted(builder, reshaped(builder, made, tile.buffer_type(op.target).static_shape), dtype)
     if not op.clear:
         old = _read_whole(builder, op.target)
-        combined = builder.insert(_COMBINE[op.kind](old, made, names=[name])).result
+        combined = builder.insert(combine(op.kind, dtype)(old, made, names=[name])).result
         if op.propagate_nan and is_float(dtype) and op.kind in ("max", "min", "absmax"):
             for each in (old, made):
                 is_nan = builder.insert(arith.CmpOp(each, each, predicate="ne")).result

@@ -259,8 +259,10 @@ class _KernelLowering:
                 form = LinearForm({(index,): 1})
             one, other = form.split()
             scalar, tensors = scalar.plus(one.times(stride)), tensors.plus(other.times(stride))
-        if scalar.terms:
-            base = at.insert(triton.AddPtrOp(base, self.materialize(at, scalar, "int32" if small else "int64"))).result
+        width: Width = "int32" if small else "int64"
+        for part in [scalar] if small else _by_sign(scalar):
+            if part.terms:
+                base = at.insert(triton.AddPtrOp(base, self.materialize(at, part, width))).result
         if tensors.terms:
             ends = form_bounds(tensors, self.ranges)
             fits = (
@@ -341,6 +343,13 @@ class _KernelLowering:
 
 def _cast(value: Value, dtype: str) -> arith.CastOp:
     return arith.CastOp(value, result_types=[with_shape(value.shape, dtype)])
+
+
+def _by_sign(form: LinearForm) -> list[LinearForm]:
+    """What is added, with the constant, and what is subtracted. ptxas takes the wrong carry for a difference of 64 bits
+    between a quotient and another term (carry-of-mulhi in tiledsl/runtime/hazards.py), but not between pointers."""
+    signs = (True, False)
+    return [LinearForm({key: n for key, n in form.terms.items() if (n > 0 or not key) is each}) for each in signs]
 
 
 def _zero(dtype: str) -> tuple[bool | int | float, ScalarType]:

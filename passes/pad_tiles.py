@@ -13,9 +13,10 @@ from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, broadcast_shapes
+from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, broadcast_shapes, is_float
 from tiledsl.passes.analysis.padding import Padding
 from tiledsl.passes.padded_reshape import keeps_order, reshape_by_gather
+from tiledsl.passes.tile_values import converted
 
 MAX_ELEMENTS = 1 << 20  # Triton's TRITON_MAX_TENSOR_NUMEL
 
@@ -39,7 +40,8 @@ class _Padder:
     def _grow(self, op: tensor.DotOp, min_dot: int) -> None:
         """Make the inner dimension as large as Triton's dot needs it: 16, or 32 for 8-bit elements."""
         inner = op.a.shape[1]
-        least = min_dot * (2 if ELEMENTS[op.a.dtype].bits == 8 or ELEMENTS[op.b.dtype].bits == 8 else 1)
+        bytes_long = any(not is_float(value.dtype) or ELEMENTS[value.dtype].bits == 8 for value in (op.a, op.b))
+        least = min_dot * (2 if bytes_long else 1)  # wider integers are multiplied as parts of 8 bits
         if self.padded(inner) >= least:
             return
         if inner > 1:
@@ -47,14 +49,21 @@ class _Padder:
             return
         # A dimension of 1 is one that broadcasts, so it cannot grow; but then the product is elementwise.
         builder = Builder.at(op)
-        dtype = op.out.dtype
+        dtype = self._product_dtype(op)
         a, b = (
             builder.insert(arith.CastOp(value, result_types=[TensorType(value.shape, dtype)])).result
             for value in (op.a, op.b)
         )
-        product = builder.insert(arith.MulOp(a, b)).result
+        product = converted(builder, builder.insert(arith.MulOp(a, b)).result, op.out.dtype)
         op.out.replace_with(builder.insert(arith.AddOp(op.accumulator, product)).result)
         op.erase()
+
+    @staticmethod
+    def _product_dtype(op: tensor.DotOp) -> str:
+        """An element type of the operands' kind that holds the product of two elements as well as the sum does."""
+        if is_float(op.a.dtype) == is_float(op.out.dtype):
+            return op.out.dtype
+        return "float32" if is_float(op.a.dtype) else "int64"
 
     def run(self) -> None:
         ops = list(self.body.walk())
@@ -202,6 +211,11 @@ class PadTiles(Pass):
 
     name = "pad-tiles"
     min_dot: int = 16
+
+    def allowances(self, program: Program) -> frozenset[str]:
+        # Of an inner dimension of 1, the product is rounded before it is added.
+        single = (isinstance(op, tensor.DotOp) and op.a.shape[1] == 1 for op in program.root.walk())
+        return frozenset({"contraction"} if any(single) else ())
 
     def run(self, program: Program) -> None:
         if self.min_dot < 1 or self.min_dot & (self.min_dot - 1):

@@ -10,7 +10,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import broadcast_shapes, with_shape
 from tiledsl.passes.analysis.affine import linear_form
-from tiledsl.passes.tile_values import Shape, exact_sum, reduced, reshaped, selected
+from tiledsl.passes.tile_values import COMBINING, Shape, combine, exact_sum, reduced, reshaped, selected
 
 
 def place(indices: Sequence[Value], rank: int) -> Shape:
@@ -66,15 +66,9 @@ def fewer_atomics(
     return _one_element(builder, value, place, mask)
 
 
-_COMBINE: dict[str, type[arith.BinaryOp]] = {
-    "add": arith.AddOp, "max": arith.MaxOp, "min": arith.MinOp,
-    "and": arith.AndOp, "or": arith.OrOp, "xor": arith.XorOp,
-}  # fmt: skip
-
-
 def is_reducer_update(op: tile.AtomicOp) -> bool:
     """Whether it is an update of an on-chip buffer that nobody asks for the old value of."""
-    return tile.buffer_type(op.buffer).scope != "global" and op.kind in _COMBINE and not op.out.uses
+    return tile.buffer_type(op.buffer).scope != "global" and op.kind in COMBINING and not op.out.uses
 
 
 def combine_on_chip(
@@ -94,7 +88,7 @@ def combine_on_chip(
             ["index with the loop's own variables, or with constant multiples of them that cannot coincide"],
         )
     old = builder.insert(tile.LoadOp(op.buffer, indices, None, None)).result
-    new = builder.insert(_COMBINE[op.kind](old, value)).out
+    new = builder.insert(combine(op.kind, value.dtype)(old, value)).out
     builder.insert(tile.StoreOp(new, op.buffer, indices, mask))
 
 

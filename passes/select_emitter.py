@@ -118,6 +118,11 @@ class SelectEmitter(Pass):
             self._remark(func)
         _inline_single_tiles(func)
 
+    def allowances(self, program: Program) -> frozenset[str]:
+        if not _has_gluon(program.target) or self.backend == "triton":
+            return frozenset()
+        return frozenset({*(["reciprocal"] * self.fast_math), *(["rescaling"] * (self.rescale in ("auto", "lazy")))})
+
     def _remark(self, func: tile.FuncOp) -> None:
         """Say which options have no effect on what the kernels have become."""
         unused = changed(self, "stages", "rescale")

@@ -55,6 +55,9 @@ class SplitK(Pass):
     splits: int = 1
     streams: int = 0
 
+    def allowances(self, program: Program) -> frozenset[str]:
+        return frozenset({"reassociation"} if self.splits > 1 or self.streams else ())
+
     def run(self, program: Program) -> None:
         if self.splits < 1:
             raise TileError(f"split-k.splits is {self.splits}; it must be a positive number")

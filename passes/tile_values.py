@@ -11,6 +11,19 @@ from tiledsl.ir.types import TensorType, with_shape
 
 Shape = tuple[int, ...]
 
+# What combines two elements, by the kind of a reduction or of an atomic; of bools, what that is of 0 and 1.
+COMBINING: dict[str, type[arith.BinaryOp]] = {
+    "add": arith.AddOp, "sum": arith.AddOp, "abssum": arith.AddOp, "prod": arith.MulOp, "max": arith.MaxOp,
+    "absmax": arith.MaxOp, "min": arith.MinOp, "and": arith.AndOp, "or": arith.OrOp, "xor": arith.XorOp,
+}  # fmt: skip
+_OF_BOOLS: dict[type[arith.BinaryOp], type[arith.BinaryOp]] = {arith.AddOp: arith.OrOp, arith.MulOp: arith.AndOp}
+
+
+def combine(kind: str, dtype: str) -> type[arith.BinaryOp]:
+    """The operation that combines two elements in a reduction or an atomic of this kind."""
+    found = COMBINING[kind]
+    return _OF_BOOLS.get(found, found) if dtype == "bool" else found
+
 
 def zero(builder: Builder, shape: Shape, dtype: str) -> Value:
     """0 in every element."""

@@ -44,6 +44,12 @@ class VectorizeParallel(Pass):
 
     name = "vectorize-parallel"
 
+    def allowances(self, program: Program) -> frozenset[str]:
+        # A reducer says nothing of its order.
+        atomics = (op for op in program.root.walk() if isinstance(op, tile.AtomicOp))
+        on_chip = any(tile.buffer_type(op.buffer).scope != "global" for op in atomics)
+        return frozenset({"reassociation"} if on_chip else ())
+
     def run(self, program: Program) -> None:
         pending = list(program.root.regions)
         while pending:

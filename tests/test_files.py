@@ -146,3 +146,18 @@ def test_what_others_may_have_written_is_not_the_users_own(tmp_path: Path, monke
             read_file(file, own=True)
     else:
         assert read_file(file, own=True) == b"1"
+
+
+def test_files_of_this_user_and_of_root_are_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    write_file(file, b"1")
+    found = list(os.stat(file))
+    for owner, user, own in ((1000, 1000, True), (0, 1000, True), (1001, 1000, False), (1000, 0, False), (0, 0, True)):
+        status = os.stat_result([*found[:4], owner, *found[5:10]])
+        monkeypatch.setattr(os, "fstat", lambda _, status=status: status)
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        if own:
+            assert read_file(file, own=True) == b"1"
+        else:
+            with pytest.raises(ValueError, match="others may write it"):
+                read_file(file, own=True)

@@ -1,7 +1,8 @@
-"""The command `tiledsl`: lower, compile, opt, passes, run, tune, tuned, cache, doctor."""
+"""The command `tiledsl`: lower, verify, compile, opt, passes, run, tune, tuned, cache, doctor."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,44 @@ def lower(
             click.echo(path)
         return
     _write(command.lower(request), output)
+
+
+@main.command()
+@click.argument("program", metavar="FILE[:FUNCTION]")
+@click.option("-D", "values", multiple=True, metavar="NAME=VALUE", help="A value of the builder; repeat for more.")
+@click.option("--target", default=None, help="cuda:90, hip:gfx942, ...; by default the GPU here, else cuda:90.")
+@click.option("--pass-config", "configs", multiple=True, metavar="PASS.OPTION=VALUE", help="An option of a pass.")
+@click.option("--seconds", default=5.0, help="For all questions of each kind to the solver.")
+@click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
+@click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file.")
+def verify(
+    program: str,
+    values: tuple[str, ...],
+    target: str | None,
+    configs: tuple[str, ...],
+    seconds: float,
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    """Prove and test what can be of a program's lowering; print what is proved, tested, unknown and failed.
+
+    FILE is as for `tiledsl lower`. Nothing runs on a GPU. Status 1 if something failed, 0 else.
+    """
+    from tiledsl.commands import lower as command
+    from tiledsl.runtime.target import Target
+
+    file, function = command.split_function(program)
+    request = command.Request(
+        file=file,
+        function=function,
+        values=dict(map(command.parse_value, values)),
+        target=command.default_target() if target is None else Target.parse(target),
+        pass_configs=dict(map(command.parse_option, configs)),
+    )
+    certificate = command.kernel_of(request).verify(seconds)
+    width = max(40, min(100, shutil.get_terminal_size((60, 24)).columns))
+    _write(certificate.to_json() if as_json else certificate.text(width), output)
+    sys.exit(0 if certificate.ok else 1)
 
 
 @main.command("compile")

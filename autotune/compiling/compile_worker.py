@@ -27,6 +27,7 @@ from typing import Any
 
 from tiledsl.autotuner.compiling import triton_cache
 from tiledsl.autotuner.compiling.binary import binary_hash
+from tiledsl.autotuner.compiling.hardware_orders import hardware_orders
 from tiledsl.autotuner.measuring.scratch import Scratch
 from tiledsl.autotuner.trial import Status
 from tiledsl.runtime import launch_triton
@@ -57,7 +58,8 @@ class CompileTask:
 @dataclass(frozen=True)
 class CompileOutcome:
     """What became of a task. `resources`: of the kernel that uses most shared memory; None unless status is "ok".
-    `binary_hash`: equal where the machine code and how it is launched are. `files`: see triton_cache.pack."""
+    `binary_hash`: equal where the machine code and how it is launched are. `orders`: equal where instructions add in
+    the same order. `files`: see triton_cache.pack."""
 
     index: int
     status: Status
@@ -66,6 +68,7 @@ class CompileOutcome:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     binary_hash: str = ""
+    orders: str = ""
     files: dict[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -192,8 +195,9 @@ def _compile(task: CompileTask, compiled_kernels: list[Any]) -> dict[str, Any]:
     except Exception as error:
         return {"status": "compile_error", "message": f"{type(error).__name__}: {error}"}
     binary = binary_hash(task.source, compiled_kernels)
+    orders = " ".join(hardware_orders(each.asm["ttgir"]) for each in compiled_kernels if "ttgir" in each.asm)
     largest = max(found, key=lambda resources: resources.shared_bytes)
-    return {"status": "ok", "resources": asdict(largest), "binary_hash": binary}
+    return {"status": "ok", "resources": asdict(largest), "binary_hash": binary, "orders": orders}
 
 
 def _read_all(file: int, deadline: float) -> bytes | None:

@@ -117,8 +117,8 @@ def _shown(value: Any) -> str:
 
 
 FAILED = ("crash", "hang", "launch_error", "out_of_resources", "compile_error", "compile_timeout", "nonfinite",
-          "mismatch", "pruned", "screened", "new")  # fmt: skip
-_LARGEST = ("latency", "spread", "alone", "max_error", "mean_error", "mismatched_ratio", "compile_seconds")
+          "mismatch", "other_bits", "disproved", "pruned", "screened", "new")  # fmt: skip
+_LARGEST = ("latency", "spread", "alone", "noise", "max_error", "mean_error", "mismatched_ratio", "compile_seconds")
 
 
 def merged(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from tiledsl.autotuner.search import Strategy
 from tiledsl.autotuner.trial import NOT_TRIED, Trial
 
 _COMMON = (
-    "status", "message", "latency", "spread", "timing", "rounds", "alone", "verified", "max_error", "mean_error",
-    "mismatched_ratio", "resources", "same_as",
+    "status", "message", "latency", "spread", "timing", "rounds", "alone", "noise", "verified", "max_error",
+    "mean_error", "mismatched_ratio", "resources", "bit_class", "same_as",
 )  # fmt: skip
 
 

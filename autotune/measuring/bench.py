@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.autotuner.measuring import wire
+from tiledsl.autotuner.measuring.again import Further
 from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.jobs import Job, Policy
 from tiledsl.autotuner.measuring.timing import clock, summarize
+from tiledsl.autotuner.storage.fingerprint import digest
+from tiledsl.autotuner.verifying import bits
 from tiledsl.autotuner.verifying.reference import Expected, tensors
 from tiledsl.autotuner.verifying.verify import Ran, judge
 
@@ -37,12 +40,19 @@ class Bench:
     """One device with one set of inputs."""
 
     def __init__(
-        self, device: str, policy: Policy, inputs: Sequence[Any], references: Sequence[Expected], folder: Path
+        self,
+        device: str,
+        policy: Policy,
+        inputs: Sequence[Any],
+        references: Sequence[Expected],
+        folder: Path,
+        further: Sequence[Further] = (),
     ) -> None:
         self.device = device
         self.policy = policy
         self.inputs = list(inputs)  # never given to a kernel
         self.references = list(references)
+        self.further = list(further)
         self.folder = folder
         self._watch: Any = None
         self._warm = False
@@ -54,10 +64,17 @@ class Bench:
         done: dict[str, Any] = {}
         try:
             launch = getattr(self._load(job), job.into)
+            if job.of_rows is not None:
+                return {"status": "ok", "output_bits": self._bits_of_rows(job, launch, **job.of_rows)}
             given = copies(self.inputs)
             ran = self._call(job, launch, given)
             done.update({} if job.checked else self._check(job, ran))
             if "status" not in done:
+                doubts = {} if job.checked else self._doubts(job, launch)
+                if doubts:
+                    done["doubts"] = doubts
+                if job.bits:
+                    done["output_bits"] = self._bits(job, launch, ran)
                 if job.timed:
                     done.update(self._time(job, launch, given, ran, best))
                 else:
@@ -77,7 +94,7 @@ class Bench:
                 names = [f"input {at}" for at in range(len(given))]
                 judge(Ran(names, outputs, given, touched), self.references, self.policy.tolerance)
                 for output in outputs:
-                    _poison(output)
+                    poison(output)
             if self._watch is None and self.policy.timer is None:
                 self._watch = clock(None, self.policy.backend)
                 self._watch.quick(lambda: None)
@@ -134,16 +151,52 @@ class Bench:
 
         return load_module(job.name, job.source, interpret=job.interpret, cache_dir=self.policy.cache_dir)
 
-    def _call(self, job: Job, launch: Callable[..., Any], given: list[Any]) -> Ran:
+    def _doubts(self, job: Job, launch: Callable[..., Any]) -> dict[str, str]:
+        """On which further inputs the outputs are wrong, and how."""
+        found = {}
+        for each in self.further:
+            verdict = judge(
+                self._call(job, launch, copies(each.inputs), each.inputs), each.candidates, self.policy.tolerance
+            )
+            if "status" in verdict:
+                found[each.name] = verdict["message"]
+        return found
+
+    def _bits(self, job: Job, launch: Callable[..., Any], ran: Ran) -> str:
+        """The bits of a kernel's outputs: for the inputs, of which `ran` has the first outputs, and for worse ones."""
+        first = bits.fingerprint(_results(ran))
+        found = [bits.fingerprint(_results(self._call(job, launch, copies(self.inputs))))]
+        if found[0] != first:
+            return bits.VARIES
+        for inputs in bits.adversarial_inputs(self.inputs):
+            found.append(bits.fingerprint(_results(self._call(job, launch, copies(inputs), inputs))))
+        return digest(" ".join(found))[:32]
+
+    def _bits_of_rows(
+        self, job: Job, launch: Callable[..., Any], shapes: list[Any], dims: list[int | None], count: int
+    ) -> str:
+        """The bits of the first `count` rows that the kernel computes from inputs of these shapes."""
+        found = []
+        for each in (self.inputs, *bits.adversarial_inputs(self.inputs)):
+            inputs = bits.of_rows(each, shapes)
+            ran = self._call(job, launch, copies(inputs), inputs)
+            found.append(bits.fingerprint(bits.first_rows(ran.outputs, dims, count)))
+        return digest(" ".join(found))[:32]
+
+    def _call(
+        self, job: Job, launch: Callable[..., Any], given: list[Any], originals: Sequence[Any] | None = None
+    ) -> Ran:
         """Run the kernel on `given`, which it may change, with outputs that held NaN (integers: a far-off number)
-        before, so that elements which are never written show up."""
+        before, so that elements which are never written show up. originals: what `given` are copies of, if not of the
+        inputs."""
+        originals = self.inputs if originals is None else originals
         outputs = self._outputs(job, given)
         for output in outputs:
-            _poison(output)
+            poison(output)
         launch(*_arguments(job, given, outputs))
         self._wait()
         names = [param["name"] for param in job.params if not param["is_output"]]
-        touched = [at for at, (now, old) in enumerate(zip(given, self.inputs)) if changed(now, old)]
+        touched = [at for at, (now, old) in enumerate(zip(given, originals)) if changed(now, old)]
         return Ran(names, outputs, given, touched)
 
     def _outputs(self, job: Job, given: Sequence[Any]) -> list[Any]:
@@ -161,8 +214,11 @@ class Bench:
             param = job.params[position]
             shapes.append([sizes.get(dim) if isinstance(dim, str) else dim for dim in param["shape"]])
             if None in shapes[-1] or param["strides"] is not None:
+                kept = copies(given)
                 made = tensors(getattr(self._load(job), job.entry)(*given))
-                self._restore(given)
+                for item, before in zip(given, kept):
+                    if hasattr(item, "data_ptr"):
+                        item.copy_(before)
                 return made
         place = "cpu" if self.device == "cpu" else "cuda"
         return [
@@ -257,12 +313,17 @@ class Bench:
             torch.cuda.empty_cache()
 
 
+def _results(ran: Ran) -> list[Any]:
+    return [*ran.outputs, *(ran.after[at] for at in ran.changed)]
+
+
 def _arguments(job: Job, given: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
     rest, made = iter(given), dict(zip(job.outputs, outputs))
     return [made[at] if at in made else next(rest) for at in range(len(job.params))]
 
 
-def _poison(tensor: Any) -> None:
+def poison(tensor: Any) -> None:
+    """Fill a tensor with NaN, or with a number that no kernel is likely to write."""
     import torch
 
     dtype = tensor.dtype

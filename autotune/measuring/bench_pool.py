@@ -17,6 +17,7 @@ from tiledsl.autotuner.measuring.jobs import Job
 from tiledsl.autotuner.measuring.wire import Silence
 
 _log = logging.getLogger("tiledsl")
+_NOT_YET = {"outputs", "output_bits", "doubts"}  # of an outcome: whether it counts is decided elsewhere
 _STARTS = 3  # processes that may end before they are ready, one after another
 
 
@@ -222,8 +223,8 @@ def _for_triton() -> dict[str, Any]:
 
 
 def faster(best: float | None, outcome: Mapping[str, Any]) -> float | None:
-    """The better of the best latency so far and a job's, which counts if it was found right there."""
+    """The better of the best latency so far and a job's, which counts if it was found right there, bits included."""
     latency = outcome.get("latency")
-    if outcome.get("status") != "ok" or latency is None or "outputs" in outcome:
+    if outcome.get("status") != "ok" or latency is None or not _NOT_YET.isdisjoint(outcome):
         return best
     return float(latency) if best is None else min(best, float(latency))

@@ -37,6 +37,7 @@ def _serve(channel: Any, device: str) -> None:
     seconds["torch"] = _age()
 
     from tiledsl.autotuner.measuring import bench, jobs, wire
+    from tiledsl.autotuner.measuring.again import Further
     from tiledsl.autotuner.verifying.reference import Expected
 
     if device != "cpu":
@@ -66,6 +67,7 @@ def _serve(channel: Any, device: str) -> None:
                         wire.load_values(message["inputs"], device),
                         [Expected.load(each, device) for each in message["references"]],
                         Path(message["folder"]),
+                        [Further.load(each, device) for each in message["further"]],
                     )
                 except Exception as error:  # the device has no room, above all
                     channel.send({"failure": f"{type(error).__name__}: {error}"})

@@ -74,6 +74,13 @@ def make_inputs(kernel: Kernel, options: TuneOptions, call_inputs: dict[str, Any
     return inputs
 
 
+def are_drawn(kernel: Kernel, options: TuneOptions, call_inputs: dict[str, Any] | None) -> bool:
+    """Whether make_inputs draws the inputs at random, so that others would do as well."""
+    wanted = [param for param in kernel.params if not param.is_output]
+    of_call = call_inputs is not None and all(call_inputs.get(param.name) is not None for param in wanted)
+    return given_inputs() is None and not of_call and options.supply_prog is None
+
+
 def copies(inputs: Sequence[Any]) -> list[Any]:
     """The inputs again, tensors cloned with their strides (unless elements share memory)."""
     return [_copy(item) if hasattr(item, "data_ptr") else item for item in inputs]

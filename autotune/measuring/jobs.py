@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tiledsl.autotuner.verifying.verify import Tolerance
+from tiledsl.autotuner.verifying.tolerance import Tolerance
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class Job:
 
     params: name, dtype, shape (a name for a dynamic size), strides and is_output of each parameter. timed: whether to
     time the kernel, or only to check it. share: of the time that the policy gives to timing. checked: it was found
-    right before, and is timed again.
+    right before, and is timed again. bits: whether to find what its outputs' bits are; of_rows: only those of the first
+    rows, see verifying/bits.py.
     """
 
     index: int
@@ -30,9 +31,11 @@ class Job:
     timed: bool
     share: float = 1.0
     checked: bool = False
+    bits: bool = False
+    of_rows: dict[str, Any] | None = None
 
     @staticmethod
-    def of(index: int, kernel: Any, timed: bool, share: float = 1.0, checked: bool = False) -> Job:
+    def of(index: int, kernel: Any, timed: bool, share: float = 1.0, checked: bool = False, bits: bool = False) -> Job:
         """The job for a tiledsl.Kernel."""
         params = [
             {"name": p.name, "dtype": p.dtype, "shape": list(p.shape), "strides": p.strides, "is_output": p.is_output}
@@ -43,7 +46,7 @@ class Job:
         module, interpret = kernel.module, kernel.target.kind == "interpret"
         return Job(
             index, kernel.name, kernel.source, module.entry, module.into, params, list(kernel.outputs), config,
-            interpret, timed, share, checked,
+            interpret, timed, share, checked, bits,
         )  # fmt: skip
 
 

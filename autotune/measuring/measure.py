@@ -6,19 +6,20 @@ import contextlib
 import os
 import queue
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tiledsl.autotuner.measuring import wire
+from tiledsl.autotuner.measuring.again import Further, further_inputs
 from tiledsl.autotuner.measuring.bench import Bench
 from tiledsl.autotuner.measuring.bench_pool import BenchPool, Session, faster
-from tiledsl.autotuner.measuring.inputs import copies, make_inputs, stand_ins
+from tiledsl.autotuner.measuring.inputs import are_drawn, copies, make_inputs, stand_ins
 from tiledsl.autotuner.measuring.jobs import Job, Policy
 from tiledsl.autotuner.measuring.scratch import Scratch
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.verifying.named import watched
 from tiledsl.autotuner.verifying.reference import Reference
-from tiledsl.autotuner.verifying.verify import Tolerance
+from tiledsl.autotuner.verifying.tolerance import Tolerance, roundings
 from tiledsl.errors import TileError
 from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.module import writable_folder
@@ -68,7 +69,8 @@ def time_reference(ref_prog: Callable[..., Any], inputs: Sequence[Any], options:
 @dataclass
 class Given:
     """What configurations are run on and compared with. stand_ins: the inputs without elements, to check parameters;
-    written: what ref_prog returned, for manual_check_prog; device: the inputs' ("cpu", "cuda:0")."""
+    written: what ref_prog returned, for manual_check_prog; device: the inputs' ("cpu", "cuda:0"); roundings: see
+    tolerance.py."""
 
     inputs: list[Any]
     reference: Reference | None
@@ -76,6 +78,8 @@ class Given:
     written: list[Any]
     device: str
     ref_latency: float | None = None
+    roundings: tuple[float, bool] = (0.0, False)
+    further: list[Further] = field(default_factory=list)
 
     @staticmethod
     def make(kernel: Kernel, options: TuneOptions, call_inputs: dict[str, Any] | None, measured: bool) -> Given:
@@ -86,6 +90,10 @@ class Given:
         if options.checks:
             assert options.ref_prog is not None
             given.reference = Reference(options.ref_prog, inputs)
+            given.roundings = roundings(kernel._build())
+            if options.manual_check_prog is None:
+                is_drawn = are_drawn(kernel, options, call_inputs)
+                given.further = further_inputs(kernel, inputs, options.ref_prog, is_drawn)
             if options.manual_check_prog is not None:
                 given.written = given.reference.as_written
             if measured:
@@ -124,20 +132,25 @@ class Rig:
     def begin(self, given: Given) -> None:
         """Hand over the inputs and the reference's outputs. Jobs run from here on."""
         candidates = [] if given.reference is None else given.reference.candidates
+        roundoff, is_narrow = given.roundings
+        tolerance = replace(self.policy.tolerance, roundoff=roundoff, is_narrow=is_narrow)
+        self.policy = replace(self.policy, tolerance=tolerance)
         if isinstance(self._pool, InProcess):
-            self._pool.bench = Bench(self._pool.device, self.policy, given.inputs, candidates, self.folder)
+            bench = Bench(self._pool.device, self.policy, given.inputs, candidates, self.folder, given.further)
+            self._pool.bench = bench
             return
         message = {
             "do": "begin",
             "policy": asdict(self.policy),
             "inputs": wire.store_values(given.inputs, self.folder, "input"),
             "references": [each.store(self.folder, f"reference-{n}") for n, each in enumerate(candidates)],
+            "further": [each.store(self.folder, f"further-{n}") for n, each in enumerate(given.further)],
             "folder": str(self.folder),
             "triton_cache_dir": os.environ.get("TRITON_CACHE_DIR"),
         }
         del candidates
         self._pool.begin(Session(message, self.timeout))
-        given.inputs, given.reference = [], None
+        given.inputs, given.reference, given.further = [], None, []
         if given.device != "cpu":
             import torch
 

@@ -24,12 +24,13 @@ def explain(result: AutotuneResult) -> str:
     second = next((t for i in order if (t := trials[i]).index != first.index and t.same_as is None), None)
     lines = [f"{config_text(first.config)} takes {_ms(first)}, {result.latency_kind}."]
     if second is None:
-        return "\n".join([*lines, "No other configuration works, so there is nothing to compare it with."])
+        nothing = "No other configuration works, so there is nothing to compare it with."
+        return "\n".join([*lines, nothing, *_other_bits(result)])
     lines.append(f"Next is {config_text(second.config)} with {_ms(second)}{_how_much(first, second)}.")
     changed = [name for name in {**first.config, **second.config} if first.config.get(name) != second.config.get(name)]
     lines.append(f"They differ in {', '.join(changed) or 'nothing that has a name'}.")
     facts = [fact for fact in (_resources(first, second), *_launches(result, first, second)) if fact]
-    return "\n".join([*lines, *facts, *_others(result, trials, order)])
+    return "\n".join([*lines, *facts, *_others(result, trials, order), *_other_bits(result)])
 
 
 def _ms(trial: Trial) -> str:
@@ -100,6 +101,15 @@ def _waves(work: Work, target: Target, resources: Mapping[str, Any] | None) -> s
     waves = max(1, math.ceil(work.blocks / held))
     full = work.blocks / (waves * held) * 100
     return f"{work.blocks} blocks in {waves} of {held}, {full:.0f}% full"
+
+
+def _other_bits(result: AutotuneResult) -> list[str]:
+    """How many configurations could not win because their results have other bits."""
+    out = [trial for trial in result.trials if trial.status == "other_bits"]
+    if not out:
+        return []
+    first = f"{config_text(out[0].config)}: {out[0].message.strip()}"
+    return [f"{len(out)} could not win, for their results have other bits; the first is {first}."]
 
 
 def _others(result: AutotuneResult, trials: Mapping[int, Trial], order: list[int]) -> list[str]:

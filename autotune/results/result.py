@@ -62,6 +62,11 @@ class AutotuneResult:
         """The winner's trial."""
         return next(trial for trial in self.trials if self.is_winner(trial))
 
+    @property
+    def bit_class(self) -> str:
+        """With `numerics`, the class of the results' bits, equal for configurations that round alike; else ""."""
+        return self.best.bit_class
+
     def is_winner(self, trial: Trial) -> bool:
         """Whether the kernel is this trial's."""
         return trial.ok and trial.config == self.config

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tiledsl.autotuner.storage import journal
+from tiledsl.autotuner.storage.fingerprint import source_digest
 from tiledsl.autotuner.trial import Trial
+from tiledsl.autotuner.verifying.certified import attach
 from tiledsl.errors import TileError
 from tiledsl.files import read_file, write_output
 from tiledsl.runtime.kernel import Kernel
@@ -71,7 +73,10 @@ def load(cls: type[Result], path: str | os.PathLike[str], target: Any = None) ->
         kernel = stored.for_target(Target.parse(target))
     kernel.config, kernel.latency, kernel.ref_latency = dict(config), latency, ref_latency
     for trial in trials:
-        trial.build = (lambda: kernel) if trial.ok and trial.config == config else _not_there
+        is_winner = trial.ok and trial.config == config
+        trial.build = (lambda: kernel) if is_winner else _not_there
+        if is_winner and trial.certificate is not None:
+            attach(kernel, trial.certificate, source_digest(kernel.source))
     result = cls(kernel, config, latency, ref_latency, tuple(trials), data["latency_kind"], "file")
     result.__dict__.update(flops=flops, bytes_moved=bytes_moved)  # known: nothing has to be read again
     return result

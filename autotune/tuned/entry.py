@@ -20,7 +20,9 @@ class Entry:
     arguments: of the call, without tunables and without those that are as the function's defaults. latency_ms and
     reference_ms: milliseconds of the kernel and of ref_prog; latency_kind: whether the former was "measured" or
     "estimated". tflops, gb_per_s: of the kernel, where the program says how much it computes and moves. gpu, sm_count:
-    of the GPU that measured. source: a hash of the function. tuned_at: UTC, ISO 8601. versions: of software.
+    of the GPU that measured. source: a hash of the function. tuned_at: UTC, ISO 8601. versions: of software. bit_class:
+    of a tuning with `numerics`, the class of its results' bits (bit_class.py). certificate: what
+    verify=True found of the kernel, as Certificate.data() has it.
     """
 
     arguments: dict[str, Any]
@@ -35,6 +37,8 @@ class Entry:
     gpu: str = ""
     sm_count: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    bit_class: str = ""
+    certificate: dict[str, Any] = field(default_factory=dict)
 
     @property
     def measured(self) -> bool:
@@ -79,7 +83,7 @@ _REQUIRED = ("arguments", "config", "latency_ms", "latency_kind", "source", "tun
 # The order in a file: what is looked for first.
 ORDER = (
     "arguments", "config", "latency_ms", "latency_kind", "reference_ms", "tflops", "gb_per_s", "gpu", "sm_count",
-    "source", "tuned_at", "versions",
+    "source", "tuned_at", "versions", "bit_class", "certificate",
 )  # fmt: skip
 
 
@@ -97,10 +101,10 @@ def decode(data: Any) -> Entry:
     for name in _NUMBERS:
         if name in data:
             values[name] = _positive(name, data[name])
-    for name in ("arguments", "config", "versions"):
+    for name in ("arguments", "config", "versions", "certificate"):
         if not isinstance(values.get(name, {}), dict):
             raise ValueError(f"{name} is no object")
-    for name in ("source", "tuned_at", "gpu"):
+    for name in ("source", "tuned_at", "gpu", "bit_class"):
         if not isinstance(values.get(name, ""), str):
             raise ValueError(f"{name} is no text")
     if values["latency_ms"] is None:

@@ -188,6 +188,8 @@ class _Job:
         """Why an entry does not count as tuned; "" if it does."""
         if self.measures and not old.measured:
             return "was estimated only"
+        if self.function.options.numerics is not None and not old.bit_class:
+            return f"was tuned without numerics={self.function.options.numerics!r}"
         return self.function.tuned_configs.unfit(old.config, old.source)
 
     def entry_of(self, file: TunedFile, call: _Call) -> Entry | None:
@@ -259,6 +261,7 @@ class _Job:
 
         def edit(file: TunedFile) -> TunedFile:
             nonlocal outcome
+            self.check_class(file, new)
             old = self.entry_of(file, call)
             why = "" if old is None else self.why_kept(old, new, result)
             if why:
@@ -277,6 +280,19 @@ class _Job:
 
         change(self.path, self.function.name, self.architecture, edit)
         return outcome
+
+    def check_class(self, file: TunedFile, new: Entry) -> None:
+        """TileError where a file for rows that keep their bits would get an entry of another class."""
+        if self.function.options.numerics != "batch-invariant":
+            return
+        for each in file.entries:
+            if each.gpu == new.gpu and each.source == new.source and each.bit_class != new.bit_class:
+                raise TileError(
+                    f"the bits of {config_text(new.config)} are of class {new.bit_class}, and those of the entry for "
+                    f"{arguments_text(each.arguments)} of {each.bit_class or 'none that is known'}: with "
+                    "numerics='batch-invariant' a file has one class",
+                    notes=["tune the other entries again with retune=True, or into another folder"],
+                )
 
     def why_kept(self, old: Entry, new: Entry, result: AutotuneResult) -> str:
         """Why an entry stays although its call was tuned again; "" if the new one replaces it. Both configurations'
@@ -311,6 +327,8 @@ class _Job:
             gpu=self.gpu,
             sm_count=self.sm_count,
             versions=self.versions,
+            bit_class=result.bit_class,
+            certificate=result.best.certificate or {},
         )
 
     def done(self, call: _Call, outcome: Outcome) -> None:

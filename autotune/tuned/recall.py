@@ -113,7 +113,11 @@ class TunedConfigs:
         there = [(path, file) for path, file in ((path, load(path)) for path in paths) if file is not None]
         if not there:
             return TunedMatch("none", "; ".join(_why_not_there(path) for path in paths))
-        refused = [self.unfit(entry.config, entry.source) for _, file in there for entry in file.entries]
+        refused = [
+            self.unfit(entry.config, entry.source) or self.without_class(file, entry)
+            for _, file in there
+            for entry in file.entries
+        ]
         why = next(filter(None, refused), "")
         shown = f"no entry of {', '.join(str(path) for path, _ in there)} serves it"
         return TunedMatch("none", f"{shown}; {sum(map(bool, refused))} are not used: {why}" if why else shown)
@@ -186,7 +190,7 @@ class TunedConfigs:
     def _usable_of(self, path: Path, file: TunedFile) -> Iterator[Usable]:
         refused: dict[str, int] = {}
         for entry in file.entries:
-            reason = self.unfit(entry.config, entry.source)
+            reason = self.unfit(entry.config, entry.source) or self.without_class(file, entry)
             if reason:
                 refused[reason] = refused.get(reason, 0) + 1
             else:
@@ -195,8 +199,28 @@ class TunedConfigs:
         for reason, count in refused.items():
             _tell(f"{count} of {len(file.entries)} entries of {path} are not used: {reason}")
         default = file.default
-        if default is not None and not self.unfit(default.config, default.source):
+        if default is not None and not self.unfit(default.config, default.source) and self.keeps_bits(file, default):
             yield Usable(None, default, path, default.config, frozenset(default.config), {})
+
+    def without_class(self, file: TunedFile, entry: Entry) -> str:
+        """Why an entry does not do for a function with `numerics`; "" if it does."""
+        mode = self._function.options.numerics
+        if mode is not None and not entry.bit_class:
+            return f"they were tuned without numerics={mode!r}"
+        if mode == "batch-invariant":
+            alike = [each for each in file.entries if each.gpu == entry.gpu and each.source == entry.source]
+            classes = {each.bit_class for each in alike if each.bit_class}
+            if len(classes) > 1:
+                return f"their results are of {len(classes)} classes of bits, and numerics={mode!r} wants one"
+        return ""
+
+    def keeps_bits(self, file: TunedFile, default: Default) -> bool:
+        """Whether a file's default does for the function: with `numerics`, it is the configuration of an entry that
+        does."""
+        text = as_text(default.config)
+        return self._function.options.numerics is None or any(
+            as_text(entry.config) == text and not self.without_class(file, entry) for entry in file.entries
+        )
 
     def unfit(self, config: Mapping[str, Any], source: str) -> str:
         """Why the function does not take a configuration that was tuned for a source; "" if it does."""
@@ -234,6 +258,11 @@ def untried(
     reference = None if entry is None else entry.reference_ms
     kind: Any = "estimated" if entry is None else entry.latency_kind
     kernel.config, kernel.latency, kernel.ref_latency = dict(config), latency, reference
+    if entry is not None and entry.certificate:
+        from tiledsl.autotuner.storage.fingerprint import source_digest
+        from tiledsl.autotuner.verifying.certified import attach
+
+        attach(kernel, entry.certificate, source_digest(kernel.source))
     trial = Trial(0, dict(config), "ok", why, latency=latency, build=lambda: kernel)
     return AutotuneResult(kernel, dict(config), latency, reference, (trial,), kind, origin)
 
@@ -252,7 +281,9 @@ def missed(function: AutotunedFunction, problem: Problem) -> AutotuneResult:
     """What on_miss="first" and "error" do: the first configuration, or a TileError."""
     why = function.tuned_configs.match(problem.values, {}, problem.target).why
     if problem.options.on_miss == "first":
-        config = problem.configs[0]
+        from tiledsl.autotuner.numerics import reference_index
+
+        config = problem.configs[reference_index(problem.configs, problem.options.reference_config)]
         _tell(f"{function.name} is not tuned for some calls and runs its first configuration: {why}")
         return untried(problem.build(config, problem.target), config, f"the first one: {why}", None, "")
     raise TileError(

@@ -17,12 +17,14 @@ from tiledsl.errors import TileError
 class Expected:
     """What a right kernel gives: the returned tensors, and the inputs that are changed, by position.
 
-    aliases: for each returned tensor, the position of the input that it is; None for a tensor of its own.
+    aliases: for each returned tensor, the position of the input that it is; None for a tensor of its own. unsure: how
+    much the reference loses in the inputs' own types, the most of a tensor's root mean square; see tolerance.py.
     """
 
     returned: list[Any]
     aliases: list[int | None]
     changed: dict[int, Any] = field(default_factory=dict)
+    unsure: float = 0.0
 
     def store(self, folder: Path, prefix: str) -> dict[str, Any]:
         """A description for a message, the elements in files."""
@@ -30,6 +32,7 @@ class Expected:
             "returned": wire.store_values(self.returned, folder, f"{prefix}-returned"),
             "aliases": self.aliases,
             "positions": list(self.changed),
+            "unsure": self.unsure,
             "changed": wire.store_values(list(self.changed.values()), folder, f"{prefix}-changed"),
         }
 
@@ -38,7 +41,8 @@ class Expected:
         """What `store` described."""
         values = wire.load_values(described["changed"], device)
         returned = wire.load_values(described["returned"], device)
-        return Expected(returned, described["aliases"], dict(zip(described["positions"], values)))
+        changed = dict(zip(described["positions"], values))
+        return Expected(returned, described["aliases"], changed, described["unsure"])
 
 
 class Reference:
@@ -57,15 +61,21 @@ class Reference:
                 notes=["return the right outputs, or pass skip_check=True"],
             )
         self.candidates = [written]
-        widened = [_widened(item) for item in inputs]
-        if any(wide is not item for wide, item in zip(widened, inputs)):
+        for bits in (64, 32):  # the former may need too much memory, or not be known to an operation
+            widened = [_widened(item, bits) for item in inputs]
+            if all(wide is item for wide, item in zip(widened, inputs)):
+                return
             try:
                 with named("ref_prog"):
                     precise = _run(ref_prog, copies(widened))
             except TileError:  # a reference that casts or mixes dtypes itself
-                return
+                continue
             if _outline(precise) == _outline(written):
                 self.candidates.insert(0, precise)
+                precise.unsure = written.unsure = _apart(written, precise)
+                precise.returned = [_no_wider(*pair) for pair in zip(precise.returned, written.returned)]
+                precise.changed = {at: _no_wider(value, written.changed[at]) for at, value in precise.changed.items()}
+                return
 
     @property
     def as_written(self) -> list[Any]:
@@ -91,13 +101,33 @@ def _outline(expected: Expected) -> Any:
     return [each.shape for each in expected.returned], expected.aliases, list(expected.changed)
 
 
-def _widened(item: Any) -> Any:
-    """Floats of 16 bits and less in float32, of 32 bits in float64: the reference's own rounding no longer counts."""
+def _widened(item: Any, bits: int) -> Any:
+    """Floats in a type of so many bits, if that is wider: the reference's own rounding no longer counts."""
     import torch
 
-    if not isinstance(item, torch.Tensor) or not item.dtype.is_floating_point or item.dtype is torch.float64:
+    if not isinstance(item, torch.Tensor) or not item.dtype.is_floating_point or item.element_size() * 8 >= bits:
         return item
-    return item.to(torch.float64 if item.dtype is torch.float32 else torch.float32)
+    return item.to(torch.float64 if bits == 64 else torch.float32)
+
+
+def _no_wider(tensor: Any, written: Any) -> Any:
+    """Float64 for references that are meant in it; float32 is exact enough for others, and half as large."""
+    import torch
+
+    return tensor.float() if tensor.dtype is torch.float64 and written.dtype is not torch.float64 else tensor
+
+
+def _apart(written: Expected, precise: Expected) -> float:
+    """The largest difference of two references, a share of the root mean square of the tensor that it is in."""
+    from tiledsl.autotuner.verifying.verify import compare, rms
+
+    most = 0.0
+    pairs = [*zip(written.returned, precise.returned)]
+    pairs += [(value, precise.changed[at]) for at, value in written.changed.items()]
+    for one, other in pairs:
+        if one.dtype.is_floating_point and one.numel():
+            most = max(most, compare(one, other, 0.0, 0.0).max_error / (rms(other) or 1.0))
+    return most
 
 
 def tensors(value: Any) -> list[Any]:

@@ -8,14 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.autotuner.verifying.reference import Expected
+from tiledsl.autotuner.verifying.tolerance import Tolerance
 
 _CHUNK = 1 << 24  # elements compared at once: float64 copies of whole outputs would not fit beside them
+
+
+_CAP = 16.0  # times the tolerance, what no single element may be off by, however few are
 
 
 @dataclass(frozen=True)
 class Comparison:
     """How an output differs from a reference. `finite`: no NaN or infinity where the reference has a number.
-    `unknown`: elements where the kernel has a number and the reference NaN."""
+    `unknown`: elements where the kernel has a number and the reference NaN. first, worst: places in the flattened
+    output of the first element that is off and of the one that is most, or -1. beyond: elements that are off by more
+    than the cap."""
 
     mismatched: int
     elements: int
@@ -24,18 +30,59 @@ class Comparison:
     finite: bool
     atol: float
     unknown: int = 0
+    first: int = -1
+    worst: int = -1
+    beyond: int = 0
 
     @property
     def ratio(self) -> float:
         return self.mismatched / max(1, self.elements)
 
 
-def compare(actual: Any, expected: Any, rtol: float, atol: float) -> Comparison:
+def compare(actual: Any, expected: Any, rtol: float, atol: float, cap: tuple[float, float] | None = None) -> Comparison:
     """Elements where |actual - expected| > atol * rms(expected) + rtol * |expected|, in float64.
 
     Scaling atol by the reference's root mean square keeps one tolerance right for sums of ten and of ten thousand
-    products, and for outputs far below 1. NaN equals NaN, an infinity itself.
+    products, and for outputs far below 1. NaN equals NaN, an infinity itself. cap: rtol and atol of what counts as
+    `beyond`; None: nothing does.
     """
+    import torch
+
+    scale = rms(expected) or 1.0
+    scaled = atol * scale
+    mismatched, largest, total, counted, finite_where_due, unknown = 0, 0.0, 0.0, 0, True, 0
+    first = worst = -1
+    beyond, start, most = 0, 0, -1.0
+    for got, want in _chunks(actual, expected):
+        bad = ~torch.isclose(got, want, rtol=rtol, atol=scaled, equal_nan=True)
+        error = (got - want).abs()
+        finite = torch.isfinite(error)
+        wrong = torch.where(bad, torch.where(finite, error, math.inf), -1.0)
+        error = torch.where(finite, error, 0)
+        count = int(bad.sum())
+        mismatched += count
+        if error.numel():
+            largest, total = max(largest, float(error.max())), total + float(error.sum())
+            counted += int(finite.sum())
+        if count:
+            place = int(wrong.argmax())
+            first = start + int(bad.to(torch.uint8).argmax()) if first < 0 else first
+            if float(wrong[place]) > most:
+                most, worst = float(wrong[place]), start + place
+            if cap is not None:
+                beyond += int((bad & ~torch.isclose(got, want, rtol=cap[0], atol=cap[1] * scale, equal_nan=True)).sum())
+        stray = bad & torch.isfinite(want) & ~torch.isfinite(got)
+        finite_where_due = finite_where_due and not bool(stray.any())
+        unknown += int((torch.isnan(want) & ~torch.isnan(got)).sum())
+        start += got.numel()
+    mean = total / max(1, counted)
+    return Comparison(
+        mismatched, expected.numel(), largest, mean, finite_where_due, scaled, unknown, first, worst, beyond
+    )
+
+
+def rms(expected: Any) -> float:
+    """The root mean square of the finite elements; 0 if there are none."""
     import torch
 
     squares, numbers = 0.0, 0
@@ -43,23 +90,7 @@ def compare(actual: Any, expected: Any, rtol: float, atol: float) -> Comparison:
         finite = torch.isfinite(want)
         squares += float(torch.where(finite, want, 0).abs().square().sum())
         numbers += int(finite.sum())
-    rms = math.sqrt(squares / numbers) if numbers else 0.0
-    scaled = atol * (rms or 1.0)
-    mismatched, largest, total, counted, finite_where_due, unknown = 0, 0.0, 0.0, 0, True, 0
-    for got, want in _chunks(actual, expected):
-        bad = ~torch.isclose(got, want, rtol=rtol, atol=scaled, equal_nan=True)
-        error = (got - want).abs()
-        finite = torch.isfinite(error)
-        error = torch.where(finite, error, 0)
-        mismatched += int(bad.sum())
-        if error.numel():
-            largest, total = max(largest, float(error.max())), total + float(error.sum())
-            counted += int(finite.sum())
-        stray = bad & torch.isfinite(want) & ~torch.isfinite(got)
-        finite_where_due = finite_where_due and not bool(stray.any())
-        unknown += int((torch.isnan(want) & ~torch.isnan(got)).sum())
-    mean = total / max(1, counted)
-    return Comparison(mismatched, expected.numel(), largest, mean, finite_where_due, scaled, unknown)
+    return math.sqrt(squares / numbers) if numbers else 0.0
 
 
 def _chunks(*values: Any) -> Iterator[tuple[Any, ...]]:
@@ -70,15 +101,6 @@ def _chunks(*values: Any) -> Iterator[tuple[Any, ...]]:
     flat = [value.detach().reshape(-1) for value in values]
     for start in range(0, flat[0].numel(), _CHUNK):
         yield tuple(each[start : start + _CHUNK].to(device, wide) for each in flat)
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """When outputs count as equal; see TuneOptions."""
-
-    rtol: float
-    atol: float
-    max_mismatched_ratio: float
 
 
 @dataclass
@@ -112,21 +134,49 @@ def _against(ran: Ran, expected: Expected, tolerance: Tolerance) -> dict[str, An
         if tuple(got.shape) != tuple(wanted.shape):
             shapes = f"{name} has shape {tuple(got.shape)}, ref_prog's {tuple(wanted.shape)}"
             return {**verdict, "status": "mismatch", "message": shapes}
-        found = compare(got, wanted, tolerance.rtol, tolerance.atol)
+        limits = tolerance.of(got, wanted, ran.after, expected.unsure)
+        # What a comparison decides is true or false: there is no being off by much.
+        has_cap = tolerance.max_mismatched_ratio < 1 and str(wanted.dtype) != "torch.bool"
+        cap = (_CAP * limits.most_rtol, _CAP * limits.most_atol) if has_cap else None
+        found = compare(got, wanted, limits.rtol, limits.atol, cap)
         verdict["max_error"] = max(verdict["max_error"], found.max_error)
         verdict["mean_error"] = max(verdict["mean_error"], found.mean_error)
         verdict["mismatched_ratio"] = max(verdict["mismatched_ratio"], found.ratio)
         share = f"in {found.mismatched} of {found.elements} elements ({found.ratio:.2%})"
+        where = (
+            "" if found.first < 0 else f"; first {_at(found.first, got, wanted)}, worst {_at(found.worst, got, wanted)}"
+        )
+        places = {"at": {"name": name, "first": _place(found.first, wanted), "worst": _place(found.worst, wanted)}}
         if not found.finite:
-            why = f"{name} is NaN or infinite where the reference is not, or not written; wrong {share}"
-            return {**verdict, "status": "nonfinite", "message": why}
-        if found.ratio > tolerance.max_mismatched_ratio:
-            limits = f"rtol={tolerance.rtol:g}, atol={found.atol:.3g}"
-            why = f"{name} is wrong {share}, by {found.max_error:.4g} at most ({limits})"
+            why = f"{name} is NaN or infinite where the reference is not, or not written; wrong {share}{where}"
+            return {**verdict, **places, "status": "nonfinite", "message": why}
+        if found.ratio > tolerance.max_mismatched_ratio or found.beyond:
+            shown = f"rtol={limits.rtol:.3g}, atol={found.atol:.3g}"
+            why = f"{name} is wrong {share}, by {found.max_error:.4g} at most ({shown}){where}"
+            if found.ratio <= tolerance.max_mismatched_ratio:
+                why += (
+                    f"; so few may be off, but none by more than {_CAP:g} times the tolerance, and {found.beyond} are"
+                )
             if found.unknown:
                 why += f"; ref_prog gives NaN in {found.unknown} of them, where the kernel gives a number"
-            return {**verdict, "status": "mismatch", "message": why}
+            return {**verdict, **places, "status": "mismatch", "message": why}
     return {**verdict, "verified": True}
+
+
+def _place(number: int, tensor: Any) -> list[int]:
+    """The indices of an element of the flattened tensor."""
+    found = []
+    for size in reversed(tensor.shape):
+        found.append(number % size)
+        number //= size
+    return found[::-1]
+
+
+def _at(number: int, got: Any, wanted: Any) -> str:
+    place = _place(number, wanted)
+    one, other = (value[tuple(place)].item() for value in (got, wanted))
+    shown = [f"{each:.6g}" if isinstance(each, float) else str(each) for each in (one, other)]
+    return f"at {place}, {shown[0]} for {shown[1]}"
 
 
 def _pairs(ran: Ran, expected: Expected) -> Mapping[str, tuple[Any, Any]] | str:

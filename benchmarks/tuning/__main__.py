@@ -6,6 +6,8 @@
     winner   ten tunings: is the winner within 2% of the exhaustive best, and its latency stable
     model    the cost model's order against measured times of GEMM, attention and softmax
     space    3456 configurations enumerated, pruned and ordered on two cores; memory
+    numerics bits of results with numerics="same-bits" and "batch-invariant", and what they cost
+    ties     simulated, without a GPU: do ten tunings choose one winner
 
 Each part runs in a process of its own, and what it found is in the JSON file even if it fails later on. `--small` tries
 the programs without a GPU: tiny sizes, and times that are made up. `--replay` compares the model with recordings.
@@ -26,7 +28,7 @@ from benchmarks.tuning import processes
 from benchmarks.tuning.processes import ROOT
 from benchmarks.tuning.report import Report, read_json
 
-PARTS = ("cold", "winner", "model", "space")
+PARTS = ("cold", "winner", "model", "space", "numerics", "ties")
 DEFAULT_OUT = ROOT / "benchmarks" / "results" / "h200-tuning.json"
 
 
@@ -50,6 +52,14 @@ def run_part(part: str, arguments: argparse.Namespace) -> None:
         from benchmarks.tuning import model_check
 
         model_check.run(report, arguments.small, arguments.cases, arguments.recordings)
+    elif part == "numerics":
+        from benchmarks.tuning import numerics
+
+        numerics.run(report, arguments.small, arguments.times)
+    elif part == "ties":
+        from benchmarks.tuning import ties
+
+        ties.run(report, arguments.small)
     else:
         from benchmarks.tuning import large_space
 
@@ -58,9 +68,12 @@ def run_part(part: str, arguments: argparse.Namespace) -> None:
 
 def show_part(part: str, entries: dict[str, Any]) -> str:
     """A part's tables."""
-    from benchmarks.tuning import cold, large_space, model_check, winner
+    from benchmarks.tuning import cold, large_space, model_check, numerics, ties, winner
 
-    shown = {"cold": cold.show, "winner": winner.show, "model": model_check.show, "space": large_space.show}
+    shown = {
+        "cold": cold.show, "winner": winner.show, "model": model_check.show, "space": large_space.show,
+        "numerics": numerics.show, "ties": ties.show,
+    }  # fmt: skip
     return shown[part](entries)
 
 
@@ -127,7 +140,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--small", action="store_true", help="tiny sizes and made-up times, without a GPU")
     parser.add_argument("--part-seconds", type=float, default=400.0, help="after which a part is stopped")
     parser.add_argument("--systems", type=_names, default=_names("tiledsl,triton,tilelang"), help="of part cold")
-    parser.add_argument("--times", type=int, default=10, help="tunings of part winner")
+    parser.add_argument("--times", type=int, default=10, help="tunings of parts winner and numerics")
     parser.add_argument("--cases", type=_names, default=_names("gemm,attention,softmax"),
                         help="of part model; also gemm-few-rows and attention-causal")  # fmt: skip
     parser.add_argument("--recordings", type=_path, help="where part model leaves its recordings; beside the JSON file")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tiledsl.dialects import scf, tile
 from tiledsl.ir.core import Effect, Value
+from tiledsl.ir.types import BufferType
 
 
 def rewritten_buffers(loop: scf.ForOp) -> list[Value]:
@@ -16,7 +17,7 @@ def rewritten_buffers(loop: scf.ForOp) -> list[Value]:
     written: dict[Value, None] = {}
     for op in loop.body.walk():
         for value in op.operands:
-            if isinstance(value.type, tile.BufferType) and value.type.scope == "global":
+            if isinstance(value.type, BufferType) and value.type.scope == "global":
                 if isinstance(op, (tile.LoadOp, tile.LoadBlockOp)):
                     loaded.add(_memory(value))
                 elif Effect.WRITE in op.effects:

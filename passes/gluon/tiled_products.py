@@ -134,7 +134,7 @@ def widen_columns(body: Region) -> None:
     """
     known: dict[Value, Value] = {}
     for op in list(body.walk()):
-        if isinstance(op, tensor.ReshapeOp) and len(op.source.shape) == 1 and op.out.shape[0] == 1:
+        if isinstance(op, tensor.ReshapeOp) and len(op.source.shape) == 1 and op.out.shape[:1] == (1,):
             wide = _as_row(op.source, known)
             if wide is not None:
                 op.out.replace_with(wide)

@@ -173,6 +173,7 @@ def call(name: str, compiles: bool = False) -> dict[str, Any]:
 
     from tests.runtime import fake_gpu
     from tiledsl.runtime import launch_triton
+    from tiledsl.runtime.compile import CompileError
     from tiledsl.runtime.target import Target
 
     compiled: list[str] = []
@@ -202,8 +203,8 @@ def call(name: str, compiles: bool = False) -> dict[str, Any]:
         given = arguments(name, fake_gpu.tensor)
         for _ in range(2):
             result(*given)
-    except RuntimeError as error:
-        failure = str(error)
+    except CompileError as error:
+        failure = str(error.__cause__)
     modules = not_needed(sys.modules)
     return {
         "from_cache": result.from_cache,

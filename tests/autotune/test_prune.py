@@ -8,11 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import tiledsl
 import tiledsl.language as T
 from tests.autotune import kernels
 from tiledsl.autotuner.predicting import prune, work
-from tiledsl.autotuner.predicting.work_types import Work
+from tiledsl.autotuner.predicting.work_types import Dot, Loop, Work
 from tiledsl.runtime.resources import Resources
 from tiledsl.runtime.target import Target
 
@@ -169,3 +171,138 @@ def test_compiled_configurations_are_pruned_by_exact_numbers() -> None:
     assert prune.prune_compiled(spilling, H100, max_spills=None) is None
     unknown = Resources(65536, None, None, None, 8, (2, "warps"))
     assert prune.prune_compiled(unknown, H100) is None
+
+
+# At the limits, on works written by hand
+
+
+SIXTEEN = Dot(128, 128, 64, "float16", 32.0, True, useful=1.0)
+
+
+def made(dot: Dot = SIXTEEN, loops: list[Loop] | None = None, threads: int = 128, **changes: Any) -> Work:
+    return Work("kernel", (64,), threads, {}, [dot], loops=loops or [], dtypes={dot.dtype}, **changes)
+
+
+def staged(size: int, stages: int = 2, dot: Dot = SIXTEEN, **changes: Any) -> Loop:
+    return Loop(stages, 8.0, {"A": (size // 2, dot), "B": (size - size // 2, dot)}, **changes)
+
+
+def test_every_limit_is_the_last_that_fits() -> None:
+    for target in (H100, Target("cuda", 80), Target("cuda", 100), Target("hip", "gfx942")):
+        limit = target.max_shared_bytes
+        resources = {"shared_bytes": limit, "registers": None, "spills": None, "num_warps": 4}
+        assert prune.prune_compiled(resources, target) is None
+        assert prune.prune_compiled({**resources, "shared_bytes": limit + 1}, target) is not None
+    for tile, fits in ((1 << 20, True), ((1 << 20) + 1, False)):
+        assert (prune.reason([made(largest_tile=tile, largest_name="x")], H100) is None) is fits
+    for threads, fits in ((1024, True), (2048, False)):
+        assert (prune.reason([made(threads=threads)], H100) is None) is fits
+    for spills, fits in ((prune.HEAVY_SPILLS, True), (prune.HEAVY_SPILLS + 1, False)):
+        assert (prune.prune_compiled({"spills": spills}, H100) is None) is fits
+    for arch, has_clusters in ((86, False), (89, False), (90, True), (100, True), (110, True), (120, False)):
+        work = replace(made(), dots=[], options={"num_ctas": 2})
+        assert (prune.reason([work], Target("cuda", arch)) is None) is has_clusters
+
+
+def test_registers_are_given_in_steps_of_eight() -> None:
+    """64 K registers of 32 warps are 64 for each thread; 57 to 64 take as many."""
+    for registers, fits in ((57, True), (64, True), (65, False), (72, False)):
+        assert (prune.prune_compiled({"registers": registers, "num_warps": 32}, H100) is None) is fits
+    assert prune.prune_compiled({"registers": 512, "num_warps": 32}, Target("hip", "gfx942")) is None
+    assert prune.prune_compiled({"registers": 255, "num_warps": None}, H100) is None
+
+
+def test_the_sums_of_a_product_have_the_registers_that_there_are() -> None:
+    def reason(m: int, n: int, threads: int, target: Target = H100, times: float = 2.0, **options: Any) -> str | None:
+        return prune.reason([replace(made(replace(SIXTEEN, m=m, n=n, times=times), threads=threads), options=options)], target)  # fmt: skip # noqa: E501
+
+    for target in (H100, Target("cuda", 89), Target("cuda", 99), Target("cuda", 120)):
+        assert reason(128, 128, 128, target) is None  # 128 of each thread
+        found = reason(256, 128, 128, target)  # 256 of 255
+        assert isinstance(found, prune.Slow) and found.endswith("255")
+        assert reason(256, 128, 256, target) is None
+        assert reason(256, 128, 128, target, times=1.0) is None  # sums that no loop carries need not be there at once
+    assert reason(512, 128, 1024) is None and reason(512, 256, 1024) is not None  # 64 each of 1024 threads
+    for target in (Target("cuda", 100), Target("cuda", 119), Target("hip", "gfx942"), Target("interpret", None)):
+        assert reason(256, 256, 128, target) is None  # elsewhere than in a thread's registers
+    assert reason(128, 128, 128, maxnreg=128) == (
+        "the product's 128 x 128 accumulator needs 128 registers of each of 128 threads, and maxnreg=128"
+    )
+    assert reason(128, 128, 128, maxnreg=129) is None
+    assert reason(256, 128, 128, num_ctas=2) is None  # 256 threads
+    assert prune.accumulator_registers(replace(SIXTEEN, m=1, n=129), 128) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "target", "expected"),
+    [
+        ({}, "cuda:90", True), ({}, "cuda:89", False), ({}, "cuda:100", True), ({}, "cuda:110", True),
+        ({}, "cuda:120", False),
+        ({}, "hip:gfx942", False), ({}, "interpret", False),
+        ({"m": 64}, "cuda:90", True), ({"m": 32}, "cuda:90", False), ({"n": 8}, "cuda:90", True),
+        ({"n": 4}, "cuda:90", False),
+        ({"precision": "ieee"}, "cuda:90", False), ({"dtype": "what"}, "cuda:90", False),
+        ({"k_major": False}, "cuda:90", True), ({"dtype": "bfloat16", "k_major": False}, "cuda:90", True),
+        ({"dtype": "float32"}, "cuda:90", True), ({"dtype": "float32", "k_major": False}, "cuda:90", False),
+        ({"dtype": "float64"}, "cuda:90", False), ({"dtype": "int8"}, "cuda:90", True),
+        ({"dtype": "int8", "k_major": False}, "cuda:90", False), ({"dtype": "int8"}, "cuda:100", False),
+        ({"dtype": "float8_e5m2"}, "cuda:100", True), ({"dtype": "float8_e5m2"}, "cuda:90", True),
+    ],
+)  # fmt: skip
+def test_what_is_computed_asynchronously(change: dict[str, Any], target: str, expected: bool) -> None:
+    dot = replace(SIXTEEN, **change)
+    assert prune.is_asynchronous(dot, made(dot), Target.parse(target)) is expected
+    assert not prune.is_asynchronous(dot, made(dot, threads=96), Target.parse(target))  # three warps
+
+
+def test_how_many_copies_a_loop_keeps() -> None:
+    def least(*loops: Loop, target: Target = H100, likely: bool = False, **options: Any) -> int:
+        return prune.shared_bytes(replace(made(loops=list(loops)), options=options), target, likely)[0]
+
+    plain = replace(SIXTEEN, precision="ieee")
+    for stages in (2, 3, 4):
+        assert least(staged(1000, stages)) == 1000 * stages
+        assert least(staged(1000, stages, plain)) == 1000 * (stages - 1)
+    assert least(staged(1000, 1)) == 1000 and least(staged(1000, 0)) == 1000
+    assert least(staged(1000, 1, plain)) == 0  # read into registers at once
+    assert least(staged(1000, 1, plain), likely=True) == 1000
+    assert least(staged(1000, 1, plain), staged(600, 3), staged(1200, 1)) == 1800  # the loop that needs most
+    assert least(staged(1000, 3), num_ctas=2) == 0 and least(staged(1000, 3), num_ctas=1) == 3000
+    assert least(staged(1000, 3), target=Target("interpret", None)) == 0
+    # A left operand that lies transposed is not kept, but where the product takes it from shared memory.
+    assert least(staged(1000, 3, plain, turned={"A"})) == 1000
+    assert least(staged(1000, 3, plain, turned={"A"}), likely=True) == 2000
+    assert least(staged(1000, 3, turned={"A"})) == 3000
+    # What was loaded before the loop lies beside it.
+    assert least(staged(1000, 3, held={"Q": (50, SIXTEEN)})) == 3050
+    assert least(staged(1000, 3, held={"Q": (50, plain)})) == 3000
+    assert least(staged(1000, 3, held={"Q": (50, plain)}), likely=True) == 3050
+    # Not pipelined, the tiles of two products need not be there at once.
+    other = replace(SIXTEEN, number=1)
+    two = Loop(1, 8.0, {"A": (300, SIXTEEN), "B": (300, SIXTEEN), "C": (500, other)})
+    assert least(two) == 600 and least(replace(two, stages=2)) == 2200
+
+
+def test_shared_memory_is_full_at_its_limit() -> None:
+    limit = H100.max_shared_bytes
+    assert limit % 2 == 0
+    assert prune.reason([made(loops=[staged(limit // 2, 2)])], H100) is None
+    assert prune.reason([made(loops=[staged(limit // 2 + 1, 2)])], H100) == (
+        f"needs at least {limit + 2} bytes of shared memory a block (A {limit // 4 * 2} +"
+        f" B {limit + 2 - limit // 4 * 2}; 2 stages); cuda:90 has {limit}"
+    )
+    assert prune.reason([made(), made(loops=[staged(limit, 2)])], H100) is not None  # any launch of the program
+
+
+def test_what_needs_as_much() -> None:
+    one = made(loops=[staged(1000, 3)])
+    deeper, shallower = made(loops=[staged(1000, 4)]), made(loops=[staged(1000, 2)])
+    assert prune.needs_as_much([one], [one], H100) and prune.needs_as_much([deeper], [one], H100)
+    assert not prune.needs_as_much([shallower], [one], H100)
+    for other in (
+        [made(loops=[staged(999, 3)])], [made(loops=[staged(1000, 3, held={"Q": (5, SIXTEEN)})])], [one, one], [],
+        [made(loops=[])], [made(loops=[staged(1000, 3)], threads=256)],
+        [made(replace(SIXTEEN, n=64), loops=[staged(1000, 3)])],
+    ):  # fmt: skip
+        assert not prune.needs_as_much([one], other, H100) and not prune.needs_as_much(other, [one], H100)
+    assert not prune.needs_as_much([one, shallower], [one, one], H100)

@@ -11,21 +11,27 @@ import torch
 
 from tiledsl.autotuner.measuring.inputs import changed
 from tiledsl.autotuner.verifying.reference import Reference
-from tiledsl.autotuner.verifying.verify import Ran, Tolerance, compare, judge
+from tiledsl.autotuner.verifying.tolerance import TF32, Tolerance
+from tiledsl.autotuner.verifying.verify import Ran, compare, judge
 
 TOLERANCE = Tolerance(1e-2, 1e-2, 0.01)
+DERIVED = Tolerance(None, None, 0.01)
 A, B = torch.linspace(-1, 1, 1000), torch.linspace(5, 6, 1000)
 
 
 def verdict(
-    kernel: Callable[..., Any], reference: Callable[..., Any], has_outputs: bool = True, inputs: Any = (A, B)
+    kernel: Callable[..., Any],
+    reference: Callable[..., Any],
+    has_outputs: bool = True,
+    inputs: Any = (A, B),
+    tolerance: Tolerance = TOLERANCE,
 ) -> tuple[str, str]:
     """The status and message for a kernel, as a function that returns its outputs or changes its inputs."""
     after = [each.clone() for each in inputs]
     outputs = kernel(*after)
     touched = [at for at, (now, old) in enumerate(zip(after, inputs)) if changed(now, old)]
     ran = Ran("ABCD"[: len(after)], [outputs] if has_outputs else [], after, touched)
-    found = judge(ran, Reference(reference, inputs).candidates, TOLERANCE)
+    found = judge(ran, Reference(reference, inputs).candidates, tolerance)
     assert found.get("verified", False) == ("status" not in found)
     return found.get("status", "ok"), found.get("message", "")
 
@@ -76,7 +82,8 @@ def test_inputs_that_the_reference_changes_are_outputs_too() -> None:
     assert verdict(right, reference)[0] == "ok"
     assert verdict(lambda A, B: A + 1, reference) == (
         "mismatch",
-        "B, which it writes into, is wrong in 1000 of 1000 elements (100.00%), by 6 at most (rtol=0.01, atol=0.11)",
+        "B, which it writes into, is wrong in 1000 of 1000 elements (100.00%), by 6 at most (rtol=0.01, atol=0.11); "
+        "first at [0], 5 for 10, worst at [999], 6 for 12",
     )
 
 
@@ -106,3 +113,93 @@ def test_comparing_in_pieces_changes_nothing(chunk: int, monkeypatch: pytest.Mon
     got, want = torch.tensor([[1.0, 2.0], [3.0, math.nan]]).t(), torch.tensor([[1.0, 3.5], [2.0, 4.0]])
     found = compare(got, want, 0.0, 0.01)
     assert (found.mismatched, found.elements, found.finite, found.max_error) == (2, 4, False, 0.5)
+
+
+# A cap on single mismatches, and where they are
+
+
+def test_few_elements_that_are_far_off_are_wrong() -> None:
+    """Of 4096 elements 40 are less than a hundredth: TileLang's ratio lets them pass, however far off they are."""
+    given = (torch.rand(64, 64) + 1, torch.rand(64, 64))
+
+    def off(by: float) -> Any:
+        def kernel(A: Any, B: Any) -> Any:
+            made = A + B
+            made.view(-1)[100:2100:50] += by
+            return made
+
+        return verdict(kernel, lambda A, B: A + B, inputs=given)
+
+    status, message = off(999)
+    assert status == "mismatch"
+    assert "wrong in 40 of 4096 elements (0.98%), by 999 at most" in message
+    assert "first at [1, 36], " in message and ", worst at [" in message
+    assert message.endswith("; so few may be off, but none by more than 16 times the tolerance, and 40 are")
+    assert off(1e-2)[0] == "ok"  # so far off, so few may be
+
+
+def test_a_ratio_of_one_lets_everything_pass() -> None:
+    ran = Ran("A", [torch.full((8,), 999.0)], [torch.ones(8)], [])
+    candidates = Reference(lambda A: A, [torch.ones(8)]).candidates
+    assert "status" not in judge(ran, candidates, Tolerance(None, None, 1.0))
+    assert judge(ran, candidates, Tolerance(None, None, 0.99))["status"] == "mismatch"
+
+
+def test_tolerances_of_the_user_count() -> None:
+    wanted = torch.ones(1000)
+    ran = Ran("A", [wanted + 1e-3], [wanted], [])
+    candidates = Reference(lambda A: A, [wanted]).candidates
+    assert judge(ran, candidates, Tolerance(None, None, 0.01))["status"] == "mismatch"
+    assert "status" not in judge(ran, candidates, Tolerance(None, 1e-2, 0.01))
+    assert "status" not in judge(ran, candidates, Tolerance(1e-2, None, 0.01))
+
+
+def test_whole_numbers_of_whole_numbers_are_exact() -> None:
+    numbers = torch.arange(1000)
+    ran = Ran("A", [torch.where(numbers == 500, 501, numbers)], [numbers], [])
+    found = judge(ran, Reference(lambda A: A, [numbers]).candidates, Tolerance(None, None, 0.01))
+    assert found["status"] == "mismatch" and "first at [500], 501 for 500" in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "roundoff", "narrow", "expected"),
+    [
+        (torch.float32, 0.0, False, (2 * 2.0**-16, 8 * (2.0**-16 + 64 * 2.0**-24))),
+        (torch.float32, TF32, False, (2 * TF32, 8 * (TF32 + 64 * 2.0**-24))),
+        (torch.float32, 0.0, True, (1e-2, 1e-2)),
+        (torch.float64, 0.0, False, (2 * 2.0**-40, 8 * (2.0**-40 + 64 * 2.0**-53))),
+        (torch.float16, 0.0, False, (1e-2, 1e-2)),
+        (torch.float8_e5m2, 0.0, False, (0.25, 1e-2)),
+    ],
+)
+def test_derived_tolerances(dtype: Any, roundoff: float, narrow: bool, expected: Any) -> None:
+    A, B = torch.zeros(32, 4096, dtype=dtype), torch.zeros(4096, 8, dtype=dtype)
+    out = torch.zeros(32, 8, dtype=dtype)
+    limits = Tolerance(None, None, 0.01, roundoff, narrow).of(out, out.float(), [A, B])
+    assert (limits.rtol, limits.atol) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("terms", [64, 1024, 16384])
+def test_right_sums_pass_and_sums_of_rounded_terms_do_not(terms: int) -> None:
+    """float32 sums in several orders against float64, and sums of terms that were rounded to 16 bits before."""
+    generator = torch.Generator().manual_seed(0)
+    given = tuple(torch.rand(size, generator=generator) * 2 - 1 for size in ((128, terms), (terms, 128)))
+    half = terms // 2
+    right = [lambda A, B: A @ B, lambda A, B: A[:, :half] @ B[:half] + A[:, half:] @ B[half:]]
+    wrong = [
+        lambda A, B, dtype=dtype: A.to(dtype).float() @ B.to(dtype).float() for dtype in (torch.bfloat16, torch.float16)
+    ]
+    for kernel in right:
+        assert verdict(kernel, lambda A, B: A @ B, inputs=given, tolerance=DERIVED)[0] == "ok"
+    for kernel in wrong:
+        assert verdict(kernel, lambda A, B: A @ B, inputs=given, tolerance=DERIVED)[0] == "mismatch"
+
+
+def test_an_ill_conditioned_reference_loosens_the_tolerance() -> None:
+    """float32 loses what is left of a large difference, in the reference as in a kernel."""
+    given = (torch.rand(1000) + 1000, torch.rand(1000) * 1e-3)
+    reference = lambda A, B: ((A + B) - A) * 1e3
+    candidates = Reference(reference, list(given)).candidates
+    assert candidates[0].unsure > 1e-2
+    loose = Tolerance(None, None, 0.01).of(given[0], given[0], given, candidates[0].unsure)
+    assert loose.atol == 1e-2

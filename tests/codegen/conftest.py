@@ -75,12 +75,13 @@ for name, kernels in json.load(open(folder + "/compile.json")):
             else:
                 options, stages = backend.parse_options(kernel["options"]), {}
                 text = str(made := source.make_ir(target, options, *front_end))
-                if sys.argv[3] == "shared":
+                if sys.argv[3] in ("shared", "lowered"):
                     facts = {"target": target, **options.__dict__}
                     backend.add_stages(stages, options, source.language)
                     for stage in ("ttir", "ttgir", "llir"):
                         made = stages[stage](made, facts)
-                    text = str(facts["shared"])
+                        text = str(made) if stage == "ttgir" else text
+                    text = str(facts["shared"]) if sys.argv[3] == "shared" else text
         except Exception as error:
             results.append([name, f"{type(error).__name__}: {error} {error.__cause__!r}", ""])
         else:
@@ -139,13 +140,13 @@ def run_modules(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Job]
 def compile_modules(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[tuple[str, str, str]]]:
     """Compile all kernels of some modules for cuda:90 with the Triton of an interpreter: (module, error, ttgir) each.
 
-    Unless `full`, Triton's front end alone checks them and its IR is returned.
+    Unless `full`, down to LLVM IR, where most of what Triton cannot do has shown, and machine code is not made.
     """
 
     def compile(
         modules: Mapping[str, EmittedModule], python: str = sys.executable, full: bool = True
     ) -> list[tuple[str, str, str]]:
-        return _compile(tmp_path_factory.mktemp("compile"), modules, python, "full" if full else "")
+        return _compile(tmp_path_factory.mktemp("compile"), modules, python, "full" if full else "lowered")
 
     return compile
 

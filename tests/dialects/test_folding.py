@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.executor import DTYPES, meanings
+from tests.support.executor import DTYPES, Executor, Stored, meanings
 from tests.support.programs import NAMED, check_pass, inputs_for
 from tiledsl.dialects import arith, tensor
 from tiledsl.ir.core import Operation, Region, Value
@@ -54,8 +54,9 @@ def execute(op: Operation, values: dict[Value, Any] | None = None) -> Any:
     env: dict[Value, Any] = dict(values or {})
     for value in op.operands:
         if value not in env:
-            meanings()["arith.constant"](value.op, None)(env)  # type: ignore[arg-type]
-    meanings()[op.name](op, None)(env)  # type: ignore[arg-type]
+            assert value.op is not None
+            meanings()["arith.constant"](value.op, Executor(Stored()))(env)
+    meanings()[op.name](op, Executor(Stored()))(env)
     return env[op.results[0]]
 
 

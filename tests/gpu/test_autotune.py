@@ -46,7 +46,7 @@ def test_a_real_run(tmp_path: Path) -> None:
     assert all(trial.ok and trial.verified and trial.latency > 0 for trial in result.trials)
     assert all(trial.timing in ("events", "graph") for trial in result.trials)
     assert result.best.rounds > 0 and result.trials[0].rounds > 0
-    assert result.latency <= result.trials[0].latency
+    assert result.latency <= result.trials[0].latency * 1.005  # what may count as noise
     binaries = {trial.binary_hash for trial in result.trials}
     compiled = list(Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.cubin"))
     # The benchmark process found what was compiled, and compiled nothing.

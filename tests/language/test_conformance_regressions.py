@@ -117,6 +117,19 @@ def test_a_buffer_declaration_is_a_tensor() -> None:
     assert repr(declared) == repr(T.Tensor((4, T.dynamic("n")), "float16")) and declared.dtype == "float16"
 
 
+@pytest.mark.parametrize("dtype", ["uint32", "int8", "uint64"])
+def test_atomics_at_indices_of_any_integer_type(run: Callable[..., Any], dtype: str) -> None:
+    @T.prim_func
+    def main(Y: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            for i in T.Parallel(6):
+                T.atomic_add(Y[T.cast(i, dtype)], i)
+
+    y = torch.zeros(4, dtype=torch.int32)
+    run(main, y, out_idx=())
+    assert y.tolist() == [0, 1, 2, 3]
+
+
 def test_atomic_loads_and_stores(run: Callable[..., Any]) -> None:
     """Exchanges of floats too, in the order that C++ has for reads and for writes."""
 

@@ -100,6 +100,24 @@ def test_reads_outside_give_zero_or_the_safe_value_and_writes_are_dropped(run: A
     assert torch.equal(b, want_b) and torch.equal(c, want_c)
 
 
+def test_a_safe_value_holds_in_the_kernel_that_annotates_it(run: Any) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((3,), F), B: T.Tensor((4,), F), C: T.Tensor((4,), F)):
+        with T.Kernel(1) as bx:
+            T.annotate_safe_value({A: 7.0})
+            x = T.alloc_shared((4,), F)
+            T.copy(A[bx], x)
+            T.copy(x, B)
+        with T.Kernel(1) as bx:
+            y = T.alloc_shared((4,), F)
+            T.copy(A[bx], y)
+            T.copy(y, C)
+
+    b, c = torch.zeros(4), torch.ones(4)
+    run(main, torch.ones(3), b, c, out_idx=())
+    assert b.tolist() == [1, 1, 1, 7] and c.tolist() == [1, 1, 1, 0]
+
+
 def test_slices_of_dynamic_extent_take_the_tile_s_shape(run: Any) -> None:
     @T.prim_func
     def main(A: T.Tensor((16,), F), starts: T.Tensor((3,), "int32"), B: T.Tensor((2, 4), F)):

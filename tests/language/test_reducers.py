@@ -167,7 +167,8 @@ def refused(action: Callable[[Any, Any], None]) -> str:
 
 def test_mistakes_are_named() -> None:
     assert "no operator 'mean'; there are sum, max" in refused(lambda r, x: T.alloc_reducer(4, "float32", op="mean"))
-    assert "bitor combines integers, not float32" in refused(lambda r, x: T.alloc_reducer(4, "float32", op="bitor"))
+    of_floats = refused(lambda r, x: T.alloc_reducer(4, "float32", op="bitor"))
+    assert "bitor: it combines bits of integers, not of float32" in of_floats
     assert "needs an element of a reducer" in refused(lambda r, x: T.reducer_update(x[0], 1.0))
     assert "needs an element of a reducer" in refused(lambda r, x: T.reducer_update(r, 1.0))
     assert "what T.alloc_reducer returned" in refused(lambda r, x: T.finalize_reducer(x))

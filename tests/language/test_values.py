@@ -296,3 +296,19 @@ def test_what_is_visible_is_not_made_again() -> None:
     assert sorted(constants) == sorted(["8", "0", "1", "0.0", "-0.0", "3", "1.0", "1.0"])
     assert sum(isinstance(op, arith.ConstantOp) and op.value == 8 for op in func.body) == 1
     verify(func)
+
+
+def test_float64_numbers_are_stored_with_all_their_digits(run: Any) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((3,), "float64"), B: T.Tensor((2, 4), "float64")):
+        with T.Kernel(1) as bx:
+            x = T.alloc_fragment((4,), "float64")
+            for i in T.Parallel(4):
+                B[0, i] = 0.1
+            T.annotate_safe_value({A: 0.3})
+            T.copy(A[bx], x)
+            T.copy(x, B[1, 0])
+
+    b = torch.zeros(2, 4, dtype=torch.float64)
+    run(main, torch.ones(3, dtype=torch.float64), b, out_idx=())
+    assert b.tolist() == [[0.1] * 4, [1, 1, 1, 0.3]]

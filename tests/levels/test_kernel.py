@@ -14,6 +14,8 @@ import torch
 import tiledsl
 from tests.levels.conftest import Device, program
 from tests.support.example_modules import load_example
+from tiledsl.certificate import Certificate
+from tiledsl.certificate.certify import certificate_of
 from tiledsl.errors import TileError
 from tiledsl.runtime.compile import CompileError
 from tiledsl.runtime.launch_stored import Kept
@@ -76,6 +78,18 @@ def test_levels_of_a_level_kernel(kernel: tiledsl.Kernel, saved: Path, tmp_path:
     assert not (tmp_path / f"{NAME}.ttir").exists()
     again = made.from_level("ptx", tmp_path)
     assert again.asm["cubin"] == kernel.asm["cubin"] and again.remarks == (f"{NAME} runs from {tmp_path}/{NAME}.ptx",)
+
+
+def test_a_certificate_goes_with_the_levels_of_its_source(kernel: tiledsl.Kernel, tmp_path: Path) -> None:
+    made = certificate_of(kernel, [], 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "certificate", made)
+        assert tmp_path / f"{kernel.name}.certificate.json" in kernel.save_levels(tmp_path)
+        level = kernel.from_level("ptx", tmp_path)
+    assert Certificate.load(tmp_path / f"{kernel.name}.certificate.json", kernel) == made
+    assert level.certificate is None
+    with pytest.raises(TileError, match="does not run from its source"):
+        level.verify()
 
 
 def test_edited_files(kernel: tiledsl.Kernel, saved: Path, tmp_path: Path) -> None:

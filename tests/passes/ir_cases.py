@@ -1,31 +1,56 @@
-"""Short programs as IR text for tests of one pass: the body of a kernel in, the body of the kernel out."""
+"""Short programs as IR text for tests of passes: the body of a kernel in, FileCheck lines on what comes out.
+
+In a body, %c5, %c-5 and %c0.5 are constants (int32, and float32 with a point) wherever they appear.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 from collections.abc import Sequence
 from typing import Any
 
-from tiledsl.dialects.tile import KernelOp
+import numpy as np
+import pytest
+from filecheck.finput import FInput
+from filecheck.matcher import Matcher
+from filecheck.options import Options
+from filecheck.parser import Parser, pattern_for_opts
+
+from tests.support.programs import check_pass, inputs_for
+from tiledsl.dialects.tile import FuncOp, KernelOp
 from tiledsl.ir.core import Operation
-from tiledsl.ir.pass_manager import Pass, Program, parse_program
+from tiledsl.ir.pass_manager import Pass, PassManager, Program, parse_program
 from tiledsl.ir.text import print_op
 from tiledsl.ir.verifier import verify
+from tiledsl.passes.lower_tile_ops import LowerTileOps
+from tiledsl.passes.promote_buffers import PromoteBuffers
+from tiledsl.passes.unroll_loops import UnrollLoops
+from tiledsl.passes.vectorize_parallel import VectorizeParallel
 
-PARAMETERS = (
-    "%A: buffer<64*96*float32, global>, %B: buffer<64*96*float32, global>, %N: buffer<1000*int32, global>, "
-    "%D: buffer<m*float32, global>, %s: int32, %f: float32, %b: bool, %l: int64"
-)
+PARAMETERS = "A: 64*96*float32, B: 64*96*float32, N: 1000*int32, D: m*float32, s: int32, f: float32, b: bool, l: int64"
+TO_VALUES = [UnrollLoops(), LowerTileOps(), VectorizeParallel(), PromoteBuffers()]
 
 
-def program(body: str, *, grid: Sequence[int] = (8,), target: Any = None) -> Program:
-    """A program of one kernel; PARAMETERS and the symbol %m are its names, %bx, %by the block indices."""
+def program(body: str, *, parameters: str = PARAMETERS, grid: Sequence[int] = (8,), target: Any = None) -> Program:
+    """A program of one kernel; the parameters and their symbol %m are its names, %bx, %by, %bz the block indices.
+
+    Parameters with sizes, as `A: 4*6*float32`, are global buffers, others scalars.
+    """
+    declared = [each.split(": ") for each in parameters.split(", ")]
     names = ["%bx", "%by", "%bz"][: len(grid)]
     constants = "\n".join(f"%grid{i} = arith.constant {{value = {size}}} : int32" for i, size in enumerate(grid))
     grid_text = ", ".join(f"%grid{i}" for i in range(len(grid)))
+    arguments = [f"%{name}: " + (f"buffer<{type}, global>" if "*" in type else type) for name, type in declared]
+    symbols = ""
+    for name, type in declared:
+        if type.startswith("m*"):
+            symbols = f', symbols = ("m",), symbol_sources = ("{name}.0",)'
+            arguments.append("%m: int32")
+    quoted = ", ".join(f'"{name}"' for name, _ in declared) + ("," if len(declared) == 1 else "")
     text = f"""
-    tile.func {{sym_name = "test", parameters = ("A", "B", "N", "D", "s", "f", "b", "l"), symbols = ("m",),
-                symbol_sources = ("D.0",)}} ({PARAMETERS}, %m: int32) {{
+    tile.func {{sym_name = "test", parameters = ({quoted}){symbols}}} ({", ".join(arguments)}) {{
       {constants}
       tile.kernel [{grid_text}] ({", ".join(f"{name}: int32" for name in names)}) {{
         {_with_constants(body)}
@@ -36,11 +61,24 @@ def program(body: str, *, grid: Sequence[int] = (8,), target: Any = None) -> Pro
     return parse_program(text, target)
 
 
+def kernel(parameters: str, body: str) -> FuncOp:
+    """The function of a program over a grid of 2, to run."""
+    root = program(body, parameters=parameters, grid=(2,)).root
+    assert isinstance(root, FuncOp)
+    return root
+
+
 def _with_constants(body: str) -> str:
-    """%c5 and %c-5 are int32 constants wherever they appear."""
-    used = sorted(set(re.findall(r"%c(-?\d+)\b", body)), key=int)
-    head = "".join(f"%c{n.replace('-', 'm')} = arith.constant {{value = {n}}} : int32\n" for n in used)
-    return head + re.sub(r"%c-(\d+)", r"%cm\1", body)
+    found = sorted(set(re.findall(r"%c(-?\d+(?:\.\d+)?)\b", body)), key=float)
+    head = [
+        f"{_constant(each)} = arith.constant {{value = {each}}} : {'float32' if '.' in each else 'int32'}"
+        for each in found
+    ]
+    return "\n".join([*head, re.sub(r"%c(-?\d+(?:\.\d+)?)\b", lambda match: _constant(match[1]), body)])
+
+
+def _constant(number: str) -> str:
+    return "%c" + number.replace("-", "m").replace(".", "p")
 
 
 def kernel_of(program: Program) -> Operation:
@@ -68,3 +106,39 @@ def body_lines(made: Program) -> list[str]:
     lines = [line.strip() for line in print_op(kernel).splitlines()[1:-1]]
     renamed = [re.sub(r"%(c(?:m?\d+(?:p\d+)?|true|false|inf|minf))_\d+\b", r"%\1", line) for line in lines]
     return [line for line in renamed[:-1] if "= arith.constant" not in line]
+
+
+def text_after(func: FuncOp, *passes: type) -> str:
+    """The text after these passes, without running the program."""
+    program = Program(func)
+    PassManager([each() for each in passes]).run(program)
+    return print_op(program.root)
+
+
+def to_values(func: FuncOp, *, inputs: list[np.ndarray] | None = None, seed: int = 0) -> str:
+    """The text after the four passes; after each the program still means the same."""
+    return print_op(check_pass(TO_VALUES, func, inputs_for(func, seed) if inputs is None else inputs, tolerance=1e-6))
+
+
+def filecheck(found: Sequence[str] | str, expected: str) -> None:
+    """Compare with FileCheck lines. Lines without a CHECK directive are all that there is, one after the other."""
+    text = found if isinstance(found, str) else "\n".join(found)
+    wanted = [line.strip() for line in expected.strip().splitlines()]
+    if not any(line.startswith("CHECK") for line in wanted):
+        wanted = [
+            "CHECK: // begin",
+            *(f"CHECK-NEXT: {{{{^}}}}{line}{{{{$}}}}" for line in wanted if line),
+            "CHECK-NEXT: // end",
+        ]
+        text = "\n".join(["// begin", *(line.strip() for line in text.splitlines()), "// end"])
+    options = Options(match_filename="expected", check_prefixes=["CHECK"])
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        matcher = Matcher(
+            options,
+            FInput("found", text + "\n"),
+            Parser(options, io.StringIO("\n".join(wanted) + "\n"), *pattern_for_opts(options)),
+        )
+        status = matcher.run()
+    if status:
+        pytest.fail(f"{printed.getvalue()}\nfound:\n{text}", pytrace=False)

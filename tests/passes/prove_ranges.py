@@ -25,7 +25,7 @@ from tiledsl.passes.analysis import affine
 from tiledsl.passes.analysis.affine import bounds, linear_form
 from tiledsl.passes.analysis.ranges import Ranges
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
-from tiledsl.passes.legalize_arith import _PATTERNS as LEGAL_PATTERNS
+from tiledsl.passes.legalize_arith import _patterns as legal_patterns
 from tiledsl.passes.simplify_ranges import RANGE_PATTERNS
 
 BOUNDS = 8  # with how many of the values around it each value is compared
@@ -175,7 +175,7 @@ def counting(patterns: Patterns, fired: Counter[str]) -> Patterns:
 def rewrites(fired: Counter[str]) -> dict[str, Callable[[Operation], object]]:
     """What each of the three passes does."""
     canonical, ranged, legal = (
-        counting(each, fired) for each in (CANONICAL_PATTERNS, RANGE_PATTERNS, LEGAL_PATTERNS[False])
+        counting(each, fired) for each in (CANONICAL_PATTERNS, RANGE_PATTERNS, legal_patterns("cuda", 90))
     )
     return {
         "canonicalize": lambda root: canonicalize(root, canonical),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.passes.ir_cases import after, body_lines, program
+from tests.passes.ir_cases import after, body_lines, filecheck, program
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.canonicalize import Canonicalize
@@ -46,10 +46,119 @@ def result(body: str, store: str = STORE) -> list[str]:
             ['%d = arith.cmp %s, %c3 {predicate = "le"} : bool', "%y = arith.select %d, %s, %bx : int32"],
         ),
         ("%d = arith.not %b : bool\n%y = arith.select %d, %s, %bx : int32", ["%y = arith.select %b, %bx, %s : int32"]),
+        ("%a = arith.sub %c3, %s : int32\n%y = arith.sub %c5, %a : int32", ["%y = arith.add %s, %c2 : int32"]),
+        ("%a = arith.add %s, %c3 : int32\n%y = arith.sub %c5, %a : int32",
+         ["%a = arith.add %s, %c3 : int32", "%y = arith.sub %c5, %a : int32"]),
+        ("%a = arith.max %s, %c3 : int32\n%y = arith.max %a, %c5 : int32", ["%y = arith.max %s, %c5 : int32"]),
+        ("%a = arith.min %s, %c3 : int32\n%y = arith.max %a, %c5 : int32",
+         ["%a = arith.min %s, %c3 : int32", "%y = arith.max %a, %c5 : int32"]),
+        ("%a = arith.and %s, %c12 : int32\n%y = arith.and %a, %c10 : int32", ["%y = arith.and %s, %c8 : int32"]),
+        ("%a = arith.or %s, %c12 : int32\n%y = arith.or %a, %c10 : int32", ["%y = arith.or %s, %c14 : int32"]),
+        ("%a = arith.xor %s, %c12 : int32\n%y = arith.xor %a, %c10 : int32", ["%y = arith.xor %s, %c6 : int32"]),
+        ("%a = arith.truncdiv %s, %c3 : int32\n%y = arith.truncdiv %a, %c5 : int32",
+         ["%y = arith.truncdiv %s, %c15 : int32"]),
+        ("%a = arith.truncdiv %s, %c3 : int32\n%y = arith.floordiv %a, %c5 : int32",
+         ["%a = arith.truncdiv %s, %c3 : int32", "%y = arith.floordiv %a, %c5 : int32"]),
+        ("%a = arith.floordiv %s, %c-3 : int32\n%y = arith.floordiv %a, %c5 : int32",
+         ["%a = arith.floordiv %s, %cm3 : int32", "%y = arith.floordiv %a, %c5 : int32"]),
+        ("%a = arith.floordiv %s, %c65536 : int32\n%y = arith.floordiv %a, %c32768 : int32",  # 2**31 does not fit
+         ["%a = arith.floordiv %s, %c65536 : int32", "%y = arith.floordiv %a, %c32768 : int32"]),
     ],
 )  # fmt: skip
 def test_integer_expressions_get_one_form(body: str, expected: list[str]) -> None:
     assert result(body) == expected
+
+
+TRUE, FALSE = ("%t = arith.constant {value = true} : bool\n", "%n = arith.constant {value = false} : bool\n")
+LESS = '%c = arith.cmp %s, %bx {predicate = "lt"} : bool\n'
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (TRUE + '%y = arith.cmp %b, %t {predicate = "eq"} : bool', []),
+        (TRUE + '%y = arith.cmp %b, %t {predicate = "ne"} : bool', ["%y = arith.not %b : bool"]),
+        (FALSE + '%y = arith.cmp %b, %n {predicate = "eq"} : bool', ["%y = arith.not %b : bool"]),
+        (FALSE + '%y = arith.cmp %b, %n {predicate = "ne"} : bool', []),
+        (TRUE + LESS + "%y = arith.select %b, %t, %c : bool", [LESS.strip(), "%y = arith.or %b, %c : bool"]),
+        (FALSE + LESS + "%y = arith.select %b, %c, %n : bool", [LESS.strip(), "%y = arith.and %b, %c : bool"]),
+        (TRUE + FALSE + "%y = arith.select %b, %n, %t : bool", ["%y = arith.not %b : bool"]),
+        (
+            TRUE + LESS + "%y = arith.select %b, %c, %t : bool",
+            [LESS.strip(), "%y = arith.select %b, %c, %ctrue : bool"],
+        ),
+    ],
+)
+def test_booleans_get_one_form(body: str, expected: list[str]) -> None:
+    used = "%y" if expected else "%b"
+    lines = result(body, 'tile.assert %y {message = "used"}')
+    stored = f'tile.assert {used} {{message = "used"}}'
+    assert [line.replace("%0", "%y") for line in lines if line != stored] == expected
+
+
+@pytest.mark.parametrize(
+    ("there", "lossless"),
+    [
+        ("%l to int32", None), ("%s to int64", True), ("%s to int16", False), ("%s to uint32", False),
+        ("%s to float64", False), ("%s to float32", False), ("%f to float64", True), ("%f to float16", False),
+        ("%b to int8", True), ("%b to float32", True), ("%b to uint8", True),
+    ],
+)  # fmt: skip
+def test_a_cast_there_and_back_is_dropped_where_nothing_is_lost(there: str, lossless: bool | None) -> None:
+    value, dtype = there.split(" to ")
+    back = {"%l": "int64", "%s": "int32", "%f": "float32", "%b": "bool"}[value]
+    lines = after(
+        Canonicalize(),
+        f'%a = arith.cast {value} : {dtype}\n%y = arith.cast %a : {back}\ntile.print [%y] {{message = ""}}',
+    )
+    assert (len(lines) == 1) is bool(lossless)
+
+
+def test_shapes_are_changed_once() -> None:
+    filecheck(
+        after(
+            Canonicalize(),
+            """
+            %i = tensor.iota {axis = 0} : tensor<8x1xint32>
+            %j = tensor.iota {axis = 1} : tensor<1x4xint32>
+            %p = arith.add %i, %j : tensor<8x4xint32>
+            %w = tensor.reshape %p : tensor<8x4x1xint32>
+            %t = tensor.transpose %w {permutation = (1, 2, 0)} : tensor<4x1x8xint32>
+            %u = tensor.transpose %t {permutation = (1, 2, 0)} : tensor<1x8x4xint32>
+            %r = tensor.broadcast %i : tensor<8x4xint32>
+            %x = tensor.reshape %i : tensor<8xint32>
+            %q = tensor.transpose %i {permutation = (1, 0)} : tensor<1x8xint32>
+            %one = tensor.iota {axis = 0} : tensor<1x1xint32>
+            %z = arith.add %one, %q : tensor<1x8xint32>
+            tile.print [%u] {message = ""}
+            tile.print [%x] {message = ""}
+            tile.print [%z] {message = ""}
+            """,
+        ),
+        """
+        %i = tensor.iota {axis = 0} : tensor<8x1xint32>
+        %j = tensor.iota {axis = 1} : tensor<1x4xint32>
+        %p = arith.add %i, %j : tensor<8x4xint32>
+        %w = tensor.reshape %p : tensor<8x4x1xint32>
+        %u = tensor.transpose %w {permutation = (2, 0, 1)} : tensor<1x8x4xint32>
+        %i_1 = tensor.iota {axis = 0} : tensor<8xint32>
+        %i_2 = tensor.iota {axis = 1} : tensor<1x8xint32>
+        tile.print [%u]
+        tile.print [%i_1]
+        tile.print [%i_2]
+        """,
+    )
+
+
+def test_branches_that_do_nothing_are_turned_around() -> None:
+    some, nothing = "tile.store %s, %N[%bx]\nscf.yield", "scf.yield"
+    for condition, then, orelse, shown in [
+        ("%b", nothing, some, "scf.if %0 {"), ("%d", some, some, "scf.if %b {"), ("%d", some, nothing, "scf.if %d {"),
+    ]:  # fmt: skip
+        lines = after(Canonicalize(), f"%d = arith.not %b : bool\nscf.if {condition} {{ {then} }} {{ {orelse} }}")
+        assert shown in lines, lines
+        assert lines[lines.index(shown) + 1] == "tile.store %s, %N[%bx]"
+        assert ("%0 = arith.not %b : bool" in lines) is ("%0" in shown)
 
 
 def test_comparisons_of_floats_are_not_inverted_but_for_equality() -> None:
@@ -60,12 +169,15 @@ def test_comparisons_of_floats_are_not_inverted_but_for_equality() -> None:
     %g = arith.not %e : bool
     %h = arith.and %d, %g : bool
     %y = arith.select %h, %s, %bx : int32"""
-    assert result(body)[:4] == [
-        '%c = arith.cmp %f, %f {predicate = "lt"} : bool',
-        "%d = arith.not %c : bool",
-        '%g = arith.cmp %f, %f {predicate = "ne"} : bool',
-        "%h = arith.and %d, %g : bool",
-    ]
+    filecheck(
+        result(body)[:4],
+        """
+        %c = arith.cmp %f, %f {predicate = "lt"} : bool
+        %d = arith.not %c : bool
+        %g = arith.cmp %f, %f {predicate = "ne"} : bool
+        %h = arith.and %d, %g : bool
+        """,
+    )
 
 
 def test_adding_zero_to_a_float_stays_because_of_minus_zero() -> None:
@@ -85,10 +197,13 @@ def test_broadcasts_that_an_operation_does_itself_go() -> None:
     %y = arith.add %a, %r : tensor<64x96xfloat32>
     tile.store %y, %B[%i, %j]"""
     lines = after(Canonicalize(), body)
-    assert lines[3:5] == [
-        "%a = arith.mul %x, %c0p5 : tensor<64x96xfloat32>",
-        "%y = arith.add %a, %f : tensor<64x96xfloat32>",
-    ]
+    filecheck(
+        lines[3:5],
+        """
+        %a = arith.mul %x, %c0p5 : tensor<64x96xfloat32>
+        %y = arith.add %a, %f : tensor<64x96xfloat32>
+        """,
+    )
 
 
 def test_shapes_of_iota_and_transposes_are_combined() -> None:
@@ -99,12 +214,15 @@ def test_shapes_of_iota_and_transposes_are_combined() -> None:
     %y = tensor.reshape %t : tensor<64xint32>
     tile.store %y, %N[%y]
     tile.store %t, %N[%t]"""
-    assert after(Canonicalize(), body) == [
-        "%i = tensor.iota {axis = 1} : tensor<1x64xint32>",
-        "%i_1 = tensor.iota {axis = 0} : tensor<64xint32>",
-        "tile.store %i_1, %N[%i_1]",
-        "tile.store %i, %N[%i]",
-    ]
+    filecheck(
+        after(Canonicalize(), body),
+        """
+        %i = tensor.iota {axis = 1} : tensor<1x64xint32>
+        %i_1 = tensor.iota {axis = 0} : tensor<64xint32>
+        tile.store %i_1, %N[%i_1]
+        tile.store %i, %N[%i]
+        """,
+    )
 
 
 def test_decided_control_flow_is_inlined() -> None:
@@ -121,18 +239,66 @@ def test_decided_control_flow_is_inlined() -> None:
       scf.yield [%i]
     }
     tile.store %u, %N[%bx]"""
-    assert after(Canonicalize(), body) == [
-        "%n = arith.add %s, %bx : int32",
-        "tile.store %n, %N[%c0]",
-        "tile.store %n, %N[%bx]",
-    ]
+    filecheck(
+        after(Canonicalize(), body),
+        """
+        %n = arith.add %s, %bx : int32
+        tile.store %n, %N[%c0]
+        tile.store %n, %N[%bx]
+        """,
+    )
 
 
 def test_if_without_work_becomes_a_select_and_unused_results_go() -> None:
     body = """
     %r, %q = scf.if %b : int32, int32 { scf.yield [%s, %bx] } { scf.yield [%bx, %s] }
     tile.store %r, %N[%bx]"""
-    assert after(Canonicalize(), body) == ["%r = arith.select %b, %s, %bx : int32", "tile.store %r, %N[%bx]"]
+    filecheck(
+        after(Canonicalize(), body),
+        """
+        %r = arith.select %b, %s, %bx : int32
+        tile.store %r, %N[%bx]
+        """,
+    )
+
+
+def test_branches_keep_the_results_that_they_compute() -> None:
+    body = """
+    %r, %q, %u = scf.if %b : int32, int32, int32 {
+      tile.store %s, %N[%bx]
+      scf.yield [%s, %bx, %c3]
+    } {
+      %z = tile.load %N[%s] : int32
+      scf.yield [%z, %bx, %c4]
+    }
+    tile.store %r, %N[%q]"""
+    filecheck(
+        after(Canonicalize(), body),
+        """
+        %r = scf.if %b : int32 {
+        tile.store %s, %N[%bx]
+        scf.yield [%s]
+        } {
+        %z = tile.load %N[%s] : int32
+        scf.yield [%z]
+        }
+        tile.store %r, %N[%bx]
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "through", "lossless"),
+    [
+        ("int32", "int32", True), ("uint32", "int64", True), ("uint32", "int32", False), ("uint8", "int16", True),
+        ("uint8", "int8", False), ("int8", "uint8", False), ("uint16", "uint32", True), ("int16", "int16", True),
+    ],
+)  # fmt: skip
+def test_a_type_that_holds_all_values(dtype: str, through: str, lossless: bool) -> None:
+    value = "%x" if dtype != "int32" else "%s"
+    body = f"%x = arith.cast %s : {dtype}\n%a = arith.cast {value} : {through}\n%y = arith.cast %a : {dtype}\n"
+    lines = after(Canonicalize(), body + 'tile.print [%y] {message = ""}')
+    assert any("%a = " in line for line in lines) is not lossless
 
 
 def test_carried_values_that_do_not_change_or_are_not_used_go() -> None:
@@ -144,13 +310,16 @@ def test_carried_values_that_do_not_change_or_are_not_used_go() -> None:
       scf.yield [%x, %n, %z2]
     }
     tile.store %p, %N[%q]"""
-    assert after(Canonicalize(), body) == [
-        "%q = scf.for %c0, %s, %c1[%bx] : int32 (%i: int32, %y: int32) {",
-        "%n = arith.add %y, %c5 : int32",
-        "scf.yield [%n]",
-        "}",
-        "tile.store %c5, %N[%q]",
-    ]
+    filecheck(
+        after(Canonicalize(), body),
+        """
+        %q = scf.for %c0, %s, %c1[%bx] : int32 (%i: int32, %y: int32) {
+        %n = arith.add %y, %c5 : int32
+        scf.yield [%n]
+        }
+        tile.store %c5, %N[%q]
+        """,
+    )
 
 
 def test_while_keeps_what_it_needs() -> None:
@@ -163,16 +332,19 @@ def test_while_keeps_what_it_needs() -> None:
       scf.yield [%d, %k]
     }
     tile.store %p, %N[%bx]"""
-    assert after(Canonicalize(), body) == [
-        "%p = scf.while [%bx] : int32 (%a: int32) {",
-        '%more = arith.cmp %a, %s {predicate = "lt"} : bool',
-        "scf.condition %more[%a]",
-        "} (%c: int32) {",
-        "%d = arith.add %c, %s : int32",
-        "scf.yield [%d]",
-        "}",
-        "tile.store %p, %N[%bx]",
-    ]
+    filecheck(
+        after(Canonicalize(), body),
+        """
+        %p = scf.while [%bx] : int32 (%a: int32) {
+        %more = arith.cmp %a, %s {predicate = "lt"} : bool
+        scf.condition %more[%a]
+        } (%c: int32) {
+        %d = arith.add %c, %s : int32
+        scf.yield [%d]
+        }
+        tile.store %p, %N[%bx]
+        """,
+    )
 
 
 def test_a_while_loop_that_never_runs_goes() -> None:
@@ -187,11 +359,14 @@ def test_a_while_loop_that_never_runs_goes() -> None:
       scf.yield [%k, %c]
     }
     tile.store %p, %N[%q]"""
-    assert after(Canonicalize(), body) == [
-        "%d = arith.add %bx, %s : int32",
-        "tile.store %d, %N[%s]",
-        "tile.store %d, %N[%s]",
-    ]
+    filecheck(
+        after(Canonicalize(), body),
+        """
+        %d = arith.add %bx, %s : int32
+        tile.store %d, %N[%s]
+        tile.store %d, %N[%s]
+        """,
+    )
 
 
 def test_effects_stay() -> None:

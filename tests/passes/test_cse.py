@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.passes.ir_cases import after
+from tests.passes.ir_cases import after, filecheck
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.dialects.arith import ConstantOp
 from tiledsl.dialects.triton import DescriptorOp
@@ -21,15 +22,18 @@ def test_equal_operations_are_merged_also_with_operands_swapped_and_in_inner_reg
       tile.store %z, %N[%y]
       scf.yield
     } { scf.yield }"""
-    assert after(Cse(), body) == [
-        "%x = arith.add %s, %bx : int32",
-        "scf.if %b {",
-        "tile.store %x, %N[%x]",
-        "scf.yield",
-        "} {",
-        "scf.yield",
-        "}",
-    ]
+    filecheck(
+        after(Cse(), body),
+        """
+        %x = arith.add %s, %bx : int32
+        scf.if %b {
+        tile.store %x, %N[%x]
+        scf.yield
+        } {
+        scf.yield
+        }
+        """,
+    )
 
 
 def test_regions_do_not_see_each_other() -> None:
@@ -83,14 +87,54 @@ def test_loads_are_merged_until_something_writes() -> None:
     tile.store %z, %N[%s]
     %u = tile.load %N[%bx] : int32
     tile.store %u, %N[%s]"""
-    assert after(Cse(), body) == [
-        "%x = tile.load %N[%bx] : int32",
-        "%z = arith.add %x, %x : int32",
-        "tile.store %z, %N[%s]",
-        "%u = tile.load %N[%bx] : int32",
-        "tile.store %u, %N[%s]",
-    ]
+    filecheck(
+        after(Cse(), body),
+        """
+        %x = tile.load %N[%bx] : int32
+        %z = arith.add %x, %x : int32
+        tile.store %z, %N[%s]
+        %u = tile.load %N[%bx] : int32
+        tile.store %u, %N[%s]
+        """,
+    )
     assert len(after(Cse(loads=False), body)) == 6
+
+
+@pytest.mark.parametrize(
+    ("between", "loads"),
+    [
+        ("tile.store %f, %A[%bx, %bx]", 2),
+        ("tile.store %f, %B[%bx, %bx]", 2),  # B may be A
+        ('%o = tile.atomic %f, %B[%bx, %bx] {kind = "add"} : float32', 2),
+        ("tile.store %f, %on_chip[%bx]", 1),
+        ("%o = tile.load %B[%bx, %bx] : float32", 1),
+        ("scf.if %b { tile.store %f, %B[%bx, %bx]\nscf.yield } { scf.yield }", 2),
+        ("scf.if %b { tile.store %f, %on_chip[%bx]\nscf.yield } { scf.yield }", 1),
+    ],
+)
+def test_a_write_forgets_what_it_may_change(between: str, loads: int) -> None:
+    body = f"""
+    %on_chip = tile.alloc : buffer<8*float32, shared>
+    %x = tile.load %A[%bx, %bx] : float32
+    {between}
+    %y = tile.load %A[%bx, %bx] : float32
+    %z = arith.add %x, %y : float32
+    tile.store %z, %A[%s, %s]"""
+    assert sum("tile.load %A" in line for line in after(Cse(), body)) == loads
+
+
+def test_an_on_chip_buffer_is_loaded_again_after_its_own_writes_only() -> None:
+    body = """
+    %one = tile.alloc : buffer<8*float32, shared>
+    %two = tile.alloc : buffer<8*float32, shared>
+    %x = tile.load %one[%bx] : float32
+    tile.store %f, %{written}
+    %y = tile.load %one[%bx] : float32
+    %z = arith.add %x, %y : float32
+    tile.store %z, %A[%s, %s]"""
+    for written, loads in (("one[%s]", 2), ("two[%s]", 1), ("A[%s, %s]", 1)):
+        lines = after(Cse(), body.replace("{written}", written))
+        assert sum("tile.load %one" in line for line in lines) == loads, written
 
 
 def test_a_load_in_a_while_condition_is_repeated() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tests.passes.ir_cases import after, program
+from tests.passes.ir_cases import after, filecheck, program
 from tests.support.programs import check_pass, inputs_for
 from tiledsl.passes.dce import Dce
 
@@ -19,13 +19,16 @@ def test_unused_loads_loops_and_carried_values_go() -> None:
       scf.yield [%n, %d]
     }
     tile.store %q, %N[%bx]"""
-    assert after(Dce(), body) == [
-        "%q = scf.for %c0, %s, %c1[%bx] : int32 (%i: int32, %c: int32) {",
-        "%d = arith.add %c, %i : int32",
-        "scf.yield [%d]",
-        "}",
-        "tile.store %q, %N[%bx]",
-    ]
+    filecheck(
+        after(Dce(), body),
+        """
+        %q = scf.for %c0, %s, %c1[%bx] : int32 (%i: int32, %c: int32) {
+        %d = arith.add %c, %i : int32
+        scf.yield [%d]
+        }
+        tile.store %q, %N[%bx]
+        """,
+    )
 
 
 def test_values_that_reach_an_effect_in_the_loop_stay() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.passes.ir_cases import after
+from tests.passes.ir_cases import after, filecheck
 from tests.support.programs import attention, check_pass, gather_rows, inputs_for, layer_norm, programs, ragged_gemm
 from tiledsl.passes.guard_accesses import GuardAccesses
 
@@ -36,14 +36,17 @@ def test_each_dimension_is_compared_in_its_own_shape_and_once() -> None:
     %x = tile.load %A[%p, %q] : tensor<16x96xfloat32>
     tile.store %x, %B[%p, %q]"""
     )
-    assert after(GuardAccesses(), body, grid=(5,))[5:] == [
-        '%0 = arith.cmp %p, %c64 {predicate = "lt"} : tensor<16x1xbool>',
-        '%1 = arith.cmp %q, %c96 {predicate = "lt"} : tensor<1x96xbool>',
-        "%2 = arith.and %0, %1 : tensor<16x96xbool>",
-        "%x = tile.load %A[%p, %q] mask=%2 {guarded = true} : tensor<16x96xfloat32>",
-        "%3 = arith.and %0, %1 : tensor<16x96xbool>",
-        "tile.store %x, %B[%p, %q] mask=%3 {guarded = true}",
-    ]
+    filecheck(
+        after(GuardAccesses(), body, grid=(5,))[5:],
+        """
+        %0 = arith.cmp %p, %c64 {predicate = "lt"} : tensor<16x1xbool>
+        %1 = arith.cmp %q, %c96 {predicate = "lt"} : tensor<1x96xbool>
+        %2 = arith.and %0, %1 : tensor<16x96xbool>
+        %x = tile.load %A[%p, %q] mask=%2 {guarded = true} : tensor<16x96xfloat32>
+        %3 = arith.and %0, %1 : tensor<16x96xbool>
+        tile.store %x, %B[%p, %q] mask=%3 {guarded = true}
+        """,
+    )
 
 
 def test_unknown_indices_are_checked_at_both_ends_also_scalars_and_symbols() -> None:
@@ -51,17 +54,20 @@ def test_unknown_indices_are_checked_at_both_ends_also_scalars_and_symbols() -> 
     %x = tile.load %D[%l] : float32
     %y = tile.atomic %x, %D[%s] {kind = "add"} : float32
     """
-    assert after(GuardAccesses(), body) == [
-        '%0 = arith.cmp %l, %c0 {predicate = "ge"} : bool',
-        "%1 = arith.cast %m : int64",
-        '%2 = arith.cmp %l, %1 {predicate = "lt"} : bool',
-        "%3 = arith.and %0, %2 : bool",
-        "%x = tile.load %D[%l] mask=%3 {guarded = true} : float32",
-        '%4 = arith.cmp %s, %c0 {predicate = "ge"} : bool',
-        '%5 = arith.cmp %s, %m {predicate = "lt"} : bool',
-        "%6 = arith.and %4, %5 : bool",
-        '%y = tile.atomic %x, %D[%s] mask=%6 {kind = "add", guarded = true} : float32',
-    ]
+    filecheck(
+        after(GuardAccesses(), body),
+        """
+        %0 = arith.cmp %l, %c0 {predicate = "ge"} : bool
+        %1 = arith.cast %m : int64
+        %2 = arith.cmp %l, %1 {predicate = "lt"} : bool
+        %3 = arith.and %0, %2 : bool
+        %x = tile.load %D[%l] mask=%3 {guarded = true} : float32
+        %4 = arith.cmp %s, %c0 {predicate = "ge"} : bool
+        %5 = arith.cmp %s, %m {predicate = "lt"} : bool
+        %6 = arith.and %4, %5 : bool
+        %y = tile.atomic %x, %D[%s] mask=%6 {kind = "add", guarded = true} : float32
+        """,
+    )
 
 
 def test_a_condition_of_the_program_is_not_repeated_and_its_mask_stays() -> None:
@@ -77,10 +83,58 @@ def test_a_condition_of_the_program_is_not_repeated_and_its_mask_stays() -> None
     )
 
 
+def test_a_check_joins_the_condition_of_the_program() -> None:
+    """The store runs only where both hold: without the first it would write what the program does not."""
+    body = """
+    %i = tensor.iota {axis = 0} : tensor<16xint32>
+    %r = arith.floormod %i, %c2 : tensor<16xint32>
+    %even = arith.cmp %r, %c0 {predicate = "eq"} : tensor<16xbool>
+    tile.store %f, %D[%i] mask=%even
+    %y = tile.atomic %f, %D[%s] mask=%b {kind = "add"} : float32
+    """
+    filecheck(
+        after(GuardAccesses(), body)[3:],
+        """
+        %0 = arith.cmp %i, %m {predicate = "lt"} : tensor<16xbool>
+        %1 = arith.and %even, %0 : tensor<16xbool>
+        tile.store %f, %D[%i] mask=%1 {guarded = true}
+        %2 = arith.cmp %s, %c0 {predicate = "ge"} : bool
+        %3 = arith.cmp %s, %m {predicate = "lt"} : bool
+        %4 = arith.and %b, %2 : bool
+        %5 = arith.and %4, %3 : bool
+        %y = tile.atomic %f, %D[%s] mask=%5 {kind = "add", guarded = true} : float32
+        """,
+    )
+
+
+BOUNDARIES = [  # a condition on %s, and which comparisons with 0 and 64 remain to be made
+    ('arith.cmp %s, %c0 {predicate = "ge"}', ["lt"]),
+    ('arith.cmp %s, %c-1 {predicate = "ge"}', ["ge", "lt"]),
+    ('arith.cmp %s, %c-1 {predicate = "gt"}', ["lt"]),
+    ('arith.cmp %s, %c-2 {predicate = "gt"}', ["ge", "lt"]),
+    ('arith.cmp %s, %c64 {predicate = "lt"}', ["ge"]),
+    ('arith.cmp %s, %c65 {predicate = "lt"}', ["ge", "lt"]),
+    ('arith.cmp %s, %c63 {predicate = "le"}', ["ge"]),
+    ('arith.cmp %s, %c64 {predicate = "le"}', ["ge", "lt"]),
+    ('arith.cmp %s, %c63 {predicate = "ge"}', ["ge", "lt"]),
+    ('arith.cmp %s, %c64 {predicate = "ne"}', ["ge", "lt"]),
+]
+
+
+@pytest.mark.parametrize(("condition", "made"), BOUNDARIES)
+def test_what_a_condition_leaves_to_check(condition: str, made: list[str]) -> None:
+    body = f"%c = {condition} : bool\n%x = tile.load %A[%s, %c0] mask=%c : float32"
+    lines = after(GuardAccesses(), body)
+    assert [line.split('"')[1] for line in lines[1:] if "arith.cmp" in line] == made
+
+
 def test_switched_off_it_trusts_the_program() -> None:
-    assert after(GuardAccesses(enabled=False), "%x = tile.load %D[%s] : float32") == [
-        "%x = tile.load %D[%s] {guarded = true} : float32"
-    ]
+    filecheck(
+        after(GuardAccesses(enabled=False), "%x = tile.load %D[%s] : float32"),
+        """
+        %x = tile.load %D[%s] {guarded = true} : float32
+        """,
+    )
 
 
 @pytest.mark.parametrize("func", [ragged_gemm(), attention(), layer_norm(), gather_rows()], ids=lambda f: f.sym_name)

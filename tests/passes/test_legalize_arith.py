@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.passes.ir_cases import after, program
+from tests.passes.ir_cases import after, filecheck, program
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.passes.dce import Dce
 from tiledsl.passes.legalize_arith import LegalizeArith
@@ -22,30 +22,39 @@ def check(body: str, tolerance: float = 0.0, target: Target | None = None) -> No
 
 def test_division_of_what_is_positive_truncates() -> None:
     body = "%q = arith.floordiv %bx, %m : int32\n%r = arith.floormod %bx, %c3 : int32\ntile.store %q, %N[%r]"
-    assert after(LegalizeArith(), body) == [
-        "%q = arith.truncdiv %bx, %m : int32",
-        "%r = arith.truncmod %bx, %c3 : int32",
-        "tile.store %q, %N[%r]",
-    ]
+    filecheck(
+        after(LegalizeArith(), body),
+        """
+        %q = arith.truncdiv %bx, %m : int32
+        %r = arith.truncmod %bx, %c3 : int32
+        tile.store %q, %N[%r]
+        """,
+    )
 
 
 def test_division_by_powers_of_two_shifts_and_masks() -> None:
     body = "%q = arith.floordiv %s, %c8 : int32\n%r = arith.floormod %s, %c8 : int32\ntile.store %q, %N[%r]"
-    assert after(LegalizeArith(), body) == [
-        "%q = arith.shr %s, %c3 : int32",
-        "%r = arith.and %s, %c7 : int32",
-        "tile.store %q, %N[%r]",
-    ]
+    filecheck(
+        after(LegalizeArith(), body),
+        """
+        %q = arith.shr %s, %c3 : int32
+        %r = arith.and %s, %c7 : int32
+        tile.store %q, %N[%r]
+        """,
+    )
 
 
 def test_division_by_a_positive_number_corrects_negative_remainders() -> None:
-    assert after(LegalizeArith(), "%r = arith.floormod %s, %c7 : int32\ntile.store %r, %N[%bx]") == [
-        "%0 = arith.truncmod %s, %c7 : int32",
-        '%1 = arith.cmp %0, %c0 {predicate = "lt"} : bool',
-        "%2 = arith.add %0, %c7 : int32",
-        "%r = arith.select %1, %2, %0 : int32",
-        "tile.store %r, %N[%bx]",
-    ]
+    filecheck(
+        after(LegalizeArith(), "%r = arith.floormod %s, %c7 : int32\ntile.store %r, %N[%bx]"),
+        """
+        %0 = arith.truncmod %s, %c7 : int32
+        %1 = arith.cmp %0, %c0 {predicate = "lt"} : bool
+        %2 = arith.add %0, %c7 : int32
+        %r = arith.select %1, %2, %0 : int32
+        tile.store %r, %N[%bx]
+        """,
+    )
 
 
 @pytest.mark.parametrize("divisor", ["%c7", "%c-7", "%c8", "%c-8", "%c1", "%t"])
@@ -71,19 +80,22 @@ def test_sixteen_bit_functions_and_divisions_are_computed_in_float32() -> None:
     %a = arith.add %d, %h : float16
     %r = arith.cast %a : float32
     tile.store %r, %A[%bx, %bx]"""
-    assert after(LegalizeArith(), body) == [
-        "%h = arith.cast %f : float16",
-        "%0 = arith.cast %h : float32",
-        '%1 = arith.math [%0] {function = "exp"} : float32',
-        "%e = arith.cast %1 : float16",
-        "%2 = arith.cast %e : float32",
-        "%3 = arith.cast %h : float32",
-        "%4 = arith.div %2, %3 : float32",
-        "%d = arith.cast %4 : float16",
-        "%a = arith.add %d, %h : float16",
-        "%r = arith.cast %a : float32",
-        "tile.store %r, %A[%bx, %bx]",
-    ]
+    filecheck(
+        after(LegalizeArith(), body),
+        """
+        %h = arith.cast %f : float16
+        %0 = arith.cast %h : float32
+        %1 = arith.math [%0] {function = "exp"} : float32
+        %e = arith.cast %1 : float16
+        %2 = arith.cast %e : float32
+        %3 = arith.cast %h : float32
+        %4 = arith.div %2, %3 : float32
+        %d = arith.cast %4 : float16
+        %a = arith.add %d, %h : float16
+        %r = arith.cast %a : float32
+        tile.store %r, %A[%bx, %bx]
+        """,
+    )
 
 
 @pytest.mark.parametrize("function", ["exp", "exp2"])
@@ -128,7 +140,13 @@ def test_eight_bit_floats_are_never_computed_in() -> None:
     %g = arith.select %c, %r, %f : float32
     tile.store %g, %A[%bx, %bx]"""
     lines = after(LegalizeArith(), body)
-    assert lines[:2] == ["%0 = arith.cast %s : float32", "%h = arith.cast %0 : float8_e4m3fn"]
+    filecheck(
+        lines[:2],
+        """
+        %0 = arith.cast %s : float32
+        %h = arith.cast %0 : float8_e4m3fn
+        """,
+    )
     assert not any(("arith.mul" in line or "arith.cmp" in line) and "float8" in line for line in lines)
 
 
@@ -197,11 +215,14 @@ def test_clamp_works_on_integers_too() -> None:
     body = """
     %y = arith.math [%s, %c2, %c5] {function = "clamp"} : int32
     tile.store %y, %N[%bx]"""
-    assert after(LegalizeArith(), body) == [
-        "%0 = arith.max %s, %c2 : int32",
-        "%y = arith.min %0, %c5 : int32",
-        "tile.store %y, %N[%bx]",
-    ]
+    filecheck(
+        after(LegalizeArith(), body),
+        """
+        %0 = arith.max %s, %c2 : int32
+        %y = arith.min %0, %c5 : int32
+        tile.store %y, %N[%bx]
+        """,
+    )
 
 
 def _dot(a: str, b: str, c: str, precision: str = "") -> str:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.passes.tile_programs import after, kernel, to_values
+from tests.passes.ir_cases import kernel, text_after, to_values
 from tests.support.programs import check_pass, inputs_for
 from tiledsl.passes.lower_tile_ops import LowerTileOps
 
 
 def test_a_copy_from_global_memory_is_a_load_of_offset_plus_iota() -> None:
-    text = after(
+    text = text_after(
         kernel(
             "A: 40*64*float16",
-            """%s = tile.alloc : buffer<8*16*float32, shared> %m = arith.mul %bx, #8 : int32
-               tile.copy %A[%m, #0], %s {shape = (8, 16), source_axes = (0, 1), target_axes = (0, 1)}""",
+            """%s = tile.alloc : buffer<8*16*float32, shared> %m = arith.mul %bx, %c8 : int32
+               tile.copy %A[%m, %c0], %s {shape = (8, 16), source_axes = (0, 1), target_axes = (0, 1)}""",
         ),
         LowerTileOps,
     )
@@ -28,13 +28,12 @@ def test_a_copy_from_global_memory_is_a_load_of_offset_plus_iota() -> None:
 
 
 def test_copies_of_one_region_share_their_indices() -> None:
-    copy = "tile.copy %A[%m, #0], %s {shape = (8, 16), source_axes = (0, 1), target_axes = (0, 1)}"
-    text = after(
+    copy = "tile.copy %A[%m, %c0], %s {shape = (8, 16), source_axes = (0, 1), target_axes = (0, 1)}"
+    text = text_after(
         kernel(
             "A: 40*64*float16",
-            f"""%s = tile.alloc : buffer<8*16*float16, shared> %m = arith.mul %bx, #8 : int32
+            f"""%s = tile.alloc : buffer<8*16*float16, shared> %m = arith.mul %bx, %c8 : int32
                {copy} {copy}
-               %c0 = arith.constant {{value = 0}} : int32 %c1 = arith.constant {{value = 1}} : int32
                scf.for %c0, %c1, %c1 (%k: int32) {{ {copy} scf.yield }}""",
         ),
         LowerTileOps,
@@ -44,7 +43,7 @@ def test_copies_of_one_region_share_their_indices() -> None:
 
 
 def test_a_gemm_reads_transposes_multiplies_and_writes() -> None:
-    text = after(
+    text = text_after(
         kernel(
             "A: 4*float16",
             """%a = tile.alloc : buffer<1*16*8*float16, shared> %b = tile.alloc : buffer<32*16*float32, shared>
@@ -62,12 +61,12 @@ def test_a_gemm_reads_transposes_multiplies_and_writes() -> None:
 
 
 def test_a_tile_with_dimensions_of_1_is_loaded_and_stored_in_its_own_shape() -> None:
-    text = after(
+    text = text_after(
         kernel(
             "A: 3*5*9*float32, B: 3*5*9*float32",
             """%t = tile.alloc : buffer<1*9*float32, fragment>
-               tile.copy %A[%bx, #2, #0], %t {shape = (9,), source_axes = (2,), target_axes = (1,)}
-               tile.copy %t, %B[%bx, #2, #0] {shape = (9,), source_axes = (1,), target_axes = (2,)}""",
+               tile.copy %A[%bx, %c2, %c0], %t {shape = (9,), source_axes = (2,), target_axes = (1,)}
+               tile.copy %t, %B[%bx, %c2, %c0] {shape = (9,), source_axes = (1,), target_axes = (2,)}""",
         ),
         LowerTileOps,
     )
@@ -77,40 +76,40 @@ def test_a_tile_with_dimensions_of_1_is_loaded_and_stored_in_its_own_shape() -> 
 
 COPIES = {
     "element_rows": """%t = tile.alloc : buffer<8*float32, shared>
-        tile.copy %A[#1, %bx, #3], %t {shape = (8,), source_axes = (2,), target_axes = (0,)}
-        tile.copy %t, %B[#2, %bx, #0] {shape = (8,), source_axes = (0,), target_axes = (2,)}""",
+        tile.copy %A[%c1, %bx, %c3], %t {shape = (8,), source_axes = (2,), target_axes = (0,)}
+        tile.copy %t, %B[%c2, %bx, %c0] {shape = (8,), source_axes = (0,), target_axes = (2,)}""",
     "transposing": """%t = tile.alloc : buffer<5*3*float32, shared>
-        tile.copy %A[#0, #0, #0], %t {shape = (3, 5), source_axes = (1, 2), target_axes = (1, 0)}
-        tile.copy %t, %B[#0, #0, #1] {shape = (5, 3), source_axes = (0, 1), target_axes = (2, 1)}""",
+        tile.copy %A[%c0, %c0, %c0], %t {shape = (3, 5), source_axes = (1, 2), target_axes = (1, 0)}
+        tile.copy %t, %B[%c0, %c0, %c1] {shape = (5, 3), source_axes = (0, 1), target_axes = (2, 1)}""",
     "kept_ones": """%t = tile.alloc : buffer<1*3*1*7*float32, fragment>
-        tile.copy %A[%bx, #0, #0], %t {shape = (3, 7), source_axes = (1, 2), target_axes = (1, 3)}
-        tile.copy %t[#0, #0, #0, #0], %B[%bx, #0, #0]
+        tile.copy %A[%bx, %c0, %c0], %t {shape = (3, 7), source_axes = (1, 2), target_axes = (1, 3)}
+        tile.copy %t[%c0, %c0, %c0, %c0], %B[%bx, %c0, %c0]
           {shape = (3, 7), source_axes = (1, 3), target_axes = (1, 2)}""",
     "ones_in_tile": """%t = tile.alloc : buffer<1*7*float32, fragment>
-        tile.copy %A[%bx, #2, #0], %t {shape = (1, 7), source_axes = (1, 2), target_axes = (0, 1)}
-        tile.copy %t, %B[%bx, #1, #0] {shape = (1, 7), source_axes = (0, 1), target_axes = (1, 2)}""",
+        tile.copy %A[%bx, %c2, %c0], %t {shape = (1, 7), source_axes = (1, 2), target_axes = (0, 1)}
+        tile.copy %t, %B[%bx, %c1, %c0] {shape = (1, 7), source_axes = (0, 1), target_axes = (1, 2)}""",
     "one_element": """%t = tile.alloc : buffer<1*1*float32, fragment>
-        tile.copy %A[%bx, #2, #0], %t {shape = (1, 1), source_axes = (1, 2), target_axes = (0, 1)}
-        tile.copy %t, %B[%bx, #1, #5] {shape = (1, 1), source_axes = (0, 1), target_axes = (1, 2)}""",
+        tile.copy %A[%bx, %c2, %c0], %t {shape = (1, 1), source_axes = (1, 2), target_axes = (0, 1)}
+        tile.copy %t, %B[%bx, %c1, %c5] {shape = (1, 1), source_axes = (0, 1), target_axes = (1, 2)}""",
     "no_axes": """%t = tile.alloc : buffer<float32, local>
-        tile.copy %A[%bx, #2, #0], %t {shape = (), source_axes = (), target_axes = ()}
-        tile.copy %t, %B[%bx, #1, #5] {shape = (), source_axes = (), target_axes = ()}""",
+        tile.copy %A[%bx, %c2, %c0], %t {shape = (), source_axes = (), target_axes = ()}
+        tile.copy %t, %B[%bx, %c1, %c5] {shape = (), source_axes = (), target_axes = ()}""",
     "chip_slices": """%t = tile.alloc : buffer<4*8*float32, shared> %u = tile.alloc : buffer<4*4*float32, shared>
-        tile.fill #0.5, %t
-        tile.copy %A[#0, #0, #0], %t {shape = (4, 8), source_axes = (1, 2), target_axes = (0, 1)}
-        tile.copy %t[#0, #4], %u {shape = (4, 4), source_axes = (0, 1), target_axes = (0, 1)}
-        tile.copy %u[%bx, #1], %t[%bx, #3] {shape = (2, 2), source_axes = (0, 1), target_axes = (0, 1)}
-        tile.copy %t, %B[#1, #0, #0] {shape = (4, 8), source_axes = (0, 1), target_axes = (1, 2)}""",
-    "dynamic_chip_slices": """%t = tile.alloc : buffer<4*8*float32, shared> %o = arith.mul %bx, #3 : int32
-        tile.copy %A[#0, #0, #0], %t {shape = (4, 8), source_axes = (1, 2), target_axes = (0, 1)}
-        tile.copy %t[#0, #1], %t[#0, %o] {shape = (4, 4), source_axes = (0, 1), target_axes = (0, 1)}
-        tile.copy %t, %B[#1, #0, #0] {shape = (4, 8), source_axes = (0, 1), target_axes = (1, 2)}""",
-    "global_to_global": """tile.copy %A[#0, #0, #2], %B[#1, #1, #0]
+        tile.fill %c0.5, %t
+        tile.copy %A[%c0, %c0, %c0], %t {shape = (4, 8), source_axes = (1, 2), target_axes = (0, 1)}
+        tile.copy %t[%c0, %c4], %u {shape = (4, 4), source_axes = (0, 1), target_axes = (0, 1)}
+        tile.copy %u[%bx, %c1], %t[%bx, %c3] {shape = (2, 2), source_axes = (0, 1), target_axes = (0, 1)}
+        tile.copy %t, %B[%c1, %c0, %c0] {shape = (4, 8), source_axes = (0, 1), target_axes = (1, 2)}""",
+    "dynamic_chip_slices": """%t = tile.alloc : buffer<4*8*float32, shared> %o = arith.mul %bx, %c3 : int32
+        tile.copy %A[%c0, %c0, %c0], %t {shape = (4, 8), source_axes = (1, 2), target_axes = (0, 1)}
+        tile.copy %t[%c0, %c1], %t[%c0, %o] {shape = (4, 4), source_axes = (0, 1), target_axes = (0, 1)}
+        tile.copy %t, %B[%c1, %c0, %c0] {shape = (4, 8), source_axes = (0, 1), target_axes = (1, 2)}""",
+    "global_to_global": """tile.copy %A[%c0, %c0, %c2], %B[%c1, %c1, %c0]
         {shape = (3, 9), source_axes = (1, 2), target_axes = (1, 2)}""",
     "safe_value": """%t = tile.alloc : buffer<8*16*float32, shared>
-        tile.copy %A[#0, #1, #-2], %t {shape = (8, 16), source_axes = (1, 2), target_axes = (0, 1), safe_value = 2.0}
-        tile.copy %t[#0, #0], %B[#0, #0, #0] {shape = (5, 9), source_axes = (0, 1), target_axes = (1, 2)}""",
-    "fill_global": "tile.fill #3.0, %B",
+        tile.copy %A[%c0, %c1, %c-2], %t {shape = (8, 16), source_axes = (1, 2), target_axes = (0, 1), safe_value = 2.0}
+        tile.copy %t[%c0, %c0], %B[%c0, %c0, %c0] {shape = (5, 9), source_axes = (0, 1), target_axes = (1, 2)}""",
+    "fill_global": "tile.fill %c3.0, %B",
 }
 
 
@@ -147,7 +146,7 @@ def test_a_reduction_to_one_element_and_its_nans() -> None:
     func = kernel(
         "A: 8*float32, B: 1*float32",
         """%t = tile.alloc : buffer<8*float32, fragment> %r = tile.alloc : buffer<1*float32, fragment>
-           tile.copy %A, %t {shape = (8,), source_axes = (0,), target_axes = (0,)} tile.fill #100.0, %r
+           tile.copy %A, %t {shape = (8,), source_axes = (0,), target_axes = (0,)} tile.fill %c100.0, %r
            tile.reduce %t, %r {kind = "max", axis = 0, clear = false, propagate_nan = true}
            tile.copy %r, %B {shape = (1,), source_axes = (0,), target_axes = (0,)}""",
     )

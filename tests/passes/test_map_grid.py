@@ -86,6 +86,17 @@ def test_panels_are_walked_down_first() -> None:
     assert [block[:2] for block in visited(lowered, {})][:7] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (0, 2)]
 
 
+def test_a_swizzle_of_columns_is_walked_across_first() -> None:
+    for options in ('(("swizzle", (2, "column")),)', '(("swizzle", (2, "column", 1)),)'):
+        lowered = program((4, 3), options)
+        MapGrid().run(lowered)
+        first = [block[:2] for block in visited(lowered, {})][:7]
+        assert first == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0)]
+    lowered = program((3, 4), '(("swizzle", (2,)),)')
+    MapGrid().run(lowered)
+    assert [block[:2] for block in visited(lowered, {})][:3] == [(0, 0), (0, 1), (1, 0)]
+
+
 @pytest.mark.parametrize("grid", [(2, 70000), (2, 2, 70000), (3, 70000, 2)])
 def test_long_dimensions_are_folded(grid: tuple[int, ...]) -> None:
     lowered = program(grid)

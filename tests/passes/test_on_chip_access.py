@@ -6,26 +6,26 @@ import itertools
 
 import pytest
 
-from tests.passes.tile_programs import kernel, to_values
+from tests.passes.ir_cases import kernel, to_values
 
 # Name -> (extent of %i, size of the dimension, operations that make the index %k from %i).
 WALKS = {
-    "identity": (4, 4, "%k = arith.add %i, #0 : int32"),
-    "aligned": (2, 4, "%k = arith.add %i, #2 : int32"),
-    "prefix": (3, 4, "%k = arith.add %i, #0 : int32"),
-    "shifted": (3, 7, "%k = arith.add #2, %i : int32"),
+    "identity": (4, 4, "%k = arith.add %i, %c0 : int32"),
+    "aligned": (2, 4, "%k = arith.add %i, %c2 : int32"),
+    "prefix": (3, 4, "%k = arith.add %i, %c0 : int32"),
+    "shifted": (3, 7, "%k = arith.add %c2, %i : int32"),
     "dynamic": (3, 7, "%k = arith.add %i, %bx : int32"),
-    "strided": (4, 8, "%d = arith.mul %i, #2 : int32 %k = arith.add %d, #1 : int32"),
-    "sparse": (2, 9, "%k = arith.mul %i, #3 : int32"),
-    "repeated": (8, 4, "%k = arith.floordiv %i, #2 : int32"),
-    "wrapped": (8, 4, "%k = arith.floormod %i, #4 : int32"),
-    "reversed": (5, 5, "%k = arith.sub #4, %i : int32"),
-    "backwards": (3, 7, "%k = arith.sub #5, %i : int32"),
-    "backwards_strided": (4, 8, "%d = arith.mul %i, #2 : int32 %k = arith.sub #7, %d : int32"),
-    "backwards_dynamic": (3, 7, "%d = arith.add %bx, #2 : int32 %k = arith.sub %d, %i : int32"),
-    "computed": (6, 5, "%n = tile.load %I[%i] : int32 %k = arith.floormod %n, #5 : int32"),
-    "scalar": (1, 3, "%k = arith.add %bx, #1 : int32"),
-    "one": (1, 1, "%k = arith.add #0, #0 : int32"),
+    "strided": (4, 8, "%d = arith.mul %i, %c2 : int32 %k = arith.add %d, %c1 : int32"),
+    "sparse": (2, 9, "%k = arith.mul %i, %c3 : int32"),
+    "repeated": (8, 4, "%k = arith.floordiv %i, %c2 : int32"),
+    "wrapped": (8, 4, "%k = arith.floormod %i, %c4 : int32"),
+    "reversed": (5, 5, "%k = arith.sub %c4, %i : int32"),
+    "backwards": (3, 7, "%k = arith.sub %c5, %i : int32"),
+    "backwards_strided": (4, 8, "%d = arith.mul %i, %c2 : int32 %k = arith.sub %c7, %d : int32"),
+    "backwards_dynamic": (3, 7, "%d = arith.add %bx, %c2 : int32 %k = arith.sub %d, %i : int32"),
+    "computed": (6, 5, "%n = tile.load %I[%i] : int32 %k = arith.floormod %n, %c5 : int32"),
+    "scalar": (1, 3, "%k = arith.add %bx, %c1 : int32"),
+    "one": (1, 1, "%k = arith.add %c0, %c0 : int32"),
 }
 
 
@@ -64,8 +64,8 @@ def test_reads(first: str, second: str) -> None:
 def test_writes(first: str, second: str, masked: bool) -> None:
     body = "%x = tile.load %Y[%i0, %i1] : float32 "
     if masked:
-        body += """%s = arith.add %i0, %i1 : int32 %b = arith.floormod %s, #2 : int32
-                   %c = arith.cmp %b, #0 {predicate = "eq"} : bool
+        body += """%s = arith.add %i0, %i1 : int32 %b = arith.floormod %s, %c2 : int32
+                   %c = arith.cmp %b, %c0 {predicate = "eq"} : bool
                    scf.if %c { tile.store %x, %t[%k0, %k1] scf.yield } { scf.yield }"""
     else:
         body += "tile.store %x, %t[%k0, %k1]"
@@ -95,11 +95,11 @@ def test_every_element_type(dtype: str) -> None:
                 tile.copy %X, %t {{shape = (4, 6), source_axes = (0, 1), target_axes = (0, 1)}}
                 tile.copy %X, %u {{shape = (4, 6), source_axes = (0, 1), target_axes = (0, 1)}}
                 tile.parallel {{extents = (4, 6)}} (%i: int32, %j: int32) {{
-                  %r = arith.sub #5, %j : int32 %x = tile.load %t[%i, %r] : {dtype}
+                  %r = arith.sub %c5, %j : int32 %x = tile.load %t[%i, %r] : {dtype}
                   tile.store %x, %u[%i, %j]
                   %c = arith.cmp %j, %bx {{predicate = "eq"}} : bool
                   scf.if %c {{ tile.store %x, %V[%i] scf.yield }} {{ scf.yield }} }}
-                %y = tile.load %t[%bx, #3] : {dtype} tile.store %y, %u[#2, %bx]
+                %y = tile.load %t[%bx, %c3] : {dtype} tile.store %y, %u[%c2, %bx]
                 tile.copy %u, %Y {{shape = (4, 6), source_axes = (0, 1), target_axes = (0, 1)}}""",
         )
     )

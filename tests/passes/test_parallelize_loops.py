@@ -7,16 +7,16 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
-from tests.passes.tile_programs import kernel
+from tests.passes.ir_cases import kernel
 from tests.support.programs import check_pass, inputs_for
 from tiledsl.ir.text import print_op
 from tiledsl.passes.parallelize_loops import ParallelizeLoops
 
 HEAD = """%s = tile.alloc : buffer<6*8*float32, fragment> %m = tile.alloc : buffer<6*float32, fragment>
           %l = tile.alloc : buffer<6*float32, local>
-          tile.copy %A[#0, #0], %s {shape = (6, 8), source_axes = (0, 1), target_axes = (0, 1)}
-          tile.fill #0.5, %m"""
-TAIL = "tile.copy %s, %B[#0, #0] {shape = (6, 8), source_axes = (0, 1), target_axes = (0, 1)}"
+          tile.copy %A[%c0, %c0], %s {shape = (6, 8), source_axes = (0, 1), target_axes = (0, 1)}
+          tile.fill %c0.5, %m"""
+TAIL = "tile.copy %s, %B[%c0, %c0] {shape = (6, 8), source_axes = (0, 1), target_axes = (0, 1)}"
 ROW = """tile.parallel {extents = (8,)} (%j: int32) {
            %x = tile.load %s[%i, %j] : float32 %y = tile.load %m[%i] : float32
            %z = arith.mul %x, %y : float32 tile.store %z, %s[%i, %j] }"""
@@ -28,7 +28,7 @@ def after(loop: str) -> str:
 
 
 def over_rows(body: str, lower: int = 0, upper: int = 6, step: int = 1, options: str = "") -> str:
-    return f"scf.for #{lower}, #{upper}, #{step} {options} (%i: int32) {{ {body} scf.yield }}"
+    return f"scf.for %c{lower}, %c{upper}, %c{step} {options} (%i: int32) {{ {body} scf.yield }}"
 
 
 def test_rows_become_parallel() -> None:
@@ -43,15 +43,15 @@ def test_the_index_counts_as_the_loop_did(bounds: tuple[int, int, int]) -> None:
 
 
 def test_branches_and_inner_loops_come_along() -> None:
-    branch = '%c = arith.cmp %i, #3 {predicate = "lt"} : bool scf.if %c { ' + ROW + " scf.yield } { scf.yield }"
+    branch = '%c = arith.cmp %i, %c3 {predicate = "lt"} : bool scf.if %c { ' + ROW + " scf.yield } { scf.yield }"
     assert "scf.for" not in after(over_rows(branch))
-    twice = f"scf.for #0, #2, #1 (%t: int32) {{ {ROW} scf.yield }}"
+    twice = f"scf.for %c0, %c2, %c1 (%t: int32) {{ {ROW} scf.yield }}"
     text = after(over_rows(twice))
     assert text.count("scf.for") == 1 and "{extents = (6,)} (%i: int32)" in text
 
 
 def test_loops_of_loops_over_elements() -> None:
-    inner = """scf.for #0, #8, #1 (%j: int32) {
+    inner = """scf.for %c0, %c8, %c1 (%j: int32) {
                  %x = tile.load %s[%i, %j] : float32 %z = arith.add %x, %x : float32
                  tile.store %z, %s[%i, %j] scf.yield }"""
     assert "scf.for" not in after(over_rows(inner))
@@ -68,7 +68,7 @@ def test_global_rows_told_apart_by_a_sum() -> None:
     "body",
     [
         # the row before
-        """tile.parallel {extents = (8,)} (%j: int32) { %k = arith.sub %i, #1 : int32
+        """tile.parallel {extents = (8,)} (%j: int32) { %k = arith.sub %i, %c1 : int32
            %x = tile.load %s[%k, %j] : float32 tile.store %x, %s[%i, %j] }""",
         # a column for all rows
         """tile.parallel {extents = (6,)} (%j: int32) {
@@ -81,11 +81,11 @@ def test_global_rows_told_apart_by_a_sum() -> None:
         """%r = tile.load %I[%i] : int32 tile.parallel {extents = (8,)} (%j: int32) {
            %x = tile.load %s[%i, %j] : float32 tile.store %x, %B[%r, %j] }""",
         # two rows of a loop's in one
-        """tile.parallel {extents = (8,)} (%j: int32) { %k = arith.floordiv %i, #2 : int32
+        """tile.parallel {extents = (8,)} (%j: int32) { %k = arith.floordiv %i, %c2 : int32
            %x = tile.load %s[%i, %j] : float32 tile.store %x, %B[%k, %j] }""",
         # an index that the points move, too
         """tile.parallel {extents = (2,)} (%j: int32) { %k = arith.add %i, %j : int32
-           %x = tile.load %s[%i, %j] : float32 tile.store %x, %B[%k, #0] }""",
+           %x = tile.load %s[%i, %j] : float32 tile.store %x, %B[%k, %c0] }""",
         # elements for each thread
         "%x = tile.load %m[%i] : float32 tile.store %x, %l[%i]",
         # order that is seen
@@ -98,7 +98,7 @@ def test_what_depends_on_the_order_stays(body: str) -> None:
 
 def test_what_stays_for_other_reasons() -> None:
     assert "num_stages" in after(over_rows(ROW, options="{num_stages = 2}"))
-    carried = f"%r = scf.for #0, #6, #1[#0] : int32 (%i: int32, %n: int32) {{ {ROW} scf.yield [%i] }}"
+    carried = f"%r = scf.for %c0, %c6, %c1[%c0] : int32 (%i: int32, %n: int32) {{ {ROW} scf.yield [%i] }}"
     assert "scf.for" in after(carried)
     only_global = """tile.parallel {extents = (8,)} (%j: int32) {
                        %x = tile.load %A[%i, %j] : float32 tile.store %x, %B[%i, %j] }"""
@@ -110,7 +110,7 @@ def test_what_stays_for_other_reasons() -> None:
 
 def test_views_of_what_is_written() -> None:
     viewed = f"""%v = tile.view %s : buffer<8*6*float32, fragment>
-                 {over_rows(ROW)} %e = tile.load %v[#0, #0] : float32 tile.store %e, %m[#0]"""
+                 {over_rows(ROW)} %e = tile.load %v[%c0, %c0] : float32 tile.store %e, %m[%c0]"""
     assert "scf.for" in after(viewed)
 
 

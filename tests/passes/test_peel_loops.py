@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import tiledsl
 import tiledsl.language as T
 from tests.codegen.test_block_modules import gemm as product
-from tests.passes.ir_cases import after, program
+from tests.passes.ir_cases import after, filecheck, program
 from tests.passes.test_block_programs import count, lowered
 from tests.support.example_modules import load_example
 from tests.support.programs import Author, attention, check_pass, gemm, inputs_for, programs
@@ -90,11 +90,14 @@ tile.store %sum, %B[%place, %c0]
 
 def test_before_and_after() -> None:
     lines = after(PEEL, GUARDED)
-    assert lines[1:4] == [
-        "%0 = arith.max %m, %c0 : int32",
-        "%1 = arith.truncdiv %0, %c16 : int32",
-        "%2 = arith.min %1, %c7 : int32",
-    ]
+    filecheck(
+        lines[1:4],
+        """
+        %0 = arith.max %m, %c0 : int32
+        %1 = arith.truncdiv %0, %c16 : int32
+        %2 = arith.min %1, %c7 : int32
+        """,
+    )
     main, rest = (at for at, line in enumerate(lines) if "scf.for" in line)
     assert lines[main].startswith("%sum = scf.for %c0, %2, %c1[%c0p0] {num_stages = 2}")
     assert lines[rest].startswith("%sum_1 = scf.for %2, %c7, %c1[%sum] {num_stages = 2}")

@@ -6,14 +6,14 @@ import time
 
 import pytest
 
-from tests.passes.tile_programs import TO_VALUES, kernel, to_values
+from tests.passes.ir_cases import TO_VALUES, kernel, to_values
 from tests.support.programs import NAMED, check_pass, inputs_for
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import Program
 
 COPY = "{shape = (4,), source_axes = (0,), target_axes = (0,)}"
 START = """%t = tile.alloc : buffer<4*float32, fragment> %u = tile.alloc : buffer<4*float32, shared>
-  %n = tile.alloc : buffer<int32, local> tile.store #2, %n
+  %n = tile.alloc : buffer<int32, local> tile.store %c2, %n
   tile.copy %A, %t COPY tile.copy %A, %u COPY """
 END = " tile.copy %t, %B COPY "
 
@@ -31,18 +31,18 @@ def line_of(text: str, part: str) -> str:
 
 def test_an_index_that_a_loop_changes_has_bounds_while_the_loop_is_rewritten() -> None:
     text = promoted(
-        """scf.for #0, #3, #1 (%k: int32) { %v = tile.load %n : int32
+        """scf.for %c0, %c3, %c1 (%k: int32) { %v = tile.load %n : int32
              tile.parallel {extents = (4,)} (%i: int32) {
-               %p = arith.add %i, %v : int32 %q = arith.floormod %p, #4 : int32
+               %p = arith.add %i, %v : int32 %q = arith.floormod %p, %c4 : int32
                %x = tile.load %t[%q] : float32 tile.store %x, %u[%i] }
-             tile.copy %u, %t COPY %w = arith.add %v, #1 : int32 tile.store %w, %n scf.yield }"""
+             tile.copy %u, %t COPY %w = arith.add %v, %c1 : int32 tile.store %w, %n scf.yield }"""
     )
     assert "tensor.gather" in text
 
 
 def test_an_accumulator_is_carried_and_a_staged_tile_is_not() -> None:
     text = promoted(
-        """scf.for #0, #3, #1 (%k: int32) { tile.copy %A, %u COPY
+        """scf.for %c0, %c3, %c1 (%k: int32) { tile.copy %A, %u COPY
              tile.parallel {extents = (4,)} (%i: int32) {
                %x = tile.load %t[%i] : float32 %y = tile.load %u[%i] : float32
                %z = arith.add %x, %y : float32 tile.store %z, %t[%i] } scf.yield }"""
@@ -53,37 +53,37 @@ def test_an_accumulator_is_carried_and_a_staged_tile_is_not() -> None:
 
 
 def test_what_is_read_after_the_loop_is_carried_out() -> None:
-    text = promoted("scf.for %bx, #3, #1 (%k: int32) { tile.copy %A, %t COPY tile.fill #1.0, %u scf.yield }")
+    text = promoted("scf.for %bx, %c3, %c1 (%k: int32) { tile.copy %A, %t COPY tile.fill %c1.0, %u scf.yield }")
     assert line_of(text, "scf.for").count("tensor<4xfloat32>") == 2
 
 
 def test_a_partial_write_keeps_the_rest() -> None:
-    text = promoted("scf.for #0, #3, #1 (%k: int32) { tile.store #1.0, %t[%k] scf.yield }")
+    text = promoted("scf.for %c0, %c3, %c1 (%k: int32) { tile.store %c1.0, %t[%k] scf.yield }")
     assert "arith.select" in text
 
 
 def test_conditions_join_what_their_branches_leave() -> None:
     text = promoted(
-        """%c = arith.cmp %bx, #1 {predicate = "lt"} : bool
-           scf.if %c { tile.fill #1.0, %t tile.fill #1.0, %u scf.yield } { scf.yield }"""
+        """%c = arith.cmp %bx, %c1 {predicate = "lt"} : bool
+           scf.if %c { tile.fill %c1.0, %t tile.fill %c1.0, %u scf.yield } { scf.yield }"""
     )
     assert line_of(text, "scf.if").count("tensor<4xfloat32>") == 1
 
 
 def test_while_with_a_variable_and_a_value_from_its_condition() -> None:
     promoted(
-        """scf.while { %x = tile.load %n : int32 %c = arith.cmp %x, #7 {predicate = "lt"} : bool
+        """scf.while { %x = tile.load %n : int32 %c = arith.cmp %x, %c7 {predicate = "lt"} : bool
              %f = arith.cast %x : float32 tile.fill %f, %u scf.condition %c } {
              tile.parallel {extents = (4,)} (%i: int32) { %x = tile.load %u[%i] : float32 tile.store %x, %t[%i] }
-             %x = tile.load %n : int32 %y = arith.add %x, #3 : int32 tile.store %y, %n scf.yield }"""
+             %x = tile.load %n : int32 %y = arith.add %x, %c3 : int32 tile.store %y, %n scf.yield }"""
     )
 
 
 def test_loops_in_conditions_in_loops() -> None:
     promoted(
-        """scf.for #0, #4, #1 (%k: int32) {
+        """scf.for %c0, %c4, %c1 (%k: int32) {
              %c = arith.cmp %k, %bx {predicate = "gt"} : bool
-             scf.if %c { scf.for #0, #2, #1 (%l: int32) { tile.store #4.0, %t[%l] %x = tile.load %t[#3] : float32
+             scf.if %c { scf.for %c0, %c2, %c1 (%l: int32) { tile.store %c4.0, %t[%l] %x = tile.load %t[%c3] : float32
                  tile.store %x, %u[%l] scf.yield } scf.yield }
                { tile.copy %u, %t COPY scf.yield }
              scf.yield }"""
@@ -91,7 +91,7 @@ def test_loops_in_conditions_in_loops() -> None:
 
 
 def test_values_carry_the_names_of_their_buffers() -> None:
-    text = promoted("scf.for #0, #3, #1 (%k: int32) { tile.store #1.0, %t[%k] scf.yield }")
+    text = promoted("scf.for %c0, %c3, %c1 (%k: int32) { tile.store %c1.0, %t[%k] scf.yield }")
     assert "%t_1 = scf.for" in text or "%t = scf.for" in text
 
 
@@ -104,7 +104,7 @@ def test_a_scatter_that_is_too_large_is_refused() -> None:
     func = kernel(
         "I: 1024*int32",
         """%t = tile.alloc : buffer<1024*float32, fragment>
-           tile.parallel {extents = (1024,)} (%i: int32) { %k = tile.load %I[%i] : int32 tile.store #1.0, %t[%k] }""",
+           tile.parallel {extents = (1024,)} (%i: int32) { %k = tile.load %I[%i] : int32 tile.store %c1.0, %t[%k] }""",
     )
     with pytest.raises(TileError, match="writing t at computed indices"):
         check_pass(TO_VALUES, func, inputs_for(func))
@@ -115,7 +115,7 @@ def test_an_atomic_operation_on_chip_is_refused() -> None:
         "I: 4*int32",
         """%t = tile.alloc : buffer<4*int32, shared>
            tile.parallel {extents = (4,)} (%i: int32) {
-             %o = tile.atomic #1, %t[%i] {kind = "add"} : int32
+             %o = tile.atomic %c1, %t[%i] {kind = "add"} : int32
              tile.store %o, %I[%i]
            }""",
     )
@@ -133,7 +133,7 @@ def test_named_programs(name: str) -> None:
 def test_time_grows_linearly() -> None:
     def seconds(count: int) -> float:
         body = "".join(
-            "tile.store #1.0, %t[#1] scf.for #0, #3, #1 (%k: int32) { tile.copy %t, %u COPY scf.yield }"
+            "tile.store %c1.0, %t[%c1] scf.for %c0, %c3, %c1 (%k: int32) { tile.copy %t, %u COPY scf.yield }"
             for _ in range(count)
         )
         best = 1e9

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.passes.ir_cases import filecheck
 from tiledsl.dialects import tile, triton
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
@@ -76,7 +77,13 @@ def test_masks_that_are_the_bounds_of_the_buffer_are_dropped() -> None:
     %x = tile.load %A[%i, %columns] mask=%inside {guarded = true} : tensor<32x64xfloat16>
     tile.store %x, %C[%i, %columns] mask=%high {guarded = true}
     """
-    assert accesses(program(body)) == ["tile.load_block", "tile.store_block"]
+    filecheck(
+        accesses(program(body)),
+        """
+        tile.load_block
+        tile.store_block
+        """,
+    )
 
 
 def test_a_dynamic_number_of_rows_is_a_bound_too() -> None:
@@ -84,7 +91,12 @@ def test_a_dynamic_number_of_rows_is_a_bound_too() -> None:
     %high = arith.cmp %i, %m {predicate = "lt"} : tensor<32x1xbool>
     %x = tile.load %A[%i, %columns] mask=%high {guarded = true} : tensor<32x64xfloat16>
     """
-    assert accesses(program(body, a="m*64*float16, global")) == ["tile.load_block"]
+    filecheck(
+        accesses(program(body, a="m*64*float16, global")),
+        """
+        tile.load_block
+        """,
+    )
 
 
 def test_scalar_indices_and_transposed_tiles() -> None:
@@ -173,7 +185,12 @@ NARROW = """
 )
 def test_others_stay_with_a_reason(body: str, a: str, reason: str) -> None:
     made = program(body, a=a)
-    assert accesses(made) == ["tile.load"]
+    filecheck(
+        accesses(made),
+        """
+        tile.load
+        """,
+    )
     (remark,) = kernel(made).remarks
     assert remark.startswith("A (line ")
     assert remark.endswith(f"because {reason}")
@@ -183,14 +200,38 @@ def test_others_stay_with_a_reason(body: str, a: str, reason: str) -> None:
 
 def test_what_is_read_and_written_in_one_kernel_stays() -> None:
     made = program(LOAD + STORE.replace("%C", "%A"))
-    assert accesses(made) == ["tile.load", "tile.store"]
+    filecheck(
+        accesses(made),
+        """
+        tile.load
+        tile.store
+        """,
+    )
     assert "both reads and writes" in kernel(made).remarks[0]
 
 
 def test_modes_of_single_operands() -> None:
-    assert accesses(program(LOAD + STORE, operands="C=pointer")) == ["tile.load_block", "tile.store"]
-    assert accesses(program(LOAD + STORE, mode="pointer", operands="C=tma")) == ["tile.load", "tile.store_block"]
-    assert accesses(program(LOAD + STORE, mode="pointer")) == ["tile.load", "tile.store"]
+    filecheck(
+        accesses(program(LOAD + STORE, operands="C=pointer")),
+        """
+        tile.load_block
+        tile.store
+        """,
+    )
+    filecheck(
+        accesses(program(LOAD + STORE, mode="pointer", operands="C=tma")),
+        """
+        tile.load
+        tile.store_block
+        """,
+    )
+    filecheck(
+        accesses(program(LOAD + STORE, mode="pointer")),
+        """
+        tile.load
+        tile.store
+        """,
+    )
 
 
 def product(depth: int = 3, dtype: str = "float16", between: str = "", rows: int = 64) -> str:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.passes.ir_cases import after
+from tests.passes.ir_cases import after, filecheck
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.passes.simplify_ranges import SimplifyRanges
 
@@ -61,6 +61,19 @@ def test_what_depends_on_the_values_stays(body: str) -> None:
     assert len(result(body)) > 1
 
 
+@pytest.mark.parametrize("divides", ["floordiv", "truncdiv"])
+@pytest.mark.parametrize(("rest", "folds"), [(8, True), (9, False)])
+def test_a_multiple_is_divided_if_the_rest_is_below_the_divisor(divides: str, rest: int, folds: bool) -> None:
+    body = f"""
+    %r = arith.floormod %s, %c{rest} : int32
+    %a = arith.mul %bx, %c24 : int32
+    %t = arith.add %a, %r : int32
+    %y = arith.{divides} %t, %c8 : int32"""
+    lines = result(body)
+    assert any(f"arith.{divides}" in line for line in lines) is not folds
+    assert any("arith.mul %bx, %c3 :" in line for line in lines) is folds
+
+
 def test_a_mask_that_always_holds_goes() -> None:
     body = (
         TILE
@@ -83,13 +96,16 @@ def test_an_assumption_decides_others_but_not_itself() -> None:
     %g = arith.cmp %s, %c20 {predicate = "lt"} : bool
     %h = arith.and %g, %c : bool
     %y = arith.select %h, %s, %bx : int32"""
-    assert result(body) == [
-        '%c = arith.cmp %s, %c16 {predicate = "lt"} : bool',
-        '%d = arith.cmp %s, %c0 {predicate = "ge"} : bool',
-        "%e = arith.and %c, %d : bool",
-        "tile.assume %e",
-        "tile.store %s, %N[%bx]",
-    ]
+    filecheck(
+        result(body),
+        """
+        %c = arith.cmp %s, %c16 {predicate = "lt"} : bool
+        %d = arith.cmp %s, %c0 {predicate = "ge"} : bool
+        %e = arith.and %c, %d : bool
+        tile.assume %e
+        tile.store %s, %N[%bx]
+        """,
+    )
 
 
 def test_the_remainder_of_a_flattened_index() -> None:
@@ -98,7 +114,13 @@ def test_the_remainder_of_a_flattened_index() -> None:
     %a = arith.mul %bx, %c24 : int32
     %t = arith.add %a, %k : int32
     %y = arith.floormod %t, %c12 : int32"""
-    assert result(body) == ["%k = arith.floormod %s, %c12 : int32", "tile.store %k, %N[%bx]"]
+    filecheck(
+        result(body),
+        """
+        %k = arith.floormod %s, %c12 : int32
+        tile.store %k, %N[%bx]
+        """,
+    )
 
 
 @settings(max_examples=60)

@@ -9,6 +9,7 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
+from tests.passes import ir_cases
 from tests.passes.test_block_programs import count, lowered
 from tests.support.example_modules import load_example
 from tests.support.programs import NAMED, gemm, inputs_for
@@ -18,6 +19,7 @@ from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.ir.verifier import verify
 from tiledsl.passes import default_pipeline
+from tiledsl.passes.split_k import SplitK
 from tiledsl.runtime.target import Target
 
 
@@ -96,6 +98,85 @@ def remarks(func: Operation, splits: int = 4) -> list[str]:
 )
 def test_others_stay_with_a_reason(name: str, reason: str) -> None:
     assert remarks(NAMED[name]()) == [f"the loop along K is not split, because {reason}"]
+
+
+SUM = """
+%i = tensor.iota {{axis = 0}} : tensor<16x1xint32>
+%j = tensor.iota {{axis = 1}} : tensor<1x16xint32>
+%start = arith.constant {{value = {start}}} : tensor<16x16xfloat32>
+{before}
+%r = scf.for {bounds}[%start] : tensor<16x16xfloat32> (%k: int32, %acc: tensor<16x16xfloat32>) {{
+  %o = arith.mul %k, %c16 : int32
+  %kj = arith.add %j, %o : tensor<1x16xint32>
+  %ki = arith.add %i, %o : tensor<16x1xint32>
+  %a = tile.load %A[%i, %kj] {{guarded = true}} : tensor<16x16xfloat32>
+  %b0 = tile.load %B[%ki, %j] {{guarded = true}} : tensor<16x16xfloat32>
+  {body}
+  scf.yield [%d]
+}}
+tile.store %r, %A[%i, %j] {{guarded = true}}
+"""
+DOT = "%d = tensor.dot %a, %b0, %acc : tensor<16x16xfloat32>"
+TWO = (
+    "%zero = arith.constant {value = 0.0} : tensor<16x16xfloat32>\n"
+    "%p = tensor.dot %a, %b0, %zero : tensor<16x16xfloat32>\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"body": TWO + "%d = arith.add %acc, %p : tensor<16x16xfloat32>"}, ""),
+        ({"body": TWO + "%d = arith.add %p, %acc : tensor<16x16xfloat32>"}, ""),
+        ({"bounds": "%c0, %c2, %c1"}, ""),
+        ({"bounds": "%c0, %c1, %c1"}, "it has less than two iterations"),
+        ({"bounds": "%c0, %s, %c1"}, "the number of its iterations is known only at run time"),
+        ({"bounds": "%c1, %c6, %c1"}, "the number of its iterations is known only at run time"),
+        ({"bounds": "%c0, %c6, %c2"}, "the number of its iterations is known only at run time"),
+        ({"start": "1.0"}, "the sum does not begin as zeros"),
+        ({"before": "tile.store %f, %D[%c0]"}, "something is stored before the sum is complete"),
+        ({"body": DOT + "\ntile.store %f, %D[%k]"}, "something is stored before the sum is complete"),
+        ({"before": 'tile.print [%s] {message = ""}'}, "the kernel has atomics, prints or assertions"),
+        ({"before": "tile.assert %b"}, "the kernel has atomics, prints or assertions"),
+        (
+            {"before": '%old = tile.atomic %f, %D[%c0] {kind = "add"} : float32'},
+            "the kernel has atomics, prints or assertions",
+        ),
+        ({"before": "scf.for %c0, %c3, %c1 (%q: int32) { scf.yield }"}, "the kernel has other loops"),
+        (
+            {"body": TWO + "%d = arith.sub %acc, %p : tensor<16x16xfloat32>"},
+            "the loop does more than to add to one tile",
+        ),
+        (
+            {"body": TWO + "%d = arith.mul %acc, %p : tensor<16x16xfloat32>"},
+            "the loop does more than to add to one tile",
+        ),
+        (
+            {"body": TWO + "%e = arith.add %acc, %acc : tensor<16x16xfloat32>\n"
+             "%d = arith.add %e, %p : tensor<16x16xfloat32>"},
+            "the loop does more than to add to one tile",
+        ),
+        (
+            {"body": TWO + "%e = arith.add %acc, %p : tensor<16x16xfloat32>\n"
+             "%d = arith.add %e, %acc : tensor<16x16xfloat32>"},
+            "the loop does more than to add to one tile",
+        ),
+        (
+            {"body": "%d = tensor.dot %acc, %b0, %acc : tensor<16x16xfloat32>"},
+            "the loop does more than to add to one tile",
+        ),
+    ],
+)  # fmt: skip
+def test_which_sums_are_divided(changes: dict[str, str], reason: str) -> None:
+    parts = {"start": "0.0", "before": "", "bounds": "%c0, %c6, %c1", "body": DOT, **changes}
+    made = ir_cases.program(SUM.format(**parts), grid=(4,))
+    SplitK(splits=4).run(made)
+    verify(made.root)
+    kernels = [op for op in made.root.walk() if isinstance(op, tile.KernelOp)]
+    assert [len(kernels), *kernels[0].remarks] == (
+        [1, f"the loop along K is not split, because {reason}"] if reason else [2]
+    )
 
 
 def test_what_is_written_in_gluon_stays_with_a_reason() -> None:

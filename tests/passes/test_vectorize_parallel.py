@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.passes.tile_programs import TO_VALUES, after, kernel, to_values
+from tests.passes.ir_cases import TO_VALUES, kernel, text_after, to_values
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError
@@ -18,15 +18,15 @@ TILES = """
   %a = tile.alloc : buffer<4*8*float32, fragment>
   %v = tile.alloc : buffer<4*float32, fragment>
   %w = tile.alloc : buffer<8*float32, shared>
-  tile.copy %A[#0, #0], %a {shape = (4, 8), source_axes = (0, 1), target_axes = (0, 1)}
+  tile.copy %A[%c0, %c0], %a {shape = (4, 8), source_axes = (0, 1), target_axes = (0, 1)}
   %b = tile.alloc : buffer<4*8*float32, shared>
-  tile.copy %A[#0, #0], %b {shape = (4, 8), source_axes = (0, 1), target_axes = (0, 1)}
-  tile.copy %A[#0, #1], %v {shape = (4,), source_axes = (0,), target_axes = (0,)}
-  tile.copy %A[#1, #0], %w {shape = (8,), source_axes = (1,), target_axes = (0,)}
+  tile.copy %A[%c0, %c0], %b {shape = (4, 8), source_axes = (0, 1), target_axes = (0, 1)}
+  tile.copy %A[%c0, %c1], %v {shape = (4,), source_axes = (0,), target_axes = (0,)}
+  tile.copy %A[%c1, %c0], %w {shape = (8,), source_axes = (1,), target_axes = (0,)}
 """
 BACK = """
-  tile.copy %a, %B[#0, #0] {shape = (4, 8), source_axes = (0, 1), target_axes = (0, 1)}
-  tile.copy %v, %V[#0] {shape = (4,), source_axes = (0,), target_axes = (0,)}
+  tile.copy %a, %B[%c0, %c0] {shape = (4, 8), source_axes = (0, 1), target_axes = (0, 1)}
+  tile.copy %v, %V[%c0] {shape = (4,), source_axes = (0,), target_axes = (0,)}
 """
 PARAMETERS = "A: 4*8*float32, B: 4*8*float32, V: 4*float32, I: 4*8*int32"
 
@@ -38,12 +38,12 @@ def tiles(body: str) -> FuncOp:
 
 
 def test_indices_become_iotas_and_values_keep_minimal_shapes() -> None:
-    text = after(
+    text = text_after(
         kernel(
             "S: 4*float32, Y: 4*8*float32",
             """tile.parallel {extents = (4, 8)} (%i: int32, %j: int32) {
                  %x = tile.load %S[%i] : float32
-                 %y = arith.add %x, #0.5 : float32
+                 %y = arith.add %x, %c0.5 : float32
                  tile.store %y, %Y[%i, %j]
                }""",
         ),
@@ -60,115 +60,122 @@ BODIES = {
     "transposed_read": "PAR { %x = tile.load %A[%i, %j] : float32 tile.store %x, %a[%i, %j] }",
     "broadcast_row": "PAR { %x = tile.load %w[%j] : float32 tile.store %x, %a[%i, %j] }",
     "broadcast_column": "PAR { %x = tile.load %v[%i] : float32 tile.store %x, %a[%i, %j] }",
-    "scalar": "PAR { tile.store #2.0, %a[%i, %j] }",
-    "constant_element": "PAR { %x = tile.load %b[#2, #3] : float32 tile.store %x, %a[%i, %j] }",
+    "scalar": "PAR { tile.store %c2.0, %a[%i, %j] }",
+    "constant_element": "PAR { %x = tile.load %b[%c2, %c3] : float32 tile.store %x, %a[%i, %j] }",
     "dynamic_element": "PAR { %x = tile.load %v[%bx] : float32 tile.store %x, %a[%i, %j] }",
     "row_of_block": "PAR { %x = tile.load %b[%bx, %j] : float32 tile.store %x, %a[%i, %j] }",
-    "shifted": """PAR { %j2 = arith.floordiv %j, #2 : int32 %x = tile.load %w[%j2] : float32
+    "shifted": """PAR { %j2 = arith.floordiv %j, %c2 : int32 %x = tile.load %w[%j2] : float32
                         tile.store %x, %a[%i, %j] }""",
     "slice_read": """tile.parallel {extents = (4, 4)} (%i: int32, %j: int32) {
-                       %k = arith.add %j, #4 : int32 %x = tile.load %b[%i, %k] : float32 tile.store %x, %a[%i, %j] }""",
+                       %k = arith.add %j, %c4 : int32 %x = tile.load %b[%i, %k] : float32
+                       tile.store %x, %a[%i, %j] }""",
     "odd_slice_read": """tile.parallel {extents = (4, 5)} (%i: int32, %j: int32) {
-                       %k = arith.add %j, #3 : int32 %x = tile.load %b[%i, %k] : float32 tile.store %x, %a[%i, %j] }""",
-    "slice_write": """tile.parallel {extents = (4, 4)} (%i: int32, %j: int32) { %k = arith.add %j, #4 : int32
+                       %k = arith.add %j, %c3 : int32 %x = tile.load %b[%i, %k] : float32
+                       tile.store %x, %a[%i, %j] }""",
+    "slice_write": """tile.parallel {extents = (4, 4)} (%i: int32, %j: int32) { %k = arith.add %j, %c4 : int32
                        %x = tile.load %b[%i, %j] : float32 tile.store %x, %a[%i, %k] }""",
-    "odd_slice_write": """tile.parallel {extents = (3, 5)} (%i: int32, %j: int32) { %k = arith.add %j, #2 : int32
+    "odd_slice_write": """tile.parallel {extents = (3, 5)} (%i: int32, %j: int32) { %k = arith.add %j, %c2 : int32
                        %x = tile.load %w[%j] : float32 %r = arith.add %i, %bx : int32 tile.store %x, %a[%r, %k] }""",
-    "gather": """PAR { %n = tile.load %I[%i, %j] : int32 %k = arith.floormod %n, #8 : int32
+    "gather": """PAR { %n = tile.load %I[%i, %j] : int32 %k = arith.floormod %n, %c8 : int32
                        %x = tile.load %b[%i, %k] : float32 tile.store %x, %a[%i, %j] }""",
-    "gather_vector": """PAR { %n = tile.load %I[%i, %j] : int32 %k = arith.floormod %n, #8 : int32
+    "gather_vector": """PAR { %n = tile.load %I[%i, %j] : int32 %k = arith.floormod %n, %c8 : int32
                        %x = tile.load %w[%k] : float32 tile.store %x, %a[%i, %j] }""",
-    "gather_both": """PAR { %n = tile.load %I[%i, %j] : int32 %k = arith.floormod %n, #8 : int32
-                       %m = arith.floormod %n, #4 : int32
+    "gather_both": """PAR { %n = tile.load %I[%i, %j] : int32 %k = arith.floormod %n, %c8 : int32
+                       %m = arith.floormod %n, %c4 : int32
                        %x = tile.load %b[%m, %k] : float32 tile.store %x, %a[%i, %j] }""",
-    "gather_rows": """PAR { %n = tile.load %I[%i, #0] : int32 %k = arith.floormod %n, #4 : int32
+    "gather_rows": """PAR { %n = tile.load %I[%i, %c0] : int32 %k = arith.floormod %n, %c4 : int32
                        %x = tile.load %b[%k, %j] : float32 tile.store %x, %a[%i, %j] }""",
     "diagonal": """tile.parallel {extents = (4,)} (%i: int32) { %x = tile.load %b[%i, %i] : float32
                        tile.store %x, %v[%i] }""",
-    "store_diagonal": "tile.parallel {extents = (4,)} (%i: int32) { tile.store #9.0, %a[%i, %i] }",
-    "store_row": "tile.parallel {extents = (8,)} (%j: int32) { tile.store #7.0, %a[%bx, %j] }",
+    "store_diagonal": "tile.parallel {extents = (4,)} (%i: int32) { tile.store %c9.0, %a[%i, %i] }",
+    "store_row": "tile.parallel {extents = (8,)} (%j: int32) { tile.store %c7.0, %a[%bx, %j] }",
     "store_column": """tile.parallel {extents = (4,)} (%i: int32) { %x = tile.load %v[%i] : float32
-                       tile.store %x, %a[%i, #5] }""",
-    "store_reversed": """PAR { %r = arith.sub #3, %i : int32 %k = arith.sub #7, %j : int32
+                       tile.store %x, %a[%i, %c5] }""",
+    "store_reversed": """PAR { %r = arith.sub %c3, %i : int32 %k = arith.sub %c7, %j : int32
                        %x = tile.load %A[%i, %j] : float32
                        tile.store %x, %a[%r, %k] }""",
     "store_permuted": """tile.parallel {extents = (8, 4)} (%j: int32, %i: int32) { %x = tile.load %I[%i, %j] : int32
                        %y = arith.cast %x : float32 tile.store %y, %a[%i, %j] }""",
-    "store_computed": """tile.parallel {extents = (4,)} (%i: int32) { %n = tile.load %I[%i, #1] : int32
-                       %k = arith.floormod %n, #8 : int32 tile.store #3.0, %a[%i, %k] }""",
-    "scatter": """tile.parallel {extents = (8,)} (%j: int32) { %k = arith.floordiv %j, #2 : int32
+    "store_computed": """tile.parallel {extents = (4,)} (%i: int32) { %n = tile.load %I[%i, %c1] : int32
+                       %k = arith.floormod %n, %c8 : int32 tile.store %c3.0, %a[%i, %k] }""",
+    "scatter": """tile.parallel {extents = (8,)} (%j: int32) { %k = arith.floordiv %j, %c2 : int32
                        %x = tile.load %w[%k] : float32 tile.store %x, %v[%k] }""",
     "masked": """PAR { %c = arith.cmp %i, %j {predicate = "lt"} : bool scf.if %c {
-                       tile.store #1.0, %a[%i, %j] scf.yield } { tile.store #2.0, %a[%i, %j] scf.yield } }""",
-    "masked_column": """PAR { %c = arith.cmp %i, #2 {predicate = "ge"} : bool scf.if %c {
-                       %d = arith.cmp %j, #5 {predicate = "ge"} : bool
-                       scf.if %d { tile.store #1.0, %a[%i, %j] scf.yield } { scf.yield } scf.yield } { scf.yield } }""",
-    "uniform_if": """PAR { %c = arith.cmp %bx, #1 {predicate = "lt"} : bool scf.if %c {
-                       tile.store #1.0, %a[%i, %j] scf.yield } { tile.store #2.0, %a[%i, %j] scf.yield } }""",
+                       tile.store %c1.0, %a[%i, %j] scf.yield } { tile.store %c2.0, %a[%i, %j] scf.yield } }""",
+    "masked_column": """PAR { %c = arith.cmp %i, %c2 {predicate = "ge"} : bool scf.if %c {
+                       %d = arith.cmp %j, %c5 {predicate = "ge"} : bool
+                       scf.if %d { tile.store %c1.0, %a[%i, %j] scf.yield }
+                       { scf.yield } scf.yield } { scf.yield } }""",
+    "uniform_if": """PAR { %c = arith.cmp %bx, %c1 {predicate = "lt"} : bool scf.if %c {
+                       tile.store %c1.0, %a[%i, %j] scf.yield } { tile.store %c2.0, %a[%i, %j] scf.yield } }""",
     "if_result": """PAR { %c = arith.cmp %bx, %i {predicate = "lt"} : bool %x = scf.if %c : float32 {
-                       %y = tile.load %w[%j] : float32 scf.yield [%y] } { scf.yield [#2.0] }
+                       %y = tile.load %w[%j] : float32 scf.yield [%y] } { scf.yield [%c2.0] }
                        tile.store %x, %a[%i, %j] }""",
-    "uniform_if_result": """PAR { %c = arith.cmp %bx, #1 {predicate = "lt"} : bool %x = scf.if %c : float32 {
-                       %y = tile.load %w[%j] : float32 scf.yield [%y] } { scf.yield [#2.0] }
+    "uniform_if_result": """PAR { %c = arith.cmp %bx, %c1 {predicate = "lt"} : bool %x = scf.if %c : float32 {
+                       %y = tile.load %w[%j] : float32 scf.yield [%y] } { scf.yield [%c2.0] }
                        tile.store %x, %a[%i, %j] }""",
-    "serial": """PAR { tile.store #0.0, %a[%i, %j] scf.for #0, #4, #1 (%k: int32) { %x = tile.load %A[%k, %j] : float32
+    "serial": """PAR { tile.store %c0.0, %a[%i, %j] scf.for %c0, %c4, %c1 (%k: int32) {
+                       %x = tile.load %A[%k, %j] : float32
                        %y = tile.load %a[%i, %j] : float32 %z = arith.add %x, %y : float32
                        tile.store %z, %a[%i, %j] scf.yield } }""",
-    "serial_of_point": """PAR { tile.store #0.0, %a[%i, %j] scf.for %i, %j, #1 (%k: int32) {
+    "serial_of_point": """PAR { tile.store %c0.0, %a[%i, %j] scf.for %i, %j, %c1 (%k: int32) {
                        %x = tile.load %A[%i, %k] : float32 %y = tile.load %a[%i, %j] : float32
                        %z = arith.add %x, %y : float32 tile.store %z, %a[%i, %j] scf.yield } }""",
-    "downwards": """PAR { tile.store #0.0, %a[%i, %j] scf.for #7, %j, #-2 (%k: int32) {
+    "downwards": """PAR { tile.store %c0.0, %a[%i, %j] scf.for %c7, %j, %c-2 (%k: int32) {
                        %x = tile.load %A[%i, %k] : float32 %y = tile.load %a[%i, %j] : float32
                        %z = arith.add %x, %y : float32 tile.store %z, %a[%i, %j] scf.yield } }""",
-    "carried": """PAR { %r = scf.for #0, %j, #1[#0.0] : float32 (%k: int32, %s: float32) {
+    "carried": """PAR { %r = scf.for %c0, %j, %c1[%c0.0] : float32 (%k: int32, %s: float32) {
                        %x = tile.load %A[%i, %k] : float32 %z = arith.add %x, %s : float32 scf.yield [%z] }
                        tile.store %r, %a[%i, %j] }""",
     "local": """%t = tile.alloc : buffer<float32, local> PAR { %x = tile.load %A[%i, %j] : float32
-                       tile.store %x, %t %c = arith.cmp %x, #0.0 {predicate = "lt"} : bool
-                       scf.if %c { tile.store #0.0, %t scf.yield } { scf.yield }
+                       tile.store %x, %t %c = arith.cmp %x, %c0.0 {predicate = "lt"} : bool
+                       scf.if %c { tile.store %c0.0, %t scf.yield } { scf.yield }
                        %y = tile.load %t : float32 tile.store %y, %a[%i, %j] }""",
-    "local_column": """%t = tile.alloc : buffer<1*float32, local> PAR { %x = tile.load %A[%i, #2] : float32
-                       tile.store %x, %t[#0] %y = tile.load %t[#0] : float32 tile.store %y, %a[%i, %j] }""",
+    "local_column": """%t = tile.alloc : buffer<1*float32, local> PAR { %x = tile.load %A[%i, %c2] : float32
+                       tile.store %x, %t[%c0] %y = tile.load %t[%c0] : float32 tile.store %y, %a[%i, %j] }""",
     "local_inside": """PAR { %t = tile.alloc : buffer<2*float32, local> %x = tile.load %A[%i, %j] : float32
-                       tile.store %x, %t[#0] tile.store #4.0, %t[#1]
-                       %y = tile.load %t[#0] : float32 %z = tile.load %t[#1] : float32
+                       tile.store %x, %t[%c0] tile.store %c4.0, %t[%c1]
+                       %y = tile.load %t[%c0] : float32 %z = tile.load %t[%c1] : float32
                        %s = arith.add %y, %z : float32 tile.store %s, %a[%i, %j] }""",
-    "local_filled": """PAR { %t = tile.alloc : buffer<2*float32, local> tile.fill #1.0, %t
-                       %x = tile.load %A[%i, %j] : float32 tile.store %x, %t[#0]
-                       %y = tile.load %t[#0] : float32 %z = tile.load %t[#1] : float32
+    "local_filled": """PAR { %t = tile.alloc : buffer<2*float32, local> tile.fill %c1.0, %t
+                       %x = tile.load %A[%i, %j] : float32 tile.store %x, %t[%c0]
+                       %y = tile.load %t[%c0] : float32 %z = tile.load %t[%c1] : float32
                        %s = arith.add %y, %z : float32 tile.store %s, %a[%i, %j] }""",
     "local_uniform": """%t = tile.alloc : buffer<int32, local> PAR { tile.store %bx, %t %x = tile.load %t : int32
                        %y = arith.cast %x : float32 tile.store %y, %a[%i, %j] }
-                       %after = tile.load %t : int32 %z = arith.cast %after : float32 tile.store %z, %v[#2]""",
+                       %after = tile.load %t : int32 %z = arith.cast %after : float32 tile.store %z, %v[%c2]""",
     "local_as_tile": """%t = tile.alloc : buffer<8*float32, local>
                        tile.parallel {extents = (8,)} (%j: int32) { %x = tile.load %w[%j] : float32
                        tile.store %x, %t[%j] }
                        PAR { %x = tile.load %t[%j] : float32 tile.store %x, %a[%i, %j] }""",
     "while_of_point": """%t = tile.alloc : buffer<int32, local> PAR { tile.store %j, %t scf.while {
                        %x = tile.load %t : int32 %c = arith.cmp %x, %i {predicate = "gt"} : bool scf.condition %c } {
-                       %x = tile.load %t : int32 %y = arith.sub %x, #2 : int32 tile.store %y, %t scf.yield }
+                       %x = tile.load %t : int32 %y = arith.sub %x, %c2 : int32 tile.store %y, %t scf.yield }
                        %x = tile.load %t : int32 %y = arith.cast %x : float32 tile.store %y, %a[%i, %j] }""",
     "nested": """tile.parallel {extents = (4,)} (%i: int32) { %x = tile.load %v[%i] : float32
                        tile.parallel {extents = (8,)} (%j: int32) { %y = tile.load %w[%j] : float32
                        %z = arith.mul %x, %y : float32 tile.store %z, %a[%i, %j] } tile.store %x, %v[%i]
-                       tile.parallel {extents = (2,)} (%j: int32) { tile.store #0.5, %a[%i, %j] } }""",
-    "one_writer": """PAR { %c = arith.cmp %j, #3 {predicate = "eq"} : bool %x = tile.load %b[%i, %j] : float32
+                       tile.parallel {extents = (2,)} (%j: int32) { tile.store %c0.5, %a[%i, %j] } }""",
+    "one_writer": """PAR { %c = arith.cmp %j, %c3 {predicate = "eq"} : bool %x = tile.load %b[%i, %j] : float32
                        scf.if %c { tile.store %x, %v[%i] scf.yield } { scf.yield } }""",
-    "any_writer": """PAR { %x = tile.load %b[%i, %j] : float32 %c = arith.cmp %x, #0.0 {predicate = "gt"} : bool
-                       scf.if %c { tile.store #5.0, %v[%i] scf.yield } { scf.yield } }""",
-    "one_element": """PAR { %s = arith.add %i, %j : int32 %c = arith.cmp %s, #10 {predicate = "eq"} : bool
+    "any_writer": """PAR { %x = tile.load %b[%i, %j] : float32 %c = arith.cmp %x, %c0.0 {predicate = "gt"} : bool
+                       scf.if %c { tile.store %c5.0, %v[%i] scf.yield } { scf.yield } }""",
+    "one_element": """PAR { %s = arith.add %i, %j : int32 %c = arith.cmp %s, %c10 {predicate = "eq"} : bool
                        %x = tile.load %b[%i, %j] : float32
-                       scf.if %c { tile.store %x, %v[#1] scf.yield } { scf.yield } }""",
-    "global_one_writer": """PAR { %c = arith.cmp %j, #3 {predicate = "eq"} : bool %x = tile.load %b[%i, %j] : float32
+                       scf.if %c { tile.store %x, %v[%c1] scf.yield } { scf.yield } }""",
+    "global_one_writer": """PAR { %c = arith.cmp %j, %c3 {predicate = "eq"} : bool %x = tile.load %b[%i, %j] : float32
                        scf.if %c { tile.store %x, %V[%i] scf.yield } { scf.yield } }""",
     "atomics": """PAR { %x = tile.load %b[%i, %j] : float32
                        %o = tile.atomic %x, %V[%i] {kind = "add"} : float32
-                       %p = tile.atomic #1.0, %V[#0] {kind = "add"} : float32
-                       %c = arith.cmp %x, #0.0 {predicate = "gt"} : bool scf.if %c {
+                       %p = tile.atomic %c1.0, %V[%c0] {kind = "add"} : float32
+                       %c = arith.cmp %x, %c0.0 {predicate = "gt"} : bool scf.if %c {
                        %q = tile.atomic %x, %V[%i] {kind = "max"} : float32 scf.yield } { scf.yield } }""",
     "single_point": """tile.parallel {extents = (1, 8)} (%i: int32, %j: int32) { %x = tile.load %w[%j] : float32
                        tile.store %x, %a[%i, %j] }""",
-    "only_point": "tile.parallel {extents = (1,)} (%i: int32) { tile.store #4.0, %v[%i] }",
+    "local_of_one_point": """%t = tile.alloc : buffer<float32, local> tile.parallel {extents = (1,)} (%i: int32) {
+                       %x = tile.load %v[%i] : float32 tile.store %x, %t }
+                       %y = tile.load %t : float32 tile.store %y, %v[%c2]""",
+    "only_point": "tile.parallel {extents = (1,)} (%i: int32) { tile.store %c4.0, %v[%i] }",
 }
 
 
@@ -197,18 +204,18 @@ REFUSED = {
         "T.reduce_sum",
     ),
     "accumulated local": (
-        """%t = tile.alloc : buffer<float32, local> tile.store #0.0, %t
+        """%t = tile.alloc : buffer<float32, local> tile.store %c0.0, %t
            PAR { %x = tile.load %a[%i, %j] : float32 %y = tile.load %t : float32
            %z = arith.add %x, %y : float32 tile.store %z, %t }""",
         "t keeps a value from one iteration to the next",
     ),
     "local read after": (
         """%t = tile.alloc : buffer<float32, local> PAR { %x = tile.load %a[%i, %j] : float32 tile.store %x, %t }
-           %y = tile.load %t : float32 tile.store %y, %v[#0]""",
+           %y = tile.load %t : float32 tile.store %y, %v[%c0]""",
         "t has a value for each iteration",
     ),
     "step of point": (
-        "PAR { scf.for %i, #4, #2 (%k: int32) { tile.store #1.0, %a[%i, %j] scf.yield } }",
+        "PAR { scf.for %i, %c4, %c2 (%k: int32) { tile.store %c1.0, %a[%i, %j] scf.yield } }",
         "only start with step 1",
     ),
     "copy inside": (

@@ -52,6 +52,7 @@ class Driver:
         self.entered: list[int] = []
         self.compiled: list[tuple[str, Any]] = []
         self.launches: list[tuple[str, tuple[int, ...], int, tuple[Any, ...]]] = []
+        self.promised: list[Any] = []  # of each launch, what its kernel was compiled for
         self.ordinary: list[str] = []
         self.scratch = 0
 
@@ -84,7 +85,7 @@ class Jitted:
         )
         self.driver.compiled.append((self.name, kinds))
         return types.SimpleNamespace(
-            run=Launcher(self), function=99, packed_metadata=(4, 1, 0), metadata=types.SimpleNamespace()
+            run=Launcher(self, kinds), function=99, packed_metadata=(4, 1, 0), metadata=types.SimpleNamespace()
         )
 
 
@@ -95,8 +96,8 @@ class Launcher:
     launch_cooperative_grid = launch_pdl = False
     arg_annotations, kernel_signature = ["annotations"], b"signature"
 
-    def __init__(self, jitted: Jitted) -> None:
-        self.jitted = jitted
+    def __init__(self, jitted: Jitted, kinds: Any) -> None:
+        self.jitted, self.kinds = jitted, kinds
         self.global_scratch_size = jitted.driver.scratch
 
     def __call__(self, x: int, y: int, z: int, stream: int, function: int, packed: Any, *rest: Any) -> None:
@@ -114,6 +115,7 @@ class Launcher:
                 b"signature",
             )
             (arguments,) = rest[10:]
+        self.jitted.driver.promised.append(self.kinds)
         self.jitted.driver.launches.append((self.jitted.name, (x, y, z), stream, arguments))
 
 

@@ -13,8 +13,9 @@ import tiledsl
 import tiledsl.language as T
 from tests.runtime.fake_gpu import Driver, OnDevice0, misaligned, pretend, tensor
 from tiledsl.errors import TileError
-from tiledsl.runtime import jit, jit_calls, launch, launch_triton
+from tiledsl.runtime import jit, jit_calls, launch, launch_source, launch_triton
 from tiledsl.runtime.kernel import Kernel
+from tiledsl.runtime.launch_trace import Made
 
 
 def scaled_rows(M: Any = 64, N: int = 32, dtype: str = "float32") -> Any:
@@ -71,6 +72,31 @@ def test_another_alignment_is_another_specialisation(driver: Driver, monkeypatch
         ("copied_kernel", (not_aligned, aligned)),
     ]
     assert len(driver.launches) == 4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_sixteen_bytes_decide_the_alignment(driver: Driver, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    """At every offset in bytes the kernel runs that was compiled for its alignment."""
+    kernel = pretend(tiledsl.compile(scaled_rows(dtype=dtype), target="cuda:90"), driver, monkeypatch)
+    size = getattr(torch, dtype).itemsize
+    storage, y = tensor(64 * 32 + 32 // size, dtype=getattr(torch, dtype)), tensor(64, 32, dtype=getattr(torch, dtype))
+    assert storage.data_ptr() % 16 == 0
+    offsets = [*range(0, 33, size), *range(0, 33, size)]
+    for offset in offsets:
+        kernel(storage[offset // size :][: 64 * 32].view(64, 32), y, 2.0)
+    assert [kinds[0] for kinds in driver.promised] == [("pointer", offset % 16 == 0) for offset in offsets]
+    assert [launch[3][0] - storage.data_ptr() for launch in driver.launches] == offsets
+
+
+def test_a_stride_of_a_dimension_of_one_does_not_matter(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = copied((16, 32), (32, 1))
+    kernel = pretend(tiledsl.compile(program, target="cuda:90"), driver, monkeypatch)
+    kernel(tensor(16, 32), tensor(16, 32))
+    with pytest.raises(TileError, match="X has stride 64 in dimension 0, not 32"):
+        kernel(tensor(16, 64)[:, :32], tensor(16, 32))
+    row = pretend(tiledsl.compile(copied((1, 32), (32, 1)), target="cuda:90"), driver, monkeypatch)
+    row(tensor(2, 64)[:1, :32], tensor(1, 32))
+    assert len(driver.launches) == 2
 
 
 def test_warm_calls_still_check(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,3 +432,97 @@ def test_interpreted_threads() -> None:
     for thread in threads:
         thread.join()
     assert all(torch.equal(results[number], each) for number, each in enumerate(inputs))
+
+
+def counted() -> Any:
+    @T.prim_func
+    def counted(X: T.Tensor((64, 32), "float32"), Y: T.Tensor((64, 32), "float32"), n: T.int32, s: T.float32):
+        with T.Kernel(n, threads=128) as by:
+            for i, j in T.Parallel(16, 32):
+                Y[by * 16 + i, j] = X[by * 16 + i, j] * s
+
+    return counted
+
+
+def test_a_number_that_the_host_looks_at_is_part_of_the_signature(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = pretend(tiledsl.compile(counted(), target="cuda:90"), driver, monkeypatch)
+    x, y = tensor(64, 32), tensor(64, 32)
+    counts, scales = [4, 2, 4, 0, 1, 2, 4, 0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    for count, scale in zip(counts, scales):
+        kernel(x, y, count, scale)
+    launched = [(count, scale) for count, scale in zip(counts, scales) if count]
+    assert [(launch[1][0], launch[3][-1]) for launch in driver.launches] == launched
+    caller = kernel.caller(4)
+    assert caller.read == {"arg_n"} and {each.kinds for each in caller.signatures.values()} == {(4,), (2,), (0,), (1,)}
+    for count in (3, 3):
+        kernel.bind(x, y, count, 0.5)()
+    assert [launch[1][0] for launch in driver.launches[-2:]] == [3, 3]
+
+
+def test_forgetting_a_plan_looks_at_its_signature_again(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    x, y = tensor(64, 32), tensor(64, 32)
+    kernel(x, y)
+    caller = kernel.caller(2)
+    caller.forget()
+    assert caller.recent == () and caller.first is None
+    run = caller.run
+    looked: list[Any] = []
+    monkeypatch.setattr(caller, "run", lambda *arguments: looked.append(1) or run(*arguments))
+    kernel(x, y), kernel(x, y)
+    assert len(looked) == 1 and len(driver.launches) == 3
+
+
+def with_workspace() -> Any:
+    @T.prim_func
+    def with_workspace(X: T.Tensor((64, 32), "float32"), Y: T.Tensor((64, 32), "float32"), s: T.float32):
+        parts = T.alloc_global((64, 32), "float32")
+        with T.Kernel(4, threads=128) as by:
+            for i, j in T.Parallel(16, 32):
+                parts[by * 16 + i, j] = X[by * 16 + i, j] * s
+        with T.Kernel(2, threads=128) as by:
+            for i, j in T.Parallel(32, 32):
+                Y[by * 32 + i, j] = parts[by * 32 + i, 31 - j]
+
+    return with_workspace
+
+
+def test_a_bound_call_keeps_its_workspace(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(with_workspace(), target="cuda:90"), driver, monkeypatch)
+    x, y = tensor(64, 32), tensor(64, 32)
+    kernel(x, y, 2.0), kernel(x, y, 3.0)
+    bound = kernel.bind(x, y, 4.0)
+    del driver.launches[:]
+    bound(), bound()
+    first, second = driver.launches[:2]
+    (workspace,) = {each for each in first[3] if each not in (x.data_ptr(), 4.0)}
+    assert driver.launches[2:] == [first, second] and (first[1], second[1]) == ((4, 1, 1), (2, 1, 1))
+    assert set(first[3]) == {x.data_ptr(), workspace, 4.0} and set(second[3]) == {workspace, y.data_ptr()}
+    assert first[2] == second[2] == driver.stream
+
+
+def test_how_a_plan_makes_tensors() -> None:
+    writer = launch_source.Writer()
+    text = launch_source.make(writer, Made("zeros", ((2, 3),), torch.int32), 1)
+    assert text == 'zeros((2, 3), dtype=int32, device="cuda:1")'
+    assert (writer.scope["zeros"], writer.scope["int32"]) == (torch.zeros, torch.int32)
+    text = launch_source.make(writer, Made("empty_strided", ((2, 3), (3, 1)), torch.int32), 1)
+    assert text == "empty((2, 3), (3, 1), int32)" and writer.scope["int32"] is torch.int32
+
+
+def test_names_in_a_plan() -> None:
+    writer = launch_source.Writer()
+    assert [writer.name("a", each) for each in (None, True, 3, 0.5)] == ["None", "True", "3", "0.5"]
+    assert [writer.name("a", each) for each in ("x", (1,), "y")] == ["a", "a1", "a2"]
+    assert writer.scope == {"a": "x", "a1": (1,), "a2": "y"}
+    assert [launch_source._returned(each) for each in ("x", ("x",), ["x", "y"], (["x"], "y"))] == [
+        "x", "(x,)", "[x, y]", "([x], y,)",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 15, 16, 17, 32, -1, -16, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1])
+def test_kinds_of_integers(number: int) -> None:
+    kind = (number == 1, number % 16 == 0, -(2**31) <= number < 2**31)
+    assert launch_source.int_kind(number) == kind == eval(launch_source._INT_KIND.format("number"))

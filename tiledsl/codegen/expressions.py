@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from typing import NamedTuple
 
 from tiledsl.codegen.functions import LIBDEVICE_FUNCTIONS, TL_FUNCTIONS, TRITON_TYPES, literal
@@ -66,7 +67,10 @@ class Expressions:
             return self.operation(op)
         if not value.shape and value.dtype in ("int32", "float32", "bool"):
             return self.number(number, value.dtype)
-        return self.full(value.shape, literal(number, value.dtype), value.dtype)
+        text = literal(number, value.dtype)
+        if _is_made_wide(number, value.dtype):
+            return Expression(f"{self.full(value.shape, text, 'float32').text}.to({TRITON_TYPES[value.dtype]})")
+        return self.full(value.shape, text, value.dtype)
 
     def beside(self, value: Value, *others: Value) -> Expression:
         """A value as an operand beside others of its element type: a constant needs no type of its own there."""
@@ -74,7 +78,11 @@ class Expressions:
         if number is not None:
             rest = [each.shape for each in others if constant_of(each) is None]
             shape = broadcast_shapes(*rest) if rest else None
-            if shape is not None and broadcast_shapes(shape, value.shape) == shape:
+            if (
+                not _is_made_wide(number, value.dtype)
+                and shape is not None
+                and broadcast_shapes(shape, value.shape) == shape
+            ):
                 return self.number(number, value.dtype)
         return self.value(value)
 
@@ -204,7 +212,7 @@ class Expressions:
     def invert(self, op: arith.NotOp) -> Expression:
         inner = self.value(op.source)
         if op.out.dtype == "bool" and not op.out.shape:
-            return Expression(f"(not {inner.at(ATOM)})")
+            return Expression(f"{inner.at(OR)} == 0", COMPARE)  # `not` gives no tensor, but a Python bool
         return Expression(f"~{inner.at(UNARY)}", UNARY)
 
     def math(self, op: arith.MathOp) -> Expression:
@@ -226,7 +234,7 @@ class Expressions:
         self.uses_libdevice = True
         if op.out.dtype == "bool":
             return Expression(f"{name}({arguments}) != 0", COMPARE)
-        return Expression(f"{name}({arguments})")
+        return self.narrowed(f"{name}({arguments})", dtype, function in ("popcount", "clz") and dtype == "int64")
 
     def iota(self, op: tensor.IotaOp) -> Expression:
         text = f"tl.arange(0, {op.extent})"
@@ -266,7 +274,7 @@ class Expressions:
         return Expression(f"tl.permute({inner}, {shape_text(op.permutation)})")
 
     def reduce(self, op: tensor.ReduceOp) -> Expression:
-        kind, dtype, source = op.kind, op.source.dtype, self.text(op.source)
+        kind, dtype, source = op.kind, op.source.dtype, self.relaid(op)
         narrow = ELEMENTS[dtype].bits < 32
         if kind in ("abssum", "absmax"):
             kind, source = kind[3:], f"tl.abs({source})"
@@ -287,12 +295,22 @@ class Expressions:
             "tl.reduce", {"prod": "_multiply", "and": "_and", "or": "_or"}[kind], f"{source}, {op.axis}"
         )
 
+    def relaid(self, op: tensor.ReduceOp | tensor.ScanOp) -> str:
+        """The source. Through a scan, here one that gives its elements as they are, Triton hands no layout on but plain
+        ones, and of a single dimension there is but one."""
+        text, shape = self.text(op.source), op.source.shape
+        if not op.relaid:
+            return text
+        flat = text if len(shape) == 1 else f"tl.reshape({text}, ({prod(shape)},))"
+        made = self.combined("tl.associative_scan", "_second", f"{flat}, 0").text
+        return made if len(shape) == 1 else f"tl.reshape({made}, {shape_text(shape)})"
+
     def combined(self, function: str, combine: str, arguments: str) -> Expression:
         self.combine_functions.add(combine)
         return Expression(f"{function}({arguments}, {combine})")
 
     def scan(self, op: tensor.ScanOp) -> Expression:
-        source, dtype = self.text(op.source), op.out.dtype
+        source, dtype = self.relaid(op), op.out.dtype
         if op.kind in ("sum", "prod"):
             reverse = ", reverse=True" if op.reverse else ""
             text = f"tl.cum{op.kind}({source}, axis={op.axis}{reverse})"
@@ -324,6 +342,11 @@ class Expressions:
 
     def program_id(self, op: triton.ProgramIdOp) -> Expression:
         return Expression(f"tl.program_id({op.axis})")
+
+
+def _is_made_wide(number: bool | int | float, dtype: str) -> bool:
+    """Whether a number is made in float32: up to 3.6, Triton makes of float8 itself only zeros."""
+    return dtype.startswith("float8") and number != 0
 
 
 def _inserted(source: tuple[int, ...], shape: tuple[int, ...]) -> list[str] | None:

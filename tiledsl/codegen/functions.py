@@ -72,6 +72,7 @@ LIBDEVICE_FUNCTIONS = {
 # Functions that combine two elements in tl.reduce and tl.associative_scan, by name: their bodies.
 COMBINE_FUNCTIONS = {
     "_multiply": "a * b",
+    "_second": "b",
     "_and": "a & b",
     "_or": "a | b",
     "_maximum": "tl.maximum(a, b)",

@@ -6,13 +6,12 @@ import os
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from tiledsl.codegen.expressions import Expressions
+from tiledsl.codegen.expressions import ATOM, Expressions
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.names import Names, comment, printable, quoted
 from tiledsl.codegen.variables import Variables, is_free
 from tiledsl.dialects import arith, scf, tile, triton
-from tiledsl.dialects.arith import constant_of
-from tiledsl.errors import TileError
+from tiledsl.dialects.arith import constant_of, rounded
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.location import UNKNOWN
 from tiledsl.ir.types import ELEMENTS, is_float
@@ -147,15 +146,17 @@ class KernelWriter:
             options.append(f"num_stages={op.num_stages}")
         if op.unroll:
             options.append(f"loop_unroll_factor={_unroll_factor(op)}")
-        if op.flatten:
+        if op.flatten and _has_work_to_overlap(op):
             options.append("flatten=True")
         function = "tl.range" if options else "range"
         self.line(f"for {self.name(op.index)} in {function}({', '.join(bounds + options)}):")
         self.nested(op.body, lambda: self.assign(carried, op.body.terminator.operands))
 
     def condition(self, value: Value) -> str:
-        text = self.expressions.text(value)
-        return text[1:-1] if text.startswith("(not ") and text.count("(") == 1 else text
+        op = value.op
+        if isinstance(op, arith.NotOp) and op in self.expressions.variables.inlined:
+            return f"not {self.expressions.value(op.source).at(ATOM)}"
+        return self.expressions.text(value)
 
     def branch(self, op: scf.IfOp) -> None:
         used = [
@@ -187,16 +188,27 @@ class KernelWriter:
         return [] if lines[-1].strip() == "pass" else lines
 
     def while_loop(self, op: scf.WhileOp) -> None:
+        """What the condition is computed from may be used by nothing else. Triton up to 3.6 takes the carried tiles for
+        others behind a value that the loop's body does not get, so that a loop that carries tiles tests a flag, which
+        is assigned, and so carried, last."""
         condition = op.before.terminator
         assert isinstance(condition, scf.ConditionOp)
         handed_on = any(not self.variables.same(t, s) for t, s in zip(op.after.args, condition.values))
-        flag = self.names.claim("going_on") if handed_on else ""
+        carries_tiles = any(value.shape for value in (*op.before.args, *op.after.args))
+        if not handed_on and self._is_assigned_last(condition):
+            carries_tiles = False  # the condition is such a flag itself
+        flag = self.names.claim("going_on") if handed_on or carries_tiles else ""
 
         def test() -> None:
             self.block(op.before)
+            text = self.expressions.text(condition.condition)
             if handed_on:
-                self.line(f"{flag} = {self.expressions.text(condition.condition)}")
+                last = self.names.claim("goes_on") if carries_tiles else flag
+                self.line(f"{last} = {text}")
+                text = last
             self.assign(op.after.args, condition.values)
+            if carries_tiles:
+                self.line(f"{flag} = {text}")
 
         def ending() -> None:
             self.assign(op.before.args, op.after.terminator.operands)
@@ -206,6 +218,12 @@ class KernelWriter:
         test()
         self.line(f"while {flag or self.condition(condition.condition)}:")
         self.nested(op.after, ending)
+
+    def _is_assigned_last(self, condition: scf.ConditionOp) -> bool:
+        """Whether the condition has a variable of its own, assigned behind all others."""
+        value = condition.condition
+        alone = value.op not in self.variables.inlined and len(self.variables.members(value)) == 1
+        return alone and value.op is not None and value.op.next is condition
 
     # Memory
 
@@ -225,13 +243,17 @@ class KernelWriter:
         number = constant_of(value)
         if number is None or value.shape or dtype == "bool":
             return "0" if number is False else "1" if number is True else self.expressions.text(value)
+        return self.converted_number(number, dtype)
+
+    def converted_number(self, number: bool | int | float, dtype: str) -> str:
+        """A number where Triton converts it to `dtype`: a bare one is float32 first, which not all of float64 are."""
+        if dtype == "float64" and number == number and rounded(number, "float32") != number:
+            return self.expressions.full((), self.expressions.number(number, dtype).text, dtype).text
         return self.expressions.number(number, dtype).text
 
     def store(self, op: triton.StoreOp) -> None:
         number = constant_of(op.value)
-        value = (
-            self.expressions.text(op.value) if number is None else self.expressions.number(number, op.value.dtype).text
-        )
+        value = self.expressions.text(op.value) if number is None else self.converted_number(number, op.value.dtype)
         parts = [self.expressions.text(op.pointer), value]
         if op.mask is not None:
             parts.append(f"mask={self.expressions.text(op.mask)}")
@@ -253,24 +275,21 @@ class KernelWriter:
 
     def atomic_text(self, op: triton.AtomicOp) -> str:
         pointer, value = self.expressions.text(op.pointer), self.expressions.text(op.value)
-        mask = f", mask={self.expressions.text(op.mask)}" if op.mask is not None else ""
+        mask = "" if op.mask is None else self.expressions.text(op.mask)
+        if op.mask is not None and self.expressions.may_be_python(op.mask):
+            mask = f"tl.cast({mask}, tl.int1)"  # atomics take no bool of Python's
+        mask = f", mask={mask}" if mask else ""
         dtype, kind, bits = op.value.dtype, op.kind, ELEMENTS[op.value.dtype].bits
         if kind == "load":
             if op.semantics == "relaxed":
                 other = f"{mask}, other=0" if mask else ""
                 return f"tl.load({pointer}{other}, volatile=True)"
-            zero = self.expressions.full((), "0.0" if is_float(dtype) else "0", dtype).text
+            zero = self.expressions.full((), "-0.0" if is_float(dtype) else "0", dtype).text  # 0.0 would change -0.0
             return f"tl.atomic_add({pointer}, {zero}{mask}, sem={quoted(op.semantics)})"
         if kind == "store":
             if bits not in (32, 64):
-                if op.semantics != "relaxed":
-                    raise TileError(f"an atomic store of {dtype} can only be relaxed", op.loc)
                 return f"tl.store({pointer}, {value}{mask})"
             kind = "exchange"
-        if bits < 32 and not (kind == "add" and dtype in ("float16", "bfloat16")) or dtype.startswith("float8"):
-            raise TileError(f"Triton has no atomic {kind} for {dtype}; use a 32-bit element type", op.loc)
-        if is_float(dtype) and kind in ("and", "or", "xor"):
-            raise TileError(f"an atomic {kind} needs integers, not {dtype}", op.loc)
         return f"tl.atomic_{ATOMICS[kind]}({pointer}, {value}{mask}, sem={quoted(op.semantics)})"
 
     # Others
@@ -297,6 +316,12 @@ def _counts_multiprocessors(value: Value) -> bool:
 def _cache_options(cache: str, eviction: str) -> list[str]:
     options = [f"cache_modifier={quoted(cache)}"] if cache else []
     return options + ([f"eviction_policy={quoted(eviction)}"] if eviction else [])
+
+
+def _has_work_to_overlap(op: scf.ForOp) -> bool:
+    """Whether a loop inside does more than compute. Up to 3.6, Triton fails to fuse a loop with one that does not, and
+    nothing would be gained by it."""
+    return any(isinstance(loop, scf.ForOp) and not loop.is_pure for loop in op.nests()[1:])
 
 
 def _unroll_factor(op: scf.ForOp) -> int:

@@ -50,12 +50,15 @@ class Request:
 
 def save_levels(request: Request, folder: Path) -> list[Path]:
     """Write the program's kernels at every level into a folder; the paths. Raises as `lower` does."""
+    return kernel_of(request).save_levels(folder)
+
+
+def kernel_of(request: Request) -> Kernel:
+    """The kernel that was asked for. Raises as `lower` does."""
     if request.resume_after:
-        return _resumed(request).save_levels(folder)
-    if request.resume_after:
-        return _resumed(request).save_levels(folder)
+        return _resumed(request)
     build, request = _resolved(request)
-    return Kernel(build, request.target, request.pass_configs).save_levels(folder)
+    return Kernel(build, request.target, request.pass_configs)
 
 
 def lower(request: Request) -> str:

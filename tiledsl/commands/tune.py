@@ -26,6 +26,13 @@ from tiledsl.errors import TileError
 @click.option(
     "--min-improvement", default="3%", metavar="SHARE", help="By how much faster another configuration must be."
 )
+@click.option(
+    "--numerics",
+    type=click.Choice(["same-bits", "batch-invariant"]),
+    default=None,
+    help="Only configurations with the bits of the first one, or of the first one at any number of rows.",
+)
+@click.option("--rows", default=None, metavar="NAME", help="The argument that counts rows, for batch-invariant.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be tuned, and why.")
 @click.option("--trials/--no-trials", "keep_trials", default=True, help="Write all that was tried beside the file.")
 def tune(
@@ -38,6 +45,8 @@ def tune(
     gpus: str | None,
     retune: bool,
     min_improvement: str,
+    numerics: str | None,
+    rows: str | None,
     dry_run: bool,
     keep_trials: bool,
 ) -> None:
@@ -57,6 +66,7 @@ def tune(
     if not files and not ranges:
         raise TileError("tiledsl tune needs shapes: --shapes shapes.csv, or -D M=16:4096:x2")
     given = {"target": target, "budget": budget, "devices": None if gpus is None else _numbers(gpus)}
+    given |= {"numerics": numerics, "rows": rows}
     report = find_autotuned(program).tune_into(
         folder,
         calls,

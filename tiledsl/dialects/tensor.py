@@ -140,6 +140,7 @@ class ReduceOp(Operation):
     """Combines the elements along one axis, which disappears. Kinds: REDUCTIONS.
 
     abssum and absmax take absolute values first. NaNs are dropped by max, min and absmax unless propagate_nan is set.
+    relaid: Triton is to lay out the source anew (legalize-layouts).
 
     Example: `%m = tensor.reduce %x {kind = "max", axis = 1} : tensor<128xfloat32>`
     """
@@ -149,6 +150,7 @@ class ReduceOp(Operation):
     kind = attr(str)
     axis = attr(int)
     propagate_nan = attr(bool, False)
+    relaid = attr(bool, False)
     out = result(ScalarType, TensorType)
 
     def infer(self) -> Sequence[Type]:
@@ -164,7 +166,7 @@ class ReduceOp(Operation):
 
 
 class ScanOp(Operation):
-    """Inclusive prefix sum, max, min or prod along one axis; from the end if `reverse`.
+    """Inclusive prefix sum, max, min or prod along one axis; from the end if `reverse`. relaid: as tensor.reduce's.
 
     Example: `%y = tensor.scan %x {kind = "sum", axis = 0} : tensor<64x32xfloat32>`
     """
@@ -174,6 +176,7 @@ class ScanOp(Operation):
     kind = attr(str)
     axis = attr(int)
     reverse = attr(bool, False)
+    relaid = attr(bool, False)
     out = result(TensorType)
 
     def infer(self) -> Sequence[Type]:

@@ -593,6 +593,7 @@ class Statements(Expressions):
         op = tile.KernelOp(grid, threads=frame.threads, regions=[region], loc=node.loc)
         ctx.builder.insert(op)
         ctx.begin_kernel(op, frame.options)
+        safe_values = dict(ctx.safe_values)
         try:
             with ctx.inside(region, isolated=True), self.names.device_region(node.loc, False, in_kernel=True):
                 if target is not None:
@@ -603,6 +604,7 @@ class Statements(Expressions):
             op.set_attribute("options", tuple(ctx.kernel_options.items()))
         finally:
             ctx.kernel = None
+            ctx.safe_values = safe_values  # what a kernel annotates holds in that kernel
 
     def _rename(self, target: syntax.Expression, region: Region) -> None:
         """Block indices carry the user's names."""

@@ -44,6 +44,10 @@ class Pass:
         """Change the program in place."""
         raise NotImplementedError
 
+    def allowances(self, program: Program) -> frozenset[str]:
+        """What of the bits of results the pass may change in this program, by the names of certificate/exact.py."""
+        return frozenset()
+
     @cached_property
     def spec(self) -> str:
         """`name{option=value ...}`, with only the options that differ from their defaults."""

@@ -34,12 +34,10 @@ ELEMENTS = {
 }
 
 
-@cache
 def is_float(dtype: str) -> bool:
     return dtype in ELEMENTS and ELEMENTS[dtype].kind == "float"
 
 
-@cache
 def is_integer(dtype: str) -> bool:
     """Signed or unsigned; bool is not an integer here."""
     return dtype in ELEMENTS and ELEMENTS[dtype].kind in ("int", "uint")

@@ -10,6 +10,7 @@ from tiledsl.ir.core import Value
 from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.expression import Expr, Scalar, as_value, context, describe, is_number, plain
 from tiledsl.language.regions import pair, region_of
+from tiledsl.legality import verdict
 
 _ORDERS = {
     None: "relaxed", "relaxed": "relaxed", "consume": "acquire", "acquire": "acquire", "release": "release",
@@ -37,13 +38,13 @@ def _element(what: str, kind: str, place: Reference, value: Any, order: str | No
                 "inside T.Parallel combine with T.reduce_sum or T.reduce_max; outside, a plain assignment is enough"
             ],
         )
-    ctx = context(what)
-    return ctx.builder.insert(
-        tile.AtomicOp(
-            as_value(value, place.buffer.dtype), place.buffer.value, place.indices(), kind=kind,
-            semantics=_semantics(what, order, kind),
-        )
-    ).result  # fmt: skip
+    ctx, dtype, semantics = context(what), place.buffer.dtype, _semantics(what, order, kind)
+    legal = verdict(f"atomic.{kind}.{semantics}", (dtype.name,))
+    if legal.is_refused:
+        raise TileError(f"{what}: {legal.reason.format(dtype)}", notes=legal.notes((dtype,)))
+    value = as_value(value, dtype)
+    made = tile.AtomicOp(value, place.buffer.value, place.indices(), kind=kind, semantics=semantics)
+    return ctx.builder.insert(made).result
 
 
 def _atomic(what: str, kind: str, dst: Any, value: Any, order: str | None, return_prev: bool) -> Any:

@@ -178,8 +178,9 @@ class Reference(Expr):
         return self.buffer.name
 
     def indices(self) -> list[Value]:
-        """The offsets as IR values."""
-        return [as_value(offset, None if isinstance(offset, Expr) else "int32") for offset in self.offsets]
+        """The offsets as IR values, int32 or int64."""
+        values = [as_value(offset, None if isinstance(offset, Expr) else "int32") for offset in self.offsets]
+        return [value if value.dtype in ("int32", "int64") else as_value(Scalar(value), "int64") for value in values]
 
     def value(self) -> Value:
         if self.is_region:
@@ -190,7 +191,7 @@ class Reference(Expr):
         ctx = context("a load")
         outside = ctx.safe_value(self.buffer)
         other = as_value(outside, str(self.buffer.dtype)) if outside else None
-        op = ctx.builder.insert(tile.LoadOp(self.buffer.value, _index_values(self.indices()), None, other))
+        op = ctx.builder.insert(tile.LoadOp(self.buffer.value, self.indices(), None, other))
         return op.result
 
     def store(self, value: Any) -> None:
@@ -204,14 +205,10 @@ class Reference(Expr):
         if isinstance(value, Buffer):
             raise TileError(f"a whole buffer cannot be stored in an element of {self.buffer.name}; use T.copy")
         stored = as_value(value, self.buffer.dtype)
-        builder.insert(tile.StoreOp(stored, self.buffer.value, _index_values(self.indices())))
+        builder.insert(tile.StoreOp(stored, self.buffer.value, self.indices()))
 
     def __repr__(self) -> str:
         return f"<{self.buffer.name}[{', '.join(map(str, self.offsets))}]>"
-
-
-def _index_values(values: list[Value]) -> list[Value]:
-    return [value if value.dtype in ("int32", "int64") else as_value(Scalar(value), "int64") for value in values]
 
 
 class Var(Expr):

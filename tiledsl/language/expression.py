@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tiledsl.dialects import arith
 from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.ir.location import Loc
 from tiledsl.ir.types import ELEMENTS, ScalarType, is_float
 from tiledsl.language.dtypes import DTYPES, DType, canonical
+from tiledsl.legality import verdict
 
 if TYPE_CHECKING:
     from tiledsl.frontend.context import Context
@@ -245,9 +247,19 @@ _HOST: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv,
     "floordiv": operator.floordiv, "floormod": operator.mod, "max": max, "min": min, "and": operator.and_,
     "or": operator.or_, "xor": operator.xor, "shl": operator.lshift, "shr": operator.rshift, "pow": operator.pow,
-    "truncdiv": lambda a, b: int(a / b) if abs(a) < 1 << 52 else abs(a) // abs(b) * (1 if a * b > 0 else -1),
-    "truncmod": math.fmod,
+    "truncdiv": lambda a, b: _truncated(a, b)[0], "truncmod": lambda a, b: _truncated(a, b)[1],
 }  # fmt: skip
+
+
+def _truncated(a: Any, b: Any) -> tuple[Any, Any]:
+    """Quotient and remainder of a division rounded towards zero: exact integers of integers, floats of floats."""
+    if isinstance(a, float) or isinstance(b, float):
+        return math.trunc(a / b), math.fmod(a, b)
+    quotient = abs(a) // abs(b)
+    quotient = quotient if (a < 0) == (b < 0) else -quotient
+    return quotient, a - quotient * b
+
+
 _RANK = {"float64": 5, "float32": 4, "bfloat16": 3, "float16": 3, "float8_e5m2": 2, "float8_e4m3fn": 2}
 
 _MAX_BITS = 1 << 14  # of integers that ** and << make while a program is built
@@ -376,6 +388,21 @@ def _with_integer(dtype: str, x: int) -> str:
     raise TileError(f"the integer {x if abs(x) < 10**30 else 'written here'} does not fit in 64 bits")
 
 
+def on_host(what: str, function: Callable[..., Any], *numbers: Any) -> Any:
+    """A function of Python numbers. Raises TileError where it is not defined on them."""
+    try:
+        made = function(*numbers)
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise TileError(f"{what} of {', '.join(map(describe, numbers))}: {error}", _host_loc()) from None
+    if isinstance(made, complex):
+        raise TileError(f"{what} of {', '.join(map(describe, numbers))} is no real number", _host_loc())
+    return made
+
+
+def _host_loc() -> Loc | None:
+    return None if active.get() else user_loc()
+
+
 def binary(kind: str, a: Any, b: Any) -> Any:
     """`a kind b`: computed on numbers, emitted on expressions."""
     a, b = plain(a), plain(b)
@@ -383,7 +410,7 @@ def binary(kind: str, a: Any, b: Any) -> Any:
         _check_divisor(kind, a, b)
     if isinstance(a, NUMBERS) and isinstance(b, NUMBERS):
         check_size(_WORDS.get(kind, kind), a, b)
-        return _HOST[kind](a, b)
+        return on_host(_WORDS.get(kind, kind), _HOST[kind], a, b)
     for x in (a, b):
         if not isinstance(x, _OPERANDS):
             raise TileError(f"{_WORDS.get(kind, kind)} needs values, not {describe(x)}")
@@ -393,22 +420,22 @@ def binary(kind: str, a: Any, b: Any) -> Any:
     dtype = promote(a, b)
     if kind == "pow":
         return _power(a, b, dtype)
-    if dtype == "bool" and kind not in ("and", "or", "xor", "max", "min"):
-        dtype = "int32"
-    if kind == "div" and not is_float(dtype):
-        raise TileError("/ on two integers: write // for a whole number, or convert one side with T.cast(x, 'float32')")
-    if kind in _INTEGRAL and is_float(dtype):
-        if kind == "floormod":
+    legal = verdict(kind, (dtype,))
+    if kind == "div" and legal.is_refused:
+        raise TileError(f"/ on two integers: {legal.way_out}")
+    if legal.is_refused:
+        raise TileError(f"{_WORDS.get(kind, kind)} is not defined on {dtype}", notes=legal.notes((dtype,)))
+    if legal.rewrite == "promote":
+        if kind == "floormod" and is_float(dtype):
             return call("fmod", a, b, dtype=dtype)
-        if kind == "floordiv":
+        if kind == "floordiv" and is_float(dtype):
             return call("floor", binary("div", a, b))
-        raise TileError(f"{_WORDS.get(kind, kind)} is not defined on {dtype}")
+        dtype = legal.dtype
     return Scalar(found.builder.pure(_BINARY[kind], as_value(a, dtype), as_value(b, dtype)))
 
 
 _OPERANDS = (Expr, *NUMBERS)
 _DIVISIONS = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
-_INTEGRAL = _DIVISIONS | {"and", "or", "xor", "shl", "shr"}
 
 
 def _check_divisor(kind: str, a: Any, b: Any) -> None:
@@ -452,16 +479,19 @@ def unary(kind: str, a: Any) -> Any:
     """neg, not (bitwise; logical on bool) or abs."""
     a = plain(a)
     if is_number(a):
-        return -a if kind == "neg" else abs(a) if kind == "abs" else (not a if isinstance(a, bool) else ~a)
+        if kind == "not":
+            return not a if isinstance(a, bool) else on_host("~", operator.invert, a)
+        return -a if kind == "neg" else abs(a)
     found = active.get()
     if found is None:
         return Symbolic(kind, (a,), a.dtype)
     if kind == "abs":
         return call("abs", a)
+    legal = verdict(kind, (a.dtype.name,))
+    if legal.is_refused:
+        raise TileError(f"~ is not defined on {a.dtype}", notes=legal.notes((a.dtype,)))
     if kind == "neg":
-        return Scalar(found.builder.insert(arith.NegOp(as_value(a, "int32" if a.dtype == "bool" else None))).result)
-    if is_float(a.dtype):
-        raise TileError(f"~ is not defined on {a.dtype}")
+        return Scalar(found.builder.insert(arith.NegOp(as_value(a, legal.dtype if a.dtype == "bool" else None))).result)
     return Scalar(found.builder.insert(arith.NotOp(as_value(a))).result)
 
 
@@ -516,7 +546,7 @@ def cast(x: Any, dtype: Any, round: str | None = None, sat: bool = True, rbits: 
         raise TileError(f"T.cast: sat=False: Triton's conversion to {dtype} saturates at its largest value")
     if active.get() is None:
         if is_number(x):
-            return float(x) if is_float(dtype) else bool(x) if dtype == "bool" else int(x)
+            return on_host(f"T.{dtype!s}", float if is_float(dtype) else bool if dtype == "bool" else int, x)
         if isinstance(x, Symbolic):
             return Symbolic("cast", (x, dtype), dtype)
         raise TileError(f"{dtype!r} converts values, not {describe(x)}")
@@ -528,6 +558,10 @@ def cast(x: Any, dtype: Any, round: str | None = None, sat: bool = True, rbits: 
 def bitcast(x: Any, dtype: Any) -> Scalar:
     """The bits of `x` read as another element type of the same width."""
     value, dtype = as_value(x), canonical(dtype)
+    legal = verdict("bitcast", (value.dtype, dtype.name))
+    if legal.is_refused:
+        types = value.dtype, dtype.name
+        raise TileError(f"T.reinterpret: {legal.reason.format(*types)}", notes=legal.notes(types))
     if ELEMENTS[value.dtype].bits != dtype.bits:
         raise TileError(f"T.reinterpret: {value.dtype} has {ELEMENTS[value.dtype].bits} bits, {dtype} has {dtype.bits}")
     return Scalar(context().builder.insert(arith.BitcastOp(value, result_types=[ScalarType(dtype)])).result)
@@ -540,9 +574,10 @@ def call(function: str, *arguments: Any, dtype: str | None = None) -> Any:
         dtype = str(arguments[0].dtype) if isinstance(arguments[0], Expr) else "float32"
         for other in arguments[1:]:
             dtype = promote(arguments[0], other)
-    integral = ("abs", "clamp", "popcount", "clz", "mulhi")
-    if not is_float(dtype) and function not in integral:
-        dtype = "float32"
+    legal = verdict(function, (dtype,))
+    if legal.is_refused:
+        raise TileError(f"T.{function}: {legal.reason.format(dtype)}", notes=legal.notes((dtype,)))
+    dtype = legal.dtype if legal.rewrite in ("promote", "identity") and legal.dtype else dtype
     builder = context(f"T.{function}").builder
     return Scalar(builder.insert(arith.MathOp([as_value(x, dtype) for x in arguments], function=function)).result)
 

@@ -23,6 +23,7 @@ from tiledsl.language.expression import (
     describe,
     is_number,
     logical,
+    on_host,
     plain,
     promote,
     select,
@@ -39,15 +40,27 @@ _HOST: dict[str, Callable[..., Any]] = {
     "isnan": host.isnan, "isinf": host.isinf,
     "isfinite": host.isfinite, "atan2": host.atan2, "fmod": host.fmod, "hypot": host.hypot, "copysign": host.copysign,
     "pow": builtins.pow, "fma": lambda a, b, c: a * b + c,
-    "round": lambda x: host.copysign(host.floor(builtins.abs(x) + 0.5), x),  # away from zero
+    "round": lambda x: x if isinstance(x, int) else host.copysign(host.floor(builtins.abs(x) + 0.5), x),
+    "popcount": lambda x: bin(_bits_of(x)[0]).count("1"),
+    "clz": lambda x: _bits_of(x)[1] - _bits_of(x)[0].bit_length(),
 }  # fmt: skip
+
+
+def _bits_of(x: Any) -> tuple[int, int]:
+    """The bits of a Python integer, as a number, and how many it has: 32, or 64 where it needs them."""
+    if not isinstance(x, int):
+        raise TypeError("it counts bits of integers")
+    width = 32 if -(1 << 31) <= x < 1 << 32 else 64
+    if not -(1 << 63) <= x < 1 << 64:
+        raise ValueError("it has more than 64 bits")
+    return x & (1 << width) - 1, width
 
 
 def _function(name: str) -> Callable[..., Any]:
     def function(*arguments: Any) -> Any:
         numbers = [plain(x) for x in arguments]
         if builtins.all(is_number(x) for x in numbers):
-            return _HOST[name](*numbers)
+            return on_host(f"T.{name}", _HOST[name], *numbers)
         return call(name, *numbers)
 
     function.__name__ = function.__qualname__ = name
@@ -63,7 +76,7 @@ sinh, cosh, tanh, asinh, acosh, atanh, erf, sigmoid = map(
 floor, ceil, trunc, rint, nearbyint = map(_function, "floor ceil trunc rint nearbyint".split())
 _ROUND = {"ties-to-even": rint, "ties-away-from-zero": _function("round")}
 isnan, isinf, isfinite, atan2, fmod, hypot = map(_function, "isnan isinf isfinite atan2 fmod hypot".split())
-copysign, fma = map(_function, "copysign fma".split())
+copysign, fma, popcount, clz = map(_function, "copysign fma popcount clz".split())
 
 
 def round(x: Any, rounding_mode: str = "ties-to-even") -> Any:
@@ -177,16 +190,6 @@ bitwise_and, bitwise_or, bitwise_xor = _operator("and", "a & b."), _operator("or
 def bitwise_not(x: Any) -> Any:
     """~x."""
     return unary("not", x)
-
-
-def popcount(x: Any) -> Any:
-    """How many bits of an integer are set."""
-    return call("popcount", x)
-
-
-def clz(x: Any) -> Any:
-    """How many leading bits of an integer are zero."""
-    return call("clz", x)
 
 
 def likely(condition: Any, *_: Any) -> Any:

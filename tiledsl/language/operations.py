@@ -27,6 +27,7 @@ from tiledsl.language.expression import (
 )
 from tiledsl.language.loops import check_elements
 from tiledsl.language.regions import INNER, pair, region_of, shape_text
+from tiledsl.legality import verdict
 
 
 def _alloc(what: str, shape: Any, dtype: Any, scope: str) -> Buffer:
@@ -367,10 +368,12 @@ def gemm(
         )
     if (m, n) != (cm, cn):
         raise TileError(f"T.gemm: {a.name} and {b.name} give ({m}, {n}), but {c.name} is {shape_text(c)}")
-    fp = {x.dtype.is_float() for x in (a, b)}
-    if len(fp) == 2:
+    types = a.dtype.name, b.dtype.name, c.dtype.name
+    legal = verdict("dot", types)
+    if legal.is_refused:
         raise TileError(
-            f"T.gemm: {a.name} is {a.dtype} and {b.name} is {b.dtype}; both must be floats or both integers"
+            f"T.gemm: {a.name} is {a.dtype} and {b.name} is {b.dtype}; {legal.reason.format(*types)}",
+            notes=legal.notes(types),
         )
     if not constant:
         from tiledsl.language.expression import select
@@ -431,6 +434,10 @@ def reduce(
     source, _ = _whole(what, buffer, indexed=from_indexed)
     target, back = _whole(what, out, write_back=True, indexed=to_indexed, read=not clear)
     shape = source.type.static_shape
+    for each in (source, target):
+        legal = verdict(f"reduce.{kind}", (each.dtype.name,))
+        if legal.is_refused:
+            raise TileError(f"{what}: {legal.reason.format(each.dtype)}", notes=legal.notes((each.dtype,)))
     if source.dtype != target.dtype:
         wide = Buffer(
             context(what).alloc(BufferType(shape, target.type.dtype, "fragment"), what, name=f"{source.name}_cast")

@@ -8,10 +8,10 @@ from tiledsl.dialects import arith, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Value
-from tiledsl.ir.types import is_float
 from tiledsl.language.buffer import Buffer, Reference
 from tiledsl.language.expression import Scalar, as_value, context, describe
 from tiledsl.language.operations import alloc_fragment, copy, fill
+from tiledsl.legality import verdict
 
 # How a reducer's contributions are combined: the kind of tile.atomic, of tensor.reduce, and the operator.
 _KINDS: dict[str, tuple[str, str, type[arith.BinaryOp]]] = {
@@ -98,8 +98,9 @@ def alloc_reducer(shape: Any, dtype: Any, op: str = "sum", replication: Any = No
     if op not in _KINDS:
         raise TileError(f"T.alloc_reducer: no operator {op!r}; there are {', '.join(_KINDS)}")
     made = alloc_fragment(shape, dtype)
-    if op.startswith("bit") and is_float(made.dtype):
-        raise TileError(f"T.alloc_reducer: {op} combines integers, not {made.dtype}")
+    legal = verdict(f"reduce.{_KINDS[op][1]}", (made.dtype.name,))
+    if legal.is_refused:
+        raise TileError(f"T.alloc_reducer: {op}: {legal.reason.format(made.dtype)}", notes=legal.notes((made.dtype,)))
     return Reducer(made.value, op)
 
 

@@ -21,6 +21,7 @@ from tiledsl.levels.record import LEVELS, Argument, Record, arguments_of, encode
 from tiledsl.runtime.kernel import Kernel
 
 if TYPE_CHECKING:
+    from tiledsl.certificate import Certificate
     from tiledsl.ir.pass_manager import Stage
 
 # Of a kernel's attributes, those that belong to what it has compiled and launched.
@@ -39,7 +40,7 @@ class LevelKernel(Kernel):
         self.artifacts = dict(artifacts)
         self.module = replace(origin.module, source=origin.source + _attaching(artifacts))
         self.remarks = (*origin.remarks, *(text for each in artifacts.values() for text in each.remarks))
-        self.latency = self.ref_latency = None
+        self.latency = self.ref_latency = self.certificate = None
 
     @cached_property
     def stages(self) -> list[Stage]:
@@ -48,6 +49,12 @@ class LevelKernel(Kernel):
     def export(self, path: str | os.PathLike[str]) -> Path:
         raise TileError(
             f"{self.name} does not run from its source", notes=["save_levels(folder) writes what it runs from"]
+        )
+
+    def verify(self, seconds: float = 5.0) -> Certificate:
+        raise TileError(
+            f"{self.name} does not run from its source, so that nothing is known of it",
+            notes=["verify the kernel from which it was made"],
         )
 
 
@@ -75,7 +82,7 @@ def save_levels(kernel: Kernel, folder: str | os.PathLike[str]) -> list[Path]:
         else:
             arguments, language = compiled_for(made.triton.src)
         written += save(where, each.name, made, arguments, language, source)
-    return written
+    return written + kernel.save_certificate(where, kernel.name)
 
 
 def from_level(kernel: Kernel, level: str, given: Any, allow: Collection[str]) -> LevelKernel:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import linecache
 import os
 import re
 import sys
 import tempfile
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from tiledsl.errors import TileError
+from tiledsl.ir.location import Loc
+from tiledsl.logs import note_once
+from tiledsl.runtime import hazards
 from tiledsl.runtime.resources import Resources, read_resources, run_tool
 from tiledsl.runtime.streams import have_streams
 from tiledsl.runtime.target import Target
@@ -24,13 +29,16 @@ _MOST_TRIES = 8
 
 class CompileError(TileError):
     """Triton, MLIR, LLVM or ptxas refused a kernel. `stage` is where: "source", "ttir", "ttgir", "llir", "ptx",
-    "cubin", "resources", ...; `log` names a file with everything that was printed."""
+    "cubin", "resources", ...; `log` names a file with all that was printed; `line` is that of the emitted source,
+    counted from 1, 0 where Triton names none."""
 
     stage = "unknown"
     log: str | None = None
+    line = 0
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.message, self.loc, self.notes), {"stage": self.stage, "log": self.log})
+        state = {"stage": self.stage, "log": self.log, "line": self.line}
+        return (type(self), (self.message, self.loc, self.notes), state)
 
 
 class Asm(Mapping[str, Any]):
@@ -143,32 +151,130 @@ def compile_kernel(
     names = list(jit_function.arg_names)
     types = {name: "constexpr" if name in constexprs else signature[name] for name in names}
     facts = _facts(types, set(attrs), {each.name for each in jit_function.params if each.do_not_specialize})
-    with reported(jit_function.__name__, target):
+    source: Any = None
+    with (
+        reproduced(target, jit_function, lambda: source, wanted),
+        reported(jit_function.__name__, target, jit_function),
+    ):
         source = source_type(jit_function)(
             jit_function, types, {(names.index(name),): value for name, value in constexprs.items()}, facts
         )
-        compiled = _again(lambda: triton.compile(source, target=target.triton_target(), options=wanted))
+
+        def made(more: Mapping[str, Any]) -> Any:
+            options = {**wanted, **more}
+            return _again(lambda: triton.compile(source, target=target.triton_target(), options=options))
+
+        compiled = unharmed(jit_function.__name__, target, made)
     metadata = compiled.metadata._asdict()
     check_shared(jit_function.__name__, int(metadata["shared"]), target)
     return CompiledKernel(compiled.name, target, Asm(dict(compiled.asm)), metadata, compiled, wanted)
 
 
+def unharmed(kernel: str, target: Target, made: Callable[[Mapping[str, Any]], Any]) -> Any:
+    """What Triton makes of a kernel, with these further options, where nothing in it is known to be wrong: see
+    hazards.py. Raises CompileError where no option helps."""
+    compiled = made({})
+    if target.kind != "cuda":
+        return compiled
+    if wrong := hazards.layout_refusal(compiled.asm):
+        way_out = "Triton 3.9 is right; or compute that tile in a kernel apart from tiles of other shapes"
+        raise _wrong(f"{kernel}: this version of Triton computes wrongly with {wrong}", "ttgir", way_out)
+    for level in ("1", "0", ""):
+        found = ", ".join(hazards.machine_code_hazards(Asm(dict(compiled.asm))))
+        if not found:
+            break
+        if not level:
+            raise _wrong(
+                f"{kernel}: ptxas makes wrong code ({found})", "cubin", "TRITON_PTXAS_PATH names a newer ptxas"
+            )
+        note_once(f"{kernel} is compiled by ptxas with --opt-level {level}, because of {found}: hazards.py")
+        compiled = made({"ptx_options": f"--opt-level {level}"})
+    return compiled
+
+
+def _wrong(message: str, stage: str, way_out: str) -> CompileError:
+    error = CompileError(message, notes=[way_out])
+    error.stage = stage
+    return error
+
+
 @contextlib.contextmanager
-def reported(kernel: str, target: Target) -> Iterator[_Capture]:
-    """Have what Triton raises become a CompileError, and keep what it prints off the terminal. A TileError stays."""
-    with _captured() as capture, failures_as_errors(kernel, target, capture.text):
+def reported(kernel: str, target: Target, function: Any = None) -> Iterator[_Capture]:
+    """Have what Triton raises become a CompileError, and keep what it prints off the terminal. A TileError stays.
+    `function`: the jitted one, where source is compiled."""
+    with _captured() as capture, failures_as_errors(kernel, target, capture.text, function):
         yield capture
 
 
 @contextlib.contextmanager
-def failures_as_errors(kernel: str, target: Target, printed: Callable[[], str]) -> Iterator[None]:
+def reproduced(target: Target, function: Any, source: Callable[[], Any], options: Mapping[str, Any]) -> Iterator[None]:
+    """Have a CompileError name a file that shows it without this package, as the pass manager does for passes."""
+    try:
+        yield
+    except CompileError as error:
+        made, path = source(), getattr(function, "__globals__", {}).get("__file__", "")
+        if made is not None and error.log and str(function.__module__).startswith("_tiledsl_"):
+            text = "".join(linecache.getlines(path)) + _reproducer(target, function.__name__, made, options)
+            file = _written(f"{function.__name__}-", ".py", text)
+            error.notes += [f"python {file} compiles it without tiledsl"] if file else []
+        raise
+
+
+_SHOWN = ("num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl", "enable_fp_fusion")
+
+
+def _reproducer(target: Target, name: str, source: Any, options: Mapping[str, Any]) -> str:
+    shown = {key: options[key] for key in _SHOWN if options.get(key) is not None}
+    return f"""
+
+if __name__ == "__main__":
+    from triton.backends.compiler import GPUTarget
+    from {type(source).__module__} import {type(source).__name__}
+
+    source = {type(source).__name__}({name}, {source.signature!r}, {source.constants!r}, {source.attrs!r})
+    triton.compile(source, target=GPUTarget({target.kind!r}, {target.arch!r}, {target.warp_size}), options={shown!r})
+"""
+
+
+def guard(function: Any, target: Target, located: Callable[[TileError], Loc | None]) -> None:
+    """Have what a jitted function compiles when it is launched be `unharmed`, and what is raised then be a CompileError
+    at a place that `located` finds."""
+    create = getattr(function, "create_binder", None)
+    if create is None or function.device_caches or hasattr(function, "artifact"):
+        return  # another Triton, or it has run, or it runs from a file
+
+    def create_binder() -> Any:
+        made = create()  # sets `compile`, for each device
+        ordinary = function.compile
+
+        def compile(src: Any, target: Any = None, options: Any = None, **others: Any) -> Any:
+            def compiled(more: Mapping[str, Any]) -> Any:
+                return ordinary(src, target=target, options={**options, **more}, **others)
+
+            try:
+                with reproduced(where, function, lambda: src, options), reported(function.__name__, where, function):
+                    return unharmed(function.__name__, where, compiled)
+            except TileError as error:
+                error.loc = error.loc or located(error)
+                raise
+
+        function.compile = compile
+        return made
+
+    where = target
+    function.create_binder = create_binder  # for what else looks into compilations: launch_stored.offer
+    function.device_caches = defaultdict(create_binder)
+
+
+@contextlib.contextmanager
+def failures_as_errors(kernel: str, target: Target, printed: Callable[[], str], function: Any = None) -> Iterator[None]:
     """Have what Triton raises become a CompileError. A TileError stays. `printed` gives what Triton has printed."""
     try:
         yield
     except TileError:
         raise
     except Exception as error:
-        raise _failure(kernel, target, error, printed()) from error
+        raise _failure(kernel, target, error, printed(), function) from error
 
 
 def check_shared(kernel: str, shared: int, target: Target) -> None:
@@ -218,13 +324,13 @@ _MAKERS = {"make_ir": "source", "make_ttir": "ttir", "make_ttgir": "ttgir", "mak
 _MAKERS |= {"make_cubin": "cubin", "make_amdgcn": "amdgcn", "make_hsaco": "hsaco"}
 
 
-def _failure(kernel: str, target: Target, error: Exception, printed: str) -> CompileError:
+def _failure(kernel: str, target: Target, error: Exception, printed: str, function: Any) -> CompileError:
     stage = next((stage for name, stage in _STAGES if any(c.__name__ == name for c in type(error).__mro__)), None)
     trace = error.__traceback__
     while trace is not None:
         stage = stage or _MAKERS.get(trace.tb_frame.f_code.co_name)
         trace = trace.tb_next
-    log = _log_file(kernel, f"{kernel} for {target}\n\n{type(error).__name__}: {error}\n\n{printed}")
+    log = _written(f"{kernel}-", ".log", f"{kernel} for {target}\n\n{type(error).__name__}: {error}\n\n{printed}")
     notes = [] if log is None else [f"the full log is in {log}"]
     if isinstance(error, OSError):
         notes += _surroundings()
@@ -234,13 +340,31 @@ def _failure(kernel: str, target: Target, error: Exception, printed: str) -> Com
     )
     result.stage = stage or "unknown"
     result.log = log
+    result.line = _line_of(error, printed, function)
     return result
 
 
-def _log_file(kernel: str, text: str) -> str | None:
+def _line_of(error: BaseException | None, printed: str, function: Any) -> int:
+    """The line of the module of a jitted function that Triton complains of, counted from 1; 0 where it names none."""
+    path = getattr(function, "__globals__", {}).get("__file__")
+    if not path:
+        return 0
+    found = re.search(rf"{re.escape(path)}:(\d+):", printed)
+    if found:
+        return int(found[1])
+    while error is not None:
+        node: Any = getattr(error, "node", None)  # Triton's counts from the function's first line
+        if hasattr(node, "lineno"):
+            before = "".join(linecache.getlines(path)).partition(f"\ndef {function.__name__}(")[0]
+            return before.count("\n") + 1 + int(node.lineno)
+        error = error.__cause__
+    return 0
+
+
+def _written(prefix: str, suffix: str, text: str) -> str | None:
     """The name of a new file with the text; None where none can be written."""
     try:
-        with tempfile.NamedTemporaryFile("w", prefix=f"tiledsl-{kernel}-", suffix=".log", delete=False) as file:
+        with tempfile.NamedTemporaryFile("w", prefix=f"tiledsl-{prefix}", suffix=suffix, delete=False) as file:
             file.write(text)
     except OSError:
         return None

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.errors import TileError, user_loc, way_out
+from tiledsl.errors import TileError, source_line, user_loc, way_out
 from tiledsl.files import write_output
+from tiledsl.ir.location import Loc
 from tiledsl.language.launch_options import pass_options
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.target import Target
 
 # The IR and the passes are loaded where they are needed: recalling a tuned kernel goes without.
 if TYPE_CHECKING:
+    from tiledsl.certificate import Certificate
     from tiledsl.dialects.tile import FuncOp
     from tiledsl.ir.pass_manager import Stage
     from tiledsl.levels.kernel import LevelKernel
@@ -62,6 +65,7 @@ class Kernel:
     """
 
     _resumed_after = ""
+    certificate: Certificate | None = None  # of the last `verify`, or stored with what was tuned
 
     def __deepcopy__(self, memo: Any) -> Kernel:
         """Itself: what copies of a torch module share."""
@@ -155,7 +159,7 @@ class Kernel:
             )
         loaded = load_module(self.name, self.source, interpret=False)
         compiled = {}
-        places = chain(self._places, repeat(None))  # a pass may have added kernels
+        places = chain(vars(self).get("_places", ()), repeat(None))  # a pass may have added kernels
         for each, place in zip(self.module.kernels, places):
             try:
                 compiled[each.name] = compile_kernel(
@@ -163,9 +167,20 @@ class Kernel:
                     each.num_stages, attrs=each.divisible_by_16, **each.options,
                 )  # fmt: skip
             except TileError as error:
-                error.loc = error.loc or place
+                error.loc = error.loc or self._located(place, error)
                 raise
         return compiled
+
+    def _located(self, place: Loc | None, error: TileError) -> Loc | None:
+        """The place in the user's file that a line of the source comes from; the kernel's where none is known."""
+        written = self.source.splitlines()[: getattr(error, "line", 0)]
+        comments = (re.fullmatch(r"\s*# (.+):(\d+)", line) for line in reversed(written))
+        origin = next((comment for comment in comments if comment), None)
+        if place is None or origin is None or os.path.basename(place.file) != origin[1]:
+            return place
+        line = int(origin[2])
+        text = source_line(place.file, line)
+        return Loc(place.file, line, len(text) - len(text.lstrip()) + 1, line, len(text) + 1)
 
     @property
     def asm(self) -> Mapping[str, Any]:
@@ -177,12 +192,33 @@ class Kernel:
         """Shared memory, registers, spills and occupancy of the kernel; of the first kernel, if there are several."""
         return next(iter(self.compiled.values())).resources
 
+    def verify(self, seconds: float = 5.0) -> Certificate:
+        """Prove and test what can be of this kernel, and say what is unknown and why; see docs/verify.md.
+
+        Takes the lowering apart: that no access leaves its tensor, that neither blocks nor iterations of T.Parallel
+        race, and that nothing is read before it is written. Runs nothing on a GPU. seconds: for all questions to the
+        solver of each of these. The result stays in `certificate`, and `export` and `save_levels` write it too.
+        """
+        from tiledsl.certificate.certify import certify
+
+        self.certificate = certify(self, seconds)
+        return self.certificate
+
+    def save_certificate(self, folder: Path, name: str) -> list[Path]:
+        """Write the certificate beside what is exported, if there is one and it is of this source."""
+        if self.certificate is None or self.certificate.stale(self):
+            return []
+        return [self.certificate.save(folder / f"{name}.certificate.json")]
+
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write the source to a file that needs only torch and triton. An existing file is replaced atomically.
 
-        Raises OSError if the path cannot be written.
+        A certificate goes beside it, as <name>.certificate.json. Raises OSError if the path cannot be written.
         """
-        return write_output(path, self.source.encode())
+        written = write_output(path, self.source.encode())
+        if written.is_file():
+            self.save_certificate(written.parent, written.stem)
+        return written
 
     def save_levels(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write what Triton made of each GPU kernel, and return the paths: `<kernel>.ttir`, `.ttgir`, `.llir`, `.ptx`,
@@ -231,6 +267,11 @@ class Kernel:
 
         self.check_runs_here()
         loaded = load_module(self.name, self.source, interpret=self.target.kind == "interpret")
+        if self.target.kind != "interpret":
+            from tiledsl.runtime.compile import guard
+
+            for emitted, place in zip(self.module.kernels, chain(vars(self).get("_places", ()), repeat(None))):
+                guard(getattr(loaded, emitted.name), self.target, partial(self._located, place))
         for each in self.kept:
             from tiledsl.runtime.launch_stored import offer
 

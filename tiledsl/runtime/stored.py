@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
 from tiledsl.runtime.kernel import Kernel, Parameter
-from tiledsl.runtime.target import ALL_DTYPES, Target
+from tiledsl.runtime.target import Target
 
 if TYPE_CHECKING:
     from tiledsl.dialects.tile import FuncOp
@@ -117,7 +117,7 @@ def _parsed(text: str) -> FuncOp:
 
 def _parameter(described: Mapping[str, Any], is_output: bool) -> Parameter:
     name, dtype, shape, strides = (described[each] for each in ("name", "dtype", "shape", "strides"))
-    if dtype not in ALL_DTYPES:
+    if dtype not in Target("interpret").dtypes:
         raise ValueError(f"element type {dtype!r}")
     if shape is None:
         return Parameter(_identifier(name), dtype, is_output)

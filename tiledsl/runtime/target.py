@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.errors import TileError
+from tiledsl.ir.types import ELEMENTS
+from tiledsl.legality import verdict
 
 _log = logging.getLogger("tiledsl")
 
@@ -41,11 +43,7 @@ _HIP_CU_COUNT = {"gfx90a": 110, "gfx942": 304, "gfx950": 256}
 # CDNA3 and CDNA4 instruction set guides: local data share per compute unit.
 _HIP_LDS_KIB = {"gfx90a": 64, "gfx942": 64, "gfx950": 160}
 
-_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
-_INTEGERS = frozenset({"bool"} | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)})
-_FNUZ = frozenset({"float8_e4m3fnuz", "float8_e5m2fnuz"})
-_FP8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
-ALL_DTYPES = _FLOATS | _INTEGERS | _FNUZ | _FP8
+_FNUZ = frozenset({"float8_e4m3fnuz", "float8_e5m2fnuz"})  # of AMD before CDNA4; the language has no such types
 
 
 @dataclass(frozen=True)
@@ -180,8 +178,7 @@ class Target:
 
     @property
     def dtypes(self) -> frozenset[str]:
-        """Names of the supported element types. bfloat16 needs sm_80, fp8 e4m3fn/e5m2 sm_89 (PTX ISA, `cvt`); gfx942
-        has only the fnuz forms of fp8, gfx950 the OCP ones (CDNA guides). interpret: all."""
+        """Names of the supported element types, by tiledsl.legality; interpret: all."""
         return _dtypes(self.kind, self.arch)
 
     def supports(self, dtype: str) -> bool:
@@ -198,17 +195,8 @@ class Target:
 
 @functools.lru_cache  # asked for every value of a program
 def _dtypes(kind: str, arch: int | str | None) -> frozenset[str]:
-    if kind == "interpret":
-        return ALL_DTYPES
-    if kind == "hip":
-        return ALL_DTYPES - (_FNUZ if arch == "gfx950" else _FP8)
-    capability = arch if isinstance(arch, int) else 90
-    missing = set(_FNUZ)
-    if capability < 89:
-        missing |= _FP8
-    if capability < 80:
-        missing.add("bfloat16")
-    return ALL_DTYPES - missing
+    there = {dtype for dtype in ELEMENTS if not verdict("value", (dtype,), kind, arch or 90).is_refused}
+    return frozenset(there) | (_FNUZ if kind != "cuda" and arch != "gfx950" else set())
 
 
 @functools.lru_cache

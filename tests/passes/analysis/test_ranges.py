@@ -124,6 +124,60 @@ def test_assumptions_narrow() -> None:
     assert ranges.of(named["y"]) == Interval(0, 30)
 
 
+def test_what_shares_blocks_among_programs_counts_from_0() -> None:
+    ranges, named = ranges_of("""
+    %y, %rest = gluon.balanced %c4, %c6 : int32, int32
+    %item = gluon.item %c9 : int32
+    %part = gluon.part {parts = 2} : int32""")
+    found = {name: tuple(ranges.of(named[name])) for name in ("y", "rest", "item", "part")}
+    assert found == {"y": (0, 5), "rest": (0, 5), "item": (0, 8), "part": (0, 1)}
+
+
+LOW, HIGH = -(2**31), 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("predicate", "expected", "mirrored"),
+    [
+        ("lt", (LOW, 15), (17, HIGH)),
+        ("le", (LOW, 16), (16, HIGH)),
+        ("gt", (17, HIGH), (LOW, 15)),
+        ("ge", (16, HIGH), (LOW, 16)),
+        ("eq", (16, 16), (16, 16)),
+        ("ne", (LOW, HIGH), (LOW, HIGH)),
+    ],
+)
+def test_an_assumption_holds_up_to_its_boundary(
+    predicate: str, expected: tuple[int, int], mirrored: tuple[int, int]
+) -> None:
+    for condition, interval in (("%s, %c16", expected), ("%c16, %s", mirrored)):
+        ranges, named = ranges_of(f"""
+        %c = arith.cmp {condition} {{predicate = "{predicate}"}} : bool
+        tile.assume %c
+        %y = arith.add %s, %c0 : int32""")
+        assert ranges.of(named["y"]) == Interval(*interval)
+
+
+def test_assumptions_hold_together_and_only_where_they_stand() -> None:
+    body = """
+    %c = arith.cmp %s, %c16 {predicate = "lt"} : bool
+    %d = arith.cmp %s, %c20 {predicate = "le"} : bool
+    %e = arith.cmp %s, %c3 {predicate = "gt"} : bool
+    %g = arith.cmp %s, %c2 {predicate = "ge"} : bool
+    tile.assume %c
+    tile.assume %d
+    tile.assume %e
+    tile.assume %g
+    scf.if %b {
+      %h = arith.cmp %s, %c9 {predicate = "eq"} : bool
+      tile.assume %h
+      scf.yield
+    } { scf.yield }
+    %y = arith.add %s, %c0 : int32"""
+    ranges, named = ranges_of(body)
+    assert ranges.of(named["y"]) == Interval(4, 15)
+
+
 def test_launches_are_seen_through() -> None:
     text = """
     tile.func {sym_name = "test", parameters = ("D",), symbols = ("m",), symbol_sources = ("D.0",)}

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.executor import Env, ExecutorError, Step, _Executor, _fields, meaning
+from tiledsl.certificate.algebra import ExecutorError
+from tiledsl.certificate.executor.machine import Env, Executor, Step, fields_of, meaning
 from tiledsl.ir.core import Operation
+from tiledsl.ir.types import ELEMENTS
 
 MULTIPROCESSORS = 3
 
@@ -21,12 +23,16 @@ class Descriptor:
     block: tuple[int, ...]
 
 
-def _places(array: np.ndarray, starts: list[Any], sizes: list[int], where: list[int], rank: int) -> tuple[Any, Any]:
+def _places(
+    array: np.ndarray, dtype: str, starts: list[Any], sizes: list[int], where: list[int], rank: int
+) -> tuple[Any, Any]:
     """The index arrays of a block whose size in dimension i lies along axis where[i] of `rank`, and what is inside."""
-    if int(starts[-1]) * array.itemsize % 16:
+    size = ELEMENTS[dtype].bits // 8
+    if int(starts[-1]) * size % 16:
         raise ExecutorError(f"a block begins at column {starts[-1]}, not a multiple of 16 bytes")
-    if any(step % 16 for step in array.strides[:-1]) or array.strides[-1] != array.itemsize:
-        raise ExecutorError(f"a block of an array with strides {array.strides}")
+    steps = [step // array.itemsize for step in array.strides]
+    if any(step * size % 16 for step in steps[:-1]) or steps[-1] != 1:
+        raise ExecutorError(f"a block of an array with strides {steps} of {dtype}")
     indices, inside = [], np.True_
     for start, size, axis, extent in zip(starts, sizes, where, array.shape, strict=True):
         shape = [1] * rank
@@ -39,28 +45,29 @@ def _places(array: np.ndarray, starts: list[Any], sizes: list[int], where: list[
 
 
 def _tile_places(op: Operation, env: Env, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    fields, axes = _fields(op), op.attributes["axes"]
+    fields, axes = fields_of(op), op.attributes["axes"]
     array = env[fields["buffer"]]
     where = [axes.index(dim) if dim in axes else -1 for dim in range(array.ndim)]
     sizes = [shape[axis] if axis >= 0 else 1 for axis in where]
-    return _places(array, [env[start] for start in fields["starts"]], sizes, where, len(shape))
+    return _places(array, fields["buffer"].dtype, [env[start] for start in fields["starts"]], sizes, where, len(shape))
 
 
 @meaning("tile.load_block")
-def _load(op: Operation, _: _Executor) -> Step:
-    out, buffer = op.results[0], _fields(op)["buffer"]
+def _load(op: Operation, executor: Executor) -> Step:
+    out, buffer = op.results[0], fields_of(op)["buffer"]
+    zero = executor.algebra.constant(0, out.dtype)
 
     def step(env: Env) -> None:
         indices, inside = _tile_places(op, env, out.shape)
-        found = np.where(inside, env[buffer][indices], env[buffer].dtype.type(0))
+        found = np.where(inside, env[buffer][indices], zero)
         env[out] = np.broadcast_to(found, out.shape).copy()
 
     return step
 
 
 @meaning("tile.store_block")
-def _store(op: Operation, _: _Executor) -> Step:
-    fields = _fields(op)
+def _store(op: Operation, _: Executor) -> Step:
+    fields = fields_of(op)
     shape = fields["value"].shape
 
     def step(env: Env) -> None:
@@ -78,7 +85,7 @@ def _write(array: np.ndarray, indices: Any, inside: Any, value: Any) -> None:
 
 
 @meaning("triton.descriptor")
-def _descriptor(op: Operation, _: _Executor) -> Step:
+def _descriptor(op: Operation, _: Executor) -> Step:
     buffer, dims, block = op.operands[0], op.attributes["dims"], op.attributes["block"]
 
     def step(env: Env) -> None:
@@ -88,20 +95,22 @@ def _descriptor(op: Operation, _: _Executor) -> Step:
 
 
 def _described(op: Operation, env: Env) -> tuple[np.ndarray, Any, Any]:
-    fields = _fields(op)
+    fields = fields_of(op)
     descriptor = env[fields["descriptor"]]
     rank = len(descriptor.block)
     starts = [env[start] for start in fields["starts"]]
-    return (descriptor.array, *_places(descriptor.array, starts, list(descriptor.block), list(range(rank)), rank))
+    dtype, sizes = fields["descriptor"].dtype.removeprefix("*"), list(descriptor.block)
+    return (descriptor.array, *_places(descriptor.array, dtype, starts, sizes, list(range(rank)), rank))
 
 
 @meaning("triton.load_block")
-def _load_described(op: Operation, _: _Executor) -> Step:
+def _load_described(op: Operation, executor: Executor) -> Step:
     out = op.results[0]
+    zero = executor.algebra.constant(0, out.dtype)
 
     def step(env: Env) -> None:
         array, indices, inside = _described(op, env)
-        env[out] = np.where(inside, array[indices], array.dtype.type(0))
+        env[out] = np.where(inside, array[indices], zero)
         if env[out].shape != out.shape:
             raise ExecutorError(f"a block {env[out].shape} as {out.type}")
 
@@ -109,8 +118,8 @@ def _load_described(op: Operation, _: _Executor) -> Step:
 
 
 @meaning("triton.store_block")
-def _store_described(op: Operation, _: _Executor) -> Step:
-    value = _fields(op)["value"]
+def _store_described(op: Operation, _: Executor) -> Step:
+    value = fields_of(op)["value"]
 
     def step(env: Env) -> None:
         array, indices, inside = _described(op, env)
@@ -120,7 +129,7 @@ def _store_described(op: Operation, _: _Executor) -> Step:
 
 
 @meaning("triton.multiprocessors")
-def _multiprocessors(op: Operation, _: _Executor) -> Step:
+def _multiprocessors(op: Operation, _: Executor) -> Step:
     def step(env: Env) -> None:
         env[op.results[0]] = np.int32(MULTIPROCESSORS)
 

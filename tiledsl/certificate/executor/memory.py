@@ -1,27 +1,25 @@
-"""The meaning of tile and triton operations, for the executor."""
+"""The meaning of tile and triton operations."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tests.support.executor import (
-    DTYPES,
+from tiledsl.certificate.algebra import Algebra, ExecutorError, scalar
+from tiledsl.certificate.executor.machine import (
     Env,
-    ExecutorError,
+    Executor,
+    Point,
     Pointer,
     Step,
-    _Executor,
-    _fields,
-    _scalar,
+    fields_of,
     meaning,
-    poison,
     value_meaning,
 )
-from tests.support.executor_values import _combiner, cast, dot_arrays, reduce_array, scan_array
+from tiledsl.dialects.tile import buffer_type
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import BufferType
 
@@ -29,17 +27,17 @@ from tiledsl.ir.types import BufferType
 
 
 @meaning("tile.alloc")
-def _alloc(op: Operation, executor: _Executor) -> Step:
+def _alloc(op: Operation, executor: Executor) -> Step:
     out = op.results[0]
 
     def step(env: Env) -> None:
-        env[out] = executor.allocate(out.type)
+        env[out] = executor.allocate(buffer_type(out))
 
     return step
 
 
 @meaning("tile.view")
-def _view(op: Operation, executor: _Executor) -> Step:
+def _view(op: Operation, executor: Executor) -> Step:
     source, out = op.operands[0], op.results[0]
 
     def step(env: Env) -> None:
@@ -47,7 +45,7 @@ def _view(op: Operation, executor: _Executor) -> Step:
         if not array.flags.c_contiguous:
             raise ExecutorError("a view of a strided buffer")
         shape = [executor.dims[dim] if isinstance(dim, str) else dim for dim in out.type.shape]
-        env[out] = array.reshape(-1).view(DTYPES[out.type.dtype]).reshape(shape)
+        env[out] = executor.algebra.view(array.reshape(-1), source.dtype, out.type.dtype).reshape(shape)
 
     return step
 
@@ -70,7 +68,7 @@ def _element_inside(buffer: Value, array: np.ndarray, place: tuple[int, ...], gu
 def _active(buffer: Value, array: np.ndarray, indices: Sequence[Any], mask: Any, guarded: bool) -> Any:
     """Where an access takes place. Raises where one lies outside and nothing makes up for it."""
     inside = _inside(array, indices)
-    must_fit = buffer.type.scope != "global" or guarded
+    must_fit = buffer_type(buffer).scope != "global" or guarded
     if must_fit and np.any(np.logical_not(inside) if mask is None else mask & np.logical_not(inside)):
         what = "a guarded access" if guarded else "an access"
         ranges = ", ".join(f"{np.min(index)}..{np.max(index)}" for index in indices)
@@ -84,13 +82,13 @@ def spread(value: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def read_elements(array: np.ndarray, indices: Sequence[Any], active: Any, other: Any, shape: tuple[int, ...]) -> Any:
-    """Elements at indices where active, `other` elsewhere."""
+    """Elements at indices where active, `other`, of their type, elsewhere."""
     if not shape:
-        return array[tuple(indices)] if active else array.dtype.type(other)
+        return array[tuple(indices)].copy() if active else other
     if array.size == 0:
         return np.full(shape, other, array.dtype)
     safe = tuple(spread(np.where(active, index, 0), shape) for index in indices)
-    return np.where(active, array[safe], array.dtype.type(other))
+    return np.where(active, array[safe], other)
 
 
 def write_elements(array: np.ndarray, indices: Sequence[Any], active: Any, value: Any, shape: tuple[int, ...]) -> None:
@@ -104,27 +102,34 @@ def write_elements(array: np.ndarray, indices: Sequence[Any], active: Any, value
     array[places] = spread(value, shape)[active]
 
 
+def _in_lanes(executor: Executor, mask: Any) -> Any:
+    """A mask, or None, for the lanes that are active."""
+    if executor.lanes is None or executor.lanes is True:
+        return mask
+    return executor.lanes if mask is None else mask & executor.lanes
+
+
 @meaning("tile.load")
-def _load(op: Operation, _: _Executor) -> Step:
-    fields, out, guarded = _fields(op), op.results[0], op.attributes["guarded"]
+def _load(op: Operation, executor: Executor) -> Step:
+    fields, out, guarded = fields_of(op), op.results[0], op.attributes["guarded"]
     buffer, mask, other, indices = (fields[key] for key in ("buffer", "mask", "other", "indices"))
-    zero = DTYPES[out.dtype].type(0)
-
-    if not out.shape and mask is None:
-
-        def element(env: Env) -> None:
-            array, place = env[buffer], tuple([int(env[index]) for index in indices])
-            if _element_inside(buffer, array, place, guarded):
-                env[out] = array[place]
-            else:
-                env[out] = zero if other is None else env[other]
-
-        return element
+    zero = executor.algebra.constant(0, out.dtype)
+    one = not out.shape and mask is None
 
     def step(env: Env) -> None:
-        array, places = env[buffer], [env[index] for index in indices]
-        active = _active(buffer, array, places, None if mask is None else env[mask], guarded)
-        env[out] = read_elements(array, places, active, zero if other is None else env[other], out.shape)
+        array = env[buffer]
+        if one and executor.lanes is None:
+            place = tuple([int(env[index]) for index in indices])
+            if _element_inside(buffer, array, place, guarded):
+                env[out] = array[place].copy()
+            else:
+                env[out] = zero if other is None else env[other]
+            return
+        places = [env[index] for index in indices]
+        where = _in_lanes(executor, None if mask is None else env[mask])
+        active = _active(buffer, array, places, where, guarded)
+        shape = out.shape or _shape(*places, where)
+        env[out] = read_elements(array, places, active, zero if other is None else env[other], shape)
 
     return step
 
@@ -134,83 +139,98 @@ def _shape(*values: Any) -> tuple[int, ...]:
 
 
 @meaning("tile.store")
-def _store(op: Operation, _: _Executor) -> Step:
-    fields, guarded = _fields(op), op.attributes["guarded"]
+def _store(op: Operation, executor: Executor) -> Step:
+    fields, guarded = fields_of(op), op.attributes["guarded"]
     value, buffer, mask, indices = (fields[key] for key in ("value", "buffer", "mask", "indices"))
-
-    if mask is None and not value.shape and not any(index.shape for index in indices):
-
-        def element(env: Env) -> None:
-            array, place = env[buffer], tuple([int(env[index]) for index in indices])
-            if _element_inside(buffer, array, place, guarded):
-                array[place] = env[value]
-
-        return element
+    one = mask is None and not value.shape and not any(index.shape for index in indices)
 
     def step(env: Env) -> None:
-        array, places = env[buffer], [env[index] for index in indices]
-        where = None if mask is None else env[mask]
+        array = env[buffer]
+        if one and executor.lanes is None:
+            place = tuple([int(env[index]) for index in indices])
+            if _element_inside(buffer, array, place, guarded):
+                array[place] = env[value]
+            return
+        places = [env[index] for index in indices]
+        where = _in_lanes(executor, None if mask is None else env[mask])
         active = _active(buffer, array, places, where, guarded)
         write_elements(array, places, active, env[value], _shape(*places, where, env[value]))
 
     return step
 
 
-_ATOMICS: dict[str, Callable[[Any, Any], Any]] = {
-    "add": np.add, "max": np.fmax, "min": np.fmin, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-    "exchange": lambda old, new: new, "store": lambda old, new: new, "load": lambda old, new: old,
-}  # fmt: skip
-
-
-def _atomically(array: np.ndarray, places: Sequence[Any], active: Any, value: Any, kind: str, shape: Any) -> Any:
-    """One element after another; returns the old values, 0 where not active."""
-    if kind not in _ATOMICS:
+def _combiner(algebra: Algebra, kind: str, dtype: str) -> Any:
+    if kind in ("exchange", "store"):
+        return lambda old, new: new
+    if kind == "load":
+        return lambda old, new: old
+    if kind not in ("add", "max", "min", "and", "or", "xor"):
         raise ExecutorError(f"no atomic operation {kind!r}")
+    return algebra.atomic(kind, dtype)
+
+
+def atomically(
+    algebra: Algebra, array: np.ndarray, places: Sequence[Any], active: Any, value: Any, kind: str, dtype: str,
+    shape: Point,
+) -> Any:  # fmt: skip
+    """One element after another; returns the old values, 0 where not active."""
+    combine, zero = _combiner(algebra, kind, dtype), algebra.constant(0, dtype)
     if not shape:
         if not active:
-            return array.dtype.type(0)
+            return zero
         place = tuple(int(index) for index in places)
-        before = array[place]
-        array[place] = _ATOMICS[kind](before, value)
+        before = array[place].copy()
+        array[place] = combine(before, value)
         return before
-    places = [spread(index, shape) for index in places]
-    active, value = spread(active, shape), spread(value, shape)
-    old = np.zeros(shape, array.dtype)
-    for point in np.ndindex(*shape):
-        if active[point]:
-            place = tuple(index[point] for index in places)
-            old[point] = array[place]
-            array[place] = _ATOMICS[kind](array[place], value[point])
-    return _scalar(old)
+    active = spread(active, shape)
+    chosen = [spread(index, shape)[active] for index in places]
+    given = spread(value, shape)[active]
+    made = np.full(given.shape, zero, array.dtype)
+    # Each round takes one element of each place, in the order of the elements.
+    lines = np.ravel_multi_index(tuple(chosen), array.shape) if given.size else np.zeros(0, np.int64)
+    order = np.argsort(lines, kind="stable")
+    ordered = lines[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if ordered.size else np.zeros(0, np.int64)
+    turn = np.arange(ordered.size) - np.repeat(starts, np.diff(np.r_[starts, ordered.size]))
+    for number in range(int(turn.max()) + 1 if turn.size else 0):
+        now = order[turn == number]
+        at = tuple(index[now] for index in chosen)
+        before = array[at]
+        made[now] = before
+        array[at] = combine(before, given[now])
+    old = np.full(shape, zero, array.dtype)
+    old[active] = made
+    return old
 
 
 @meaning("tile.atomic")
-def _atomic(op: Operation, _: _Executor) -> Step:
-    fields, guarded, kind = _fields(op), op.attributes["guarded"], op.attributes["kind"]
+def _atomic(op: Operation, executor: Executor) -> Step:
+    fields, guarded, kind = fields_of(op), op.attributes["guarded"], op.attributes["kind"]
     value, buffer, mask, indices = (fields[key] for key in ("value", "buffer", "mask", "indices"))
 
     def step(env: Env) -> None:
         array, places = env[buffer], [env[index] for index in indices]
-        where = None if mask is None else env[mask]
+        where = _in_lanes(executor, None if mask is None else env[mask])
         active = _active(buffer, array, places, where, guarded)
         shape = _shape(*places, where, env[value])
-        env[op.results[0]] = _atomically(array, places, active, env[value], kind, shape)
+        made = atomically(executor.algebra, array, places, active, env[value], kind, value.dtype, shape)
+        env[op.results[0]] = made
 
     return step
 
 
 @meaning("tile.read")
-def _read(op: Operation, _: _Executor) -> Step:
+def _read(op: Operation, _: Executor) -> Step:
     buffer, out = op.operands[0], op.results[0]
 
     def step(env: Env) -> None:
-        env[out] = _scalar(env[buffer].copy())
+        env[out] = scalar(env[buffer].copy())
 
     return step
 
 
 @meaning("tile.write", "tile.fill")
-def _write(op: Operation, _: _Executor) -> Step:
+def _write(op: Operation, _: Executor) -> Step:
     value, buffer = op.operands
 
     def step(env: Env) -> None:
@@ -220,9 +240,11 @@ def _write(op: Operation, _: _Executor) -> Step:
 
 
 @meaning("tile.copy")
-def _copy(op: Operation, _: _Executor) -> Step:
-    fields, attributes = _fields(op), op.attributes
+def _copy(op: Operation, executor: Executor) -> Step:
+    fields, attributes = fields_of(op), op.attributes
     shape = attributes["shape"]
+    safe = executor.algebra.constant(attributes["safe_value"], fields["source"].dtype)
+    convert = executor.algebra.cast(fields["source"].dtype, fields["target"].dtype)
 
     def places(env: Env, buffer: Value, offsets: list[Value], axes: tuple[int, ...]) -> list[Any]:
         rank = env[buffer].ndim
@@ -237,48 +259,54 @@ def _copy(op: Operation, _: _Executor) -> Step:
         source, target = fields["source"], fields["target"]
         at = places(env, source, fields["source_offsets"], attributes["source_axes"])
         active = _active(source, env[source], at, None, False)
-        safe = cast(np.float64(attributes["safe_value"]), source.dtype)
         tile = read_elements(env[source], at, active, safe, shape)
         at = places(env, target, fields["target_offsets"], attributes["target_axes"])
         active = _active(target, env[target], at, None, False)
-        write_elements(env[target], at, active, cast(tile, target.dtype), shape)
+        write_elements(env[target], at, active, convert(tile), shape)
 
     return step
 
 
 @meaning("tile.gemm")
-def _gemm(op: Operation, _: _Executor) -> Step:
+def _gemm(op: Operation, executor: Executor) -> Step:
     attributes = op.attributes
+    left, right, target = op.operands
+    dot = executor.algebra.dot(left.dtype, right.dtype, target.dtype, attributes["precision"])
 
     def step(env: Env) -> None:
         a, b, c = (env[value].reshape(env[value].shape[-2:]) for value in op.operands)
         a, b = a.T if attributes["trans_a"] else a, b.T if attributes["trans_b"] else b
-        made = dot_arrays(a, b, None if attributes["clear"] else c, c.dtype)
+        made = dot(a, b, None if attributes["clear"] else c)
         env[op.operands[2]][...] = made.reshape(env[op.operands[2]].shape)
 
     return step
 
 
 @meaning("tile.reduce")
-def _tile_reduce(op: Operation, _: _Executor) -> Step:
+def _tile_reduce(op: Operation, executor: Executor) -> Step:
     source, target = op.operands
     kind, axis, clear, propagate_nan = (op.attributes[key] for key in ("kind", "axis", "clear", "propagate_nan"))
+    convert = executor.algebra.cast(source.dtype, target.dtype)
+    reduce = executor.algebra.reduce(kind, axis, target.dtype, propagate_nan)
+    combine = executor.algebra.combine(kind, target.dtype, propagate_nan)
 
     def step(env: Env) -> None:
         old = env[target]
-        made = reduce_array(cast(env[source], target.dtype), kind, axis, propagate_nan).reshape(old.shape)
-        old[...] = made if clear else _combiner(kind, "", propagate_nan)(old, made)
+        made = np.asarray(reduce(convert(env[source]))).reshape(old.shape)
+        old[...] = made if clear else combine(old, made)
 
     return step
 
 
 @meaning("tile.scan")
-def _tile_scan(op: Operation, _: _Executor) -> Step:
+def _tile_scan(op: Operation, executor: Executor) -> Step:
     source, target = op.operands
+    convert = executor.algebra.cast(source.dtype, target.dtype)
+    kind, axis, reverse = (op.attributes[key] for key in ("kind", "axis", "reverse"))
+    scan = executor.algebra.scan(kind, axis, reverse, target.dtype)
 
     def step(env: Env) -> None:
-        value = cast(env[source], target.dtype)
-        env[target][...] = scan_array(value, *(op.attributes[key] for key in ("kind", "axis", "reverse")))
+        env[target][...] = scan(convert(env[source]))
 
     return step
 
@@ -287,11 +315,23 @@ def _tile_scan(op: Operation, _: _Executor) -> Step:
 
 
 @meaning("tile.parallel")
-def _parallel(op: Operation, executor: _Executor) -> Step:
-    body, args = executor.block(op.regions[0]), op.regions[0].args
-    ranges = [[np.int32(number) for number in range(extent)] for extent in op.attributes["extents"]]
+def _parallel(op: Operation, executor: Executor) -> Step:
+    body, args, extents = executor.block(op.regions[0]), op.regions[0].args, op.attributes["extents"]
+    ranges = [[np.int32(number) for number in range(extent)] for extent in extents]
+    # What a lane has for itself has no place here; neither has a loop in a loop.
+    apart = any(inner.name in ("tile.alloc", "tile.parallel", "tile.print") for inner in op.regions[0].walk())
+    lines = [
+        np.arange(extent, dtype=np.int32).reshape([-1 if axis == at else 1 for at in range(len(extents))])
+        for axis, extent in enumerate(extents)
+    ]
 
     def step(env: Env) -> None:
+        if executor.in_lanes and executor.lanes is None and not apart:
+            env.update(zip(args, lines, strict=True))
+            executor.lanes = np.True_
+            body(env)
+            executor.lanes = None
+            return
         for point in itertools.product(*ranges):
             env.update(zip(args, point, strict=True))
             body(env)
@@ -300,20 +340,34 @@ def _parallel(op: Operation, executor: _Executor) -> Step:
 
 
 @meaning("tile.kernel")
-def _kernel(op: Operation, executor: _Executor) -> Step:
+def _kernel(op: Operation, executor: Executor) -> Step:
     body, args = executor.block(op.regions[0]), op.regions[0].args
+    everyone = programs_of(op)
 
     def step(env: Env) -> None:
-        for point in executor.grid([env[size] for size in op.operands]):
-            inner = dict(env)
-            inner.update(zip(args, map(np.int32, point), strict=True))
-            body(inner)
+        executor.grid_sizes = tuple(int(env[size]) for size in op.operands)
+        for point in executor.grid(executor.grid_sizes):
+            everyone(executor, {**env, **dict(zip(args, map(np.int32, point), strict=True))}, body)
 
     return step
 
 
+def programs_of(op: Operation) -> Any:
+    """How the body of a kernel is run: once, or once for each part of a block's rows and each of its work items."""
+    parts = max((inner.attributes["parts"] for inner in op.regions[0].walk() if inner.name == "gluon.part"), default=1)
+
+    def run_all(executor: Executor, env: Env, body: Any) -> None:
+        for executor.part in range(parts):
+            executor.turn, executor.turns = 0, 1
+            while executor.turn < executor.turns:
+                body(dict(env))
+                executor.turn += 1
+
+    return run_all
+
+
 @meaning("tile.print")
-def _print(op: Operation, executor: _Executor) -> Step:
+def _print(op: Operation, executor: Executor) -> Step:
     def step(env: Env) -> None:
         if executor.printed is not None:
             executor.printed.append((op.attributes["message"], [np.copy(env[value])[()] for value in op.operands]))
@@ -322,7 +376,7 @@ def _print(op: Operation, executor: _Executor) -> Step:
 
 
 @meaning("tile.assert", "tile.assume")
-def _assert(op: Operation, _: _Executor) -> Step:
+def _assert(op: Operation, _: Executor) -> Step:
     def step(env: Env) -> None:
         if not np.all(env[op.operands[0]]):
             raise ExecutorError(f"{op.name} does not hold: {op.attributes.get('message', '')}")
@@ -334,9 +388,10 @@ def _assert(op: Operation, _: _Executor) -> Step:
 
 
 @meaning("triton.launch")
-def _launch(op: Operation, executor: _Executor) -> Step:
-    fields, args = _fields(op), op.regions[0].args
+def _launch(op: Operation, executor: Executor) -> Step:
+    fields, args = fields_of(op), op.regions[0].args
     body = executor.block(op.regions[0])
+    everyone = programs_of(op)
 
     def step(env: Env) -> None:
         inner: Env = {}
@@ -350,16 +405,17 @@ def _launch(op: Operation, executor: _Executor) -> Step:
                 raise ExecutorError(f"{given!r} is passed as {arg.type}")
             inner[arg] = value
         outer = executor.program_id
-        for point in executor.grid([env[size] for size in fields["grid"]]):
+        executor.grid_sizes = tuple(int(env[size]) for size in fields["grid"])
+        for point in executor.grid(executor.grid_sizes):
             executor.program_id = (*point, 0, 0)[:3]
-            body(dict(inner))
+            everyone(executor, inner, body)
         executor.program_id = outer
 
     return step
 
 
 @meaning("triton.program_id")
-def _program_id(op: Operation, executor: _Executor) -> Step:
+def _program_id(op: Operation, executor: Executor) -> Step:
     def step(env: Env) -> None:
         env[op.results[0]] = np.int32(executor.program_id[op.attributes["axis"]])
 
@@ -367,7 +423,7 @@ def _program_id(op: Operation, executor: _Executor) -> Step:
 
 
 @value_meaning("triton.addptr")
-def _addptr(op: Operation) -> Any:
+def _addptr(op: Operation, _: Algebra) -> Any:
     return lambda pointer, offset: pointer.map(lambda base: base + np.asarray(offset).astype(np.int64)[()])
 
 
@@ -383,35 +439,38 @@ def _pointer_active(pointer: Pointer, mask: Any, shape: tuple[int, ...]) -> Any:
 
 
 @meaning("triton.load")
-def _pointer_load(op: Operation, _: _Executor) -> Step:
-    fields, out = _fields(op), op.results[0]
+def _pointer_load(op: Operation, executor: Executor) -> Step:
+    fields, out = fields_of(op), op.results[0]
+    poison = executor.algebra.poison(out.dtype)
 
     def step(env: Env) -> None:
         pointer, mask = env[fields["pointer"]], None if fields["mask"] is None else env[fields["mask"]]
         active = _pointer_active(pointer, mask, out.shape)
-        other = poison(out.dtype) if fields["other"] is None else env[fields["other"]]
-        made = np.array(np.broadcast_to(other, out.shape), DTYPES[out.dtype])
+        other = poison if fields["other"] is None else env[fields["other"]]
+        made = np.array(np.broadcast_to(other, out.shape), executor.algebra.dtype(out.dtype))
         made[active] = pointer.memory.flat[np.broadcast_to(pointer.offset, out.shape)[active]]
-        env[out] = _scalar(made)
+        env[out] = scalar(made)
 
     return step
 
 
 @meaning("triton.store", "triton.atomic")
-def _pointer_store(op: Operation, _: _Executor) -> Step:
-    fields = _fields(op)
+def _pointer_store(op: Operation, executor: Executor) -> Step:
+    fields = fields_of(op)
 
     def step(env: Env) -> None:
         pointer, value = env[fields["pointer"]], env[fields["value"]]
         mask = None if fields["mask"] is None else env[fields["mask"]]
         shape = np.shape(pointer.offset)
         active = _pointer_active(pointer, mask, shape)
+        flat = pointer.memory.flat
         if op.name == "triton.store":
-            if np.asarray(value).dtype != pointer.memory.flat.dtype:
-                raise ExecutorError(f"{np.asarray(value).dtype} is stored to {pointer.memory.flat.dtype}")
-            write_elements(pointer.memory.flat, [pointer.offset], active, value, shape)
+            if np.asarray(value).dtype != flat.dtype:
+                raise ExecutorError(f"{np.asarray(value).dtype} is stored to {flat.dtype}")
+            write_elements(flat, [pointer.offset], active, value, shape)
         else:
-            kind = op.attributes["kind"]
-            env[op.results[0]] = _atomically(pointer.memory.flat, [pointer.offset], active, value, kind, shape)
+            kind, dtype = op.attributes["kind"], fields["value"].dtype
+            made = atomically(executor.algebra, flat, [pointer.offset], active, value, kind, dtype, shape)
+            env[op.results[0]] = made
 
     return step

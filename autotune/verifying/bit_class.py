@@ -1,0 +1,429 @@
+"""Which configurations round alike: a static signature of everything that decides the bits of a result.
+
+Two configurations of one program compute the same sums; their bits differ where they add in another order, round to
+another type, or leave that to other instructions. `program_class` reads the first two from the program, once its tiles
+are values and before anything depends on the emitter; `compiling/hardware_orders.py` reads the third from what Triton
+made of it.
+
+What is taken to be equal is little, and is the following.
+- Elements of a tile that no sum runs over are independent: how they are spread over tiles, blocks and threads, in which
+  order blocks run, and how deep loads are pipelined does not count.
+- A product that a loop adds up in place (acc = dot(a, b, acc)) is one chain of instructions in ascending order of K,
+  each of a K that the instruction has: the tile's K does not count. That such chains agree is measured, for each
+  instruction: `python -m benchmarks.tuning numerics`.
+- Zeros that pad a ragged end are added exactly. Maxima and minima are exact.
+Everything else, such as the extent of a reduced tile, how it lies in threads and warps, trip counts of loops that carry
+sums, the parts of split-K, casts, kinds of products, or options that this module does not know, makes another class.
+Classes are never merged because results looked equal: a confirmation on a device only takes configurations out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tiledsl.autotuner.storage.fingerprint import digest
+from tiledsl.dialects import arith, scf, tensor, tile
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.pass_manager import Program
+from tiledsl.ir.types import ELEMENTS, BufferType
+
+if TYPE_CHECKING:
+    from tiledsl.runtime.kernel import Kernel
+
+# Options of passes that choose among ways to move the same values: no bit of a result depends on them.
+_HARMLESS = (
+    "map-grid.", "pipeline-loops.", "limit-registers.", "select-access.", "peel-loops.", "guard-accesses.",
+    "simplify-ranges.", "lower-to-triton.index_bits", "lower-to-triton.num_stages", "lower-to-triton.maxnreg",
+    "lower-to-triton.launch_pdl", "lower-to-triton.num_warps",
+)  # fmt: skip
+_WARPS = "lower-to-triton.num_warps"
+_EXACT = ("max", "min", "absmax", "and", "or", "xor")  # reductions whose order does not show
+_EXACT_ATOMICS = ("max", "min", "and", "or", "xor", "exchange", "load", "store")
+_INT = ("int",)  # the form of whole numbers that no float went into: they are exact, whatever computes them
+_MOST_FORMS = 20_000
+
+Form = tuple[Any, ...] | str
+
+
+@dataclass(frozen=True)
+class BitClass:
+    """signature: equal for configurations that round alike, as far as a program says. varies: why its bits change from
+    run to run; "" if they do not. by_rows: why they may depend on how many rows there are."""
+
+    signature: str
+    varies: str = ""
+    by_rows: str = ""
+
+
+def program_class(kernel: Kernel) -> BitClass:
+    """The class of a kernel's program, options and target. Lowers the program in part, in under a millisecond or so."""
+    root, target = values_of(kernel), kernel.target
+    options = {
+        name: str(value)
+        for name, value in sorted(kernel.pass_configs.items(), key=lambda pair: str(pair[0]))
+        if not str(getattr(name, "value", name)).startswith(_HARMLESS)
+    }
+    parts: list[Any] = [str(target), options]
+    by_rows = ""
+    streams = kernel.pass_configs.get("split-k.streams", 0)
+    if int(kernel.pass_configs.get("split-k.splits", 1)) > 1 or streams:
+        parts.append(_extents(root, all_of_them=bool(streams)))
+    if streams:
+        by_rows = "stream-K splits sums where the number of blocks says"
+        parts += [[constant_of(each) for each in op.grid] for op in root.walk() if isinstance(op, tile.KernelOp)]
+    reader = _Reader(is_simulated=target.kind == "interpret")
+    varies = ""
+    for op in root.body:
+        if isinstance(op, tile.KernelOp):
+            parts.append(reader.kernel(op))
+            varies = varies or reader.varies
+    if reader.ordered and target.kind == "hip":  # no layouts are read from what Triton makes for it
+        parts.append(("warps", kernel.pass_configs.get(_WARPS), _threads(root)))
+    return BitClass(digest(repr(parts))[:24], varies, by_rows)
+
+
+def values_of(kernel: Kernel) -> tile.FuncOp:
+    """A kernel's program once its tiles are values, before anything depends on the emitter."""
+    from tiledsl.ir.pass_manager import PassManager
+    from tiledsl.passes import default_pipeline
+
+    root = kernel._build()
+    passes = default_pipeline(kernel.pass_configs)
+    names = [each.name for each in passes]
+    PassManager(passes[: names.index("select-emitter")], verify_each=False).run(Program(root, kernel.target))
+    return root
+
+
+def _threads(root: Operation) -> list[Any]:
+    return [(op.threads, op.option("num_warps")) for op in root.walk() if isinstance(op, tile.KernelOp)]
+
+
+def _extents(root: Operation, all_of_them: bool) -> list[Any]:
+    """Where sums are cut: the K of products, and how often loops run; with `all_of_them` whole tiles."""
+    found: list[Any] = []
+    for op in root.walk():
+        if isinstance(op, tensor.DotOp):
+            found.append((op.a.shape, op.b.shape) if all_of_them else op.a.shape[1])
+        elif isinstance(op, scf.ForOp):
+            found.append([constant_of(each) for each in (op.lower, op.upper, op.step)])
+    return found
+
+
+@dataclass
+class _Reader:
+    """Reads how the values that a kernel stores come about, as nested tuples; `varies` is set by what has no order."""
+
+    is_simulated: bool = False  # NumPy computes: products depend on whole tiles
+    varies: str = ""
+    ordered: bool = False  # something adds up
+    stored: dict[str, Form] = field(default_factory=dict)  # by buffer
+    _forms: dict[Value, Form] = field(default_factory=dict)
+    _names: dict[Value, str] = field(default_factory=dict)
+    _loops: list[tuple[Value, Value]] = field(default_factory=list)
+    _index: dict[Value, Form] = field(default_factory=dict)
+
+    def kernel(self, kernel: tile.KernelOp) -> Any:
+        self._forms, self._index, self.varies = {}, {}, ""
+        self.ordered = self.ordered or any(map(_adds_up, kernel.walk()))
+        for arg in kernel.body.args:
+            self._forms[arg] = _INT
+            self._index[arg] = ("block",)
+        stores: list[Any] = []
+        self._region(kernel.body, stores)
+        return stores
+
+    def _region(self, region: Region, stores: list[Any]) -> None:
+        for op in region:
+            self._op(op, stores)
+
+    def _op(self, op: Operation, stores: list[Any]) -> None:
+        match op:
+            case tile.StoreOp() | tile.StoreBlockOp():
+                name = self._buffer(op.buffer)
+                value = digest(repr(self.form(op.value)))[:24]
+                self.stored[name] = (self.stored.get(name, ()), value)
+                stores.append((name, value, *map(self.form, filter(None, [getattr(op, "mask", None)]))))
+            case tile.AtomicOp():
+                name, is_float = self._buffer(op.buffer), ELEMENTS[op.value.dtype].kind == "float"
+                if is_float and op.kind not in _EXACT_ATOMICS:
+                    self.varies = f"atomic {op.kind} of {op.value.dtype} into {name}: blocks come in any order"
+                form = ("atomic", op.kind, self.form(op.value))
+                self.stored[name] = (self.stored.get(name, ()), form)
+                stores.append((name, form))
+                self._forms[op.out] = form if is_float else _INT
+            case scf.ForOp():
+                self._loop(op, stores)
+            case scf.IfOp():
+                yielded = []
+                for inner in op.regions:
+                    self._region(inner, stores)
+                    yielded.append([self.form(each) for each in inner.terminator.operands])
+                condition = self.form(op.condition)
+                for result, *forms in zip(op.results, *yielded):
+                    self._forms[result] = ("if", condition, *forms)
+            case scf.WhileOp():
+                inits = [self.form(each) for each in op.inits]
+                for number, arg in enumerate([*op.before.args, *op.after.args]):
+                    self._forms[arg] = ("carried", len(self._loops), number, *inits)
+                for inner in op.regions:
+                    self._region(inner, stores)
+                whole = [[self.form(each) for each in inner.terminator.operands] for inner in op.regions]
+                for number, result in enumerate(op.results):
+                    self._forms[result] = self._small(("while", number, inits, whole, _shapes(op)))
+            case _:
+                for inner in op.regions:
+                    self._region(inner, stores)
+                for result in op.results:
+                    self._forms[result] = self._small(self._value(op, result))
+
+    def _loop(self, op: scf.ForOp, stores: list[Any]) -> None:
+        inits = [self.form(each) for each in op.inits]
+        depth = len(self._loops)
+        self._forms[op.index] = _INT
+        self._index[op.index] = ("loop", depth)
+        for number, arg in enumerate(op.body.args[1:]):
+            is_whole = ELEMENTS.get(arg.dtype) is not None and ELEMENTS[arg.dtype].kind != "float"
+            self._forms[arg] = _INT if is_whole and inits[number] == _INT else ("carried", depth, number)
+            self._index[arg] = ("carried", depth, number)
+        self._loops.append((op.index, op.upper))
+        self._region(op.body, stores)
+        self._loops.pop()
+        yields = op.body.terminator.operands
+        forms = [self.form(each) for each in yields]
+        trips = _trips(op)
+        rest = self._small(("loop", trips, inits, forms, _shapes(op)))
+        for number, result in enumerate(op.results):
+            chain = None if self.is_simulated else self._chain(op, number, yields[number])
+            if forms[number] == _INT and inits[number] == _INT:
+                self._forms[result] = _INT
+            elif chain is not None:
+                self._forms[result] = self._small(("chain", inits[number], *chain))
+            else:
+                self._forms[result] = (number, rest)
+
+    def _chain(self, loop: scf.ForOp, number: int, last: Value) -> Form | None:
+        """How a loop adds products to one carried tile and does nothing else with it, in ascending order of K; None if
+        it does anything else."""
+        arg, op = loop.body.args[number + 1], last.op
+        if not isinstance(op, tensor.DotOp) or op.accumulator is not arg or arg.uses != {op: 1}:
+            return None
+        if op.parent is not loop.body or constant_of(loop.lower) != 0 or constant_of(loop.step) != 1:
+            return None
+        extent, trips = op.a.shape[1], constant_of(loop.upper)
+        if not all(self._ascends(side, loop.index, extent, axis) for side, axis in ((op.a, 1), (op.b, 0))):
+            return None
+        sides = [self._without_index(side) for side in (op.a, op.b)]
+        length = None if trips is None else int(trips) * extent
+        known = [size for side in (op.a, op.b) for size in self._sizes_along(side, loop.index)]
+        if length is not None and known and all(isinstance(size, int) for size in known):
+            length = min(length, *known)
+        return ("dot", op.precision, op.accumulator.dtype, *sides, length)
+
+    def _loads(self, value: Value, found: list[tile.LoadOp] | None = None) -> list[tile.LoadOp]:
+        """What a value is computed from, elementwise or by moving elements, of global memory."""
+        found = [] if found is None else found
+        op = value.op
+        if isinstance(op, tile.LoadOp):
+            found.append(op)
+        elif op is not None and len(found) < 64:
+            for each in op.operands:
+                self._loads(each, found)
+        return found
+
+    def _ascends(self, side: Value, index: Value, extent: int, axis: int) -> bool:
+        """Whether iteration k has the elements from k * extent on, in order, of each operand that the loop loads."""
+        for load in self._loads(side):
+            moving = [each for each in load.indices if _depends(each, index)]
+            if len(moving) > 1 or (moving and _advance(moving[0], index) != (extent, extent)):
+                return False
+        return True
+
+    def _sizes_along(self, side: Value, index: Value) -> list[Any]:
+        sizes = []
+        for load in self._loads(side):
+            assert isinstance(load.buffer.type, BufferType)
+            sizes += [load.buffer.type.shape[n] for n, each in enumerate(load.indices) if _depends(each, index)]
+        return sizes
+
+    def _without_index(self, side: Value) -> Form:
+        """A side of a chain: where its elements come from is known to be in order."""
+        return _strip(self.form(side))
+
+    def form(self, value: Value) -> Form:
+        known = self._forms.get(value)
+        if known is None:  # of the host: a size, an argument of the function, an allocation
+            op = value.op
+            if op is None or not op.operands:
+                number = constant_of(value)
+                known = ("constant", repr(number), value.dtype) if number is not None else ("host", value.dtype)
+                if known[0] != "constant" or ELEMENTS[value.dtype].kind != "float":
+                    known = _INT if value.dtype in ELEMENTS and ELEMENTS[value.dtype].kind != "float" else known
+            else:
+                known = self._small(self._value(op, value))
+            self._forms[value] = known
+        return known
+
+    def _value(self, op: Operation, result: Value) -> Form:
+        is_float = result.dtype in ELEMENTS and ELEMENTS[result.dtype].kind == "float"
+        match op:
+            case arith.ConstantOp():
+                return ("constant", repr(op.value), result.dtype) if is_float else _INT
+            case tile.LoadOp() | tile.LoadBlockOp():
+                name = self._buffer(op.buffer)
+                before = self.stored.get(name, ())
+                if not is_float and not _has_float(before):
+                    return _INT
+                places: tuple[Form, ...] = ()
+                if self.ordered:
+                    given = op.indices if isinstance(op, tile.LoadOp) else op.starts
+                    places = tuple("tile" if _is_start(form) else form for form in map(self.index, given))
+                return ("load", name, result.dtype, before, ("at", *places))
+            case tensor.BroadcastOp() | tensor.ReshapeOp() | tensor.TransposeOp():
+                return self.form(op.operands[0])
+            case tensor.IotaOp():
+                return _INT
+            case tensor.GatherOp():
+                forms = [self.form(each) for each in op.operands]
+                return _INT if all(each == _INT for each in forms) else ("gather", op.axis, *forms)
+            case tensor.DotOp():
+                forms = [self.form(each) for each in op.operands]
+                if not is_float and all(each == _INT for each in forms):
+                    return _INT
+                shapes = (op.a.shape, op.b.shape) if self.is_simulated else (op.a.shape[1],)
+                return ("dot", op.precision, result.dtype, shapes, *forms)
+            case tensor.ReduceOp() | tensor.ScanOp():
+                source = self.form(op.source)
+                if source == _INT:
+                    return _INT
+                exact = isinstance(op, tensor.ReduceOp) and op.kind in _EXACT
+                is_last = op.axis == len(op.source.shape) - 1  # NumPy adds up each line by itself
+                whole = self.is_simulated and not exact and not is_last
+                shape: Any = op.source.shape if whole else op.source.shape[op.axis]
+                attributes = tuple(sorted((n, repr(value)) for n, value in op.attributes.items() if n != "axis"))
+                return (op.name, attributes, shape, source)
+        forms = [self.form(each) for each in op.operands]
+        if not is_float and all(each == _INT for each in forms):
+            return _INT
+        attributes = tuple(sorted((name, repr(value)) for name, value in op.attributes.items()))
+        return (op.name, attributes, result.dtype, *forms)
+
+    def index(self, value: Value) -> Form:
+        """Which elements an index takes, but for where the tile begins: "block" if it depends on the block and on sizes
+        alone, "tile" if it counts from there; that sums run over so many of them is written where they do."""
+        known = self._index.get(value)
+        if known is not None:
+            return known
+        op = value.op
+        number = constant_of(value)
+        if number is not None:
+            found: Form = repr(number)
+        elif isinstance(op, tensor.IotaOp):
+            found = ("tile",)
+        elif isinstance(op, (tensor.BroadcastOp, tensor.ReshapeOp, arith.CastOp)):
+            found = self.index(op.operands[0])
+        elif isinstance(op, arith.AddOp):
+            forms = list(map(self.index, op.operands))
+            terms = [each for each in forms if not _is_start(each)]
+            start = ("tile",) if ("tile",) in forms else ("block",)
+            found = ("add", *sorted(terms, key=repr)) if len(terms) > 1 else terms[0] if terms else start
+        elif op is None or not op.operands:
+            found = ("host",)
+        else:
+            forms = [self.index(each) for each in op.operands]
+            of_block = all(_is_start(each) and each != ("tile",) for each in forms)
+            found = ("block",) if of_block else (op.name, *forms)
+        self._index[value] = found = self._small(found)
+        return found
+
+    def _buffer(self, value: Value) -> str:
+        if value not in self._names:
+            self._names[value] = f"{value.name if value.op is None else ''}#{len(self._names)}"
+        return self._names[value]
+
+    def _small(self, form: Form) -> Form:
+        """A long form as its hash: forms of forms grow without bound otherwise."""
+        text = repr(form)
+        if len(text) <= 400 or _marks(form):
+            return form if len(text) <= _MOST_FORMS else ("hash", digest(text)[:24], *_marks(form))
+        return ("hash", digest(text)[:24])
+
+
+def _marks(form: Form) -> tuple[Form, ...]:
+    """The places in a form that a chain may leave out; such a form is kept as it is, if it is not too long."""
+    return (("at",),) if "('at'" in repr(form) else ()
+
+
+def _strip(form: Form) -> Form:
+    if isinstance(form, tuple):
+        return ("at",) if form[:1] == ("at",) else tuple(_strip(each) for each in form)
+    return form
+
+
+def _is_start(form: Form) -> bool:
+    """Whether an index says where a tile begins, or counts from there."""
+    return isinstance(form, str) or form in (("block",), ("host",), ("tile",))
+
+
+def _has_float(form: Form) -> bool:
+    return form != () and form != _INT
+
+
+def _adds_up(op: Operation) -> bool:
+    return isinstance(op, (tensor.DotOp, tensor.ReduceOp, tensor.ScanOp, tile.AtomicOp, scf.ForOp, scf.WhileOp))
+
+
+def _trips(op: scf.ForOp) -> Any:
+    bounds = [constant_of(each) for each in (op.lower, op.upper, op.step)]
+    return bounds if None not in bounds else "dynamic"
+
+
+def _shapes(op: Operation) -> list[Any]:
+    """Along what extents a loop's tiles are reduced or multiplied."""
+    found: list[Any] = []
+    for each in op.walk():
+        if isinstance(each, tensor.DotOp):
+            found.append(each.a.shape[1])
+        elif isinstance(each, (tensor.ReduceOp, tensor.ScanOp)):
+            found.append(each.source.shape[each.axis])
+    return found
+
+
+def _depends(value: Value, index: Value) -> bool:
+    seen: set[Value] = set()
+    stack = [value]
+    while stack:
+        each = stack.pop()
+        if each is index:
+            return True
+        if each not in seen and each.op is not None:
+            seen.add(each)
+            stack.extend(each.op.operands)
+    return False
+
+
+def _advance(value: Value, index: Value) -> tuple[int, int] | None:
+    """(step, extent) of an index that is step * k + 0, 1, 2, ..., extent - 1 + something that does not move; None for
+    any other."""
+    op = value.op
+    if isinstance(op, (tensor.BroadcastOp, tensor.ReshapeOp, arith.CastOp)):
+        return _advance(op.operands[0], index)
+    if value is index:
+        return 1, 1
+    if isinstance(op, tensor.IotaOp):
+        return 0, op.extent
+    if not _depends(value, index) and value.shape == ():
+        return 0, 1
+    if isinstance(op, arith.MulOp):
+        for one, other in (op.operands, op.operands[::-1]):
+            factor, inner = constant_of(other), _advance(one, index)
+            if factor is not None and inner is not None and inner[1] == 1:
+                return int(factor) * inner[0], 1
+    if isinstance(op, arith.AddOp):
+        found = [_advance(each, index) for each in op.operands]
+        if None in found:
+            return None
+        (a, m), (b, n) = found  # type: ignore[misc]
+        return (a + b, max(m, n)) if 1 in (m, n) and 0 in (a, b) else None
+    return None

@@ -1,0 +1,144 @@
+"""Certificates of the kernels of examples/ and of the suite's rows, at their real shapes, without a GPU.
+
+    python -m benchmarks.verify [--target cuda:90] [--every] [TEXT ...]      (make verify-examples)
+
+Prints a line for each kernel: how many checks are proved, tested, unknown and failed, and the seconds. --every: all
+configurations of a row, not only the first. TEXT: parts of names. Status 1 if a check failed or took more than 5 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+import tiledsl
+from benchmarks import ours
+from benchmarks.programs import example
+from benchmarks.row import Context, Row
+from benchmarks.rows import all_rows, backward
+from tiledsl.runtime.kernel import Kernel
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+MOST_SECONDS = 5.0
+
+
+def example_names() -> list[str]:
+    """Every example but the quickstart, which tunes."""
+    return [path.stem for path in sorted(EXAMPLES.glob("[a-z]*.py")) if path.stem != "quickstart"]
+
+
+def of_example(name: str, target: str = "cuda:90") -> list[Kernel]:
+    """The kernels that an example runs, each once, lowered for a target; none runs."""
+    found: dict[str, Kernel] = {}
+
+    def called(self: Kernel, *arguments: Any, **keywords: Any) -> Any:
+        found.setdefault(self.source, self)
+        return _outputs(self, [*arguments, *keywords.values()])
+
+    module = example(name)
+    with ExitStack() as stack:
+        stack.enter_context(tiledsl.settings(target=target))
+        stack.enter_context(patch.object(Kernel, "__call__", called))
+        stack.enter_context(patch.multiple(module, largest_error=lambda *_, **__: 0.0, print_speed=_nothing))
+        for each in (module, sys.modules.get("attention")):
+            if hasattr(each, "DEVICE"):
+                stack.enter_context(patch.object(each, "DEVICE", "meta"))
+        stack.enter_context(suppress(RuntimeError))  # of comparing results that there are none of
+        module.main()
+    if not found:
+        raise RuntimeError(f"{name} runs no kernel")
+    return list(found.values())
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _outputs(kernel: Kernel, given: Sequence[Any]) -> Any:
+    """Tensors without memory, in the shapes of a kernel's outputs."""
+    if len(given) == len(kernel.params):
+        return None
+    sizes: dict[str, int] = {}
+    for param, tensor in zip((p for p in kernel.params if not p.is_output), given):
+        sizes |= {dim: size for dim, size in zip(param.shape, getattr(tensor, "shape", ())) if isinstance(dim, str)}
+    made = [
+        torch.empty([sizes[d] if isinstance(d, str) else d for d in p.shape], dtype=_dtype(p.dtype), device="meta")
+        for p in kernel.params
+        if p.is_output
+    ]
+    return made[0] if len(made) == 1 else made
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name)
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+def of_row(row: Row, target: str = "cuda:90", every: bool = False) -> Iterator[Kernel]:
+    """The suite's kernels for a row: of the first configuration, or of `every` one."""
+    (candidate,) = [each for each in row.candidates if each.kind == "tiledsl"]
+    asked: list[Any] = []
+
+    def tune(_: Context, jit: Any, arguments: Any, configs: Any, inputs: Any, __: Any) -> ours.Tuned:
+        function = tiledsl.jit(**{**jit.options, "target": target})(jit.function)
+        values = () if arguments or not jit.is_eager else tuple(inputs)
+        for config in configs if every else configs[:1]:
+            if jit.is_eager:
+                asked.append(function.compile(*values, **config))
+            else:
+                asked.append(function.kernel_for(arguments, dict(config)))
+        return ours.Tuned(asked[-1], dict(configs[0]))
+
+    with patch.object(ours, "tune", tune), patch.object(backward, "tune", tune):
+        candidate.prepare(Context(device="cpu", tune=False), row, row.inputs("meta"))
+    yield from asked
+
+
+def every_kernel(target: str, wanted: Sequence[str], every: bool = False) -> Iterator[tuple[str, Kernel]]:
+    """Names and kernels, examples first, of those whose name has one of the texts."""
+    for name in example_names():
+        if not wanted or any(text in name for text in wanted):
+            for kernel in of_example(name, target):
+                yield name, kernel
+    for row in all_rows():
+        if not wanted or any(text in row.name for text in wanted):
+            for kernel in of_row(row, target, every):
+                yield row.name, kernel
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="cuda:90")
+    parser.add_argument("--every", action="store_true")
+    parser.add_argument("wanted", nargs="*", metavar="TEXT")
+    given = parser.parse_args()
+    print(f"{'proved':>6} {'tested':>6} {'unknown':>7} {'failed':>6} {'seconds':>7}  kernel")
+    wrong = 0
+    totals = dict.fromkeys(("proved", "tested", "unknown", "failed"), 0)
+    count, slowest = 0, 0.0
+    for name, kernel in every_kernel(given.target, given.wanted, given.every):
+        made = kernel.verify()
+        numbers = {status: len(made.of(status)) for status in totals}  # type: ignore[arg-type]
+        totals = {status: totals[status] + number for status, number in numbers.items()}
+        count, slowest = count + 1, max(slowest, made.seconds)
+        wrong += not made.ok or made.seconds > MOST_SECONDS
+        proved, tested, unknown, failed = numbers.values()
+        shown = f"{name}: {kernel.name}" if kernel.name not in name else name
+        print(f"{proved:6} {tested:6} {unknown:7} {failed:6} {made.seconds:7.2f}  {shown}", flush=True)
+        for each in (*made.of("unknown"), *made.failed):
+            print(f"{'':37}{each.status}: {each.place} {each.subject}: {each.detail}")
+    print(", ".join(f"{number} {status}" for status, number in totals.items()))
+    print(f"{count} kernels, the slowest {slowest:.2f} s")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,266 @@
+"""Operations that move elements between threads, in forms that every Triton lays out well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tiledsl.dialects import arith, scf, tensor, triton
+from tiledsl.dialects.gluon import targets_gluon
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.kinds import of_kinds
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import ELEMENTS, ScalarType, broadcast_shapes, with_shape
+from tiledsl.passes.tile_values import Shape, broadcast, iota, reshaped
+
+
+@dataclass(frozen=True)
+class LegalizeLayouts(Pass):
+    """Keep gathers, scans, reductions and products of float64 off the layouts that some Tritons or ptxas get wrong.
+
+    Before:  %y = tensor.gather %x, %i {axis = 1} : tensor<8x16xfloat32>    with %x : tensor<8x4xfloat32>, 128 threads
+             %c = tensor.scan %t {axis = 0} : tensor<4x1xfloat32>
+    After:   %f = tensor.reshape %x : tensor<32xfloat32>                    %s = tensor.reshape %t : tensor<4xfloat32>
+             %g = tensor.gather %f, %j : tensor<128xfloat32>                %d = tensor.scan %s : tensor<4xfloat32>
+             %y = tensor.reshape %g : tensor<8x16xfloat32>                  %c = tensor.reshape %d : tensor<4x1xfloat32>
+
+    A gather of a tile with fewer elements than threads becomes one of a single dimension, and what is reshaped to one
+    dimension and depends on indices alone is computed in it. A scan loses its dimensions
+    of 1, and walks forwards through elements that a gather has turned round. One of several dimensions beside tiles of
+    larger shapes, and every reduction behind a reshape, is `relaid`: Triton lays its operand out anew. An operand of a
+    product of float64 that comes from narrower numbers in memory passes through a sum over a dimension of 1. Why: the
+    list in tiledsl/runtime/hazards.py.
+    Needs:   lower-to-triton: the number of threads is known. Keeps: all results.
+    """
+
+    name = "legalize-layouts"
+
+    def run(self, program: Program) -> None:
+        warp_size = getattr(program.target, "warp_size", None) or 32
+        for launch in of_kinds(program.root.nests(), triton.LaunchOp):
+            if targets_gluon(launch):
+                continue
+            ops = list(launch.body.walk())
+            threads = dict(launch.options).get("num_warps", 4) * warp_size
+            for view in of_kinds(ops, tensor.ReshapeOp):
+                if len(view.out.shape) == 1 and view.source.shape:
+                    _compute_flat(view)
+            for scan in of_kinds(ops, tensor.ScanOp):
+                _legalize_scan(scan)
+            for reduction in of_kinds(ops, tensor.ReduceOp):
+                if _reshaped_before(reduction.source):
+                    reduction.set_attribute("relaid", True)
+            for gather in of_kinds(ops, tensor.GatherOp):
+                if len(gather.source.shape) > 1 and prod(gather.source.shape) < threads:
+                    _gather_flat(gather)
+            for dot in of_kinds(ops, tensor.DotOp):
+                if dot.a.dtype == "float64":
+                    _cut_from_memory(dot)
+
+
+def _compute_flat(op: tensor.ReshapeOp) -> None:
+    """reshape(f(iota of an axis)) of one dimension  ==>  f(the digit of an iota): nothing moves between threads."""
+    flat = _flattened(Builder.at(op), op.source, op.source.shape, {})
+    if flat is not None:
+        _replace(op, broadcast(Builder.at(op), flat, op.out.shape))
+
+
+def _flattened(builder: Builder, value: Value, shape: Shape, known: dict[Value, Value | None]) -> Value | None:
+    """A value, broadcast to a shape, in row-major order; None if more than indices are needed to compute it."""
+    if value not in known:
+        known[value] = _made_flat(builder, value, shape, known)
+    return known[value]
+
+
+def _made_flat(builder: Builder, value: Value, shape: Shape, known: dict[Value, Value | None]) -> Value | None:
+    op, flat = value.op, (prod(shape),)
+    if not value.shape:
+        return value
+    if isinstance(op, arith.ConstantOp):
+        return builder.constant(op.value, ScalarType(value.dtype))
+    if isinstance(op, tensor.IotaOp):
+        place = iota(builder, 1, 0, flat[0], value.dtype)
+        stride = prod(shape[op.axis + 1 :])
+        for make, number in ((arith.TruncDivOp, stride), (arith.TruncModOp, op.extent)):
+            if number != (1 if make is arith.TruncDivOp else flat[0] // stride):
+                place = builder.insert(make(place, builder.constant(number, ScalarType(value.dtype)))).result
+        return place
+    if not isinstance(op, (arith.Elementwise, tensor.BroadcastOp)):
+        return None
+    operands = [_flattened(builder, each, shape, known) for each in op.operands]
+    if None in operands:
+        return None
+    if isinstance(op, tensor.BroadcastOp):
+        return operands[0]
+    twin = op.clone(dict(zip(op.operands, operands)))  # type: ignore[arg-type]
+    made = broadcast_shapes(*(each.shape for each in operands if each is not None))
+    twin.results[0].set_type(with_shape(made or (), value.dtype))
+    builder.insert(twin)
+    return twin.results[0]
+
+
+def _gather_flat(op: tensor.GatherOp) -> None:
+    """gather(x, i) of several dimensions  ==>  reshape(gather(flat x, the place in x of each element))"""
+    builder, source, shape = Builder.at(op), op.source, op.indices.shape
+    place: Value | None = None
+    stride = prod(source.shape)
+    for dim, size in enumerate(source.shape):
+        stride //= size
+        each = op.indices if dim == op.axis else iota(builder, len(shape), dim, size)
+        if size == 1:
+            continue
+        if stride != 1:
+            each = builder.insert(arith.MulOp(each, builder.constant(stride, ScalarType(each.dtype)))).result
+        place = each if place is None else builder.insert(arith.AddOp(place, each)).result
+    if place is None:
+        place = op.indices
+    places = _flattened(builder, place, shape, {})
+    if places is None:
+        places = reshaped(builder, broadcast(builder, place, shape), (prod(shape),))
+    places = broadcast(builder, places, (prod(shape),))
+    _replace(op, _looked_up(builder, source, places, shape))
+
+
+def _legalize_scan(op: tensor.ScanOp) -> None:
+    builder, source, shape = Builder.at(op), op.source, op.source.shape
+    kept = [dim for dim, size in enumerate(shape) if size > 1]
+    if op.axis not in kept:
+        return _replace(op, source)
+    inner, axis = tuple(shape[dim] for dim in kept), kept.index(op.axis)
+    relaid = len(inner) > 1 and (bool(_reshaped_before(source)) or _meets_larger(source) or _meets_larger(op.out))
+    if not op.reverse:
+        if inner == shape and not relaid:
+            return
+        made = _scan(builder, op, reshaped(builder, source, inner), axis, relaid)
+        return _replace(op, reshaped(builder, made, shape))
+    # The extents are powers of two: to walk an axis from its end is to invert the bits of its index.
+    places = iota(builder, 1, 0, prod(shape))
+    mask = (inner[axis] - 1) * prod(inner[axis + 1 :])
+    turned = builder.insert(arith.XorOp(places, builder.constant(mask, ScalarType("int32")))).result
+    made = _scan(builder, op, _looked_up(builder, source, turned, inner), axis, relaid)
+    _replace(op, _looked_up(builder, made, turned, shape))
+
+
+def _scan(builder: Builder, op: tensor.ScanOp, value: Value, axis: int, relaid: bool) -> Value:
+    return builder.insert(tensor.ScanOp(value, kind=op.kind, axis=axis, relaid=relaid, names=[op.out.name])).result
+
+
+def _cut_from_memory(op: tensor.DotOp) -> None:
+    builder = Builder.at(op)
+    operands = []
+    for value in (op.a, op.b):
+        if _is_loaded_narrow(value):
+            wide = reshaped(builder, value, (*value.shape, 1))
+            value = builder.insert(tensor.ReduceOp(wide, kind="sum", axis=2, names=[value.name])).result
+        operands.append(value)
+    op.set_operands([*operands, op.accumulator])
+
+
+def _is_loaded_narrow(value: Value) -> bool:
+    """Whether a tile is computed, without a loop or a product between, from numbers of less than 32 bits in memory."""
+    seen: set[Value] = set()
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if each in seen or not each.shape or each.op is None:
+            continue
+        seen.add(each)
+        if isinstance(each.op, (triton.LoadOp, triton.LoadBlockOp)) and ELEMENTS[each.dtype].bits < 32:
+            return True
+        pending += each.op.operands
+    return False
+
+
+# Layouts
+
+
+def _reshaped_before(value: Value) -> list[Value]:
+    """What is reshaped to other dimensions on the way to a tile."""
+    found: dict[Value, None] = {}
+    seen: set[Value] = set()
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if each in seen or not each.shape:
+            continue
+        seen.add(each)
+        if isinstance(each.op, tensor.ReshapeOp) and not _keeps_dimensions(each.op):
+            found[each.op.source] = None
+        pending += _sources(each)
+    return list(found)
+
+
+def _meets_larger(value: Value) -> bool:
+    """Whether Triton may give a tile the layout of one that is larger in some dimension: threads then hold copies.
+
+    Layouts spread, in both directions, along all that is computed element by element, reductions and broadcasts.
+    """
+    seen: set[Value] = set()
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if each in seen or not each.shape:
+            continue
+        seen.add(each)
+        if not _fits_into(each.shape, value.shape):
+            return True
+        pending += _sources(each)
+        for user in each.uses:
+            if not isinstance(user, tensor.GatherOp) and not user.is_terminator:
+                pending += [*user.operands, *user.results]
+    return False
+
+
+def _fits_into(shape: Shape, limit: Shape) -> bool:
+    """Whether a layout for one shape has a thread for each element of the other, but for dimensions that are 1."""
+    if len(shape) == len(limit):
+        return all(a <= b for a, b in zip(shape, limit))
+    return sum(size > 1 for size in shape) <= sum(size > 1 for size in limit)
+
+
+def _keeps_dimensions(op: tensor.ReshapeOp) -> bool:
+    before, after = ([size for size in value.shape if size > 1] for value in (op.source, op.out))
+    return before == after
+
+
+def _sources(value: Value) -> list[Value]:
+    """The tiles from which one takes its layout."""
+    op = value.op
+    if op is None:
+        return _carried(value)
+    if isinstance(op, (scf.ForOp, scf.WhileOp, scf.IfOp)):
+        number = op.results.index(value)
+        offset = isinstance(op, scf.WhileOp)  # behind the condition
+        ends = op.regions[:1] if offset else op.regions
+        return [region.terminator.operands[number + offset] for region in ends]
+    return [] if isinstance(op, tensor.GatherOp) else op.operands
+
+
+def _carried(value: Value) -> list[Value]:
+    """What a loop's argument is at first, and after each iteration."""
+    region = value.owner
+    assert isinstance(region, Region)
+    loop = region.parent
+    if isinstance(loop, scf.ForOp) and value is not loop.index:
+        number = region.args.index(value) - 1
+        return [loop.inits[number], region.terminator.operands[number], loop.results[number]]
+    if isinstance(loop, scf.WhileOp):
+        number = region.args.index(value)
+        if region is loop.before:
+            return [loop.inits[number], loop.after.terminator.operands[number]]
+        return [loop.before.terminator.operands[number + 1], loop.results[number]]
+    return []
+
+
+def _looked_up(builder: Builder, source: Value, places: Value, shape: Shape) -> Value:
+    """The elements of a tile at places in row-major order, in another shape."""
+    flat = reshaped(builder, source, (prod(source.shape),))
+    found = builder.insert(tensor.GatherOp(flat, places, axis=0, names=[source.name])).result
+    return reshaped(builder, found, shape)
+
+
+def _replace(op: Operation, value: Value) -> None:
+    value.name = value.name or op.result.name
+    op.result.replace_with(value)
+    op.erase()

@@ -1,0 +1,94 @@
+"""verify=True: a configuration that a certificate disproves does not win, and certificates are kept with results."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiledsl
+import tiledsl.language as T
+from tiledsl.autotuner.results.result import AutotuneResult
+from tiledsl.autotuner.trial import Trial
+from tiledsl.autotuner.verifying import certified
+from tiledsl.errors import TileError
+
+pytest.importorskip("z3")
+
+
+def tuner(rows: list[int], **options: Any) -> Any:
+    """Of 33 rows, blocks write one element twice: the same number, so that outputs are right."""
+
+    @tiledsl.autotune(configs=[{"rows": each} for each in rows], search="exhaustive", progress=False, **options)
+    @tiledsl.jit(out_idx=[-1], target="interpret")
+    def copied(M, rows=32):
+        @T.prim_func
+        def copied(A: T.Tensor((M,), "float32"), B: T.Tensor((M,), "float32")):
+            with T.Kernel(T.ceildiv(M, 32), threads=32) as bx:
+                for i in T.Parallel(rows):
+                    B[bx * 32 + i] = A[bx * 32 + i]
+
+        return copied
+
+    return copied
+
+
+def test_a_racing_configuration_is_out_and_the_certificate_is_kept(
+    timer: Callable[..., Any], cache_dir: Path, tmp_path: Path
+) -> None:
+    timer(lambda config: 1.0 if config["rows"] == 33 else 2.0)
+    assert tuner([33, 32])(100).config == {"rows": 33}
+    result = tuner([33, 32], verify=True)(100)
+    assert result.config == {"rows": 32} and result.certificate.ok and not result.certificate.stale(result.kernel)
+    lost = result.trials[0]
+    assert lost.status == "disproved" and "blocks that write B" in lost.message
+    assert "test_certified.py" in lost.message and lost.certificate is not None
+
+    again = tuner([33, 32], verify=True)(100)  # from disk
+    assert again.from_cache == "disk" and again.certificate == result.certificate
+    assert again.trials[0].status == "disproved"
+
+    result.save(tmp_path / "result.json")
+    assert AutotuneResult.load(tmp_path / "result.json").certificate == result.certificate
+
+    report = tuner([33, 32], verify=True).tune_into(tmp_path, [(100,)])
+    assert not report.failed
+    served = tuner([33, 32], tuned=tmp_path)(100)
+    assert served.from_cache == "tuned" and served.certificate == result.certificate
+
+    (best,) = (path for path in cache_dir.rglob("best.json") if "disproved" in path.read_text())
+    data = json.loads(best.read_text())
+    for each in data["trials"]:
+        if each["status"] == "ok":
+            each["certificate"]["source"] = "0" * 64
+    best.write_text(json.dumps(data))
+    assert tuner([33, 32], verify=True)(100).certificate is None
+
+
+def test_where_every_configuration_is_disproved_the_reasons_are_named(timer: Callable[..., Any]) -> None:
+    timer(lambda config: float(config["rows"]))
+    with pytest.raises(TileError) as caught:
+        tuner([33, 34], verify=True)(100)
+    assert "none of 2 configurations" in caught.value.message
+    assert "disproved: 2" in str(caught.value) and "blocks that write B" in str(caught.value)
+
+
+def test_a_stored_certificate_of_another_source_is_ignored_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
+    good = tuner([32]).jit(100).verify()
+    trial = Trial(0, {}, "ok", latency=1.0, source_hash=good.source, certificate=good.data())
+    assert certified.own(trial) == good
+    with caplog.at_level(logging.WARNING, "tiledsl"):
+        trial.source_hash = "another"
+        assert certified.own(trial) is None
+        trial.certificate = {"schema": 7}
+        assert certified.own(trial) is None
+    assert "its source is another one" in caplog.text and "no certificate of schema" in caplog.text
+
+
+def test_verify_must_be_a_bool() -> None:
+    with pytest.raises(TileError, match="verify is 'yes'; it must be True or False"):
+        tuner([32], verify="yes")

@@ -1,0 +1,383 @@
+"""numerics="same-bits" and "batch-invariant": who may win, who is taken out and why."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as T
+from tests.autotune.kernels import attention, gemm
+from tiledsl.autotuner.compiling.hardware_orders import hardware_orders
+from tiledsl.autotuner.tuned.file import path_of, read_or_new
+from tiledsl.autotuner.verifying import bits
+from tiledsl.autotuner.verifying.bit_class import program_class
+from tiledsl.runtime.target import Target
+
+
+def product_builder(M, N, K, block_M=16, block_K=16, num_stages=2, variant="chain"):
+    @T.prim_func
+    def product(A: T.Tensor((M, K), "float32"), B: T.Tensor((K, N), "float32"), C: T.Tensor((M, N), "float32")):
+        with T.Kernel(T.ceildiv(N, 16), T.ceildiv(M, block_M)) as (bx, by):
+            A_s = T.alloc_shared((block_M, block_K), "float32")
+            B_s = T.alloc_shared((block_K, 16), "float32")
+            acc = T.alloc_fragment((block_M, 16), "float32")
+            T.clear(acc)
+            for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
+                T.copy(A[by * block_M, k * block_K], A_s)
+                T.copy(B[k * block_K, bx * 16], B_s)
+                if variant == "squared":
+                    for i, j in T.Parallel(block_M, block_K):
+                        A_s[i, j] = A_s[i, j] * A_s[i, j]
+                T.gemm(A_s, B_s, acc)
+            if variant == "rounded":
+                for i, j in T.Parallel(block_M, 16):
+                    acc[i, j] = T.cast(T.cast(acc[i, j], "bfloat16"), "float32")
+            T.copy(acc, C[by * block_M, bx * 16])
+
+    return product
+
+
+def sums_builder(M, N, block=1, chunk=0, variant="sum"):
+    @T.prim_func
+    def sums(A: T.Tensor((M, N), "float32"), B: T.Tensor((M,), "float32")):
+        with T.Kernel(T.ceildiv(M, block)) as bx:
+            total = T.alloc_fragment((block,), "float32")
+            if variant == "atomic":
+                row = T.alloc_fragment((block, N), "float32")
+                T.copy(A[bx * block, 0], row)
+                T.reduce_sum(row, total, dim=1)
+                for i in T.Parallel(block):
+                    T.atomic_add(B[bx * block + i], total[i])
+            elif chunk:
+                part = T.alloc_fragment((block, chunk), "float32")
+                some = T.alloc_fragment((block,), "float32")
+                T.clear(total)
+                for k in T.serial(T.ceildiv(N, chunk)):
+                    T.copy(A[bx * block, k * chunk], part)
+                    T.reduce_sum(part, some, dim=1)
+                    for i in T.Parallel(block):
+                        total[i] += some[i]
+                T.copy(total, B[bx * block])
+            else:
+                row = T.alloc_fragment((block, N), "float32")
+                T.copy(A[bx * block, 0], row)
+                T.reduce_sum(row, total, dim=1)
+                T.copy(total, B[bx * block])
+
+    return sums
+
+
+product = tiledsl.jit(out_idx=-1)(product_builder)
+sums = tiledsl.jit(out_idx=-1)(sums_builder)
+
+
+def times(A: Any, B: Any) -> Any:
+    return A @ B
+
+
+def row_sums(A: Any) -> Any:
+    return A.sum(1)
+
+
+def class_of(function: Any, target: str = "cuda:90", pass_configs: Any = None, **values: Any) -> Any:
+    config = {} if pass_configs is None else {"pass_configs": pass_configs}
+    kernel = function.kernel_for(function._bind((), values, partial=True), config, Target.parse(target))
+    return program_class(kernel)
+
+
+GEMM = {"M": 512, "N": 500, "K": 250, "block_M": 64, "block_N": 64, "block_K": 32, "num_stages": 3, "threads": 128}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"block_M": 128}, {"block_N": 128}, {"block_K": 64}, {"block_K": 96}, {"num_stages": 2}, {"M": 1}],
+)  # fmt: skip
+def test_tiles_of_a_product_are_one_class(changed: dict[str, Any]) -> None:
+    assert class_of(gemm, **{**GEMM, **changed}) == class_of(gemm, **GEMM)
+
+
+def test_what_rounds_or_adds_otherwise_is_another_class() -> None:
+    own = class_of(gemm, **GEMM)
+    others = [
+        class_of(gemm, **{**GEMM, "dtype": "bfloat16"}),
+        class_of(gemm, **{**GEMM, "out": "float32"}),
+        class_of(gemm, **GEMM, pass_configs={"split-k.splits": 2}),
+        class_of(gemm, **GEMM, pass_configs={"split-k.splits": 4}),
+        class_of(gemm, **{**GEMM, "block_K": 64}, pass_configs={"split-k.splits": 4}),
+        class_of(gemm, **GEMM, pass_configs={"split-k.streams": 100}),
+        class_of(gemm, **GEMM, pass_configs={"select-emitter.fast_math": False}),
+        class_of(gemm, "cuda:100", **GEMM),
+        class_of(product, M=64, N=64, K=64),
+        class_of(product, M=64, N=64, K=64, variant="squared"),
+        class_of(product, M=64, N=64, K=64, variant="rounded"),
+    ]
+    signatures = [own.signature, *(each.signature for each in others)]
+    assert len(set(signatures)) == len(signatures)
+    assert others[5].by_rows and not own.by_rows
+    assert class_of(gemm, **GEMM, pass_configs={"map-grid.group_m": 4, "select-access.mode": "pointer"}) == own
+
+
+def test_loops_that_carry_sums_count_with_their_extents() -> None:
+    signature = lambda **values: class_of(sums, M=64, N=256, **values).signature
+    assert signature(block=1) == signature(block=4)
+    assert len({signature(), signature(chunk=64), signature(chunk=128), signature(chunk=32)}) == 4
+    whole = {"batch": 1, "heads": 2, "seq": 512, "dim": 64, "is_causal": True, "num_stages": 2, "threads": 128}
+    rows = [class_of(attention, **whole, block_M=m, block_N=n).signature for m, n in ((64, 64), (128, 64), (64, 32))]
+    assert rows[0] == rows[1] != rows[2]
+
+
+def test_atomic_additions_have_no_bits() -> None:
+    assert "atomic add of float32 into B" in class_of(sums, M=64, N=64, variant="atomic").varies
+    wanted = tiledsl.autotune(configs=[{"variant": "atomic"}], numerics="same-bits", ref_prog=row_sums, cache=False)
+    with pytest.raises(tiledsl.TileError, match="cannot keep its bits"):
+        wanted(sums)(16, 16)
+
+
+def test_in_the_interpreter_products_depend_on_whole_tiles() -> None:
+    found = {class_of(product, "interpret", M=64, N=64, K=64, block_K=n).signature for n in (16, 32)}
+    assert len(found) == 2
+
+
+def tuned(function: Any, *configs: dict[str, Any], **options: Any) -> Any:
+    return tiledsl.autotune(configs=configs, **{"numerics": "same-bits", "cache": False, **options})(function)
+
+
+def test_only_the_reference_bits_can_win(timer: Any) -> None:
+    speed = {(0, 4): 3.0, (0, 8): 2.0, (32, 4): 1.0}
+    timer(lambda config: speed[config["chunk"], config["block"]])
+    configs = [{"chunk": chunk, "block": block} for chunk, block in speed]
+    result = tuned(sums, *configs, ref_prog=row_sums)(16, 128)
+    assert result.config == {"chunk": 0, "block": 8}
+    assert [trial.status for trial in result.trials] == ["ok", "ok", "other_bits"]
+    assert result.trials[2].message.startswith("other bits than chunk=0 block=4: its program adds")
+    assert result.bit_class == result.trials[0].bit_class == result.trials[1].bit_class != ""
+    assert result.trials[0].output_bits == result.trials[1].output_bits != ""
+    assert "other bits than chunk=0" in result.table()
+    assert "1 could not win, for their results have other bits" in result.explain()
+
+
+def test_the_reference_may_be_named(timer: Any) -> None:
+    timer(lambda config: 1.0 + config["chunk"])
+    configs = [{"chunk": 0}, {"chunk": 32}, {"chunk": 64}]
+    result = tuned(sums, *configs, ref_prog=row_sums, reference_config={"chunk": 64})(16, 128)
+    assert [trial.status for trial in result.trials] == ["other_bits", "other_bits", "ok"]
+    with pytest.raises(tiledsl.TileError, match="no configuration has the values of reference_config, chunk=7"):
+        tuned(sums, *configs, reference_config={"chunk": 7})(16, 128)
+
+
+def test_what_the_program_does_not_say_the_device_says(timer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the static class were wrong, outputs would tell."""
+    from tiledsl.autotuner.verifying import bit_class
+
+    monkeypatch.setattr(bit_class, "program_class", lambda kernel: bit_class.BitClass("one for all"))
+    timer(lambda config: 1.0 / (1 + config["chunk"]))
+    result = tuned(sums, {"chunk": 0}, {"chunk": 32}, ref_prog=row_sums)(16, 250)
+    assert result.config == {"chunk": 0}
+    assert result.trials[1].message.startswith("other bits than chunk=0, on the device (0.0303 ms)")
+
+
+def test_a_reference_that_does_not_work_ends_the_tuning(timer: Any) -> None:
+    timer(lambda config: 1.0)
+    with pytest.raises(tiledsl.TileError) as caught:
+        tuned(product, {"variant": "squared"}, {"variant": "chain"}, ref_prog=times)(16, 16, 16)
+    text = str(caught.value)
+    assert "the reference configuration, variant=squared, does not work" in text and "mismatch:" in text
+
+
+def test_it_is_part_of_the_key_and_remembered(timer: Any) -> None:
+    timer(lambda config: 1.0 + config["chunk"])
+    configs = [{"chunk": 0, "block": 4}, {"chunk": 32, "block": 4}]
+    plain = tuned(sums, *configs, numerics=None, cache=True, ref_prog=row_sums)
+    same = tuned(sums, *configs, cache=True, ref_prog=row_sums)
+    other = tuned(sums, *configs, cache=True, ref_prog=row_sums, reference_config={"chunk": 32})
+    assert len({each.key(16, 128).digest for each in (plain, same, other)}) == 3
+    first = same(16, 128)
+    again = tuned(sums, *configs, cache=True, ref_prog=row_sums)(16, 128)
+    assert (again.from_cache, again.bit_class) == ("disk", first.bit_class)
+    assert [trial.status for trial in again.trials] == ["ok", "other_bits"]
+
+
+def test_rows_keep_their_bits(timer: Any) -> None:
+    """The same configuration computes the same rows in kernels for 1 and for 48 of them."""
+    timer(lambda config: 1.0 / config["block"])
+    result = tuned(sums, {"block": 2}, {"block": 4}, numerics="batch-invariant", ref_prog=row_sums)(16, 128)
+    assert result.config == {"block": 4}
+
+
+def test_a_row_that_depends_on_its_number_of_rows_is_found(timer: Any) -> None:
+    @tiledsl.jit(out_idx=-1)
+    def by_size(M, N, block=4):
+        @T.prim_func
+        def by_size(A: T.Tensor((M, N), "float32"), B: T.Tensor((M,), "float32")):
+            with T.Kernel(T.ceildiv(M, block)) as bx:
+                part = T.alloc_fragment((block, 32 if M > 20 else N), "float32")
+                some = T.alloc_fragment((block,), "float32")
+                total = T.alloc_fragment((block,), "float32")
+                T.clear(total)
+                for k in T.serial(T.ceildiv(N, 32) if M > 20 else 1):
+                    T.copy(A[bx * block, k * 32], part)
+                    T.reduce_sum(part, some, dim=1)
+                    for i in T.Parallel(block):
+                        total[i] += some[i]
+                T.copy(total, B[bx * block])
+
+        return by_size
+
+    timer(lambda config: 1.0)
+    assert tuned(by_size, {"block": 4}, ref_prog=row_sums)(16, 250).config == {"block": 4}
+    with pytest.raises(tiledsl.TileError, match="a row of the reference configuration, block=4, has other bits among"):
+        tuned(by_size, {"block": 4}, numerics="batch-invariant", ref_prog=row_sums)(16, 250)
+
+
+def test_what_counts_rows_must_be_known(timer: Any) -> None:
+    @tiledsl.jit(out_idx=-1)
+    def doubled(rows, block=4):
+        @T.prim_func
+        def doubled(A: T.Tensor((rows, 16), "float32"), B: T.Tensor((rows, 16), "float32")):
+            with T.Kernel(T.ceildiv(rows, block)) as bx:
+                for i, j in T.Parallel(block, 16):
+                    B[bx * block + i, j] = A[bx * block + i, j] * 2
+
+        return doubled
+
+    timer(lambda config: 1.0)
+    options = {"numerics": "batch-invariant", "ref_prog": lambda A: A * 2}
+    with pytest.raises(tiledsl.TileError, match="must know which argument counts rows, and 'M' is none") as caught:
+        tuned(doubled, {"block": 4}, **options)(32)
+    assert "pass rows=..., one of rows" in str(caught.value)
+    assert tuned(doubled, {"block": 4}, rows="rows", **options)(32).config == {"block": 4}
+
+
+def test_a_file_keeps_one_class(timer: Any, tmp_path: Path) -> None:
+    timer(lambda config: 1.0 + config["chunk"])
+    configs = [{"chunk": 0}, {"chunk": 32}]
+    first = tuned(sums, *configs, ref_prog=row_sums, numerics="batch-invariant")
+    report = first.tune_into(tmp_path, [(16, 128), (64, 128)])
+    assert not report.failed
+    path = path_of(tmp_path, "sums_builder", Target("interpret"))
+    entries = read_or_new(path, "sums_builder", "interpret").entries
+    assert len({entry.bit_class for entry in entries}) == 1 and entries[0].bit_class
+    other = tuned(sums, *configs, ref_prog=row_sums, numerics="batch-invariant", reference_config={"chunk": 32})
+    report = other.tune_into(tmp_path, [(32, 128)])
+    assert report.failed and "a file has one class" in report.failed[0].message
+    served = tuned(sums, *configs, numerics="batch-invariant", tuned=tmp_path, on_miss="error", bucket="M")
+    assert served(48, 128).config == {"chunk": 0}
+
+
+def test_a_file_without_classes_does_not_serve(timer: Any, tmp_path: Path) -> None:
+    timer(lambda config: 1.0 + config["chunk"])
+    configs = [{"chunk": 0}, {"chunk": 32}]
+    tuned(sums, *configs, ref_prog=row_sums, numerics=None).tune_into(tmp_path, [(16, 128)])
+    with pytest.raises(tiledsl.TileError, match="tuned without numerics='same-bits'"):
+        tuned(sums, *configs, tuned=tmp_path, on_miss="error")(16, 128)
+    assert tuned(sums, *configs, numerics=None, tuned=tmp_path, on_miss="error")(16, 128).config == {"chunk": 0}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"numerics": "exact"}, "it must be 'same-bits' or 'batch-invariant'"),
+        ({"numerics": None, "rows": "M"}, "rows says something of numerics"),
+        ({"reference_config": [1]}, "reference_config is"),
+        ({"rows": 5}, "rows is 5"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(tiledsl.TileError, match=re.escape(message)):
+        tuned(sums, {"chunk": 0}, **options)
+
+
+# Bits, and inputs that show them
+
+
+def test_fingerprints_see_every_bit_and_every_place() -> None:
+    whole = torch.randn(37, 5)
+    own = bits.fingerprint([whole])
+    assert bits.fingerprint([whole.clone()]) == own
+    flipped = whole.clone()
+    flipped.view(torch.int32)[3, 2] ^= 1
+    swapped = whole.clone()
+    swapped[0, 0], swapped[0, 1] = whole[0, 1], whole[0, 0]
+    zero, minus = torch.zeros(4), -torch.zeros(4)
+    found = [own, *(bits.fingerprint([each]) for each in (flipped, swapped, whole[:36], zero, minus))]
+    assert len(set(found)) == len(found)
+    for dtype in (
+        torch.bool,
+        torch.int8,
+        torch.float16,
+        torch.bfloat16,
+        torch.float64,
+        torch.float8_e4m3fn,
+        torch.complex64,
+    ):
+        assert bits.fingerprint([torch.ones(3).to(dtype)]) != bits.fingerprint([torch.zeros(3).to(dtype)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float64])
+def test_adversarial_inputs_cancel_and_stay_in_range(dtype: Any) -> None:
+    given = [torch.rand(32, 64).mul(2).sub(1).to(dtype), torch.rand(64, 16).to(dtype), torch.arange(5), 3]
+    sets = list(bits.adversarial_inputs(given))
+    assert len(sets) == 3
+    for A, B, index, number in sets:
+        assert A.dtype == B.dtype == dtype and index.equal(given[2]) and number == 3
+        wide = A.double()
+        assert wide.isfinite().all() and wide.abs().max() <= given[0].double().abs().max() * 1.07
+        assert B.double().min() >= 0
+    a, b = sets[0][0].double(), sets[0][1].double()
+    assert ((a @ b).abs() < 0.2 * (a.abs() @ b.abs())).all()
+    again = list(bits.adversarial_inputs(given))
+    assert all(bits.fingerprint(one[:2]) == bits.fingerprint(two[:2]) for one, two in zip(sets, again))
+
+
+def test_other_orders_of_a_sum_show() -> None:
+    """What the inputs are for: splits, chunks and reversals of a sum of 256 products differ in their bits."""
+    given = [torch.rand(8, 256) * 2 - 1, torch.rand(256, 8) * 2 - 1]
+
+    def chained(A: Any, B: Any, order: Any) -> Any:
+        total = torch.zeros(8, 8)
+        for k in order:
+            total += A[:, k : k + 1] * B[k]
+        return total
+
+    for A, B in bits.adversarial_inputs(given):
+        whole = chained(A, B, range(256))
+        halves = chained(A, B, range(128)) + chained(A, B, range(128, 256))
+        back = chained(A, B, reversed(range(256)))
+        found = {bits.fingerprint([each]) for each in (whole, halves, back)}
+        assert len(found) == 3
+
+
+REDUCED = """
+#blocked = #ttg.blocked<{{sizePerThread = [1, {per}], threadsPerWarp = [1, 32], warpsPerCTA = [{rows}, {warps}]}}>
+  %s = "tt.reduce"(%a_11) <{{axis = 1 : i32}}> ({{
+    ^bb0(%x: f32 loc(#loc1), %y: f32 loc(#loc1)):
+      %z = arith.{combine} %x, %y : f32 loc(#loc25)
+      tt.reduce.return %z : f32 loc(#loc23)
+    }}) : (tensor<{m}x512xf32, #blocked>) -> tensor<{m}xf32, #ttg.slice<{{dim = 1, parent = #blocked}}>> loc(#loc23)
+"""
+
+
+def test_orders_of_reductions() -> None:
+    def orders(per: int = 4, rows: int = 1, warps: int = 4, m: int = 4, combine: str = "addf") -> str:
+        return hardware_orders(REDUCED.format(per=per, rows=rows, warps=warps, m=m, combine=combine))
+
+    assert orders() == orders(m=8) == orders(rows=2)  # other rows
+    assert len({orders(), orders(per=2), orders(warps=8), orders(combine="mulf"), orders(combine="maxnumf")}) == 5
+    assert orders(combine="maxnumf") == orders(combine="maxnumf", warps=8)  # exact in any order
+
+
+def test_orders_of_products() -> None:
+    line = "#mma = #ttg.nvidia_mma<{{versionMajor = {v}, warpsPerCTA = [{w}, 1], instrShape = [16, {n}, {k}]}}>\n"
+    side = "!ttg.memdesc<64x64x{t}, #s>"
+    dot = f"%d = ttng.warp_group_dot %a, %b, %c : {side} * {side} -> tensor<64x64xf32, #mma> loc(#l)\n"
+
+    def orders(v: int = 3, w: int = 4, n: int = 64, k: int = 16, t: str = "f16") -> str:
+        return hardware_orders(line.format(v=v, w=w, n=n, k=k) + dot.format(t=t))
+
+    assert orders() == orders(n=128) == orders(w=8)
+    assert len({orders(), orders(v=2), orders(k=8), orders(t="bf16")}) == 4

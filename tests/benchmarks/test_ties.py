@@ -1,0 +1,26 @@
+"""Ten tunings of simulated problems: who wins, and what it costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from benchmarks.tuning.ties import Noise, SimulatedProblem, simulate, tune
+
+
+def test_near_equal_configurations_have_one_winner() -> None:
+    """0.0275 and 0.0277 ms are told apart; 0.0275 and 0.02755 ms tie, and the one that needs less wins."""
+    apart = SimulatedProblem((0.0277, 0.0275), (64 << 10, 128 << 10))
+    equal = SimulatedProblem((0.02755, 0.0275), (64 << 10, 128 << 10))
+    for problem, expected in ((apart, 1), (equal, 0)):
+        assert Counter(tune(problem, Noise(sample=0.003), f"{turn}")[0] for turn in range(20)) == {expected: 20}
+
+
+def test_tuning_again_keeps_the_winner() -> None:
+    found = simulate(12, Noise(), remembers=True)
+    assert found.alike == found.problems
+    assert max(found.losses) < 0.0125
+
+
+def test_tunings_that_know_nothing_of_each_other_mostly_agree() -> None:
+    found = simulate(12, Noise(sample=0.003, turn=0.0003))
+    assert found.agreeing / found.problems > 0.95 and max(found.losses) < 0.01

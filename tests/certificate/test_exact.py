@@ -1,0 +1,121 @@
+"""Exact algebra: arithmetic modulo 2**61 - 1 against Python's integers, and what strict fingerprints tell apart."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tiledsl.certificate import modular
+from tiledsl.certificate.exact import _FORMATS, ExactAlgebra, decoded, encoded, fingerprints, numbers, rounded, unknowns
+
+P = modular.P
+SMALL = {"bfloat16": ml_dtypes.bfloat16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float8_e5m2": ml_dtypes.float8_e5m2}
+
+
+@pytest.fixture(autouse=True)
+def silent() -> Any:
+    with np.errstate(all="ignore"):
+        yield
+
+
+def residues(generator: np.random.Generator, *shape: int) -> np.ndarray:
+    made = generator.integers(0, P, shape, dtype=np.uint64)
+    made.flat[:3] = 0, 1, P - 1
+    return made
+
+
+def test_modular_arithmetic() -> None:
+    generator = np.random.default_rng(0)
+    a, b = residues(generator, 9, 700), residues(generator, 700, 8)
+    x, y = a[:, :8], b[:9].reshape(9, 8)
+    whole = lambda array: array.astype(object)
+    assert (whole(modular.multiply(x, y)) == whole(x) * whole(y) % P).all()
+    assert (whole(modular.add(x, y)) == (whole(x) + whole(y)) % P).all()
+    assert (whole(modular.dot(a, b)) == whole(a) @ whole(b) % P).all()
+    assert (whole(modular.sums(a, 1)) == whole(a).sum(1) % P).all()
+    assert (modular.multiply(x, modular.inverse(x)) == (x != 0)).all()
+    assert (whole(modular.shifted(x, -7)) == whole(x) * pow(2, -7, P) % P).all()
+
+
+@pytest.mark.parametrize("number", [0.1, -3.75, 1e-30, 7.0, -1e20, 0.0, 2.0**-1074])
+def test_numbers_are_fractions(number: float) -> None:
+    exact = Fraction(number)
+    assert int(modular.of_numbers(np.float64(number))) == exact.numerator * pow(exact.denominator, -1, P) % P
+
+
+@pytest.mark.parametrize("dtype", _FORMATS)
+def test_rounding_is_that_of_the_type(dtype: str) -> None:
+    stored = np.dtype(SMALL.get(dtype, dtype))
+    generator = np.random.default_rng(1)
+    values = generator.normal(size=4000) * 2.0 ** generator.integers(-20, 18, 4000)
+    values = values.astype(np.float32).astype(np.float64)
+    expected = values.astype(np.float32).astype(stored)
+    np.testing.assert_array_equal(rounded(values, dtype), expected.astype(np.float64))
+    finite = np.isfinite(expected.astype(np.float64))
+    bits = expected.view(f"u{stored.itemsize}")
+    np.testing.assert_array_equal(encoded(expected.astype(np.float64), dtype)[finite], bits[finite])
+    np.testing.assert_array_equal(decoded(bits, dtype)[finite], expected.astype(np.float64)[finite])
+
+
+def elements(name: str, *shape: int) -> np.ndarray:
+    return unknowns(np.random.default_rng(len(name)).normal(size=shape), name)
+
+
+def same(a: Any, b: Any) -> bool:
+    return bool((fingerprints(a) == fingerprints(b)).all())
+
+
+def unlike(a: Any, b: Any) -> bool:
+    return bool((fingerprints(a) != fingerprints(b)).all())
+
+
+@pytest.mark.parametrize("allowed", [[], ["reassociation"]])
+def test_what_ieee_arithmetic_promises(allowed: list[str]) -> None:
+    algebra = ExactAlgebra(allowed)
+    add, sub, mul, div = (algebra.binary(name, "float32") for name in ("add", "sub", "mul", "div"))
+    negate, x, y = algebra.negate("float32"), elements("x", 4, 6), elements("yy", 4, 6)
+    number = lambda value: algebra.constant(value, "float32")
+    assert same(add(x, y), add(y, x)) and same(mul(x, y), mul(y, x))
+    assert same(negate(add(x, y)), add(negate(x), negate(y))) and same(sub(x, y), negate(sub(y, x)))
+    assert same(mul(negate(x), y), negate(mul(x, y))) and same(negate(negate(x)), x)
+    assert same(add(x, number(0)), x) and same(mul(x, number(1)), x) and same(mul(x, number(0)), number(0))
+    assert same(mul(x, number(0.5)), div(x, number(2))) and same(sub(x, x), number(0))
+    assert same(add(number(0.1), number(0.2)), number(np.float32(0.1) + np.float64(np.float32(0.2))))
+    narrow = algebra.cast("float32", "float16")
+    assert same(narrow(narrow(x)), narrow(x)) and unlike(narrow(x), x)
+
+
+def test_strict_fingerprints_tell_orders_apart() -> None:
+    strict, field = ExactAlgebra(), ExactAlgebra(["reassociation"])
+    x, y, z = (elements(name, 5) for name in ("x", "yy", "zzz"))
+    for algebra, equal in ((strict, unlike), (field, same)):
+        add, mul = algebra.binary("add", "float32"), algebra.binary("mul", "float32")
+        assert equal(add(add(x, y), z), add(x, add(y, z)))
+        assert equal(mul(x, add(y, z)), add(mul(x, y), mul(x, z)))
+        assert equal(algebra.math("fma", "float32", "float32")(x, y, z), add(mul(x, y), z))
+        total = algebra.reduce("sum", 1, "float32")
+        line = elements("line", 3, 8)
+        assert equal(total(line), total(line[:, ::-1]))
+        padded = np.broadcast_to(numbers(0.0), (3, 16)).copy()
+        padded[:, :8] = line
+        assert same(total(line), total(padded))
+        a, b = elements("a", 4, 32), elements("bb", 32, 5)
+        dot = algebra.dot("float16", "float16", "float32")
+        assert equal(dot(a[:, 16:], b[16:], dot(a[:, :16], b[:16], None)), dot(a, b, None))
+    steps = ExactAlgebra(depth=32).dot("float16", "float16", "float32")  # 16 elements at once
+    assert same(steps(a[:, 16:], b[16:], steps(a[:, :16], b[:16], None)), steps(a, b, None))
+    assert unlike(steps(a[:, 8:], b[8:], steps(a[:, :8], b[:8], None)), steps(a, b, None))
+
+
+def test_infinities_and_maxima_go_by_value() -> None:
+    algebra = ExactAlgebra()
+    low = algebra.constant(-np.inf, "float32")
+    x = elements("x", 4)
+    assert same(algebra.binary("max", "float32")(x, low), x)
+    power = algebra.math("exp2", "float32", "float32")
+    assert same(power(algebra.binary("sub", "float32")(low, x)), algebra.constant(0, "float32"))
+    assert same(algebra.reduce("max", 0, "float32")(x), x[np.argmax(x["value"])])

@@ -1,0 +1,187 @@
+"""Translation validation: no false alarm on the examples, and mistakes in passes and in emission are noticed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import tiledsl
+from tests.support.example_kernels import NAMES, kernels_of
+from tests.support.example_modules import load_example
+from tests.support.mutated import mutate
+from tests.support.random_sources import random_source
+from tiledsl.certificate.check import Check
+from tiledsl.certificate.reduction import reduced
+from tiledsl.certificate.signature import strict_signature
+from tiledsl.certificate.translation import certify, check_passes, check_source, check_translation
+from tiledsl.codegen.expressions import Expressions
+from tiledsl.codegen.kernels import KernelWriter
+from tiledsl.passes import (
+    guard_accesses,
+    lower_tile_ops,
+    lower_to_triton,
+    map_grid,
+    pad_tiles,
+    peel_loops,
+    split_k,
+    vectorize_parallel,
+)
+
+FAST = [name for name in NAMES if not name.startswith("attention")]
+
+
+def kernels(name: str, options: dict[str, Any]) -> list[tiledsl.Kernel]:
+    return [product(**options)] if name == "product" else kernels_of(name, "cuda:90", **options)
+
+
+def bad(checks: list[Check]) -> list[Check]:
+    return [each for each in checks if each.status != "tested"]
+
+
+def product(target: str = "cuda:90", pass_configs: Any = None, **sizes: int) -> tiledsl.Kernel:
+    """The quickstart's product."""
+    chosen = {"M": 96, "N": 80, "K": 160, "block_M": 64, "block_N": 32, "block_K": 32, **sizes}
+    return tiledsl.compile(load_example("quickstart").matmul(**chosen), -1, target, pass_configs)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_examples(name: str) -> None:
+    for kernel in kernels_of(name, "cuda:90"):
+        checks = check_translation(kernel)
+        assert not bad(checks)
+        assert {each.kind for each in checks} == {"pass", "source"}
+
+
+def test_attention_in_triton_and_in_gluon() -> None:
+    (plain,) = kernels_of("attention", "cuda:80", causal=1)
+    sizes = {"queries": 128, "keys": 96, "dim": 64, "block_M": 128, "block_N": 64}
+    (fast,) = kernels_of("attention", "cuda:90", causal=1, heads=2, kv_heads=1, **sizes)
+    assert "@gluon.jit" in fast.source and "@triton.jit" in plain.source
+    assert not bad(check_translation(plain))
+    checks = check_translation(fast)
+    assert not bad(checks)
+    (emitter,) = [each for each in checks if each.subject.startswith("select-emitter")]
+    assert emitter.detail.startswith("equal but for reciprocal")
+
+
+@pytest.mark.parametrize("seed", range(300, 304))
+def test_random_programs(seed: int) -> None:
+    source, options = random_source(seed)
+    kernel = tiledsl.compile(tiledsl.parse(source), target="cuda:90", pass_configs=options)
+    assert not bad(check_translation(kernel))
+
+
+def test_a_large_problem_is_reduced_to_a_few_blocks() -> None:
+    kernel = product(M=8192, N=8192 + 40, K=4096, block_M=128, block_N=128, block_K=64)
+    small = reduced(kernel._build())
+    assert small is not None
+    shapes = [value.type.static_shape for value in small.body.args]
+    assert shapes == [(256, 128), (128, 256 + 40), (256, 256 + 40)]
+    assert not bad(check_translation(kernel))
+
+
+def test_a_split_sum_is_allowed_by_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = lambda: product(pass_configs={"split-k.splits": 2})
+    (split,) = [each for each in check_passes(make()) if each.subject.startswith("split-k")]
+    assert split.detail == "equal but for reassociation"
+    monkeypatch.setattr(split_k.SplitK, "allowances", lambda self, program: frozenset())
+    (split,) = [each for each in check_passes(make()) if each.subject.startswith("split-k")]
+    assert split.status == "failed" and "another expression" in split.detail and split.place.endswith(":40:13")
+
+
+PEELED = {"pass_configs": {"peel-loops.mode": "all"}, "target": "cuda:80", "K": 170}
+Mutant = tuple[Any, str, str, str, dict[str, Any]]
+# A function, a text in it, what stands there by mistake, and the example whose kernel shows it, with its options.
+MUTANTS: dict[str, Mutant] = {
+    "a mask is lost": (
+        guard_accesses._Guard.access, "conditions if op.mask is None else [op.mask, *conditions]", "conditions",
+        "grouped_gemm", {},
+    ),
+    "the padding of a sum counts": (
+        pad_tiles._Padder._operation, "tensor.neutral(op.kind, op.source.dtype)", "1.0", "layer_norm", {},
+    ),
+    "blocks are visited twice": (
+        map_grid._panels, "inside.apply(arith.TruncModOp, block, down)", "inside.apply(arith.TruncDivOp, block, down)",
+        "gemm_lazy", {},
+    ),
+    "strides are reversed": (lower_to_triton._KernelLowering.strides, "strides[::-1]", "strides", "softmax", {}),
+    "a reduction loses its old value": (lower_tile_ops._reduce, "if not op.clear:", "if False:", "online_softmax", {}),
+    "a product loses its sum": (lower_tile_ops._gemm, "if op.clear:", "if True:", "gemm_epilogue", {}),
+    "a loop is split one late": (
+        peel_loops._emit, "count.number +", "count.number + count.divisor +", "product", PEELED,
+    ),
+    "the rest of a loop starts anew": (
+        peel_loops._divide, 'rest.set_field("inits", loop.results)', "pass", "product", PEELED,
+    ),
+    "a store under a condition always happens": (
+        vectorize_parallel._Vectorizer._store, "target, indices, mask,", "target, indices, None,", "grouped_gemm", {},
+    ),
+    "a sum is negated": (
+        Expressions.binary, 'symbol, precedence = BINARY[type(op)]',
+        'symbol, precedence = BINARY[arith.SubOp if type(op) is arith.AddOp and op.out.dtype != "int32" else type(op)]',
+        "layer_norm", {},
+    ),
+    "masked elements are left as they are": (
+        KernelWriter.load_text, "if op.other is not None:", "if False:", "gemm_lazy", {},
+    ),
+    "a transposition is left out": (Expressions.transpose, '"tl.trans({inner})"', '"({inner})"', "gemm_lazy", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mistakes_are_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, old, new, example, options = MUTANTS[name]
+    mutate(monkeypatch, function, old, new)
+    assert any(each.status == "failed" for each in certify(lambda: kernels(example, options)[0]))
+
+
+# A text of emitted Gluon, and a mistake.
+GLUON_MUTANTS: dict[str, tuple[str, str]] = {
+    "a tile is released before its product is done": (
+        "            acc, weights_operand = warpgroup_mma_wait(0, deps=[acc, weights_operand])\n"
+        "            mbarrier.arrive(v_empty.index(v_stage), count=1)\n",
+        "            mbarrier.arrive(v_empty.index(v_stage), count=1)\n"
+        "            acc, weights_operand = warpgroup_mma_wait(0, deps=[acc, weights_operand])\n",
+    ),
+    "a tile is never released": ("mbarrier.arrive(k_empty.index(k_stage), count=1)", "pass"),
+    "another tile is loaded": ("_load_box(V_tiles, [item, 0, index, 0]", "_load_box(V_tiles, [item, 0, index + 8, 0]"),
+    "a product is used too early": ("scores, q = warpgroup_mma_wait(1, deps=[scores, q])", "pass"),
+}
+
+
+@pytest.mark.parametrize("name", GLUON_MUTANTS)
+def test_mistakes_in_gluon_are_noticed(name: str) -> None:
+    old, new = GLUON_MUTANTS[name]
+    sizes = {"queries": 128, "keys": 320, "dim": 64, "block_M": 128, "block_N": 64, "heads": 1, "kv_heads": 1}
+    (kernel,) = kernels_of("attention", "cuda:90", **sizes)
+    assert not bad(check_source(kernel))
+    assert old in kernel.source
+    kernel.module = replace(kernel.module, source=kernel.source.replace(old, new))
+    (check,) = check_source(kernel)
+    assert check.status == "failed" and check.kind == "source"
+
+
+def test_an_error_in_the_source_names_its_line_and_the_users() -> None:
+    kernel = product()
+    kernel.module = replace(kernel.module, source=kernel.source.replace("[A_C_start, A_B_start]", "[A_C_start]"))
+    (check,) = check_source(kernel)
+    assert check.status == "failed" and "1 starts for a block" in check.detail and check.detail.startswith("line ")
+    assert check.place.startswith("quickstart.py:")
+
+
+def test_what_the_stand_ins_lack_is_unknown() -> None:
+    kernel = product()
+    kernel.module = replace(kernel.module, source=kernel.source.replace("tl.dot(", "tl.dot_of_tomorrow("))
+    (check,) = check_source(kernel)
+    assert check.status == "unknown" and "dot_of_tomorrow" in check.detail
+
+
+def test_strict_signatures_group_configurations() -> None:
+    sizes = {"M": 2048, "N": 1024, "K": 200}
+    of = lambda pass_configs=None, **blocks: strict_signature(product(pass_configs=pass_configs, **sizes, **blocks))
+    first = of(block_M=128, block_N=128, block_K=64)
+    assert first == of(block_M=64, block_N=64, block_K=32)  # the same sums, in other tiles
+    assert first != of(block_M=32, block_N=64, block_K=32)  # smaller instructions
+    assert first != of({"split-k.splits": 2}, block_M=128, block_N=128, block_K=64)

@@ -1,0 +1,54 @@
+"""Programs for each hazard of hazards.py: they compute what they should, and both Tritons compile them rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl
+from tests.support.hazard_programs import PROGRAMS, HazardProgram
+from tiledsl.runtime import hazards
+
+
+def run(case: HazardProgram, target: str, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the program makes, and what it should make, in float64."""
+    kernel = tiledsl.compile(case.program, target=target, pass_configs=dict(case.options))
+    dtypes = [getattr(torch, each.dtype) for each in kernel.params]
+    *shapes, last = [[int(size) for size in each.shape] for each in kernel.params]
+    given = [torch.from_numpy(each).to(dtype).to(device) for each, dtype in zip(case.inputs(shapes), dtypes)]
+    made = torch.zeros(last, dtype=torch.float32, device=device).to(dtypes[-1])
+    kernel(*given, made)
+    expected = case.made(*[each.cpu().to(torch.float64).numpy() for each in given])
+    return made.cpu().to(torch.float64), torch.from_numpy(expected.astype("float64"))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results(name: str) -> None:
+    made, expected = run(PROGRAMS[name], "interpret", "cpu")
+    torch.testing.assert_close(made, expected, rtol=0, atol=0)
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, Any]:
+    made = {}
+    for name, case in PROGRAMS.items():
+        made[name] = tiledsl.compile(case.program, target="cuda:90", pass_configs=dict(case.options)).module
+    return made
+
+
+@pytest.mark.parametrize("version", ["newest", "3.6"])
+def test_compiles(
+    modules: dict[str, Any], compile_modules: Callable[..., Any], version: str, request: pytest.FixtureRequest
+) -> None:
+    options = {"python": request.getfixturevalue("triton36")} if version == "3.6" else {}
+    for name, error, ttgir in compile_modules(modules, full=False, **options):
+        assert not error, f"{name}: {error}\n{modules[name].source}"
+        assert not hazards.layout_hazards(ttgir), f"{name}: {hazards.layout_hazards(ttgir)}\n{modules[name].source}"
+
+
+def test_every_hazard_has_a_program() -> None:
+    listed = {each.name for each in hazards.HAZARDS}
+    assert {each.hazard for each in PROGRAMS.values()} | {"linear-like-blocked"} == listed

@@ -1,0 +1,78 @@
+"""Random programs against the oracle: fixed seeds, wrong compilers that must be found, and what becomes of findings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tiledsl
+from tests.fuzz import finding
+from tests.fuzz.execution import attempt, program_of
+from tests.fuzz.generator import generate
+from tests.fuzz.shrink import shrunk
+from tests.fuzz.wrong_compilers import MISTAKES
+
+SEEDS, CHUNK = 300, 20
+# The first seed that shows each mistake; python -m tests.fuzz.wrong_compilers prints them.
+SHOWN_BY = {
+    "a store under a condition loses its mask": 7,
+    "no mask at the lower end": 1,
+    "a mask at the upper end is off by one": 0,
+    "padding of a product's right side stays": 24,
+    "an assumption <= is taken for <": 11,
+    "a load survives a store through an alias": 7,
+    "a load leaves a loop that writes": 41,
+    "floor division of negative numbers truncates": 3,
+    "the padding of a tile is not masked": 4,
+    "the else branch has the mask of the other": 16,
+}
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_results_are_those_of_the_oracle(first: int) -> None:
+    outcomes = {seed: attempt(generate(seed)) for seed in range(first, first + CHUNK)}
+    told = {
+        seed: f"{each.status}: {each.detail}"
+        for seed, each in outcomes.items()
+        if each.status not in ("right", "discarded")
+    }
+    assert not told, "\n".join(f"python -m tests.fuzz --show --seed {seed}: {text}" for seed, text in told.items())
+    assert sum(each.status == "right" for each in outcomes.values()) >= CHUNK * 0.75
+
+
+def test_a_seed_gives_one_program() -> None:
+    assert generate(7) == generate(7) and generate(7).text != generate(8).text
+
+
+@pytest.mark.parametrize("seed", [3, 10])
+def test_programs_compile_for_a_gpu(seed: int) -> None:
+    case = generate(seed)
+    with program_of(case) as program:
+        kernel = tiledsl.compile(program, target="cuda:90", pass_configs=case.options)
+    assert all("ptx" in each.asm for each in kernel.compiled.values())
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_wrong_compilers_are_found(mistake: str) -> None:
+    case = generate(SHOWN_BY[mistake])
+    with MISTAKES[mistake].made():
+        assert attempt(case).status in ("wrong", "failed")
+    assert attempt(case).status == "right"
+
+
+def test_a_finding_is_shrunk_and_stands_alone(tmp_path: Path) -> None:
+    mistake = "a mask at the upper end is off by one"
+    case = generate(SHOWN_BY[mistake])
+    with MISTAKES[mistake].made():
+        small = shrunk(case, lambda each: attempt(each).status in ("wrong", "failed"), seconds=4)
+        assert len(small.text) < len(case.text) and attempt(small).status in ("wrong", "failed")
+    path = finding.write(small, "a mask is off by one", tmp_path / "finding.py")
+    assert finding.read(path) == small
+    root = str(Path(tiledsl.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, str(path)], env={"PYTHONPATH": root, "HOME": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.stdout == "PASS\n", done.stdout + done.stderr

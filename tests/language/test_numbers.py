@@ -1,0 +1,120 @@
+"""Functions of Python numbers: exact on integers of any size, and refused where they are not defined."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil, floor, trunc
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tiledsl
+import tiledsl.language as T
+from tiledsl.errors import TileError
+
+INTEGERS = st.integers() | st.integers(-(2**70), 2**70) | st.integers(-20, 20)
+
+
+@given(INTEGERS, INTEGERS.filter(bool))
+def test_divisions_are_exact(a: int, b: int) -> None:
+    quotient = Fraction(a, b)
+    expected = {
+        T.truncdiv: trunc(quotient), T.truncmod: a - trunc(quotient) * b, T.div: trunc(quotient),
+        T.floordiv: floor(quotient), T.floormod: a - floor(quotient) * b,
+        T.ceildiv: ceil(quotient), T.align_up: ceil(quotient) * b,
+    }  # fmt: skip
+    for function, wanted in expected.items():
+        made = function(a, b)
+        assert type(made) is int and made == wanted, function.__name__
+
+
+@given(INTEGERS, st.integers(0, 100))
+def test_shifts_and_powers_are_exact(a: int, n: int) -> None:
+    expected = {T.shift_left: a * 2**n, T.shift_right: floor(Fraction(a, 2**n)), T.power: a**n, T.pow: a**n}
+    for function, wanted in expected.items():
+        made = function(a, n)
+        assert type(made) is int and made == wanted, function.__name__
+
+
+@given(INTEGERS, INTEGERS, INTEGERS)
+def test_other_functions_of_integers_are_exact(a: int, b: int, c: int) -> None:
+    for function in (T.floor, T.ceil, T.trunc, T.round, T.rint, T.nearbyint):
+        assert function(a) == a and type(function(a)) is int
+    assert T.round(a, "ties-away-from-zero") == a
+    assert T.fma(a, b, c) == a * b + c
+    assert (T.max(a, b), T.min(a, b), T.abs(a)) == (max(a, b), min(a, b), abs(a))
+    assert (T.bitwise_and(a, b), T.bitwise_or(a, b), T.bitwise_xor(a, b)) == (a & b, a | b, a ^ b)
+    assert T.bitwise_not(a) == -a - 1
+
+
+def test_bits_of_integers_are_those_of_32_or_64() -> None:
+    assert (T.popcount(255), T.popcount(-1), T.popcount(-(1 << 40)), T.popcount(2**64 - 1)) == (8, 32, 24, 64)
+    assert (T.clz(0), T.clz(1), T.clz(-1), T.clz(1 << 40)) == (32, 31, 0, 23)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: T.truncdiv(1, 0), lambda: T.truncmod(1, 0), lambda: T.floordiv(1, 0), lambda: T.floormod(1.0, 0.0),
+        lambda: T.truncmod(1.0, 0.0), lambda: T.div(1.0, 0.0), lambda: T.shift_left(1, -1), lambda: T.clz(1.5),
+        lambda: T.shift_right(1, -1), lambda: T.shift_left(1.5, 1),
+        lambda: T.bitwise_and(1.5, 1), lambda: T.bitwise_not(1.5), lambda: T.power(0, -1),
+        lambda: T.power(-8, 1 / 3), lambda: T.power(2.0, 10000), lambda: T.sqrt(-1), lambda: T.log(0),
+        lambda: T.exp(10000), lambda: T.floor(float("inf")), lambda: T.int32(float("nan")), lambda: T.popcount(1.5),
+        lambda: T.popcount(1 << 64), lambda: T.clz(-(1 << 63) - 1),
+    ],
+)  # fmt: skip
+def test_what_is_not_defined_is_refused(call: Any) -> None:
+    with pytest.raises(TileError):
+        call()
+
+
+def test_a_negated_bool_is_a_number() -> None:
+    """Of an element, negated or not, stored, counted, compared and carried by a loop."""
+
+    @T.prim_func
+    def negated(M: T.Tensor((4,), "bool"), R: T.Tensor((8,), "int32"), B: T.Tensor((4,), "bool")):
+        with T.Kernel(1, threads=32):
+            R[0] = T.cast(not M[0], "int32") + 1
+            R[1] = (not M[1]) + (not M[0])
+            flag = not M[2]
+            R[2] = T.cast(flag, "int32") * 5
+            R[3] = T.cast((not M[0]) == (not M[1]), "int32") + 3
+            R[4] = T.if_then_else(not M[3], 7, 9)
+            count = T.alloc_var("int32", 0)
+            for i in range(4):
+                count += T.cast(not M[i], "int32")
+            R[5] = count
+            R[6] = T.cast(not (not M[1]), "int32") - 2  # noqa: SIM208
+            if not M[0]:
+                R[7] = T.max(not M[0], M[1])
+            for i in T.Parallel(4):
+                B[i] = not M[i]
+
+    for bits in range(16):
+        given = [bool(bits >> i & 1) for i in range(4)]
+        no = [int(not each) for each in given]
+        result, inverse = torch.full((8,), -1, dtype=torch.int32), torch.zeros(4, dtype=torch.bool)
+        tiledsl.compile(negated, target="interpret")(torch.tensor(given), result, inverse)
+        wanted = [
+            no[0] + 1, no[1] + no[0], no[2] * 5, (no[0] == no[1]) + 3, 7 if no[3] else 9, sum(no), 1 - no[1] - 2,
+            1 if no[0] else -1,
+        ]  # fmt: skip
+        assert result.tolist() == wanted and inverse.tolist() == [not each for each in given]
+
+
+def test_counts_of_bits_have_the_operands_type() -> None:
+    @T.prim_func
+    def shifted(X: T.Tensor((4,), "int64"), R: T.Tensor((4,), "int64")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(4):
+                R[i] = (T.popcount(X[i]) << 40) + T.clz(X[i])
+
+    values = torch.tensor([0, 1, -1, 1 << 40])
+    result = torch.zeros(4, dtype=torch.int64)
+    tiledsl.compile(shifted, target="interpret")(values, result)
+    assert result.tolist() == [64, (1 << 40) + 63, 64 << 40, (1 << 40) + 23]
+    assert "libdevice.popc(X_tile).to(tl.int64)" in tiledsl.compile(shifted, target="cuda:90").source

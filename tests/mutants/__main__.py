@@ -1,0 +1,338 @@
+"""make mutants: does a test fail when a line of the compiler or the tuner means something else?
+
+A sample of small changes (mutations.py), the same one for the same seed, each on a copy of the checkout. The tests that
+run a changed line run until one fails, the fastest and most specific first. What survives is printed; survivors that
+change no behaviour are listed with the reason in equivalent.txt. Neither mutmut nor
+cosmic-ray takes a sample by seed, or runs mutants in forks of a process that has torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import fnmatch
+import functools
+import gzip
+import hashlib
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.mutants.mutations import Mutant, mutants_of, sample, strata
+from tests.mutants.warm import ROOT, Job, Outcome, Pool, Test
+
+CHANGED = (
+    "passes/*.py", "passes/analysis/*.py", "passes/gluon/*.py", "tiledsl/frontend/*.py", "tiledsl/runtime/launch*.py",
+    "tiledsl/runtime/stored.py", "tiledsl/files.py", "autotune/engine.py", "autotune/run.py", "autotune/selection.py",
+    "autotune/verifying/*.py", "autotune/search/*.py", "autotune/storage/*.py", "autotune/predicting/prune.py",
+)  # fmt: skip
+NO_TESTS = ("tests/gpu", "tests/packaging", "tests/conformance", "tests/benchmarks", "tests/mutants")
+EQUIVALENT = Path(__file__).with_name("equivalent.txt")
+MAP = ROOT / ".mutants"
+FIRST_SECONDS = 3.0  # of tests before the next ones are collected
+
+
+def main() -> int:
+    options = _options()
+    sources = {file: (ROOT / file).read_bytes() for file in _changed_files()}
+    everything = {mutant.key: mutant for file, source in sources.items() for mutant in mutants_of(file, source)}
+    equivalent = read_equivalent(EQUIVALENT)
+    stale = [key for key in equivalent if key not in everything]
+    for file, function, before, after in stale:
+        print(f"{EQUIVALENT.name}: there is no such mutant now: {file}: {function}\n- {before}\n+ {after}")
+    if stale:
+        return 2
+    MAP.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="tiledsl-mutants-") as folder:
+        pool = Pool(options.workers, Path(folder))
+        tests = refresh_map(pool, options.tests)
+        if options.count == 0:
+            return 0
+        chosen = [each for each in everything.values() if _matches(each, options.only) and each.key not in equivalent]
+        folders = strata(chosen, lambda file: str(Path(file).parent))
+        mutants = list(sample(folders, options.count, options.seed, sources))
+        results = _run(pool, mutants, sources, tests, options.seconds)
+    return _report(results, sources, options)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make mutants")
+    parser.add_argument("--count", type=int, default=450, help="0 only brings the map of coverage up to date")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--only", default="*", help="globs of paths, or of path:function, with commas between")
+    parser.add_argument("--tests", default="*", help="globs of the test files that run")
+    parser.add_argument("--seconds", type=float, default=40, help="of tests for a mutant, as long as they took before")
+    parser.add_argument("--verbose", action="store_true", help="say what killed each")
+    return parser.parse_args()
+
+
+def _matches(mutant: Mutant, only: str) -> bool:
+    return any(fnmatch.fnmatch(f"{mutant.file}:{mutant.function}", f"{each}*") for each in only.split(","))
+
+
+def _changed_files() -> list[str]:
+    files = {str(path.relative_to(ROOT)) for pattern in CHANGED for path in ROOT.glob(pattern)}
+    return sorted(files)
+
+
+def read_equivalent(path: Path) -> dict[tuple[str, str, str, str], str]:
+    """The reviewed survivors and why they change nothing: blocks of `file: function`, `- before`, `+ after`, reason."""
+    found = {}
+    for block in path.read_text().split("\n\n"):
+        lines = [line for line in block.splitlines() if line and not line.startswith("#")]
+        if lines:
+            place, before, after, *reason = lines
+            file, _, function = place.partition(":")
+            assert before.startswith("- ") and after.startswith("+ ") and reason, f"{path.name}: not a block:\n{block}"
+            found[file, function.strip(), before[2:], after[2:]] = " ".join(reason)
+    return found
+
+
+# Which tests run which lines
+
+
+@dataclass
+class Tests:
+    seconds: dict[str, float] = field(default_factory=dict)
+    masks: dict[str, dict[str, int]] = field(default_factory=dict)  # by file and test: a bit for each line
+    shared: dict[str, dict[str, int]] = field(default_factory=dict)  # by file and file of tests: of set-ups
+    files: list[str] = field(default_factory=list)
+    totals: Counter[str] = field(default_factory=Counter)  # lines that a test runs, of all files
+
+    def covering(self, mutant: Mutant) -> list[Test]:
+        """The tests that run one of the mutant's lines, those first that run much of its file for their time."""
+        lines = sum(1 << line for line in mutant.covered_by)
+        masks = self.masks.get(mutant.file, {})
+        files = {file for file, mask in self.shared.get(mutant.file, {}).items() if mask & lines}
+        found = [name for name, mask in masks.items() if mask & lines]
+        if not found and not files:  # it may run in processes that tests start
+            files = {file for file in self.files if _names(file, mutant)}
+        found += [name for name in self.seconds if name.partition("::")[0] in files and name not in found]
+
+        def cost(name: str) -> float:
+            return (0.03 + self.seconds[name]) * (100 + self.totals[name]) / (1 + masks.get(name, 0).bit_count())
+
+        found.sort(key=cost)
+        return [Test(name, self.seconds[name]) for name in found]
+
+
+def _names(file: str, mutant: Mutant) -> bool:
+    """Whether a file of tests has the name of what is changed."""
+    function, module = mutant.function.rpartition(".")[2], mutant.file.removesuffix(".py").replace("/", ".")
+    text = (ROOT / file).read_text()
+    return bool(function and re.search(rf"\b{function}\b", text)) or module.replace("autotune.", "autotuner.") in text
+
+
+def refresh_map(pool: Pool, pattern: str) -> Tests:
+    """The map of coverage, made anew for files of tests that have changed since."""
+    files = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("tests/**/test_*.py"))]
+    files = [
+        file
+        for file in files
+        if not file.startswith(NO_TESTS) and any(fnmatch.fnmatch(file, each) for each in pattern.split(","))
+    ]
+    stale = [file for file in files if not _stored(file).exists()]
+    if stale:
+        _make_parse_table(pool)
+    begun = time.monotonic()
+
+    def done(job: Job, outcome: Outcome) -> None:
+        if not outcome.answer:
+            print(f"{job.files[0]} could not be run:\n{outcome.printed[-3000:]}", file=sys.stderr)
+            return
+        failed = [name for name, test in outcome.answer["tests"].items() if not test["passed"] and "[" not in name]
+        answer = {**outcome.answer, "sources": _source_texts(outcome.answer)}
+        for old in MAP.glob(_stored(job.files[0]).name.rsplit("-", 1)[0] + "-*.gz"):
+            old.unlink()
+        _stored(job.files[0]).write_bytes(gzip.compress(json.dumps(answer).encode(), 3))
+        print(f"{time.monotonic() - begun:6.1f} s  {job.files[0]}" + (f"  (not passed: {failed})" if failed else ""))
+
+    sizes = {file: (ROOT / file).stat().st_size for file in stale}
+    covered = tuple(_changed_files())
+    pool.run([Job(files=(file,), covered=covered) for file in sorted(stale, key=sizes.__getitem__, reverse=True)], done)
+    tests = Tests(files=files)
+    for file in files:
+        if _stored(file).exists():
+            _add_file(tests, file, json.loads(gzip.decompress(_stored(file).read_bytes())))
+    return tests
+
+
+def _stored(file: str) -> Path:
+    digest = hashlib.sha256((ROOT / file).read_bytes()).hexdigest()[:16]
+    return MAP / f"{file.replace('/', '.')}-{digest}.gz"
+
+
+def _source_texts(answer: dict[str, Any]) -> dict[str, str]:
+    """Texts are stored once, by their hash: lines of the map are theirs."""
+    hashes = {}
+    for file in {file for files in answer["lines"].values() for file in files}:
+        text = (ROOT / file).read_bytes()
+        hashes[file] = hashlib.sha256(text).hexdigest()[:16]
+        (MAP / f"text-{hashes[file]}").write_bytes(text)
+    return hashes
+
+
+def _add_file(tests: Tests, file: str, answer: dict[str, Any]) -> None:
+    passed = {name: test["seconds"] for name, test in answer["tests"].items() if test["passed"]}
+    tests.seconds.update(passed)
+    for context, files in answer["lines"].items():
+        for source, text in files.items():
+            if not (ROOT / source).exists():
+                continue
+            mask = _moved(int(text, 16), source, answer["sources"][source])
+            if context == "set-up":
+                tests.shared.setdefault(source, {})[file] = mask
+            elif context in passed:
+                tests.masks.setdefault(source, {})[context] = mask
+                tests.totals[context] += mask.bit_count()
+
+
+def _moved(mask: int, file: str, digest: str) -> int:
+    """The lines of an older text as lines of today's; new ones count as run when their neighbours are."""
+    moves = _moves(file, digest)
+    if moves is None:
+        return mask
+    return sum(1 << line for line, old in enumerate(moves, 1) if mask >> old & 1)
+
+
+@functools.cache
+def _moves(file: str, digest: str) -> list[int] | None:
+    text = (ROOT / file).read_bytes()
+    if hashlib.sha256(text).hexdigest()[:16] == digest:
+        return None
+    old = (MAP / f"text-{digest}").read_text().splitlines()
+    moves = []
+    for _, first, last, start, end in difflib.SequenceMatcher(
+        None, old, text.decode().splitlines(), False
+    ).get_opcodes():
+        moves += [min(first + offset, max(last - 1, first - 1, 0)) + 1 for offset in range(end - start)]
+    return moves
+
+
+def _make_parse_table(pool: Pool) -> None:
+    if not (MAP / "grammar").exists():
+        import subprocess
+
+        environment = {**os.environ, "TILEDSL_CACHE_DIR": str(MAP), "PYTHONPATH": str(ROOT)}
+        program = "from tiledsl.frontend import parser; parser.parse_module('x = 1')"
+        subprocess.run([sys.executable, "-c", program], env=environment, check=True, cwd=ROOT)
+
+
+# Running
+
+
+@dataclass
+class Result:
+    mutant: Mutant
+    covering: int
+    killed_by: str
+    seconds: float
+
+
+def _run(pool: Pool, mutants: list[Mutant], sources: dict[str, bytes], tests: Tests, seconds: float) -> list[Result]:
+    pool.compile_tests({name.partition("::")[0] for name in tests.seconds})
+    results: list[Result] = []
+    unsteady: set[str] = set()
+    waiting = mutants
+    while waiting:
+        made = _run_once(pool, waiting, sources, tests, seconds, unsteady)
+        failing = _failing_without(pool, {result.killed_by for result in made}, tests)
+        unsteady |= failing
+        waiting = [result.mutant for result in made if result.killed_by in failing]
+        results += [result for result in made if result.killed_by not in failing]
+    if unsteady:
+        print(f"these fail without a change too, and were left out: {sorted(unsteady)}")
+    return results
+
+
+def _run_once(
+    pool: Pool, mutants: list[Mutant], sources: dict[str, bytes], tests: Tests, seconds: float, left_out: set[str]
+) -> list[Result]:
+    results: list[Result] = []
+    jobs: dict[int, tuple[Mutant, list[Test], float]] = {}
+    queue = []
+    for mutant in mutants:
+        chosen: list[Test] = []
+        for test in tests.covering(mutant):
+            if test.name not in left_out and sum(each.seconds for each in chosen) + test.seconds <= seconds:
+                chosen.append(test)
+        if not chosen:
+            results.append(Result(mutant, 0, "", 0.0))
+            print(f"{_diff(mutant, sources)}  no test runs this line\n", flush=True)
+            continue
+        job = Job(_runs(chosen), edit=(mutant.file, mutant.apply(sources[mutant.file])))
+        job.limit = 60 + 5 * sum(test.seconds for test in chosen)
+        jobs[id(job)] = mutant, chosen, sum(test.seconds for test in chosen)
+        queue.append(job)
+    begun = time.monotonic()
+
+    def done(job: Job, outcome: Outcome) -> None:
+        mutant, chosen, _ = jobs[id(job)]
+        assert outcome.status != 5 or outcome.started, f"no test was found for {mutant}:\n{outcome.printed}"
+        results.append(Result(mutant, len(chosen), outcome.killed_by, time.monotonic() - begun))
+        if not outcome.killed_by:
+            print(f"{_diff(mutant, sources)}  survived {len(chosen)} tests\n", flush=True)
+        if len(results) % 25 == 0:
+            survived = sum(not each.killed_by for each in results)
+            print(f"{len(results)} of {len(mutants)} mutants, {survived} survived\n", flush=True)
+
+    pool.run(sorted(queue, key=lambda job: -jobs[id(job)][2]), done)
+    return results
+
+
+def _runs(chosen: list[Test]) -> list[list[Test]]:
+    """Few tests before many files are collected; the tests of a file together."""
+    first, rest, seconds = [], [], 0.0
+    for test in chosen:
+        seconds += 0.03 + test.seconds
+        (first if seconds <= FIRST_SECONDS or not first else rest).append(test)
+    return [_by_file(each) for each in (first, rest) if each]
+
+
+def _by_file(tests: list[Test]) -> list[Test]:
+    files = list(dict.fromkeys(test.name.partition("::")[0] for test in tests))
+    return sorted(tests, key=lambda test: files.index(test.name.partition("::")[0]))
+
+
+def _failing_without(pool: Pool, names: set[str], tests: Tests) -> set[str]:
+    """Of tests that killed a mutant those that fail without one too."""
+    by_file: dict[str, list[Test]] = {}
+    for name in sorted(names & tests.seconds.keys()):
+        by_file.setdefault(name.partition("::")[0], []).append(Test(name, tests.seconds[name]))
+    failing: set[str] = set()
+    pool.run([Job([[test] for test in each]) for each in by_file.values()], lambda _, o: failing.update(o.failed))
+    return failing
+
+
+def _report(results: list[Result], sources: dict[str, bytes], options: argparse.Namespace) -> int:
+    results.sort(key=lambda result: (result.mutant.file, result.mutant.start))
+    survivors = [result for result in results if not result.killed_by]
+    files = Counter(result.mutant.file for result in results)
+    survived = Counter(result.mutant.file for result in survivors)
+    if options.verbose:
+        for result in results:
+            if result.killed_by:
+                print(f"{_diff(result.mutant, sources)}  killed by {result.killed_by}\n")
+    width = max(map(len, files), default=0)
+    for file, count in files.items():
+        print(f"{file:{width}}  {count - survived[file]:4}/{count}")
+    killed = len(results) - len(survivors)
+    print(f"killed {killed} of {len(results)} mutants ({killed / max(1, len(results)):.1%})")
+    return 0 if killed >= 0.95 * len(results) else 1
+
+
+def _diff(mutant: Mutant, sources: dict[str, bytes]) -> str:
+    line = sources[mutant.file].count(b"\n", 0, mutant.start) + 1
+    return f"{mutant.file}:{line}: {mutant.function}\n- {mutant.before}\n+ {mutant.after}\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""What is changed in a file, how mutants are drawn, and how reviewed survivors are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.__main__ import read_equivalent
+from tests.mutants.mutations import Mutant, compiles, mutants_of, sample, strata
+
+SOURCE = b'''"""Text."""
+LIMIT = 4
+
+
+def clamp(x: int, low: int = 0, *, fast: bool = False) -> bool:
+    """Not changed."""
+    if not x < low and fast:
+        raise ValueError(f"{x + 1} is too small")
+    log.info("%d", x + 1)
+    found.append(min(x, LIMIT - 1))
+    return other(x, low, fast=True) or x == 3
+'''
+
+
+def changes(source: bytes = SOURCE) -> set[tuple[str, str]]:
+    return {(each.before, each.after) for each in mutants_of("file.py", source)}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("LIMIT = 4", "LIMIT = 5"),
+        ("LIMIT = 4", "LIMIT = 3"),
+        ("if not x < low and fast:", "if x < low and fast:"),
+        ("if not x < low and fast:", "if not x <= low and fast:"),
+        ("if not x < low and fast:", "if not x < low or fast:"),
+        ("if not x < low and fast:", "if fast:"),
+        ("if not x < low and fast:", "if not x < low:"),
+        ("if not x < low and fast:", "if not (not x < low and fast):"),
+        ('raise ValueError(f"{x + 1} is too small")', "pass"),
+        ("found.append(min(x, LIMIT - 1))", "pass"),
+        ("found.append(min(x, LIMIT - 1))", "found.append(max(x, LIMIT - 1))"),
+        ("found.append(min(x, LIMIT - 1))", "found.append(min(x, LIMIT + 1))"),
+        ("return other(x, low, fast=True) or x == 3", "return other(low, x, fast=True) or x == 3"),
+        ("return other(x, low, fast=True) or x == 3", "return other(x, low) or x == 3"),
+        ("return other(x, low, fast=True) or x == 3", "return other(x, low, fast=False) or x == 3"),
+        ("return other(x, low, fast=True) or x == 3", "return not (other(x, low, fast=True) or x == 3)"),
+        ("return other(x, low, fast=True) or x == 3", "return other(x, low, fast=True) or x != 3"),
+    ],
+)
+def test_a_change(before: str, after: str) -> None:
+    assert (before, after) in changes()
+
+
+def test_texts_and_messages_stay() -> None:
+    assert not any("log.info" in before or "Text" in before or "Not changed" in before for before, _ in changes())
+    assert [after for before, after in changes() if before.startswith("raise")] == ["pass"]
+
+
+def test_the_same_mutants_for_the_same_seed_whatever_stands_elsewhere() -> None:
+    def drawn(source: bytes, seed: int) -> list[tuple[str, str, str, str]]:
+        folders = strata(mutants_of("file.py", source), lambda file: "all")
+        return [each.key for each in sample(folders, 5, seed, {"file.py": source})]
+
+    assert drawn(SOURCE, 1) == drawn(SOURCE, 1) != drawn(SOURCE, 2)
+    assert drawn(b"# A comment more.\n" + SOURCE, 1) == drawn(SOURCE, 1)
+
+
+def test_every_mutant_of_the_sample_is_python_and_another_program() -> None:
+    for mutant in mutants_of("file.py", SOURCE):
+        assert compiles(mutant, SOURCE), mutant
+    assert not compiles(Mutant("file.py", "", 0, 0, b"(", range(1)), SOURCE)
+    assert not compiles(Mutant("file.py", "", 0, 0, b"# the same program\n", range(1)), SOURCE)
+
+
+def test_reviewed_survivors(tmp_path: Path) -> None:
+    file = tmp_path / "equivalent.txt"
+    file.write_text(
+        "# Head.\n\na.py: f\n- x < 1\n+ x <= 1\nx is\nnever 1.\n\nb.py:\n- A = 1\n+ A = 2\nNobody reads A.\n"
+    )
+    assert read_equivalent(file) == {
+        ("a.py", "f", "x < 1", "x <= 1"): "x is never 1.",
+        ("b.py", "", "A = 1", "A = 2"): "Nobody reads A.",
+    }
+    file.write_text("a.py: f\n- x < 1\n+ x <= 1\n")
+    with pytest.raises(AssertionError, match="not a block"):
+        read_equivalent(file)

@@ -1,0 +1,127 @@
+"""Cheaper forms of row-wise arithmetic: what is rewritten, what stays, and that the meaning does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.passes.ir_cases import body_lines, kernel_of, program
+from tests.support import executor
+from tiledsl.ir.verifier import verify
+from tiledsl.passes.gluon.row_arithmetic import (
+    compare_columns,
+    divide_rows_once,
+    mask_after_products,
+    multiply_rows_once,
+)
+
+START = """
+%i = tensor.iota {axis = 0} : tensor<8x1xint32>
+%j = tensor.iota {axis = 1} : tensor<1x16xint32>
+%i16 = tensor.iota {axis = 0} : tensor<16x1xint32>
+%x = tile.load %A[%i, %j] : tensor<8x16xfloat32>
+%row = tile.load %A[%i, %c20] : tensor<8x1xfloat32>
+%other = tile.load %A[%i, %c21] : tensor<8x1xfloat32>
+%column = tile.load %A[%c9, %j] : tensor<1x16xfloat32>
+%square = tile.load %A[%i16, %j] : tensor<16x16xfloat32>
+%half = arith.cast %x : tensor<8x16xfloat16>
+%halfrow = arith.cast %row : tensor<8x1xfloat16>
+%one = arith.constant {value = 1.0} : float32
+%low = arith.constant {value = -inf} : float32
+%nought = arith.constant {value = 0.0} : float32
+"""
+TILE, MASK = "tensor<8x16xfloat32>", "tensor<8x16xbool>"
+STORE = "\ntile.store %y, %B[%i, %j]"
+
+
+def rewritten(rewrite: Callable[..., None], body: str) -> bool:
+    """Whether the program is another one now; it means the same."""
+    made = program(START + body, grid=(1,))
+    arrays = lambda: [
+        np.random.default_rng(0).uniform(0.5, 2, (64, 96)).astype(np.float32), np.zeros((64, 96), np.float32),
+        np.arange(1000, dtype=np.int32), np.ones(5, np.float32), 3, 1.0, True, 1,
+    ]  # fmt: skip
+    expected, found = arrays(), arrays()
+    before = body_lines(made)
+    executor.run(made.root, expected)
+    rewrite(list(kernel_of(made).walk()))
+    verify(made.root)
+    executor.run(made.root, found)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)  # type: ignore[arg-type]
+    return body_lines(made) != before
+
+
+@pytest.mark.parametrize(
+    ("body", "changes"),
+    [
+        (f"%y = arith.div %x, %row : {TILE}", True),
+        (f"%r = tensor.broadcast %row : {TILE}\n%y = arith.div %x, %r : {TILE}", True),
+        (f"%y = arith.div %x, %column : {TILE}", False), (f"%y = arith.div %x, %f : {TILE}", False),
+        (f"%y = arith.div %one, %x : {TILE}", False), (f"%y = arith.div %column, %row : {TILE}", False),
+        (f"%y = arith.div %x, %x : {TILE}", False),
+        (f"%h = arith.div %half, %halfrow : tensor<8x16xfloat16>\n%y = arith.cast %h : {TILE}", False),
+    ],
+)  # fmt: skip
+def test_division_by_rows(body: str, changes: bool) -> None:
+    assert rewritten(divide_rows_once, body + STORE) is changes
+
+
+@pytest.mark.parametrize(
+    ("body", "changes"),
+    [
+        (f"%p = arith.mul %x, %row : {TILE}\n%y = arith.mul %p, %other : {TILE}", True),
+        (
+            f"%p = arith.mul %x, %row : {TILE}\n%q = arith.mul %p, %other : {TILE}\n%y = arith.add %p, %q : {TILE}",
+            False,
+        ),
+        (f"%p = arith.mul %x, %row : {TILE}\n%y = arith.mul %p, %column : {TILE}", False),
+        (f"%p = arith.mul %x, %column : {TILE}\n%y = arith.mul %p, %other : {TILE}", False),
+        (f"%p = arith.mul %x, %row : {TILE}\n%y = arith.mul %p, %x : {TILE}", False),
+        (f"%p = arith.mul %x, %x : {TILE}\n%y = arith.mul %p, %row : {TILE}", False),
+        (f"%p = arith.mul %column, %row : {TILE}\n%y = arith.mul %p, %other : {TILE}", False),
+        (f"%p = arith.add %x, %row : {TILE}\n%y = arith.mul %p, %other : {TILE}", False),
+        (f"%p = arith.mul %x, %f : {TILE}\n%y = arith.mul %p, %f : {TILE}", False),
+    ],
+)
+def test_products_with_rows(body: str, changes: bool) -> None:
+    assert rewritten(multiply_rows_once, body + STORE) is changes
+
+
+@pytest.mark.parametrize(
+    ("sides", "after", "changes"),
+    [
+        ("%nought, %low", "", True), ("%low, %nought", "", True), ("%nought, %one", "", False),
+        ("%one, %low", "", False),
+        ("%nought, %nought", "", False), ("%x, %low", "", False),
+    ],
+)  # fmt: skip
+def test_masks_of_products(sides: str, after: str, changes: bool) -> None:
+    body = f"""
+    %seen = arith.cmp %i, %j {{predicate = "ge"}} : {MASK}
+    %m = arith.select %seen, {sides} : {TILE}
+    %d = tensor.dot %x, %square, %m {{precision = "ieee"}} : {TILE}
+    %y = arith.max %d, %f : {TILE}"""
+    assert rewritten(mask_after_products, body + STORE) is changes
+
+
+@pytest.mark.parametrize("predicate", ["lt", "le", "gt", "ge", "eq", "ne"])
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "changes"),
+    [
+        ("%p", "%q", True), ("%q", "%p", True), ("%p", "%i", True), ("%q", "%j", True), ("%j", "%i", False),
+        ("%j", "%s", False), ("%twice", "%i", False), ("%p", "%s", False),
+    ],
+)  # fmt: skip
+def test_comparisons_of_columns(lhs: str, rhs: str, changes: bool, predicate: str) -> None:
+    body = f"""
+    %p = arith.add %j, %s : tensor<1x16xint32>
+    %q = arith.add %i, %c7 : tensor<8x1xint32>
+    %twice = arith.mul %j, %c2 : tensor<1x16xint32>
+    %c = arith.cmp {lhs}, {rhs} {{predicate = "{predicate}"}} : {MASK if rhs != "%s" else "tensor<1x16xbool>"}
+    %y = arith.select %c, %x, %f : {TILE}"""
+    if rhs != "%s" or changes:
+        assert rewritten(compare_columns, body + STORE) is changes
+    else:
+        rewritten(compare_columns, body + STORE)

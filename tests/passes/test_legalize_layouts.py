@@ -1,0 +1,82 @@
+"""legalize-layouts: gathers of one dimension, scans without ones, relaid tiles, and what stays as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tiledsl
+import tiledsl.language as T
+from tests.support.hazard_programs import PROGRAMS
+from tiledsl.dialects import tensor
+from tiledsl.ir.core import Operation
+from tiledsl.ir.text import parse_op
+
+
+def lowered(program: Any, **options: Any) -> list[Operation]:
+    kernel = tiledsl.compile(program, target="cuda:90", pass_configs=options)
+    return list(parse_op(kernel.ir("legalize-layouts")).walk())
+
+
+def of(ops: list[Operation], kind: type[Operation]) -> list[Any]:
+    return [op for op in ops if isinstance(op, kind)]
+
+
+@pytest.mark.parametrize("name", ["gather_columns", "gather_rows", "gather_in_loop"])
+def test_gathers_with_fewer_elements_than_threads_have_one_dimension(name: str) -> None:
+    gathers = of(lowered(PROGRAMS[name].program), tensor.GatherOp)
+    assert gathers and all(len(op.source.shape) == 1 for op in gathers)
+
+
+def test_gathers_with_more_elements_keep_their_dimensions() -> None:
+    @T.prim_func
+    def columns(A: T.Tensor((64, 8), "float32"), O: T.Tensor((64, 16), "float32")):
+        with T.Kernel(1, threads=128):
+            t = T.alloc_fragment((64, 8), "float32")
+            T.copy(A, t)
+            for i, j in T.Parallel(64, 16):
+                O[i, j] = t[i, (j * 5 + 1) % 8]
+
+    (gather,) = of(lowered(columns), tensor.GatherOp)
+    assert gather.source.shape == (64, 8)
+    (gather,) = of(lowered(columns, **{"lower-to-triton.num_warps": 32}), tensor.GatherOp)
+    assert gather.source.shape == (512,)
+
+
+@pytest.mark.parametrize(
+    "name, shape, relaid",
+    [
+        ("scan_column", (4,), False), ("scan_plane", (4, 4), True), ("scan_corner", (16, 4), True),
+        ("scan_row_of_product", (32,), False), ("scan_rows_reversed", (16, 16), False),
+    ],
+)  # fmt: skip
+def test_scans(name: str, shape: tuple[int, ...], relaid: bool) -> None:
+    (scan,) = of(lowered(PROGRAMS[name].program), tensor.ScanOp)
+    assert (scan.source.shape, scan.relaid, scan.reverse) == (shape, relaid, False)
+
+
+def test_a_scan_of_what_is_loaded_and_stored_as_it_is_stays() -> None:
+    @T.prim_func
+    def rows(A: T.Tensor((64, 32), "float32"), O: T.Tensor((64, 32), "float32")):
+        with T.Kernel(1, threads=128):
+            t = T.alloc_fragment((64, 32), "float32")
+            T.copy(A, t)
+            T.cumsum(t, dim=1)
+            T.copy(t, O)
+
+    kernel = tiledsl.compile(rows, target="cuda:90")
+    assert "t = tl.cumsum(t, axis=1)" in kernel.source and "_second" not in kernel.source
+
+
+@pytest.mark.parametrize("name", ["reduce_reshaped", "reduce_part"])
+def test_reductions_behind_a_reshape_are_relaid(name: str) -> None:
+    ops = lowered(PROGRAMS[name].program)
+    assert any(op.relaid for op in of(ops, tensor.ReduceOp))
+
+
+def test_products_of_float64_are_cut_off_from_narrow_numbers() -> None:
+    for name, cuts in (("float64_of_float16", [True, False]), ("float64_masked_by_int8", [True, True])):
+        (dot,) = of(lowered(PROGRAMS[name].program), tensor.DotOp)
+        sums = [isinstance(value.op, tensor.ReduceOp) and value.op.source.shape[-1] == 1 for value in (dot.a, dot.b)]
+        assert sums == cuts

@@ -1,0 +1,80 @@
+"""Which points of a T.Parallel address different elements, against all of them."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from tests.passes.ir_cases import kernel_of, program
+from tiledsl.ir.core import Value
+from tiledsl.passes.parallel_writes import _multiples, _one_to_one, place
+
+ROWS, COLUMNS = 3, 4
+
+
+def index(outer: int, inner: int, offset: str = "%c0") -> Value:
+    """%i * outer + %j * inner + offset over 3 x 4 points; a factor of 0 leaves the index out."""
+    terms = []
+    body = f"""
+    %i = tensor.iota {{axis = 0}} : tensor<{ROWS}x1xint32>
+    %j = tensor.iota {{axis = 1}} : tensor<1x{COLUMNS}xint32>
+    """
+    if outer:
+        terms.append((f"{ROWS}x1", "%a"))
+        body += f"%a = arith.mul %i, %c{outer} : tensor<{ROWS}x1xint32>\n"
+    if inner:
+        terms.append((f"1x{COLUMNS}", "%b"))
+        body += f"%b = arith.mul %j, %c{inner} : tensor<1x{COLUMNS}xint32>\n"
+    if len(terms) == 2:
+        body += f"%t = arith.add %a, %b : tensor<{ROWS}x{COLUMNS}xint32>\n"
+        terms = [(f"{ROWS}x{COLUMNS}", "%t")]
+    ((shape, name),) = terms
+    body += f"%x = arith.add {name}, {offset} : tensor<{shape}xint32>"
+    return {value.name: value for op in kernel_of(program(body)).walk() for value in op.results}["x"]
+
+
+def elements(outer: int, inner: int) -> np.ndarray:
+    return np.arange(ROWS)[:, None] * outer + np.arange(COLUMNS)[None, :] * inner
+
+
+def test_points_that_one_index_tells_apart() -> None:
+    for outer, inner in itertools.product(range(-6, 7), repeat=2):
+        if not outer and not inner:
+            continue
+        made = index(outer, inner)
+        shared = place([made], 2)
+        apart = np.unique(elements(outer, inner)).size == np.prod(shared)
+        known = _one_to_one([made], shared)
+        assert not known or apart, (outer, inner)
+        # Found wherever one index moves by more than the other one reaches.
+        a, b = abs(outer) * (ROWS - 1), abs(inner) * (COLUMNS - 1)
+        far = not outer or not inner or abs(outer) > b or abs(inner) > a
+        assert known is far, (outer, inner)
+
+
+def test_points_that_two_indices_tell_apart() -> None:
+    for (a, b), (c, d) in itertools.product(itertools.product((0, 1, 2), (0, 1, 3)), repeat=2):
+        if not (a or b) or not (c or d):
+            continue
+        indices = [index(a, b), index(c, d)]
+        shared = place(indices, 2)
+        pairs = np.stack(np.broadcast_arrays(elements(a, b), elements(c, d)), -1).reshape(-1, 2)
+        if _one_to_one(indices, shared):
+            assert len(np.unique(pairs, axis=0)) == np.prod(shared), (a, b, c, d)
+        if (b, c) == (0, 0) or (a, d) == (0, 0):
+            assert _one_to_one(indices, shared)
+
+
+def test_what_is_no_sum_of_multiples_tells_nothing() -> None:
+    assert _multiples(index(2, 3)) == {0: 2, 1: 3} and _multiples(index(2, 3, "%s")) == {0: 2, 1: 3}
+    assert _multiples(index(2, 0)) == {0: 2}
+    body = """
+    %i = tensor.iota {axis = 0} : tensor<4x1xint32>
+    %d = arith.floordiv %i, %c2 : tensor<4x1xint32>
+    %m = arith.mul %i, %i : tensor<4x1xint32>
+    %k = arith.add %i, %i : tensor<4x1xint32>"""
+    named = {value.name: value for op in kernel_of(program(body)).walk() for value in op.results}
+    assert _multiples(named["d"]) is None and _multiples(named["m"]) is None and _multiples(named["k"]) == {0: 2}
+    assert not _one_to_one([named["d"]], (4, 1)) and _one_to_one([named["k"]], (4, 1))
+    assert _one_to_one([], (1, 1))

@@ -1,0 +1,197 @@
+"""Hazards in what Triton made of a kernel: how they are found, and what is done about them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tiledsl
+import tiledsl.language as T
+from tests.support.hazard_programs import PROGRAMS
+from tiledsl.codegen import expressions
+from tiledsl.dialects.tensor import GatherOp
+from tiledsl.runtime import compile as compiling
+from tiledsl.runtime import hazards
+from tiledsl.runtime.compile import CompileError, guard, unharmed
+from tiledsl.runtime.target import Target
+
+HOPPER = Target("cuda", 90)
+BLOCKED = "sizePerThread = [1, 1], threadsPerWarp = [4, 8], warpsPerCTA = [1, 1], order = [1, 0]"
+COLUMN = """#blocked = #ttg.blocked<{LAYOUT}>
+    %1 = "tt.scan"(%0) <{axis = 0 : i32, reverse = false}> ({
+    ^bb0(%a: f32, %b: f32):
+      tt.scan.return %a : f32
+    }) : (tensor<SHAPExf32, #blocked>) -> tensor<SHAPExf32, #blocked>
+""".replace("LAYOUT", BLOCKED)
+LANES = """#linear = #ttg.linear<{register = [], lane = [LANE], warp = [[0, 0], [0, 0]], block = []}>
+    %1 = "tt.reduce"(%0) <{axis = 0 : i32}> ({
+    ^bb0(%a: i32, %b: i32):
+      tt.reduce.return %a : i32
+    }) : (tensor<16x2xi32, #linear>) -> tensor<2xi32, #ttg.slice<{dim = 0, parent = #linear}>>
+"""
+
+
+@pytest.mark.parametrize("shape, wrong", [("4x8", False), ("4x16", False), ("4x2", False), ("4x1", True)])
+def test_scans_beside_a_dimension_without_threads(shape: str, wrong: bool) -> None:
+    found = hazards.layout_hazards(COLUMN.replace("SHAPE", shape))
+    assert found == ([("scan-beside-ones", f"tensor<{shape}xf32, #blocked>")] if wrong else [])
+
+
+@pytest.mark.parametrize(
+    "lanes, wrong",
+    [
+        ("[1, 0], [2, 0], [4, 0], [8, 0], [0, 1]", False),
+        ("[0, 1], [4, 0], [8, 0], [1, 0], [2, 0]", False),
+        ("[4, 0], [8, 0], [0, 1], [1, 0], [2, 0]", True),
+        ("[1, 0], [2, 0], [0, 0], [4, 0], [8, 0]", True),
+        ("[0, 1], [0, 0], [0, 0], [0, 0], [0, 0]", False),
+    ],
+)
+def test_reductions_across_lanes_that_are_no_neighbours(lanes: str, wrong: bool) -> None:
+    assert bool(hazards.layout_hazards(LANES.replace("LANE", lanes))) == wrong
+
+
+MACHINE_CODE = {
+    "float8-pair-twice": (
+        "cvt.rn.satfinite.e4m3x2.f32  %rs1, %r1, %r1; ",
+        "F2FP.SATFINITE.E4M3.F32.PACK_AB_MERGE_C R3, R12, R12, R1 ;",
+        "F2FP.SATFINITE.E4M3.F32.PACK_AB_MERGE_C R3, R12, R12, RZ ;",
+    ),
+    "add-of-16-bit-pairs": ("add.s16x2 	%r1, %r2, %r3;", "VIADD.16x2 R27, R14, 0x0 ;", "VIADD.16x2 R8, R8, 0x40004 ;"),
+    "maximum-of-negated": (
+        "neg.s32 	%r2, %r3;\nmax.s32 	%r4, %r1, %r2;", "VIMNMX3 R9, R7, R9, R8, !PT ;", "VIMNMX R8, R8, R11, !PT ;",
+    ),
+    "carry-of-mulhi": (
+        "mul.hi.u32 	%r1, %r2, 1431655766;\ncvt.u64.u32 	%rd1, %r1;\nsub.s64 	%rd3, %rd1, %rd2;",
+        "IMAD.HI.U32 R6, P1, R5, 0x55555556, R6 ;", "IMAD.HI.U32 R16, R13, 0x2, RZ ;",
+    ),
+}  # fmt: skip
+
+
+def test_a_stack_pointer_in_place_of_halves_of_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hazards, "_ptxas_version", lambda: (12, 9))
+    ptx, sass = "cvt.rn.satfinite.e4m3x2.f16x2 %rs15, %r33;", "LOP3.LUT R17, R1, 0xffff, RZ, 0xc0, !PT ;"
+    assert hazards.machine_code_hazards({"ptx": ptx, "sass": sass}) == ["float8-pair-twice"]
+    assert hazards.machine_code_hazards({"ptx": ptx, "sass": sass.replace("R1,", "R21,")}) == []
+
+
+@pytest.mark.parametrize("name", MACHINE_CODE)
+def test_machine_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ptx, wrong, right = MACHINE_CODE[name]
+    monkeypatch.setattr(hazards, "_ptxas_version", lambda: (12, 8))
+    assert hazards.machine_code_hazards({"ptx": ptx, "sass": wrong}) == [name]
+    assert hazards.machine_code_hazards({"ptx": ptx, "sass": None}) == [name]  # no tool says otherwise
+    assert hazards.machine_code_hazards({"ptx": ptx, "sass": right}) == []
+    assert hazards.machine_code_hazards({"ptx": "", "sass": wrong}) == []
+    monkeypatch.setattr(hazards, "_ptxas_version", lambda: (13, 4))
+    assert hazards.machine_code_hazards({"ptx": ptx, "sass": wrong}) == [name] * (name == "carry-of-mulhi")
+
+
+def made_by(*levels: str) -> Any:
+    """Compiles; what it makes is wrong unless ptxas is told one of these levels."""
+    asked: list[Any] = []
+
+    def make(options: Any) -> Any:
+        asked.append(options)
+        right = options.get("ptx_options", "") in [f"--opt-level {level}" for level in levels]
+        ptx, wrong, good = MACHINE_CODE["carry-of-mulhi"]
+        return SimpleNamespace(asm={"ptx": ptx, "sass": good if right else wrong, "ttgir": ""}, asked=asked)
+
+    return make
+
+
+@pytest.mark.parametrize("levels, tries", [(("1", "0"), 2), (("0",), 3)])
+def test_a_kernel_with_a_mistake_of_ptxas_is_compiled_with_less_of_it(levels: tuple[str, ...], tries: int) -> None:
+    compiled = unharmed("k", HOPPER, made_by(*levels))
+    assert len(compiled.asked) == tries
+    assert compiled.asked[-1] == {"ptx_options": f"--opt-level {levels[0] if tries == 2 else 0}"}
+    assert not hazards.machine_code_hazards(compiled.asm)
+
+
+def test_a_kernel_that_stays_wrong_is_refused() -> None:
+    with pytest.raises(CompileError, match=r"k: ptxas makes wrong code \(carry-of-mulhi\)"):
+        unharmed("k", HOPPER, made_by())
+
+
+def test_a_layout_that_is_computed_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hazards, "_triton_version", lambda: (3, 6))
+    compiled = SimpleNamespace(asm={"ttgir": COLUMN.replace("SHAPE", "4x1"), "ptx": ""})
+    with pytest.raises(CompileError, match="k: this version of Triton computes wrongly with tensor<4x1xf32"):
+        unharmed("k", HOPPER, lambda options: compiled)
+    monkeypatch.setattr(hazards, "_triton_version", lambda: (3, 9))
+    assert unharmed("k", HOPPER, lambda options: compiled) is compiled
+
+
+def test_pointers_move_in_two_steps_past_a_quotient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    case = PROGRAMS["masked_element"]
+    kernel = tiledsl.compile(case.program, target="cuda:90", pass_configs=dict(case.options))
+    ptx = kernel.asm["ptx"]
+    assert "mul.hi.u32" in ptx and not hazards._subtracts_from_mulhi(ptx)
+
+
+# What Triton raises
+
+
+@T.prim_func
+def gathered(A: T.Tensor((8,), "float32"), O: T.Tensor((16,), "float32")):
+    with T.Kernel(1, threads=128):
+        t = T.alloc_fragment((8,), "float32")
+        T.copy(A, t)
+        for i in T.Parallel(16):
+            O[i] = t[(i * 5 + 1) % 8]
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tiledsl.Kernel:
+    """A kernel whose source Triton refuses in the line of the gather."""
+    handler = expressions._HANDLERS[GatherOp]
+    text = lambda self, op: expressions.Expression(handler(self, op).text.replace("tl.gather", "tl.gathr"))
+    monkeypatch.setitem(expressions._HANDLERS, GatherOp, text)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    monkeypatch.setattr(compiling.tempfile, "tempdir", str(tmp_path))
+    return tiledsl.compile(gathered, target="cuda:90")
+
+
+def refused(error: CompileError, folder: Path) -> None:
+    assert error.stage == "source" and "gathr" in error.message
+    line = gathered.function.__code__.co_firstlineno + 6
+    assert error.loc is not None and (error.loc.file, error.loc.line) == (__file__, line)
+    (reproducer,) = folder.glob("tiledsl-gathered_kernel-*.py")
+    assert f"python {reproducer} compiles it without tiledsl" in error.notes
+    text = reproducer.read_text()
+    assert "tl.gathr(" in text and "import tiledsl" not in text and "triton.compile(" in text
+    compile(text, str(reproducer), "exec")
+
+
+def test_an_error_of_triton_has_the_users_line_and_a_reproducer(broken: tiledsl.Kernel, tmp_path: Path) -> None:
+    with pytest.raises(CompileError) as caught:
+        broken.compiled
+    refused(caught.value, tmp_path)
+
+
+def test_so_has_one_at_the_first_launch(
+    broken: tiledsl.Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import triton
+    from triton.compiler import ASTSource
+
+    monkeypatch.setattr(type(broken), "check_runs_here", lambda self: None)
+    function = broken.loaded.gathered_kernel
+
+    def as_on_a_device() -> None:
+        function.compile = triton.compile
+
+    # What Triton's own binder would ask the driver for is not here.
+    function.__dict__.pop("create_binder")
+    function.create_binder, function.device_caches = as_on_a_device, defaultdict(as_on_a_device)
+    guard(function, broken.target, lambda error: broken._located(broken._places[0], error))
+    function.device_caches[0]
+    source = ASTSource(function, {"A": "*fp32", "O": "*fp32"}, {}, {})
+    with pytest.raises(CompileError) as caught:
+        function.compile(source, target=HOPPER.triton_target(), options={"num_warps": 4})
+    refused(caught.value, tmp_path)

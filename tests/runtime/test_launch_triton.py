@@ -1,0 +1,118 @@
+"""What launches know of Triton and torch, on pretended ones."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as T
+from tests.runtime.fake_gpu import Driver, pretend, tensor
+from tiledsl.runtime import launch_triton
+from tiledsl.runtime.kernel import Kernel
+
+
+def test_one_device_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for count in (0, 1, 2, 3):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        assert launch_triton.has_one_device() is (count == 1)
+
+
+def test_the_hash_is_made_ahead_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr(launch_triton, "library_key", lambda: found.append("made"))
+    thread = launch_triton.read_ahead()
+    thread.join(10)
+    assert found == ["made"] and thread.daemon
+
+
+def test_the_hash_is_taken_for_its_own_library_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = pytest.importorskip("triton.runtime.cache")
+    monkeypatch.setattr(cache, "triton_key", lambda: "of this library")
+    assert launch_triton.library_key() == launch_triton.LibraryKey(cache.__file__, "of this library")
+    launch_triton.use_library_key(launch_triton.LibraryKey("elsewhere", "of another"))
+    assert cache.triton_key() == "of this library"
+    launch_triton.use_library_key(launch_triton.LibraryKey(cache.__file__, "given"))
+    assert cache.triton_key() == "given"
+
+
+@pytest.mark.parametrize(
+    ("version", "calls"), [("3.6.0", True), ("3.7.1", True), ("3.9.0", True), ("3.5.1", False), ("4.0", False)]
+)
+def test_only_known_versions_are_launched_cheaply(version: str, calls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    triton = pytest.importorskip("triton")
+    monkeypatch.setattr(triton, "__version__", version)
+    for cached in (launch_triton._triton_version, launch_triton.knobs):
+        cached.cache_clear()
+    assert (launch_triton.knobs() is not None) is calls
+    assert launch_triton.is_watched() is not calls
+    monkeypatch.undo()
+    for cached in (launch_triton._triton_version, launch_triton.knobs):
+        cached.cache_clear()
+
+
+def _watch(**values: Any) -> Any:
+    runtime = {"launch_enter_hook": None, "launch_exit_hook": None, **values}
+    return lambda: (types.SimpleNamespace(**runtime), types.SimpleNamespace(**{"instrumentation_mode": "", **values}))
+
+
+@pytest.mark.parametrize(
+    ("values", "watched"),
+    [
+        ({}, False),
+        ({"launch_enter_hook": print}, True),
+        ({"launch_exit_hook": print}, True),
+        ({"launch_exit_hook": types.SimpleNamespace(calls=[])}, False),
+        ({"launch_exit_hook": types.SimpleNamespace(calls=[print])}, True),
+        ({"launch_enter_hook": types.SimpleNamespace(calls=[print])}, True),
+        ({"instrumentation_mode": "consan"}, True),
+    ],
+)
+def test_hooks_and_instrumentation_watch(
+    values: dict[str, Any], watched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_triton, "knobs", _watch(**values))
+    assert launch_triton.is_watched() is watched
+
+
+@pytest.mark.parametrize(
+    ("version", "takes"), [("2.12.1", True), ("2.13.0+cpu", True), ("2.14.0", False), ("3.0", False)]
+)
+def test_torchs_tracer_is_known_up_to_a_version(version: str, takes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    launch_triton.tracer_takes_another.cache_clear()
+    assert launch_triton.tracer_takes_another() is takes
+    monkeypatch.undo()
+    launch_triton.tracer_takes_another.cache_clear()
+
+
+def test_a_guard_tells_tensors_apart() -> None:
+    x, y = torch.zeros(4, 6), torch.zeros(3)
+    guard = launch_triton.tensor_guard([x, y])
+    assert guard is not None and guard(torch.ones(4, 6), torch.ones(3))
+    for other in (x[:3], x.double(), torch.zeros(6, 4).t(), x.view(24), x.clone().requires_grad_()):
+        assert not guard(other, y)
+    assert not guard(y, x) and not guard(x, torch.zeros(4))
+
+
+def test_what_torchs_tracer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes into the call that everybody can read, and takes what is marked as a constant."""
+
+    @T.prim_func
+    def flagged(X: T.Tensor((16,), "float32"), flag: T.bool, n: T.int32):
+        with T.Kernel(1, threads=128):
+            for i in T.Parallel(16):
+                if flag:
+                    X[i] = X[i] + n
+
+    driver = Driver()
+    kernel = pretend(tiledsl.compile(flagged, target="cuda:90"), driver, monkeypatch)
+    x = tensor(16)
+    for flag in (True, False, True):
+        kernel(x, flag, 3)
+    assert type(kernel).__call__._torchdynamo_inline is Kernel.__call__  # type: ignore[attr-defined]
+    assert [True in launch[3] for launch in driver.launches] == [True, False, True]
+    assert launch_triton.constant_when_traced(lambda: 1)._dynamo_marked_constant is True

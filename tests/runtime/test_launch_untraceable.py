@@ -1,0 +1,114 @@
+"""Host functions that do something which a plan would not repeat are called as they are, with a reason."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runtime.fake_gpu import Driver, Jitted, tensor
+from tiledsl.runtime import launch_trace
+from tiledsl.runtime.launch_trace import Made, Pointer, Scalar, Trace, Untraceable, row_major, trace
+
+
+def traced(body: str, *arguments: Any, jitted: Any = None) -> Trace:
+    """The trace of `def host(x, n, s)` with this body, for a tensor of (6, 4), 3 and 0.5."""
+    module = types.ModuleType("pretended")
+    module.__dict__["kernel"] = jitted or Jitted(Driver(), "kernel", "3.6")
+    module.__dict__["torch"] = torch
+    lines = "\n".join("    " + line for line in body.split("\n"))
+    exec(f"def host(x, n, s):\n{lines}\n\ndef helper(n):\n    return n + 1", module.__dict__)
+    return trace(module, "host", ["x", "n", "s"], arguments or (tensor(6, 4), 3, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("return 3", "it returns a int"),
+        ("return x, 'text'", "it returns a str"),
+        ("x.view(3, 8)", None),
+        ("x.view((3, 8))", r"x.view\(\(3, 8\)\)"),
+        ("x.view(torch.float16)", "x.view"),
+        ("x.sum()", "x.sum"),
+        ("x.T", "x.T"),
+        ("torch.sin(x)", "torch.sin"),
+        ("torch.empty((3,), dtype=torch.float32, device='cpu')", "a tensor on cpu, beside arguments on cuda:0"),
+        ("kernel[(1,)]('text')", "a kernel's argument is a str"),
+        ("kernel[(1,)]([x])", "a kernel's argument is a list"),
+    ],
+)
+def test_what_no_plan_repeats(body: str, reason: str | None) -> None:
+    with pytest.raises(Untraceable if reason else TypeError, match=reason):
+        traced(body)
+
+
+def test_a_hook_that_keeps_triton_from_compiling() -> None:
+    class Hooked(Jitted):
+        def run(self, *arguments: Any, **options: Any) -> None:
+            return None
+
+    with pytest.raises(Untraceable, match="a hook keeps Triton from compiling"):
+        traced("kernel[(1,)](x)", jitted=Hooked(Driver(), "kernel", "3.6"))
+
+
+@pytest.mark.parametrize(
+    ("body", "read"),
+    [
+        ("kernel[(4,)](x, n, s)", set()), ("kernel[(n,)](x)", {"n"}), ("kernel[(4,)](x, n + 1)", {"n"}),
+        ("if n:\n    kernel[(4,)](x)", {"n"}), ("if s > 0:\n    kernel[(4,)](x)", {"s"}), ("helper(n)", {"n"}),
+        ("kernel[(-n,)](x)", {"n"}), ("n == 3", {"n"}), ("max(n, 2)", {"n"}), ("x.shape[0] + 1", set()),
+        ("f'{s}'", {"s"}), ("2 * s", {"s"}), ("hash(n)", {"n"}),
+    ],
+)  # fmt: skip
+def test_which_numbers_are_looked_at(body: str, read: set[str]) -> None:
+    assert traced(body).read == read
+
+
+def test_a_bool_is_always_looked_at() -> None:
+    assert traced("kernel[(4,)](x, n)", tensor(6, 4), True, 0.5).read == {"n"}
+
+
+def test_what_a_launch_takes() -> None:
+    found = traced("kernel[(n, 2)](x, n, s, 7, 0.25, True, n + 1)\nkernel[(5,)](x.view(-1))\nreturn [x, (x,)]")
+    first, second = found.launches
+    assert first.grid == (3, 2, 1) and second.grid == (5, 1, 1)
+    assert first.arguments == (Pointer("x"), Scalar("n"), Scalar("s"), 7, 0.25, True, 4)
+    assert second.arguments == (Pointer("x"),) and found.returned == ["x", ("x",)]
+
+
+def test_views_and_workspaces() -> None:
+    body = """
+a = torch.empty((n, 4), dtype=torch.float16, device=x.device)
+b = torch.zeros((5,), dtype=torch.int32, device=x.device)
+c = torch.empty_strided((2, n), (1, 2), dtype=torch.float32, device=x.device)
+flat = x.view(-1)
+half = flat.view(torch.float16)
+kernel[(half.shape[0], flat.stride(0), x.view(torch.int32).shape[1])](a, b, c, half, flat)
+kernel[(a.stride(0), c.stride(0), c.stride(1))](x)
+return c"""
+    found = traced(body.strip("\n"))
+    assert found.made == [
+        Made("empty_strided", ((3, 4), (4, 1)), torch.float16),
+        Made("zeros", ((5,),), torch.int32),
+        Made("empty_strided", ((2, 3), (1, 2)), torch.float32),
+    ]
+    one, two = found.launches
+    assert one.grid == (48, 1, 4) and two.grid == (4, 1, 2)
+    assert one.arguments == tuple(map(Pointer, ("made0", "made1", "made2", "x", "x")))
+    assert found.returned == "made2"
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 3, 4), (2, 0, 4), (1, 1), (0,)])
+def test_strides_are_those_of_torch(shape: tuple[int, ...]) -> None:
+    assert row_major(shape) == torch.empty(shape).stride()
+
+
+def test_a_stand_in_is_what_it_stands_for() -> None:
+    number = launch_trace._stand_in(Trace(), "n", 3)
+    assert isinstance(number, int) and number.unread() == 3 and number.trace.read == set()
+    real = launch_trace._stand_in(Trace(), "s", 0.5)
+    assert isinstance(real, float) and real.unread() == 0.5 and real.trace.read == set()
+    with pytest.raises(AttributeError):
+        _ = launch_trace._stand_in(Trace(), "x", tensor(2, 2)).__len__

@@ -1,0 +1,439 @@
+"""Programs that versions of Triton or ptxas refuse, or get wrong, in the forms that they would take by themselves; what
+they compute; and the hazard (tiledsl/runtime/hazards.py) that each is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import tiledsl.language as T
+
+
+@dataclass(frozen=True)
+class HazardProgram:
+    """`made` takes the inputs, multiples of 1/4, and gives what the last parameter holds afterwards."""
+
+    hazard: str
+    program: Any
+    made: Callable[..., np.ndarray]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def inputs(self, shapes: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Arrays of float64, multiples of 1/4."""
+        rng = np.random.default_rng(7)
+        return [rng.integers(-6, 7, list(shape)) / 4.0 for shape in shapes]
+
+
+PROGRAMS: dict[str, HazardProgram] = {}
+
+
+def case(hazard: str, made: Callable[..., np.ndarray], **options: Any) -> Callable[[Any], Any]:
+    def add(program: Any) -> Any:
+        names = {}
+        for key, value in options.items():
+            each, _, option = key.partition("__")
+            names[f"{each.replace('_', '-')}.{option}"] = value
+        PROGRAMS[program.name] = HazardProgram(hazard, program, made, names)
+        return program
+
+    return add
+
+
+# Gathers of tiles with fewer elements than threads
+
+
+@case("gather-smaller-than-block", lambda a: a[:, (np.arange(16) * 5 + 1) % 8])
+@T.prim_func
+def gather_columns(A: T.Tensor((8, 8), "float32"), O: T.Tensor((8, 16), "float32")):
+    with T.Kernel(1, threads=128):
+        t = T.alloc_fragment((8, 8), "float32")
+        T.copy(A, t)
+        for i, j in T.Parallel(8, 16):
+            O[i, j] = t[i, (j * 5 + 1) % 8]
+
+
+@case("gather-smaller-than-block", lambda a: a[(np.arange(33) * 3 + 1) % 4])
+@T.prim_func
+def gather_rows(A: T.Tensor((4, 5), "int8"), O: T.Tensor((33, 5), "int8")):
+    with T.Kernel(1, threads=256):
+        t = T.alloc_fragment((4, 5), "int8")
+        T.copy(A, t)
+        for i, j in T.Parallel(33, 5):
+            O[i, j] = t[(i * 3 + 1) % 4, j]
+
+
+def _gathered_in_a_loop(a: np.ndarray, i: np.ndarray) -> np.ndarray:
+    places = np.abs(i.astype(np.int32)) % 3
+    return sum(np.take_along_axis(a[k], places, axis=1) for k in range(4))
+
+
+@case("gather-smaller-than-block", _gathered_in_a_loop)
+@T.prim_func
+def gather_in_loop(
+    A: T.Tensor((4, 2, 3, 2), "float16"), I: T.Tensor((2, 7, 2), "int32"), O: T.Tensor((2, 7, 2), "float32")
+):
+    with T.Kernel(1, threads=64):
+        t = T.alloc_fragment((2, 3, 2), "float16")
+        o = T.alloc_fragment((2, 7, 2), "float32")
+        T.clear(o)
+        for n in T.Pipelined(4, num_stages=2):
+            T.copy(A[n, 0, 0, 0], t)
+            for i, j, k in T.Parallel(2, 7, 2):
+                o[i, j, k] += t[i, T.abs(I[i, j, k]) % 3, k]
+        T.copy(o, O)
+
+
+# Numbers of float8
+
+
+@case("float8-number", lambda a: np.where(np.arange(16) < 3, -1.5, a))
+@T.prim_func
+def float8_beside(A: T.Tensor((16,), "float8_e5m2"), O: T.Tensor((16,), "float8_e5m2")):
+    with T.Kernel(1, threads=32):
+        t = T.alloc_fragment((16,), "float8_e5m2")
+        T.copy(A, t)
+        for i in T.Parallel(16):
+            if i < 3:
+                t[i] = -1.5
+        T.copy(t, O)
+
+
+@case("float8-number", lambda a: np.stack([a.max(1), np.full(5, 2.0)]))
+@T.prim_func
+def float8_padding(A: T.Tensor((5, 13), "float8_e4m3fn"), O: T.Tensor((2, 5), "float8_e4m3fn")):
+    with T.Kernel(1, threads=32):
+        t = T.alloc_fragment((5, 13), "float8_e4m3fn")
+        m = T.alloc_fragment((5,), "float8_e4m3fn")
+        n = T.alloc_fragment((5,), "float8_e4m3fn")
+        T.copy(A, t)
+        T.fill(n, 2)
+        T.reduce_max(t, m, dim=1)
+        T.copy(m, O[0, :])
+        T.copy(n, O[1, :])
+
+
+@case("float8-number", lambda n: np.array([2.0 ** abs(int(n[0]))]))
+@T.prim_func
+def float8_carried(N: T.Tensor((1,), "int32"), O: T.Tensor((1,), "float8_e4m3fn")):
+    with T.Kernel(1, threads=32):
+        x = T.alloc_var("float8_e4m3fn", 1.0)
+        for _ in range(T.abs(N[0])):
+            x = T.cast(T.cast(x, "float32") * 2.0, "float8_e4m3fn")
+        O[0] = x
+
+
+# Products of float64
+
+
+@case("float64-product-of-narrow", lambda a, b: a @ b)
+@T.prim_func
+def float64_of_float16(
+    A: T.Tensor((16, 32), "float16"), B: T.Tensor((32, 16), "float64"), O: T.Tensor((16, 16), "float64")
+):
+    with T.Kernel(1, threads=128):
+        a = T.alloc_fragment((16, 32), "float64")
+        b = T.alloc_shared((32, 16), "float64")
+        c = T.alloc_fragment((16, 16), "float64")
+        T.copy(A, a)
+        T.copy(B, b)
+        T.gemm(a, b, c, clear_accum=True)
+        T.copy(c, O)
+
+
+@case("float64-product-of-narrow", lambda a, m, b: sum(np.where(m[k] > 0, a[k], 0) @ b[k] for k in range(3)))
+@T.prim_func
+def float64_masked_by_int8(
+    A: T.Tensor((3, 16, 16), "float64"), M: T.Tensor((3, 16, 16), "int8"), B: T.Tensor((3, 16, 16), "int8"),
+    O: T.Tensor((16, 16), "float64"),
+):  # fmt: skip
+    with T.Kernel(1, threads=128):
+        a = T.alloc_shared((16, 16), "float64")
+        b = T.alloc_fragment((16, 16), "float64")
+        c = T.alloc_fragment((16, 16), "float64")
+        T.clear(c)
+        for k in T.Pipelined(3, num_stages=2):
+            for i, j in T.Parallel(16, 16):
+                a[i, j] = T.if_then_else(M[k, i, j] > T.int8(0), A[k, i, j], 0.0)
+                b[i, j] = B[k, i, j]
+            T.gemm(a, b, c)
+        T.copy(c, O)
+
+
+# Atomics
+
+
+@case("atomic-with-python-mask", lambda: np.array([0, 0, 7]))
+@T.prim_func
+def atomic_always(O: T.Tensor((3,), "uint32")):
+    with T.Kernel(1, threads=32):
+        for i, j in T.Parallel(1, 8):
+            if (0 <= i < 6) or (0 <= j < 5):
+                T.atomic_max(O[2 - i], 7)
+
+
+@case("atomic-with-python-mask", lambda a: np.zeros(1))
+@T.prim_func
+def atomic_never(A: T.Tensor((8, 5), "uint32"), O: T.Tensor((1,), "uint32")):
+    with T.Kernel(1, threads=32):
+        for i, j, k in T.Parallel(2, 16, 5):
+            if 0 <= i - 2 < 3:
+                T.atomic_add(O[(k & 0) % 1], A[T.abs(j - 5) % 8, k])
+
+
+# Loops
+
+
+def _grown(t: np.ndarray, times: int) -> np.ndarray:
+    for _ in range(times):
+        t = t * 2 + 1
+    return t
+
+
+@case("flatten-around-pure-loop", lambda: _grown(np.ones((3, 4)), 3), map_grid__persistent=1)
+@T.prim_func
+def persistent_pure_loop(O: T.Tensor((3, 4), "float32")):
+    with T.Kernel(3, threads=32) as bx:
+        t = T.alloc_fragment((4,), "float32")
+        T.fill(t, 1)
+        for _ in range(3):
+            for i in T.Parallel(4):
+                t[i] = t[i] * 2.0 + 1.0
+        T.copy(t, O[bx, :])
+
+
+def _counted(a: np.ndarray) -> np.ndarray:
+    out = -a[np.arange(5) % 2, np.arange(5)]
+    for _ in range(3):
+        out = np.where(out < 1, out + 0.5, out)
+    return out
+
+
+@case("while-with-tiles", _counted)
+@T.prim_func
+def while_over_elements(A: T.Tensor((2, 8), "float32"), O: T.Tensor((5,), "float32")):
+    with T.Kernel(1, threads=256):
+        t = T.alloc_fragment((8, 2), "float32")
+        o = T.alloc_fragment((1, 5), "float32")
+        for i, j in T.Parallel(8, 2):
+            t[i, j] = A[j, i]
+        for i, j in T.Parallel(1, 5):
+            x = T.alloc_var("float32", 0.0 - t[j, T.abs(j) % 2])
+            k = T.alloc_var("int32", 0)
+            while k < 3 and x < 1.0:
+                k += 1
+                x = x + 0.5
+            o[i, j] = x
+        T.copy(o[0, :], O)
+
+
+def _until(a: np.ndarray) -> np.ndarray:
+    t, k = a[0].copy(), 0
+    while k < 3 and abs(t[1]) < 4:
+        k += 1
+        t = t[::-1] * 2 + a[k]
+    return t
+
+
+@case("while-with-tiles", _until)
+@T.prim_func
+def while_with_tile(A: T.Tensor((4, 3), "float32"), O: T.Tensor((3,), "float32")):
+    with T.Kernel(1, threads=64):
+        t = T.alloc_fragment((3,), "float32")
+        s = T.alloc_fragment((3,), "float32")
+        k = T.alloc_var("int32", 0)
+        T.copy(A[0, :], t)
+        while k < 3 and T.abs(t[1]) < 4.0:
+            k += 1
+            T.copy(t, s)
+            for i in T.Parallel(3):
+                t[i] = s[2 - i] * 2.0 + A[k, i]
+        T.copy(t, O)
+
+
+@case("dead-while", lambda a: a * 2)
+@T.prim_func
+def while_never(A: T.Tensor((4, 6), "float32"), O: T.Tensor((4, 6), "float32")):
+    with T.Kernel(1, threads=128):
+        t = T.alloc_fragment((4, 6), "float32")
+        s = T.alloc_fragment((4,), "float32")
+        T.copy(A, t)
+        k = T.alloc_var("int32", 3)
+        while k * 2 < 5:
+            k += 1
+            for i, j in T.Parallel(4, 6):
+                t[i, j] = A[i, (j + k) % 6]
+            T.reduce_sum(t, s, dim=1)
+            for i, j in T.Parallel(4, 6):
+                t[i, j] = t[i, j] - s[i]
+        for i, j in T.Parallel(4, 6):
+            O[i, j] = t[i, j] * 2.0
+
+
+# Scans
+
+
+def _scanned(a: np.ndarray) -> np.ndarray:
+    out = a.copy()
+    out[:, 1] = np.cumsum(out[:, 1])
+    return out
+
+
+@case("scan-beside-ones", _scanned)
+@T.prim_func
+def scan_column(A: T.Tensor((4, 16), "float32"), O: T.Tensor((4, 16), "float32")):
+    with T.Kernel(1, threads=32):
+        t = T.alloc_fragment((4, 16), "float32")
+        T.copy(A, t)
+        T.cumsum(t[0:4, 1:2], dim=0)
+        T.copy(t, O)
+
+
+def _scanned_middle(a: np.ndarray) -> np.ndarray:
+    out = a.copy()
+    out[:, :4, 2] = np.cumsum(out[:, :4, 2], axis=0)
+    return out
+
+
+@case("scan-beside-ones", _scanned_middle)
+@T.prim_func
+def scan_plane(A: T.Tensor((4, 4, 12), "float32"), O: T.Tensor((4, 4, 12), "float32")):
+    with T.Kernel(1, threads=64):
+        t = T.alloc_fragment((4, 4, 12), "float32")
+        T.copy(A, t)
+        T.cumsum(t[0:4, 0:4, 2:3], dim=0)
+        T.copy(t, O)
+
+
+def _scanned_corner(a: np.ndarray) -> np.ndarray:
+    out = a.copy()
+    out[:, :4] = np.cumsum(out[:, :4], axis=0)
+    return out
+
+
+@case("scan-beside-ones", _scanned_corner)
+@T.prim_func
+def scan_corner(A: T.Tensor((16, 64), "float32"), O: T.Tensor((16, 64), "float32")):
+    with T.Kernel(1, threads=64):
+        t = T.alloc_fragment((16, 64), "float32")
+        T.copy(A, t)
+        T.cumsum(t[0:16, 0:4], dim=0)
+        T.copy(t, O)
+
+
+def _scanned_row(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    out = a.astype(np.int8).astype(np.int64) @ b.astype(np.int8).astype(np.int64)
+    out[0] = np.cumsum(out[0])
+    return out
+
+
+@case("scan-beside-ones", _scanned_row)
+@T.prim_func
+def scan_row_of_product(A: T.Tensor((32, 4), "int8"), B: T.Tensor((4, 4), "int8"), O: T.Tensor((32, 4), "int32")):
+    with T.Kernel(1, threads=32):
+        a = T.alloc_shared((32, 4), "int8")
+        b = T.alloc_shared((4, 4), "int8")
+        t = T.alloc_fragment((32, 4), "int32")
+        T.copy(A, a)
+        T.copy(B, b)
+        T.gemm(a, b, t, clear_accum=True)
+        T.cumsum(t[0:1, 0:4], t[0:1, 0:4], dim=1)
+        T.copy(t, O)
+
+
+@case("reversed-scan", lambda a: np.cumsum(a[::-1], axis=0)[::-1])
+@T.prim_func
+def scan_rows_reversed(A: T.Tensor((13, 16), "float32"), O: T.Tensor((13, 16), "float32")):
+    with T.Kernel(1, threads=32):
+        t = T.alloc_fragment((13, 16), "float32")
+        T.copy(A, t)
+        T.cumsum(t, dim=0, reverse=True)
+        T.copy(t, O)
+
+
+@case("reversed-scan", lambda a: np.cumsum(a[:, :, ::-1], axis=2)[:, :, ::-1])
+@T.prim_func
+def scan_reversed_in_loop(A: T.Tensor((3, 2, 9), "int32"), O: T.Tensor((3, 2, 9), "int32")):
+    with T.Kernel(1, threads=64):
+        t = T.alloc_fragment((2, 9), "int32")
+        for k in range(3):
+            T.copy(A[k, 0, 0], t)
+            T.cumsum(t, dim=1, reverse=True)
+            T.copy(t, O[k, 0, 0])
+
+
+# Reductions behind reshapes
+
+
+@case("scattered-reduction", lambda a: a.T.reshape(2, 128).sum(1))
+@T.prim_func
+def reduce_reshaped(A: T.Tensor((16, 16), "float32"), O: T.Tensor((2,), "float32")):
+    with T.Kernel(1, threads=32):
+        t = T.alloc_fragment((16, 16), "float32")
+        s = T.alloc_fragment((2,), "float32")
+        for i, j in T.Parallel(16, 16):
+            t[i, j] = A[j, i]
+        T.reduce_sum(T.reshape(t, (2, 128)), s, dim=1)
+        T.copy(s, O)
+
+
+@case("scattered-reduction", lambda a: a[:, 1, :2].reshape(4, 4).max(0))
+@T.prim_func
+def reduce_part(A: T.Tensor((8, 2, 8), "int32"), O: T.Tensor((4,), "int32")):
+    with T.Kernel(1, threads=128):
+        t = T.alloc_fragment((8, 2, 8), "int32")
+        p = T.alloc_fragment((8, 2), "int32")
+        m = T.alloc_fragment((4,), "int32")
+        T.copy(A, t)
+        for i, j in T.Parallel(8, 2):
+            p[i, j] = t[i, 1, j]
+        T.reduce_max(T.reshape(p, (4, 4)), m, dim=0)
+        T.copy(m, O)
+
+
+# Machine code
+
+
+def _differences(a: np.ndarray) -> np.ndarray:
+    places = np.arange(6)[:, None] // 3 - (np.arange(3)[None, :] & 1) * 24
+    return np.where(places >= 0, a[places], 0)
+
+
+@case("carry-of-mulhi", _differences, lower_to_triton__index_bits=64)
+@T.prim_func
+def masked_element(A: T.Tensor((24,), "float32"), O: T.Tensor((6, 3), "float32")):
+    with T.Kernel(6, 3, threads=32) as (bx, by):
+        O[bx, by] = A[bx // 3 - (by & 1) * 24]
+
+
+@case("float8-pair-twice", lambda a: np.broadcast_to(a[:, None, None] / 2, (2, 8, 8)))
+@T.prim_func
+def float8_repeated(A: T.Tensor((2,), "float32"), O: T.Tensor((2, 8, 8), "float8_e4m3fn")):
+    with T.Kernel(1, threads=32):
+        t = T.alloc_fragment((2, 8, 8), "float8_e4m3fn")
+        for i, j, k in T.Parallel(2, 8, 8):
+            t[i, j, k] = A[i] / 2.0
+        T.copy(t, O)
+
+
+@case("add-of-16-bit-pairs", lambda a: a.astype(np.int16) + 4)
+@T.prim_func
+def add_to_int16(A: T.Tensor((64, 16), "int16"), O: T.Tensor((64, 16), "int16")):
+    with T.Kernel(1, threads=32):
+        for i, j in T.Parallel(64, 16):
+            O[i, j] = A[i, j] + T.int16(4)
+
+
+@case("maximum-of-negated", lambda a: (-a.astype(np.int32)).max(1))
+@T.prim_func
+def maximum_of_negated(A: T.Tensor((32, 4), "int32"), O: T.Tensor((32,), "int32")):
+    with T.Kernel(1, threads=32):
+        t = T.alloc_fragment((32, 4), "int32")
+        m = T.alloc_fragment((32,), "int32")
+        for i, j in T.Parallel(32, 4):
+            t[i, j] = 0 - A[i, j]
+        T.reduce_max(t, m, dim=1)
+        T.copy(m, O)

@@ -1,0 +1,256 @@
+"""Arithmetic for the executor, as NumPy does it: what elements are, and what operations on them give.
+
+An algebra is a parameter of the executor and of the machines that run emitted source. This one computes with NumPy's
+own element types: integers wrap, floats round after each operation, but that dots, reductions, scans and functions are
+formed in float64 and rounded once, so that their order does not matter. `exact.ExactAlgebra` has fingerprints for
+floats. Methods return functions of arrays or scalars, so that what depends on types alone is decided once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tiledsl.ir.types import ELEMENTS, is_float
+
+Function = Callable[..., Any]
+
+
+class ExecutorError(Exception):
+    """The program did something that has no meaning. `op` is the operation, once known."""
+
+    op: Any = None
+
+    def __str__(self) -> str:
+        return super().__str__() + (f"\nin {self.op!r}" if self.op is not None else "")
+
+
+class Unsupported(ExecutorError):
+    """The executor, or a stand-in, does not know what the program does."""
+
+
+def scalar(value: Any) -> Any:
+    """A NumPy scalar for an array of rank 0."""
+    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+
+
+def truncdiv(a: Any, b: Any) -> Any:
+    """Integer division that rounds towards zero; 0 for a zero divisor."""
+    quotient = np.floor_divide(a, b)
+    up = (quotient * b != a) & ((a < 0) != (b < 0)) & (b != 0)
+    return (quotient + up.astype(quotient.dtype)).astype(quotient.dtype)
+
+
+BINARY: dict[str, Function] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "floordiv": np.floor_divide,
+    "floormod": np.remainder,
+    "truncdiv": truncdiv,
+    "truncmod": np.fmod,
+    "max": np.fmax,
+    "min": np.fmin,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "shl": np.left_shift,
+    "shr": np.right_shift,
+}
+COMPARE: dict[str, Function] = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+}  # fmt: skip
+
+
+def _round_half_away(x: Any) -> Any:
+    whole = np.trunc(x)
+    return np.copysign(whole + (np.abs(x - whole) >= 0.5) * np.sign(x), x)
+
+
+_AS_IN_NUMPY = (
+    "exp exp2 expm1 log log2 log10 log1p sqrt sin cos tan sinh cosh tanh "
+    "floor ceil trunc rint abs isnan isinf isfinite fmod hypot copysign"
+)
+FLOAT_MATH: dict[str, Function] = {
+    **{name: getattr(np, name) for name in _AS_IN_NUMPY.split()},
+    **{name: getattr(np, "arc" + name[1:]) for name in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
+    "exp10": lambda x: np.power(10.0, x),
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "erf": lambda x: np.vectorize(math.erf, otypes=[np.float64])(x),
+    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "round": _round_half_away,
+    "nearbyint": np.rint,
+    "pow": np.power,
+    "atan2": np.arctan2,
+    "ldexp": lambda x, n: np.ldexp(x, np.asarray(n).astype(np.int32)),
+    "fma": lambda a, b, c: a * b + c,
+    "clamp": lambda x, low, high: np.fmin(np.fmax(x, low), high),
+}  # fmt: skip
+
+
+def _mulhi(a: Any, b: Any) -> Any:
+    bits = np.asarray(a).dtype.itemsize * 8
+    high = (np.asarray(a).astype(object) * np.asarray(b).astype(object)) >> bits
+    return np.asarray(high).astype(np.asarray(a).dtype)
+
+
+def _unsigned(x: Any) -> np.ndarray:
+    array = np.asarray(x)
+    return array.view(f"uint{array.dtype.itemsize * 8}")
+
+
+_INT_MATH: dict[str, Function] = {
+    "abs": np.abs,
+    "clamp": FLOAT_MATH["clamp"],
+    "pow": np.power,
+    "mulhi": _mulhi,
+    "popcount": lambda x: np.vectorize(lambda v: int(v).bit_count(), otypes=[np.int64])(_unsigned(x)),
+    "clz": lambda x: np.vectorize(lambda v: _unsigned(x).dtype.itemsize * 8 - int(v).bit_length(), otypes=[np.int64])(
+        _unsigned(x)
+    ),
+}
+
+
+def combiner(kind: str, propagate_nan: bool = False) -> Any:
+    """The NumPy function that combines two elements under a reduction of this kind."""
+    if kind in ("max", "absmax"):
+        return np.maximum if propagate_nan else np.fmax
+    if kind == "min":
+        return np.minimum if propagate_nan else np.fmin
+    if kind in ("and", "or", "xor"):
+        return getattr(np, f"bitwise_{kind}")
+    return np.multiply if kind == "prod" else np.add
+
+
+def saturated(value: Any, dtype: str, to: np.dtype[Any]) -> Any:
+    """Floats as integers: truncated, NaN as 0, and what is too large as the largest."""
+    info = ELEMENTS[dtype]
+    wide = np.trunc(np.nan_to_num(np.asarray(value, np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
+    limits = np.iinfo(to)
+    high, low = wide >= float(limits.max) + (info.bits < 64), wide < limits.min
+    made = np.where(high | low, 0, wide).astype(to)
+    return scalar(np.where(high, to.type(limits.max), np.where(low, to.type(limits.min), made)))
+
+
+class Algebra:
+    """Elements as NumPy has them."""
+
+    dtypes: dict[str, np.dtype[Any]] = {
+        name: np.dtype(name) for name in ELEMENTS if not name.startswith(("bfloat", "float8"))
+    }
+
+    def dtype(self, dtype: str) -> np.dtype[Any]:
+        """How arrays hold an element type. Raises ExecutorError for one that NumPy lacks."""
+        try:
+            return self.dtypes[dtype]
+        except KeyError:
+            raise Unsupported(f"elements of {dtype} are not known here") from None
+
+    def constant(self, number: Any, dtype: str) -> Any:
+        """A number, rounded to the element type."""
+        return self.dtype(dtype).type(number)
+
+    def poison(self, dtype: str) -> Any:
+        """What uninitialised memory holds: NaN, True, or bytes of 0x5a."""
+        if is_float(dtype):
+            return self.constant(math.nan, dtype)
+        if dtype == "bool":
+            return np.True_
+        return np.frombuffer(b"\x5a" * self.dtype(dtype).itemsize, self.dtype(dtype))[0]
+
+    def view(self, array: np.ndarray, source: str, target: str) -> np.ndarray:
+        """A contiguous array in a line, seen as another element type."""
+        return array if source == target else array.view(self.dtype(target))
+
+    def binary(self, name: str, dtype: str) -> Function:
+        return BINARY[name]
+
+    def compare(self, predicate: str, dtype: str) -> Function:
+        return COMPARE[predicate]
+
+    def negate(self, dtype: str) -> Function:
+        return np.negative
+
+    def cast(self, source: str, target: str) -> Function:
+        """Conversion by value: truncation to integers (saturating), nearest even to floats, `!= 0` to bool."""
+        if source == target:
+            return lambda value: value
+        to = self.dtype(target)
+        if target == "bool":
+            return lambda value: scalar(np.asarray(value) != 0)
+        if is_float(source) and not is_float(target):
+            return lambda value: saturated(value, target, to)
+        return lambda value: scalar(np.asarray(value).astype(to))
+
+    def bitcast(self, source: str, target: str) -> Function:
+        to = self.dtype(target)
+        return lambda value: scalar(np.ascontiguousarray(value).view(to).reshape(np.shape(value)))
+
+    def math(self, name: str, dtype: str, target: str) -> Function:
+        out = self.dtype(target)
+        if not is_float(dtype):
+            if name not in _INT_MATH:
+                raise ExecutorError(f"{name} of {dtype}")
+            return lambda *values: scalar(np.asarray(_INT_MATH[name](*values)).astype(out))
+        if name == "nextafter":
+            return lambda x, y: np.nextafter(x, y)
+        function = FLOAT_MATH.get(name)
+        if function is None:
+            raise ExecutorError(f"{name} of {dtype}")
+
+        def compute(*values: Any) -> Any:
+            wide = [np.asarray(value).astype(np.float64) for value in values]
+            return scalar(np.asarray(function(*wide)).astype(out))
+
+        return compute
+
+    def combine(self, kind: str, dtype: str, propagate_nan: bool = False) -> Function:
+        """Two elements under a reduction of this kind."""
+        return combiner(kind, propagate_nan)  # type: ignore[no-any-return]
+
+    def atomic(self, kind: str, dtype: str) -> Function:
+        """What an atomic operation leaves of an old and a given element."""
+        return combiner(kind)  # type: ignore[no-any-return]
+
+    def reduce(self, kind: str, axis: int, dtype: str, propagate_nan: bool = False) -> Function:
+        """One axis reduced away, in the element type of the argument."""
+        combine = combiner(kind, propagate_nan)
+
+        def compute(value: np.ndarray) -> Any:
+            wide = value if value.dtype.kind in "iub" else value.astype(np.float64)
+            if kind.startswith("abs"):
+                wide = np.abs(wide)
+            if value.shape[axis] == 0:
+                raise ExecutorError("a reduction of nothing")
+            extra = {"dtype": wide.dtype} if combine in (np.add, np.multiply) else {}
+            return scalar(np.asarray(combine.reduce(wide, axis=axis, **extra)).astype(value.dtype))
+
+        return compute
+
+    def scan(self, kind: str, axis: int, reverse: bool, dtype: str) -> Function:
+        """Inclusive prefixes along an axis, in the element type of the argument."""
+        combine = combiner(kind)
+
+        def compute(value: np.ndarray) -> Any:
+            wide = value if value.dtype.kind in "iub" else value.astype(np.float64)
+            wide = np.flip(wide, axis) if reverse else wide
+            extra = {"dtype": wide.dtype} if combine in (np.add, np.multiply) else {}
+            made = combine.accumulate(wide, axis=axis, **extra)
+            return (np.flip(made, axis) if reverse else made).astype(value.dtype)
+
+        return compute
+
+    def dot(self, a: str, b: str, dtype: str, precision: str = "default") -> Function:
+        """`c + a @ b`, exactly, rounded once to `dtype`; c may be None. Integers wrap."""
+        out = self.dtype(dtype)
+
+        def compute(a: np.ndarray, b: np.ndarray, c: np.ndarray | None) -> Any:
+            wide = np.int64 if a.dtype.kind in "iub" else np.float64
+            product = a.astype(wide) @ b.astype(wide)
+            return (product if c is None else c.astype(wide) + product).astype(out)
+
+        return compute

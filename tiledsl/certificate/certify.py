@@ -1,0 +1,86 @@
+"""Verify a kernel: run every checker over its program, its lowering and its source, and write the certificate."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timezone
+
+from tiledsl.certificate.bounds import check_bounds
+from tiledsl.certificate.check import Check
+from tiledsl.certificate.races import check_races
+from tiledsl.certificate.reads import check_reads
+from tiledsl.certificate.report import Certificate
+from tiledsl.certificate.solver import Solver
+from tiledsl.certificate.translation import check_passes, check_source
+from tiledsl.dialects.tile import FuncOp
+from tiledsl.ir.pass_manager import PassManager, Program
+from tiledsl.ir.text import print_op
+from tiledsl.passes import default_pipeline
+from tiledsl.passes.guard_accesses import GuardAccesses
+from tiledsl.runtime.kernel import Kernel
+from tiledsl.runtime.lowering import rest_of
+
+_DEPTH = 10_000  # of terms, which are as deep as the longest chain of operations
+SECONDS = 5.0  # for all questions of each kind to the solver about one kernel
+
+
+def _bounds(kernel: Kernel, seconds: float) -> Iterable[Check]:
+    passes = rest_of(default_pipeline(kernel.pass_configs), kernel._resumed_after)
+    program = Program(kernel.program_root(), kernel.target)
+    PassManager(passes, verify_each=False).run(program)
+    assert isinstance(program.root, FuncOp)
+    guarded = all(each.enabled for each in passes if isinstance(each, GuardAccesses))
+    return check_bounds(program.root, Solver(seconds=seconds), guarded)
+
+
+# Everything that looks at a kernel, by the kind of its checks; the quick ones first, for there may be a time limit.
+CHECKERS: tuple[tuple[str, Callable[[Kernel, float], Iterable[Check]]], ...] = (
+    ("bounds", _bounds),
+    ("race", lambda kernel, seconds: check_races(kernel.program_root(), Solver(seconds=seconds))),
+    ("read", lambda kernel, seconds: check_reads(kernel.program_root(), Solver(seconds=seconds))),
+    ("pass", lambda kernel, seconds: check_passes(kernel)),
+    ("source", lambda kernel, seconds: check_source(kernel)),
+)
+
+
+def checks_of(kernel: Kernel, seconds: float = SECONDS) -> Iterator[Check]:
+    """The outcome of every checker. One that breaks leaves something unknown, and the others go on."""
+    limit = sys.getrecursionlimit()
+    for kind, checker in CHECKERS:
+        sys.setrecursionlimit(max(limit, _DEPTH))
+        try:
+            checks = list(checker(kernel, seconds))
+        except Exception as error:
+            checks = [Check(kind, "the check itself", "unknown", f"it broke: {type(error).__name__}: {error}")]
+        finally:
+            sys.setrecursionlimit(limit)
+        yield from checks
+
+
+def certify(kernel: Kernel, seconds: float = SECONDS) -> Certificate:
+    """The certificate of a kernel, made here and now."""
+    start = time.monotonic()
+    checks = list(checks_of(kernel, seconds))
+    return certificate_of(kernel, checks, time.monotonic() - start)
+
+
+def certificate_of(kernel: Kernel, checks: Iterable[Check], seconds: float) -> Certificate:
+    """The certificate that says this of a kernel."""
+    import tiledsl
+    from tiledsl.autotuner.storage.fingerprint import digest, source_digest
+    from tiledsl.autotuner.storage.key import compiler_hash, triton_version
+
+    return Certificate(
+        kernel=kernel.name,
+        target=str(kernel.target),
+        checks=tuple(checks),
+        program=digest(print_op(kernel.program_root())),
+        source=source_digest(kernel.source),
+        tiledsl=tiledsl.__version__,
+        compiler=compiler_hash(),
+        triton=triton_version(),
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        seconds=round(seconds, 3),
+    )

@@ -1,0 +1,545 @@
+"""Floats as exact symbols: each element has a concrete value, and a fingerprint modulo 2**61 - 1 of how it came about.
+
+The value, a float64, decides comparisons, maxima, selections and conversions to integers. The fingerprint says what is
+computed: constants are exact fractions, widening is the identity, and what is no polynomial (functions, division,
+conversions that round) is a pseudo-random function of its name and its exact arguments. Two programs whose outputs have
+equal fingerprints on random inputs compute the same, but with a probability near 2**-61 for each element.
+
+Without an allowance, additions, products, dots, sums and scans are such symbols too, of their operands in order: then
+equal fingerprints mean the same rounded operations in the same order, bit for bit. Only what IEEE arithmetic promises
+holds: operands of sums and products commute, signs pass through, x + 0, x * 1, x * 0, x * 2**n are exact, zeros add
+nothing to a sum. ALLOWANCES name what may make a difference to bits; with them arithmetic is that of the field.
+
+Integers and booleans are NumPy's, as in Algebra. An operation in a type narrower than float32 is the float32 operation,
+rounded, which is how hardware and Triton compute it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from tiledsl.certificate import modular
+from tiledsl.certificate.algebra import (
+    COMPARE,
+    FLOAT_MATH,
+    Algebra,
+    ExecutorError,
+    Function,
+    Unsupported,
+    saturated,
+    scalar,
+)
+from tiledsl.ir.types import ELEMENTS, is_float
+
+EXACT = np.dtype([("value", np.float64), ("print", np.uint64)])
+
+ALLOWANCES = {
+    "reassociation": "sums in another order, or in parts",
+    "contraction": "a product and a sum rounded once",
+    "reciprocal": "a division as the product with a reciprocal",
+    "rescaling": "powers relative to another maximum, rounded there",
+}
+# Fingerprints do not know that 2**(a + b) = 2**a * 2**b: with "rescaling", values are compared, and not rounded.
+CLOSE = 1e-9
+_AS_A_FIELD = frozenset({"reassociation", "contraction", "rescaling"})
+
+_P = np.uint64(modular.P)
+_KNOWN = np.uint64(1 << 63)  # beside a fingerprint: the element is a number that the program names
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
+with np.errstate(over="ignore"):
+    _NAN, _INFINITY = modular.symbol("nan", _ZERO), modular.symbol("infinity", _ZERO)
+# Bits of the significand and the exponent of the least normal number.
+_FORMATS = {
+    "float16": (11, -14), "bfloat16": (8, -126), "float32": (24, -126), "float8_e4m3fn": (4, -6),
+    "float8_e5m2": (3, -14),
+}  # fmt: skip
+
+
+def rounded(value: Any, dtype: str) -> Any:
+    """Float64 numbers rounded to the nearest of an element type, ties to even."""
+    if dtype == "float64":
+        return value
+    if dtype in ("float32", "float16"):
+        return np.asarray(value, dtype).astype(np.float64)
+    bits, lowest = _FORMATS[dtype]
+    step = np.ldexp(1.0, np.maximum(np.frexp(value)[1] - 1, lowest) - bits + 1)
+    nearest = np.rint(value / step) * step
+    beyond = np.abs(nearest) > ELEMENTS[dtype].high
+    return np.where(beyond, math.nan if dtype == "float8_e4m3fn" else np.copysign(math.inf, value), nearest)
+
+
+def _float8_values(dtype: str) -> Any:
+    """The numbers of the 256 bit patterns."""
+    bits, lowest = _FORMATS[dtype]
+    made = []
+    for pattern in range(256):
+        field, fraction = (pattern & 127) >> (bits - 1), pattern & ((1 << (bits - 1)) - 1)
+        number = math.ldexp(fraction + (bool(field) << (bits - 1)), max(field, 1) - 1 + lowest - bits + 1)
+        if dtype == "float8_e4m3fn" and pattern & 127 == 127:
+            number = math.nan
+        elif dtype == "float8_e5m2" and field == 31:
+            number = math.nan if fraction else math.inf
+        made.append(-number if pattern >> 7 else number)
+    return np.array(made)
+
+
+def encoded(value: Any, dtype: str) -> Any:
+    """The bits of numbers in an element type, as unsigned integers."""
+    value = np.asarray(rounded(value, dtype), np.float64)
+    if dtype in ("float16", "float32", "float64"):
+        return np.ascontiguousarray(value.astype(dtype)).view(f"u{ELEMENTS[dtype].bits // 8}").reshape(value.shape)
+    if dtype == "bfloat16":
+        wide = np.ascontiguousarray(value.astype(np.float32)).view(np.uint32).reshape(value.shape)
+        return (wide >> np.uint32(16)).astype(np.uint16)
+    known = _float8_values(dtype)[:127]
+    known = known[np.isfinite(known)]
+    pattern = np.searchsorted(known, np.abs(value)).astype(np.uint8)
+    pattern = np.where(np.isinf(value), 0x7C, np.where(np.isnan(value), 0x7F, pattern)).astype(np.uint8)
+    return pattern | (np.signbit(value).astype(np.uint8) << np.uint8(7))
+
+
+def decoded(bits: Any, dtype: str) -> Any:
+    """The numbers that unsigned integers are the bits of."""
+    bits = np.asarray(bits)
+    if dtype in ("float16", "float32", "float64"):
+        return np.ascontiguousarray(bits).view(dtype).reshape(bits.shape).astype(np.float64)
+    if dtype == "bfloat16":
+        wide = np.ascontiguousarray(bits.astype(np.uint32) << np.uint32(16))
+        return wide.view(np.float32).reshape(bits.shape).astype(np.float64)
+    return _float8_values(dtype)[bits]
+
+
+def made(value: Any, fingerprint: Any) -> Any:
+    """Elements; all that are not finite have one fingerprint each: NaN, infinity and its negative."""
+    value = np.asarray(value, np.float64)
+    finite = np.isfinite(value)
+    if not finite.all():
+        signed = np.where(value > 0, _INFINITY, _P - _INFINITY)
+        fingerprint = np.where(finite, fingerprint, np.where(np.isnan(value), _NAN, signed))
+    both = np.empty(value.shape, EXACT)
+    both["value"], both["print"] = value, fingerprint
+    return scalar(both)
+
+
+def fingerprints(x: Any) -> Any:
+    """The fingerprints of elements."""
+    return x["print"] & _P
+
+
+def _is_known(x: Any) -> Any:
+    return (x["print"] & _KNOWN) != _ZERO
+
+
+def _fractions(value: Any) -> Any:
+    """The fingerprints of known numbers: the fractions that they are."""
+    return modular.of_numbers(np.where(np.isfinite(value), value, 0.0)) | _KNOWN
+
+
+def numbers(value: Any) -> Any:
+    """Known numbers. What is computed of such is known too, as the compiler may compute it."""
+    value = np.asarray(value, np.float64)
+    return made(value, _fractions(value))
+
+
+def unknowns(values: Any, seed: str) -> Any:
+    """Elements of these values of which nothing is known: fingerprints depend on the seed and the element's indices."""
+    places: list[Any] = [np.asarray(axis, np.uint64) for axis in np.ogrid[tuple(map(slice, np.shape(values)))]]
+    return made(values, np.broadcast_to(modular.symbol(seed, *(places or [_ZERO])), np.shape(values)))
+
+
+def _odd(name: str, x: Any) -> Any:
+    """A symbol through which a sign passes."""
+    opposite = modular.negative(x)
+    flips = x > opposite
+    found = modular.symbol(name, np.where(flips, opposite, x))
+    return np.where(flips, modular.negative(found), found)
+
+
+def _opposite(fingerprint: Any) -> Any:
+    return modular.negative(fingerprint & _P) | (fingerprint & _KNOWN)
+
+
+def _collapsed(x: Any) -> Any:
+    """The one element that a value consists of, if it is known to do so; else the value."""
+    if isinstance(x, np.ndarray) and x.size and not any(s for s, n in zip(x.strides, x.shape, strict=True) if n > 1):
+        return x[(0,) * x.ndim]
+    return x
+
+
+class ExactAlgebra(Algebra):
+    """`allowed`: names of ALLOWANCES. `rounds32`: whether values of float32 are rounded, as programs with float64 need,
+    which convert back and forth. `depth`: how many bytes of a product's inner dimension are added up at once, one such
+    step after the other; 0 if all of them are."""
+
+    def __init__(self, allowed: Iterable[str] = (), *, rounds32: bool = False, depth: int = 0) -> None:
+        self.allowed = frozenset(allowed)
+        assert self.allowed <= ALLOWANCES.keys(), self.allowed
+        self.is_field = bool(self.allowed & _AS_A_FIELD)
+        self.rounds32 = rounds32
+        self.depth = depth
+
+    def dtype(self, dtype: str) -> np.dtype[Any]:
+        return EXACT if is_float(dtype) else super().dtype(dtype)
+
+    def constant(self, number: Any, dtype: str) -> Any:
+        if not is_float(dtype):
+            return super().constant(number, dtype)
+        if isinstance(number, (np.void, np.ndarray)):
+            return number
+        return numbers(rounded(np.float64(number), dtype))
+
+    def view(self, array: np.ndarray, source: str, target: str) -> np.ndarray:
+        if source != target and (is_float(source) or is_float(target)):
+            raise Unsupported(f"memory of {source} is seen as {target}")
+        return super().view(array, source, target)
+
+    # Elementwise
+
+    def _rounded(self, value: Any, fingerprint: Any, dtype: str) -> Any:
+        """What float32 arithmetic gave, as an element type holds it. Known numbers are what they are rounded to."""
+        if ELEMENTS[dtype].bits < 32:
+            return self._narrowed(value, fingerprint, dtype)
+        known = (fingerprint & _KNOWN) != _ZERO
+        if np.any(known):
+            value = np.where(known, rounded(value, dtype), value)
+            fingerprint = np.where(known, _fractions(value), fingerprint)
+        return made(rounded(value, dtype) if self.rounds32 else value, fingerprint)
+
+    def _narrowed(self, value: Any, fingerprint: Any, dtype: str) -> Any:
+        if "rescaling" in self.allowed:
+            return made(value, fingerprint)
+        nearest = rounded(value, dtype)
+        known = (fingerprint & _KNOWN) != _ZERO
+        if np.any(known):
+            nearest = np.where(known, rounded(rounded(value, "float32"), dtype), nearest)
+            fingerprint = np.where(known, _fractions(nearest), fingerprint)
+        # What the type can hold stays as it is. Fingerprints of computed values are not asked: all their bits count.
+        fingerprint = np.where((nearest == value) | known, fingerprint, _odd(dtype, fingerprint & _P))
+        return made(nearest, fingerprint)
+
+    def _elementwise(self, compute: Function, concrete: Function, dtype: str) -> Function:
+        """A function of elements: `compute` gives fingerprints from values and fingerprints, `concrete` values."""
+
+        def apply(*operands: Any) -> Any:
+            shape = np.broadcast_shapes(*[np.shape(each) for each in operands])
+            single = [_collapsed(each) for each in operands]
+            found = elements(*single)
+            return np.broadcast_to(found, shape) if np.shape(found) != shape else found
+
+        def elements(*operands: Any) -> Any:
+            values, prints = [each["value"] for each in operands], [each["print"] for each in operands]
+            value = np.asarray(concrete(*values), np.float64)
+            fingerprint = compute(*[each & _P for each in prints], *values)
+            finite, known = np.isfinite(values[0]), prints[0]
+            for each, fraction in zip(values[1:], prints[1:], strict=True):
+                finite, known = finite & np.isfinite(each), known & fraction
+            known = known & _KNOWN != _ZERO
+            if not np.all(finite):  # exp(-inf) is 0, and so on
+                known = known | (np.isfinite(value) & ~finite)
+            return self._rounded(value, np.where(known, fingerprint | _KNOWN, fingerprint), dtype)
+
+        return apply
+
+    def _add(self, a: Any, b: Any, *_: Any) -> Any:
+        if self.is_field:
+            return modular.add(a, b)
+        low, high = np.minimum(a, b), np.maximum(a, b)
+        # Of (a, b) and (-a, -b), the pair with the smaller element is taken, and its sign put back.
+        flips = modular.negative(high) < low
+        first, second = np.where(flips, _P - high, low), np.where(flips, _P - low, high)
+        found = modular.symbol("add", first, second)
+        found = np.where(flips, modular.negative(found), found)
+        found = np.where(a == modular.negative(b), _ZERO, found)
+        return np.where(a == _ZERO, b, np.where(b == _ZERO, a, found))
+
+    def _multiply(self, a: Any, b: Any, *_: Any) -> Any:
+        if self.is_field:
+            return modular.multiply(a, b)
+        for one, other in ((a, b), (b, a)):
+            if not np.ndim(one):
+                places = _power_of_two(one)
+                if places is not None:
+                    found = modular.shifted(other, places[0])
+                    return modular.negative(found) if places[1] else found
+        opposite_a, opposite_b = modular.negative(a), modular.negative(b)
+        size_a, size_b = np.minimum(a, opposite_a), np.minimum(b, opposite_b)
+        found = modular.symbol("mul", np.minimum(size_a, size_b), np.maximum(size_a, size_b))
+        found = np.where(size_a == _ONE, size_b, np.where(size_b == _ONE, size_a, found))
+        found = np.where((a == _ZERO) | (b == _ZERO), _ZERO, found)
+        return np.where((a == size_a) == (b == size_b), found, modular.negative(found))
+
+    def _divide(self, a: Any, b: Any, *_: Any) -> Any:
+        if "reciprocal" in self.allowed:
+            return self._multiply(a, modular.inverse(b) if self.is_field else _odd("reciprocal", b))
+        if not np.ndim(b) and (places := _power_of_two(b)) is not None:
+            found = modular.shifted(a, -places[0])
+            return modular.negative(found) if places[1] else found
+        opposite_a, opposite_b = modular.negative(a), modular.negative(b)
+        size_a, size_b = np.minimum(a, opposite_a), np.minimum(b, opposite_b)
+        found = np.where(size_b == _ONE, size_a, modular.symbol("div", size_a, size_b))
+        found = np.where(a == _ZERO, _ZERO, found)
+        return np.where((a == size_a) == (b == size_b), found, modular.negative(found))
+
+    def _fma(self, a: Any, b: Any, c: Any, *_: Any) -> Any:
+        product = self._multiply(a, b)
+        if self.is_field:
+            return modular.add(product, c)
+        return np.where(c == _ZERO, product, np.where(product == _ZERO, c, modular.symbol("fma", product, c)))
+
+    def binary(self, name: str, dtype: str) -> Function:
+        if not is_float(dtype):
+            return super().binary(name, dtype)
+        if name in ("max", "min"):
+            return _extremum(name)
+        compute = {
+            "add": self._add,
+            "sub": lambda a, b, *_: self._add(a, modular.negative(b)),
+            "mul": self._multiply,
+            "div": self._divide,
+        }[name]
+        concrete = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[name]
+        return self._elementwise(compute, concrete, dtype)
+
+    def compare(self, predicate: str, dtype: str) -> Function:
+        compare = COMPARE[predicate]
+        return (lambda a, b: compare(a["value"], b["value"])) if is_float(dtype) else compare
+
+    def negate(self, dtype: str) -> Function:
+        if not is_float(dtype):
+            return super().negate(dtype)
+        return lambda x: made(-x["value"], _opposite(x["print"]))
+
+    def cast(self, source: str, target: str) -> Function:
+        if source == target or not (is_float(source) or is_float(target)):
+            return super().cast(source, target)
+        if target == "bool":
+            return lambda x: x["value"] != 0
+        if not is_float(target):
+            to = self.dtype(target)
+            return lambda x: saturated(x["value"], target, to)
+        if not is_float(source):
+            return lambda x: numbers(rounded(np.asarray(x).astype(np.float64), target))
+        if target == "float64" or (target == "float32" and source != "float64"):
+            return lambda x: x
+        if source == "float64" and target != "float32":  # Triton goes by float32
+            first, then = self.cast("float64", "float32"), self.cast("float32", target)
+            return lambda x: then(first(x))
+        return lambda x: self._narrowed(x["value"], x["print"], target)
+
+    def bitcast(self, source: str, target: str) -> Function:
+        if not (is_float(source) or is_float(target)) or source == target:
+            return super().bitcast(source, target)
+        bits = f"uint{ELEMENTS[source].bits}"
+        whole: Function = super().bitcast(source, bits) if not is_float(source) else lambda x: x
+        to_bits: Function = (lambda x: encoded(x["value"], source)) if is_float(source) else whole
+        if is_float(target):
+            return lambda x: numbers(decoded(to_bits(x), target))
+        from_bits: Function = super().bitcast(bits, target)
+        return lambda x: from_bits(to_bits(x))
+
+    def math(self, name: str, dtype: str, target: str) -> Function:
+        if not is_float(dtype):
+            return super().math(name, dtype, target)
+        if name in ("isnan", "isinf", "isfinite"):
+            test = FLOAT_MATH[name]
+            return lambda x: test(x["value"])
+        if name == "clamp":
+            return lambda x, low, high: _extremum("min")(_extremum("max")(x, low), high)
+        if name == "abs":
+            return lambda x: made(
+                np.abs(x["value"]), np.where(np.signbit(x["value"]), _opposite(x["print"]), x["print"])
+            )
+        if name == "sigmoid":
+            return self._sigmoid(dtype)
+        concrete = np.nextafter if name == "nextafter" else FLOAT_MATH.get(name)
+        if concrete is None:
+            raise ExecutorError(f"{name} of {dtype}")
+        if name == "fma":
+            return self._elementwise(self._fma, concrete, dtype)
+        if name == "ldexp":
+            return lambda x, n: made(
+                np.ldexp(x["value"], np.asarray(n).astype(np.int32)),
+                modular.shifted(fingerprints(x), np.asarray(n).astype(np.int64)),
+            )
+
+        def compute(*arguments: Any) -> Any:
+            prints, values = arguments[: len(arguments) // 2], arguments[len(arguments) // 2 :]
+            found = modular.symbol(name, *prints)
+            if name in ("floor", "ceil", "trunc", "rint", "round", "nearbyint"):
+                return np.where(values[0] == np.rint(values[0]), prints[0], found)
+            return found
+
+        return self._elementwise(compute, concrete, dtype)
+
+    def _sigmoid(self, dtype: str) -> Function:
+        wide = "float64" if dtype == "float64" else "float32"
+        exponential, negate = self.math("exp", wide, wide), self.negate(wide)
+        add, divide, one = self.binary("add", wide), self.binary("div", wide), self.constant(1, wide)
+
+        def compute(x: Any) -> Any:
+            made = divide(one, add(exponential(negate(x)), one))
+            return self._rounded(made["value"], made["print"], dtype)
+
+        return compute
+
+    # Combinations of elements
+
+    def combine(self, kind: str, dtype: str, propagate_nan: bool = False) -> Function:
+        if not is_float(dtype):
+            return super().combine(kind, dtype, propagate_nan)
+        if kind in ("max", "min", "absmax"):
+            return _extremum("min" if kind == "min" else "max", propagate_nan)
+        if kind not in ("sum", "abssum", "prod"):
+            raise ExecutorError(f"a reduction {kind} of {dtype}")
+        return self.binary("mul" if kind == "prod" else "add", dtype)
+
+    def atomic(self, kind: str, dtype: str) -> Function:
+        if not is_float(dtype):
+            return super().atomic(kind, dtype)
+        if kind == "add":  # in any order
+            return lambda old, new: made(old["value"] + new["value"], modular.add(fingerprints(old), fingerprints(new)))
+        if kind not in ("max", "min"):
+            raise ExecutorError(f"an atomic {kind} of {dtype}")
+        return _extremum(kind)
+
+    def reduce(self, kind: str, axis: int, dtype: str, propagate_nan: bool = False) -> Function:
+        if not is_float(dtype):
+            return super().reduce(kind, axis, dtype, propagate_nan)
+        absolute = self.math("abs", dtype, dtype) if kind.startswith("abs") else None
+
+        def compute(x: Any) -> Any:
+            if x.shape[axis] == 0:
+                raise ExecutorError("a reduction of nothing")
+            x = x if absolute is None else absolute(x)
+            values, prints, known = x["value"], fingerprints(x), _is_known(x).all(axis)
+            if kind in ("max", "absmax", "min"):
+                lowest = kind == "min"
+                combine = (np.minimum if lowest else np.maximum) if propagate_nan else (np.fmin if lowest else np.fmax)
+                value = combine.reduce(values, axis=axis)
+                chosen = values == np.expand_dims(value, axis)
+                return made(value, np.where(chosen, x["print"], _ZERO).max(axis))
+            if kind == "prod":
+                steps = np.moveaxis(x, axis, 0)
+                total = steps[0]
+                for step in steps[1:]:
+                    total = self.binary("mul", "float64" if dtype == "float64" else "float32")(total, step)
+                return self._rounded(total["value"], total["print"], dtype)
+            if kind not in ("sum", "abssum"):
+                raise ExecutorError(f"a reduction {kind} of {dtype}")
+            prints = self._sum(prints, axis, modular.sums, np.sum)
+            return self._rounded(values.sum(axis), np.where(known, prints | _KNOWN, prints), dtype)
+
+        return compute
+
+    def _sum(self, prints: Any, axis: int, total: Function, count: Function) -> Any:
+        """Fingerprints of sums: of all elements along an axis, or of all prefixes, as `total` and `count` add up."""
+        plain = total(prints, axis)
+        if self.is_field:
+            return plain
+        line = [1] * prints.ndim
+        line[axis] = -1
+        places = np.arange(prints.shape[axis], dtype=np.uint64).reshape(line)
+        present = prints != _ZERO
+        terms = np.where(present, modular.symbol("term", places, prints), _ZERO)
+        found = modular.symbol("sum", total(terms, axis))
+        return np.where(count(present, axis=axis, dtype=np.int64) < 2, plain, found)
+
+    def scan(self, kind: str, axis: int, reverse: bool, dtype: str) -> Function:
+        if not is_float(dtype):
+            return super().scan(kind, axis, reverse, dtype)
+        wide = "float64" if dtype == "float64" else "float32"
+
+        def compute(x: Any) -> Any:
+            x = np.flip(x, axis) if reverse else x
+            if kind == "sum":
+                prints = self._sum(fingerprints(x), axis, modular.prefix_sums, np.cumsum)
+                known = np.logical_and.accumulate(_is_known(x), axis)
+                prints = np.where(known, prints | _KNOWN, prints)
+                found = np.asarray(self._rounded(np.cumsum(x["value"], axis), prints, dtype))
+            else:
+                combine, steps = self.combine(kind, wide), [np.moveaxis(x, axis, 0)[0]]
+                for each in np.moveaxis(x, axis, 0)[1:]:
+                    steps.append(combine(steps[-1], each))
+                whole = np.moveaxis(np.stack([np.asarray(each) for each in steps]), 0, axis)
+                found = np.asarray(self._rounded(whole["value"], whole["print"], dtype))
+            return np.flip(found, axis) if reverse else found
+
+        return compute
+
+    def dot(self, a: str, b: str, dtype: str, precision: str = "default") -> Function:
+        if not is_float(a) and not is_float(b):
+            if not is_float(dtype):
+                return super().dot(a, b, dtype, precision)
+            whole = super().dot(a, b, "int32", precision)
+            convert, add = self.cast("int32", dtype), self.binary("add", dtype)
+            return lambda x, y, c: convert(whole(x, y, None)) if c is None else add(c, convert(whole(x, y, None)))
+        if not (is_float(a) and is_float(b) and is_float(dtype)):
+            raise ExecutorError(f"a product of {a} and {b} in {dtype}")
+        wide = {a, b} == {"float32"}  # Others are exact as they are.
+        name = f"dot {'tf32' if wide and precision == 'default' else precision if wide else 'ieee'}"
+        through64 = "float64" in (a, b) and dtype == "float32"
+        step = self.depth * 8 // ELEMENTS[a].bits or 1 << 30
+
+        def compute(x: Any, y: Any, c: Any) -> Any:
+            values = np.where(np.isnan(x["value"]), 0, x["value"]) @ np.where(np.isnan(y["value"]), 0, y["value"])
+            finite = np.isfinite(x["value"]).all() and np.isfinite(y["value"]).all()
+            values = values if finite else x["value"] @ y["value"]
+            if self.is_field:
+                prints = modular.dot(fingerprints(x), fingerprints(y))
+                prints = prints if c is None else modular.add(prints, fingerprints(c))
+            else:
+                prints = None if c is None else c["print"]
+                for start in range(0, x.shape[1], step):
+                    a_part, b_part = fingerprints(x[:, start : start + step]), fingerprints(y[start : start + step])
+                    prints = self._accumulated(name, modular.dot(_factors(a_part, 1), _factors(b_part, 0)), prints)
+            values = values if c is None else values + c["value"]
+            known = _is_known(x).all(1)[:, None] & _is_known(y).all(0) & (True if c is None else _is_known(c))
+            prints = np.where(known, prints | _KNOWN, prints)
+            if through64:
+                return self._narrowed(values, prints, "float32")
+            return self._rounded(values, prints, dtype)
+
+        return compute
+
+    def _accumulated(self, name: str, product: Any, start: Any) -> Any:
+        if start is None:
+            return np.where(product == _ZERO, _ZERO, modular.symbol(name, product, _ZERO))
+        return np.where(product == _ZERO, start, modular.symbol(name, product, start & _P))
+
+
+def _factors(prints: Any, axis: int) -> Any:
+    """Fingerprints of a product's operand, each with its place along the inner dimension."""
+    places = np.arange(prints.shape[axis], dtype=np.uint64)
+    found = modular.symbol("factor", places[:, None] if axis == 0 else places[None], prints)
+    return np.where(prints == _ZERO, _ZERO, found)
+
+
+def _extremum(name: str, propagate_nan: bool = False) -> Callable[[Any, Any], Any]:
+    """max or min: one of the two, as their values decide; of equal ones the greater fingerprint."""
+
+    def compute(a: Any, b: Any) -> Any:
+        x, y = a["value"], b["value"]
+        first = (x > y) if name == "max" else (x < y)
+        first = first | ((x == y) & (a["print"] >= b["print"]))
+        if propagate_nan:
+            first = (first & ~np.isnan(y)) | np.isnan(x)
+        else:
+            first = (first & ~np.isnan(x)) | np.isnan(y)
+        return scalar(np.where(first, a, b))
+
+    return compute
+
+
+_POWERS = {int(modular.shifted(_ONE, places)): places for places in range(-30, 31)}
+
+
+def _power_of_two(fingerprint: Any) -> tuple[int, bool] | None:
+    """n and False where a fingerprint is that of 2**n, n and True for -2**n; None for others, and for large n."""
+    number = int(fingerprint)
+    if number in _POWERS:
+        return _POWERS[number], False
+    return (_POWERS[modular.P - number], True) if modular.P - number in _POWERS else None

@@ -1,0 +1,13 @@
+"""The reference meaning of the IR: a program can be run at any level, without the passes below it.
+
+`run(func, arguments)` runs the host region and every kernel over its whole grid, one program instance after another, on
+NumPy arrays whose elements are those of an algebra (certificate/algebra.py).
+
+What programs may not do raises ExecutorError: a guarded or on-chip access out of bounds, a pointer access outside of
+its allocation, a false assertion or assumption, gather indices out of range, a value used where it is not visible.
+"""
+
+from tiledsl.certificate.algebra import ExecutorError
+from tiledsl.certificate.executor.machine import Env, Executor, Memory, Pointer, meanings, run
+
+__all__ = ["Env", "Executor", "ExecutorError", "Memory", "Pointer", "meanings", "run"]

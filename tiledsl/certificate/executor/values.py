@@ -1,0 +1,245 @@
+"""The meaning of arith, scf and tensor operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tiledsl.certificate.algebra import Algebra, ExecutorError, scalar
+from tiledsl.certificate.executor.machine import Env, Executor, Pointer, Step, meaning, value_meaning
+from tiledsl.ir.core import Operation
+
+# arith
+
+
+@meaning("arith.constant")
+def _constant(op: Operation, executor: Executor) -> Step:
+    out = op.results[0]
+    number = executor.algebra.constant(op.attributes["value"], out.dtype)
+    value = np.broadcast_to(number, out.shape) if out.shape else number
+
+    def step(env: Env) -> None:
+        env[out] = value
+
+    return step
+
+
+_BINARY = "add sub mul div floordiv floormod truncdiv truncmod max min and or xor shl shr".split()
+
+
+@value_meaning(*(f"arith.{name}" for name in _BINARY))
+def _binary(op: Operation, algebra: Algebra) -> Any:
+    return algebra.binary(op.name.removeprefix("arith."), op.operands[0].dtype)
+
+
+@value_meaning("arith.cmp")
+def _cmp(op: Operation, algebra: Algebra) -> Any:
+    return algebra.compare(op.attributes["predicate"], op.operands[0].dtype)
+
+
+@value_meaning("arith.select")
+def _select(op: Operation, _: Algebra) -> Any:
+    def select(condition: Any, a: Any, b: Any) -> Any:
+        if isinstance(a, Pointer):
+            if a.memory is not b.memory:
+                raise ExecutorError("a selection among pointers into two allocations")
+            return Pointer(a.memory, scalar(np.where(condition, a.offset, b.offset)))
+        return scalar(np.where(condition, a, b))
+
+    return select
+
+
+@value_meaning("arith.cast")
+def _cast(op: Operation, algebra: Algebra) -> Any:
+    return algebra.cast(op.operands[0].dtype, op.results[0].dtype)
+
+
+@value_meaning("arith.bitcast")
+def _bitcast(op: Operation, algebra: Algebra) -> Any:
+    return algebra.bitcast(op.operands[0].dtype, op.results[0].dtype)
+
+
+@value_meaning("arith.neg")
+def _neg(op: Operation, algebra: Algebra) -> Any:
+    return algebra.negate(op.operands[0].dtype)
+
+
+@value_meaning("arith.not")
+def _not(op: Operation, _: Algebra) -> Any:
+    return np.invert
+
+
+@value_meaning("arith.math")
+def _math(op: Operation, algebra: Algebra) -> Any:
+    return algebra.math(op.attributes["function"], op.operands[0].dtype, op.results[0].dtype)
+
+
+# scf
+
+
+@meaning("scf.for")
+def _for(op: Operation, executor: Executor) -> Step:
+    lower, upper, step_value, *inits = op.operands
+    index, *carried = op.regions[0].args
+    body, results = executor.block(op.regions[0]), op.results
+    kind = executor.algebra.dtype(lower.dtype).type
+
+    def in_lanes(env: Env) -> None:
+        """Iterations whose number differs from lane to lane: each stops where it has to."""
+        values, outside = [env[value] for value in inits], executor.lanes
+        number, end, stride = env[lower], env[upper], env[step_value]
+        for _ in range(executor.limit):
+            executor.lanes = outside & np.where(stride > 0, number < end, number > end)
+            if not np.any(executor.lanes):
+                break
+            env[index] = number
+            env.update(zip(carried, values, strict=True))
+            values = [scalar(np.where(executor.lanes, new, old)) for new, old in zip(body(env), values, strict=True)]
+            number = number + stride
+        executor.lanes = outside
+        env.update(zip(results, values, strict=True))
+
+    def step(env: Env) -> None:
+        if executor.lanes is not None and any(np.ndim(env[each]) for each in (lower, upper, step_value)):
+            in_lanes(env)
+            return
+        if not env[step_value]:
+            raise ExecutorError("the step of a loop is 0")
+        values = [env[value] for value in inits]
+        numbers = range(int(env[lower]), int(env[upper]), int(env[step_value]))
+        if len(numbers) > executor.limit:
+            raise ExecutorError(f"a loop of {len(numbers)} iterations")
+        for number in numbers:
+            env[index] = kind(number)
+            env.update(zip(carried, values, strict=True))
+            values = body(env)
+        env.update(zip(results, values, strict=True))
+
+    return step
+
+
+@meaning("scf.if")
+def _if(op: Operation, executor: Executor) -> Step:
+    then, orelse = map(executor.block, op.regions)
+    condition, results = op.operands[0], op.results
+
+    def in_lanes(env: Env) -> None:
+        holds, outside = env[condition], executor.lanes
+        made = []
+        for region, where in ((then, holds), (orelse, ~holds)):
+            executor.lanes = outside & where
+            made.append(region(env))
+        executor.lanes = outside
+        chosen = [scalar(np.where(holds, a, b)) for a, b in zip(*made, strict=True)]
+        env.update(zip(results, chosen, strict=True))
+
+    def step(env: Env) -> None:
+        if executor.lanes is not None and np.ndim(env[condition]):
+            in_lanes(env)
+        else:
+            env.update(zip(results, (then if env[condition] else orelse)(env), strict=True))
+
+    return step
+
+
+@meaning("scf.while")
+def _while(op: Operation, executor: Executor) -> Step:
+    before, after = map(executor.block, op.regions)
+    before_args, after_args = op.regions[0].args, op.regions[1].args
+
+    def in_lanes(env: Env) -> None:
+        values, outside = [env[value] for value in op.operands], executor.lanes
+        results: list[Any] | None = None
+        for _ in range(executor.limit):
+            env.update(zip(before_args, values, strict=True))
+            going = executor.lanes
+            go_on, *handed = before(env)
+            old = handed if results is None else results
+            results = [scalar(np.where(going, new, was)) for new, was in zip(handed, old, strict=True)]
+            executor.lanes = going & go_on
+            if not np.any(executor.lanes):
+                executor.lanes = outside
+                env.update(zip(op.results, results, strict=True))
+                return
+            env.update(zip(after_args, handed, strict=True))
+            values = [scalar(np.where(executor.lanes, new, was)) for new, was in zip(after(env), values, strict=True)]
+        raise ExecutorError(f"a while loop still runs after {executor.limit} iterations")
+
+    def step(env: Env) -> None:
+        if executor.lanes is not None:
+            in_lanes(env)
+            return
+        values = [env[value] for value in op.operands]
+        for _ in range(executor.limit):
+            env.update(zip(before_args, values, strict=True))
+            go_on, *handed = before(env)
+            if not go_on:
+                env.update(zip(op.results, handed, strict=True))
+                return
+            env.update(zip(after_args, handed, strict=True))
+            values = after(env)
+        raise ExecutorError(f"a while loop still runs after {executor.limit} iterations")
+
+    return step
+
+
+# tensor
+
+
+@value_meaning("tensor.iota")
+def _iota(op: Operation, algebra: Algebra) -> Any:
+    out = op.results[0]
+    count = np.arange(out.shape[op.attributes["axis"]], dtype=np.int64)
+    value = np.asarray(algebra.cast("int64", out.dtype)(count)).reshape(out.shape)
+    return lambda: value
+
+
+def _shape_only(op: Operation, function: Callable[[Any], Any]) -> Any:
+    return lambda value: value.map(function) if isinstance(value, Pointer) else function(value)
+
+
+@value_meaning("tensor.broadcast")
+def _broadcast(op: Operation, _: Algebra) -> Any:
+    return _shape_only(op, lambda value: np.broadcast_to(value, op.results[0].shape))
+
+
+@value_meaning("tensor.reshape")
+def _reshape(op: Operation, _: Algebra) -> Any:
+    return _shape_only(op, lambda value: scalar(np.reshape(value, op.results[0].shape)))
+
+
+@value_meaning("tensor.transpose")
+def _transpose(op: Operation, _: Algebra) -> Any:
+    return _shape_only(op, lambda value: np.transpose(value, op.attributes["permutation"]))
+
+
+@value_meaning("tensor.reduce")
+def _reduce(op: Operation, algebra: Algebra) -> Any:
+    kind, axis, propagate_nan = (op.attributes[key] for key in ("kind", "axis", "propagate_nan"))
+    return algebra.reduce(kind, axis, op.operands[0].dtype, propagate_nan)
+
+
+@value_meaning("tensor.scan")
+def _scan(op: Operation, algebra: Algebra) -> Any:
+    kind, axis, reverse = (op.attributes[key] for key in ("kind", "axis", "reverse"))
+    return algebra.scan(kind, axis, reverse, op.operands[0].dtype)
+
+
+@value_meaning("tensor.dot")
+def _dot(op: Operation, algebra: Algebra) -> Any:
+    a, b, c = op.operands
+    return algebra.dot(a.dtype, b.dtype, c.dtype, op.attributes["precision"])
+
+
+@value_meaning("tensor.gather")
+def _gather(op: Operation, _: Algebra) -> Any:
+    axis = op.attributes["axis"]
+
+    def gather(source: np.ndarray, indices: np.ndarray) -> np.ndarray:
+        if ((indices < 0) | (indices >= source.shape[axis])).any():
+            raise ExecutorError("a gather index lies outside of the source")
+        return np.take_along_axis(source, indices, axis)
+
+    return gather

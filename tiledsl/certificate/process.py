@@ -1,0 +1,121 @@
+"""Verify in a process of its own, which can be killed: a tuning must not wait for a checker that does not end.
+
+The process gets the elaborated program as IR text. It answers with a line of JSON for each check, as they come, so that
+what was found before its end counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tiledsl.certificate.check import Check
+    from tiledsl.certificate.report import Certificate
+    from tiledsl.runtime.kernel import Kernel
+
+_ENTRY_POINT = "tiledsl.certificate.process"
+_END = "end"
+
+
+def certify_apart(kernel: Kernel, timeout: float) -> Certificate:
+    """The certificate of a kernel, made by another process, which is killed after `timeout` seconds.
+
+    Where it is killed or ends without having finished, the certificate says so as something unknown.
+    """
+    from tiledsl.certificate.certify import certificate_of
+    from tiledsl.certificate.check import Check
+    from tiledsl.ir.text import print_op
+
+    start = time.monotonic()
+    task = {
+        "text": print_op(kernel.program_root(), locations=True), "target": str(kernel.target),
+        "pass_configs": dict(kernel.pass_configs), "resumed_after": kernel._resumed_after, "source": kernel.source,
+    }  # fmt: skip
+    checks: list[Check] = []
+    try:
+        text = json.dumps(task)
+    except TypeError as error:  # an option that is no text, number or truth value
+        reason = f"the program cannot be handed to another process: {error}"
+    else:
+        checks, reason = _asked(text, timeout)
+    if reason:
+        checks.append(Check("pass", "the verification", "unknown", reason))
+    return certificate_of(kernel, checks, time.monotonic() - start)
+
+
+def _asked(text: str, timeout: float) -> tuple[list[Check], str]:
+    """The checks that the process made, and why they are not all; "" if they are."""
+    from tiledsl.certificate.check import Check
+
+    search = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry is not None)
+    environment = {**os.environ, "PYTHONPATH": search, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryFile(prefix="tiledsl-verify-") as answer:
+        process = subprocess.Popen(
+            [sys.executable, "-m", _ENTRY_POINT],
+            stdin=subprocess.PIPE, stdout=answer, stderr=subprocess.DEVNULL, cwd="/", env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+        reason = ""
+        try:
+            process.communicate(text.encode(), timeout)
+        except subprocess.TimeoutExpired:
+            reason = f"it did not end within {timeout:g} s"
+        finally:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        answer.seek(0)
+        lines = answer.read().decode(errors="replace").split("\n")
+    found: list[Check] = []
+    for line in lines[:-1]:
+        with contextlib.suppress(ValueError, TypeError):
+            value = json.loads(line)
+            if value == _END:
+                return found, ""
+            found.append(Check(**value))
+    return found, reason or f"the process that verifies ended with exit status {process.returncode}"
+
+
+def main() -> None:
+    """What the process does: read a task, write checks."""
+    from tiledsl.autotuner.storage.fingerprint import source_digest
+    from tiledsl.certificate.certify import checks_of
+    from tiledsl.certificate.check import Check
+    from tiledsl.dialects.tile import FuncOp
+    from tiledsl.ir.pass_manager import parse_program
+    from tiledsl.runtime.kernel import Kernel
+    from tiledsl.runtime.target import Target
+
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what is printed on the way is no answer
+    task: dict[str, Any] = json.load(sys.stdin)
+    text, target = task["text"], Target.parse(task["target"])
+
+    def build() -> FuncOp:
+        root = parse_program(text, target).root
+        assert isinstance(root, FuncOp)
+        return root
+
+    kernel = Kernel(build, target, task["pass_configs"], resumed_after=task["resumed_after"])
+    checks = checks_of(kernel)
+    if source_digest(kernel.source) != source_digest(task["source"]):
+        reason = "lowered in another process, the program has another source"
+        checks = iter([Check("source", kernel.name, "unknown", reason)])
+    for each in checks:
+        out.write(json.dumps(asdict(each)) + "\n")
+        out.flush()
+    out.write(json.dumps(_END) + "\n")
+    out.close()
+
+
+if __name__ == "__main__":
+    main()

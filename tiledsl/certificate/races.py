@@ -1,0 +1,161 @@
+"""Races: two blocks, or two iterations of T.Parallel, that write one element, or one that reads what another writes.
+
+What is looked at is the program as the user wrote it, before any pass. Two executions of an access share the sizes and
+what is around both; everything else is their own. The order of blocks and of iterations is nowhere defined, so that
+there is a race wherever the solver finds two that differ and meet in one element, unless both are atomic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from tiledsl.certificate import terms
+from tiledsl.certificate.access import Access, Unfollowed, rooted
+from tiledsl.certificate.accesses import Accesses
+from tiledsl.certificate.bounds import name_of, place_of, value_of
+from tiledsl.certificate.check import Check
+from tiledsl.certificate.solver import Solver, shown
+from tiledsl.certificate.terms import Variable, compare, either, invert
+from tiledsl.dialects import tile
+from tiledsl.ir.core import Region, Value
+
+
+def check_races(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
+    """One check for each write of an elaborated program, between blocks and between iterations of T.Parallel."""
+    program = Accesses(func)
+    found, unseen = [], []
+    for access in program.all:
+        try:
+            found.append(rooted(access))
+        except Unfollowed as reason:
+            found.append(access)
+            unseen.append((access, str(reason)))
+    for access, why in unseen:
+        if access.mode != "read":
+            yield Check("race", f"writes of {name_of(access.buffer)}", "unknown", why, place_of(access))
+    for number, access in enumerate(found):
+        if access.mode == "read":
+            continue
+        others = [
+            other for place, other in enumerate(found)
+            if other.buffer is access.buffer and other.kernel is access.kernel
+            and not access.mode == other.mode == "atomic"
+            and (place >= number or other.mode == "read")
+        ]  # fmt: skip
+        if access.type is not None and access.type.scope == "global" and access.kernel is not None:
+            yield _checked(access, others, "block", solver)
+        if access.parallel is not None and access.type is not None and access.type.scope != "local":
+            within = [other for other in others if other.parallel and other.parallel[0] is access.parallel[0]]
+            yield _checked(access, within, "iteration", solver)
+
+
+def _checked(access: Access, others: Sequence[Access], between: str, solver: Solver) -> Check:
+    """Whether one of the others, in another block or iteration, meets the access."""
+    subject = f"{between}s that write {name_of(access.buffer)}"
+    place = place_of(access)
+    reason = ""
+    for other in others:
+        outcome = _meeting(access, other, between, solver)
+        if outcome is None:
+            continue
+        failed, text = outcome
+        if failed:
+            return Check("race", subject, "failed", text, place)
+        reason = reason or text
+    if reason:
+        return Check("race", subject, "unknown", reason, place)
+    detail = "no other one reads or writes the element" if others else "only atomically"
+    return Check("race", subject, "proved", detail, place)
+
+
+def _meeting(access: Access, other: Access, between: str, solver: Solver) -> tuple[bool, str] | None:
+    """Whether it is certain that the two meet, and where or why it is open; None if they never do."""
+    apart, shared = _apart(access, other, between)
+    if not apart:
+        return None
+    (happens, *indices), own = terms.another([other.happens, *other.indices], shared)
+    differs = [invert(compare("eq", each, own.get(each, each))) for each in apart if own.get(each) is not each]
+    for each in apart:
+        if each not in own:  # the other access does not depend on it: any other block or iteration will do
+            twin = Variable(each.name, each.role, each.lo, each.hi, each.loc)
+            twin.where = tuple(terms.substitute(each.where, {each: twin}))
+            differs.append(invert(compare("eq", each, twin)))
+            own[each] = twin
+    if access.mode == other.mode == "write" and access.op is other.op and between == "iteration":
+        deciding = _deciding(access)
+        differs = [each for each, lane in zip(differs, apart) if lane in deciding]
+    meet = [compare("eq", a, b) for a, b in zip(access.indices, indices)]
+    question = [*terms.conjuncts(access.happens), *terms.conjuncts(happens), *meet, either(*differs)]
+    sizes = [each for each in terms.variables(question) if each.role == "size"]
+    answer = solver.find(question, sizes)
+    if answer.never:
+        return None
+    if answer.values is None:
+        return False, answer.reason
+    unclear = next((each for each in terms.variables(question) if each.role in ("unknown", "data")), None)
+    if unclear is not None:
+        return False, f"it depends on {unclear.name} (line {unclear.loc.line})"
+    values = answer.values
+    element = ", ".join(str(value_of(each, values)) for each in access.indices)
+    first = shown(values, [*apart, *access.own])
+    second = shown({old: values[new] for old, new in own.items() if new in values}, [*apart, *other.own])
+    verb = {"write": "written", "atomic": "changed", "read": "read"}[other.mode]
+    beside = "" if other.op is access.op else f" (line {other.op.loc.line})"
+    sizes_text = shown(values, sizes)
+    where = f", for {sizes_text}" if sizes_text else ""
+    text = f"[{element}] is written where {first}, and {verb}{beside} where {second}{where}"
+    return not answer.extreme, answer.extreme + text
+
+
+def _apart(access: Access, other: Access, between: str) -> tuple[list[Variable], Callable[[Variable], bool]]:
+    """The variables of which one must differ, and which ones both executions have in common."""
+    if between == "block":
+        return [each for each in access.own if each.role == "block"], lambda each: each.role == "size"
+    assert access.parallel is not None
+    parallel, count = access.parallel
+    outer, inner = {*access.own[:count]}, {*access.own[count:], *other.own[count:]}
+    lanes = [each for each in access.own[count:] if each.role == "lane"][: len(parallel.regions[0].args)]
+
+    def shared(each: Variable) -> bool:
+        computed_outside = each.role in ("data", "unknown") and not each.depends_on(inner)
+        return each.role == "size" or each in outer or computed_outside
+
+    return lanes, shared
+
+
+def _deciding(access: Access) -> set[Variable]:
+    """The iterations on which it depends what a store writes: others write the same once more."""
+    op = access.op
+    assert access.parallel is not None
+    parallel, count = access.parallel
+    if not isinstance(op, tile.StoreOp):
+        return {*access.own}
+    arguments = dict(zip(parallel.regions[0].args, access.own[count:]))
+    found, pending, seen = set(), [op.value], set()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if value in arguments:
+            found.add(arguments[value])
+        elif value.op is not None:
+            if value.op.regions or isinstance(value.op, tile.LoadOp) and _scope(value.op.buffer) == "local":
+                return {*access.own}
+            pending += value.op.operands
+        elif isinstance(value.owner, Region) and value.owner.parent is not parallel and _inside(value.owner, parallel):
+            return {*access.own}
+    return found
+
+
+def _scope(buffer: Value) -> str:
+    return tile.buffer_type(buffer).scope
+
+
+def _inside(region: Region, op: object) -> bool:
+    around = region.parent
+    while around is not None:
+        if around is op:
+            return True
+        around = around.parent_op
+    return False

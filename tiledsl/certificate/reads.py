@@ -1,0 +1,282 @@
+"""Reads of what nobody wrote: on-chip memory before its first write, outputs with elements that no block writes.
+
+For an element that is read, each earlier write is asked whether it wrote it: its lanes and iterations are solved for
+from the indices, as 70 = 2 * 32 + 6 says that lane 6 of the third tile did. Where that finds no writer, the solver
+looks for one without this guess, so that a read is named only if there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tiledsl.certificate import terms
+from tiledsl.certificate.access import Access, Unfollowed, rooted
+from tiledsl.certificate.accesses import Accesses
+from tiledsl.certificate.bounds import name_of, place_of, value_of
+from tiledsl.certificate.check import Check
+from tiledsl.certificate.solver import Solver, shown
+from tiledsl.certificate.terms import FALSE, TRUE, Term, Variable, add, both, compare, constant, either, invert
+from tiledsl.dialects import scf, tile
+from tiledsl.ir.core import Operation, Region, Value
+
+
+def check_reads(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
+    """One check for each on-chip buffer of an elaborated program that is read, and for each output."""
+    program = Accesses(func)
+    found: list[Access] = []
+    unseen: dict[Value, str] = {}
+    for access in program.all:
+        try:
+            found.append(rooted(access))
+        except Unfollowed as reason:
+            unseen[_root(access.buffer)] = str(reason)
+    buffers = dict.fromkeys(each.buffer for each in found if isinstance(each.buffer.op, tile.AllocOp))
+    for buffer in buffers:
+        if tile.buffer_type(buffer).scope == "global":
+            continue
+        of_buffer = [(number, each) for number, each in enumerate(found) if each.buffer is buffer]
+        yield from _buffer(buffer, of_buffer, solver, unseen.get(buffer, ""))
+    for position in func.outputs:
+        output = func.body.args[position]
+        writes = [each for each in found if each.buffer is output and each.mode != "read"]
+        yield _output(program, output, writes, solver, unseen.get(output, ""))
+
+
+def _root(buffer: Value) -> Value:
+    while isinstance(buffer.op, tile.ViewOp):
+        buffer = buffer.op.source
+    return buffer
+
+
+# On-chip memory
+
+
+def _buffer(buffer: Value, accesses: Sequence[tuple[int, Access]], solver: Solver, unseen: str) -> Iterator[Check]:
+    subject = f"reads of {name_of(buffer)}"
+    reads = [(number, each) for number, each in accesses if each.mode != "write"]
+    writes = [(number, each) for number, each in accesses if each.mode != "read"]
+    if not reads:
+        return
+    proved = Check("read", subject, "proved", "each element is written before", place_of(reads[0][1]))
+    checks = [_read(number, read, writes, solver, unseen) for number, read in reads]
+    left = list(dict.fromkeys(each for each in checks if each is not None))
+    yield from left or [proved]
+
+
+def _read(number: int, read: Access, writes: Sequence[tuple[int, Access]], solver: Solver, unseen: str) -> Check | None:
+    """What is wrong with a read; None if everything was written before."""
+    subject, place = f"reads of {name_of(read.buffer)}", place_of(read)
+    never = [*terms.conjuncts(read.happens)]
+    for place_of_write, write in writes:
+        for again in _instances(read, write, place_of_write < number):
+            never.append(invert(again))
+    answer = solver.find(never)
+    if answer.never:
+        return None
+    if unseen:
+        return Check("read", subject, "unknown", unseen, place)
+    if answer.values is None:
+        return Check("read", subject, "unknown", answer.reason, place)
+    known = [each for each in answer.values if each.role != "size" or each in read.own]
+    unclear = next((each for each in terms.variables(never) if each.role in ("unknown", "data")), None)
+    if unclear is not None:
+        return Check("read", subject, "unknown", f"it depends on {unclear.name} (line {unclear.loc.line})", place)
+    fixed = {each: constant(value) for each, value in answer.values.items()}
+    for place_of_write, write in writes:
+        if _writes_there(read, write, place_of_write < number, fixed, solver):
+            return Check("read", subject, "unknown", "an earlier iteration may have written it", place)
+    element = ", ".join(str(value_of(each, answer.values)) for each in read.indices)
+    where = shown(answer.values, [*read.own, *known])
+    detail = f"[{element}] is read before it is written" + (f", where {where}" if where else "")
+    return Check("read", subject, "unknown" if answer.extreme else "failed", answer.extreme + detail, place)
+
+
+def _common(read: Access, write: Access) -> list[Variable]:
+    """The loops and blocks around both, from the outermost on."""
+    shared = []
+    for a, b in zip(read.own, write.own):
+        if a is not b:
+            break
+        shared.append(a)
+    return shared
+
+
+def _instances(read: Access, write: Access, before: bool) -> Iterator[Term]:
+    """Under which conditions the write has written the element: in this iteration, the one before, or the first."""
+    common = _common(read, write)
+    if before and not _exclusive(read.op, write.op):
+        yield _written(write, read.indices, {each: each for each in common})
+    for place, loop in enumerate(common):
+        if loop.role != "loop":
+            continue
+        for earlier in (terms.subtract(loop, TRUE), _first(loop)):
+            outer: dict[Variable, Term] = {each: each for each in common[:place]}
+            yield both(compare("lt", earlier, loop), _written(write, read.indices, {**outer, loop: earlier}))
+
+
+def _exclusive(a: Operation, b: Operation) -> bool:
+    """Whether two operations are in different branches of one `if`."""
+    branches: dict[Operation, Region] = {}
+    for op in (a, b):
+        region = op.parent
+        while region is not None and region.parent is not None:
+            inside = isinstance(region.parent, scf.IfOp)
+            if inside and branches.setdefault(region.parent, region) is not region:
+                return True
+            region = region.parent.parent
+    return False
+
+
+def _first(loop: Variable) -> Term:
+    """The first value of a loop's variable, as its conditions say."""
+    for each in loop.where:
+        if each.kind == "le" and each.terms[1] is loop:
+            return each.terms[0]
+    return constant(loop.lo)
+
+
+def _written(write: Access, element: Sequence[Term], known: dict[Variable, Term]) -> Term:
+    """A condition under which the write wrote the element: sufficient, and usually necessary too."""
+    solved = {**known}
+    left = [each for each in write.own if each not in solved]
+    indices = list(write.indices)
+    for _ in range(len(indices)):  # a dimension may tell what another one needs
+        for index, at in zip(indices, element):
+            _solve(index, at, left, solved)
+    _solve_quotients(indices, element, left, solved)
+    for each in left:
+        solved.setdefault(each, _first(each))
+    chosen = [each for each, to in solved.items() if to is not each]
+    bounds = [compare("ge", solved[each], constant(each.lo)) for each in chosen]
+    bounds += [compare("le", solved[each], constant(each.hi)) for each in chosen]
+    conditions = [write.happens, *(each for variable in chosen for each in variable.where)]
+    conditions += [compare("eq", index, at) for index, at in zip(indices, element)]
+    # What is read or computed in another iteration, or for another lane, may be anything there.
+    for each in terms.variables(conditions):
+        if each not in solved and each.depends_on(chosen):
+            solved[each] = Variable(each.name, each.role, each.lo, each.hi, each.loc)
+    # What stands for a variable may contain others that are solved for: from the innermost on.
+    for _ in range(len(solved)):
+        solved = dict(zip(solved, terms.substitute(solved.values(), {e: t for e, t in solved.items() if t is not e})))
+    return both(*bounds, *terms.substitute(conditions, solved))
+
+
+def _solve(index: Term, at: Term, left: Sequence[Variable], solved: dict[Variable, Term]) -> None:
+    """Read one index as a number whose digits are the variables in it."""
+    (index,) = terms.substitute([index], {each: to for each, to in solved.items() if to is not each})
+    turn = None
+    if index.kind == "mod" and index.terms[1].number:  # a rotation: of (i + 1) % n, i is (at - 1) % n
+        index, turn = index.terms
+    digits, base = [], FALSE
+    for factors, number in terms.polynomial(index).items():
+        inside = [each for each in terms.variables(factors) if each in left and each not in solved]
+        if not inside:
+            base = add(base, terms.from_polynomial({factors: number}))
+        elif len(factors) == 1 and factors[0] is inside[0]:
+            digits.append((abs(number), number > 0, inside[0]))
+        else:
+            return
+    rest = terms.subtract(at, base)
+    if turn is not None:
+        if len(digits) == 1 and digits[0][0] == 1:
+            _, up, digit = digits[0]
+            low = constant(digit.lo)
+            moved = terms.subtract(rest if up else terms.negate(rest), low)
+            solved[digit] = add(low, terms.floor_modulo(moved, turn))
+        return
+    for size, up, digit in digits:  # as if each began at 0 and went up
+        rest = terms.subtract(rest, constant(size * digit.lo if up else -size * digit.hi))
+    for size, up, digit in sorted(digits, key=lambda each: -each[0]):
+        step = terms.floor_divide(rest, constant(size))
+        solved[digit] = add(constant(digit.lo), step) if up else terms.subtract(constant(digit.hi), step)
+        rest = terms.subtract(rest, terms.multiply(constant(size), step))
+
+
+def _solve_quotients(
+    indices: Sequence[Term], element: Sequence[Term], left: Sequence[Variable], solved: dict[Variable, Term]
+) -> None:
+    """x // c and x % c as two indices tell x."""
+    for quotient, high in zip(indices, element):
+        for rest, low in zip(indices, element):
+            if (quotient.kind, rest.kind) == ("div", "mod") and quotient.args == rest.args:
+                value, size = quotient.terms
+                if isinstance(value, Variable) and value in left and value not in solved and size.number:
+                    solved[value] = add(terms.multiply(high, size), low)
+
+
+def _writes_there(read: Access, write: Access, before: bool, fixed: dict[Variable, Term], solver: Solver) -> bool:
+    """Whether an execution of the write before this one of the read writes the element; True if that is open."""
+    common = _common(read, write)
+    (happens, *indices), own = terms.another([write.happens, *write.indices], lambda each: each.role == "size")
+    earlier: list[Term] = []
+    same: list[Term] = []
+    for each in common:
+        now, then = fixed.get(each, each), own.get(each, each)
+        if each.role == "loop":
+            earlier.append(both(*same, compare("lt", then, now)))
+        same.append(compare("eq", then, now))
+    if before and not _exclusive(read.op, write.op):
+        earlier.append(both(*same))
+    meet = [compare("eq", a, b) for a, b in zip(indices, terms.substitute(read.indices, fixed))]
+    only = [compare("eq", own[each], fixed[each]) for each in common if each.role == "block" and each in own]
+    question = terms.substitute([happens, *meet, *only, either(*earlier)], fixed)
+    return not solver.find([each for whole in question for each in terms.conjuncts(whole)]).never
+
+
+# Outputs
+
+
+def _output(program: Accesses, output: Value, writes: Sequence[Access], solver: Solver, unseen: str) -> Check:
+    subject = f"elements of {name_of(output)}"
+    place = place_of(writes[0]) if writes else ""
+    type = tile.buffer_type(output)
+    if not writes:
+        reason = unseen or f"nothing writes {name_of(output)}, which is an output"
+        return Check("read", subject, "unknown" if unseen else "failed", reason, place)
+    element = []
+    for axis, dim in enumerate(type.shape):
+        extent = program.extent(dim)
+        at = Variable(f"index {axis}", "lane", 0, extent.hi - 1)
+        at.where = () if extent.number is not None else (compare("lt", at, extent),)
+        element.append(at)
+    stores = [each for each in writes if each.mode == "write" or not _adds(each.op)]
+    if not stores:
+        detail = f"{name_of(output)} is changed by atomics, but nothing writes what it begins with"
+        return Check("read", subject, "failed", detail, place)
+    nobody = [invert(_written(each, _at(each, type, program, element), {})) for each in stores]
+    answer = solver.find(nobody)
+    if answer.never:
+        return Check("read", subject, "proved", "every element is written", place)
+    if unseen or answer.values is None:
+        return Check("read", subject, "unknown", unseen or answer.reason, place)
+    unclear = next((each for each in terms.variables(nobody) if each.role in ("unknown", "data")), None)
+    if unclear is not None:
+        return Check("read", subject, "unknown", f"it depends on {unclear.name} (line {unclear.loc.line})", place)
+    values = {**{each: each.lo for each in element}, **answer.values}
+    fixed = {each: constant(value) for each, value in values.items() if each in element or each.role == "size"}
+    for write in stores:
+        place_there = terms.substitute(_at(write, type, program, element), fixed)
+        meet = [compare("eq", a, b) for a, b in zip(write.indices, place_there)]
+        question = terms.substitute([*terms.conjuncts(write.happens), *meet], fixed)
+        if not solver.find(question).never:
+            return Check("read", subject, "unknown", "which block writes an element could not be solved for", place)
+    text = ", ".join(str(values[each]) for each in element)
+    sizes = shown(values, [each for each in terms.variables(nobody) if each.role == "size"])
+    where = f", where {sizes}" if sizes else ""
+    detail = f"{answer.extreme}no block writes [{text}] of the output{where}"
+    return Check("read", subject, "unknown" if answer.extreme else "failed", detail, place)
+
+
+def _adds(op: Operation) -> bool:
+    """Whether an atomic needs what the element was before."""
+    return isinstance(op, tile.AtomicOp) and op.kind not in ("exchange", "store")
+
+
+def _at(write: Access, type: object, program: Accesses, element: Sequence[Term]) -> list[Term]:
+    """The element in the indices that the access has: a flat one, where a view was resolved so."""
+    if len(write.indices) == len(element):
+        return list(element)
+    flat = FALSE
+    for at, dim in zip(element, tile.buffer_type(write.buffer).shape):
+        flat = add(terms.multiply(flat, program.extent(dim)), at)
+    return [flat]

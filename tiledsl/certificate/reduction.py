@@ -1,0 +1,164 @@
+"""A program at its own tile shapes, but with problem sizes of a few blocks: what can be executed in a moment.
+
+Sizes of global buffers, grids and trip counts of loops over global memory shrink; nothing else changes. What comes out
+is a program of its own, with a meaning of its own, which the same passes lower: in a global buffer every access is
+checked against the buffer's size until guard-accesses has put that check into masks. Each size keeps its remainder by
+the tiles that walk along it, so that what was ragged stays so.
+"""
+
+from __future__ import annotations
+
+from math import lcm, prod
+
+from tiledsl.dialects import scf, tile
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import BufferType
+from tiledsl.ir.verifier import VerifyError, verify
+
+ALIGNMENT = 16  # elements: what decides about blocks that hardware copies must not change
+FEW_ELEMENTS = 1 << 16
+_BLOCKS = 2  # full ones along a size
+_TRIPS = 4
+_MOST_BLOCKS = 12
+
+
+def reduced(root: tile.FuncOp, unit: int = 0) -> tile.FuncOp | None:
+    """A smaller program, or None where the program is small or cannot be made so. The program itself is not changed.
+
+    unit: what sizes along which tiles walk become, but for their remainder by it; 0: two tiles.
+    """
+    if (
+        unit == 0
+        and all((_elements(value.type) or 0) <= FEW_ELEMENTS for value in root.body.args)
+        and not _many_blocks(root)
+    ):
+        return None
+    twin = root.clone({})
+    assert isinstance(twin, tile.FuncOp)
+    counts = _shrink_buffers(twin, unit)
+    for op in list(twin.walk()):
+        if isinstance(op, tile.KernelOp):
+            grid = [_capped(constant_of(each), counts) for each in op.grid]
+            if unit == 0 and prod(each or 1 for each in grid) > _MOST_BLOCKS:
+                grid = [each and min(each, _BLOCKS + 1) for each in grid]
+            made = [old if new is None else _constant(op, new, old) for new, old in zip(grid, op.grid, strict=True)]
+            op.set_field("grid", made)
+        elif isinstance(op, scf.ForOp) and _walks_memory(op):
+            _shorten(op, counts)
+    try:
+        verify(twin)
+    except VerifyError:
+        return None
+    return twin
+
+
+def _elements(type: object) -> int | None:
+    return prod(type.static_shape) if isinstance(type, BufferType) and type.is_static else None
+
+
+def _many_blocks(root: tile.FuncOp) -> bool:
+    grids = [[constant_of(each) for each in op.grid] for op in root.body if isinstance(op, tile.KernelOp)]
+    return any(prod(int(each or 1) for each in grid) > 64 for grid in grids)
+
+
+def _buffers(op: Operation) -> list[Value]:
+    """The global buffers that an operation or its regions bring in."""
+    values = [*op.results, *(arg for region in op.regions for arg in region.args)]
+    return [each for each in values if isinstance(each.type, BufferType) and each.type.scope == "global"]
+
+
+def _tiles(root: tile.FuncOp) -> dict[tuple[Value, int], set[int]]:
+    """The extents of the tiles that walk along a dimension of a buffer."""
+    walked: dict[tuple[Value, int], set[int]] = {}
+    for op in root.walk():
+        if isinstance(op, tile.CopyOp):
+            for buffer, axes in ((op.source, op.source_axes), (op.target, op.target_axes)):
+                for axis, extent in zip(axes, op.shape, strict=True):
+                    walked.setdefault((buffer, axis), set()).add(extent)
+        elif isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)):
+            around = op.parent_op
+            while around is not None and not isinstance(around, (tile.ParallelOp, tile.KernelOp)):
+                around = around.parent_op
+            extents = around.extents if isinstance(around, tile.ParallelOp) else ()
+            for axis, index in enumerate(op.indices):
+                for number, extent in enumerate(extents):
+                    if isinstance(around, tile.ParallelOp) and _depends(index, around.body.args[number]):
+                        walked.setdefault((op.buffer, axis), set()).add(extent)
+    return walked
+
+
+def _depends(value: Value, on: Value) -> bool:
+    seen, left = set(), [value]
+    while left:
+        each = left.pop()
+        if each is on:
+            return True
+        if each not in seen and each.op is not None:
+            seen.add(each)
+            left += each.op.operands
+    return False
+
+
+def _shrink_buffers(root: tile.FuncOp, fixed: int) -> dict[int, int]:
+    """Make the buffers smaller; returns how many blocks are left of so many along each size."""
+    walked = _tiles(root)
+    buffers = dict.fromkeys(each for op in root.walk() for each in _buffers(op))
+    left: dict[tuple[Value, int], tuple[int, int, int]] = {}  # of each dimension its size, what is left, and the unit
+    counts: dict[int, int] = {}
+    for buffer in buffers:
+        type = tile.buffer_type(buffer)
+        for axis, size in enumerate(type.shape if type.strides is None else ()):
+            extents = walked.get((buffer, axis), {1})
+            unit = lcm(*extents) if extents == {1} else lcm(ALIGNMENT, *extents)
+            if fixed and extents != {1}:
+                if isinstance(size, int) and size > 2 * fixed:
+                    left[buffer, axis] = size, fixed + size % fixed, size
+            elif isinstance(size, int) and size > (_BLOCKS + 1) * unit:
+                left[buffer, axis] = size, _BLOCKS * unit + size % unit, unit
+            if isinstance(size, int) and (buffer, axis) not in left:
+                counts.update({-(-size // extent): -(-size // extent) for extent in extents})
+    # What has one size and nearly one tile is the same thing: the rows of K and V, and those of Q, in attention.
+    for (buffer, axis), (size, small, unit) in left.items():
+        for other, most, _ in left.values():
+            if other == size and small < most <= 4 * small and (size - most) % unit == 0:
+                small = most
+        type = tile.buffer_type(buffer)
+        shape = (*type.shape[:axis], small, *type.shape[axis + 1 :])
+        buffer.set_type(BufferType(shape, type.dtype, type.scope))
+        for extent in walked.get((buffer, axis), {1}):
+            blocks = -(-size // extent)
+            counts[blocks] = max(counts.get(blocks, 0), -(-small // extent))
+    return counts
+
+
+def _capped(number: object, counts: dict[int, int]) -> int | None:
+    return counts.get(number, min(number, _BLOCKS + 1)) if type(number) is int else None
+
+
+def _constant(before: Operation, number: int, like: Value) -> Value:
+    return Builder.at(before).constant(number, like.type)
+
+
+def _walks_memory(loop: scf.ForOp) -> bool:
+    for op in loop.walk():
+        if isinstance(op, (tile.CopyOp, tile.LoadOp)):
+            buffer = op.operands[0].type
+            if isinstance(buffer, BufferType) and buffer.scope == "global":
+                return True
+    return False
+
+
+def _shorten(loop: scf.ForOp, counts: dict[int, int]) -> None:
+    """Fewer iterations of a loop with constant bounds: as many as are left of the size, or the first few."""
+    bounds = [constant_of(each) for each in (loop.lower, loop.upper, loop.step)]
+    if any(type(each) is not int for each in bounds):
+        return
+    lower, upper, step = (int(each) for each in bounds if each is not None)
+    trips = len(range(lower, upper, step)) if step else 0
+    if trips <= _TRIPS and trips not in counts:
+        return
+    left = min(trips, counts.get(trips, _TRIPS))
+    operands = [loop.lower, _constant(loop, lower + left * step, loop.upper), *loop.operands[2:]]
+    loop.set_operands(operands)

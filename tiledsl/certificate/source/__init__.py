@@ -1,0 +1,1 @@
+"""Executes emitted source, host launcher included, in an algebra: stand-ins for torch, triton.language and Gluon."""

@@ -1,0 +1,243 @@
+"""Loads the text of an emitted module with stand-ins for what it imports, and calls its host function."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tiledsl.certificate.algebra import Algebra, ExecutorError, Unsupported
+from tiledsl.certificate.executor.machine import Memory
+from tiledsl.certificate.source.gluon import GluonLanguage
+from tiledsl.certificate.source.tensor import Tensor, lift
+from tiledsl.certificate.source.triton import Descriptor, on_device
+from tiledsl.ir.types import ELEMENTS
+
+_FILE = "<emitted>"
+_CARRIED = "_number_of_a_type"
+
+
+def _typed(source: str) -> ast.Module:
+    """The syntax tree of a module. A number under a name that is assigned again, as in a loop, has a type to Triton."""
+    tree = ast.parse(source)
+    for function in tree.body:
+        if not isinstance(function, ast.FunctionDef) or not function.decorator_list:
+            continue
+        stored = [node.id for node in ast.walk(function) if isinstance(node, ast.Name) and _is_stored(node)]
+        again = {name for name, count in Counter(stored).items() if count > 1}
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign):
+                node.value = _typed_value(node.targets[0], node.value, again)
+    return ast.fix_missing_locations(tree)
+
+
+def _is_stored(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)
+
+
+def _typed_value(target: ast.expr, value: ast.expr, again: set[str]) -> ast.expr:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        pairs = zip(target.elts, value.elts, strict=True)
+        value.elts = [_typed_value(each, given, again) for each, given in pairs]
+    plain = value.operand if isinstance(value, ast.UnaryOp) else value
+    if isinstance(target, ast.Name) and target.id in again and isinstance(plain, ast.Constant):
+        name = ast.copy_location(ast.Name(_CARRIED, ast.Load()), value)
+        return ast.copy_location(ast.Call(name, [value], []), value)
+    return value
+
+
+class _Device:
+    type = "cpu"
+
+
+class HostTensor:
+    """A torch tensor to the launcher: an array of an algebra's elements."""
+
+    is_cuda = False
+    device = _Device()
+
+    def __init__(self, array: np.ndarray, dtype: str) -> None:
+        self.array, self.dtype = array, dtype
+        self.shape = array.shape
+
+    def stride(self, axis: int | None = None) -> Any:
+        steps = tuple(step // self.array.itemsize for step in self.array.strides)
+        return steps if axis is None else steps[axis]
+
+    def data_ptr(self) -> int:
+        return id(self.array.base if self.array.base is not None else self.array) * 16
+
+    def view(self, shape: Any) -> HostTensor:
+        if isinstance(shape, str):
+            if shape != self.dtype:
+                raise Unsupported(f"memory of {self.dtype} is seen as {shape}")
+            return self
+        return HostTensor(self.array.reshape(shape), self.dtype)
+
+
+class SourceModule:
+    """An emitted module in an algebra. `call` runs a host function; errors name the line of the text and its origin."""
+
+    def __init__(self, source: str, algebra: Algebra) -> None:
+        self.algebra, self.language, self.source = algebra, GluonLanguage(algebra), source
+        self.memories: dict[int, tuple[np.ndarray, Memory]] = {}
+        own = {"__import__": self._import, "range": self.language.range}  # the loops of kernels count in int32
+        self.namespace: dict[str, Any] = {"__builtins__": {**vars(builtins), **own}}
+        self.namespace[_CARRIED] = lambda number: lift(algebra, number)
+        self.modules = self._modules()
+        with np.errstate(all="ignore"):
+            try:
+                exec(compile(_typed(source), _FILE, "exec"), self.namespace)
+            except ExecutorError as error:
+                raise self._placed(error, error) from error
+            except Exception as error:
+                raise self._placed(error, ExecutorError(f"{type(error).__name__}: {error}")) from error
+
+    def call(self, name: str, arguments: Sequence[Any], dtypes: Sequence[str]) -> None:
+        """Call a host function with arrays, which are written in place, and numbers. Raises ExecutorError."""
+        given = [
+            HostTensor(value, dtype) if isinstance(value, np.ndarray) else self._number(value, dtype)
+            for value, dtype in zip(arguments, dtypes, strict=True)
+        ]
+        with np.errstate(all="ignore"):
+            try:
+                self.namespace[name](*given)
+            except ExecutorError as error:
+                raise self._placed(error, error) from error
+            except Exception as error:
+                # A name that the stand-ins lack says nothing about the source.
+                kind = Unsupported if "SimpleNamespace" in str(error) else ExecutorError
+                raise self._placed(error, kind(f"{type(error).__name__}: {error}")) from error
+
+    def _number(self, value: Any, dtype: str) -> Any:
+        """A scalar argument: integers as Python has them; floats, which keep their fingerprints, as kernels do."""
+        if ELEMENTS[dtype].kind == "float":
+            return Tensor(self.algebra, value, "float64" if dtype == "float64" else "float32")
+        return bool(value) if dtype == "bool" else int(value)
+
+    def _placed(self, raised: BaseException, error: ExecutorError) -> ExecutorError:
+        trace, line = raised.__traceback__, 0
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == _FILE:
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        return SourceError(error.args[0], line, self.origin(line), isinstance(error, Unsupported))
+
+    def origin(self, line: int) -> str:
+        """The place in the user's file that a line of the text stems from, "" if it does not say."""
+        for text in reversed(self.source.splitlines()[:line]):
+            found = re.fullmatch(r"\s*# (.+:\d+)", text)
+            if found or text.startswith(("def ", "@")):
+                return found[1] if found else ""
+        return ""
+
+    def _import(self, name: str, _g: Any = None, _l: Any = None, names: Any = (), _level: int = 0) -> Any:
+        found = self.modules.get(name if names else name.partition(".")[0])
+        if found is None:
+            raise Unsupported(f"the source imports {name}")
+        return found
+
+    def _modules(self) -> dict[str, Any]:
+        language = self.language.module()
+        torch = SimpleNamespace(
+            empty=self._empty, empty_strided=self._empty_strided, is_tensor=lambda x: isinstance(x, HostTensor),
+            cuda=SimpleNamespace(device_of=on_device, is_available=lambda: False), **{name: name for name in ELEMENTS},
+        )  # fmt: skip
+        described = SimpleNamespace(TensorDescriptor=self._descriptor)
+        triton = SimpleNamespace(jit=self._jit, cdiv=lambda a, b: -(-a // b), language=language)
+        gluon = SimpleNamespace(jit=self._jit, language=language)
+        return {
+            "triton.experimental": SimpleNamespace(gluon=gluon), "triton.experimental.gluon": gluon,
+            "triton.experimental.gluon.language.nvidia.hopper": self.language.hopper(),
+            "triton.experimental.gluon.nvidia.hopper": described,
+            "torch": torch, "functools": functools, "triton": triton, "triton.language": language,
+            "triton.tools.tensor_descriptor": described,
+            "triton.language.extra": SimpleNamespace(libdevice=self.language.libdevice()),
+            "triton.language.extra.cuda": SimpleNamespace(gdc_wait=lambda: None),
+        }  # fmt: skip
+
+    # torch
+
+    def _empty(self, shape: Sequence[int], dtype: str, device: Any = None) -> HostTensor:
+        made = np.full(tuple(map(int, shape)), self.algebra.poison(dtype), self.algebra.dtype(dtype))
+        return HostTensor(made, dtype)
+
+    def _empty_strided(self, shape: Sequence[int], strides: Sequence[int], dtype: str, device: Any) -> HostTensor:
+        last = sum((dim - 1) * step for dim, step in zip(shape, strides, strict=True))
+        flat = self._empty((last + 1,), dtype).array
+        steps = [step * flat.itemsize for step in strides]
+        return HostTensor(np.lib.stride_tricks.as_strided(flat, tuple(shape), steps), dtype)
+
+    def _descriptor(self, base: Any, shape: Any, strides: Any, block: Any, *layout: Any) -> Descriptor:
+        flat = self._memory(base.array).flat
+        last = sum((dim - 1) * step for dim, step in zip(shape, strides, strict=True))
+        if last >= len(flat) or strides[-1] != 1:
+            raise ExecutorError(f"a descriptor of {tuple(shape)} with strides {tuple(strides)}")
+        if any(step * (ELEMENTS[base.dtype].bits // 8) % 16 for step in strides[:-1]):
+            raise ExecutorError(f"a descriptor with strides {tuple(strides)} of {base.dtype}")
+        steps = [step * flat.itemsize for step in strides]
+        array = np.lib.stride_tricks.as_strided(flat, tuple(shape), steps)
+        return Descriptor(self.algebra, base.dtype, array, block, *layout)
+
+    def _memory(self, array: np.ndarray) -> Memory:
+        if id(array) not in self.memories:
+            self.memories[id(array)] = (array, Memory(array))
+        return self.memories[id(array)][1]
+
+    # Kernels
+
+    def _jit(self, function: Any = None, **options: Any) -> Any:
+        if function is None:
+            return lambda given: self._jit(given, **options)
+        return Jitted(self, function, options.get("do_not_specialize", ()))
+
+    def argument(self, value: Any, specialized: bool) -> Any:
+        """What a kernel has of an argument: an integer that is 1 is a Python number to it."""
+        if isinstance(value, HostTensor):
+            return Tensor(self.algebra, np.int64(0), "*" + value.dtype, self._memory(value.array))
+        if isinstance(value, (Descriptor, Tensor)) or (value is True or value is False):
+            return lift(self.algebra, value) if isinstance(value, bool) else value
+        return 1 if specialized and isinstance(value, int) and value == 1 else lift(self.algebra, value)
+
+
+class SourceError(ExecutorError):
+    """An error in emitted source. `line` counts from 1; `origin` is the place in the user's file, or "". `is_unknown`:
+    the stand-ins lack something."""
+
+    def __init__(self, message: str, line: int, origin: str, is_unknown: bool) -> None:
+        super().__init__(message)
+        self.line, self.origin, self.is_unknown = line, origin, is_unknown
+
+
+class Jitted:
+    """A function under @triton.jit or @gluon.jit."""
+
+    def __init__(self, module: SourceModule, function: Callable[..., Any], unspecialized: Sequence[str]) -> None:
+        self.module, self.function, self.unspecialized = module, function, unspecialized
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.function(*arguments, **keywords)
+
+    def __getitem__(self, grid: Sequence[int]) -> Callable[..., None]:
+        def launch(*arguments: Any, **options: Any) -> None:
+            names = self.function.__code__.co_varnames
+            values = [
+                self.module.argument(value, name not in self.unspecialized)
+                for name, value in zip(names, arguments, strict=False)
+            ]
+            language = self.module.language
+            language.grid = (*map(int, grid), 1, 1)[:3]
+            language.warps = int(options.get("num_warps", 4))
+            for point in itertools.product(*(range(size) for size in reversed(language.grid))):
+                language.program = tuple(reversed(point))
+                self.function(*values)
+
+        return launch

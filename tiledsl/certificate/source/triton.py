@@ -1,0 +1,358 @@
+"""A stand-in for triton.language, in which the kernels of an emitted module are executed one program after another."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tiledsl.certificate.algebra import Algebra, ExecutorError
+from tiledsl.certificate.executor.memory import atomically
+from tiledsl.certificate.source.tensor import DType, Tensor, common, lift, operands, spread
+from tiledsl.codegen.functions import LIBDEVICE_FUNCTIONS, TL_FUNCTIONS, TRITON_TYPES
+from tiledsl.ir.types import ELEMENTS, is_float
+
+_FUNCTIONS = {text.partition(".")[2]: name for name, text in TL_FUNCTIONS.items()} | {"sqrt": "sqrt"}
+_LIBDEVICE = {text.partition(".")[2]: name for name, text in LIBDEVICE_FUNCTIONS.items()}
+_GIVES_INT32 = ("isnan", "isinf", "popcount", "clz")
+
+
+class Descriptor:
+    """What a kernel has of a host-side descriptor: blocks of a strided view of memory."""
+
+    def __init__(
+        self, algebra: Algebra, dtype: str, array: np.ndarray, block: Sequence[int], layout: Any = None
+    ) -> None:
+        self.algebra, self.element, self.array, self.block = algebra, dtype, array, tuple(block)
+        self.layout = layout
+
+    def places(self, starts: Sequence[Any]) -> tuple[Any, Any]:
+        """The indices of a block's elements, and which of them lie inside."""
+        if len(starts) != len(self.block):
+            raise ExecutorError(f"{len(starts)} starts for a block {self.block}")
+        indices, inside, rank = [], np.ones(self.block, bool), len(self.block)
+        for axis, (start, size, extent) in enumerate(zip(starts, self.block, self.array.shape, strict=True)):
+            line = (int(start) + np.arange(size)).reshape([-1 if at == axis else 1 for at in range(rank)])
+            inside = inside & (line >= 0) & (line < extent)
+            indices.append(np.broadcast_to(np.clip(line, 0, max(extent - 1, 0)), self.block))
+        if int(starts[-1]) * (ELEMENTS[self.element].bits // 8) % 16:
+            raise ExecutorError(f"a block begins at column {int(starts[-1])}, not a multiple of 16 bytes")
+        return tuple(indices), inside
+
+    def load(self, starts: Sequence[Any]) -> Tensor:
+        indices, inside = self.places(starts)
+        found = np.where(inside, self.array[indices], self.algebra.constant(0, self.element))
+        return Tensor(self.algebra, found, self.element)
+
+    def store(self, starts: Sequence[Any], value: Tensor) -> None:
+        indices, inside = self.places(starts)
+        if value.shape != self.block:
+            raise ExecutorError(f"{value!r} is stored to a block {self.block}")
+        self.array[tuple(index[inside] for index in indices)] = value.to(DType(self.element)).array[inside]
+
+
+class Language:
+    """The functions of triton.language in an algebra. `program` and `grid` are those of the program that runs."""
+
+    def __init__(self, algebra: Algebra) -> None:
+        self.algebra = algebra
+        self.program: tuple[int, ...] = ()
+        self.grid: tuple[int, ...] = ()
+        self.warps = 4
+        self.orders: set[str] = set()  # what hardware adds up in an order of its own, and what decides about that
+
+    def module(self) -> SimpleNamespace:
+        """What stands for `tl`."""
+        types = {text.partition(".")[2]: DType(name) for name, text in TRITON_TYPES.items()}
+        own = {
+            name: getattr(self, name)
+            for name in (
+                "program_id num_programs arange zeros full load store dot trans permute reshape broadcast_to cast "
+                "where maximum minimum clamp fma sum max min xor_sum reduce cumsum cumprod associative_scan gather "
+                "range"
+            ).split()
+        }
+        functions = {each: self._function(name) for each, name in _FUNCTIONS.items() if each not in own}
+        atomics = {
+            f"atomic_{each}": self._atomic(each) for each in ("add", "max", "min", "and", "or", "xor", "xchg")
+        }  # fmt: skip
+        nothing = dict.fromkeys(("device_print", "device_assert", "debug_barrier"), lambda *_, **__: None)
+        return SimpleNamespace(
+            **types, **functions, **atomics, **nothing, **own, assume=_assume, static_range=range,
+            constexpr=lambda value: value, PropagateNan=SimpleNamespace(ALL="all", NONE="none"),
+        )  # fmt: skip
+
+    def libdevice(self) -> SimpleNamespace:
+        return SimpleNamespace(**{each: self._function(name) for each, name in _LIBDEVICE.items()})
+
+    def tensor(self, array: Any, dtype: str) -> Tensor:
+        return Tensor(self.algebra, array, dtype)
+
+    def _lift(self, value: Any) -> Tensor:
+        return lift(self.algebra, value)
+
+    # Making values
+
+    def program_id(self, axis: int) -> Tensor:
+        return self.tensor(np.int32(self.program[axis]), "int32")
+
+    def num_programs(self, axis: int) -> Tensor:
+        return self.tensor(np.int32(self.grid[axis]), "int32")
+
+    def arange(self, start: int, end: int, layout: Any = None) -> Tensor:
+        if (end - start) & (end - start - 1):
+            raise ExecutorError(f"arange of {end - start}, not a power of two")
+        return self.tensor(np.arange(start, end, dtype=np.int32), "int32")
+
+    def zeros(self, shape: Sequence[int], dtype: DType, layout: Any = None) -> Tensor:
+        return self.full(shape, 0, dtype)
+
+    def full(self, shape: Sequence[int], value: Any, dtype: DType, layout: Any = None) -> Tensor:
+        if isinstance(value, Tensor):
+            array = value.to(dtype).array
+        else:
+            array = self.algebra.constant(value, dtype.name)
+        return self.tensor(np.broadcast_to(array, tuple(shape)), dtype.name)
+
+    def cast(self, x: Any, dtype: DType, bitcast: bool = False) -> Tensor:
+        if isinstance(x, Tensor):
+            return x.to(dtype, bitcast)
+        return self._lift(x).to(dtype, bitcast)
+
+    # Shapes
+
+    def trans(self, x: Tensor) -> Tensor:
+        return x.like(np.swapaxes(x.array, -1, -2))
+
+    def permute(self, x: Tensor, *order: Any) -> Tensor:
+        return x.like(np.transpose(x.array, order[0] if isinstance(order[0], (tuple, list)) else order))
+
+    def reshape(self, x: Tensor, *shape: Any) -> Tensor:
+        return x.like(np.reshape(x.array, shape[0] if isinstance(shape[0], (tuple, list)) else shape))
+
+    def broadcast_to(self, value: Any, *shape: Any) -> Tensor:
+        x = self._lift(value)
+        return x.like(np.broadcast_to(x.array, shape[0] if isinstance(shape[0], (tuple, list)) else shape))
+
+    # Elementwise
+
+    def where(self, condition: Any, a: Any, b: Any) -> Tensor:
+        condition = self._lift(condition)
+        if isinstance(a, Tensor) and a.memory is not None:
+            return a.like(np.where(condition.array, a.array, b.array))
+        if isinstance(a, Tensor) or isinstance(b, Tensor):
+            x, y = operands(a, b)
+        else:
+            x, y = self._lift(a), self._lift(b)
+            dtype = DType(common(x.element, y.element))
+            x, y = x.to(dtype), y.to(dtype)
+        spread([condition, x, y])
+        return x.like(np.where(condition.array, x.array, y.array))
+
+    def _extremum(self, name: str, a: Any, b: Any, propagate_nan: Any) -> Tensor:
+        x, y = operands(a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else (self._lift(a), self._lift(b))
+        if x.element == "bfloat16":
+            x, y = x.to(DType("float32")), y.to(DType("float32"))
+        if x.element.startswith("float8") or x.element == "bool":
+            raise ExecutorError(f"tl.{name}imum of {x.element}")
+        spread([x, y])
+        return x.like(self.algebra.combine(name, x.element, propagate_nan == "all")(x.array, y.array))
+
+    def maximum(self, a: Any, b: Any, propagate_nan: Any = None) -> Tensor:
+        return self._extremum("max", a, b, propagate_nan)
+
+    def minimum(self, a: Any, b: Any, propagate_nan: Any = None) -> Tensor:
+        return self._extremum("min", a, b, propagate_nan)
+
+    def clamp(self, x: Any, low: Any, high: Any) -> Tensor:
+        return self.minimum(self.maximum(x, low), high)
+
+    def fma(self, a: Any, b: Any, c: Any) -> Tensor:
+        return self._function("fma")(a, b, c)
+
+    def _function(self, name: str) -> Callable[..., Tensor]:
+        def call(*given: Any) -> Tensor:
+            known = [each.element for each in given if isinstance(each, Tensor)]
+            values = [lift(self.algebra, each, known[0] if known else None) for each in given]
+            dtype = values[0].element
+            spread(values)
+            if name not in ("abs", "popcount", "clz", "mulhi") and (not is_float(dtype) or ELEMENTS[dtype].bits < 32):
+                raise ExecutorError(f"{name} of {dtype}")
+            integral = name in ("popcount", "clz")
+            gives_bool = name in ("isnan", "isinf")
+            target = "bool" if gives_bool else dtype
+            made = self.algebra.math(name, dtype, target)(*[each.array for each in values])
+            if gives_bool or integral:
+                return self.tensor(np.asarray(made).astype(np.int32), "int32")
+            return self.tensor(made, target)
+
+        return call
+
+    # Combinations
+
+    def _promoted(self, x: Tensor, sums: bool) -> Tensor:
+        info = ELEMENTS[x.element]
+        if x.element == "bfloat16":
+            return x.to(DType("float32"))
+        if sums and info.kind in ("int", "uint", "bool") and info.bits < 32:
+            return x.to(DType("uint32" if info.kind == "uint" else "int32"))
+        if not sums and info.kind in ("int", "uint", "bool") and info.bits < 32:
+            return x.to(DType("int32" if info.kind != "uint" else "uint32"))
+        return x.to(DType("float32")) if not sums and info.kind == "float" and info.bits < 32 else x
+
+    def _reduced(self, kind: str, x: Tensor, axis: int | None, keep_dims: bool) -> Tensor:
+        x = self._promoted(x, kind == "sum")
+        if axis is None:
+            x, axis = x.like(np.reshape(x.array, -1)), 0
+        self._ordered(kind, x, axis)
+        made = self.algebra.reduce(kind, axis, x.element)(x.array)
+        return x.like(np.expand_dims(made, axis) if keep_dims else made)
+
+    def _ordered(self, kind: str, x: Tensor, axis: int) -> None:
+        """Note a combination of floats along an axis: its tree depends on the layout."""
+        if is_float(x.element) and kind not in ("max", "min"):
+            self.orders.add(f"{kind} of {x.shape} along {axis} by {self.warps} warps")
+
+    def sum(self, x: Tensor, axis: int | None = None, keep_dims: bool = False) -> Tensor:
+        return self._reduced("sum", x, axis, keep_dims)
+
+    def max(self, x: Tensor, axis: int | None = None, keep_dims: bool = False) -> Tensor:
+        return self._reduced("max", x, axis, keep_dims)
+
+    def min(self, x: Tensor, axis: int | None = None, keep_dims: bool = False) -> Tensor:
+        return self._reduced("min", x, axis, keep_dims)
+
+    def xor_sum(self, x: Tensor, axis: int | None = None, keep_dims: bool = False) -> Tensor:
+        return self._reduced("xor", x, axis, keep_dims)
+
+    def reduce(self, x: Tensor, axis: int, combine: Callable[..., Tensor]) -> Tensor:
+        self._ordered("reduction", x, axis)
+        lines = np.moveaxis(x.array, axis, 0)
+        total = x.like(lines[0])
+        for line in lines[1:]:
+            total = combine(total, x.like(line))
+        return total
+
+    def associative_scan(self, x: Tensor, axis: int, combine: Callable[..., Tensor], reverse: bool = False) -> Tensor:
+        self._ordered("scan", x, axis)
+        lines = np.moveaxis(x.array, axis, 0)
+        found = [x.like(lines[-1] if reverse else lines[0])]
+        for line in lines[-2::-1] if reverse else lines[1:]:
+            found.append(combine(found[-1], x.like(line)))
+        stacked = np.stack([np.asarray(each.array) for each in (found[::-1] if reverse else found)])
+        return Tensor(self.algebra, np.moveaxis(stacked, 0, axis), found[-1].element)
+
+    def _scanned(self, kind: str, x: Tensor, axis: int, reverse: bool) -> Tensor:
+        x = self._promoted(x, True)
+        self._ordered("scan", x, axis)
+        return x.like(self.algebra.scan(kind, axis, reverse, x.element)(x.array))
+
+    def cumsum(self, x: Tensor, axis: int = 0, reverse: bool = False) -> Tensor:
+        return self._scanned("sum", x, axis, reverse)
+
+    def cumprod(self, x: Tensor, axis: int = 0, reverse: bool = False) -> Tensor:
+        return self._scanned("prod", x, axis, reverse)
+
+    def dot(
+        self, a: Tensor, b: Tensor, acc: Tensor | None = None, input_precision: str | None = None,
+        out_dtype: DType | None = None, allow_tf32: Any = None, max_num_imprecise_acc: Any = None,
+    ) -> Tensor:  # fmt: skip
+        if a.element != b.element and not (a.element.startswith("float8") and b.element.startswith("float8")):
+            raise ExecutorError(f"tl.dot of {a.element} and {b.element}")
+        dtype = "int32" if not is_float(a.element) else (out_dtype.name if out_dtype is not None else "float32")
+        if acc is not None and acc.element != dtype:
+            raise ExecutorError(f"tl.dot adds {dtype} to {acc.element}")
+        precision = {None: "default", "tf32": "default"}.get(input_precision, input_precision)
+        if is_float(a.element):
+            # With fewer than 64 rows or 4 warps there are other instructions for it.
+            self.orders.add(f"products of {a.element} by {'groups of warps' if self.are_wide(a) else 'warps'}")
+        compute = self.algebra.dot(a.element, b.element, dtype, precision or "default")
+        return self.tensor(compute(a.array, b.array, None if acc is None else acc.array), dtype)
+
+    def are_wide(self, a: Tensor) -> bool:
+        return a.shape[0] >= 64 and self.warps >= 4
+
+    def gather(self, x: Tensor, index: Tensor, axis: int) -> Tensor:
+        if np.any((index.array < 0) | (index.array >= x.shape[axis])):
+            raise ExecutorError("a gather index lies outside of the source")
+        return x.like(np.take_along_axis(x.array, index.array, axis))
+
+    # Control flow
+
+    def range(self, *bounds: Any, **_: Any) -> Iterator[Tensor]:
+        ends = [lift(self.algebra, each) for each in bounds]
+        dtype = ends[0].element
+        for end in ends[1:]:
+            dtype = common(dtype, end.element)
+        for number in range(*map(int, (each.array for each in ends))):
+            yield self.tensor(self.algebra.constant(number, dtype), dtype)
+
+    # Memory
+
+    def _active(self, pointer: Any, mask: Any, shape: tuple[int, ...]) -> Any:
+        if not isinstance(pointer, Tensor) or pointer.memory is None:
+            raise ExecutorError(f"memory is accessed through {pointer!r}")
+        valid = pointer.memory.valid
+        offset = np.broadcast_to(pointer.array, shape)
+        inside = (offset >= 0) & (offset < len(valid))
+        inside = inside & valid[np.where(inside, offset, 0)] if len(valid) else inside
+        asked = np.broadcast_to(True if mask is None else mask.array, shape)
+        if (bad := asked & ~inside).any():
+            raise ExecutorError(f"element {np.atleast_1d(offset[bad])[0]} of an allocation of {len(valid)} is accessed")
+        return asked, offset
+
+    def load(self, pointer: Tensor, mask: Any = None, other: Any = None, **_: Any) -> Tensor:
+        mask = None if mask is None else self._lift(mask)
+        dtype = pointer.element.removeprefix("*")
+        shape = spread([each for each in (pointer, mask) if each is not None])
+        if shape != pointer.shape:
+            raise ExecutorError(f"{mask!r} masks {pointer!r}")
+        active, offset = self._active(pointer, mask, shape)
+        if other is None:
+            given = self.algebra.poison(dtype)
+        else:
+            given = lift(self.algebra, other, dtype).to(DType(dtype)).array
+        made = np.array(np.broadcast_to(given, shape), self.algebra.dtype(dtype))
+        made[active] = pointer.memory.flat[offset[active]]  # type: ignore[union-attr]
+        return self.tensor(made, dtype)
+
+    def store(self, pointer: Tensor, value: Any, mask: Any = None, **_: Any) -> None:
+        mask = None if mask is None else self._lift(mask)
+        dtype = pointer.element.removeprefix("*")
+        value = lift(self.algebra, value, dtype).to(DType(dtype))
+        shape = pointer.shape
+        if spread([each for each in (pointer, value, mask) if each is not None]) != shape:
+            raise ExecutorError(f"{value!r} with {mask!r} is stored to {pointer!r}")
+        active, offset = self._active(pointer, mask, shape)
+        pointer.memory.flat[offset[active]] = np.broadcast_to(value.array, shape)[active]  # type: ignore[union-attr]
+
+    def _atomic(self, name: str) -> Callable[..., Tensor]:
+        kind = "exchange" if name == "xchg" else name
+
+        def call(pointer: Tensor, value: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Tensor:
+            mask = None if mask is None else self._lift(mask)
+            dtype = pointer.element.removeprefix("*")
+            value = lift(self.algebra, value, dtype).to(DType(dtype))
+            shape = spread([each for each in (pointer, value, mask) if each is not None])
+            active, offset = self._active(pointer, mask, shape)
+            if is_float(dtype) and kind == "add":
+                self.orders.add("atomic sums")
+            flat = pointer.memory.flat  # type: ignore[union-attr]
+            place = [offset] if shape else [int(offset)]
+            old = atomically(self.algebra, flat, place, active, value.array, kind, dtype, shape)
+            return self.tensor(old, dtype)
+
+        return call
+
+
+def _assume(condition: Any) -> None:
+    if not condition:
+        raise ExecutorError("an assumption does not hold")
+
+
+@contextlib.contextmanager
+def on_device(_: Any) -> Iterator[None]:
+    yield

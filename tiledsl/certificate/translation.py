@@ -1,0 +1,324 @@
+"""Translation validation of a kernel's own lowering: each pass, and the emitted text, mean what the program meant.
+
+The program is executed before and after every pass in exact algebra (certificate/exact.py) on random inputs, at its own
+tile shapes and a few blocks (certificate/reduction.py), and all memory of its parameters is compared. A pass must keep
+every rounded operation and its order, unless it names what it allows (`Pass.allowances`), which then makes no
+difference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tiledsl.certificate.algebra import Unsupported
+from tiledsl.certificate.check import Check, Status
+from tiledsl.certificate.exact import CLOSE, EXACT, ExactAlgebra, fingerprints, rounded, unknowns
+from tiledsl.certificate.executor import Executor, ExecutorError
+from tiledsl.certificate.reduction import reduced
+from tiledsl.certificate.source.module import SourceError, SourceModule
+from tiledsl.codegen.emitted import EmittedModule
+from tiledsl.codegen.triton_source import emit
+from tiledsl.dialects import tile
+from tiledsl.ir.core import Operation
+from tiledsl.ir.location import UNKNOWN
+from tiledsl.ir.pass_manager import Pass, PassManager, Program
+from tiledsl.ir.text import print_op
+from tiledsl.ir.types import ELEMENTS, BufferType
+from tiledsl.ir.verifier import VerifyError, verify
+from tiledsl.passes import default_pipeline
+from tiledsl.runtime.kernel import Kernel
+from tiledsl.runtime.lowering import rest_of
+
+MOST_ITERATIONS = 10_000
+MOST_ELEMENTS = 1 << 23
+# Integers are drawn below these: as indices of rows, say, the first may lie outside where the second does not.
+INTEGERS = (7, 2, 1)
+
+
+def check_translation(kernel: Kernel, *, seed: int = 0) -> list[Check]:
+    """`check_passes` and `check_source` together, in one lowering."""
+    return _Levels(kernel, seed).checked(passes=True, source=True)
+
+
+def check_passes(kernel: Kernel, *, seed: int = 0) -> list[Check]:
+    """One Check of kind "pass" for each pass that changes the program: "tested", "failed" or, where a program cannot be
+    executed here, "unknown". A failed one names the pass, the parameter, the first element that differs and its line.
+    """
+    return _Levels(kernel, seed).checked(passes=True, source=False)
+
+
+def check_source(kernel: Kernel, *, seed: int = 0) -> list[Check]:
+    """One Check of kind "source": the text of kernel.source does what the lowered program does, operation by operation.
+
+    The text is executed, host launcher included, with stand-ins for torch, triton and gluon, every program of every
+    grid. Of a program whose sizes are reduced it is the text emitted for these sizes, which differs in numbers.
+    """
+    return _Levels(kernel, seed).checked(passes=False, source=True)
+
+
+def certify(make: Callable[[], Kernel]) -> list[Check]:
+    """Make a kernel and check its translation. What the making raises is a failed Check too."""
+    try:
+        kernel = make()
+    except Exception as error:
+        return [Check("pass", "lowering", "failed", _sentence(error))]
+    return check_translation(kernel)
+
+
+@dataclass
+class _Run:
+    """What a program left in the memory of its parameters, in one algebra."""
+
+    arrays: list[Any]
+    error: ExecutorError | None = None
+
+
+class _Levels:
+    """The levels of a kernel's lowering, executed one after the other."""
+
+    def __init__(self, kernel: Kernel, seed: int, unit: int = 0) -> None:
+        self.kernel, self.seed = kernel, seed
+        whole = kernel._build()
+        smaller = reduced(whole, unit)
+        self.is_reduced = smaller is not None
+        self.func = smaller or whole
+        self.program = Program(self.func, kernel.target)
+        self.names = self.func.parameters
+        self.rounds32 = any(value.dtype == "float64" for op in self.func.walk() for value in op.results)
+        self.arguments: list[Any] = []
+
+    def checked(self, *, passes: bool, source: bool) -> list[Check]:
+        try:
+            before = self.first()
+        except ExecutorError as error:
+            return [Check("pass" if passes else "source", "elaborate", "unknown", _sentence(error), _place(error.op))]
+        made = []
+        for check, after in self.lowered(before, compares=passes):
+            before = after
+            made += [check] if check is not None else []
+            if check is not None and check.subject == "lowering":
+                return made
+        if source:
+            made.append(self.source_check(before))
+        return made
+
+    def first(self) -> _Run:
+        """The program as it was elaborated, with the first arguments for which it has a meaning. Raises
+        ExecutorError."""
+        error: ExecutorError | None = None
+        for below in INTEGERS:
+            self.arguments = arguments_for(self.func, self.seed, below)
+            made = self.run(self.func)
+            if made.error is None:
+                return made
+            if isinstance(made.error, Unsupported):
+                raise made.error
+            error = error or made.error
+        assert error is not None
+        raise error
+
+    def lowered(self, before: _Run, *, compares: bool) -> Iterator[tuple[Check | None, _Run]]:
+        """The passes, with what the program does after each that changed it."""
+        text = print_op(self.func)
+        passes = _passes(self.kernel)
+        for number, each in enumerate(passes):
+            allowed = each.allowances(self.program) if compares else frozenset()
+            root = self.func.clone({}) if allowed else self.func
+            try:
+                each.run(self.program)
+                verify(self.func)
+            except (Exception, VerifyError) as error:
+                yield Check("pass", "lowering", "failed", f"{each.spec}: {_sentence(error)}"), before
+                return
+            if not compares and number + 1 < len(passes):
+                continue
+            was, text = text, print_op(self.func)
+            if text == was:
+                continue
+            after = self.run(self.func)
+            yield self.compared(each, before, after, root, allowed) if compares else None, after
+            before = after if after.error is None else before
+
+    def run(self, root: Operation, allowed: frozenset[str] = frozenset()) -> _Run:
+        executor = Executor(ExactAlgebra(allowed, rounds32=self.rounds32))
+        executor.zero, executor.in_lanes, executor.limit = True, True, MOST_ITERATIONS
+        arrays = self.fresh()
+        try:
+            executor.run(root, arrays)
+        except ExecutorError as error:
+            return _Run(arrays, error)
+        return _Run(arrays)
+
+    def fresh(self) -> list[Any]:
+        return [each.copy() if isinstance(each, np.ndarray) else each for each in self.arguments]
+
+    def compared(self, each: Pass, before: _Run, after: _Run, root: Operation, allowed: frozenset[str]) -> Check:
+        """What came out of a pass. `root` is the program before it, if the pass names what it allows."""
+        if after.error is not None:
+            return Check("pass", each.spec, _status(after.error), _sentence(after.error), _place(after.error.op))
+        found = self.difference(before, after)
+        if found is None:
+            return Check("pass", each.spec, "tested", "equal, operation by operation")
+        together = [tuple(sorted(allowed))] if len(allowed) > 1 else []
+        for names in [*((name,) for name in sorted(allowed)), *together]:
+            weak = frozenset(names)
+            found = self.difference(self.run(root, weak), self.run(self.func, weak), weak)
+            if found is None:
+                return Check("pass", each.spec, "tested", f"equal but for {', '.join(names)}")
+        return Check("pass", each.spec, "failed", *found)
+
+    def source_check(self, before: _Run) -> Check:
+        """The text against the lowered program, of which `before` is what it does."""
+        name = self.kernel.name
+        if before.error is not None:
+            return Check("source", name, "unknown", _sentence(before.error), _place(before.error.op))
+        module, how = self.kernel.module, "equal to the lowered program, operation by operation"
+        if self.is_reduced:
+            module = emit(self.func)
+            alike = _without_numbers(module.source) == _without_numbers(self.kernel.source)
+            how += ", at reduced sizes" + (
+                ": the text differs in numbers alone" if alike else ", for which the text differs"
+            )
+            if self.emitted_again() != self.kernel.source:
+                return Check("source", name, "failed", "it is not what the program lowers to")
+        after = self.run_source(module)
+        if after.error is not None:
+            assert isinstance(after.error, SourceError)
+            status: Status = "unknown" if after.error.is_unknown else "failed"
+            return Check("source", name, status, f"line {after.error.line}: {after.error}", after.error.origin)
+        found = self.difference(before, after)
+        if found is not None:
+            return Check("source", name, "failed", *found)
+        return Check("source", name, "tested", how)
+
+    def emitted_again(self) -> str:
+        """The source of the whole program."""
+        program = Program(self.kernel._build(), self.kernel.target)
+        PassManager(_passes(self.kernel), verify_each=False).run(program)
+        return emit(program.root).source
+
+    def run_source(self, module: EmittedModule, algebra: ExactAlgebra | None = None) -> _Run:
+        arrays = self.fresh()
+        try:
+            loaded = SourceModule(module.source, algebra or ExactAlgebra(rounds32=self.rounds32))
+            loaded.call(module.into, arrays, [each.dtype for each in self.kernel.params])
+        except ExecutorError as error:
+            return _Run(arrays, error)
+        return _Run(arrays)
+
+    def difference(self, before: _Run, after: _Run, allowed: frozenset[str] = frozenset()) -> tuple[str, str] | None:
+        """What differs first, and the place of what wrote it."""
+        for run in (before, after):
+            if run.error is not None:
+                return _sentence(run.error), _place(run.error.op)
+        for name, old, new in zip(self.names, before.arrays, after.arrays, strict=True):
+            found = first_difference(old, new, "rescaling" in allowed)
+            if found is not None:
+                detail, element = found
+                return f"{name}{list(element)} {detail}", _place(_writer(self.func, name))
+        return None
+
+
+def _passes(kernel: Kernel) -> Sequence[Pass]:
+    return rest_of(default_pipeline(kernel.pass_configs), kernel._resumed_after)
+
+
+def _without_numbers(source: str) -> str:
+    return re.sub(r"\b\d+\b", "0", source)
+
+
+def first_difference(old: Any, new: Any, by_value: bool = False) -> tuple[str, tuple[int, ...]] | None:
+    """What differs first, and where; None if nothing does. `by_value`: floats that are close to each other do not."""
+    if not isinstance(old, np.ndarray):
+        return None
+    exact = old.dtype == EXACT
+    if exact and by_value:
+        a, b = old["value"], new["value"]
+        scale = np.abs(a[np.isfinite(a)]).max(initial=0.0)
+        with np.errstate(invalid="ignore"):
+            unlike = ~((np.abs(a - b) <= CLOSE * scale) | (a == b) | (np.isnan(a) & np.isnan(b)))
+    else:
+        unlike = fingerprints(old) != fingerprints(new) if exact else old != new
+    if not unlike.any():
+        return None
+    element = tuple(int(index) for index in np.argwhere(unlike)[0])
+    a, b = (each[element]["value"] if exact else each[element] for each in (old, new))
+    count = f"{int(unlike.sum())} of {old.size} elements differ"
+    what = f"is {b} instead of {a}"
+    if exact and (by_value or abs(a - b) <= 1e-3 * abs(a)):
+        what = f"is another expression, of value {b} instead of {a}"
+    return f"{what}; {count}", element
+
+
+def arguments_for(func: tile.FuncOp, seed: int, integers_below: int) -> list[Any]:
+    """Random arguments for all parameters, outputs included. Raises ExecutorError for what is too large."""
+    generator = np.random.default_rng(seed)
+    dims = _symbols(func)
+    made: list[Any] = []
+    for name, value in zip(func.parameters, func.body.args, strict=False):
+        shape: tuple[int, ...] = ()
+        steps = None
+        if isinstance(value.type, BufferType):
+            shape = tuple(dims[dim] if isinstance(dim, str) else dim for dim in value.type.shape)
+            strides = value.type.strides
+            steps = None if strides is None else [dims[each] if isinstance(each, str) else each for each in strides]
+        length = int(np.prod(shape)) if steps is None else _reach(shape, steps)
+        if length > MOST_ELEMENTS:
+            raise Unsupported(f"{name} has {length} elements, too many to execute")
+        below = integers_below if isinstance(value.type, BufferType) else max(integers_below, 2)
+        numbers = _numbers(generator, f"{name} {seed}", value.dtype, shape if steps is None else (length,), below)
+        if steps is not None:
+            numbers = np.lib.stride_tricks.as_strided(numbers, shape, [step * numbers.itemsize for step in steps])
+        made.append(numbers if isinstance(value.type, BufferType) else numbers[()])
+    return made
+
+
+def _reach(shape: tuple[int, ...], steps: list[int]) -> int:
+    return 1 + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
+
+
+def _numbers(generator: np.random.Generator, name: str, dtype: str, shape: tuple[int, ...], below: int) -> Any:
+    kind = ELEMENTS[dtype].kind
+    if kind == "float":
+        with np.errstate(all="ignore"):
+            return np.asarray(unknowns(rounded(generator.normal(size=shape), dtype), name))
+    if kind == "bool":
+        return np.asarray(generator.integers(0, 2, shape)).astype(bool)
+    return np.asarray(generator.integers(0, below, shape)).astype(dtype)
+
+
+def _symbols(func: tile.FuncOp) -> dict[str, int]:
+    """Sizes for the symbols of a program: two tiles and a bit, or a multiple of the tiles where they are assumed."""
+    extents = [size for op in func.walk() if isinstance(op, tile.CopyOp) for size in op.shape]
+    unit = max(extents, default=8)
+    assumes = any(isinstance(op, tile.AssumeOp) for op in func.walk())
+    made = {}
+    for number, (name, source) in enumerate(zip(func.symbols, func.symbol_sources, strict=True)):
+        made[str(name)] = 2 * unit if assumes or "//" in str(source) else unit + unit // 2 + 1 + 2 * number
+    return made
+
+
+def _writer(root: Operation, name: str) -> Operation | None:
+    """The last operation that writes a parameter of this name."""
+    found = None
+    for op in root.walk():
+        if op.name.rpartition(".")[2].startswith(("store", "atomic", "copy")):
+            found = op if any(value.name.startswith(name) for value in op.operands) else found or op
+    return found
+
+
+def _status(error: ExecutorError) -> Status:
+    return "unknown" if isinstance(error, Unsupported) else "failed"
+
+
+def _place(op: Any) -> str:
+    return "" if op is None or op.loc is UNKNOWN else str(op.loc)
+
+
+def _sentence(error: Exception) -> str:
+    return (str(error) or repr(error)).splitlines()[0]

@@ -1,0 +1,298 @@
+"""Which operation is there for which element types, by target and version of Triton: one table, and how to ask it.
+
+The language refuses by it, legalize-arith rewrites and refuses by it, the target's element types come from it, and
+`make types` compiles the smallest program of every entry with every Triton that is installed. An operation is named as
+in the IR, with the attribute that decides: "add", "cmp.lt", "exp", "reduce.sum", "atomic.load.acquire", "dot". Its
+element types are those of its operands; one alone where all have the same, source and target of a cast, both operands
+and the accumulator of a dot. The first row that fits counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from tiledsl.ir.types import ELEMENTS
+
+# What a rewrite does, and where.
+REWRITES = {
+    "promote": "the language converts the operands; the result has that type (language/expression.py)",
+    "widen": "the operands are converted, and the result back (legalize_dtypes.compute_wider)",
+    "bits": "the bits, with zeros before them, are computed on as int32 or int64 (legalize_dtypes.compute_on_bits)",
+    "logic": "or, and, on bools (legalize-arith)",
+    "spell out": "in terms of other operations (legalize-arith)",
+    "identity": "the operand itself (legalize-arith); the language converts to a type that is named first",
+    "by steps": "through that type in two casts, neither of which can round twice (legalize_dtypes.cast_by_steps)",
+    "common type": "both operands of a dot are converted to that type (legalize_dtypes.give_dot_one_dtype)",
+    "parts": "a dot of integers as dots of their digits of 7 bits, which are int8 (legalize_dtypes.multiply_by_parts)",
+    "add after": "a dot is accumulated in that type, converted, and added (legalize_dtypes.give_dot_one_dtype)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Native; or legal after a rewrite, which computes in `dtype` where it names one; or refused for a reason.
+
+    `way_out` is what to write instead. In both texts {0}, {1} and {2} are the element types.
+    """
+
+    rewrite: str = ""
+    dtype: str = ""
+    reason: str = ""
+    way_out: str = ""
+
+    @property
+    def is_native(self) -> bool:
+        return not self.rewrite and not self.reason
+
+    @property
+    def is_refused(self) -> bool:
+        return bool(self.reason)
+
+    def notes(self, types: Sequence[str]) -> list[str]:
+        """The way out, for a message about operands of these types."""
+        return [self.way_out.format(*types)] if self.way_out else []
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What holds of some operations (names between spaces) on some element types (one set for each operand).
+
+    `where` limits it: "cuda", "hip", "interpret", "gfx942", "cuda<89", "triton<3.7", all of several words. `source` is
+    where the fact is from; facts without one were found by compiling (`make types`).
+    """
+
+    operations: str
+    types: tuple[frozenset[str], ...]
+    verdict: Verdict
+    where: str = ""
+    source: str = ""
+
+    def fits(self, types: tuple[str, ...], kind: str, arch: int | str | None, triton: str) -> bool:
+        """Whether it speaks of these element types on a target with a version of Triton; see `verdict`."""
+        allowed = self.types if len(self.types) == len(types) else self.types * len(types)
+        return all(map(frozenset.__contains__, allowed, types)) and _is_there(self.where, kind, arch, triton)
+
+
+def _named(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+BOOL = _named("bool")
+SIGNED, UNSIGNED = _named("int8 int16 int32 int64"), _named("uint8 uint16 uint32 uint64")
+INTEGERS = SIGNED | UNSIGNED
+SHORT = _named("int8 int16 uint8 uint16")
+FLOAT8, HALVES, FULL = _named("float8_e4m3fn float8_e5m2"), _named("float16 bfloat16"), _named("float32 float64")
+FLOATS = FLOAT8 | HALVES | FULL
+BFLOAT16 = _named("bfloat16")
+EVERY = frozenset(ELEMENTS)
+INT8 = _named("int8")
+_PARTED = BOOL | INTEGERS - _named("int64 uint64")  # those of 64 bits would take more than fifty products of parts
+
+NATIVE = Verdict()
+_FLOAT32 = Verdict("widen", "float32")
+_SPELT = Verdict("spell out")
+_SAME = Verdict("identity")
+
+
+def _refused(reason: str, way_out: str = "") -> Verdict:
+    return Verdict(reason=reason, way_out=way_out)
+
+
+_ONE_KIND = _refused("both must be floats or both integers", "T.copy to a tile of another element type converts")
+
+_AS_INTEGER = "T.reinterpret gives a float's bits as an integer, T.cast its value"
+_LIBDEVICE = "CUDA libdevice user's guide, ROCm device libraries: each function has a form for float and for double"
+_HIP = "triton.language.extra.hip.libdevice lacks it"
+_ATOMS = "triton.language.semantic: 8 bits are refused, and 16 bits but for adding float16 and bfloat16"
+_CVT = "PTX ISA, cvt"
+_ODD = "Boldo, Melquiond: Emulation of FMA and correctly rounded sums, IEEE Transactions on Computers 57(4), 2008"
+
+_ARITHMETIC = "add sub mul neg"
+_DIVISIONS = "truncdiv truncmod"
+_ORDERS = "cmp.lt cmp.le cmp.gt cmp.ge"
+_COMPARISONS = f"cmp.eq cmp.ne {_ORDERS}"
+_TESTS = "isnan isinf isfinite"
+_ROUNDINGS = "floor ceil trunc round rint nearbyint"
+_FUNCTIONS = (
+    "exp exp2 exp10 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+    f"erf {_ROUNDINGS} pow atan2 fmod hypot copysign fma"
+)
+_FOLDS = "reduce.sum reduce.prod reduce.max reduce.min scan.sum scan.prod scan.max scan.min"
+_BITS = "reduce.and reduce.or reduce.xor"
+_MOVES = "constant select load store reshape transpose broadcast gather"
+
+
+def _atomics(kinds: str, orders: str = "relaxed acquire release acq_rel") -> str:
+    """Names of atomics of these kinds with these orders."""
+    return " ".join(f"atomic.{kind}.{order}" for kind in kinds.split() for order in orders.split())
+
+
+_ORDERED_READS, _ORDERED_WRITES = _atomics("load", "acquire acq_rel"), _atomics("store", "release acq_rel")
+_ORDERED = f"{_ORDERED_READS} {_ORDERED_WRITES}"
+
+TABLE: tuple[Row, ...] = (
+    # Element types that a target lacks
+    Row("value", (FLOAT8,), _refused("{0} is there from sm_89 on"), "cuda<89", _CVT),
+    Row("value", (BFLOAT16,), _refused("{0} is there from sm_80 on"), "cuda<80", _CVT),
+    Row("value", (FLOAT8,), NATIVE, "gfx950", "CDNA4 instruction set guide"),
+    Row("value", (FLOAT8,), _refused("its float8 is fnuz, if it has any"), "hip", "CDNA3 instruction set guide"),
+    Row("value", (EVERY,), NATIVE),
+
+    # The interpreter holds bfloat16 as raw bits
+    Row(f"{_ARITHMETIC} div max min abs {_COMPARISONS}", (BFLOAT16,), _FLOAT32, "interpret"),
+
+    # Arithmetic
+    Row(_ARITHMETIC, (INTEGERS | HALVES | FULL,), NATIVE),
+    Row(_ARITHMETIC, (FLOAT8,), _FLOAT32),
+    Row("div", (FULL,), NATIVE),
+    Row("div", (HALVES | FLOAT8,), _FLOAT32, source="triton.language.semantic.truediv divides halves in float32"),
+    Row("div", (INTEGERS | BOOL,), _refused(
+        "two integers have no quotient of their type",
+        "write // for a whole number, or convert one side with T.cast(x, 'float32')")),
+    Row(f"{_ARITHMETIC} {_DIVISIONS} floordiv floormod shl shr", (BOOL,), Verdict("promote", "int32")),
+    Row(_DIVISIONS, (INTEGERS,), NATIVE),
+    Row("floordiv floormod", (INTEGERS,), _SPELT, source="Triton's // and % round towards zero, as C's"),
+    Row("floordiv floormod", (FLOATS,), Verdict("promote"), source="floor(x / y) and fmod(x, y)"),
+    Row("truncdiv", (FLOATS,), _refused("it is not defined on {0}", "write T.trunc(x / y)")),
+    Row("truncmod", (FLOATS,), _refused("it is not defined on {0}", "write T.fmod(x, y)")),
+    Row("and or xor not", (INTEGERS | BOOL,), NATIVE),
+    Row("shl shr", (INTEGERS,), NATIVE),
+    Row("and or xor not shl shr", (FLOATS,), _refused("it is not defined on {0}", _AS_INTEGER)),
+    Row("max min", (INTEGERS | FULL | _named("float16"),), NATIVE),
+    Row("max min", (BFLOAT16 | FLOAT8,), _FLOAT32, source="tl.maximum gives float32 back for bfloat16"),
+    Row("max min", (BOOL,), Verdict("logic")),
+    Row("clamp", (EVERY,), _SPELT),
+    Row("abs", (SIGNED | HALVES | FULL,), NATIVE),
+    Row("abs", (FLOAT8,), _FLOAT32),
+    Row("abs", (UNSIGNED | BOOL,), _SAME),
+    Row(_COMPARISONS, (INTEGERS | HALVES | FULL,), NATIVE),
+    Row(_COMPARISONS, (FLOAT8,), _FLOAT32),
+    Row(_ORDERS, (BOOL,), Verdict("widen", "int32")),
+    Row(_COMPARISONS, (BOOL,), NATIVE),
+
+    # Functions
+    Row("exp10", (FULL,), _SPELT, "hip", f"{_HIP}: pow(10, x)"),
+    Row("rint", (FULL,), _SPELT, "hip triton<3.7", f"{_HIP}: nearbyint, which rounds alike"),
+    Row("popcount clz", (_named("int32 int64"),), _SPELT, "hip triton<3.9", f"{_HIP}: shifts and sums"),
+    Row("sigmoid", (FULL,), _SPELT),
+    Row(_TESTS, (FLOATS,), _SPELT),
+    Row(_FUNCTIONS, (FULL,), NATIVE, source=_LIBDEVICE),
+    Row(f"sigmoid {_FUNCTIONS}", (HALVES | FLOAT8,), _FLOAT32),
+    Row(_ROUNDINGS, (INTEGERS,), Verdict("identity", "float32"), source="whole numbers are floats in the language"),
+    Row(f"sigmoid {_TESTS} {_FUNCTIONS}", (INTEGERS | BOOL,), Verdict("promote", "float32")),
+    Row("popcount clz", (_named("int32 int64"),), NATIVE, source="libdevice: __nv_popc, __nv_popcll, __nv_clz, ..."),
+    Row("popcount clz", (SHORT | _named("uint32"),), Verdict("bits", "int32")),
+    Row("popcount clz", (_named("uint64"),), Verdict("bits", "int64")),
+    Row("popcount clz", (FLOATS,), _refused("it counts bits of integers, not of {0}", _AS_INTEGER)),
+    Row("popcount clz", (BOOL,), _refused("it counts bits of integers, not of bool", "write T.cast(x, 'int32')")),
+    Row("nextafter ldexp", (FULL,), NATIVE, source=_LIBDEVICE),
+    Row("nextafter ldexp", (EVERY,), _refused("it is for float32 and float64, not {0}")),
+    Row("mulhi", (INTEGERS,), _refused(_HIP), "hip"),
+    Row("mulhi", (INTEGERS - SHORT,), NATIVE, source="libdevice: __nv_mulhi, __nv_umulhi, __nv_mul64hi, ..."),
+    Row("mulhi", (EVERY,), _refused("it is for integers of 32 and 64 bits, not {0}")),
+
+    # Conversions
+    Row("cast", (FLOAT8, FLOAT8), Verdict("by steps", "float32")),
+    Row("cast", (_named("float64"), FLOAT8), Verdict("by steps", "float32"), source=f"rounded to odd first: {_ODD}"),
+    Row("cast", (FLOAT8, INTEGERS | _named("float64")), Verdict("by steps", "float32")),
+    Row("cast", (INTEGERS | BOOL, FLOAT8), Verdict("by steps", "float32"), source="float8 saturates before 2**24"),
+    Row("cast", (INTEGERS | FLOATS, BOOL), _SPELT, source="x != 0"),
+    Row("cast", (EVERY, EVERY), NATIVE),
+    Row("bitcast", (BOOL, BOOL), NATIVE),
+    Row("bitcast", (BOOL, EVERY), _refused("a bool is one bit in Triton and 8 in memory", "write T.cast(x, '{1}')")),
+    Row("bitcast", (EVERY, BOOL), _refused("a bool is one bit in Triton and 8 in memory", "write x != 0")),
+    Row("bitcast", (EVERY, EVERY), NATIVE),
+    Row(_MOVES, (EVERY,), NATIVE),
+
+    # Reductions and scans
+    Row("reduce.abssum reduce.absmax", (EVERY,), _SPELT),
+    Row(f"{_FOLDS} {_BITS}", (BOOL,), Verdict("logic", "int32")),
+    Row(_FOLDS, (SHORT & SIGNED,), Verdict("widen", "int32"), source="tl.sum and tl.max give 32 bits back"),
+    Row(_FOLDS, (SHORT & UNSIGNED,), Verdict("widen", "uint32")),
+    Row(_FOLDS, (HALVES | FLOAT8,), _FLOAT32),
+    Row(_FOLDS, (FULL | INTEGERS,), NATIVE),
+    Row(_BITS, (INTEGERS,), NATIVE),
+    Row(_BITS, (FLOATS,), _refused("it combines bits of integers, not of {0}", _AS_INTEGER)),
+
+    # Products; what tl.dot takes is in triton.language.semantic.dot
+    Row("dot", (EVERY, EVERY, BOOL), _refused("products are not added up in bool", "use int32, and compare with 0")),
+    Row("dot", (FLOATS, INTEGERS | BOOL, EVERY), _ONE_KIND),
+    Row("dot", (INTEGERS | BOOL, FLOATS, EVERY), _ONE_KIND),
+    Row("dot", (INT8, INT8, _named("int32")), NATIVE, source="PTX ISA, mma and wgmma: s8 by s8"),
+    Row("dot", (INT8, INT8, INTEGERS | FLOATS), Verdict("add after", "int32")),
+    Row("dot", (_PARTED, _PARTED, INTEGERS | FLOATS), Verdict("parts", "int8"), source="tl.dot: only int8 supported"),
+    Row("dot", (INTEGERS | BOOL, INTEGERS | BOOL, EVERY), _refused(
+        "64-bit integers are not multiplied as tiles",
+        "convert both to int32, where the values fit, or multiply in T.Parallel and use T.reduce_sum")),
+    Row("dot", (FLOATS, FLOATS, FLOATS | INTEGERS), Verdict("common type"), source="dot_dtype below"),
+
+    # Atomics
+    Row(_atomics("and or xor"), (FLOATS,), _refused("it needs integers, not {0}", "T.view gives a buffer's bits")),
+    Row(f"{_atomics('add')} {_ORDERED_READS}", (HALVES,), NATIVE, source=_ATOMS),
+    Row(f"{_atomics('add max min exchange')} {_ORDERED}", (FULL | INTEGERS - SHORT,), NATIVE, source=_ATOMS),
+    Row(_atomics("and or xor"), (INTEGERS - SHORT,), NATIVE, source=_ATOMS),
+    Row(_atomics("load store", "relaxed"), (EVERY,), NATIVE),
+    Row(_ORDERED, (EVERY,), _refused("of {0} it can only be relaxed", "or use a 32-bit element type")),
+    Row(_atomics("add max min and or xor exchange"), (EVERY,), _refused(
+        "Triton has no such atomic for {0}", "use a 32-bit element type")),
+)  # fmt: skip
+
+
+def dot_dtype(a: str, b: str) -> str:
+    """The element type to which both operands of a product of floats are converted: the least that holds both."""
+    if a == b:
+        return a
+    if a in FLOAT8 and b in FLOAT8:
+        return "float16"  # which holds all values of both formats
+    if "float64" in (a, b):
+        return "float64"
+    if "float32" in (a, b) or {a, b} == {"float16", "bfloat16"}:
+        return "float32"
+    return b if a in FLOAT8 else a
+
+
+@cache
+def verdict(
+    operation: str, types: tuple[str, ...], kind: str = "", arch: int | str | None = None, triton: str = ""
+) -> Verdict:
+    """What holds of an operation on these element types.
+
+    `kind` and `arch` are a target's; without a kind, rows of some target alone do not count. Without a version of
+    Triton ("3.6"), rows of some version do: what is emitted works with all. An assertion fails for what the table does
+    not have.
+    """
+    for row in _rows(operation):
+        if row.fits(types, kind, arch, triton):
+            return row.verdict
+    raise AssertionError(f"the table of element types has no row for {operation} of {', '.join(types)}")
+
+
+@cache
+def _rows(operation: str) -> tuple[Row, ...]:
+    return tuple(row for row in TABLE if operation in row.operations.split())
+
+
+def _is_there(where: str, kind: str, arch: int | str | None, triton: str) -> bool:
+    for word in where.split():
+        name, least, bound = word.partition("<")
+        if name == "triton":
+            if triton and _version(triton) >= _version(bound):
+                return False
+        elif least:
+            if name != kind or not isinstance(arch, int) or arch >= int(bound):
+                return False
+        elif name not in (kind, arch):
+            return False
+    return True
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)[:2]))
+
+
+def operations() -> list[str]:
+    """Every operation of the table, in its order."""
+    return list(dict.fromkeys(name for row in TABLE for name in row.operations.split()))

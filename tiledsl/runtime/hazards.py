@@ -1,0 +1,229 @@
+"""What versions of Triton and of ptxas get wrong or refuse, how that is avoided, and how it is found in a kernel.
+
+`HAZARDS` is the list. What emission alone does not keep away is looked for in what Triton made of a kernel: compile.py
+compiles it again with fewer of ptxas's optimisations, or refuses it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tiledsl.runtime.layouts import lanes_are_scattered, movements, stride_is_misjudged
+
+RIGHT_TRITON = (3, 9)  # the first whose reductions and scans follow every layout
+RIGHT_PTXAS = (13, 0)  # the first that is known to be right in what `_MISTAKES` calls old
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """`versions`: of Triton, or of ptxas where it says so. `avoided`: the rule that keeps kernels away from it.
+    `program`: the test that has a program for it."""
+
+    name: str
+    what: str
+    versions: str
+    avoided: str
+    program: str
+
+
+_REFUSED = "tests/codegen/test_hazards.py::test_compiles"
+_WRONG = "tests/gpu/test_hazards.py"
+HAZARDS = (
+    Hazard(
+        "gather-smaller-than-block",
+        "optimize-thread-locality asserts for a gather of two and more dimensions whose source has fewer elements "
+        "than the block has threads",
+        "3.6, 3.7",
+        "legalize-layouts gathers along a single dimension",
+        _REFUSED,
+    ),
+    Hazard(
+        "float8-number",
+        "tl.full and tl.where make no number of float8 but 0",
+        "3.6",
+        "codegen/expressions.py makes a float32 and casts it",
+        _REFUSED,
+    ),
+    Hazard(
+        "float64-product-of-narrow",
+        "a float64 product whose operand is computed from numbers of less than 32 bits in memory asserts in the "
+        "lowering of mma",
+        "3.6",
+        "legalize-layouts sums the operand over a dimension of 1",
+        _REFUSED,
+    ),
+    Hazard(
+        "atomic-with-python-mask",
+        "the mask of an atomic cannot be a bool of Python's",
+        "all",
+        "canonicalize drops known masks; codegen/kernels.py casts those that a launch makes known",
+        _REFUSED,
+    ),
+    Hazard(
+        "flatten-around-pure-loop",
+        "fuse-nested-loops asserts for a loop around a single one without effects, before which nothing is computed",
+        "3.6",
+        "codegen/kernels.py flattens around loops with effects",
+        _REFUSED,
+    ),
+    Hazard(
+        "while-with-tiles",
+        "remove-layout-conversions takes results of a while for those of other numbers if a value is carried to "
+        "the condition alone",
+        "3.6",
+        "codegen/kernels.py tests a flag, which is carried last",
+        _REFUSED,
+    ),
+    Hazard(
+        "linear-like-blocked",
+        "remove-layout-conversions computes indices again in a linear layout and takes an equal blocked one for it",
+        "3.6",
+        "legalize-layouts computes indices in the shape in which they are used",
+        _REFUSED,
+    ),
+    Hazard(
+        "dead-while",
+        "coalesce reads what the analysis of a loop's dead body does not have",
+        "3.6",
+        "canonicalize removes a while whose condition is false for the initial values",
+        _REFUSED,
+    ),
+    Hazard(
+        "scan-beside-ones",
+        "a scan along an axis beside a dimension on which no thread moves shuffles by the wrong distance, or asserts",
+        "3.6",
+        "legalize-layouts scans without dimensions of 1, and relays others; found in the layouts",
+        f"{_WRONG}::test_scans",
+    ),
+    Hazard(
+        "reversed-scan",
+        "a scan in reverse gave wrong results, why is not known",
+        "3.6",
+        "legalize-layouts turns the elements round and scans forwards",
+        f"{_WRONG}::test_scans",
+    ),
+    Hazard(
+        "scattered-reduction",
+        "a reduction of a tile with a linear layout exchanges with the wrong lanes where those along the axis are "
+        "no neighbours",
+        "3.6",
+        "legalize-layouts relays what is behind a reshape; found in the layouts",
+        f"{_WRONG}::test_reductions",
+    ),
+    Hazard(
+        "float8-pair-twice",
+        "a pair of float8 used for both halves of a word is merged with the stack pointer",
+        "ptxas 12.8, 12.9",
+        "found in the machine code",
+        f"{_WRONG}::test_machine_code",
+    ),
+    Hazard(
+        "add-of-16-bit-pairs",
+        "add.s16x2 loses its immediate",
+        "ptxas 12.8, 12.9",
+        "found in the machine code",
+        f"{_WRONG}::test_machine_code",
+    ),
+    Hazard(
+        "maximum-of-negated",
+        "a maximum of three numbers loses the negation of one",
+        "ptxas 12.8, 12.9",
+        "found in the machine code",
+        f"{_WRONG}::test_machine_code",
+    ),
+    Hazard(
+        "carry-of-mulhi",
+        "mul.hi.u32 fused with a subtraction of 64 bits takes the wrong carry for 0",
+        "ptxas up to 13.4",
+        "lower-to-triton moves pointers in two steps; found in the machine code",
+        f"{_WRONG}::test_machine_code",
+    ),
+)
+
+
+def layout_hazards(ttgir: str) -> list[tuple[str, str]]:
+    """(hazard, type of the tile) for each reduction and scan that Triton 3.6 gets wrong."""
+    found: dict[tuple[str, str], None] = {}
+    for each in movements(ttgir):
+        if each.kind == "scan" and (stride_is_misjudged(each) or lanes_are_scattered(each)):
+            found["scan-beside-ones", each.type] = None
+        elif each.kind == "reduce" and lanes_are_scattered(each):
+            found["scattered-reduction", each.type] = None
+    return list(found)
+
+
+def layout_refusal(asm: Mapping[str, Any]) -> str:
+    """What this version of Triton gets wrong in a kernel, by its layouts; "" for nothing that is known."""
+    for name, type in layout_hazards(asm.get("ttgir", "")) if _triton_version() < RIGHT_TRITON else []:
+        return f"{type}: {next(each.what for each in HAZARDS if each.name == name)}"
+    return ""
+
+
+def machine_code_hazards(asm: Mapping[str, Any]) -> list[str]:
+    """The hazards in a kernel's machine code, by name; those of PTX that may lead to them where no tool reads that."""
+    ptx = asm.get("ptx", "")
+    suspected = [each for each in _MISTAKES if each.is_suspected(ptx)]
+    if any(not each.always for each in suspected) and _ptxas_version() >= RIGHT_PTXAS:
+        suspected = [each for each in suspected if each.always]
+    sass = asm["sass"] if suspected else None
+    return [each.name for each in suspected if sass is None or re.search(each.pattern, sass)]
+
+
+@dataclass(frozen=True)
+class _Mistake:
+    name: str
+    is_suspected: Callable[[str], bool]  # from PTX
+    pattern: str  # in the machine code
+    always: bool = False  # whatever the version of ptxas is
+
+
+def _makes_float8(ptx: str) -> bool:
+    return re.search(r"e(?:4m3|5m2)x2\.f(?:32|16x2)", ptx) is not None
+
+
+def _adds_pairs(ptx: str) -> bool:
+    return "add.s16x2" in ptx
+
+
+def _chooses_among_negated(ptx: str) -> bool:
+    negated = set(re.findall(r"neg\.s32 \t?(%r\d+)", ptx))
+    return any(not negated.isdisjoint(each) for each in re.findall(r"m(?:ax|in)\.s32 \t?%r\d+, (%r\d+), (%r\d+)", ptx))
+
+
+def _subtracts_from_mulhi(ptx: str) -> bool:
+    high = set(re.findall(r"mul\.hi\.u32 \t?(%r\d+)", ptx))
+    if not high:
+        return False
+    wide = {to for to, source in re.findall(r"cvt\.u64\.u32 \t?(%rd\d+), (%r\d+)", ptx) if source in high}
+    return any(each in wide for each in re.findall(r"sub\.s64 \t?%rd\d+, (%rd\d+)", ptx))
+
+
+_MISTAKES = (
+    _Mistake("float8-pair-twice", _makes_float8, r"F2FP\.[^;]*MERGE_C[^;]*, R1 ;|LOP3\.LUT R\d+, R1, 0xffff,"),
+    _Mistake("add-of-16-bit-pairs", _adds_pairs, r"VIADD\.16x2[^;]*, 0x0 ;"),
+    _Mistake("maximum-of-negated", _chooses_among_negated, r"VIMNMX3"),
+    _Mistake("carry-of-mulhi", _subtracts_from_mulhi, r"IMAD\.HI\.U32 R\d+, P\d", always=True),
+)
+
+
+def _triton_version() -> tuple[int, ...]:
+    import triton
+
+    return _version(triton.__version__)
+
+
+def _ptxas_version() -> tuple[int, ...]:
+    """Of the ptxas for GPUs before Blackwell; what compiles for those is as new or newer."""
+    try:
+        from triton import knobs
+
+        return _version(knobs.nvidia.ptxas.version)
+    except Exception:  # a private name, or a tool that is missing: then nothing is known to be right
+        return (0,)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(each) for each in re.findall(r"\d+", text)[:2])

@@ -1,0 +1,93 @@
+"""Layouts in the text of Triton's GPU dialect: along which dimensions the lanes of a warp lie. Part of hazards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+Lanes = list[tuple[int, ...]]  # for each bit of a lane's number: how far it moves along each dimension
+
+_ALIAS = re.compile(r"^(#\w+) = (#ttg\.\w+<\{.*\}>)", re.MULTILINE)
+_MOVES = re.compile(r'"tt\.(reduce|scan)"\(.*?<\{axis = (\d+)', re.DOTALL)
+_TYPE = re.compile(r"^\s*\}\) : \((tensor<[^()]*?>)[,)]", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Movement:
+    """A reduction ("reduce") or scan along `axis` of a tile; `order` has its dimensions, the fastest first."""
+
+    kind: str
+    axis: int
+    type: str
+    lanes: Lanes
+    order: tuple[int, ...]
+
+
+def movements(ttgir: str) -> Iterator[Movement]:
+    """The reductions and scans of a module whose layouts are understood; those of matrix products are not."""
+    aliases = dict(_ALIAS.findall(ttgir))
+    for found in _MOVES.finditer(ttgir):
+        ending = _TYPE.search(ttgir, found.end())
+        if ending is None:
+            continue
+        sizes, _, layout = ending[1].removeprefix("tensor<").removesuffix(">").partition(", ")
+        shape = tuple(int(size) for size in sizes.split("x")[:-1])
+        read = _read(layout, aliases, shape)
+        if read is not None:
+            yield Movement(found[1], int(found[2]), ending[1], *read)
+
+
+def _read(layout: str, aliases: dict[str, str], shape: Sequence[int]) -> tuple[Lanes, tuple[int, ...]] | None:
+    layout = aliases.get(layout, layout)
+    if layout.startswith("#ttg.blocked"):
+        per_thread, threads, order = (_numbers(layout, name) for name in ("sizePerThread", "threadsPerWarp", "order"))
+        lanes: Lanes = []
+        for dim in order:
+            for bit in range(threads[dim].bit_length() - 1):
+                moved = per_thread[dim] << bit
+                lanes.append(tuple(moved * (each == dim and moved < shape[dim]) for each in range(len(shape))))
+        return lanes, tuple(order)
+    if layout.startswith("#ttg.linear"):
+        lanes = [tuple(map(int, each.split(","))) for each in re.findall(r"\[([\d, ]+)\]", _field(layout, "lane"))]
+        return lanes, tuple(range(len(shape)))[::-1]
+    if layout.startswith("#ttg.slice"):
+        dim, parent = re.findall(r"dim = (\d+), parent = (.*)\}>$", layout)[0]
+        inner = _read(parent, aliases, (*shape[: int(dim)], 1, *shape[int(dim) :]))
+        if inner is None:
+            return None
+        kept = [each for each in range(len(shape) + 1) if each != int(dim)]
+        left = tuple(kept.index(each) for each in inner[1] if each != int(dim))
+        return [tuple(lane[each] for each in kept) for lane in inner[0]], left
+    return None
+
+
+def _numbers(layout: str, name: str) -> list[int]:
+    return [int(each) for each in re.findall(rf"{name} = \[([\d, ]+)\]", layout)[0].split(",")]
+
+
+def _field(layout: str, name: str) -> str:
+    """The list of lists of this name in a linear layout."""
+    return layout.partition(f"{name} = [")[2].partition("], warp")[0]
+
+
+def lanes_are_scattered(movement: Movement) -> bool:
+    """Whether lanes that differ along the axis are no neighbours: a reduction by exchanges between lanes at distances
+    that double takes the wrong ones."""
+    bits = [bit for bit, lane in enumerate(movement.lanes) if lane[movement.axis]]
+    return bool(bits) and bits != list(range(bits[0], bits[0] + len(bits)))
+
+
+def stride_is_misjudged(movement: Movement) -> bool:
+    """Whether the distance between lanes along the axis is not what the extents of the faster dimensions say, when
+    lanes that hold copies are counted with the dimension before, and with the first where there is none."""
+    counts = [1] * len(movement.order)
+    last, distance = 0, 0
+    for bit, lane in enumerate(movement.lanes):
+        last = next((dim for dim, moved in enumerate(lane) if moved), last)
+        counts[last] *= 2
+        if lane[movement.axis] and not distance:
+            distance = 1 << bit
+    faster = movement.order[: movement.order.index(movement.axis)]
+    return bool(distance) and distance != prod(counts[dim] for dim in faster)

@@ -84,6 +84,8 @@ def _check_value(
     counted = good & active.reshape((-1,) + (1,) * (good.ndim - 1))
     low, high = ranges.of(value)
     claims["interval"] += 1
+    if value.dtype in (SIGNED, UNSIGNED):
+        claims["numbers in intervals"] += int(high) - int(low) + 1
     wrong = counted & ((number < low) | (number > high))
     if wrong.any():
         _refuse(f"from {low} to {high}", value, _any(wrong), env)

@@ -13,7 +13,7 @@ from tiledsl.certificate.races import check_races
 from tiledsl.certificate.reads import check_reads
 from tiledsl.certificate.report import Certificate
 from tiledsl.certificate.solver import Solver
-from tiledsl.certificate.translation import check_passes, check_source
+from tiledsl.certificate.translation import check_translation
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.ir.text import print_op
@@ -40,8 +40,7 @@ CHECKERS: tuple[tuple[str, Callable[[Kernel, float], Iterable[Check]]], ...] = (
     ("bounds", _bounds),
     ("race", lambda kernel, seconds: check_races(kernel.program_root(), Solver(seconds=seconds))),
     ("read", lambda kernel, seconds: check_reads(kernel.program_root(), Solver(seconds=seconds))),
-    ("pass", lambda kernel, seconds: check_passes(kernel)),
-    ("source", lambda kernel, seconds: check_source(kernel)),
+    ("pass", lambda kernel, seconds: check_translation(kernel)),  # and the source
 )
 
 

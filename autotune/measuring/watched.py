@@ -43,7 +43,7 @@ def observe(call: Callable[[], Any], given: Mapping[str, Any], alike: Sequence[A
     """
     for tensor in alike:
         spoil_free_memory(tensor)
-    before = set(threading.enumerate())
+    before = threading.enumerate()
     returned = call()
     results = plain_tensors(returned)
     seen, arguments = copies(results), dict(zip(given, copies(list(given.values()))))
@@ -51,8 +51,7 @@ def observe(call: Callable[[], Any], given: Mapping[str, Any], alike: Sequence[A
         import torch
 
         torch.cuda.synchronize()
-    for thread in set(threading.enumerate()) - before:
-        thread.join(_JOIN_SECONDS)
+    _join_others(before)
     moved = any(changed(now, old) for now, old in zip(results, seen))
     moved = moved or any(changed(now, arguments[name]) for name, now in given.items())
     late = "changes its results after it has returned: a thread or a stream of its own still works" if moved else ""
@@ -138,12 +137,22 @@ def joined(call: Callable[[], Any]) -> Callable[[], Any]:
         known = threading.enumerate()
         value = call()
         if threading.active_count() > before:
-            for thread in threading.enumerate():
-                if thread not in known:
-                    thread.join(_JOIN_SECONDS)
+            _join_others(known)
         return value
 
     return waited
+
+
+def _join_others(known: Sequence[threading.Thread]) -> None:
+    """Wait for all threads but those that are known, for a second each."""
+    for thread in threading.enumerate():
+        end = time.monotonic() + _JOIN_SECONDS
+        while thread not in known and time.monotonic() < end:
+            try:
+                thread.join(_JOIN_SECONDS)
+                break
+            except RuntimeError:  # listed, but another thread is only just starting it
+                time.sleep(1e-4)
 
 
 class Guard:

@@ -21,7 +21,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.autotune.kernels import gemm
 from tiledsl.autotuner import tune_function
-from tiledsl.autotuner.measuring.watched import Guard, is_late
+from tiledsl.autotuner.measuring.watched import Guard, is_late, joined
 from tiledsl.autotuner.trial import Trial
 
 SIZE = 160
@@ -69,6 +69,21 @@ def test_2_a_thread_of_its_own() -> None:
         return out
 
     caught(cheat, "changes its results after it has returned")
+
+
+def test_2_threads_that_somebody_else_is_just_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """threading.enumerate names them already, and they cannot be joined."""
+    listed, real = list[threading.Thread](), threading.enumerate
+    monkeypatch.setattr(threading, "enumerate", lambda: [*real(), *listed])
+    monkeypatch.setattr(threading, "active_count", lambda: len(real()) + len(listed))
+
+    def call() -> str:
+        listed.append(threading.Thread(target=time.sleep, args=(0.05,)))
+        threading.Timer(0.02, listed[0].start).start()
+        return "done"
+
+    assert joined(call)() == "done"
+    assert listed[0].ident and not listed[0].is_alive()
 
 
 def test_2_a_thread_that_waits_for_work() -> None:

@@ -14,10 +14,10 @@ from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
-from tiledsl.ir.location import Loc
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, ScalarType, broadcast_shapes
+from tiledsl.location import Loc
 from tiledsl.passes.analysis.affine import INDEX_DTYPES
 from tiledsl.passes.analysis.loop_masks import Condition, Form, conditions_of
 from tiledsl.passes.analysis.ranges import Ranges, dtype_interval

@@ -15,10 +15,10 @@ from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
-from tiledsl.ir.location import UNKNOWN
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, INT32, BufferType, TensorType
+from tiledsl.location import UNKNOWN
 from tiledsl.passes.analysis.affine import linear_form
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.canonicalize_control_flow import trip_count

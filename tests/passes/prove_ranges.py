@@ -19,8 +19,8 @@ from tests.passes import four_bit_programs as programs
 from tests.support.all_values import SIGNED, UNSIGNED, AllValues, Lanes, Memo, changed_lanes, four_bits, is_number, wrap
 from tiledsl.dialects import arith, tile, triton
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.printer import print_op
 from tiledsl.ir.rewrite import Pattern, Patterns, Rewriter, apply_patterns
-from tiledsl.ir.text import print_op
 from tiledsl.passes.analysis import affine
 from tiledsl.passes.analysis.affine import bounds, linear_form
 from tiledsl.passes.analysis.ranges import Ranges

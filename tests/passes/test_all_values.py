@@ -13,8 +13,8 @@ from tests.passes import prove_ranges
 from tests.passes.prove_ranges import Refuted, prove_claims, prove_rewrites, rewrites
 from tests.support import executor
 from tests.support.all_values import SIGNED, UNSIGNED, Memo, four_bits
+from tiledsl.ir.parser import parse_op
 from tiledsl.ir.pass_manager import parse_program
-from tiledsl.ir.text import parse_op
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS
 from tiledsl.passes.legalize_arith import _patterns

@@ -16,7 +16,7 @@ from tiledsl.certificate.solver import Solver
 from tiledsl.certificate.translation import check_translation
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.ir.pass_manager import PassManager, Program
-from tiledsl.ir.text import print_op
+from tiledsl.ir.printer import print_op
 from tiledsl.passes import default_pipeline
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.runtime.kernel import Kernel

@@ -33,7 +33,7 @@ def certify_apart(kernel: Kernel, timeout: float) -> Certificate:
     """
     from tiledsl.certificate.certify import certificate_of
     from tiledsl.certificate.check import Check
-    from tiledsl.ir.text import print_op
+    from tiledsl.ir.printer import print_op
 
     start = time.monotonic()
     task = {

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
-from tiledsl.frontend.context import Context
 from tiledsl.frontend.names import Names, UnknownName
 from tiledsl.language import maths
 from tiledsl.language.buffer import Buffer, Reference, Var
+from tiledsl.language.context import Context
 from tiledsl.language.expression import (
     Expr,
     Scalar,

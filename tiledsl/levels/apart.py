@@ -12,10 +12,10 @@ import tempfile
 from pathlib import Path
 
 from tiledsl.errors import TileError
-from tiledsl.ir.location import Loc
 from tiledsl.levels.build import make
 from tiledsl.levels.bundle import LevelFile
 from tiledsl.levels.record import Record, parsed
+from tiledsl.location import Loc
 from tiledsl.runtime.compile import CompileError, failures_as_errors
 from tiledsl.runtime.target import Target
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.files import write_file
-from tiledsl.ir.location import Loc
 from tiledsl.levels.bundle import LevelFile
 from tiledsl.levels.record import LEVELS, Record
+from tiledsl.location import Loc
 from tiledsl.runtime.compile import Asm, CompiledKernel, CompileError, check_shared, reported
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, source_line, user_loc, way_out
 from tiledsl.files import write_output
-from tiledsl.ir.location import Loc
 from tiledsl.language.launch_options import pass_options
+from tiledsl.location import Loc
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.target import Target
 
@@ -139,7 +139,7 @@ class Kernel:
         `tiledsl.graphs.to_dot` makes Graphviz text of it; `tiledsl.graphs.launch_graph` has the order of kernels.
         """
         from tiledsl.graphs import ssa_graph
-        from tiledsl.ir.text import parse_op
+        from tiledsl.ir.parser import parse_op
 
         return ssa_graph(parse_op(self.ir(after, locations=True)))
 

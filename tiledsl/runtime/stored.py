@@ -107,7 +107,8 @@ def call_fields(described: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parsed(text: str) -> FuncOp:
     from tiledsl.dialects.tile import FuncOp
-    from tiledsl.ir.text import parse_op, print_op
+    from tiledsl.ir.parser import parse_op
+    from tiledsl.ir.printer import print_op
 
     root = parse_op(text)
     if not isinstance(root, FuncOp):

@@ -252,7 +252,7 @@ class Executor:
 
 def fields_of(op: Operation) -> dict[str, Any]:
     """The operands by field: a list for a variadic field, a value or None for others."""
-    from tiledsl.ir.core import operands
+    from tiledsl.ir.fields import operands
 
     found: dict[str, Any] = {}
     for field in op.operand_fields:

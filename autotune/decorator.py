@@ -19,8 +19,8 @@ from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tuna
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import asked_key
 from tiledsl.errors import TileError, value_options, way_out
-from tiledsl.runtime.jit import JitFunction, _key, resolve_target
-from tiledsl.runtime.jit_calls import MOST_CALLS, call_key, tuner_settings
+from tiledsl.kernels.calls import MOST_CALLS, call_key, tuner_settings
+from tiledsl.kernels.jit import JitFunction, _key, resolve_target
 from tiledsl.runtime.supply import TensorSupplyType
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current

@@ -19,14 +19,15 @@ from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.results.unbuilt import UnbuiltKernel
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage.cache import Remembered
-from tiledsl.autotuner.storage.fingerprint import canonical, source_digest
+from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial, config_text, summary_of_failures
+from tiledsl.digests import source_digest
 from tiledsl.errors import TileError
+from tiledsl.kernels.jit import no_program
+from tiledsl.kernels.kernel import Kernel
 from tiledsl.levels.candidates import reason_to_leave_out
-from tiledsl.runtime.jit import no_program
-from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.python_source import returns_nothing
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current

@@ -20,12 +20,12 @@ from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.timing import clock, summarize
 from tiledsl.autotuner.numerics import reference_index, settle_doubts
-from tiledsl.autotuner.storage.fingerprint import digest
 from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.autotuner.verifying.bits import adversarial_inputs, fingerprint
 from tiledsl.autotuner.verifying.reference import Reference
 from tiledsl.autotuner.verifying.tolerance import TF32, Tolerance
 from tiledsl.autotuner.verifying.verify import Ran, judge
+from tiledsl.digests import digest
 from tiledsl.errors import TileError
 
 _FIRST_PASS = 0.25  # of `rep`, in the first measurement

@@ -13,7 +13,7 @@ import time
 
 import tiledsl
 import tiledsl.language as T
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.target import Target
 
 TARGET = Target("cuda", 90)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tiledsl.autotuner.storage import journal
-from tiledsl.autotuner.storage.fingerprint import source_digest
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.verifying.certified import attach
+from tiledsl.digests import source_digest
 from tiledsl.errors import TileError
 from tiledsl.files import read_file, write_output
-from tiledsl.runtime.kernel import Kernel
-from tiledsl.runtime.stored import StoredKernel, describe
+from tiledsl.kernels.kernel import Kernel
+from tiledsl.kernels.stored import StoredKernel, describe
 from tiledsl.runtime.target import Target
 
 if TYPE_CHECKING:

@@ -36,10 +36,11 @@ from typing import Any
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage import artifacts, cache, journal
 from tiledsl.autotuner.storage.cache import Remembered
-from tiledsl.autotuner.storage.fingerprint import OPAQUE, digest
+from tiledsl.autotuner.storage.fingerprint import OPAQUE
 from tiledsl.autotuner.storage.journal import NONSENSE, SCHEMA, Record
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.trial import Trial
+from tiledsl.digests import digest
 from tiledsl.files import make_private, read_file, write_file
 from tiledsl.settings import current
 

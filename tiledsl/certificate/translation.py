@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,8 +31,10 @@ from tiledsl.ir.types import ELEMENTS, BufferType
 from tiledsl.ir.verifier import VerifyError, verify
 from tiledsl.location import UNKNOWN
 from tiledsl.passes import default_pipeline
-from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.lowering import rest_of
+
+if TYPE_CHECKING:
+    from tiledsl.kernels.kernel import Kernel
 
 MOST_ITERATIONS = 10_000
 MOST_ELEMENTS = 1 << 23

@@ -20,9 +20,9 @@ from tiledsl.errors import TileError, is_internal, value_options
 from tiledsl.frontend.program import PrimFunc
 from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.ir.printer import print_op
+from tiledsl.kernels.jit import JitFunction
+from tiledsl.kernels.kernel import Kernel
 from tiledsl.language.launch_options import LAUNCH_OPTIONS, pass_options
-from tiledsl.runtime.jit import JitFunction
-from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.lowering import check_print_after
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current, override
@@ -74,7 +74,7 @@ def lower(request: Request) -> str:
 
 
 def _resumed(request: Request) -> Kernel:
-    from tiledsl.runtime.resume import resume
+    from tiledsl.kernels.resume import resume
 
     if request.function or request.values:
         raise TileError("--resume-after goes on from a file with IR, which has neither functions nor values")

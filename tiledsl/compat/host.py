@@ -10,9 +10,9 @@ from typing import Any
 from tiledsl.compat import cpu_device
 from tiledsl.compat.maths import cdiv, next_power_of_2
 from tiledsl.frontend.program import PrimFunc
+from tiledsl.kernels import jit as _jit
+from tiledsl.kernels.kernel import Kernel as JITKernel
 from tiledsl.language.dtypes import canonical as DataType
-from tiledsl.runtime import jit as _jit
-from tiledsl.runtime.kernel import Kernel as JITKernel
 from tiledsl.runtime.profiler import Profiler, do_bench
 from tiledsl.runtime.supply import TensorSupplyType
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import tiledsl.language.dtypes as _dtypes
 from tiledsl.frontend.program import Macro, PrimFunc, inline, macro, prim_func
-from tiledsl.language import dtypes as _dtypes
 from tiledsl.language.asynchronous import (
     async_copy,
     ptx_commit_group,

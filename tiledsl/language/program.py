@@ -11,9 +11,9 @@ from typing import Any
 
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError, user_loc
-from tiledsl.language import dtypes
 from tiledsl.language.buffer import Buffer, TensorSpec, Var
 from tiledsl.language.context import EagerContext
+from tiledsl.language.dtypes import on_call
 from tiledsl.language.expression import (
     Expr,
     Scalar,
@@ -144,7 +144,7 @@ def unnamed(dtype: Any) -> Any:
 
 
 _unnamed = itertools.count()
-dtypes.on_call(lambda dtype, *values: cast(values[0], dtype) if values else unnamed(dtype))
+on_call(lambda dtype, *values: cast(values[0], dtype) if values else unnamed(dtype))
 
 
 def let(variable: Any, value: Any) -> None:

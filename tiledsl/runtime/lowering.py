@@ -21,7 +21,7 @@ from tiledsl.ir.types import ELEMENTS, BufferType, Type
 from tiledsl.location import Loc
 from tiledsl.passes import default_pipeline
 from tiledsl.runtime.gc_pause import collection_paused
-from tiledsl.runtime.kernel import Parameter
+from tiledsl.runtime.parameter import Parameter
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 

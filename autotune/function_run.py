@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -74,7 +75,7 @@ class Run:
             self._ranks.together("running ref_prog", self._run_reference)
         watch = _clock(options["timer"], call.on_gpu)
         self._watch = watch if ranks.size == 1 else AgreedClock(watch, ranks)
-        self._guard = watched.Guard()
+        self._guard = watched.Guard(sys.modules[__name__], Run, _WallClock, _Timed)
         self._generators: dict[Any, Any] = {}
         numerics = options.get("numerics")
         self._wanted = None if numerics is None else reference_index([t.config for t in trials], options["reference_config"])  # fmt: skip # noqa: E501

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError
 from tiledsl.settings import settings
+from tiledsl.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tiledsl import spaces
-    from tiledsl.autotuner import AutotuneResult, autotune
+    from tiledsl.autotuner import AutotuneResult, autotune, spaces
     from tiledsl.autotuner.space import space
     from tiledsl.frontend.text_program import TextProgram, parse, parse_file
     from tiledsl.kernels.jit import compile, jit
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tiledsl.runtime.supply import TensorSupplyType
     from tiledsl.runtime.target import Target
 
-__version__ = "0.1.0"
 
 _LAZY = {
     "AutotuneResult": "tiledsl.autotuner",
@@ -59,7 +58,7 @@ def __getattr__(name: str) -> Any:
     if name == "spaces":
         import importlib
 
-        return importlib.import_module("tiledsl.spaces")
+        return importlib.import_module("tiledsl.autotuner.spaces")
     raise AttributeError(f"module 'tiledsl' has no attribute {name!r}")
 
 

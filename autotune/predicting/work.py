@@ -17,7 +17,7 @@ from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS, BufferType
 from tiledsl.kernels.kernel import Kernel
-from tiledsl.language.launch_options import LAUNCH_OPTIONS
+from tiledsl.launch_options import LAUNCH_OPTIONS
 
 _COSTLY = {"floor", "ceil", "trunc", "round", "rint", "nearbyint", "abs", "fma", "clamp", "copysign", "isnan", "isinf"}
 

@@ -14,6 +14,7 @@ from tiledsl.autotuner.storage.fingerprint import OPAQUE, VAGUE, canonical, prog
 from tiledsl.digests import digest
 from tiledsl.errors import TileError
 from tiledsl.runtime.versions import compiler_hash, driver_version, ptxas, triton_version
+from tiledsl.version import __version__
 
 # Fields that name software: with strict_versions off, a result from other versions counts, with a warning.
 VERSION_FIELDS = ("tiledsl", "compiler", "triton", "ptxas", "driver")
@@ -99,14 +100,12 @@ def environment(target: Any, measured: bool, device: int | None = None) -> dict[
     """The key's fields that come from this machine. `measured`: whether times are taken on a GPU here (number `device`,
     else the current one); else what is remembered are estimates and verdicts, for which the GPU and its driver do not
     count."""
-    import tiledsl
-
     fields: dict[str, Any] = {
         "target": str(target),
         "gpu": "",
         "sm_count": None,
         "driver": "",
-        "tiledsl": tiledsl.__version__,
+        "tiledsl": __version__,
         "compiler": compiler_hash(),
         "triton": triton_version(),
         "ptxas": ptxas(),

@@ -136,11 +136,11 @@ def test_a_difference_that_wraps_is_not_below(dtype: str, monkeypatch: pytest.Mo
         func = parse_op(WRONG.replace(": T", f": {dtype}"))
         prove_claims(func, Memo())
         prove_rewrites(func, rewrites(Counter()), Memo())
-        monkeypatch.setattr("tiledsl.passes.analysis.ranges.Ranges.never_wraps", lambda self, op: True)
+        monkeypatch.setattr("tiledsl.analysis.ranges.Ranges.never_wraps", lambda self, op: True)
         if dtype == UNSIGNED:
             with pytest.raises(Refuted):
                 prove_claims(func, Memo())
         with pytest.raises(Refuted):
-            monkeypatch.setattr("tiledsl.passes.analysis.ranges.Ranges.is_nonnegative", lambda self, value: True)
+            monkeypatch.setattr("tiledsl.analysis.ranges.Ranges.is_nonnegative", lambda self, value: True)
             prove_rewrites(func, rewrites(Counter()), Memo())
             prove_claims(func, Memo())

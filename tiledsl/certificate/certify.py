@@ -21,6 +21,7 @@ from tiledsl.ir.printer import print_op
 from tiledsl.passes import default_pipeline
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.runtime.lowering import rest_of
+from tiledsl.version import __version__
 
 if TYPE_CHECKING:
     from tiledsl.kernels.kernel import Kernel
@@ -70,7 +71,6 @@ def certify(kernel: Kernel, seconds: float = SECONDS) -> Certificate:
 
 def certificate_of(kernel: Kernel, checks: Iterable[Check], seconds: float) -> Certificate:
     """The certificate that says this of a kernel."""
-    import tiledsl
     from tiledsl.digests import digest, source_digest
     from tiledsl.runtime.versions import compiler_hash, triton_version
 
@@ -80,7 +80,7 @@ def certificate_of(kernel: Kernel, checks: Iterable[Check], seconds: float) -> C
         checks=tuple(checks),
         program=digest(print_op(kernel.program_root())),
         source=source_digest(kernel.source),
-        tiledsl=tiledsl.__version__,
+        tiledsl=__version__,
         compiler=compiler_hash(),
         triton=triton_version(),
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),

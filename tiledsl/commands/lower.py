@@ -22,7 +22,7 @@ from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.ir.printer import print_op
 from tiledsl.kernels.jit import JitFunction
 from tiledsl.kernels.kernel import Kernel
-from tiledsl.language.launch_options import LAUNCH_OPTIONS, pass_options
+from tiledsl.launch_options import LAUNCH_OPTIONS, pass_options
 from tiledsl.runtime.lowering import check_print_after
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current, override
@@ -207,7 +207,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _text_program(request: Request) -> Any:
-    import tiledsl
+    from tiledsl.frontend.text_program import parse
 
     if not request.file.is_file():
         raise TileError(f"there is no file {request.file}")
@@ -221,7 +221,7 @@ def _text_program(request: Request) -> Any:
         ways = ["tiledsl lower FILE --resume-after PASS", "tiledsl opt FILE -p PASSES"]
         notes = [f"from the pass that it comes after: {ways[0]}", f"single passes over it: {ways[1]}"]
         raise TileError(f"{request.file} is IR, not a program", notes=notes)
-    return tiledsl.parse(text, str(request.file), **request.values)
+    return parse(text, str(request.file), **request.values)
 
 
 def import_file(file: Path) -> ModuleType:

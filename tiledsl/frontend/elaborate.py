@@ -6,7 +6,6 @@ import contextlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from types import FunctionType
 from typing import Any
 
 from tiledsl.dialects import tile
@@ -35,7 +34,7 @@ class Arguments:
 
 
 def elaborate(
-    function: FunctionType, frame_locals: Mapping[str, Any] | None = None, out_idx: Sequence[int] = ()
+    function: Callable[..., Any], frame_locals: Mapping[str, Any] | None = None, out_idx: Sequence[int] = ()
 ) -> tile.FuncOp:
     """The program of a function under @T.prim_func, with the names around it. `out_idx` are positions of parameters
     (negative ones from the end) that the runtime allocates and returns. Raises TileError."""
@@ -323,7 +322,7 @@ def _finish_eager(ctx: EagerContext, tree: syntax.Function, returned: Returned |
 
 
 def call_macro(
-    function: FunctionType, frame_locals: Mapping[str, Any], arguments: Sequence[Any], keywords: Mapping[str, Any]
+    function: Callable[..., Any], frame_locals: Mapping[str, Any], arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Any:
     """Expand a function under @T.macro at the active program's insertion point; the value that it returns."""
     ctx = context(f"the macro {function.__name__}")

@@ -121,7 +121,7 @@ def prim_func(function: Callable[..., Any] | None = None, private: bool = False,
 class Macro:
     """A function that is expanded where a tile program, or a helper called by one, calls it."""
 
-    def __init__(self, function: FunctionType, frame_locals: Mapping[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Any], frame_locals: Mapping[str, Any]) -> None:
         _check_function("T.macro", function)
         functools.update_wrapper(self, function)
         self.function = function

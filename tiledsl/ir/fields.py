@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from tiledsl.ir.core import Operation, Value
+    from tiledsl.ir.core import Operation, Region, Value  # noqa: F401
 
 T = TypeVar("T")
 

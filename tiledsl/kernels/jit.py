@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tiledsl.errors import TileError, user_loc
 from tiledsl.kernels.calls import MOST_CALLS, building, call_key, target_setting
 from tiledsl.kernels.kernel import Kernel
-from tiledsl.language.launch_options import LAUNCH_OPTIONS, check_launch_option, pass_options
+from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option, pass_options
 from tiledsl.runtime.launch_triton import constant_when_traced, traced_as
 from tiledsl.runtime.python_source import definition
 from tiledsl.runtime.target import Target

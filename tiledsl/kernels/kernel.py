@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, source_line, user_loc, way_out
 from tiledsl.files import write_output
-from tiledsl.language.launch_options import pass_options
+from tiledsl.launch_options import pass_options
 from tiledsl.location import Loc
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.target import Target
@@ -244,7 +244,8 @@ class Kernel:
 
         origin = self.origin or self
         artifacts = {**self.artifacts, **artifacts_of(origin, level, source, allow)}
-        kernel = object.__new__(next(each for each in type(origin).__mro__ if "is_own" not in vars(each)))
+        shared: type[Kernel] = next(each for each in type(origin).__mro__ if "is_own" not in vars(each))
+        kernel = shared.__new__(shared)
         kernel.__dict__.update({name: value for name, value in vars(origin).items() if name not in _OF_ONE_SOURCE})
         kernel.origin, kernel.artifacts = origin, artifacts
         kernel.module = replace(origin.module, source=origin.source + attaching(artifacts))

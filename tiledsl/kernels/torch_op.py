@@ -50,9 +50,9 @@ def with_outputs(kernel: Kernel, inputs: Sequence[Any]) -> tuple[Any, ...]:
 
 def written_names(kernel: Kernel) -> set[str]:
     """The parameters that the program writes."""
+    from tiledsl.analysis.block_access import root_buffer
     from tiledsl.ir.core import Effect
     from tiledsl.ir.types import BufferType
-    from tiledsl.passes.analysis.block_access import root_buffer
 
     root = kernel.program_root()
     written = set()

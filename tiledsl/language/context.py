@@ -274,7 +274,7 @@ class Context:
 
     def most(self, x: Any) -> int:
         """The most that an integer expression in a kernel can be, as far as its operations tell."""
-        from tiledsl.passes.analysis.ranges import Ranges
+        from tiledsl.analysis.ranges import Ranges
 
         assert self.kernel is not None, "outside of a kernel nothing is bounded"
         return int(Ranges(self.kernel).of(as_value(x)).hi)

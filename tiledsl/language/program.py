@@ -26,8 +26,8 @@ from tiledsl.language.expression import (
     is_number,
     plain,
 )
-from tiledsl.language.launch_options import LAUNCH_OPTIONS, check_launch_option
 from tiledsl.language.operations import alloc_var
+from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 
 
 @dataclass

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-_COMPILER = ("language", "frontend", "ir", "dialects", "passes", "codegen", "legality.py")
+_COMPILER = ("language", "frontend", "ir", "dialects", "analysis", "passes", "codegen", "legality.py")
 
 
 @functools.cache

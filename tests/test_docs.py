@@ -129,3 +129,9 @@ def test_links_resolve(page: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(README.read_bytes()) <= 8192
+
+
+def test_pre_commit_runs_what_make_lint_runs() -> None:
+    rule = (ROOT / "Makefile").read_text().split("\nlint:")[1].split("\n\n")[0]
+    hooks = re.findall(r"entry: \.venv/bin/python (.+)", (ROOT / ".pre-commit-config.yaml").read_text())
+    assert hooks == re.findall(r"@\$\(RUN\) (.+)", rule) != []

@@ -152,7 +152,8 @@ def _single(what: str, place: Any) -> Reference:
     """The element that a place in a buffer names; of a whole buffer it is the first."""
     place = place[(0,) * place.ndim] if isinstance(place, Buffer) else place
     if not isinstance(place, Reference) or {*place.extents} - {None, 1}:
-        raise TileError(f"{what} needs one element of a global buffer, not {describe(place)}")
+        wrong = f"a slice of {place.name}" if isinstance(place, Reference) else describe(place)
+        raise TileError(f"{what} needs one element of a global buffer, not {wrong}")
     return place
 
 
@@ -169,7 +170,7 @@ def _vector(name: str, lanes: int) -> Any:
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = (
-        f"T.atomic_add of {lanes} neighbours in the last dimension: elements from `value` on to those from `dst` on.\n\n"
+        f"T.atomic_add of {lanes} neighbours in the last dimension: elements at `value` to those at `dst`.\n\n"
         "Types are T.atomic_add's. Raises TileError as that does, and unless both are places."
     )
     return function

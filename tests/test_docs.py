@@ -74,6 +74,14 @@ def test_the_snippets_run(tmp_path: Path) -> None:
     assert "through pointers, because its stride in dimension 0 is 8200 bytes, not a multiple of 16" in done.stdout
 
 
+def test_the_readme_takes_its_program_from_itself() -> None:
+    command = re.search(r"^(sed .+) > matmul.py$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert command is not None
+    assert (
+        subprocess.run(command[1], shell=True, cwd=ROOT, capture_output=True, text=True).stdout == snippets(README)[0]
+    )
+
+
 def test_every_page_with_snippets_runs() -> None:
     assert {page for page in TEXTS if snippets(page)} == {*PAGES, ALONE}
 

@@ -18,7 +18,10 @@ from tiledsl.passes import PIPELINE
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 # In the order in which their snippets run, as one script: each goes on from those before it.
-PAGES = [README, *(ROOT / "docs" / f"{name}.md" for name in "language launching tuning offline hopper levels".split())]
+PAGES = [
+    README,
+    *(ROOT / "docs" / f"{name}.md" for name in "language launching tuning offline passes hopper levels".split()),
+]
 TEXTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks/results/README.md"]
 ALONE = ROOT / "docs" / "distributed.md"
 
@@ -40,6 +43,9 @@ assert again.config == result.config and product.untuned(a, b.T).shape == c.shap
 torch.testing.assert_close(d, torch.relu(a[:50] @ b.T), rtol=2e-3, atol=2e-2)
 assert report.summary().startswith("configs/") and ": 3 tuned" in report.summary()
 assert "(tuned for M=64, the nearest at or above 50" in str(shipped.tuned_for(50, 64, 72))
+""",
+    "docs/passes.md": """
+torch.testing.assert_close(negative(a, b), torch.clamp(a @ b.T, max=0), rtol=2e-3, atol=2e-2)
 """,
     "docs/levels.md": """
 assert "doubled_kernel.ttgir (edited)" in str(squared.remarks)

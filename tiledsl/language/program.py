@@ -43,9 +43,10 @@ class KernelFrame:
 def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any = None, cluster_dims: Any = None, **options: Any) -> KernelFrame:  # fmt: skip # noqa: E501
     """A launch over a grid of up to three dimensions, ints or integer expressions; without any, of one block.
 
-    `threads` (default 128) is a number from 1 to 1024 or a tuple whose product is one; warps are 32 of them. `options`
-    are num_warps, num_stages, num_ctas, maxnreg and launch_pdl; is_cpu and cluster_dims have no effect. Raises
-    TileError for extents below 1, other threads and options, and a prelude (C code).
+    `threads` (default 128) is a number from 1 to 1024 or a tuple whose product is one; the warps, of 32 threads, are
+    the largest power of two that it holds. `options` are num_warps, num_stages, num_ctas, maxnreg and launch_pdl;
+    is_cpu and cluster_dims have no effect. Raises TileError for extents below 1, other threads and options, and a
+    prelude (C code).
     """
     if len(blocks) > 3:
         raise TileError(f"T.Kernel takes one to three grid dimensions, not {len(blocks)}")

@@ -110,7 +110,10 @@ class EagerProgram(Program):
 
 
 def prim_func(function: Callable[..., Any] | None = None, private: bool = False, is_private: bool = False, check_well_formed: bool = True) -> Any:  # fmt: skip # noqa: E501
-    """Mark a function as a tile program. The keywords are hints for other compilers without effect."""
+    """Mark a function as a tile program; its parameters are annotated with T.Tensor(shape, dtype) or a scalar's dtype.
+
+    The keywords are hints for other compilers without effect. Raises TileError for what is no Python function.
+    """
     frame = sys._getframe(1)
     locals_ = dict(frame.f_locals)
     if function is None:
@@ -135,7 +138,11 @@ class Macro:
 
 
 def macro(function: Any = None, hygienic: bool = True) -> Any:
-    """Mark a function to be expanded where it is called. Arguments are values; annotate T.Ref to pass by reference."""
+    """Mark a function to be expanded where it is called. Arguments are values; annotate T.Ref to pass by reference.
+
+    Arguments may be buffers of any shape, scalars and Python values; it may return such. `hygienic` has no effect.
+    Raises TileError for what is no Python function.
+    """
     locals_ = dict(sys._getframe(1).f_locals)
     if function is None:
         return lambda inner: Macro(inner, locals_)

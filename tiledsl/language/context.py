@@ -220,14 +220,14 @@ class Context:
         type = BufferType(tuple(self._static(plain(dim)) for dim in dims), canonical(dtype).name, "global")
         return Buffer(self.builder.insert(tile.AllocOp(result_types=[type])).result)
 
-    def _static(self, dim: Any) -> int | str:
+    def _static(self, dim: Any, what: str = "T.alloc_global") -> int | str:
         if isinstance(dim, Expr):
             if isinstance(dim, Symbol):
                 self.symbol(dim)
                 return dim.name
             constant = self.constant(dim)
             if constant is None:
-                raise TileError("T.alloc_global: a dimension is neither an integer nor a T.dynamic symbol")
+                raise TileError(f"{what}: a dimension is neither an integer nor a T.dynamic symbol")
             return constant
         return int(dim)
 
@@ -241,7 +241,7 @@ class Context:
         for axis, dim in enumerate(shape):
             if isinstance(dim, bool) or not isinstance(dim, (int, Expr)) and dim not in source.type.shape:
                 raise TileError(f"T.view: dimension {axis} is {describe(dim)}, not an integer")
-        dims = tuple(self._static(dim) for dim in shape)
+        dims = tuple(self._static(dim, "T.view") for dim in shape)
         type = BufferType(dims, str(dtype), source.scope())
         if type.dtype != source.type.dtype and type.scope != "global":
             raise TileError(

@@ -215,13 +215,16 @@ def empty(*sizes: Any, dtype: Any = "float32") -> Any:
 def use_swizzle(panel_size: int = 10, order: str = "row", enable: Any = True) -> None:
     """Walk the grid's first two dimensions in panels of `panel_size` (an integer), for locality in the L2 cache.
 
-    `order` is "row" or "column"; with `enable` false nothing happens. Raises TileError for a panel_size below 1.
+    `order` is "row", "column" or "mlx", which is taken as "row"; with `enable` false nothing happens. Raises TileError
+    for a panel_size below 1 and for other orders.
     """
     ctx = context("T.use_swizzle")
     if enable:
         if not is_number(plain(panel_size)) or plain(panel_size) < 1:
             raise TileError(f"T.use_swizzle: panel_size is {describe(panel_size)}; it must be at least 1")
-        ctx.kernel_options["swizzle"] = (int(plain(panel_size)), str(order))
+        if order not in ("row", "column", "mlx"):
+            raise TileError(f"T.use_swizzle: order is {describe(order)}; it is 'row', 'column' or 'mlx'")
+        ctx.kernel_options["swizzle"] = (int(plain(panel_size)), "column" if order == "column" else "row")
 
 
 def pdl_sync() -> None:

@@ -155,15 +155,6 @@ def dtype_patterns(kind: str, arch: int | str | None) -> list[Pattern]:
         rw.replace(op, [write(rw, op.arguments[0])])
         return True
 
-    @pattern(arith.NotOp)
-    def invert_by_xor(op: arith.NotOp, rw: Rewriter) -> bool:
-        # ~x  ==>  x ^ 255, of uint8
-        if ask(op).rewrite != "spell out":
-            return False
-        ones = rw.constant(int(ELEMENTS[op.out.dtype].high), op.out.type)
-        rw.replace(op, [rw.insert(arith.XorOp(op.source, ones)).result])
-        return True
-
     @pattern(tensor.DotOp)
     def multiply_by_parts(op: tensor.DotOp, rw: Rewriter) -> bool:
         # dot(uint8, int8)  ==>  dot(a & 127, b) + (dot(a >> 7, b) << 7), of int8: what is left out wraps away
@@ -226,7 +217,7 @@ def dtype_patterns(kind: str, arch: int | str | None) -> list[Pattern]:
 
     return [
         compute_wider, reduce_in_32_bits, cast_by_steps, keep_infinity, compute_on_bits, spell_out_missing,
-        invert_by_xor, multiply_by_parts, give_dot_one_dtype,
+        multiply_by_parts, give_dot_one_dtype,
     ]  # fmt: skip
 
 

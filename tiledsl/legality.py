@@ -144,10 +144,8 @@ TABLE: tuple[Row, ...] = (
     Row("value", (FLOAT8,), _refused("its float8 is fnuz, if it has any"), "hip", "CDNA3 instruction set guide"),
     Row("value", (EVERY,), NATIVE),
 
-    # The interpreter
-    Row(f"{_ARITHMETIC} div max min abs {_COMPARISONS}", (BFLOAT16,), _FLOAT32, "interpret", "it holds raw bits"),
-    Row("fma", (_named("float32"),), Verdict("widen", "float64"), "interpret triton<3.9", "it rounds the product"),
-    Row("not", (UNSIGNED,), _SPELT, "interpret triton<3.9", "x ^ 255: NumPy has no -1 of uint8, as ~x needs"),
+    # The interpreter holds bfloat16 as raw bits
+    Row(f"{_ARITHMETIC} div max min abs {_COMPARISONS}", (BFLOAT16,), _FLOAT32, "interpret"),
 
     # Arithmetic
     Row(_ARITHMETIC, (INTEGERS | HALVES | FULL,), NATIVE),

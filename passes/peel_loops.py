@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tiledsl.analysis.affine import INDEX_DTYPES
-from tiledsl.analysis.loop_masks import Condition, Form, conditions_of
+from tiledsl.analysis.loop_masks import Form, conditions_of
 from tiledsl.analysis.ranges import Ranges, dtype_interval
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
@@ -130,20 +130,21 @@ def _peel(loop: scf.ForOp, ranges: Ranges, least: int) -> None:
     conditions = list(conditions_of(loop, ranges))
     if not conditions:
         raise NotPeeled("no mask in it changes linearly with its index")
-    counts = [(each, _Count.of(each, loop, step)) for each in conditions]
-    counts = [(each, count) for each, count in counts if count.leaves_some(loop, step, ranges)]
+    needed = [(each, [_Count.of(form, loop, step) for form in (each.form, *each.guards)]) for each in conditions]
+    kept = [(each, own) for each, own in needed if all(one.leaves_some(loop, step, ranges) for one in own)]
+    counts = [count for _, own in kept for count in own]
     if not counts:
         raise NotPeeled("its masks are needed in every iteration")
-    if _between([count for _, count in counts]) < least:
+    if _between(counts) < least:
         raise NotPeeled("a window leaves too few iterations without a mask")
-    largest = max(count.largest(loop, ranges) for _, count in counts)
+    largest = max(count.largest(loop, ranges) for count in counts)
     if largest > dtype_interval("int64").hi:
         raise NotPeeled("the numbers that its masks compare may need more than 64 bits")
     type = INT32 if largest <= dtype_interval("int32").hi and loop.index.type == INT32 else _INT64
-    spare = max(count.divisor for _, count in counts)
+    spare = max(count.divisor for count in counts)
     extra = 1 if largest + spare <= dtype_interval(type.dtype).hi else 0
-    _divide(loop, _tightest(count for _, count in counts), step, type, extra)
-    for condition, _ in counts:
+    _divide(loop, _tightest(counts), step, type, extra)
+    for condition, _ in kept:
         out = condition.comparison.out
         out.replace_with(Builder.at(condition.comparison).constant(condition.wanted, out.type))
 
@@ -161,13 +162,12 @@ class _Count:
     divisor: int
 
     @staticmethod
-    def of(condition: Condition, loop: scf.ForOp, step: int) -> _Count:
-        form = condition.form
+    def of(form: Form, loop: scf.ForOp, step: int) -> _Count:
         # The condition holds in iteration t where form.index * step * t + start >= 0.
         number = constant_of(loop.lower)
         lower = Form(terms={loop.lower: 1}) if number is None else Form(low=int(number), high=int(number))
         start = form.plus(lower, form.index)
-        divisor = abs(form.index) * step
+        divisor = abs(form.index or 1) * step  # a guard may not change: then it is far from 0 if it holds
         if form.index > 0:
             start = Form().plus(start, -1)
             return _Count(False, tuple(start.terms.items()), start.high + divisor - 1, divisor)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from tiledsl.analysis.affine import LinearForm, linear_form
+from tiledsl.analysis.affine import LinearForm, is_position, linear_form
+from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
@@ -18,9 +19,12 @@ _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "
 def compare_columns(ops: Iterable[Operation]) -> None:
     """`a + column < b + row` becomes `column < b + row - a`, so that the elements of a row differ only in a constant.
 
-    Indices are far from the limits of int32, so the difference does not overflow if the sum does not.
+    Positions are far from the limits of int32, so the difference does not overflow if the sum does not. Other numbers
+    must be known to be: those that were loaded, or handed to the kernel, may make a sum that wraps.
     """
-    for op in list(ops):
+    ops = list(ops)
+    ranges = Ranges.around(ops[0]) if ops else Ranges()
+    for op in ops:
         if not isinstance(op, arith.CmpOp) or op.lhs.dtype != "int32" or len(op.out.shape) != 2:
             continue
         form = linear_form(op.lhs).plus(linear_form(op.rhs), -1)
@@ -34,6 +38,8 @@ def compare_columns(ops: Iterable[Operation]) -> None:
         values = [value for each in others.terms for value in each]
         if any(value.dtype != "int32" or value.shape not in ((), (op.out.shape[0], 1)) for value in values):
             continue
+        if not all(_is_small(each, coefficient, ranges) for each, coefficient in others.terms.items()):
+            continue
         if op.out.shape[0] != 1 and not any(value.shape for value in values):
             continue  # the rows differ in nothing
         limit = materialize(Builder.at(op), others)
@@ -43,6 +49,14 @@ def compare_columns(ops: Iterable[Operation]) -> None:
         made = Builder.at(op).insert(arith.CmpOp(factors[0], limit, predicate=predicate, names=[op.out.name]))
         op.out.replace_with(made.out)
         op.erase()
+
+
+def _is_small(factors: tuple[Value, ...], coefficient: int, ranges: Ranges) -> bool:
+    """Whether a term is of positions alone, or a number that is known to be far from the limits of int32."""
+    if all(map(is_position, factors)):
+        return True
+    found = ranges.of(factors[0])
+    return len(factors) == 1 and abs(coefficient) * max(map(abs, found)) <= 2**28
 
 
 def _is_column(factors: tuple[Value, ...]) -> bool:

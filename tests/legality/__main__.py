@@ -14,7 +14,7 @@ import sys
 import time
 
 from tests.legality.entries import every
-from tests.legality.walk import TARGETS, accepted, disagreement, failures
+from tests.legality.walk import TARGETS, accepted, disagreements, failures
 
 
 def _version(python: str) -> str:
@@ -29,8 +29,7 @@ def main(targets: str = "", pythons: str = "", names: str = "") -> int:
         chosen = [sys.executable if each == "newest" else each for each in pythons.split(",")]
     for target in filter(None, targets.split(",")) if targets else TARGETS:
         start = time.perf_counter()
-        told = {entry.name: disagreement(entry, target) for entry in entries}
-        differ = {name: text for name, text in told.items() if text}
+        differ = disagreements(entries, target)
         there = [entry for entry in accepted(entries, target) if entry.name not in differ]
         took = time.perf_counter() - start
         print(f"{target}: {len(entries)} entries, {len(there)} legal, {len(differ)} differ, {took:.0f} s", flush=True)

@@ -31,6 +31,11 @@ class Entry:
     lines: tuple[str, ...]
     is_ir: bool = False
 
+    @property
+    def pair(self) -> tuple[str, ...]:
+        """The element types of a product's operands."""
+        return self.asks[0][1][:2] if self.name.startswith("gemm") else ()
+
     def refusal(self, kind: str, arch: int | str | None, triton: str = "") -> Question | None:
         """What of it a target lacks; None if nothing."""
         asks = [*(("value", (dtype,)) for _, dtype in self.params), *self.asks]
@@ -45,8 +50,8 @@ def _vector(dtype: str) -> tuple[tuple[int, ...], str]:
     return (N,), dtype
 
 
-def _matrix(dtype: str, size: int = N) -> tuple[tuple[int, ...], str]:
-    return (size, size), dtype
+def _matrix(dtype: str) -> tuple[tuple[int, ...], str]:
+    return (N, N), dtype
 
 
 def _elementwise(name: str, asks: list[Question], inputs: list[str], out: str, text: str) -> Iterator[Entry]:
@@ -204,8 +209,11 @@ def products() -> Iterator[Entry]:
     for a in ALL:
         for b in ALL:
             for c in ALL:
-                tiles = [f"{x}_ = T.alloc_{where}((32, 32), '{dtype}')" for x, where, dtype in (
-                    ("a", "shared", a), ("b", "shared", b), ("c", "fragment", c))]  # fmt: skip
+                params = (((16, 32), a), ((32, 16), b), ((16, 16), c))
+                tiles = [
+                    f"{x}_ = T.alloc_{where}({shape}, '{dtype}')"
+                    for x, where, (shape, dtype) in zip("abc", ("shared", "shared", "fragment"), params)
+                ]
                 lines = (
                     "T.copy({0}, a_)",
                     "T.copy({1}, b_)",
@@ -213,7 +221,6 @@ def products() -> Iterator[Entry]:
                     "T.gemm(a_, b_, c_)",
                     "T.copy(c_, {2})",
                 )
-                params = tuple(_matrix(dtype, 32) for dtype in (a, b, c))
                 yield Entry(f"gemm of {a} and {b} into {c}", (("dot", (a, b, c)),), params, (*tiles, *lines))
 
 
@@ -292,13 +299,22 @@ _VARIABLE = re.compile(r"\b([a-z]_)(?![A-Za-z0-9_])")
 
 
 def program_text(entries: list[Entry]) -> str:
-    """One program of some entries of the language: each has parameters, and variables, of its own."""
-    params, body = [], []
+    """One program of some entries of the language: each has parameters, and variables, of its own.
+
+    Products of the same operands have only accumulators of their own.
+    """
+    params, body = dict[str, None](), list[str]()
+    shares = len({entry.pair for entry in entries}) == 1
     for number, entry in enumerate(entries):
-        names = [f"P{number}_{position}" for position in range(len(entry.params))]
+        common = entry.pair if shares else ()
+        names = [f"P{number if position >= len(common) else 0}_{position}" for position in range(len(entry.params))]
         typed = zip(names, entry.params, strict=True)
-        params += [f"{name}: T.Tensor({shape}, '{dtype}')" for name, (shape, dtype) in typed]
-        body += [_VARIABLE.sub(rf"\g<1>{number}", line).format(*names) for line in entry.lines]
+        params |= {f"{name}: T.Tensor({shape}, '{dtype}')": None for name, (shape, dtype) in typed}
+        for line in entry.lines:
+            named = _VARIABLE.sub(lambda found: f"{found[1]}{0 if common and found[1] in 'a_b_' else number}", line)
+            written = named.format(*names)
+            if not common or written not in body:
+                body.append(written)
     lines = "\n".join(f"        {line}" for line in body)
     return f"@T.prim_func\ndef main({', '.join(params)}):\n    with T.Kernel(1, threads=128) as bx:\n{lines}\n"
 

@@ -24,8 +24,7 @@ from tiledsl.runtime.target import Target
 
 TARGETS = ("cuda:80", "cuda:90", "cuda:100", "hip:gfx942", "hip:gfx950")
 COMPILER = Path(__file__).with_name("compile_sources.py")
-_BUNDLE = 12  # entries that are compiled as one program, which saves the start of each
-_BUNDLED_PRODUCTS = 3
+_BUNDLE = 40  # entries that are compiled as one program, which saves the start of each
 
 
 def lowered(entries: Sequence[Entry], target: str) -> Any:
@@ -53,9 +52,31 @@ def disagreement(entry: Entry, target: str) -> str:
     return "" if refused is None else f"the table refuses {refused}, and it is lowered"
 
 
+def disagreements(entries: Sequence[Entry], target: str) -> dict[str, str]:
+    """How lowering differs from the table, by the entry's name. What is legal is lowered several at once."""
+    found: dict[str, str] = {}
+    legal = accepted(entries, target)
+    for group in _bundles(legal):
+        try:
+            lowered(group, target)
+        except TileError:
+            found |= {entry.name: disagreement(entry, target) for entry in group}
+    names = {entry.name for entry in legal}
+    found |= {entry.name: disagreement(entry, target) for entry in entries if entry.name not in names}
+    return {name: text for name, text in found.items() if text}
+
+
 def accepted(entries: Sequence[Entry], target: str) -> list[Entry]:
     parsed = Target.parse(target)
     return [entry for entry in entries if entry.refusal(parsed.kind, parsed.arch) is None]
+
+
+def _bundles(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Entries that go into one program: products of the same operands together, those of the IR alone."""
+    alike: dict[object, list[Entry]] = {}
+    for entry in entries:
+        alike.setdefault(entry if entry.is_ir else entry.pair, []).append(entry)
+    return [each[start : start + _BUNDLE] for each in alike.values() for start in range(0, len(each), _BUNDLE)]
 
 
 def _job(module: Any, target: str, folder: Path, name: str) -> list[Any]:
@@ -90,11 +111,7 @@ def failures(entries: Sequence[Entry], target: str, python: str, last: str = "")
     for the one before assembling.
     """
     found: dict[str, str] = {}
-    sizes = [1 if each.is_ir else _BUNDLED_PRODUCTS if each.name.startswith("gemm") else _BUNDLE for each in entries]
-    waiting = []
-    for size in set(sizes):
-        alike = [entry for entry, own in zip(entries, sizes, strict=True) if own == size]
-        waiting += [alike[start : start + size] for start in range(0, len(alike), size)]
+    waiting = _bundles(entries)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         while waiting:

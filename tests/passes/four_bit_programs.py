@@ -117,29 +117,56 @@ def pairs(name: str, leaves: Sequence[Value]) -> Iterator[tuple[Value, Value]]:
     return ((a, leaves[0]) for a in leaves) if name in ONE_OPERAND else itertools.product(leaves, leaves)
 
 
+def _places(name: str, count: int) -> list[int]:
+    """Which of the pairs of leaves are operands of inner expressions.
+
+    Those of x and y exchanged say nothing new, as no rule knows a parameter by its name; two numbers are in `numbers`.
+    """
+    if name in ONE_OPERAND:
+        return [at for at in range(count) if at in (0, 2)]
+    return [
+        first * count + second
+        for first, second in itertools.product(range(count), repeat=2)
+        if min(first, second) < 3 and next((at for at in (first, second) if at < 2), 0) == 0
+    ]
+
+
+def _around(author: Author, inner: Value, leaves: Sequence[Value]) -> list[Value]:
+    """Every expression of one operation on another expression."""
+    values = []
+    for name, maker in MAKERS.items():
+        values.append(maker(author, inner, inner))
+        if name not in ONE_OPERAND:
+            values += [maker(author, *operands) for leaf in leaves for operands in ((inner, leaf), (leaf, inner))]
+    return values
+
+
 def expressions(dtype: str, numbers: Sequence[int], inner: Sequence[str] = tuple(MAKERS), step: int = 1, start: int = 0) -> Iterator[tile.FuncOp]:  # fmt: skip  # noqa: E501
     """For each expression of one operation, a program that prints every expression of two operations around it.
 
     `step` takes every so-manieth, from `start`.
     """
-    inside = Author(dtype)
-    count = len(inside.leaves(numbers))
-    made = ((name, at) for name in inner for at in range(count if name in ONE_OPERAND else count * count))
+    count = len(Author(dtype).leaves(numbers))
+    made = ((name, at) for name in inner for at in _places(name, count))
     for name, at in itertools.islice(made, start, None, step):
         author = Author(dtype)
         leaves = author.leaves(numbers)
-        a, b = next(itertools.islice(pairs(name, leaves), at, None))
-        first = MAKERS[name](author, a, b)
-        values = [first]
-        for outer, maker in MAKERS.items():
-            if outer in ONE_OPERAND:
-                values.append(maker(author, first, first))
-            else:
-                values += [maker(author, first, leaf) for leaf in leaves]
-                values += [maker(author, leaf, first) for leaf in leaves]
-                values.append(maker(author, first, first))
-        author.print(values)
+        first = MAKERS[name](author, *next(itertools.islice(pairs(name, leaves), at, None)))
+        author.print([first, *_around(author, first, leaves)])
         yield author.finish()
+
+
+def numbers_alone(dtype: str, numbers: Sequence[int], step: int = 1) -> Iterator[tile.FuncOp]:
+    """Expressions of one operation on numbers, and every one around it on one parameter; `step` as in `expressions`."""
+    for name, maker in itertools.islice(MAKERS.items(), 0, None, step):
+        for first in numbers:
+            author = Author(dtype, ("x",), ())
+            values: list[Value] = []
+            for second in numbers[:1] if name in ONE_OPERAND else numbers:
+                values.append(maker(author, author.number(first), author.number(second)))
+                values += _around(author, values[-1], [author.x])
+            author.print(values)
+            yield author.finish()
 
 
 def comparisons(dtype: str, numbers: Sequence[int], step: int = 1, start: int = 0) -> Iterator[tile.FuncOp]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -68,6 +69,49 @@ def remarks(root: Operation) -> list[str]:
     made = Program(root.clone({}), Target("cuda", 90))
     PEEL.run(made)
     return [each for op in made.root.walk() if isinstance(op, tile.KernelOp) for each in op.remarks if "peel" in each]
+
+
+# Sums that wrap
+
+OFFSET = """
+%i = tensor.iota {{axis = 0}} : tensor<4x1xint32>
+%zero = arith.constant {{value = 0}} : tensor<4x1xint32>
+%one = arith.constant {{value = 1}} : tensor<4x1xint32>
+%end = arith.constant {{value = {limit}}} : int32
+%sum = scf.for %c0, %c9, %c1[%zero] : tensor<4x1xint32> (%k: int32, %old: tensor<4x1xint32>) {{
+  %first = arith.mul %k, %c{factor} : int32
+  %place = arith.add %first, %i : tensor<4x1xint32>
+  %moved = arith.{moves} {operands} : tensor<4x1xint32>
+  %ok = arith.cmp {sides} {{predicate = "{predicate}"}} : tensor<4x1xbool>
+  %more = arith.select %ok, {choice} : tensor<4x1xint32>
+  %twice = arith.add %old, %old : tensor<4x1xint32>
+  %new = arith.add %twice, %more : tensor<4x1xint32>
+  scf.yield [%new]
+}}
+%at = arith.add %i, %bx : tensor<4x1xint32>
+tile.store %sum, %N[%at]
+"""
+
+
+@pytest.mark.parametrize("predicate", ["lt", "le", "gt", "ge"])
+@pytest.mark.parametrize("moves", ["%place, %s", "%s, %place"])
+def test_sums_with_numbers_from_outside_wrap(moves: str, predicate: str) -> None:
+    """Such as a loaded offset: an index is less than all others again where it passes the limit of int32."""
+    divided = 0
+    for factor, sides, choice, limit in itertools.product(
+        (4, -4), ("%moved, %end", "%end, %moved"), ("%one, %zero", "%zero, %one"), (5, 2**31 - 1)
+    ):
+        move = "add" if moves.startswith("%place") else "sub"
+        body = OFFSET.format(
+            factor=factor, sides=sides, choice=choice, limit=limit, predicate=predicate, moves=move, operands=moves
+        )
+        root = program(body, grid=(1,)).root
+        names = list(root.attributes["parameters"])
+        for number in (20, 2**31 - 20, 20 - 2**31):
+            inputs = list(inputs_for(root, 0))
+            inputs[names.index("s")] = number
+            divided += len(loops_of(check_pass(PEEL, root, inputs))) > 1
+    assert divided > 20
 
 
 # The form of it

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import types
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tiledsl.runtime.interpreter import InterpretError
+from tiledsl.runtime.interpreter_ops import _fma
 from tiledsl.runtime.module import load_module
 
 GEMM, SOFTMAX, MISC = (
@@ -157,6 +160,29 @@ def test_math_functions(misc: Any) -> None:
         torch.sigmoid(x), torch.rsqrt(x), torch.erf(x), torch.exp2(x), torch.fmod(x, 0.75),
     ]  # fmt: skip
     torch.testing.assert_close(out, torch.stack(wanted), rtol=1e-5, atol=1e-5)
+
+
+def test_fused_multiply_add_rounds_once() -> None:
+    rng = np.random.default_rng(0)
+    x, y = ((rng.standard_normal(2000) * 2.0 ** rng.integers(-20, 20, 2000)).astype(np.float32) for _ in range(2))
+    z = -(x * y)
+    z[::2] = (rng.standard_normal(1000) * 2.0 ** rng.integers(-40, 40, 1000)).astype(np.float32)
+    x[:500], y[:500], z[:500] = 1 + 2.0**-12, 2.0**-24 * rng.integers(1, 8, 500), rng.integers(1, 100, 500)  # ties
+
+    def exact(x: Any, y: Any, z: Any) -> float:
+        value = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+        near = np.float32(float(value))
+        around = [near, *(np.nextafter(near, np.float32(end)) for end in (-np.inf, np.inf))]
+        return float(min(around, key=lambda each: (abs(Fraction(float(each)) - value), int(each.view(np.int32)) & 1)))
+
+    assert _fma(x, y, z).tolist() == list(map(exact, x, y, z))
+    assert np.isnan(_fma(*(np.float32([each]) for each in (np.inf, 0, 1))))
+
+
+def test_unsigned_integers(misc: Any) -> None:
+    made = torch.zeros(8, dtype=torch.uint8)
+    misc.inverted[(1,)](torch.arange(8, dtype=torch.uint8), made)
+    assert made.tolist() == [255 - number for number in range(8)]
 
 
 def test_libdevice_refuses_what_the_gpu_refuses(misc: Any) -> None:

@@ -146,7 +146,7 @@ class AllValues:
         kind = next(kind for kind in type(op).__mro__ if kind in _EXPRESSIONS)
         number, good = _EXPRESSIONS[kind](op, *inputs)
         shape = (self.count, *op.result.shape)
-        made = Lanes(np.broadcast_to(wrap(number, op.result.dtype), shape), np.broadcast_to(good, shape))
+        made = Lanes(_spread(wrap(number, op.result.dtype), shape), _spread(good, shape))
         self.memo[key] = made
         return made
 
@@ -256,6 +256,10 @@ _STATEMENTS: dict[type[Operation], Callable[[AllValues, Any, np.ndarray], None]]
 def _chosen(condition: np.ndarray, a: Lanes, b: Lanes) -> Lanes:
     condition = condition.reshape(condition.shape + (1,) * (a.number.ndim - condition.ndim))
     return Lanes(np.where(condition, a.number, b.number), np.where(condition, a.good, b.good))
+
+
+def _spread(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return values if values.shape == shape else np.broadcast_to(values, shape)
 
 
 # The meaning of expressions: from the lanes of the operands, numbers (which are wrapped afterwards) and where they are
@@ -391,6 +395,10 @@ def changed_lanes(before: AllValues, after: AllValues) -> dict[tuple[str, int], 
 def _differ(old: list[tuple[Lanes, np.ndarray]], new: list[tuple[Lanes, np.ndarray]], after: AllValues) -> np.ndarray:
     if len(old) == len(new) and all(a is b and (c is d or (c == d).all()) for (a, c), (b, d) in zip(old, new)):
         return ~after.alive
+    if len(old) == len(new) == 1 and old[0][0].number.ndim == new[0][0].number.ndim == 1:
+        ((a, good), active), ((b, fine), still_active) = old[0], new[0]
+        same = np.where(active, still_active & fine & (a == b), ~still_active)
+        return (good | ~active) & ~(same & after.alive)
     (digest, good), (now, still) = (_digest(each, after.count) for each in (old, new))
     return good & ~((digest == now) & still & after.alive)
 

@@ -1,18 +1,18 @@
 """Conditions in a loop that hold for all elements up to some iteration, or from some iteration on.
 
-Sums and products of indices are assumed not to wrap, as those of positions are (affine.py) and here those of numbers
-that are known at run time only, unless ranges say that they may, or a factor is too large to be a tile size or a row
-stride: then it is a hash of an index, which is meant to wrap. Masks against a buffer's two ends cannot both be lost to
-a sum that does wrap: it is not between them.
+Sums and products of positions are assumed not to wrap (affine.py), unless ranges say that they may, or a factor is too
+large to be a tile size or a row stride: then it is a hash of an index, which is meant to wrap. With other numbers that
+are known at run time only, such as loaded offsets, a sum may wrap: a condition comes with the guards that it does not
+in the direction that matters.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tiledsl.analysis.affine import INDEX_DTYPES, LARGEST_FACTOR
+from tiledsl.analysis.affine import INDEX_DTYPES, LARGEST_FACTOR, is_position
 from tiledsl.analysis.ranges import Interval, Ranges, dtype_interval
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
@@ -45,11 +45,13 @@ class Form:
 
 @dataclass(frozen=True)
 class Condition:
-    """A comparison that is `wanted` for all of its elements wherever `form` >= 0 (ignoring its `high`)."""
+    """A comparison that is `wanted` for all of its elements wherever `form` >= 0 and all `guards` >= 0 (ignoring their
+    `high`). Guards do not grow with the loop's index."""
 
     comparison: arith.CmpOp
     wanted: bool
     form: Form
+    guards: tuple[Form, ...] = ()
 
 
 def conditions_of(loop: scf.ForOp, ranges: Ranges) -> Iterator[Condition]:
@@ -67,7 +69,44 @@ def conditions_of(loop: scf.ForOp, ranges: Ranges) -> Iterator[Condition]:
             strict = op.predicate in ("lt", "gt")
             if not wanted:  # x >= 0 does not hold where -x > 0
                 difference, strict = Form().plus(difference, -1), not strict
-            yield Condition(op, wanted, difference.plus(Form(low=-1, high=-1)) if strict else difference)
+            sides = (lhs, rhs) if less is wanted else (rhs, lhs)  # of which the first is wanted to be the lesser
+            form = difference.plus(Form(low=-1, high=-1)) if strict else difference
+            yield Condition(op, wanted, form, _guards(*sides, op.lhs.dtype, loop, ranges))
+
+
+def _guards(lesser: Form, greater: Form, dtype: str, loop: scf.ForOp, ranges: Ranges) -> tuple[Form, ...]:
+    """What must be >= 0, so that sums which wrap cannot undo that one is less than the other.
+
+    Without wrapping it is so. That which is less can only wrap to the greater if it is below all numbers of the type,
+    and the greater to the lesser if it is above.
+    """
+    low, high = map(int, dtype_interval(dtype))
+    guards = []
+    if _ends(lesser, low, high, loop, ranges)[0] < low:
+        guards.append(lesser.plus(Form(low=-low, high=-low)))
+    if _ends(greater, low, high, loop, ranges)[1] > high:
+        guards.append(Form(low=high, high=high).plus(greater, -1))
+    return tuple(_at_first(each, loop) if each.index > 0 else each for each in guards)
+
+
+def _ends(form: Form, low: int, high: int, loop: scf.ForOp, ranges: Ranges) -> tuple[float, float]:
+    """The least and the greatest value of a sum, whose positions together are between `low` and `high`."""
+    placed, others = (form.low, form.high), (0, 0)
+    for value, factor in (*form.terms.items(), (loop.index, form.index)):
+        if factor:
+            least, most = sorted(factor * end for end in ranges.of(value))
+            if is_position(value):
+                placed = placed[0] + least, placed[1] + most
+            else:
+                others = others[0] + least, others[1] + most
+    return max(low, placed[0]) + others[0], min(high, placed[1]) + others[1]
+
+
+def _at_first(form: Form, loop: scf.ForOp) -> Form:
+    """The form in the loop's first iteration."""
+    number = constant_of(loop.lower)
+    lower = Form(terms={loop.lower: 1}) if number is None else Form(low=int(number), high=int(number))
+    return replace(form, index=0).plus(lower, form.index)
 
 
 def _form(value: Value, loop: scf.ForOp, inside: set[Value], ranges: Ranges) -> Form | None:
@@ -80,8 +119,14 @@ def _form(value: Value, loop: scf.ForOp, inside: set[Value], ranges: Ranges) -> 
     if not value.shape and value not in inside:
         return Form(terms={value: 1})
     op = value.op
-    if isinstance(op, _SHAPES) or (isinstance(op, arith.CastOp) and (op.source.dtype, value.dtype) == INDEX_DTYPES):
-        return _form(op.operands[0], loop, inside, ranges)
+    if isinstance(op, _SHAPES):
+        return _form(op.source, loop, inside, ranges)
+    if isinstance(op, arith.CastOp) and (op.source.dtype, value.dtype) == INDEX_DTYPES:
+        made, (low, high) = _form(op.source, loop, inside, ranges), map(int, dtype_interval(op.source.dtype))
+        if made is not None:
+            least, most = _ends(made, low, high, loop, ranges)
+            if low <= least and most <= high:
+                return made
     if isinstance(op, (arith.AddOp, arith.SubOp, arith.MulOp)) and not _may_wrap(op, ranges):
         lhs, rhs = (_form(each, loop, inside, ranges) for each in (op.lhs, op.rhs))
         factor = constant_of(op.rhs)

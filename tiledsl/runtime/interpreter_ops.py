@@ -94,6 +94,21 @@ def _torch_unary(name: str, values: Array) -> Array:
     return getattr(torch.special, name)(torch.from_numpy(np.ascontiguousarray(values))).numpy()
 
 
+def _fma(x: Array, y: Array, z: Array) -> Array:
+    """x * y + z of float32 arrays, rounded once.
+
+    The product is exact in float64, and the sum is rounded to odd there, so that rounding it again is harmless: Boldo
+    and Melquiond, "Emulation of FMA and correctly rounded sums", IEEE Transactions on Computers 57(4), 2008.
+    """
+    with np.errstate(all="ignore"):
+        product, addend = x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)
+        total = product + addend
+        part = total - product
+        error = (product - (total - part)) + (addend - part)  # what rounding lost: Knuth, TAOCP 2, 4.2.2
+        lost = np.isfinite(total) & (error != 0) & (np.asarray(total).view(np.int64) & 1 == 0)
+        return np.where(lost, np.nextafter(total, np.copysign(np.inf, error)), total).astype(np.float32)
+
+
 def builder_class(interpreter: Any, language: Any) -> type:
     """The interpreter's builder with the differences; `interpreter` and `language` are modules of the private copy."""
     tensor_handle = interpreter.TensorHandle
@@ -151,7 +166,9 @@ def builder_class(interpreter: Any, language: Any) -> type:
 
         def ternary_op(self, lhs: Handle, rhs: Handle, other: Handle, op: Callable[..., Array]) -> Handle:
             if op is np.where:
-                return tensor_handle(np.where(lhs.data, rhs.data, other.data), other.dtype.scalar)
+                chosen = np.where(lhs.data, rhs.data, other.data)
+                # Triton 3.6 has int32 beside uint32, which NumPy makes int64
+                return tensor_handle(chosen.astype(np_dtype_of(other.dtype.scalar), copy=False), other.dtype.scalar)
             return self._elementwise(other.dtype.scalar, (lhs, rhs, other), op)
 
         def create_fneg(self, arg: Handle) -> Handle:
@@ -170,9 +187,17 @@ def builder_class(interpreter: Any, language: Any) -> type:
             return self.binary_op(lhs, rhs, np.fmax)
 
         def create_fma(self, x: Handle, y: Handle, z: Handle) -> Handle:
-            if z.dtype.scalar.name != "bf16":
-                return super().create_fma(x, y, z)
-            return self.ternary_op(x, y, z, lambda a, b, c: a * b + c)
+            if z.dtype.scalar.name == "bf16":
+                return self.ternary_op(x, y, z, lambda a, b, c: a * b + c)
+            if z.dtype.scalar.name == "fp32":  # before Triton 3.9 the interpreter rounds the product as well
+                return tensor_handle(_fma(x.data, y.data, z.data), z.dtype.scalar)
+            return super().create_fma(x, y, z)
+
+        def get_all_ones_value(self, type: Any) -> Handle:
+            wanted = np_dtype_of(type)
+            if wanted.kind != "u":
+                return super().get_all_ones_value(type)
+            return tensor_handle(np.full(1, np.iinfo(wanted).max, dtype=wanted), type.scalar)  # 3.6 takes -1
 
         def create_dot(
             self, a: Handle, b: Handle, d: Handle, input_precision: Any, max_num_imprecise_acc: Any

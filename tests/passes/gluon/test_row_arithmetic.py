@@ -111,12 +111,16 @@ def test_masks_of_products(sides: str, after: str, changes: bool) -> None:
     ("lhs", "rhs", "changes"),
     [
         ("%p", "%q", True), ("%q", "%p", True), ("%p", "%i", True), ("%q", "%j", True), ("%j", "%i", False),
-        ("%j", "%s", False), ("%twice", "%i", False), ("%p", "%s", False),
+        ("%j", "%s", False), ("%twice", "%i", False), ("%p", "%s", False), ("%wild", "%q", False),
+        ("%q", "%wild", False), ("%near", "%q", True),
     ],
 )  # fmt: skip
 def test_comparisons_of_columns(lhs: str, rhs: str, changes: bool, predicate: str) -> None:
     body = f"""
-    %p = arith.add %j, %s : tensor<1x16xint32>
+    %p = arith.add %j, %bx : tensor<1x16xint32>
+    %wild = arith.add %j, %s : tensor<1x16xint32>
+    %few = arith.and %s, %c255 : int32
+    %near = arith.add %j, %few : tensor<1x16xint32>
     %q = arith.add %i, %c7 : tensor<8x1xint32>
     %twice = arith.mul %j, %c2 : tensor<1x16xint32>
     %c = arith.cmp {lhs}, {rhs} {{predicate = "{predicate}"}} : {MASK if rhs != "%s" else "tensor<1x16xbool>"}

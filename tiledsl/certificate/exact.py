@@ -170,17 +170,66 @@ def _collapsed(x: Any) -> Any:
     return x
 
 
+class Remembered:
+    """What was computed of which operands: most of what a program computes, it computes after the next pass again."""
+
+    def __init__(self) -> None:
+        self.found: dict[Any, np.ndarray] = {}
+        self.bytes = 0
+
+    def compute(self, key: Any, function: Function, operands: tuple[Any, ...]) -> Any:
+        """function(*operands), which must not be written to."""
+        key = key, *map(_content, operands)
+        if key not in self.found:
+            result = function(*operands)
+            if not isinstance(result, np.ndarray):
+                return result
+            if self.bytes + result.nbytes > _MOST_BYTES:
+                self.found.clear()
+                self.bytes = 0
+            result.flags.writeable = False
+            self.found[key] = result
+            self.bytes += result.nbytes
+        return self.found[key]
+
+
+_FEW_ELEMENTS = 512  # to compute with as many is as quick as to look it up
+_MOST_BYTES = 1 << 28
+
+
+def _content(x: Any) -> Any:
+    return (x.shape, hash(x.tobytes())) if isinstance(x, (np.ndarray, np.void)) else x
+
+
 class ExactAlgebra(Algebra):
     """`allowed`: names of ALLOWANCES. `rounds32`: whether values of float32 are rounded, as programs with float64 need,
     which convert back and forth. `depth`: how many bytes of a product's inner dimension are added up at once, one such
-    step after the other; 0 if all of them are."""
+    step after the other; 0 if all of them are. `remembered` may be shared by several."""
 
-    def __init__(self, allowed: Iterable[str] = (), *, rounds32: bool = False, depth: int = 0) -> None:
+    def __init__(
+        self,
+        allowed: Iterable[str] = (),
+        *,
+        rounds32: bool = False,
+        depth: int = 0,
+        remembered: Remembered | None = None,
+    ) -> None:
         self.allowed = frozenset(allowed)
         assert self.allowed <= ALLOWANCES.keys(), self.allowed
         self.is_field = bool(self.allowed & _AS_A_FIELD)
         self.rounds32 = rounds32
         self.depth = depth
+        self.remembered = remembered or Remembered()
+
+    def _remembering(self, function: Function, *key: Any) -> Function:
+        key = self.allowed, self.rounds32, self.depth, *key
+
+        def apply(*operands: Any) -> Any:
+            if max(map(np.size, operands)) < _FEW_ELEMENTS:
+                return function(*operands)
+            return self.remembered.compute(key, function, operands)
+
+        return apply
 
     def dtype(self, dtype: str) -> np.dtype[Any]:
         return EXACT if is_float(dtype) else super().dtype(dtype)
@@ -221,13 +270,13 @@ class ExactAlgebra(Algebra):
         fingerprint = np.where((nearest == value) | known, fingerprint, _odd(dtype, fingerprint & _P))
         return made(nearest, fingerprint)
 
-    def _elementwise(self, compute: Function, concrete: Function, dtype: str) -> Function:
+    def _elementwise(self, name: str, compute: Function, concrete: Function, dtype: str) -> Function:
         """A function of elements: `compute` gives fingerprints from values and fingerprints, `concrete` values."""
 
         def apply(*operands: Any) -> Any:
             shape = np.broadcast_shapes(*[np.shape(each) for each in operands])
             single = [_collapsed(each) for each in operands]
-            found = elements(*single)
+            found = remembering(*single)
             return np.broadcast_to(found, shape) if np.shape(found) != shape else found
 
         def elements(*operands: Any) -> Any:
@@ -242,6 +291,7 @@ class ExactAlgebra(Algebra):
                 known = known | (np.isfinite(value) & ~finite)
             return self._rounded(value, np.where(known, fingerprint | _KNOWN, fingerprint), dtype)
 
+        remembering = self._remembering(elements, name, dtype)
         return apply
 
     def _add(self, a: Any, b: Any, *_: Any) -> Any:
@@ -302,7 +352,7 @@ class ExactAlgebra(Algebra):
             "div": self._divide,
         }[name]
         concrete = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[name]
-        return self._elementwise(compute, concrete, dtype)
+        return self._elementwise(name, compute, concrete, dtype)
 
     def compare(self, predicate: str, dtype: str) -> Function:
         compare = COMPARE[predicate]
@@ -328,7 +378,7 @@ class ExactAlgebra(Algebra):
         if source == "float64" and target != "float32":  # Triton goes by float32
             first, then = self.cast("float64", "float32"), self.cast("float32", target)
             return lambda x: then(first(x))
-        return lambda x: self._narrowed(x["value"], x["print"], target)
+        return self._remembering(lambda x: self._narrowed(x["value"], x["print"], target), "cast", source, target)
 
     def bitcast(self, source: str, target: str) -> Function:
         if not (is_float(source) or is_float(target)) or source == target:
@@ -359,7 +409,7 @@ class ExactAlgebra(Algebra):
         if concrete is None:
             raise ExecutorError(f"{name} of {dtype}")
         if name == "fma":
-            return self._elementwise(self._fma, concrete, dtype)
+            return self._elementwise(name, self._fma, concrete, dtype)
         if name == "ldexp":
             return lambda x, n: made(
                 np.ldexp(x["value"], np.asarray(n).astype(np.int32)),
@@ -373,7 +423,7 @@ class ExactAlgebra(Algebra):
                 return np.where(values[0] == np.rint(values[0]), prints[0], found)
             return found
 
-        return self._elementwise(compute, concrete, dtype)
+        return self._elementwise(name, compute, concrete, dtype)
 
     def _sigmoid(self, dtype: str) -> Function:
         wide = "float64" if dtype == "float64" else "float32"
@@ -433,7 +483,7 @@ class ExactAlgebra(Algebra):
             prints = self._sum(prints, axis, modular.sums, np.sum)
             return self._rounded(values.sum(axis), np.where(known, prints | _KNOWN, prints), dtype)
 
-        return compute
+        return self._remembering(compute, "reduce", kind, axis, dtype, propagate_nan)
 
     def _sum(self, prints: Any, axis: int, total: Function, count: Function) -> Any:
         """Fingerprints of sums: of all elements along an axis, or of all prefixes, as `total` and `count` add up."""
@@ -468,7 +518,7 @@ class ExactAlgebra(Algebra):
                 found = np.asarray(self._rounded(whole["value"], whole["print"], dtype))
             return np.flip(found, axis) if reverse else found
 
-        return compute
+        return self._remembering(compute, "scan", kind, axis, reverse, dtype)
 
     def dot(self, a: str, b: str, dtype: str, precision: str = "default") -> Function:
         if not is_float(a) and not is_float(b):
@@ -503,7 +553,7 @@ class ExactAlgebra(Algebra):
                 return self._narrowed(values, prints, "float32")
             return self._rounded(values, prints, dtype)
 
-        return compute
+        return self._remembering(compute, name, a, b, dtype)
 
     def _accumulated(self, name: str, product: Any, start: Any) -> Any:
         if start is None:

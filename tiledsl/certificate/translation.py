@@ -17,7 +17,7 @@ import numpy as np
 
 from tiledsl.certificate.algebra import Unsupported
 from tiledsl.certificate.check import Check, Status
-from tiledsl.certificate.exact import CLOSE, EXACT, ExactAlgebra, fingerprints, rounded, unknowns
+from tiledsl.certificate.exact import CLOSE, EXACT, ExactAlgebra, Remembered, fingerprints, rounded, unknowns
 from tiledsl.certificate.executor import Executor, ExecutorError
 from tiledsl.certificate.reduction import reduced
 from tiledsl.certificate.source.module import SourceError, SourceModule
@@ -91,6 +91,7 @@ class _Levels:
         self.names = self.func.parameters
         self.rounds32 = any(value.dtype == "float64" for op in self.func.walk() for value in op.results)
         self.arguments: list[Any] = []
+        self.remembered = Remembered()
 
     def checked(self, *, passes: bool, source: bool) -> list[Check]:
         try:
@@ -145,7 +146,7 @@ class _Levels:
             before = after if after.error is None else before
 
     def run(self, root: Operation, allowed: frozenset[str] = frozenset()) -> _Run:
-        executor = Executor(ExactAlgebra(allowed, rounds32=self.rounds32))
+        executor = Executor(self.algebra(allowed))
         executor.zero, executor.in_lanes, executor.limit = True, True, MOST_ITERATIONS
         arrays = self.fresh()
         try:
@@ -202,10 +203,13 @@ class _Levels:
         PassManager(_passes(self.kernel), verify_each=False).run(program)
         return emit(program.root).source
 
-    def run_source(self, module: EmittedModule, algebra: ExactAlgebra | None = None) -> _Run:
+    def algebra(self, allowed: frozenset[str] = frozenset()) -> ExactAlgebra:
+        return ExactAlgebra(allowed, rounds32=self.rounds32, remembered=self.remembered)
+
+    def run_source(self, module: EmittedModule) -> _Run:
         arrays = self.fresh()
         try:
-            loaded = SourceModule(module.source, algebra or ExactAlgebra(rounds32=self.rounds32))
+            loaded = SourceModule(module.source, self.algebra())
             loaded.call(module.into, arrays, [each.dtype for each in self.kernel.params])
         except ExecutorError as error:
             return _Run(arrays, error)

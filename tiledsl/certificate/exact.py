@@ -59,6 +59,9 @@ _FORMATS = {
 }  # fmt: skip
 
 
+_TF32_BITS = 11  # of the significand
+
+
 def rounded(value: Any, dtype: str) -> Any:
     """Float64 numbers rounded to the nearest of an element type, ties to even."""
     if dtype == "float64":
@@ -283,6 +286,8 @@ class ExactAlgebra(Algebra):
             values, prints = [each["value"] for each in operands], [each["print"] for each in operands]
             value = np.asarray(concrete(*values), np.float64)
             fingerprint = compute(*[each & _P for each in prints], *values)
+            if name in ("mul", "div") and not self.is_field:
+                fingerprint = _scaled(name, prints, fingerprint)
             finite, known = np.isfinite(values[0]), prints[0]
             for each, fraction in zip(values[1:], prints[1:], strict=True):
                 finite, known = finite & np.isfinite(each), known & fraction
@@ -486,14 +491,13 @@ class ExactAlgebra(Algebra):
         return self._remembering(compute, "reduce", kind, axis, dtype, propagate_nan)
 
     def _sum(self, prints: Any, axis: int, total: Function, count: Function) -> Any:
-        """Fingerprints of sums: of all elements along an axis, or of all prefixes, as `total` and `count` add up."""
+        """Fingerprints of sums: of all elements along an axis, or of all prefixes, as `total` and `count` add up. Terms
+        are told apart by how many there are before them: zeros, with which tiles are padded, are none."""
         plain = total(prints, axis)
         if self.is_field:
             return plain
-        line = [1] * prints.ndim
-        line[axis] = -1
-        places = np.arange(prints.shape[axis], dtype=np.uint64).reshape(line)
         present = prints != _ZERO
+        places = np.cumsum(present, axis, dtype=np.uint64)
         terms = np.where(present, modular.symbol("term", places, prints), _ZERO)
         found = modular.symbol("sum", total(terms, axis))
         return np.where(count(present, axis=axis, dtype=np.int64) < 2, plain, found)
@@ -529,8 +533,8 @@ class ExactAlgebra(Algebra):
             return lambda x, y, c: convert(whole(x, y, None)) if c is None else add(c, convert(whole(x, y, None)))
         if not (is_float(a) and is_float(b) and is_float(dtype)):
             raise ExecutorError(f"a product of {a} and {b} in {dtype}")
-        wide = {a, b} == {"float32"}  # Others are exact as they are.
-        name = f"dot {'tf32' if wide and precision == 'default' else precision if wide else 'ieee'}"
+        name = f"dot {precision if {a, b} == {'float32'} and precision != 'default' else 'ieee'}"
+        factors = [self._factor_rounding(each, precision) for each in (a, b)]
         through64 = "float64" in (a, b) and dtype == "float32"
         step = self.depth * 8 // ELEMENTS[a].bits or 1 << 30
 
@@ -543,8 +547,9 @@ class ExactAlgebra(Algebra):
                 prints = prints if c is None else modular.add(prints, fingerprints(c))
             else:
                 prints = None if c is None else c["print"]
+                lefts, rights = factors[0](x), factors[1](y)
                 for start in range(0, x.shape[1], step):
-                    a_part, b_part = fingerprints(x[:, start : start + step]), fingerprints(y[start : start + step])
+                    a_part, b_part = lefts[:, start : start + step], rights[start : start + step]
                     prints = self._accumulated(name, modular.dot(_factors(a_part, 1), _factors(b_part, 0)), prints)
             values = values if c is None else values + c["value"]
             known = _is_known(x).all(1)[:, None] & _is_known(y).all(0) & (True if c is None else _is_known(c))
@@ -554,6 +559,18 @@ class ExactAlgebra(Algebra):
             return self._rounded(values, prints, dtype)
 
         return self._remembering(compute, name, a, b, dtype)
+
+    def _factor_rounding(self, dtype: str, precision: str) -> Function:
+        """The fingerprints of a product's operand as hardware takes it: by default, float32 is rounded to tf32."""
+        if dtype != "float32" or precision != "default":
+            return fingerprints
+
+        def compute(x: Any) -> Any:
+            value, prints = x["value"], fingerprints(x)
+            step = np.ldexp(1.0, np.frexp(value)[1] - _TF32_BITS)
+            return np.where(np.rint(value / step) * step == value, prints, _odd("tf32", prints))
+
+        return compute
 
     def _accumulated(self, name: str, product: Any, start: Any) -> Any:
         if start is None:
@@ -582,6 +599,23 @@ def _extremum(name: str, propagate_nan: bool = False) -> Callable[[Any, Any], An
         return scalar(np.where(first, a, b))
 
     return compute
+
+
+def _scaled(name: str, prints: list[Any], found: Any) -> Any:
+    """Fingerprints of products and quotients, mended where an operand is known to be a power of two. Scalars, which are
+    most of these, are seen to by the product itself."""
+    for at in (0, 1) if name == "mul" else (1,):
+        known = (prints[at] & _KNOWN) != _ZERO
+        if not np.ndim(known) or not known.any():
+            continue
+        numbers, positions = np.unique(prints[at] & _P, return_inverse=True)
+        powers = [_power_of_two(each) for each in numbers]
+        is_power = np.array([each is not None for each in powers])[positions].reshape(known.shape)
+        places = np.array([each[0] if each else 0 for each in powers])[positions].reshape(known.shape)
+        is_negative = np.array([bool(each and each[1]) for each in powers])[positions].reshape(known.shape)
+        exact = modular.shifted(prints[1 - at] & _P, np.asarray(places if name == "mul" else -places))
+        found = np.where(known & is_power, np.where(is_negative, modular.negative(exact), exact), found)
+    return found
 
 
 _POWERS = {int(modular.shifted(_ONE, places)): places for places in range(-30, 31)}

@@ -173,7 +173,7 @@ class _Levels:
         return _Run(arrays)
 
     def fresh(self) -> list[Any]:
-        return [each.copy() if isinstance(each, np.ndarray) else each for each in self.arguments]
+        return [_copied(each) if isinstance(each, np.ndarray) else each for each in self.arguments]
 
     def compared(self, each: Pass, before: _Run, after: _Run, root: Operation, allowed: frozenset[str]) -> Check:
         """What came out of a pass. `root` is the program before it, if the pass names what it allows."""
@@ -327,7 +327,16 @@ def arguments_for(
     return made
 
 
-def _reach(shape: tuple[int, ...], steps: list[int]) -> int:
+def _copied(array: np.ndarray) -> np.ndarray:
+    """A copy with the same strides."""
+    if array.copy().strides == array.strides or not array.size:
+        return array.copy()
+    steps = [step // array.itemsize for step in array.strides]
+    flat = np.lib.stride_tricks.as_strided(array, (_reach(array.shape, steps),), (array.itemsize,)).copy()
+    return np.lib.stride_tricks.as_strided(flat, array.shape, array.strides)
+
+
+def _reach(shape: tuple[int, ...], steps: Sequence[int]) -> int:
     return 1 + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
 
 
@@ -364,6 +373,13 @@ def _symbols(func: tile.FuncOp, sizes: Sizes) -> dict[str, int]:
         whole = assumes or "//" in str(source) or sizes == "whole"
         ragged = unit + unit // 2 + 1 + 2 * number
         made[str(name)] = 1 if sizes == "single" else 2 * unit if whole else ragged
+    for value in func.body.args[: len(func.parameters)]:  # rows must not overlap
+        strides = value.type.strides if isinstance(value.type, BufferType) else None
+        inner = 1
+        for size, step in reversed(list(zip(value.type.shape, strides, strict=True)) if strides else []):
+            if isinstance(step, str) and made[step] < inner:
+                made[step] = -(-inner // 16) * 16 + (sizes == "ragged")
+            inner += ((made[size] if isinstance(size, str) else size) - 1) * (made[step] if isinstance(step, str) else step)
     return made
 
 

@@ -26,7 +26,8 @@ _CARRIED = "_number_of_a_type"
 
 
 def _typed(source: str) -> ast.Module:
-    """The syntax tree of a module. A number under a name that is assigned again, as in a loop, has a type to Triton."""
+    """The syntax tree of a module. A number that is computed, or under a name that is assigned again, as in a loop, has
+    a type to Triton."""
     tree = ast.parse(source)
     for function in tree.body:
         if not isinstance(function, ast.FunctionDef) or not function.decorator_list:
@@ -48,7 +49,8 @@ def _typed_value(target: ast.expr, value: ast.expr, again: set[str]) -> ast.expr
         pairs = zip(target.elts, value.elts, strict=True)
         value.elts = [_typed_value(each, given, again) for each, given in pairs]
     plain = value.operand if isinstance(value, ast.UnaryOp) else value
-    if isinstance(target, ast.Name) and target.id in again and isinstance(plain, ast.Constant):
+    carried = isinstance(target, ast.Name) and target.id in again and isinstance(plain, ast.Constant)
+    if carried or (isinstance(target, ast.Name) and isinstance(value, ast.BinOp)):
         name = ast.copy_location(ast.Name(_CARRIED, ast.Load()), value)
         return ast.copy_location(ast.Call(name, [value], []), value)
     return value

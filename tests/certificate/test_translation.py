@@ -147,6 +147,8 @@ GLUON_MUTANTS: dict[str, tuple[str, str]] = {
     ),
     "a tile is never released": ("mbarrier.arrive(k_empty.index(k_stage), count=1)", "pass"),
     "another tile is loaded": ("_load_box(V_tiles, [item, 0, index, 0]", "_load_box(V_tiles, [item, 0, index + 8, 0]"),
+    "what is stored is not fenced": ("fence_async_shared()\n", "pass\n"),
+    "the last copies are not waited for": ("\n    tma.store_wait(0)", "\n    pass"),
     "a product is used too early": ("scores, q = warpgroup_mma_wait(1, deps=[scores, q])", "pass"),
 }
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from tiledsl.certificate.algebra import Unsupported
 from tiledsl.certificate.check import Check, Status
-from tiledsl.certificate.exact import CLOSE, EXACT, ExactAlgebra, Remembered, fingerprints, rounded, unknowns
+from tiledsl.certificate.exact import CLOSE, EXACT, ExactAlgebra, Remembered, fingerprints, numbers, rounded, unknowns
 from tiledsl.certificate.executor import Executor, ExecutorError
 from tiledsl.certificate.reduction import reduced
 from tiledsl.certificate.source.module import SourceError, SourceModule
@@ -320,10 +320,10 @@ def arguments_for(
         if below is not None and not isinstance(value.type, BufferType):
             below = max(below, 2)
         extent = shape if steps is None else (length,)
-        numbers = _numbers(generator, f"{name} {seed}", value.dtype, extent, below, special)
+        drawn = _drawn(generator, f"{name} {seed}", value.dtype, extent, below, special)
         if steps is not None:
-            numbers = np.lib.stride_tricks.as_strided(numbers, shape, [step * numbers.itemsize for step in steps])
-        made.append(numbers if isinstance(value.type, BufferType) else numbers[()])
+            drawn = np.lib.stride_tricks.as_strided(drawn, shape, [step * drawn.itemsize for step in steps])
+        made.append(drawn if isinstance(value.type, BufferType) else drawn[()])
     return made
 
 
@@ -340,17 +340,20 @@ def _reach(shape: tuple[int, ...], steps: Sequence[int]) -> int:
     return 1 + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
 
 
-def _numbers(
+def _drawn(
     generator: np.random.Generator, name: str, dtype: str, shape: tuple[int, ...], below: int | None, special: bool
 ) -> Any:
     kind = ELEMENTS[dtype].kind
     if kind == "float":
         values = generator.normal(size=shape)
-        if special and shape:  # in a few places: a sum with NaN says nothing about its other terms
-            count = min(8 + values.size // 64, 64, values.size)
-            values.reshape(-1)[generator.choice(values.size, count, replace=False)] = np.resize(SPECIAL, count)
         with np.errstate(all="ignore"):
-            return np.asarray(unknowns(rounded(values, dtype), name))
+            found = np.array(unknowns(rounded(values, dtype), name))
+            if special and shape:  # in a few places: a sum with NaN says nothing about its other terms
+                count = min(8 + values.size // 64, 64, values.size)
+                chosen = numbers(rounded(np.resize(SPECIAL, count), dtype))
+                chosen["print"] = fingerprints(chosen)  # no number that a program names
+                found.reshape(-1)[generator.choice(values.size, count, replace=False)] = chosen
+        return found
     if kind == "bool":
         return np.asarray(generator.integers(0, 2, shape)).astype(bool)
     if below is None:
@@ -373,13 +376,17 @@ def _symbols(func: tile.FuncOp, sizes: Sizes) -> dict[str, int]:
         whole = assumes or "//" in str(source) or sizes == "whole"
         ragged = unit + unit // 2 + 1 + 2 * number
         made[str(name)] = 1 if sizes == "single" else 2 * unit if whole else ragged
+
+    def known(dim: int | str) -> int:
+        return made[dim] if isinstance(dim, str) else dim
+
     for value in func.body.args[: len(func.parameters)]:  # rows must not overlap
         strides = value.type.strides if isinstance(value.type, BufferType) else None
         inner = 1
         for size, step in reversed(list(zip(value.type.shape, strides, strict=True)) if strides else []):
             if isinstance(step, str) and made[step] < inner:
                 made[step] = -(-inner // 16) * 16 + (sizes == "ragged")
-            inner += ((made[size] if isinstance(size, str) else size) - 1) * (made[step] if isinstance(step, str) else step)
+            inner += (known(size) - 1) * known(step)
     return made
 
 

@@ -248,8 +248,8 @@ class GluonLanguage(Language):
         )
         boxes = SimpleNamespace(async_load=_load_box, async_store=self._store_box, store_wait=self._store_wait)
         return SimpleNamespace(
-            fence_async_shared=lambda: self.here().unfenced.clear(), mbarrier=barriers, tma=boxes, warpgroup_mma=self._multiply,
-            warpgroup_mma_wait=self._wait,
+            fence_async_shared=lambda: self.here().unfenced.clear(), mbarrier=barriers, tma=boxes,
+            warpgroup_mma=self._multiply, warpgroup_mma_wait=self._wait,
         )  # fmt: skip
 
     def _specialize(self, partitions: Sequence[Any], warps: Sequence[int], registers: Sequence[int]) -> None:
@@ -268,8 +268,8 @@ class GluonLanguage(Language):
 
     def _store_box(self, descriptor: Descriptor, starts: Sequence[Any], place: Shared) -> None:
         place.must_be_fenced()
-        copy = lambda: descriptor.store(starts, Tensor(descriptor.algebra, place.array, place.element))
-        self.here().copies.append(copy)
+        tile = Tensor(descriptor.algebra, place.array, place.element)
+        self.here().copies.append(lambda: descriptor.store(starts, tile))
 
     def _store_wait(self, left: int) -> None:
         copies = self.here().copies

@@ -113,7 +113,9 @@ class SourceModule:
     def call(self, name: str, arguments: Sequence[Any], dtypes: Sequence[str]) -> None:
         """Call a host function with arrays, which are written in place, and numbers. Raises ExecutorError."""
         given = [
-            HostTensor(value, dtype, self.is_misaligned) if isinstance(value, np.ndarray) else self._number(value, dtype)
+            HostTensor(value, dtype, self.is_misaligned)
+            if isinstance(value, np.ndarray)
+            else self._number(value, dtype)
             for value, dtype in zip(arguments, dtypes, strict=True)
         ]
         with np.errstate(all="ignore"):

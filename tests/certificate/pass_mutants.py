@@ -1,14 +1,18 @@
-"""How many mistakes in passes translation validation notices: `python -m tests.certificate.pass_mutants COUNT [SEED]`.
+"""How many mistakes in passes a certificate notices: `python -m tests.certificate.pass_mutants COUNT [SEED] [FILE]`.
 
-Mutants of passes/ are drawn until COUNT of them have changed the text of a kernel of examples/, or made its lowering
-fail. Each is one of: caught; unchecked, where something is unknown; survived, which must mean the same: these are
-printed with what they changed.
+Mutants of passes/ are drawn until COUNT of them have changed a kernel of examples/, or made its lowering fail. Sources
+that differ in names and comments alone are the same. Each mutant is one of: caught by what `verify` looks at in passes
+and their result; unchecked, where something is unknown; survived, which must mean the same: these are printed with what
+they changed. FILE gets a line of JSON for each.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import difflib
+import functools
+import gc
 import importlib.machinery
 import io
 import json
@@ -16,9 +20,10 @@ import os
 import random
 import signal
 import sys
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch  # noqa: F401  (loaded once, before the forks)
@@ -40,7 +45,7 @@ def cases() -> list[tuple[str, dict[str, Any], str]]:
 
 
 def in_a_fork(function: Callable[[], Any]) -> Any:
-    """What a function returns, as JSON has it, in a process that has loaded nothing of tiledsl."""
+    """What a function returns, as JSON has it, in a process of its own."""
     read, write = os.pipe()
     if (child := os.fork()) == 0:
         os.close(read)
@@ -60,14 +65,75 @@ def in_a_fork(function: Callable[[], Any]) -> Any:
     return json.loads(text) if text else {"caught": "the process ended"}
 
 
-def sources() -> list[list[Source]]:
-    from tests.support.example_kernels import kernels_of
-
-    return [[(kernel.name, kernel.source) for kernel in kernels_of(name, target, **o)] for name, o, target in cases()]
+# Mutants in a process that has loaded everything
 
 
-def _replace_source(path: Path, text: bytes) -> None:
-    """Let imports read another text for one file."""
+def functions() -> dict[str, list[FunctionType]]:
+    """The functions of each file of passes/ that are loaded."""
+    found = defaultdict(list)
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType) and "/passes/" in each.__code__.co_filename:
+            found[os.path.realpath(each.__code__.co_filename)].append(each)
+    return found
+
+
+def _changed(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
+    """The innermost functions of a text that differ from another text's. Raises ValueError if others do."""
+    olds, news = ([each for each in code.co_consts if isinstance(each, CodeType)] for code in (old, new))
+    rest = lambda code: (
+        code.co_code, code.co_names, code.co_freevars, code.co_varnames,
+        [(type(each), each) for each in code.co_consts if not isinstance(each, CodeType)],
+    )  # fmt: skip
+    if len(olds) == len(news) and rest(old) == rest(new):
+        for pair in zip(olds, news, strict=True):
+            yield from _changed(*pair)
+        return
+    yield old, new
+
+
+def replace_code(path: Path, old: bytes, new: bytes, known: dict[str, list[FunctionType]]) -> bool:
+    """Give loaded functions the code of another text for their file; False where that is not enough."""
+    lines = lambda code: (code.co_qualname, code.co_firstlineno)
+    replaced: dict[Any, CodeType] = {}
+    before, after = (compile(text, str(path), "exec", dont_inherit=True) for text in (old, new))
+    for was, now in _changed(before, after):
+        outer = lines(was)
+        while "<locals>" in was.co_qualname:  # a function in a function: the outer one makes it anew
+            name = was.co_qualname.rpartition(".<locals>.")[0]
+            was, now = (_named(code, name, outer[1]) for code in (before, after))
+            if was is None or now is None:
+                return False
+        replaced[lines(was)] = now
+    done = set()
+    for each in known.get(str(path), ()):
+        code = replaced.get(lines(each.__code__))
+        if code is not None and code.co_freevars == each.__code__.co_freevars:
+            each.__code__ = code
+            done.add(lines(code))
+    if len(done) < len(replaced):
+        return False
+    for each in gc.get_objects():
+        if isinstance(each, functools._lru_cache_wrapper) and "passes" in (each.__module__ or ""):
+            each.cache_clear()
+    return True
+
+
+def _named(code: CodeType, name: str, line: int) -> Any:
+    """The last function of this name that begins before a line."""
+    found = None
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            if each.co_qualname == name and each.co_firstlineno <= line:
+                found = each
+            found = _named(each, name, line) or found
+    return found
+
+
+def load_anew(path: Path, text: bytes) -> None:
+    """Forget what is loaded of the compiler, and let imports read another text for one file."""
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "tiledsl" or name.startswith("tests.support"):
+            del sys.modules[name]
     read = importlib.machinery.SourceFileLoader.get_data
 
     def get_data(loader: Any, asked: str) -> bytes:
@@ -80,57 +146,100 @@ def _replace_source(path: Path, text: bytes) -> None:
     importlib.machinery.SourceFileLoader.get_data = get_data  # type: ignore[method-assign,assignment]
 
 
-def outcome(path: Path, text: bytes, before: list[list[list[str]]]) -> dict[str, str]:
+# What they do
+
+
+def sources() -> list[list[Source]]:
+    from tests.support.example_kernels import kernels_of
+
+    return [[(kernel.name, kernel.source) for kernel in kernels_of(name, target, **o)] for name, o, target in cases()]
+
+
+def structure(source: str) -> str:
+    """A text without comments, and with names in the order in which they come."""
+    names: dict[str, str] = {}
+
+    class Renamed(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.Name:
+            node.id = names.setdefault(node.id, f"name{len(names)}")
+            return node
+
+        def visit_arg(self, node: ast.arg) -> ast.arg:
+            node.arg = names.setdefault(node.arg, f"name{len(names)}")
+            return self.generic_visit(node)  # type: ignore[return-value]
+
+    return ast.dump(Renamed().visit(ast.parse(source)))
+
+
+def outcome(
+    path: Path, old: bytes, new: bytes, before: list[list[list[str]]], known: dict[str, list[FunctionType]]
+) -> dict[str, str]:
     """What becomes of a mutant: {"same": ""}, or caught, unchecked or survived with a sentence."""
-    _replace_source(path, text)
+    if not replace_code(path, old, new, known):
+        load_anew(path, new)
     from tests.support.example_kernels import kernels_of
 
     changed = []
     for (name, options, target), was in zip(cases(), before, strict=True):
         try:
             made = kernels_of(name, target, **options)
+            changed += [(kernel, text) for kernel, (_, text) in zip(made, was, strict=True) if kernel.source != text]
         except Exception as error:
             return {"caught": f"{name}: lowering: {error}"[:200]}
-        changed += [
-            (kernel, old) for kernel, old in zip(made, was, strict=False) if [kernel.name, kernel.source] != old
-        ]
     if not changed:
-        return {"same": ""}
-    from tiledsl.certificate.translation import check_translation
+        return {"same": "the sources"}
+    changed = [(kernel, text) for kernel, text in changed if structure(kernel.source) != structure(text)]
+    if not changed:
+        return {"same": "but for names"}
+    changed.sort(key=lambda each: len(each[0].source))
+    for kernel, _ in changed:
+        if found := bad(kernel):
+            return found
+    kernel, text = changed[0]
+    lines = difflib.unified_diff(text.splitlines(), kernel.source.splitlines(), lineterm="", n=0)
+    return {"survived": f"{kernel.name} of {len(changed)}\n" + "\n".join(list(lines)[2:60])}
 
-    for kernel, _ in sorted(changed, key=lambda each: len(each[0].source)):
-        bad = [each for each in check_translation(kernel) if each.status != "tested"]
-        if bad:
-            kind = "caught" if any(each.status == "failed" for each in bad) else "unchecked"
-            return {kind: f"{kernel.name}: {bad[0].subject}: {bad[0].detail}"[:200]}
-    kernel, (_, old) = changed[0]
-    lines = difflib.unified_diff(old.splitlines(), kernel.source.splitlines(), lineterm="", n=0)
-    return {"survived": f"{kernel.name}\n" + "\n".join(list(lines)[2:40])}
+
+def bad(kernel: Any) -> dict[str, str]:
+    """What verify says against a kernel."""
+    from tiledsl.certificate import certify, translation
+
+    def found(checks: Any) -> dict[str, str]:
+        for status, kind in (("failed", "caught"), ("unknown", "unchecked")):
+            for each in checks:
+                if each.status == status:
+                    return {kind: f"{kernel.name}: {each.kind} {each.subject}: {each.detail}"[:300]}
+        return {}
+
+    return found(translation.check_translation(kernel)) or found(certify._bounds(kernel, 5.0))
 
 
-def main(count: int, seed: int) -> None:
+def main(count: int, seed: int, out: str = os.devnull) -> None:
     files = sorted(path for path in (ROOT / "passes").rglob("*.py"))
     texts = {path: path.read_bytes() for path in files}
     drawn = [(path, mutant) for path in files for mutant in mutations.mutants_of(path.name, texts[path])]
     random.Random(seed).shuffle(drawn)
-    before = in_a_fork(sources)
-    assert isinstance(before, list), before
+    before = sources()
+    known = functions()
+    gc.freeze()
     counts: Counter[str] = Counter()
-    for path, mutant in drawn:
-        if counts.total() - counts["same"] >= count:
-            break
-        if not mutations.compiles(mutant, texts[path]):
-            continue
-        made = in_a_fork(lambda path=path, mutant=mutant: outcome(path, mutant.apply(texts[path]), before))
-        ((kind, detail),) = made.items()
-        counts[kind] += 1
-        if kind not in ("same", "caught"):
-            print(
-                f"{kind}: {path.relative_to(ROOT)} {mutant.function}\n  {mutant.before}\n  {mutant.after}\n  {detail}",
-                flush=True,
-            )
+    with open(out, "a") as log:
+        for path, mutant in drawn:
+            if counts.total() - counts["same"] >= count:
+                break
+            if not mutations.compiles(mutant, texts[path]):
+                continue
+            new = mutant.apply(texts[path])
+            made = in_a_fork(lambda path=path, new=new: outcome(path, texts[path], new, before, known))
+            ((kind, detail),) = made.items()
+            counts[kind] += 1
+            place = f"{path.relative_to(ROOT)} {mutant.function}"
+            log.write(json.dumps([kind, place, mutant.before, mutant.after, detail]) + "\n")
+            log.flush()
+            if kind not in ("same", "caught"):
+                print(f"{kind}: {place}\n  {mutant.before}\n  {mutant.after}\n  {detail}", flush=True)
     print(", ".join(f"{number} {kind}" for kind, number in counts.items()))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0, *sys.argv[3:])

@@ -15,7 +15,7 @@ from tests.support.random_sources import random_source
 from tiledsl.certificate.check import Check
 from tiledsl.certificate.reduction import reduced
 from tiledsl.certificate.signature import strict_signature
-from tiledsl.certificate.translation import certify, check_passes, check_source, check_translation
+from tiledsl.certificate.translation import OTHER_INPUTS, certify, check_passes, check_source, check_translation
 from tiledsl.codegen.expressions import Expressions
 from tiledsl.codegen.kernels import KernelWriter
 from tiledsl.passes import (
@@ -71,6 +71,51 @@ def test_random_programs(seed: int) -> None:
     source, options = random_source(seed)
     kernel = tiledsl.compile(tiledsl.parse(source), target="cuda:90", pass_configs=options)
     assert not bad(check_translation(kernel))
+
+
+ODD_PROGRAMS = {
+    "a variable of each lane": """
+@T.prim_func
+def main(A: T.Tensor((6, 4), "float32"), B: T.Tensor((6, 4), "float32")):
+    with T.Kernel(1, threads=32) as bx:
+        for i, j in T.Parallel(6, 4):
+            if j < 3:
+                if i < 2:
+                    continue
+                B[i, j] = A[i, j]
+""",
+    "atomics at one place in many lanes, and an argument that is 1": """
+@T.prim_func
+def main(A: T.Tensor((9,), "float32"), sx: T.int32):
+    with T.Kernel(2, threads=32) as bx:
+        for i, j in T.Parallel(4, 9):
+            if bx < 2:
+                T.atomic_add(A[(bx + j) % 9], T.cast(0.5, "float32"))
+""",
+    "rows with gaps, a scan from the end, and mixed operands": """
+S = T.dynamic("S")
+@T.prim_func
+def main(A: T.StridedTensor((6, 3), (S, 1), "bfloat16"), B: T.Tensor((6, 3), "float32"), C: T.Tensor((3, 3), "float32"),
+         D: T.StridedTensor((1, 9), (11, 1), "float32")):
+    with T.Kernel(1, threads=32) as bx:
+        a = T.alloc_fragment((6, 3), "bfloat16")
+        b = T.alloc_fragment((6, 3), "float32")
+        c = T.alloc_fragment((3, 3), "float32")
+        T.copy(A, a)
+        T.copy(B, b)
+        T.gemm(a, b, c, transpose_A=True, clear_accum=True)
+        T.cumsum(b, dim=0, reverse=True)
+        T.copy(b, B)
+        T.copy(c, C)
+        for i in T.Parallel(9):
+            D[0, i] = D[0, i] * T.cast(2 + bx, "float32")
+""",
+}
+
+
+@pytest.mark.parametrize("name", ODD_PROGRAMS)
+def test_odd_programs_are_checked(name: str) -> None:
+    assert not bad(check_translation(tiledsl.compile(tiledsl.parse(ODD_PROGRAMS[name]), target="cuda:90")))
 
 
 def test_a_large_problem_is_reduced_to_a_few_blocks() -> None:
@@ -147,6 +192,8 @@ GLUON_MUTANTS: dict[str, tuple[str, str]] = {
     ),
     "a tile is never released": ("mbarrier.arrive(k_empty.index(k_stage), count=1)", "pass"),
     "another tile is loaded": ("_load_box(V_tiles, [item, 0, index, 0]", "_load_box(V_tiles, [item, 0, index + 8, 0]"),
+    "what is stored is not fenced": ("fence_async_shared()\n", "pass\n"),
+    "the last copies are not waited for": ("\n    tma.store_wait(0)", "\n    pass"),
     "a product is used too early": ("scores, q = warpgroup_mma_wait(1, deps=[scores, q])", "pass"),
 }
 
@@ -161,6 +208,38 @@ def test_mistakes_in_gluon_are_noticed(name: str) -> None:
     kernel.module = replace(kernel.module, source=kernel.source.replace(old, new))
     (check,) = check_source(kernel)
     assert check.status == "failed" and check.kind == "source"
+
+
+QUARTERS = """
+@T.prim_func
+def main(A: T.Tensor((64,), "int8"), B: T.Tensor((64,), "int8")):
+    with T.Kernel(2, threads=32) as bx:
+        for i in T.Parallel(32):
+            B[bx * 32 + i] = A[bx * 32 + i] // T.cast(4, "int8")
+"""
+LARGEST = """
+@T.prim_func
+def main(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
+    with T.Kernel(2, threads=32) as bx:
+        for i in T.Parallel(32):
+            B[bx * 32 + i] = T.max(A[bx * 32 + i], 0.0)
+"""
+# What random numbers between a few limits do not show: a program, a text of its source, and a mistake.
+RARE_MISTAKES: dict[str, tuple[Any, str, str]] = {
+    "tensors that begin anywhere": (product, ".data_ptr()) % 16", ".data_ptr()) % 1"),
+    "negative integers": (QUARTERS, " >> 2", " // 4"),
+    "NaN": (LARGEST, "tl.maximum(A_tile, 0.0)", "tl.where(A_tile < 0.0, 0.0, A_tile)"),
+}
+
+
+@pytest.mark.parametrize("name", RARE_MISTAKES)
+def test_rare_mistakes_in_the_source_are_noticed(name: str) -> None:
+    program, old, new = RARE_MISTAKES[name]
+    kernel = program() if callable(program) else tiledsl.compile(tiledsl.parse(program), target="cuda:90")
+    assert old in kernel.source, kernel.source
+    kernel.module = replace(kernel.module, source=kernel.source.replace(old, new))
+    checks = [each for each in check_source(kernel) if each.status == "failed"]
+    assert [each.subject for each in checks] == [f"{kernel.name} with {next(iter(OTHER_INPUTS))}"]
 
 
 def test_an_error_in_the_source_names_its_line_and_the_users() -> None:

@@ -59,6 +59,9 @@ _FORMATS = {
 }  # fmt: skip
 
 
+_TF32_BITS = 11  # of the significand
+
+
 def rounded(value: Any, dtype: str) -> Any:
     """Float64 numbers rounded to the nearest of an element type, ties to even."""
     if dtype == "float64":
@@ -170,17 +173,66 @@ def _collapsed(x: Any) -> Any:
     return x
 
 
+class Remembered:
+    """What was computed of which operands: most of what a program computes, it computes after the next pass again."""
+
+    def __init__(self) -> None:
+        self.found: dict[Any, np.ndarray] = {}
+        self.bytes = 0
+
+    def compute(self, key: Any, function: Function, operands: tuple[Any, ...]) -> Any:
+        """function(*operands), which must not be written to."""
+        key = key, *map(_content, operands)
+        if key not in self.found:
+            result = function(*operands)
+            if not isinstance(result, np.ndarray):
+                return result
+            if self.bytes + result.nbytes > _MOST_BYTES:
+                self.found.clear()
+                self.bytes = 0
+            result.flags.writeable = False
+            self.found[key] = result
+            self.bytes += result.nbytes
+        return self.found[key]
+
+
+_FEW_ELEMENTS = 512  # to compute with as many is as quick as to look it up
+_MOST_BYTES = 1 << 28
+
+
+def _content(x: Any) -> Any:
+    return (x.shape, hash(x.tobytes())) if isinstance(x, (np.ndarray, np.void)) else x
+
+
 class ExactAlgebra(Algebra):
     """`allowed`: names of ALLOWANCES. `rounds32`: whether values of float32 are rounded, as programs with float64 need,
     which convert back and forth. `depth`: how many bytes of a product's inner dimension are added up at once, one such
-    step after the other; 0 if all of them are."""
+    step after the other; 0 if all of them are. `remembered` may be shared by several."""
 
-    def __init__(self, allowed: Iterable[str] = (), *, rounds32: bool = False, depth: int = 0) -> None:
+    def __init__(
+        self,
+        allowed: Iterable[str] = (),
+        *,
+        rounds32: bool = False,
+        depth: int = 0,
+        remembered: Remembered | None = None,
+    ) -> None:
         self.allowed = frozenset(allowed)
         assert self.allowed <= ALLOWANCES.keys(), self.allowed
         self.is_field = bool(self.allowed & _AS_A_FIELD)
         self.rounds32 = rounds32
         self.depth = depth
+        self.remembered = remembered or Remembered()
+
+    def _remembering(self, function: Function, *key: Any) -> Function:
+        key = self.allowed, self.rounds32, self.depth, *key
+
+        def apply(*operands: Any) -> Any:
+            if max(map(np.size, operands)) < _FEW_ELEMENTS:
+                return function(*operands)
+            return self.remembered.compute(key, function, operands)
+
+        return apply
 
     def dtype(self, dtype: str) -> np.dtype[Any]:
         return EXACT if is_float(dtype) else super().dtype(dtype)
@@ -221,19 +273,21 @@ class ExactAlgebra(Algebra):
         fingerprint = np.where((nearest == value) | known, fingerprint, _odd(dtype, fingerprint & _P))
         return made(nearest, fingerprint)
 
-    def _elementwise(self, compute: Function, concrete: Function, dtype: str) -> Function:
+    def _elementwise(self, name: str, compute: Function, concrete: Function, dtype: str) -> Function:
         """A function of elements: `compute` gives fingerprints from values and fingerprints, `concrete` values."""
 
         def apply(*operands: Any) -> Any:
             shape = np.broadcast_shapes(*[np.shape(each) for each in operands])
             single = [_collapsed(each) for each in operands]
-            found = elements(*single)
+            found = remembering(*single)
             return np.broadcast_to(found, shape) if np.shape(found) != shape else found
 
         def elements(*operands: Any) -> Any:
             values, prints = [each["value"] for each in operands], [each["print"] for each in operands]
             value = np.asarray(concrete(*values), np.float64)
             fingerprint = compute(*[each & _P for each in prints], *values)
+            if name in ("mul", "div") and not self.is_field:
+                fingerprint = _scaled(name, prints, fingerprint)
             finite, known = np.isfinite(values[0]), prints[0]
             for each, fraction in zip(values[1:], prints[1:], strict=True):
                 finite, known = finite & np.isfinite(each), known & fraction
@@ -242,6 +296,7 @@ class ExactAlgebra(Algebra):
                 known = known | (np.isfinite(value) & ~finite)
             return self._rounded(value, np.where(known, fingerprint | _KNOWN, fingerprint), dtype)
 
+        remembering = self._remembering(elements, name, dtype)
         return apply
 
     def _add(self, a: Any, b: Any, *_: Any) -> Any:
@@ -302,7 +357,7 @@ class ExactAlgebra(Algebra):
             "div": self._divide,
         }[name]
         concrete = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[name]
-        return self._elementwise(compute, concrete, dtype)
+        return self._elementwise(name, compute, concrete, dtype)
 
     def compare(self, predicate: str, dtype: str) -> Function:
         compare = COMPARE[predicate]
@@ -325,10 +380,9 @@ class ExactAlgebra(Algebra):
             return lambda x: numbers(rounded(np.asarray(x).astype(np.float64), target))
         if target == "float64" or (target == "float32" and source != "float64"):
             return lambda x: x
-        if source == "float64" and target != "float32":  # Triton goes by float32
-            first, then = self.cast("float64", "float32"), self.cast("float32", target)
-            return lambda x: then(first(x))
-        return lambda x: self._narrowed(x["value"], x["print"], target)
+        if source == "float64" and target != "float32":  # legalize-arith takes the bits apart, which are known numbers
+            return lambda x: numbers(rounded(x["value"], target))
+        return self._remembering(lambda x: self._narrowed(x["value"], x["print"], target), "cast", source, target)
 
     def bitcast(self, source: str, target: str) -> Function:
         if not (is_float(source) or is_float(target)) or source == target:
@@ -359,7 +413,7 @@ class ExactAlgebra(Algebra):
         if concrete is None:
             raise ExecutorError(f"{name} of {dtype}")
         if name == "fma":
-            return self._elementwise(self._fma, concrete, dtype)
+            return self._elementwise(name, self._fma, concrete, dtype)
         if name == "ldexp":
             return lambda x, n: made(
                 np.ldexp(x["value"], np.asarray(n).astype(np.int32)),
@@ -373,7 +427,7 @@ class ExactAlgebra(Algebra):
                 return np.where(values[0] == np.rint(values[0]), prints[0], found)
             return found
 
-        return self._elementwise(compute, concrete, dtype)
+        return self._elementwise(name, compute, concrete, dtype)
 
     def _sigmoid(self, dtype: str) -> Function:
         wide = "float64" if dtype == "float64" else "float32"
@@ -433,17 +487,16 @@ class ExactAlgebra(Algebra):
             prints = self._sum(prints, axis, modular.sums, np.sum)
             return self._rounded(values.sum(axis), np.where(known, prints | _KNOWN, prints), dtype)
 
-        return compute
+        return self._remembering(compute, "reduce", kind, axis, dtype, propagate_nan)
 
     def _sum(self, prints: Any, axis: int, total: Function, count: Function) -> Any:
-        """Fingerprints of sums: of all elements along an axis, or of all prefixes, as `total` and `count` add up."""
+        """Fingerprints of sums: of all elements along an axis, or of all prefixes, as `total` and `count` add up. Terms
+        are told apart by how many there are before them: zeros, with which tiles are padded, are none."""
         plain = total(prints, axis)
         if self.is_field:
             return plain
-        line = [1] * prints.ndim
-        line[axis] = -1
-        places = np.arange(prints.shape[axis], dtype=np.uint64).reshape(line)
         present = prints != _ZERO
+        places = np.cumsum(present, axis, dtype=np.uint64)
         terms = np.where(present, modular.symbol("term", places, prints), _ZERO)
         found = modular.symbol("sum", total(terms, axis))
         return np.where(count(present, axis=axis, dtype=np.int64) < 2, plain, found)
@@ -468,7 +521,7 @@ class ExactAlgebra(Algebra):
                 found = np.asarray(self._rounded(whole["value"], whole["print"], dtype))
             return np.flip(found, axis) if reverse else found
 
-        return compute
+        return self._remembering(compute, "scan", kind, axis, reverse, dtype)
 
     def dot(self, a: str, b: str, dtype: str, precision: str = "default") -> Function:
         if not is_float(a) and not is_float(b):
@@ -479,8 +532,8 @@ class ExactAlgebra(Algebra):
             return lambda x, y, c: convert(whole(x, y, None)) if c is None else add(c, convert(whole(x, y, None)))
         if not (is_float(a) and is_float(b) and is_float(dtype)):
             raise ExecutorError(f"a product of {a} and {b} in {dtype}")
-        wide = {a, b} == {"float32"}  # Others are exact as they are.
-        name = f"dot {'tf32' if wide and precision == 'default' else precision if wide else 'ieee'}"
+        name = f"dot {precision if {a, b} == {'float32'} and precision != 'default' else 'ieee'}"
+        factors = [self._factor_rounding(each, precision) for each in (a, b)]
         through64 = "float64" in (a, b) and dtype == "float32"
         step = self.depth * 8 // ELEMENTS[a].bits or 1 << 30
 
@@ -493,8 +546,9 @@ class ExactAlgebra(Algebra):
                 prints = prints if c is None else modular.add(prints, fingerprints(c))
             else:
                 prints = None if c is None else c["print"]
+                lefts, rights = factors[0](x), factors[1](y)
                 for start in range(0, x.shape[1], step):
-                    a_part, b_part = fingerprints(x[:, start : start + step]), fingerprints(y[start : start + step])
+                    a_part, b_part = lefts[:, start : start + step], rights[start : start + step]
                     prints = self._accumulated(name, modular.dot(_factors(a_part, 1), _factors(b_part, 0)), prints)
             values = values if c is None else values + c["value"]
             known = _is_known(x).all(1)[:, None] & _is_known(y).all(0) & (True if c is None else _is_known(c))
@@ -502,6 +556,18 @@ class ExactAlgebra(Algebra):
             if through64:
                 return self._narrowed(values, prints, "float32")
             return self._rounded(values, prints, dtype)
+
+        return self._remembering(compute, name, a, b, dtype)
+
+    def _factor_rounding(self, dtype: str, precision: str) -> Function:
+        """The fingerprints of a product's operand as hardware takes it: by default, float32 is rounded to tf32."""
+        if dtype != "float32" or precision != "default":
+            return fingerprints
+
+        def compute(x: Any) -> Any:
+            value, prints = x["value"], fingerprints(x)
+            step = np.ldexp(1.0, np.frexp(value)[1] - _TF32_BITS)
+            return np.where(np.rint(value / step) * step == value, prints, _odd("tf32", prints))
 
         return compute
 
@@ -532,6 +598,23 @@ def _extremum(name: str, propagate_nan: bool = False) -> Callable[[Any, Any], An
         return scalar(np.where(first, a, b))
 
     return compute
+
+
+def _scaled(name: str, prints: list[Any], found: Any) -> Any:
+    """Fingerprints of products and quotients, mended where an operand is known to be a power of two. Scalars, which are
+    most of these, are seen to by the product itself."""
+    for at in (0, 1) if name == "mul" else (1,):
+        known = (prints[at] & _KNOWN) != _ZERO
+        if not np.ndim(known) or not known.any():
+            continue
+        numbers, positions = np.unique(prints[at] & _P, return_inverse=True)
+        powers = [_power_of_two(each) for each in numbers]
+        is_power = np.array([each is not None for each in powers])[positions].reshape(known.shape)
+        places = np.array([each[0] if each else 0 for each in powers])[positions].reshape(known.shape)
+        is_negative = np.array([bool(each and each[1]) for each in powers])[positions].reshape(known.shape)
+        exact = modular.shifted(prints[1 - at] & _P, np.asarray(places if name == "mul" else -places))
+        found = np.where(known & is_power, np.where(is_negative, modular.negative(exact), exact), found)
+    return found
 
 
 _POWERS = {int(modular.shifted(_ONE, places)): places for places in range(-30, 31)}

@@ -8,16 +8,17 @@ difference.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from tiledsl.certificate.algebra import Unsupported
 from tiledsl.certificate.check import Check, Status
-from tiledsl.certificate.exact import CLOSE, EXACT, ExactAlgebra, fingerprints, rounded, unknowns
+from tiledsl.certificate.exact import CLOSE, EXACT, ExactAlgebra, Remembered, fingerprints, numbers, rounded, unknowns
 from tiledsl.certificate.executor import Executor, ExecutorError
 from tiledsl.certificate.reduction import reduced
 from tiledsl.certificate.source.module import SourceError, SourceModule
@@ -38,8 +39,18 @@ if TYPE_CHECKING:
 
 MOST_ITERATIONS = 10_000
 MOST_ELEMENTS = 1 << 23
-# Integers are drawn below these: as indices of rows, say, the first may lie outside where the second does not.
+# Integers are drawn below these, or (None) from all that the type has: as indices of rows, say, the first may lie
+# outside where the second does not.
 INTEGERS = (7, 2, 1)
+ALL_INTEGERS = (None, *INTEGERS)
+SPECIAL = np.array([math.nan, math.inf, -math.inf, 0.0, -0.0, 0.5, -1.5, 2.5, 1.0, -1.0, 448.0, 2.0**-20])
+
+
+Sizes = Literal["ragged", "whole", "single"]
+OTHER_INPUTS: dict[str, Sizes] = {
+    "NaN, infinities, zeros, extreme integers, whole tiles, tensors that begin anywhere": "whole",
+    "sizes of 1": "single",
+}
 
 
 def check_translation(kernel: Kernel, *, seed: int = 0) -> list[Check]:
@@ -89,10 +100,13 @@ class _Levels:
         smaller = reduced(whole, unit)
         self.is_reduced = smaller is not None
         self.func = smaller or whole
+        self.original = self.func.clone({})
         self.program = Program(self.func, kernel.target)
         self.names = self.func.parameters
         self.rounds32 = any(value.dtype == "float64" for op in self.func.walk() for value in op.results)
         self.arguments: list[Any] = []
+        self.remembered = Remembered()
+        self.allowed: frozenset[str] = frozenset()  # what passes needed of what they name
 
     def checked(self, *, passes: bool, source: bool) -> list[Check]:
         try:
@@ -107,15 +121,19 @@ class _Levels:
                 return made
         if source:
             made.append(self.source_check(before))
+        if source and made[-1].status == "tested":
+            for name, sizes in OTHER_INPUTS.items():
+                if sizes != "single" or self.func.symbols:
+                    made += self.other_inputs(name, sizes)
         return made
 
-    def first(self) -> _Run:
+    def first(self, integers: Sequence[int | None] = INTEGERS, sizes: Sizes = "ragged", special: bool = False) -> _Run:
         """The program as it was elaborated, with the first arguments for which it has a meaning. Raises
         ExecutorError."""
         error: ExecutorError | None = None
-        for below in INTEGERS:
-            self.arguments = arguments_for(self.func, self.seed, below)
-            made = self.run(self.func)
+        for below in integers:
+            self.arguments = arguments_for(self.original, self.seed, below, sizes, special)
+            made = self.run(self.original, self.allowed)
             if made.error is None:
                 return made
             if isinstance(made.error, Unsupported):
@@ -147,7 +165,7 @@ class _Levels:
             before = after if after.error is None else before
 
     def run(self, root: Operation, allowed: frozenset[str] = frozenset()) -> _Run:
-        executor = Executor(ExactAlgebra(allowed, rounds32=self.rounds32))
+        executor = Executor(self.algebra(allowed))
         executor.zero, executor.in_lanes, executor.limit = True, True, MOST_ITERATIONS
         arrays = self.fresh()
         try:
@@ -157,7 +175,7 @@ class _Levels:
         return _Run(arrays)
 
     def fresh(self) -> list[Any]:
-        return [each.copy() if isinstance(each, np.ndarray) else each for each in self.arguments]
+        return [_copied(each) if isinstance(each, np.ndarray) else each for each in self.arguments]
 
     def compared(self, each: Pass, before: _Run, after: _Run, root: Operation, allowed: frozenset[str]) -> Check:
         """What came out of a pass. `root` is the program before it, if the pass names what it allows."""
@@ -171,6 +189,7 @@ class _Levels:
             weak = frozenset(names)
             found = self.difference(self.run(root, weak), self.run(self.func, weak), weak)
             if found is None:
+                self.allowed |= weak
                 return Check("pass", each.spec, "tested", f"equal but for {', '.join(names)}")
         return Check("pass", each.spec, "failed", *found)
 
@@ -179,9 +198,8 @@ class _Levels:
         name = self.kernel.name
         if before.error is not None:
             return Check("source", name, "unknown", _sentence(before.error), _place(before.error.op))
-        module, how = self.kernel.module, "equal to the lowered program, operation by operation"
+        module, how = self.module(), "equal to the lowered program, operation by operation"
         if self.is_reduced:
-            module = emit(self.func)
             alike = _without_numbers(module.source) == _without_numbers(self.kernel.source)
             how += ", at reduced sizes" + (
                 ": the text differs in numbers alone" if alike else ", for which the text differs"
@@ -198,16 +216,42 @@ class _Levels:
             return Check("source", name, "failed", *found)
         return Check("source", name, "tested", how)
 
+    def module(self) -> EmittedModule:
+        """The text, once the program is lowered; of a program whose sizes are reduced, the text for these."""
+        return emit(self.func) if self.is_reduced else self.kernel.module
+
+    def other_inputs(self, name: str, sizes: Sizes) -> list[Check]:
+        """The text against the program as it was elaborated, on other inputs; nothing if the program has no meaning for
+        them. What passes needed of what they allow makes no difference."""
+        subject = f"{self.kernel.name} with {name}"
+        try:
+            before = self.first(ALL_INTEGERS, sizes, special=sizes == "whole")
+        except ExecutorError:
+            return []
+        after = self.run_source(self.module(), self.allowed, is_misaligned=sizes == "whole")
+        if isinstance(after.error, SourceError):
+            status: Status = "unknown" if after.error.is_unknown else "failed"
+            return [Check("source", subject, status, f"line {after.error.line}: {after.error}", after.error.origin)]
+        found = self.difference(before, after, self.allowed)
+        if found is not None:
+            return [Check("source", subject, "failed", *found)]
+        return [Check("source", subject, "tested", "equal to the program as it was written")]
+
     def emitted_again(self) -> str:
         """The source of the whole program."""
         program = Program(self.kernel._build(), self.kernel.target)
         PassManager(_passes(self.kernel), verify_each=False).run(program)
         return emit(program.root).source
 
-    def run_source(self, module: EmittedModule, algebra: ExactAlgebra | None = None) -> _Run:
+    def algebra(self, allowed: frozenset[str] = frozenset()) -> ExactAlgebra:
+        return ExactAlgebra(allowed, rounds32=self.rounds32, remembered=self.remembered)
+
+    def run_source(
+        self, module: EmittedModule, allowed: frozenset[str] = frozenset(), is_misaligned: bool = False
+    ) -> _Run:
         arrays = self.fresh()
         try:
-            loaded = SourceModule(module.source, algebra or ExactAlgebra(rounds32=self.rounds32))
+            loaded = SourceModule(module.source, self.algebra(allowed), is_misaligned)
             loaded.call(module.into, arrays, [each.dtype for each in self.kernel.params])
         except ExecutorError as error:
             return _Run(arrays, error)
@@ -257,10 +301,12 @@ def first_difference(old: Any, new: Any, by_value: bool = False) -> tuple[str, t
     return f"{what}; {count}", element
 
 
-def arguments_for(func: tile.FuncOp, seed: int, integers_below: int) -> list[Any]:
+def arguments_for(
+    func: tile.FuncOp, seed: int, integers_below: int | None, sizes: Sizes = "ragged", special: bool = False
+) -> list[Any]:
     """Random arguments for all parameters, outputs included. Raises ExecutorError for what is too large."""
     generator = np.random.default_rng(seed)
-    dims = _symbols(func)
+    dims = _symbols(func, sizes)
     made: list[Any] = []
     for name, value in zip(func.parameters, func.body.args, strict=False):
         shape: tuple[int, ...] = ()
@@ -272,36 +318,77 @@ def arguments_for(func: tile.FuncOp, seed: int, integers_below: int) -> list[Any
         length = int(np.prod(shape)) if steps is None else _reach(shape, steps)
         if length > MOST_ELEMENTS:
             raise Unsupported(f"{name} has {length} elements, too many to execute")
-        below = integers_below if isinstance(value.type, BufferType) else max(integers_below, 2)
-        numbers = _numbers(generator, f"{name} {seed}", value.dtype, shape if steps is None else (length,), below)
+        below = integers_below
+        if below is not None and not isinstance(value.type, BufferType):
+            below = max(below, 2)
+        extent = shape if steps is None else (length,)
+        drawn = _drawn(generator, f"{name} {seed}", value.dtype, extent, below, special)
         if steps is not None:
-            numbers = np.lib.stride_tricks.as_strided(numbers, shape, [step * numbers.itemsize for step in steps])
-        made.append(numbers if isinstance(value.type, BufferType) else numbers[()])
+            drawn = np.lib.stride_tricks.as_strided(drawn, shape, [step * drawn.itemsize for step in steps])
+        made.append(drawn if isinstance(value.type, BufferType) else drawn[()])
     return made
 
 
-def _reach(shape: tuple[int, ...], steps: list[int]) -> int:
+def _copied(array: np.ndarray) -> np.ndarray:
+    """A copy with the same strides."""
+    if array.copy().strides == array.strides or not array.size:
+        return array.copy()
+    steps = [step // array.itemsize for step in array.strides]
+    flat = np.lib.stride_tricks.as_strided(array, (_reach(array.shape, steps),), (array.itemsize,)).copy()
+    return np.lib.stride_tricks.as_strided(flat, array.shape, array.strides)
+
+
+def _reach(shape: tuple[int, ...], steps: Sequence[int]) -> int:
     return 1 + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
 
 
-def _numbers(generator: np.random.Generator, name: str, dtype: str, shape: tuple[int, ...], below: int) -> Any:
+def _drawn(
+    generator: np.random.Generator, name: str, dtype: str, shape: tuple[int, ...], below: int | None, special: bool
+) -> Any:
     kind = ELEMENTS[dtype].kind
     if kind == "float":
+        values = generator.normal(size=shape)
         with np.errstate(all="ignore"):
-            return np.asarray(unknowns(rounded(generator.normal(size=shape), dtype), name))
+            found = np.array(unknowns(rounded(values, dtype), name))
+            if special and shape:  # in a few places: a sum with NaN says nothing about its other terms
+                count = min(8 + values.size // 64, 64, values.size)
+                chosen = numbers(rounded(np.resize(SPECIAL, count), dtype))
+                chosen["print"] = fingerprints(chosen)  # no number that a program names
+                found.reshape(-1)[generator.choice(values.size, count, replace=False)] = chosen
+        return found
     if kind == "bool":
         return np.asarray(generator.integers(0, 2, shape)).astype(bool)
+    if below is None:
+        limits = np.iinfo(dtype)
+        any_of_all = generator.integers(limits.min, limits.max, shape, dtype=dtype, endpoint=True)
+        extreme = generator.choice(np.array([limits.min, limits.max, 0, limits.max // 2 + 1], dtype), shape)
+        few = generator.integers(0, 7, shape).astype(dtype)
+        return np.asarray(np.choose(generator.integers(0, 3, shape), [any_of_all, extreme, few]))
     return np.asarray(generator.integers(0, below, shape)).astype(dtype)
 
 
-def _symbols(func: tile.FuncOp) -> dict[str, int]:
-    """Sizes for the symbols of a program: two tiles and a bit, or a multiple of the tiles where they are assumed."""
+def _symbols(func: tile.FuncOp, sizes: Sizes) -> dict[str, int]:
+    """Sizes for the symbols of a program: two tiles and a bit, or a multiple of the tiles where they are assumed, or
+    where `sizes` asks for whole tiles; or 1."""
     extents = [size for op in func.walk() if isinstance(op, tile.CopyOp) for size in op.shape]
     unit = max(extents, default=8)
     assumes = any(isinstance(op, tile.AssumeOp) for op in func.walk())
     made = {}
     for number, (name, source) in enumerate(zip(func.symbols, func.symbol_sources, strict=True)):
-        made[str(name)] = 2 * unit if assumes or "//" in str(source) else unit + unit // 2 + 1 + 2 * number
+        whole = assumes or "//" in str(source) or sizes == "whole"
+        ragged = unit + unit // 2 + 1 + 2 * number
+        made[str(name)] = 1 if sizes == "single" else 2 * unit if whole else ragged
+
+    def known(dim: int | str) -> int:
+        return made[dim] if isinstance(dim, str) else dim
+
+    for value in func.body.args[: len(func.parameters)]:  # rows must not overlap
+        strides = value.type.strides if isinstance(value.type, BufferType) else None
+        inner = 1
+        for size, step in reversed(list(zip(value.type.shape, strides, strict=True)) if strides else []):
+            if isinstance(step, str) and made[step] < inner:
+                made[step] = -(-inner // 16) * 16 + (sizes == "ragged")
+            inner += (known(size) - 1) * known(step)
     return made
 
 

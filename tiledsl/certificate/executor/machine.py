@@ -126,6 +126,7 @@ class Executor:
     limit = 100_000
     printed: list[tuple[str, list[Any]]] | None = None
     lanes: Any = None  # inside of a T.Parallel: which of its iterations are active; True for all
+    extents: Point = ()  # and how many there are
 
     def __init__(self, algebra: Algebra) -> None:
         self.algebra = algebra

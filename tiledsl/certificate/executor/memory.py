@@ -102,6 +102,27 @@ def write_elements(array: np.ndarray, indices: Sequence[Any], active: Any, value
     array[places] = spread(value, shape)[active]
 
 
+def _depends(value: Value, on: Sequence[Value]) -> bool:
+    seen, left = set(), [value]
+    while left:
+        each = left.pop()
+        if each in on:
+            return True
+        if each not in seen and each.op is not None:
+            seen.add(each)
+            left += each.op.operands
+    return False
+
+
+def _is_one_place(op: Operation, lanes: Sequence[Value]) -> bool:
+    """Whether an operation writes one element of on-chip memory in every lane: each has a value of its own there."""
+    if op.name != "tile.store":
+        return False
+    fields = fields_of(op)
+    is_global = buffer_type(fields["buffer"]).scope == "global"
+    return not is_global and not any(_depends(index, lanes) for index in fields["indices"])
+
+
 def _in_lanes(executor: Executor, mask: Any) -> Any:
     """A mask, or None, for the lanes that are active."""
     if executor.lanes is None or executor.lanes is True:
@@ -213,6 +234,8 @@ def _atomic(op: Operation, executor: Executor) -> Step:
         where = _in_lanes(executor, None if mask is None else env[mask])
         active = _active(buffer, array, places, where, guarded)
         shape = _shape(*places, where, env[value])
+        if executor.lanes is not None:
+            shape = np.broadcast_shapes(shape, executor.extents)
         made = atomically(executor.algebra, array, places, active, env[value], kind, value.dtype, shape)
         env[op.results[0]] = made
 
@@ -319,7 +342,10 @@ def _parallel(op: Operation, executor: Executor) -> Step:
     body, args, extents = executor.block(op.regions[0]), op.regions[0].args, op.attributes["extents"]
     ranges = [[np.int32(number) for number in range(extent)] for extent in extents]
     # What a lane has for itself has no place here; neither has a loop in a loop.
-    apart = any(inner.name in ("tile.alloc", "tile.parallel", "tile.print") for inner in op.regions[0].walk())
+    apart = any(
+        inner.name in ("tile.alloc", "tile.parallel", "tile.print") or _is_one_place(inner, args)
+        for inner in op.regions[0].walk()
+    )
     lines = [
         np.arange(extent, dtype=np.int32).reshape([-1 if axis == at else 1 for at in range(len(extents))])
         for axis, extent in enumerate(extents)
@@ -328,7 +354,7 @@ def _parallel(op: Operation, executor: Executor) -> Step:
     def step(env: Env) -> None:
         if executor.in_lanes and executor.lanes is None and not apart:
             env.update(zip(args, lines, strict=True))
-            executor.lanes = np.True_
+            executor.lanes, executor.extents = np.True_, extents
             body(env)
             executor.lanes = None
             return

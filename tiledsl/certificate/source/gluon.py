@@ -1,8 +1,9 @@
 """A stand-in for Gluon on Hopper: partitions that wait for one another, and products done as late as they may be.
 
 Partitions take turns: one runs until it waits for a barrier's phase. If all wait, that is a deadlock and an error. A
-product reads shared memory when it is waited for, so that a tile that is released too early shows in the results; to
-use a product before, or never to wait for it, is an error too.
+product, and a copy to global memory, read shared memory when they are waited for, so that a tile that is released or
+overwritten too early shows in the results; to use a product before, or never to wait, is an error too. So is a copy or
+a product of shared memory that threads have written, without a fence between.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,6 +53,15 @@ class Shared:
         if value.element != self.element or value.shape != self.array.shape:
             raise ExecutorError(f"{value!r} is stored to shared memory {self.array.shape} of {self.element}")
         self.array[...] = value.array
+        self.language.here().unfenced.add(self._allocation)
+
+    @property
+    def _allocation(self) -> int:
+        return id(self.array if self.array.base is None else self.array.base)
+
+    def must_be_fenced(self) -> None:
+        if self._allocation in self.language.here().unfenced:
+            raise ExecutorError("hardware reads shared memory that was written without a fence")
 
 
 class Barrier:
@@ -182,6 +193,15 @@ class Product:
         )
 
 
+@dataclass
+class _Partition:
+    """What a partition has begun and not waited for."""
+
+    products: list[Product] = field(default_factory=list)
+    copies: list[Callable[[], None]] = field(default_factory=list)
+    unfenced: set[int] = field(default_factory=set)  # allocations that its threads wrote since the last fence
+
+
 class Packed(Tensor):
     """Pairs of 16-bit values, as 32-bit integers that are only kept."""
 
@@ -196,7 +216,11 @@ class GluonLanguage(Language):
     def __init__(self, algebra: Any) -> None:
         super().__init__(algebra)
         self.turns = Turns()
-        self.products: dict[int, list[Product]] = {}
+        self.partitions: dict[int, _Partition] = {}
+
+    def here(self) -> _Partition:
+        """The partition that runs."""
+        return self.partitions.setdefault(getattr(self.turns.here, "number", -1), _Partition())
 
     def module(self) -> SimpleNamespace:
         """What stands for `gl`, and for `tl`."""
@@ -222,34 +246,46 @@ class GluonLanguage(Language):
             expect=lambda barrier, size: barrier.update(1, int(size)),
             arrive=lambda barrier, count=1, pred=True: barrier.update(int(count), 0) if pred else None,
         )
-        boxes = SimpleNamespace(async_load=_load_box, async_store=_store_box, store_wait=lambda left: None)
+        boxes = SimpleNamespace(async_load=_load_box, async_store=self._store_box, store_wait=self._store_wait)
         return SimpleNamespace(
-            fence_async_shared=lambda: None, mbarrier=barriers, tma=boxes, warpgroup_mma=self._multiply,
-            warpgroup_mma_wait=self._wait,
+            fence_async_shared=lambda: self.here().unfenced.clear(), mbarrier=barriers, tma=boxes,
+            warpgroup_mma=self._multiply, warpgroup_mma_wait=self._wait,
         )  # fmt: skip
 
     def _specialize(self, partitions: Sequence[Any], warps: Sequence[int], registers: Sequence[int]) -> None:
         def run(function: Callable[..., None], arguments: Any) -> Callable[[], None]:
             def partition() -> None:
                 function(*arguments)
-                if self._pending():
+                if self.here().products:
                     raise ExecutorError("a product is never waited for")
+                if self.here().copies:
+                    raise ExecutorError("a copy to global memory is never waited for")
 
             return partition
 
-        self.products = {}
+        self.partitions = {}
         self.turns.run([run(*each) for each in partitions])
 
-    def _pending(self) -> list[Product]:
-        return self.products.setdefault(getattr(self.turns.here, "number", -1), [])
+    def _store_box(self, descriptor: Descriptor, starts: Sequence[Any], place: Shared) -> None:
+        place.must_be_fenced()
+        tile = Tensor(descriptor.algebra, place.array, place.element)
+        self.here().copies.append(lambda: descriptor.store(starts, tile))
+
+    def _store_wait(self, left: int) -> None:
+        copies = self.here().copies
+        while len(copies) > left:
+            copies.pop(0)()
 
     def _multiply(self, a: Any, b: Any, acc: Any, use_acc: bool = True, is_async: bool = False, **_: Any) -> Any:
+        for each in (a, b):
+            if isinstance(each, Shared):
+                each.must_be_fenced()
         product = Product(self, a, b, acc, bool(use_acc))
-        self._pending().append(product)
+        self.here().products.append(product)
         return product if is_async else self._wait(0, [product])
 
     def _wait(self, left: int, deps: Sequence[Any]) -> Any:
-        pending = self._pending()
+        pending = self.here().products
         while len(pending) > left:
             pending.pop(0).finish()
         values = tuple(
@@ -295,7 +331,3 @@ def _load_box(descriptor: Descriptor, starts: Sequence[Any], barrier: Barrier, p
     found = descriptor.load(starts)
     place.array[...] = found.array
     barrier.update(0, -math.prod(descriptor.block) * ELEMENTS[descriptor.element].bits // 8)
-
-
-def _store_box(descriptor: Descriptor, starts: Sequence[Any], place: Shared) -> None:
-    descriptor.store(starts, Tensor(descriptor.algebra, place.array, place.element))

@@ -26,7 +26,8 @@ _CARRIED = "_number_of_a_type"
 
 
 def _typed(source: str) -> ast.Module:
-    """The syntax tree of a module. A number under a name that is assigned again, as in a loop, has a type to Triton."""
+    """The syntax tree of a module. A number that is computed, or under a name that is assigned again, as in a loop, has
+    a type to Triton."""
     tree = ast.parse(source)
     for function in tree.body:
         if not isinstance(function, ast.FunctionDef) or not function.decorator_list:
@@ -48,7 +49,8 @@ def _typed_value(target: ast.expr, value: ast.expr, again: set[str]) -> ast.expr
         pairs = zip(target.elts, value.elts, strict=True)
         value.elts = [_typed_value(each, given, again) for each, given in pairs]
     plain = value.operand if isinstance(value, ast.UnaryOp) else value
-    if isinstance(target, ast.Name) and target.id in again and isinstance(plain, ast.Constant):
+    carried = isinstance(target, ast.Name) and target.id in again and isinstance(plain, ast.Constant)
+    if carried or (isinstance(target, ast.Name) and isinstance(value, ast.BinOp)):
         name = ast.copy_location(ast.Name(_CARRIED, ast.Load()), value)
         return ast.copy_location(ast.Call(name, [value], []), value)
     return value
@@ -64,8 +66,8 @@ class HostTensor:
     is_cuda = False
     device = _Device()
 
-    def __init__(self, array: np.ndarray, dtype: str) -> None:
-        self.array, self.dtype = array, dtype
+    def __init__(self, array: np.ndarray, dtype: str, is_misaligned: bool = False) -> None:
+        self.array, self.dtype, self.is_misaligned = array, dtype, is_misaligned
         self.shape = array.shape
 
     def stride(self, axis: int | None = None) -> Any:
@@ -73,20 +75,27 @@ class HostTensor:
         return steps if axis is None else steps[axis]
 
     def data_ptr(self) -> int:
-        return id(self.array.base if self.array.base is not None else self.array) * 16
+        first = id(self.array.base if self.array.base is not None else self.array) * 16
+        return first + self.is_misaligned * ELEMENTS[self.dtype].bits // 8
 
     def view(self, shape: Any) -> HostTensor:
         if isinstance(shape, str):
             if shape != self.dtype:
                 raise Unsupported(f"memory of {self.dtype} is seen as {shape}")
             return self
-        return HostTensor(self.array.reshape(shape), self.dtype)
+        return HostTensor(self.array.reshape(shape), self.dtype, self.is_misaligned)
+
+    def copy_(self, other: HostTensor) -> HostTensor:
+        self.array[...] = other.array
+        return self
 
 
 class SourceModule:
-    """An emitted module in an algebra. `call` runs a host function; errors name the line of the text and its origin."""
+    """An emitted module in an algebra. `call` runs a host function; errors name the line of the text and its origin.
+    `is_misaligned`: tensors are taken to begin at odd elements."""
 
-    def __init__(self, source: str, algebra: Algebra) -> None:
+    def __init__(self, source: str, algebra: Algebra, is_misaligned: bool = False) -> None:
+        self.is_misaligned = is_misaligned
         self.algebra, self.language, self.source = algebra, GluonLanguage(algebra), source
         self.memories: dict[int, tuple[np.ndarray, Memory]] = {}
         own = {"__import__": self._import, "range": self.language.range}  # the loops of kernels count in int32
@@ -104,7 +113,9 @@ class SourceModule:
     def call(self, name: str, arguments: Sequence[Any], dtypes: Sequence[str]) -> None:
         """Call a host function with arrays, which are written in place, and numbers. Raises ExecutorError."""
         given = [
-            HostTensor(value, dtype) if isinstance(value, np.ndarray) else self._number(value, dtype)
+            HostTensor(value, dtype, self.is_misaligned)
+            if isinstance(value, np.ndarray)
+            else self._number(value, dtype)
             for value, dtype in zip(arguments, dtypes, strict=True)
         ]
         with np.errstate(all="ignore"):
@@ -181,6 +192,8 @@ class SourceModule:
         last = sum((dim - 1) * step for dim, step in zip(shape, strides, strict=True))
         if last >= len(flat) or strides[-1] != 1:
             raise ExecutorError(f"a descriptor of {tuple(shape)} with strides {tuple(strides)}")
+        if base.data_ptr() % 16:
+            raise ExecutorError("a descriptor of a tensor that does not begin at a multiple of 16 bytes")
         if any(step * (ELEMENTS[base.dtype].bits // 8) % 16 for step in strides[:-1]):
             raise ExecutorError(f"a descriptor with strides {tuple(strides)} of {base.dtype}")
         steps = [step * flat.itemsize for step in strides]

@@ -332,15 +332,17 @@ def _has_work_to_overlap(op: scf.ForOp) -> bool:
 def _hands_to_branch(op: scf.ForOp) -> bool:
     """Whether a branch at the end of a loop uses what is computed behind an inner loop, which Triton 3.6 fails to move
     along with it."""
-    operations = list(op.body)
-    first = next(n for n, each in enumerate(operations) if any(isinstance(inner, scf.ForOp) for inner in each.nests()))
-    return any(
-        user.parent is not op.body
-        for each in operations[first + 1 :]
-        if not isinstance(each, arith.ConstantOp)
-        for value in each.results
-        for user in value.uses
-    )
+    behind: set[Value] = set()
+    has_loop = False
+    for each in op.body:
+        if isinstance(each, scf.IfOp) and any(
+            not behind.isdisjoint(inner.operands) for region in each.regions for inner in region.walk()
+        ):
+            return True
+        if has_loop and not isinstance(each, arith.ConstantOp):
+            behind.update(each.results)
+        has_loop = has_loop or any(isinstance(inner, scf.ForOp) for inner in each.nests())
+    return False
 
 
 def _unroll_factor(op: scf.ForOp) -> int:

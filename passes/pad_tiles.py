@@ -223,8 +223,8 @@ class PadTiles(Pass):
             raise TileError(f"pad-tiles.min_dot is {self.min_dot}; it must be a power of two")
         if self.min_dot < LEAST_DOT and getattr(program.target, "kind", "") == "cuda":
             raise TileError(
-                f"pad-tiles.min_dot is {self.min_dot}; it must be {LEAST_DOT} or more for {program.target}, where Triton "
-                "has no products with a smaller inner dimension"
+                f"pad-tiles.min_dot is {self.min_dot}; it must be {LEAST_DOT} or more for {program.target}, where "
+                "Triton has no products with a smaller inner dimension"
             )
         for kernel in of_kinds(program.root.nests(), tile.KernelOp):
             _Padder(kernel, self.min_dot).run()

@@ -195,7 +195,7 @@ def test_eight_bit_operands_need_twice_the_inner_dimension() -> None:
 @pytest.mark.parametrize("target", [None, "interpret", "hip:gfx942", "cuda:80", "cuda:100"])
 def test_products_smaller_than_triton_has_are_refused(target: str | None) -> None:
     made = program(_dot(4), target=target and Target.parse(target))
-    refused = pytest.raises(TileError, match="^pad-tiles.min_dot is 8; it must be 16 or more for cuda")
+    refused = pytest.raises(TileError, match=r"^pad-tiles\.min_dot is 8; it must be 16 or more for cuda")
     with refused if target and target.startswith("cuda") else contextlib.nullcontext():
         PadTiles(min_dot=8).run(made)
     PadTiles(min_dot=16).run(program(_dot(4), target=target and Target.parse(target)))

@@ -119,8 +119,9 @@ def test_a_cast_there_and_back_is_dropped_where_nothing_is_lost(there: str, loss
     ("chain", "expected"),
     [
         ("%s int64 uint64", "uint64"), ("%s uint32 int8", "int8"), ("%l int32 uint32", "uint32"),
-        ("%s int64 float32", "float32"), ("%b int32 int64", "int64"), ("%s uint32 int64", ""), ("%l int32 int64", ""), ("%s uint32 float32", ""),
-        ("%s int16 bool", ""), ("%s bool int64", ""), ("%f int32 int64", ""), ("%s float64 int64", ""),
+        ("%s int64 float32", "float32"), ("%b int32 int64", "int64"), ("%s uint32 int64", ""), ("%l int32 int64", ""),
+        ("%s uint32 float32", ""), ("%s int16 bool", ""), ("%s bool int64", ""), ("%f int32 int64", ""),
+        ("%s float64 int64", ""),
     ],
 )  # fmt: skip
 def test_chains_of_casts_get_one_form(chain: str, expected: str) -> None:

@@ -105,10 +105,10 @@ def lowered(case: Case, target: str) -> Any:
     import tiledsl
     from tiledsl.runtime.target import Target
 
-    if not Target.parse(target).supports("float8_e5m2"):
-        text = case.text.replace("float8_e4m3fn", "float16").replace("float8_e5m2", "bfloat16")
-        case = replace(case, text=text)
     try:
+        if not Target.parse(target).supports("float8_e5m2"):
+            text = case.text.replace("float8_e4m3fn", "float16").replace("float8_e5m2", "bfloat16")
+            case = replace(case, text=text)
         with program_of(case) as program:
             return tiledsl.compile(program, target=target, pass_configs=case.options)
     except Exception as error:

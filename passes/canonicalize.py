@@ -234,21 +234,28 @@ def drop_repeated_condition(op: BinaryOp, rw: Rewriter) -> bool:
 
 
 @pattern(CastOp)
-def drop_cast_there_and_back(op: CastOp, rw: Rewriter) -> bool:
-    # int32 -> int64 -> int32  ==>  nothing, and every other way back from a type that holds all values: no float's
+def combine_casts(op: CastOp, rw: Rewriter) -> bool:
+    # int32 -> int64 -> int32  ==>  nothing, and every other way back from a type that holds all values: no float's;
+    # int32 -> int64 -> uint64  ==>  int32 -> uint64, and every other way over an integer that loses nothing more
     inner = op.source.op
-    if not isinstance(inner, CastOp) or inner.source.type != op.out.type:
+    if not isinstance(inner, CastOp):
         return False
-    small, large = ELEMENTS[inner.source.dtype], ELEMENTS[inner.out.dtype]
+    source = inner.source
+    small, large, to = ELEMENTS[source.dtype], ELEMENTS[inner.out.dtype], ELEMENTS[op.out.dtype]
     if small.kind == "float":
         lossless = large.kind == "float" and large.bits > small.bits
     elif small.kind == "bool":
         lossless = True
     else:
         lossless = large.kind != "float" and large.low <= small.low and small.high <= large.high
-    if lossless:
-        rw.replace(op, [inner.source])
-    return lossless
+    if lossless and source.type == op.out.type:
+        rw.replace(op, [source])
+        return True
+    integers = small.kind != "float" and large.kind in ("int", "uint")
+    if not integers or not (lossless or to.kind in ("int", "uint") and to.bits <= large.bits):
+        return False
+    rw.replace(op, [rw.insert(CastOp(source, result_types=[op.out.type], names=[op.out.name])).result])
+    return True
 
 
 @pattern(arith.Elementwise)
@@ -359,7 +366,7 @@ CANONICAL_PATTERNS = Patterns(
         drop_comparison_of_bool,
         simplify_select,
         drop_repeated_condition,
-        drop_cast_there_and_back,
+        combine_casts,
         drop_needless_broadcast,
         broadcast_once,
         reshape_splat_or_iota,

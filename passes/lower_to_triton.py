@@ -329,8 +329,8 @@ class _KernelLowering:
         return self.products[key]
 
     def _scaled(self, at: Builder, factors: Factors, amount: int, width: Width) -> Value:
-        if not factors:
-            return at.constant(amount, ScalarType(width))
+        if not factors:  # wrapped as the sum is, which is right where the offset fits
+            return at.constant(arith.wrap(amount, width), ScalarType(width))
         out: Value | None = None
         for each in factors:
             wide = each if each.dtype == width else at.insert(_cast(each, width)).result

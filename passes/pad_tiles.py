@@ -19,6 +19,7 @@ from tiledsl.passes.padded_reshape import keeps_order, reshape_by_gather
 from tiledsl.passes.tile_values import converted
 
 MAX_ELEMENTS = 1 << 20  # Triton's TRITON_MAX_TENSOR_NUMEL
+LEAST_DOT = 16  # inner dimension, of 16-bit elements; min_dot_size in triton/backends/nvidia/compiler.py. AMD's is 1
 
 
 class _Padder:
@@ -204,8 +205,8 @@ class PadTiles(Pass):
                                                                     %m = tensor.reduce %y {kind = "max", axis = 0}
     Accesses get masks. Reductions, reverse scans and the inner dimension of dots are filled with the neutral element,
     unless the padding is known to hold it (analysis/padding.py). Reshapes that would move padding become gathers.
-    min_dot is the least inner dimension of a dot; it doubles for 8-bit operands (Triton 3.6 to 3.9: 16; M and N may
-    be 1).
+    min_dot is the least inner dimension of a dot; it doubles for 8-bit operands (Triton 3.6 to 3.9: 16 on NVIDIA GPUs,
+    for which less is refused; M and N may be 1).
     Needs:   promote-buffers, guard-accesses. Does nothing if all sizes are powers of two.
     """
 
@@ -220,5 +221,10 @@ class PadTiles(Pass):
     def run(self, program: Program) -> None:
         if self.min_dot < 1 or self.min_dot & (self.min_dot - 1):
             raise TileError(f"pad-tiles.min_dot is {self.min_dot}; it must be a power of two")
+        if self.min_dot < LEAST_DOT and getattr(program.target, "kind", "") == "cuda":
+            raise TileError(
+                f"pad-tiles.min_dot is {self.min_dot}; it must be {LEAST_DOT} or more for {program.target}, where "
+                "Triton has no products with a smaller inner dimension"
+            )
         for kernel in of_kinds(program.root.nests(), tile.KernelOp):
             _Padder(kernel, self.min_dot).run()

@@ -100,6 +100,16 @@ def test_binary_on_constants(op_type: type[arith.BinaryOp], data: st.DataObject)
     check(op_type(lhs, rhs), signed_zero=op_type not in (arith.MaxOp, arith.MinOp))
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "float32"])
+@pytest.mark.parametrize("op_type", BINARY, ids=lambda op_type: op_type.name)
+def test_what_python_would_raise_for_is_folded(op_type: type[arith.BinaryOp], dtype: str) -> None:
+    # Emitted as numbers, Triton would compute it in Python.
+    low = -1 if dtype == "int32" else 1
+    for lhs, rhs in [(0, 0), (1, 0), (low, 0), (1, 64), (1, low)] if dtype in fold_cases(op_type) else []:
+        pair = [constant(arith.as_constant(number, dtype), dtype) for number in (lhs, rhs)]
+        assert op_type(*pair).fold() is not None
+
+
 @pytest.mark.parametrize("op_type", BINARY, ids=lambda op_type: op_type.name)
 @given(data=st.data())
 def test_binary_identities(op_type: type[arith.BinaryOp], data: st.DataObject) -> None:

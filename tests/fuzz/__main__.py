@@ -1,7 +1,8 @@
 """`python -m tests.fuzz --count 10000 --seed 0`: random programs against the oracle; prints figures, writes findings.
 
 Each worker is a process of its own, whose crash or hang costs one program. With `--device cuda` programs run on the
-GPU. A share is compiled for GPU targets, which needs no GPU, by this Triton and by the one of `--triton36`.
+GPU. A share is compiled to machine code for GPU targets, which needs no GPU, by this Triton and by the one of
+`--triton36`: for one target in turn, or for all that `--compile` names. `--no-run` compiles alone.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tests.fuzz.generator import generate
 from tests.fuzz.shrink import shrunk
 
 TARGETS = ("cuda:90", "cuda:90", "cuda:80", "cuda:100", "hip:gfx942")
+RAN = "ran"
 FIRST = 50  # programs that must not all fail alike
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = {"discarded", "right"}  # statuses that are no findings
@@ -71,7 +73,11 @@ class Process:
         if not line:
             hung = not ready
             self.stop()
-            return Outcome("hung", f"no answer within {limit} s") if hung else Outcome("crashed", self.last_words())
+            return (
+                Outcome("hung", f"no answer within {limit} s")
+                if hung
+                else Outcome("crashed", worker.last_words(self.folder / "errors"))
+            )
         self.answered += 1
         answer = json.loads(line)
         return Outcome(answer["status"], answer["detail"])
@@ -91,7 +97,7 @@ class Process:
             devices = visible_devices()
             environment["CUDA_VISIBLE_DEVICES"] = devices[self.number % len(devices)]
         command = [sys.executable, "-m", "tests.fuzz", "--worker", "--device", self.arguments.device]
-        command += ["--triton36", self.arguments.triton36] if self.arguments.triton36 else []
+        command += ["--triton36", self.arguments.triton36, "--limit", str(self.arguments.limit)]
         with open(self.folder / "errors", "wb") as errors:
             self.process = subprocess.Popen(
                 command,
@@ -103,11 +109,6 @@ class Process:
                 bufsize=0,
             )
         self.answered = 0
-
-    def last_words(self) -> str:
-        lines = (self.folder / "errors").read_bytes()[-4000:].decode(errors="replace").strip().splitlines()
-        told = [line for line in lines if "ssert" in line or "rror" in line or "Fatal" in line] or lines[-1:]
-        return (told or ["it ended without a word"])[0][-300:]
 
     def stop(self) -> None:
         if self.process is not None:
@@ -121,22 +122,30 @@ class Run:
         self.arguments, self.folder = arguments, folder
         self.lock = threading.Lock()
         self.counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-        self.groups: dict[tuple[str, str, str], list[tuple[int, str]]] = collections.defaultdict(list)
-        self.made = 0
+        self.groups: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = collections.defaultdict(list)
+        self.seconds: collections.Counter[str] = collections.Counter()
+        self.made = self.told = 0
         self.stopped = ""
         self.started = time.monotonic()
         self.jobs = self.all_jobs()
 
     def all_jobs(self) -> Iterator[dict[str, Any]]:
+        """A job for each program to run, and for each that is compiled, each target and each Triton."""
         arguments = self.arguments
-        every = round(1 / arguments.compile_share) if arguments.compile_share else 0
+        every = 1 if arguments.compile else round(1 / arguments.compile_share) if arguments.compile_share else 0
+        named = [
+            f"hip:{each}" if each.startswith("gfx") else each for each in filter(None, arguments.compile.split(","))
+        ]
         for seed in range(arguments.seed, arguments.seed + arguments.count):
             if time.monotonic() - self.started > arguments.seconds or self.stopped:
                 return
             self.made += 1
-            yield {"seed": seed}
+            if not arguments.no_run:
+                yield {"seed": seed}
             if every and seed % every == 0:
-                yield {"seed": seed, "compile": TARGETS[seed // every % len(TARGETS)]}
+                for target in named or [TARGETS[seed // every % len(TARGETS)]]:
+                    for triton in arguments.triton.split(","):
+                        yield {"seed": seed, "compile": target, "triton": triton}
 
     def work(self, number: int) -> None:
         """One thread, which owns one worker."""
@@ -147,23 +156,27 @@ class Run:
                     job = next(self.jobs, None)
                 if job is None:
                     return
-                self.note(job, process.ask(job))
+                begun = time.monotonic()
+                outcome = process.ask(job)
+                self.note(job, outcome, time.monotonic() - begun)
         finally:
             process.stop()
 
-    def note(self, job: dict[str, Any], outcome: Outcome) -> None:
-        kind = "compiled" if job.get("compile") else "ran"
+    def note(self, job: dict[str, Any], outcome: Outcome, seconds: float) -> None:
+        kind = f"{job['compile']} by Triton {job['triton']}" if job.get("compile") else RAN
         with self.lock:
             self.counts[kind][outcome.status] += 1
-            self.groups[kind, outcome.status, outcome.group].append((job["seed"], outcome.detail))
-            total = sum(self.counts["ran"].values())
-            alike = [key for key in self.groups if key[0] == "ran" and key[1] != "discarded"]
-            if total == FIRST and len(alike) == 1 and outcome.status != "right":
-                self.stopped = f"the first {FIRST} programs all ended alike: {outcome.status}: {outcome.detail}"
-            if total % 500 == 0 and kind == "ran":
-                print(
-                    f"{total} programs, {time.monotonic() - self.started:.0f} s: {dict(self.counts['ran'])}", flush=True
-                )
+            self.seconds[kind] += seconds
+            self.groups[kind, outcome.status, outcome.group].append((job, outcome.detail))
+            if kind == RAN:
+                total = sum(self.counts[RAN].values())
+                alike = [key for key in self.groups if key[0] == RAN and key[1] != "discarded"]
+                if total == FIRST and len(alike) == 1 and outcome.status != "right":
+                    self.stopped = f"the first {FIRST} programs all ended alike: {outcome.status}: {outcome.detail}"
+            if self.made % 500 == 0 and self.made != self.told:
+                self.told = self.made
+                summed = sum(self.counts.values(), collections.Counter())
+                print(f"{self.made} programs, {time.monotonic() - self.started:.0f} s: {dict(summed)}", flush=True)
 
     def findings(self) -> list[tuple[str, str, str]]:
         """Groups to shrink: what is wrong first, then what occurs most."""
@@ -179,41 +192,41 @@ class Run:
                     key = next(keys, None)
                 if key is None:
                     return
-                for seed, detail in self.groups[key][: 4 if key[1] == "wrong" else 1]:
-                    self.shrink_one(process, key, seed, detail)
+                for job, detail in self.groups[key][: 4 if key[1] == "wrong" else 1]:
+                    self.shrink_one(process, key, job, detail)
         finally:
             process.stop()
 
-    def shrink_one(self, process: Process, key: tuple[str, str, str], seed: int, detail: str) -> None:
+    def shrink_one(self, process: Process, key: tuple[str, str, str], job: dict[str, Any], detail: str) -> None:
         kind, status, group = key
-        target = TARGETS[seed // round(1 / self.arguments.compile_share) % len(TARGETS)] if kind == "compiled" else ""
+        seed = job["seed"]
 
         def fails(case: Case) -> bool:
-            job = {"case": finding.to_json(case), "compile": target}
-            outcome = process.ask(job)
+            outcome = process.ask({**job, "case": finding.to_json(case)})
             return outcome.status == status and (status in ("wrong", "crashed", "hung") or outcome.group == group)
 
         case = generate(seed)
         if status != "hung":
             case = shrunk(case, fails, self.arguments.shrink_seconds)
-        title = f"{status} ({target or self.arguments.device}): {detail.splitlines()[0] if detail else ''}"
-        path = finding.write(
-            case, title, Path(self.arguments.out) / f"{status}_{seed}{'_compiled' if target else ''}.py"
-        )
+        where = self.arguments.device if kind == RAN else kind
+        title = f"{status} ({where}): {detail.splitlines()[0] if detail else ''}"
+        suffix = "" if kind == RAN else "_" + "".join(c if c.isalnum() else "_" for c in kind)
+        path = finding.write(case, title, Path(self.arguments.out) / f"{status}_{seed}{suffix}.py")
         with self.lock:
             print(f"\n{path}: {title}\n{case.text}", flush=True)
 
     def report(self) -> None:
-        seconds = time.monotonic() - self.started
+        print(f"{self.made} programs in {time.monotonic() - self.started:.0f} s")
         for kind, counts in self.counts.items():
             total = sum(counts.values())
             told = ", ".join(f"{number} {status}" for status, number in counts.most_common())
-            print(f"{kind}: {total} programs in {seconds:.0f} s: {told}")
-        compared = self.counts["ran"]["right"] + self.counts["ran"]["wrong"]
-        print(f"{compared} compared, {self.counts['ran']['wrong']} wrong")
+            print(f"{kind}: {total} programs, {self.seconds[kind] / total:.2f} s each: {told}")
+        if not self.arguments.no_run:
+            compared = self.counts[RAN]["right"] + self.counts[RAN]["wrong"]
+            print(f"{compared} compared, {self.counts[RAN]['wrong']} wrong")
         for (kind, status, group), members in sorted(self.groups.items(), key=lambda item: (item[0][1], -len(item[1]))):
             if status != "right":
-                seeds = ", ".join(str(seed) for seed, _ in members[:6])
+                seeds = ", ".join(str(job["seed"]) for job, _ in members[:6])
                 print(f"{len(members):6} {kind} {status}: {group} ({seeds})")
 
 
@@ -251,7 +264,12 @@ def main() -> int:
     parser.add_argument(
         "--compile-share", type=float, default=0.0, help="of the programs, compiled for GPU targets too"
     )
-    parser.add_argument("--triton36", default="", help="a Python with another Triton, for the compiled share")
+    parser.add_argument("--compile", default="", metavar="TARGETS", help="for which all programs are compiled")
+    parser.add_argument(
+        "--triton", default="", help='that compile: "newest" (of this Python), "3.6" or both (the default)'
+    )
+    parser.add_argument("--triton36", default="", help="a Python with Triton 3.6, for compiled programs")
+    parser.add_argument("--no-run", action="store_true", help="compile alone")
     parser.add_argument("--seconds", type=float, default=1e9, help="after which no program is begun")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for one program")
     parser.add_argument("--out", default="", help="a folder for shrunk findings")
@@ -262,8 +280,13 @@ def main() -> int:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        worker.main(arguments.device, arguments.triton36)
+        worker.main(arguments.device, arguments.triton36, arguments.limit)
         return 0
+    arguments.triton = arguments.triton or ("newest,3.6" if arguments.triton36 else "newest")
+    if not {"newest", "3.6"}.issuperset(arguments.triton.split(",")) or (
+        "3.6" in arguments.triton and not arguments.triton36
+    ):
+        parser.error("--triton is newest, 3.6 or newest,3.6; 3.6 needs --triton36")
     if arguments.show or arguments.again:
         case = finding.read(Path(arguments.again)) if arguments.again else generate(arguments.seed)
         outcome = attempt(case, arguments.device)

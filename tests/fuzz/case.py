@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.fuzz.dtypes import dtype_of
 from tests.fuzz.memory import contiguous
-from tests.fuzz.numbers import Number, dtype_of, plain
+from tests.fuzz.numbers import Number, plain
 from tests.fuzz.oracle import Argument, expected
 
 

@@ -1,4 +1,4 @@
-"""Compiles emitted source to LLVM IR with the Triton of this interpreter, which may have neither torch nor tiledsl.
+"""Compiles emitted source to machine code by the Triton of this interpreter, which may have neither torch nor tiledsl.
 
 One line of JSON in, with source, kernels and target; one line out: what went wrong, or nothing.
 """
@@ -48,9 +48,8 @@ def compiled(job: dict[str, Any]) -> None:
             made = source.make_ir(target, options, *known, context)
             metadata = {"target": target, **options.__dict__}
             backend.add_stages(stages, options, source.language)
-            for stage in ("ttir", "ttgir", "llir"):
-                if stage in stages:
-                    made = stages[stage](made, metadata)
+            for stage in stages.values():
+                made = stage(made, metadata)
 
 
 def main() -> None:

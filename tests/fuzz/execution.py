@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from tests.fuzz.case import Case, TensorArgument, differences
-from tests.fuzz.numbers import Discard
+from tests.fuzz.dtypes import Discard
 
 GUARD = 512  # bytes before and behind a tensor
 PATTERN = 0x5A

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.case import Case, TensorArgument
-from tests.fuzz.numbers import Discard
+from tests.fuzz.dtypes import Discard
 
 _RUN = r'''
 """{title}

@@ -10,24 +10,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tests.fuzz import memory, numbers
+from tests.fuzz import dtypes, functions, memory, numbers
+from tests.fuzz.dtypes import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, Discard, Dtype, dtype_of, half_unit, rounded, wrap
 from tests.fuzz.memory import INNER, Buffer, Memory, Region, Var
-from tests.fuzz.numbers import (
-    BOOL,
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
-    INT32,
-    Discard,
-    Dtype,
-    Number,
-    cast,
-    dtype_of,
-    half_unit,
-    number,
-    rounded,
-    wrap,
-)
+from tests.fuzz.numbers import Number, cast, number
 
 
 class TensorSpec:
@@ -546,8 +532,8 @@ class Language:
 
 _REDUCTIONS = ("sum", "max", "min", "abssum", "absmax", "bitand", "bitor", "bitxor")
 _NAMES: dict[str, Any] = {
-    **numbers.DTYPES,
-    **{name: numbers.function(name) for name in numbers._UNITS},
+    **dtypes.DTYPES,
+    **{name: functions.function(name) for name in functions.UNITS},
     **{f"reduce_{kind}": _named(kind) for kind in _REDUCTIONS},
     **{f"atomic_{kind}": _atomic(kind) for kind in ("add", "max", "min", "or")},
     **{f"alloc_{scope}": (lambda shape, dtype, _scope=scope, **_: _alloc(shape, dtype, _scope)) for scope in INNER},
@@ -568,9 +554,9 @@ _NAMES: dict[str, Any] = {
     "floor": numbers.floor, "ceil": numbers.ceil, "trunc": numbers.trunc, "rint": numbers.rint,
     "nearbyint": numbers.rint,
     "round": lambda x, mode="ties-to-even": numbers.rint(x) if mode == "ties-to-even" else numbers.half_away(x),
-    "isnan": numbers.isnan, "isinf": numbers.isinf, "isfinite": numbers.isfinite, "fmod": numbers.fmod,
-    "fma": numbers.fma, "copysign": numbers.copysign, "popcount": numbers.popcount, "clz": numbers.clz,
-    "reinterpret": numbers.reinterpret, "pow": numbers.power, "power": numbers.power,
+    "isnan": functions.isnan, "isinf": functions.isinf, "isfinite": functions.isfinite, "fmod": numbers.fmod,
+    "fma": functions.fma, "copysign": functions.copysign, "popcount": functions.popcount, "clz": functions.clz,
+    "reinterpret": functions.reinterpret, "pow": numbers.power, "power": numbers.power,
     "cast": lambda value, dtype, **_: cast(value, dtype_of(dtype)),
     "Cast": lambda dtype, value: cast(value, dtype_of(dtype)),
     "ceildiv": ceildiv, "cdiv": ceildiv, "align_up": lambda a, b: ceildiv(a, b) * b,

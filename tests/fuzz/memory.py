@@ -7,7 +7,9 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tests.fuzz.numbers import Discard, Dtype, Number, cast, from_bits, to_bits
+from tests.fuzz.dtypes import Discard, Dtype
+from tests.fuzz.functions import from_bits, to_bits
+from tests.fuzz.numbers import Number, cast
 
 MOST_STEPS = 400_000  # elements touched and rounds of loops in one run
 

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.fuzz import language, memory, numbers
+from tests.fuzz import dtypes, language, memory, numbers
+from tests.fuzz.dtypes import Discard
 from tests.fuzz.language import Language, Symbol, TensorSpec, size_of
 from tests.fuzz.memory import Buffer, Memory, Region
-from tests.fuzz.numbers import Discard, Number
+from tests.fuzz.numbers import Number
 
 _BOTH = ("copy", "transpose", "cumsum", "cummax", "reduce")
 _PLACES: dict[str, tuple[int, ...]] = {
@@ -257,14 +258,14 @@ def _call_main(space: dict[str, Any], held: Sequence[Memory], arguments: Sequenc
                 raise Discard("a tensor of another shape")
             made = Buffer(held[argument.memory], dims, spec.dtype, "global", argument.offset, argument.strides)
             made.shape = tuple(
-                Number(numbers.INT32, size) if isinstance(dim, Symbol) else size for dim, size in zip(spec.shape, dims)
+                Number(dtypes.INT32, size) if isinstance(dim, Symbol) else size for dim, size in zip(spec.shape, dims)
             )
             given.append(made)
         else:
             given.append(numbers.cast(argument.value, spec))
     for name, value in list(space.items()):
         if isinstance(value, Symbol):
-            space[name] = Number(numbers.INT32, sizes[value.name])
+            space[name] = Number(dtypes.INT32, sizes[value.name])
     main(*given)
 
 

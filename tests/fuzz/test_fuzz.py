@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.fuzz import finding
 from tests.fuzz.execution import attempt, program_of
 from tests.fuzz.generator import generate
 from tests.fuzz.shrink import shrunk
+from tests.fuzz.worker import Worker
 from tests.fuzz.wrong_compilers import MISTAKES
 
 SEEDS, CHUNK = 300, 20
@@ -53,6 +55,19 @@ def test_programs_compile_for_a_gpu(seed: int) -> None:
     with program_of(case) as program:
         kernel = tiledsl.compile(program, target="cuda:90", pass_configs=case.options)
     assert all("ptx" in each.asm for each in kernel.compiled.values())
+
+
+def test_programs_compile_for_every_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    worker = Worker("interpret", sys.executable, 60)  # that other Triton is this one, too
+    assert "float8" in generate(1).text  # which this target lacks
+    assert worker.compiled(generate(1), "hip:gfx942", "3.6").status == "right"
+    job = {"target": "cuda:90", "kernels": []}
+    assert worker.by_other({**job, "source": "raise ValueError('for this test')"}) == "ValueError: for this test"
+    ended = worker.by_other({**job, "source": "import os\nos._exit(3)"})
+    assert ended.startswith("the compiler ended with status 3")
+    refused = worker.compiled(replace(generate(3), options={"pad-tiles.min_dot": 1}), "cuda:90", "3.6")
+    assert refused.status == "refused" and "min_dot" in refused.detail
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tests.fuzz.case import Case, TensorArgument
+from tests.fuzz.dtypes import DTYPES, Discard, rounded
 from tests.fuzz.language import total
-from tests.fuzz.numbers import DTYPES, Discard, Number, cast, rounded
+from tests.fuzz.numbers import Number, cast
 
 
 def run(body: str, *, n: int = 4, dtype: str = "int32", values: list[Any] | None = None) -> list[Any]:

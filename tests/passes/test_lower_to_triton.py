@@ -102,6 +102,19 @@ def test_unbounded_sums_stay_whole_in_32_bits() -> None:
     assert "triton.addptr %A_1, %p" in text or "triton.addptr %A, %p" in text, text
 
 
+def test_numbers_beyond_32_bits_wrap_in_offsets_of_32() -> None:
+    # Where the access is inside, the sum fits, and so wrapped parts of it meet again.
+    body = """%far = arith.constant {value = 2147483648} : int64
+    %91 = arith.cast %s : int64
+    %92 = arith.sub %91, %far : int64
+    %93 = arith.cast %i : tensor<16x1xint64>
+    %p = arith.sub %92, %93 : tensor<16x1xint64>
+    %x = tile.load %A[%p, %p] {guarded = true} : tensor<16x1xint32>
+    tile.store %x, %A[%i, %c0] {guarded = true}"""
+    text = print_op(lower("64*128*int32, global", body).root)
+    assert "arith.constant {value = -2147483648} : int32" in text and "277025390592" not in text, text  # 129 * 2**31
+
+
 def test_masks_and_shapes() -> None:
     body = """%ok = arith.cmp %i, %s {predicate = "lt"} : tensor<16x1xbool>
     %x = tile.load %A[%s, %t] mask=%ok {guarded = true} : tensor<16x1xfloat16>

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from math import prod
 
 import numpy as np
@@ -21,6 +22,7 @@ from tiledsl.passes.padded_reshape import keeps_order
 from tiledsl.passes.promote_buffers import PromoteBuffers
 from tiledsl.passes.unroll_loops import UnrollLoops
 from tiledsl.passes.vectorize_parallel import VectorizeParallel
+from tiledsl.runtime.target import Target
 
 TO_GUARDED = [UnrollLoops(), LowerTileOps(), VectorizeParallel(), PromoteBuffers(), GuardAccesses()]
 LOAD = """
@@ -188,6 +190,15 @@ def test_eight_bit_operands_need_twice_the_inner_dimension() -> None:
     lines = after(PadTiles(), _dot(16, "float8_e5m2"))
     assert any("%kt = tensor.iota {axis = 0} : tensor<32x1xint32>" in line for line in lines)
     assert any("tensor<16x1xint32>" in line for line in after(PadTiles(min_dot=8), _dot(16, "float8_e5m2")))
+
+
+@pytest.mark.parametrize("target", [None, "interpret", "hip:gfx942", "cuda:80", "cuda:100"])
+def test_products_smaller_than_triton_has_are_refused(target: str | None) -> None:
+    made = program(_dot(4), target=target and Target.parse(target))
+    refused = pytest.raises(TileError, match=r"^pad-tiles\.min_dot is 8; it must be 16 or more for cuda")
+    with refused if target and target.startswith("cuda") else contextlib.nullcontext():
+        PadTiles(min_dot=8).run(made)
+    PadTiles(min_dot=16).run(program(_dot(4), target=target and Target.parse(target)))
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,30 @@ def persistent_pure_loop(O: T.Tensor((3, 4), "float32")):
         T.copy(t, O[bx, :])
 
 
+def _after_loops(a: np.ndarray) -> np.ndarray:
+    out = np.zeros((4, 4))
+    for block in (0, 2):
+        out[block] = (a[block] + a[block + 1]) * a[block + 1, ::-1]
+    return out
+
+
+@case("flatten-before-branch", _after_loops, map_grid__persistent=1)
+@T.prim_func
+def persistent_branch_after_loop(A: T.Tensor((5, 4), "float32"), O: T.Tensor((4, 4), "float32")):
+    with T.Kernel(4, threads=32) as bx:
+        t = T.alloc_fragment((4,), "float32")
+        u = T.alloc_fragment((4,), "float32")
+        T.fill(t, 0)
+        for k in range(2):
+            for i in T.Parallel(4):
+                t[i] = t[i] + A[bx + k, i]
+        for i in T.Parallel(4):
+            u[i] = A[bx + 1, 3 - i]
+        if bx % 2 == 0:
+            for i in T.Parallel(4):
+                O[bx, i] = t[i] * u[i]
+
+
 def _counted(a: np.ndarray) -> np.ndarray:
     out = -a[np.arange(5) % 2, np.arange(5)]
     for _ in range(3):

@@ -139,7 +139,8 @@ class BinaryOp(Elementwise):
             try:
                 number = self.compute(rounded(a, dtype), rounded(b, dtype))
             except (ZeroDivisionError, OverflowError, ValueError):
-                return None
+                # A division of integers by 0: any number will do, and Triton would divide in Python.
+                return None if is_float(dtype) else [0]
             return [rounded(as_constant(number, self.out.dtype), self.out.dtype)]
         return self.simplify(a, b)
 
@@ -228,6 +229,8 @@ class DivOp(BinaryOp):
 
     @staticmethod
     def compute(a: Any, b: Any) -> Any:
+        if b == 0:  # as IEEE 754 has it
+            return math.nan if a == 0 or a != a else math.copysign(math.inf, a) * math.copysign(1.0, b)
         return a / b
 
     def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
@@ -380,9 +383,7 @@ class ShlOp(BinaryOp):
 
     @staticmethod
     def compute(a: Any, b: Any) -> Any:
-        if not 0 <= b < 64:
-            raise ValueError("shift out of range")
-        return a << b
+        return a << b if 0 <= b < 64 else 0
 
 
 class ShrOp(BinaryOp):
@@ -393,9 +394,7 @@ class ShrOp(BinaryOp):
 
     @staticmethod
     def compute(a: Any, b: Any) -> Any:
-        if not 0 <= b < 64:
-            raise ValueError("shift out of range")
-        return a >> b
+        return a >> (b if 0 <= b < 64 else 64)
 
 
 PREDICATES: dict[str, Callable[[Any, Any], bool]] = {

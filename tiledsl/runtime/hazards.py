@@ -70,6 +70,14 @@ HAZARDS = (
         _REFUSED,
     ),
     Hazard(
+        "flatten-before-branch",
+        "fuse-nested-loops gives an if without results a yield of some, where a branch at the end of a loop uses what "
+        "is computed behind the inner loop",
+        "3.6",
+        "codegen/kernels.py does not flatten such loops",
+        _REFUSED,
+    ),
+    Hazard(
         "while-with-tiles",
         "remove-layout-conversions takes results of a while for those of other numbers if a value is carried to "
         "the condition alone",

@@ -142,8 +142,9 @@ class Compared:
     rounds: dict[str, int]
 
     def unsure(self, name: str) -> float:
-        """By how much a ratio may be off."""
-        return 0.0 if name == self.leader else open_by(self.noise, self.rounds[name])
+        """By how much a ratio may be off; few rounds do not tell how much they vary."""
+        count = self.rounds[name]
+        return 0.0 if name == self.leader else open_by(self.noise, count) * (1 + _FEW / count)
 
 
 def compare(rounds: Taken) -> Compared | None:
@@ -175,8 +176,8 @@ def tie(spread: float) -> float:
 
 
 def open_by(spread: float, rounds: int) -> float:
-    """By how much a difference may be off that so many rounds have shown; few do not tell how much it varies."""
-    return _SURE * _ERROR * spread / math.sqrt(max(1, rounds)) * (1 + _FEW / max(1, rounds))
+    """By how much a difference may be off that so many rounds have shown."""
+    return _SURE * _ERROR * spread / math.sqrt(max(1, rounds))
 
 
 def unrest(medians: Mapping[str, Sequence[float]], leader: str) -> float:
@@ -190,7 +191,7 @@ def unrest(medians: Mapping[str, Sequence[float]], leader: str) -> float:
 
 def still_racing(rounds: Taken) -> list[str]:
     """Of the configurations with most rounds, by name, those that may still turn out to be the fastest: their best
-    round is not slower than the worst round of the one that leads, by more than a hundredth."""
+    round is not slower than the worst round of the one that leads, by more than two hundredths."""
     most = max(map(len, rounds.values()), default=0)
     medians = {name: [statistics.median(each) for each in rounds[name]] for name in rounds if len(rounds[name]) == most}
     leader = min(medians.values(), key=statistics.median, default=[])

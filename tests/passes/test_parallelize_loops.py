@@ -9,7 +9,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.passes.ir_cases import kernel
 from tests.support.programs import check_pass, inputs_for
-from tiledsl.ir.text import print_op
+from tiledsl.ir.printer import print_op
 from tiledsl.passes.parallelize_loops import ParallelizeLoops
 
 HEAD = """%s = tile.alloc : buffer<6*8*float32, fragment> %m = tile.alloc : buffer<6*float32, fragment>

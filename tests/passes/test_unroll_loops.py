@@ -6,7 +6,7 @@ import re
 
 from tests.passes.ir_cases import kernel
 from tests.support.programs import check_pass, inputs_for
-from tiledsl.ir.text import print_op
+from tiledsl.ir.printer import print_op
 from tiledsl.passes.unroll_loops import UnrollLoops
 
 LOOP = "scf.for %c0, %c{trips}, %c{step} {{unroll = {unroll}}} (%i: int32) {{ tile.store %c1.0, %A[%i] scf.yield }}"

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tiledsl.dialects import arith
 from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.core import Effect, Operation, Value
-from tiledsl.ir.location import Loc
 from tiledsl.ir.types import ELEMENTS, ScalarType, is_float
 from tiledsl.language.dtypes import DTYPES, DType, canonical
 from tiledsl.legality import verdict
+from tiledsl.location import Loc
 
 if TYPE_CHECKING:
-    from tiledsl.frontend.context import Context
+    from tiledsl.language.context import Context
 
 active: ContextVar[Context | None] = ContextVar("tiledsl_active", default=None)
 
@@ -329,15 +329,11 @@ def as_value(x: Any, dtype: str | None = None) -> Value:
 
 def describe(x: Any) -> str:
     """What a wrong argument is, for a message."""
-    from tiledsl.language.buffer import Buffer
-
-    if isinstance(x, Buffer):
-        return f"the whole buffer {x.name} (index it: {x.name}[...])"
     if x is None:
         return "None (was a tunable left None?)"
     if isinstance(x, Expr):
         return f"a value known only at run time ({str(x).strip('<>')[:60]})"
-    if not is_number(x) and (text := getattr(x, "error", None)) is not None:
+    if not is_number(x) and (text := getattr(x, "described", None) or getattr(x, "error", None)) is not None:
         return str(text)
     return f"{type(x).__name__} {x!r}"[:80]
 

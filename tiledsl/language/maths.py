@@ -348,37 +348,6 @@ def eq(a: Any, b: Any) -> Any:
     return compare("eq", a, b) if isinstance(a, Expr) else compare("eq", b, a) if isinstance(b, Expr) else a == b
 
 
-def _reduce_flags(kind: str, x: Any) -> Any:
-    """Whether any or all elements of a buffer or slice are true, as a scalar."""
-    from tiledsl.language.operations import _whole, alloc_fragment, reduce, reshape
-
-    source, _ = _whole(f"T.{kind}_of", x)
-    flat = reshape(source, (host.prod(source.type.static_shape),)) if source.ndim != 1 else source
-    flags = alloc_fragment(flat.type.shape, "int32")
-    from tiledsl.language.expression import context
-
-    context("a reduction").elementwise(flat, flags, lambda value: select(compare("ne", value, 0), 1, 0))
-    out = alloc_fragment((1,), "int32")
-    reduce(flags, out, "max" if kind == "any" else "min", 0)
-    return compare("ne", out[0], 0)
-
-
-def any_of(buffer: Any) -> Any:
-    """True if an element of `buffer`, a buffer or slice of constant shape and any type, is not 0: a bool scalar.
-
-    Raises TileError for anything else.
-    """
-    return _reduce_flags("any", buffer)
-
-
-def all_of(buffer: Any) -> Any:
-    """True if no element of `buffer`, a buffer or slice of constant shape and any type, is 0: a bool scalar.
-
-    Raises TileError for anything else.
-    """
-    return _reduce_flags("all", buffer)
-
-
 def type_of(x: Any) -> str:
     """The element type of a value or buffer."""
     return str(x.dtype) if isinstance(x, (Expr, Buffer, Reference)) else promote(x, x)

@@ -232,7 +232,7 @@ def _offsets(offsets: list[Any]) -> list[Any]:
     return [as_value(offset, None if isinstance(offset, Expr) and offset.dtype.name in ("int32", "int64") else "int32") for offset in offsets]  # fmt: skip # noqa: E501
 
 
-def _whole(
+def whole(
     what: str, x: Any, *, write_back: bool = False, indexed: bool = True, read: bool = True
 ) -> tuple[Buffer, Any]:
     """An on-chip buffer with what `x` names: itself, or a copy of the slice; and where to copy it back, or None.
@@ -259,9 +259,9 @@ def _whole(
 
 
 def _matrix(what: str, x: Any, *, write_back: bool = False, read: bool = True) -> tuple[Buffer, Any]:
-    """An on-chip matrix with what `x` names, as _whole; dimensions with a single index count where they are needed."""
+    """An on-chip matrix with what `x` names, as whole; dimensions with a single index count where they are needed."""
     indexed = isinstance(x, Reference) and all(extent in (None, 1) for extent in x.extents[:-2])
-    return _whole(what, x, write_back=write_back, indexed=indexed, read=read)
+    return whole(what, x, write_back=write_back, indexed=indexed, read=read)
 
 
 def fill(buffer: Any, value: Any, annotations: Any = None) -> None:
@@ -463,8 +463,8 @@ def reduce(
         out.store(part[0])
         return
     axis, from_indexed, to_indexed = _reduced(what, buffer, out, dim)
-    source, _ = _whole(what, buffer, indexed=from_indexed)
-    target, back = _whole(what, out, write_back=True, indexed=to_indexed, read=not clear)
+    source, _ = whole(what, buffer, indexed=from_indexed)
+    target, back = whole(what, out, write_back=True, indexed=to_indexed, read=not clear)
     shape = source.type.static_shape
     for each in (source, target):
         legal = verdict(f"reduce.{kind}", (each.dtype.name,))
@@ -527,7 +527,7 @@ reduce_bitand, reduce_bitor, reduce_bitxor = map(_named_reduction, ("bitand", "b
 
 def _scan(what: str, kind: str, src: Any, dst: Any, dim: int, reverse: bool) -> None:
     axis = _axis(what, src, dim)
-    source, back = _whole(what, src, write_back=dst is None)
+    source, back = whole(what, src, write_back=dst is None)
     target = source
     if dst is not None:
         buffer, _, extents = region_of(what, dst)
@@ -569,8 +569,8 @@ def transpose(src: Any, dst: Any) -> None:
 
     Raises TileError for other shapes.
     """
-    a, _ = _whole("T.transpose", src, indexed=False)
-    b, back = _whole("T.transpose", dst, write_back=True, indexed=False, read=False)
+    a, _ = whole("T.transpose", src, indexed=False)
+    b, back = whole("T.transpose", dst, write_back=True, indexed=False, read=False)
     if a.ndim != 2 or b.type.shape != a.type.shape[::-1]:
         raise TileError(f"T.transpose: {a.name} is {shape_text(a)}, {b.name} is {shape_text(b)}")
     context("T.transpose").builder.insert(
@@ -621,17 +621,7 @@ def view(src: Any, shape: Any = None, dtype: Any = None) -> Any:
     `shape` has as many bytes as `src`, row-major; without one it stays. Raises TileError for another size, for a
     dimension that is neither an integer nor one of `src`'s symbols, and for another `dtype` of an on-chip buffer.
     """
-    if not isinstance(src, Buffer):
-        raise TileError(f"T.view needs a buffer, not {describe(src)}")
-    dims = (
-        tuple(plain(dim) for dim in (shape if isinstance(shape, Sequence) else (shape,)))
-        if shape is not None
-        else src.type.shape
-    )
-    for axis, dim in enumerate(dims):
-        if isinstance(dim, bool) or not isinstance(dim, (int, Expr)) and dim not in src.type.shape:
-            raise TileError(f"T.view: dimension {axis} is {describe(dim)}, not an integer")
-    return context("T.view").view(src, dims, canonical(dtype) if dtype is not None else src.dtype)
+    return context("T.view").view(src, shape, dtype)
 
 
 def reshape(src: Any, shape: Any) -> Any:

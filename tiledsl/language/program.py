@@ -1,28 +1,33 @@
-"""What programs consist of: kernels, functions, macros, parameters, symbols and hints."""
+"""What programs consist of: kernels, branches, symbols, variables and hints."""
 
 from __future__ import annotations
 
 import builtins
-import functools
-import inspect
 import itertools
 import math
-import sys
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tiledsl.dialects import tile
 from tiledsl.errors import TileError, user_loc
-from tiledsl.ir.types import BufferType
 from tiledsl.language.buffer import Buffer, TensorSpec, Var
-from tiledsl.language.dtypes import DType, canonical
-from tiledsl.language.expression import Expr, Symbol, active, as_value, context, describe, is_number, plain
-from tiledsl.language.launch_options import LAUNCH_OPTIONS, check_launch_option
-
-if TYPE_CHECKING:
-    from tiledsl.dialects.tile import FuncOp
+from tiledsl.language.context import EagerContext
+from tiledsl.language.dtypes import on_call
+from tiledsl.language.expression import (
+    Expr,
+    Scalar,
+    Symbol,
+    active,
+    as_value,
+    cast,
+    context,
+    describe,
+    is_number,
+    plain,
+)
+from tiledsl.language.operations import alloc_var
+from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 
 
 @dataclass
@@ -108,145 +113,6 @@ def Else() -> BranchFrame:
     return BranchFrame("Else")
 
 
-def _check_function(what: str, function: Any) -> None:
-    if not isinstance(inspect.unwrap(function) if callable(function) else function, FunctionType):
-        raise TileError(f"@{what} stands before a function; this is {describe(function)}", user_loc())
-
-
-@dataclass(frozen=True)
-class ProgramParameter:
-    """A parameter of a program: a tensor (`PrimFunc.buffer_map` has its shape) or a scalar."""
-
-    name: str
-    dtype: DType
-
-
-class Program:
-    """What can be asked of a tile program before it is compiled."""
-
-    name: str
-
-    @property
-    def func(self) -> FuncOp:
-        """The IR before any pass."""
-        raise NotImplementedError
-
-    def script(self, *_: Any, **__: Any) -> str:
-        """The program as text: the IR before any pass."""
-        from tiledsl.ir.text import print_op
-
-        return print_op(self.func)
-
-    @property
-    def params(self) -> tuple[ProgramParameter, ...]:
-        """The parameters in order; `buffer_map` describes those that are tensors."""
-        values = self.func.body.args[: len(self.func.parameters)]
-        return tuple(ProgramParameter(value.name, canonical(value.dtype)) for value in values)
-
-    @property
-    def buffer_map(self) -> dict[ProgramParameter, Buffer]:
-        """Shape, dtype and name of each parameter that is a tensor."""
-        values = zip(self.params, self.func.body.args, strict=False)
-        return {parameter: Buffer(value) for parameter, value in values if isinstance(value.type, BufferType)}
-
-
-class PrimFunc(Program):
-    """A tile program: a function whose body is read as source text and never run by Python."""
-
-    def __init__(self, function: Callable[..., Any], frame_locals: Mapping[str, Any]) -> None:
-        _check_function("T.prim_func", function)
-        functools.update_wrapper(self, function)
-        self.function = function
-        self.frame_locals = frame_locals
-
-        self.name = str(self.function.__name__)
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        raise TileError(
-            f"{self.name} is a tile program and cannot be called directly",
-            None if is_active() else user_loc(),
-            notes=["compile it: kernel = tiledsl.compile(program); or return it from a function under @tiledsl.jit"],
-        )
-
-    def __get__(self, instance: Any, owner: Any) -> Any:
-        return self
-
-    def with_attr(self, *_: Any, **__: Any) -> PrimFunc:
-        """Accepted for other compilers; has no effect."""
-        return self
-
-    @functools.cached_property
-    def func(self) -> FuncOp:
-        """The IR before any pass."""
-        from tiledsl.frontend.elaborate import elaborate
-
-        return elaborate(self)
-
-
-class EagerProgram(Program):
-    """The program of an eager function for the tensors of one call; tiledsl.compile takes it."""
-
-    def __init__(self, name: str, make: Callable[[], FuncOp]) -> None:
-        self.name = name
-        self._make = make
-
-    @functools.cached_property
-    def func(self) -> FuncOp:
-        """The IR before any pass."""
-        return self._make()
-
-    def build(self, out_idx: Sequence[int] = ()) -> FuncOp:
-        """The IR before any pass, elaborated again. Raises TileError for `out_idx`: its outputs are what it returns."""
-        if out_idx:
-            raise TileError(f"{self.name}: out_idx belongs to the lazy style; an eager function returns its outputs")
-        return self._make()
-
-
-def prim_func(function: Callable[..., Any] | None = None, private: bool = False, is_private: bool = False, check_well_formed: bool = True) -> Any:  # fmt: skip # noqa: E501
-    """Mark a function as a tile program; its parameters are annotated with T.Tensor(shape, dtype) or a scalar's dtype.
-
-    The keywords are hints for other compilers without effect. Raises TileError for what is no Python function.
-    """
-    frame = sys._getframe(1)
-    locals_ = dict(frame.f_locals)
-    if function is None:
-        return lambda inner: PrimFunc(inner, locals_)
-    return PrimFunc(function, locals_)
-
-
-class Macro:
-    """A function that is expanded where a tile program, or a helper called by one, calls it."""
-
-    def __init__(self, function: FunctionType, frame_locals: Mapping[str, Any]) -> None:
-        _check_function("T.macro", function)
-        functools.update_wrapper(self, function)
-        self.function = function
-        self.frame_locals = frame_locals
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        from tiledsl.frontend.elaborate import call_macro
-
-        return call_macro(self, arguments, keywords)
-
-    def __get__(self, instance: Any, owner: Any) -> Any:
-        return self if instance is None else functools.partial(self, instance)
-
-
-def macro(function: Any = None, hygienic: bool = True) -> Any:
-    """Mark a function to be expanded where it is called. Arguments are values; annotate T.Ref to pass by reference.
-
-    Arguments may be buffers of any shape, scalars and Python values; it may return such. `hygienic` has no effect.
-    Raises TileError for what is no Python function.
-    """
-    locals_ = dict(sys._getframe(1).f_locals)
-    if function is None:
-        return lambda inner: Macro(inner, locals_)
-    return Macro(function, locals_)
-
-
-inline = macro
-
-
 class Ref:
     """Annotation of a macro's parameter that is passed by reference: assignments reach the caller's variable."""
 
@@ -279,8 +145,6 @@ symbolic = dynamic
 def unnamed(dtype: Any) -> Any:
     """A new variable (`T.int32()`): in a kernel one that can be assigned to, outside a dynamic dimension with its own
     name."""
-    from tiledsl.language.operations import alloc_var
-
     found = active.get()
     if found is not None and found.kernel is not None:
         return alloc_var(dtype)
@@ -290,6 +154,7 @@ def unnamed(dtype: Any) -> Any:
 
 
 _unnamed = itertools.count()
+on_call(lambda dtype, *values: cast(values[0], dtype) if values else unnamed(dtype))
 
 
 def let(variable: Any, value: Any) -> None:
@@ -319,8 +184,6 @@ def const(name: str) -> Any:
     Each `name` is a Python integer in the program, taken from a T.Tensor that has it as a dimension. Raises TileError
     where none has, and outside of eager functions.
     """
-    from tiledsl.frontend.elaborate import EagerContext
-
     ctx = context("T.const")
     if not isinstance(ctx, EagerContext):
         raise TileError(
@@ -336,8 +199,6 @@ def empty(*sizes: Any, dtype: Any = "float32") -> Any:
     `T.empty((M, N), dtype)` or `T.empty(M, N, dtype=...)`; dimensions are integers, T.const or T.dynamic. Raises
     TileError outside of eager functions, and for other dimensions.
     """
-    from tiledsl.frontend.elaborate import EagerContext
-
     given = list(sizes)
     if len(given) == 2 and isinstance(given[0], (tuple, list)):
         dtype = given.pop()
@@ -377,10 +238,8 @@ def assume(condition: Any) -> None:
 
     A Python value has no effect. Raises TileError outside of a tile program for what depends on the device.
     """
-    from tiledsl.dialects.tile import AssumeOp
-
     if isinstance(condition, Expr):
-        context("T.assume").builder.insert(AssumeOp(as_value(condition, "bool")))
+        context("T.assume").builder.insert(tile.AssumeOp(as_value(condition, "bool")))
 
 
 def print(*values: Any, msg: str = "", **options: Any) -> None:
@@ -394,17 +253,15 @@ def print(*values: Any, msg: str = "", **options: Any) -> None:
         return
     if options:
         raise TypeError(f"print() got an unexpected keyword argument {next(iter(options))!r}")
-    from tiledsl.dialects.tile import PrintOp, ReadOp
-
     ctx = context("T.print")
     texts = [value for value in values if isinstance(value, str)]
     shown = []
     for value in values:
         if isinstance(value, Buffer) and value.scope() != "global":
-            shown.append(ctx.builder.insert(ReadOp(value.value)).result)
+            shown.append(ctx.builder.insert(tile.ReadOp(value.value)).result)
         elif not isinstance(value, str):
             shown.append(as_value(value))
-    ctx.builder.insert(PrintOp(shown, message=" ".join([msg, *texts]).strip()))
+    ctx.builder.insert(tile.PrintOp(shown, message=" ".join([msg, *texts]).strip()))
 
 
 def device_assert(condition: Any, msg: str = "", no_stack_info: bool = False) -> None:
@@ -412,18 +269,14 @@ def device_assert(condition: Any, msg: str = "", no_stack_info: bool = False) ->
 
     A Python value that is false raises TileError when the program is built. no_stack_info has no effect.
     """
-    from tiledsl.dialects.tile import AssertOp
-
     if isinstance(condition, Expr):
-        context("T.device_assert").builder.insert(AssertOp(as_value(condition, "bool"), message=str(msg)))
+        context("T.device_assert").builder.insert(tile.AssertOp(as_value(condition, "bool"), message=str(msg)))
     elif not condition:
         raise TileError(f"T.device_assert is false: {msg}")
 
 
 def get_block_binding(dim: int = 0) -> Any:
     """The block's index along grid dimension `dim`, an int32 scalar. Raises TileError where the grid lacks it."""
-    from tiledsl.language.expression import Scalar
-
     kernel = context("T.get_block_binding").kernel
     if kernel is None or not 0 <= dim < len(kernel.body.args):
         raise TileError(f"T.get_block_binding: the kernel has no grid dimension {dim}")

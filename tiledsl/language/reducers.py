@@ -1,7 +1,8 @@
-"""Reducers: on-chip tiles to which every iteration of a T.Parallel may contribute."""
+"""Reducers, on-chip tiles to which every iteration of a T.Parallel may contribute, and what holds of whole tiles."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tiledsl.dialects import arith, tensor, tile
@@ -9,8 +10,8 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Value
 from tiledsl.language.buffer import Buffer, Reference
-from tiledsl.language.expression import Scalar, as_value, context, describe
-from tiledsl.language.operations import alloc_fragment, copy, fill
+from tiledsl.language.expression import Scalar, as_value, compare, context, describe, select
+from tiledsl.language.operations import alloc_fragment, copy, fill, reduce, reshape, whole
 from tiledsl.legality import verdict
 
 # How a reducer's contributions are combined: the kind of tile.atomic, of tensor.reduce, and the operator.
@@ -141,3 +142,30 @@ def finalize_reducer(reducer: Any, dst: Any = None, batch: int = 1, annotations:
     source = _reducer("T.finalize_reducer", reducer)
     if dst is not None:
         copy(source, dst)
+
+
+def _reduce_flags(kind: str, x: Any) -> Any:
+    """Whether any or all elements of a buffer or slice are true, as a scalar."""
+    source, _ = whole(f"T.{kind}_of", x)
+    flat = reshape(source, (math.prod(source.type.static_shape),)) if source.ndim != 1 else source
+    flags = alloc_fragment(flat.type.shape, "int32")
+    context("a reduction").elementwise(flat, flags, lambda value: select(compare("ne", value, 0), 1, 0))
+    out = alloc_fragment((1,), "int32")
+    reduce(flags, out, "max" if kind == "any" else "min", 0)
+    return compare("ne", out[0], 0)
+
+
+def any_of(buffer: Any) -> Any:
+    """True if an element of `buffer`, a buffer or slice of constant shape and any type, is not 0: a bool scalar.
+
+    Raises TileError for anything else.
+    """
+    return _reduce_flags("any", buffer)
+
+
+def all_of(buffer: Any) -> Any:
+    """True if no element of `buffer`, a buffer or slice of constant shape and any type, is 0: a bool scalar.
+
+    Raises TileError for anything else.
+    """
+    return _reduce_flags("all", buffer)

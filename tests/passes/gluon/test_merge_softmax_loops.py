@@ -12,7 +12,7 @@ from tests.support.example_modules import load_example
 from tests.support.executor import run
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.pass_manager import parse_program
-from tiledsl.ir.text import print_op
+from tiledsl.ir.printer import print_op
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.gluon.lazy_rescale import rescale_lazily
 from tiledsl.passes.gluon.merge_softmax_loops import merge_softmax_loops

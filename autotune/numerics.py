@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.measuring.jobs import Job
+from tiledsl.autotuner.predicting.forks import Ended, in_forks
 from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.autotuner.verifying.bits import VARIES, rows_of
 from tiledsl.digests import digest
@@ -186,13 +187,31 @@ class Bits:
                 f"autotune: {_NO_ROWS}, and {name!r} is none",
                 notes=[f"pass rows=..., one of {named}"],
             )
-        build = self._problem.build
+        counts = [count for count in _ROWS if count != rows]
+        self._rehearse(name, counts)
+        built = [self._build(name, count) for count in counts]
         return [
             (count, other, {param.name: list(param.shape) for param in other.params})
-            for count in _ROWS
-            if count != rows
-            for other in [build({**self.reference.config, name: count}, self._problem.target)]
+            for count, other in zip(counts, built)
         ]
+
+    def _build(self, name: str, count: int) -> Kernel:
+        return self._problem.build({**self.reference.config, name: count}, self._problem.target)
+
+    def _rehearse(self, name: str, counts: Sequence[int]) -> None:
+        """Build them in a fork, as configurations are: TileError where that ends the process, or takes too long."""
+        options = self._problem.options
+        if not options.isolate:
+            return
+        for count, answer in zip(
+            counts, in_forks(lambda count: len(self._build(name, count).source), counts, options.timeout)
+        ):
+            if isinstance(answer, Ended):
+                raise TileError(
+                    f"autotune: numerics={self.mode!r}: the reference configuration, {self._text}, cannot be built for "
+                    f"{count} rows",
+                    notes=[answer.message],
+                )
 
     def check_rows(self, count: int, here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
         """TileError where a row of the reference configuration has other bits among `count` rows."""

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tiledsl.autotuner.measuring.final_round import behind, open_by, tie, unrest
+from tiledsl.autotuner.measuring.final_round import compare, open_by, tie
 from tiledsl.autotuner.measuring.timing import summarize
 from tiledsl.autotuner.trial import Trial, config_text
 
@@ -19,7 +19,7 @@ _FAR = 1.05  # a trial so much faster than every finalist was before the final r
 
 def finalists(trials: Sequence[Trial], incumbent: int | None = None) -> list[Trial]:
     """The best few, those that chance may have kept from being of them, the default, which is the first configuration,
-    and the winner of an earlier run: worth measuring against each other."""
+    and the winner of an earlier run: worth measuring against each other. In the order in which ties are decided."""
     own = [trial for trial in trials if trial.ok and trial.same_as is None]
     ranked = sorted(own, key=_by_latency)
     if len(ranked) < 2:
@@ -33,6 +33,7 @@ def finalists(trials: Sequence[Trial], incumbent: int | None = None) -> list[Tri
             trial = trials[place if first is None else first]
             if trial.ok and trial not in chosen:
                 chosen.append(trial)
+    chosen.sort(key=lambda trial: (trial.index != incumbent, preferred(trial)))
     return chosen if len(chosen) > 1 else []
 
 
@@ -51,31 +52,22 @@ def record_final(trials: Sequence[Trial], outcome: Mapping[str, Any]) -> None:
     for index, failure in outcome["failures"].items():
         if failure["status"] != "out_of_resources":  # so many at once need more memory than each of them
             trials[int(index)].fail(failure["status"], f"in the final round: {failure['message']}")
-    rounds = {int(index): found for index, found in outcome["rounds"].items() if found}
-    lasting = {int(index): found for index, found in outcome.get("lasting", {}).items() if found}
-    counted, firsts = lasting or rounds, _medians(rounds)
-    stayed = [index for index, each in counted.items() if len(each) == max(map(len, counted.values()))]
-    for index in rounds:
-        if trials[index].alone is None:
-            trials[index].alone = trials[index].latency
-    for index in stayed:
-        trials[index].latency = statistics.median([sample for each in counted[index] for sample in each])
-    leader = min((trials[index] for index in stayed), key=_by_latency, default=None)
-    own_rounds = {str(index): each for index, each in _medians(counted).items()}
-    noise = None if leader is None else unrest(own_rounds, str(leader.index))
-    for index, each in firsts.items():
-        own = _medians(counted).get(index, each)
-        if leader is not None and index != leader.index:
-            times = behind(own, _medians(counted if index in counted else rounds)[leader.index])
-            if index not in stayed or times < _CLOSE:  # rounds say little of what is many times slower
-                trials[index].latency = times * _latency(leader)
-        trials[index].noise = noise
-        trials[index].spread = summarize(own, "").spread
-        trials[index].rounds = len(each) + len(lasting.get(index, ()))
-
-
-def _medians(rounds: Mapping[int, Sequence[Sequence[float]]]) -> dict[int, list[float]]:
-    return {index: [statistics.median(each) for each in found] for index, found in rounds.items()}
+    rounds = {str(index): found for index, found in outcome["rounds"].items() if found}
+    lasting = {str(index): found for index, found in outcome.get("lasting", {}).items() if found}
+    counted, short = compare(lasting or rounds), compare(rounds)
+    if counted is None or short is None:
+        return
+    fastest = statistics.median([sample for each in (lasting or rounds)[counted.leader] for sample in each])
+    for name, each in rounds.items():
+        trial, own = trials[int(name)], lasting.get(name, each)
+        if trial.alone is None:
+            trial.alone = trial.latency
+        ratio = counted.ratios.get(name, short.ratios[name] / short.ratios[counted.leader])
+        trial.latency = ratio * fastest
+        if ratio >= _CLOSE and len(own) == counted.rounds[counted.leader]:
+            trial.latency = statistics.median([sample for each in own for sample in each])  # rounds say little of it
+        trial.noise, trial.rounds = counted.noise, len(each) + len(lasting.get(name, ()))
+        trial.spread = summarize([statistics.median(each) for each in own], "").spread
 
 
 def winner(trials: Sequence[Trial], incumbent: int | None = None, min_improvement: float = 0.0) -> Trial | None:
@@ -102,7 +94,7 @@ def winner(trials: Sequence[Trial], incumbent: int | None = None, min_improvemen
         is_close = _latency(best) >= _latency(before) * (1 - min_improvement)
         if _is_tied(before, best, stays=True) or (is_close and _latency(before) <= _latency(default)):
             return before
-    return min(tied, key=lambda trial: (_resources(trial), config_order(trial.config), trial.index))
+    return min(tied, key=preferred)
 
 
 def _is_tied(trial: Trial, best: Trial, stays: bool = False) -> bool:
@@ -132,7 +124,9 @@ def _by_latency(trial: Trial) -> tuple[float, int]:
     return _latency(trial), trial.index
 
 
-def _resources(trial: Trial) -> tuple[Any, ...]:
+def preferred(trial: Trial) -> tuple[Any, ...]:
+    """A key that orders trials as ties are decided: by resources, then by configuration."""
     found = trial.resources or {}
     numbers = [found.get(name) for name in ("spills", "num_warps", "shared_bytes", "registers")]
-    return tuple(number if isinstance(number, (int, float)) else 0 for number in numbers)
+    resources = tuple(number if isinstance(number, (int, float)) else 0 for number in numbers)
+    return resources, config_order(trial.config), trial.index

@@ -140,7 +140,7 @@ class Bench:
             begins(by_name[name])
 
         try:
-            rounds, lasting = race(racers, self.policy.rep, told)
+            rounds, lasting = race(racers, self.policy.rep, told, settle=self.policy.settle)
         except Exception as error:
             failures[running] = self.failure(error)
             return {"rounds": {}, "failures": failures}

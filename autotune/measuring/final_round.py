@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 _ROUNDS, _LEAST_ROUNDS = 8, 4  # for those that stay in it to the end
-_APART = 0.01  # of the latency: what is further behind the fastest than it, and the noise, is out of the final
+_APART = 0.02  # of the latency: what is further behind the fastest than it, and the noise, is out of the final
 _SETTLED = 0.005  # of the latency: a difference that stays the same within it is known
-_TIES = (0.005, 0.01, 0.02, 0.04)  # of the latency: what the noise leaves open, in steps, lest chance sets the limit
+_TIES = (0.005, 0.02, 0.08)  # of the latency: what counts as no difference, in steps, lest chance sets the limit
 _SURE = 3.0  # times its uncertainty is a difference away from a limit that it is surely above or below
-_ERROR = 1.2533  # times the standard deviation over the root of their number is the error of a median
-_FURTHER_ROUNDS = 48  # for those of which it is not known whether they tie
+_ERROR = 1.093  # times the standard deviation over the root of their number is the error of a mean of the middle half
+_FEW = 8  # rounds; of as many the spread is known to a factor of two
+_SHORTER = 20  # turns of further rounds in the time for one: what disturbs turns as a whole, many turns even out
+_SETTLE, _SETTLE_ELSEWHERE = 150.0, 10.0  # times the time for one, for further rounds at most, on and off the GPU
 _LASTING_MS = 80.0  # a power-capped H200 takes 40 to 80 ms to settle on the clock that a kernel's power allows
 _LASTING_ROUNDS = 4
 _REST_MS = 100.0  # after which its clock is as high as before any load
@@ -35,17 +37,22 @@ class Racer:
 
 
 def race(
-    racers: Sequence[Racer], rep: float, begins: Callable[[str], None], on_gpu: bool = True
+    racers: Sequence[Racer],
+    rep: float,
+    begins: Callable[[str], None],
+    on_gpu: bool = True,
+    settle: float | None = None,
 ) -> tuple[Rounds, Rounds]:
     """Samples in milliseconds by name and round, of short rounds and of lasting ones; see `selection.record_final`.
 
-    Short rounds share `rep` milliseconds for each configuration. They go in alternating order; those that are clearly
-    slower than the fastest take part no longer, until it is decided. Those of which it is open whether they tie with
-    the fastest have further rounds with it, so that the next run finds the same ones to tie. At so short turns all run
-    at one clock, whatever power each draws. Where lasting load lowers the clock, those close to the leader go on with
-    turns that are long
-    enough for it to settle for each, of which only the second halves count. `begins` is told what runs.
+    The racers come in the order in which ties are decided. Short rounds share `rep` milliseconds for each. They go in
+    alternating order; those that are clearly slower than the fastest take part no longer, until it is decided. Further
+    rounds follow of those on which it depends which is the first that ties with the fastest, until that is known or
+    `settle` milliseconds have passed, so that the next run finds the same one. At so short turns all run at one clock,
+    whatever power each draws. Where lasting load lowers the clock, those close to the leader go on with turns that are
+    long enough for it to settle for each, of which only the second halves count. `begins` is told what runs.
     """
+    left = settle if settle is not None else rep * (_SETTLE if on_gpu else _SETTLE_ELSEWHERE)
     rounds: Rounds = {racer.name: [] for racer in racers}
     lasting: Rounds = {}
 
@@ -62,15 +69,18 @@ def race(
                 into[racer.name].append(samples[len(samples) // 2 :] if into is lasting else samples)
 
     turns(racers, _ROUNDS, rep / _ROUNDS, rounds)
-    _settle_ties(racers, rounds, rep / _ROUNDS, begins)
-    close = _close(racers, rounds) if on_gpu else []
-    if close:
-        begins(close[0].name)
-        close = close if _slows_down(close[0]) else []
+    found = compare(rounds) if on_gpu else None
+    close = [] if found is None else [racer for racer in racers if found.ratios[racer.name] <= _WITHIN]
+    leader = next((racer for racer in close if found is not None and racer.name == found.leader), None)
+    if leader is not None and len(close) > 1:
+        begins(leader.name)
+    close = close if leader is not None and len(close) > 1 and _slows_down(leader) else []
     lasting.update({racer.name: [] for racer in close})
     turns(close, _LASTING_ROUNDS, _LASTING_MS, lasting)
-    if lasting:
-        _settle_ties(close, lasting, _LASTING_MS, begins, _LASTING_ROUNDS, half=True)
+    if close:
+        _settle_ties(close, lasting, _LASTING_MS, begins, left, half=True)
+    else:
+        _settle_ties(racers, rounds, rep / _SHORTER, begins, left)
     return rounds, lasting
 
 
@@ -79,42 +89,90 @@ def _settle_ties(
     rounds: Rounds,
     milliseconds: float,
     begins: Callable[[str], None],
-    most: int | None = None,
+    left: float,
     half: bool = False,
 ) -> None:
-    """Further rounds of the leader and those that may or may not tie with it, until that is known."""
-    by_name = {racer.name: racer for racer in racers}
-    for number in range(_FURTHER_ROUNDS if most is None else most):
-        leader, *others = open_ties(rounds, 0 if half else _ROUNDS) or [""]
-        if not others:
+    """Further rounds of those on which it depends which of the racers is the first that ties with the fastest, until
+    that is known or no time is `left`."""
+    by_name, number = {racer.name: racer for racer in racers}, 0
+    while left > 0:
+        racing = open_ties(list(by_name), rounds, _LASTING_ROUNDS if half else _ROUNDS)
+        if not racing:
             return
-        for name in (leader, *others) if number % 2 == 0 else (*others[::-1], leader):
-            begins(name)
-            samples = by_name[name].prepared.sample(milliseconds, by_name[name].quick)
-            rounds[name].append(samples[len(samples) // 2 :] if half else samples)
+        for _ in range(2 + number // 4 * 2):  # in both orders; looking at the results seldom keeps chance out
+            for name in racing if number % 2 == 0 else racing[::-1]:
+                begins(name)
+                samples = by_name[name].prepared.sample(milliseconds, by_name[name].quick)
+                rounds[name].append(samples[len(samples) // 2 :] if half else samples)
+                left -= milliseconds
+            number += 1
+            if left <= 0:
+                break
 
 
-def open_ties(rounds: Taken, least: int = _ROUNDS) -> list[str]:
-    """The leader, then those with as many rounds of which it is not known whether they tie with it, by name; none where
-    all is known. In fewer rounds than `least` a difference may stay the same by chance."""
-    medians = {name: [statistics.median(each) for each in found] for name, found in rounds.items() if found}
-    most = max(map(len, medians.values()), default=0)
-    stayed = {name: own for name, own in medians.items() if len(own) == most}
-    leader = min(stayed, key=lambda name: statistics.median(stayed[name]), default="")
-    spread = unrest(medians, leader)
-    unsure, limit = open_by(spread, most), tie(spread)
-    if most < least:
-        unsure = max(unsure, limit)
-    others = [name for name in stayed if name != leader]
-    found = [name for name in others if abs(behind(stayed[name], stayed[leader]) - 1 - limit) <= unsure]
-    return [leader, *found] if found else []
+def open_ties(order: Sequence[str], rounds: Taken, least: int = _ROUNDS) -> list[str]:
+    """Of those with most rounds, the fastest, and those on which it depends which one in `order` is the first that ties
+    with it; none where that is known."""
+    found = compare(rounds)
+    if found is None:
+        return []
+    within, most = 1 + tie(found.noise), found.rounds[found.leader]
+    stayed = [name for name in order if found.rounds.get(name) == most]
+    off = {name: found.unsure(name) if most >= least else max(found.unsure(name), within - 1) for name in stayed}
+    low = min(found.ratios[name] - off[name] for name in stayed)
+    waiting = []
+    for name in stayed:
+        if found.ratios[name] + off[name] <= within * low:
+            break
+        if found.ratios[name] - off[name] <= within:
+            waiting.append(name)
+    fastest = [name for name in stayed if found.ratios[name] - off[name] < 1]
+    racing = {found.leader, *waiting, *fastest} if waiting else set()
+    return [name for name in stayed if name in racing] if len(racing) > 1 else []
+
+
+@dataclass(frozen=True)
+class Compared:
+    """leader: the fastest; ratios: latencies over its own, of each; noise: how much these vary from round to round, a
+    standard deviation; rounds: that each took part in."""
+
+    leader: str
+    ratios: dict[str, float]
+    noise: float
+    rounds: dict[str, int]
+
+    def unsure(self, name: str) -> float:
+        """By how much a ratio may be off; few rounds do not tell how much they vary."""
+        count = self.rounds[name]
+        return 0.0 if name == self.leader else open_by(self.noise, count) * (1 + _FEW / count)
+
+
+def compare(rounds: Taken) -> Compared | None:
+    """Configurations by the rounds that each had with the fastest of those with most rounds. None if there is none."""
+    typical = {name: [midmean(each) for each in found] for name, found in rounds.items() if found}
+    most = max(map(len, typical.values()), default=0)
+    stayed = [name for name, own in typical.items() if len(own) == most]
+    if not stayed:
+        return None
+    leader = stayed[0]
+    for _ in range(2):  # against the fastest as it seems, then against the fastest by that
+        leader = min(stayed, key=lambda name: behind(typical[name], typical[leader]))
+    ratios = {name: behind(own, typical[leader]) for name, own in typical.items()}
+    return Compared(leader, ratios, unrest(typical, leader), {name: len(own) for name, own in typical.items()})
+
+
+def midmean(values: Sequence[float]) -> float:
+    """The mean of the middle half: as safe as the median from what disturbs single values, and nearer to the mean of
+    what disturbs all."""
+    ordered = sorted(values)
+    cut = len(ordered) // 4
+    return statistics.fmean(ordered[cut : len(ordered) - cut])
 
 
 def tie(spread: float) -> float:
     """The largest difference, a share of the latency, that counts as none on a machine where differences vary so much
-    from round to round: what all rounds that there may be leave open."""
-    unsure = open_by(spread, _ROUNDS + _FURTHER_ROUNDS)
-    return next((limit for limit in _TIES if limit >= unsure), _TIES[-1])
+    from round to round."""
+    return next((limit for limit in _TIES if limit >= spread / 4), _TIES[-1])
 
 
 def open_by(spread: float, rounds: int) -> float:
@@ -133,7 +191,7 @@ def unrest(medians: Mapping[str, Sequence[float]], leader: str) -> float:
 
 def still_racing(rounds: Taken) -> list[str]:
     """Of the configurations with most rounds, by name, those that may still turn out to be the fastest: their best
-    round is not slower than the worst round of the one that leads, by more than a hundredth."""
+    round is not slower than the worst round of the one that leads, by more than two hundredths."""
     most = max(map(len, rounds.values()), default=0)
     medians = {name: [statistics.median(each) for each in rounds[name]] for name in rounds if len(rounds[name]) == most}
     leader = min(medians.values(), key=statistics.median, default=[])
@@ -158,20 +216,7 @@ def is_decided(rounds: Taken) -> bool:
 
 def behind(own: Sequence[float], leader: Sequence[float]) -> float:
     """Times the leader's latency, by the rounds that both were in: clocks change from round to round."""
-    return statistics.median(mine / best for mine, best in zip(own, leader))
-
-
-def _close(racers: Sequence[Racer], rounds: Taken) -> list[Racer]:
-    """The leader, which is the first, and those that are close to it; none where there is no other."""
-    medians = {name: [statistics.median(each) for each in found] for name, found in rounds.items()}
-    most = max(map(len, medians.values()), default=0)
-    stayed = [racer for racer in racers if most and len(medians[racer.name]) == most]
-    leader = min(stayed, key=lambda racer: statistics.median(medians[racer.name]), default=None)
-    if leader is None:
-        return []
-    by = {racer.name: behind(medians[racer.name], medians[leader.name]) for racer in racers}
-    others = [racer for racer in racers if racer is not leader and by[racer.name] <= _WITHIN]
-    return [leader, *others] if others else []
+    return midmean([mine / best for mine, best in zip(own, leader)])
 
 
 def _slows_down(racer: Racer) -> bool:

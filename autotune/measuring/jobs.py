@@ -52,7 +52,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Policy:
-    """How configurations are checked and timed; see TuneOptions. timer: `module:function` in place of the clock."""
+    """How configurations are checked and timed; see TuneOptions. timer: `module:function` in place of the clock.
+    settle: milliseconds at most for finding out what ties with the fastest; None for what `rep` suggests."""
 
     warmup: float
     rep: float
@@ -62,6 +63,7 @@ class Policy:
     timer: str | None
     cache_dir: str
     backend: str | None = None
+    settle: float | None = None
 
     def as_message(self) -> dict[str, Any]:
         return asdict(self)

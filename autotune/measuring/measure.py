@@ -27,6 +27,7 @@ from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
 _RUN_SECONDS = 30.0  # for a configuration on a GPU
+_SETTLE = 100.0  # milliseconds for each second of the budget, to find out what ties with the fastest
 
 
 def can_measure(target: Target) -> bool:
@@ -49,6 +50,7 @@ def policy_of(options: TuneOptions) -> Policy:
         early_stop_factor=options.early_stop_factor if options.early_stop else None,
         timer=options.timer,
         backend=options.backend,
+        settle=None if options.budget is None else options.budget * _SETTLE,
         cache_dir=str(writable_folder(current().cache_dir)),
     )
 

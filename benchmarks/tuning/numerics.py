@@ -24,6 +24,7 @@ from benchmarks.tuning import cases
 from benchmarks.tuning.interleaved import WINDOW_MS, cpu_clock, gpu_clock, interleaved, medians
 from benchmarks.tuning.report import Report, machine, table
 from benchmarks.tuning.winner import name_of
+from tiledsl.autotuner.predicting import model
 from tiledsl.autotuner.verifying.bits import adversarial_inputs, fingerprint
 
 INPUTS = 1000
@@ -122,15 +123,19 @@ def rows(report: Report, case: Any, size: int, space: Sequence[Config], small: b
 
 
 def slowdown(report: Report, chosen: Mapping[str, Any], small: bool) -> None:
-    """Unrestricted winners against those with the bits of the first configuration, and of the unrestricted winner."""
+    """Unrestricted winners against those with the bits of the first configuration, of the one with the least estimate,
+    and of the unrestricted winner."""
     found = []
     for name, case in chosen.items():
         space = case.configs[:: -(-len(case.configs) // MOST_CONFIGS)]
         free = tune(case, case.arguments, space, small)
         first = tune(case, case.arguments, space, small, numerics="same-bits")
+        working = [trial for trial in free.trials if trial.ok]
+        least = min(working, key=lambda trial: model.predict(trial.kernel, trial.kernel.target)).config
+        expected = tune(case, case.arguments, space, small, numerics="same-bits", reference_config=least)
         named = tune(case, case.arguments, space, small, numerics="same-bits", reference_config=free.config)
         inputs = inputs_of(free.kernel, 0)
-        kernels = {"free": free, "first": first, "named": named}
+        kernels = {"free": free, "first": first, "expected": expected, "named": named}
         calls = {key: (lambda kernel=result.kernel, inputs=inputs: kernel(*inputs)) for key, result in kernels.items()}
         clock = gpu_clock if torch.cuda.is_available() else cpu_clock
         ms = medians(interleaved(calls, 2 if small else 12, clock, window=0.0 if small else WINDOW_MS, screen=False))
@@ -139,9 +144,11 @@ def slowdown(report: Report, chosen: Mapping[str, Any], small: bool) -> None:
                 "case": name,
                 "unrestricted_ms": ms["free"],
                 "slower, as the first": ms["first"] / ms["free"] - 1,
+                "slower, as the model's first": ms["expected"] / ms["free"] - 1,
                 "slower, as the winner": ms["named"] / ms["free"] - 1,
                 "of configurations": sum(trial.ok for trial in free.trials),
                 "with the first's bits": sum(trial.ok for trial in first.trials),
+                "with the model's first's bits": sum(trial.ok for trial in expected.trials),
                 "with the winner's bits": sum(trial.ok for trial in named.trials),
             }
         )

@@ -1,23 +1,30 @@
 """How often ten tunings of one problem choose one winner, and what that costs: simulated, no GPU is needed.
 
-A problem is a number of configurations with true latencies, some of them near-equal, and resources. A tuning takes a
-first measurement of each, then the final round as it is, from noisy samples: single calls vary by `sample` of their
-time, the clock wanders slowly by `clock`, each turn of a configuration differs by `turn`, and its place in memory
-shifts it by `place` for a whole tuning.
+A problem is a number of configurations with true latencies and resources: as the suite's tunings on an H200 left them
+(the best few of each, benchmarks/results), or drawn, with more near-equal ones than those have. A tuning takes a first
+measurement of each, then the final round as it is, from noisy samples: single calls vary by `sample` of their time, the
+clock wanders slowly by `clock` and now and then steps by `step`, each turn of a configuration differs by `turn`, and
+its place in memory shifts it by `place` for a whole tuning.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from benchmarks.tuning.report import Report
 from tiledsl.autotuner import selection
 from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.trial import Trial
+
+_STEPS = 0.01  # of turns, at which the clock steps
+_RECORDED = ("suite-nvidia-h200.json", "generated-nvidia-h200.json")
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,7 @@ class Noise:
     clock: float = 0.01
     turn: float = 0.001
     place: float = 0.0
+    step: float = 0.01
 
 
 @dataclass
@@ -40,6 +48,8 @@ class Clock:
 
     def tick(self) -> float:
         self.now = 1 + 0.995 * (self.now - 1) + 0.0999 * self.chance.gauss(0, self.noise.clock)
+        if self.chance.random() < _STEPS:
+            self.now += self.chance.choice((-1, 1)) * self.noise.step
         return self.now * self.chance.gauss(1.0, self.noise.turn)
 
 
@@ -52,10 +62,12 @@ class Simulated:
     taken: list[float] = field(default_factory=list)
 
     def sample(self, milliseconds: float, quick: float) -> list[float]:
-        count = min(1000, max(5, int(milliseconds / max(quick, 1.0))))  # a graph's replay lasts a millisecond
+        at_once = max(1, round(1 / quick)) if quick < 0.064 else 1  # a graph's replay lasts a millisecond
+        count = min(1000, max(5, int(milliseconds / (quick * at_once))))
         clock, chance = self.clock.tick(), self.clock.chance
         self.taken.append(milliseconds)
-        return [self.true * clock * max(0.5, chance.gauss(1.0, self.clock.noise.sample)) for _ in range(count)]
+        jitter = self.clock.noise.sample / math.sqrt(at_once)
+        return [self.true * clock * max(0.5, chance.gauss(1.0, jitter)) for _ in range(count)]
 
     def rest(self, milliseconds: float) -> None:
         pass
@@ -76,7 +88,32 @@ class SimulatedProblem:
         far = [best * (1 + chance.expovariate(1 / 0.6)) for _ in range(chance.randint(3, 33))]
         whole = [best, *near, *far]
         chance.shuffle(whole)
-        return SimulatedProblem(tuple(whole), tuple(chance.choice((32, 64, 96, 128, 192)) << 10 for _ in whole))
+        return SimulatedProblem.of(whole, chance)
+
+    @staticmethod
+    def of(latencies: Sequence[float], chance: random.Random) -> SimulatedProblem:
+        """With resources at random."""
+        return SimulatedProblem(tuple(latencies), tuple(chance.choice((32, 64, 96, 128, 192)) << 10 for _ in latencies))
+
+
+def recorded() -> list[SimulatedProblem]:
+    """The latencies of the best few configurations of each tuning of the suite, and ten slower ones. Of equal ones,
+    which are of one binary, there is one."""
+    found = []
+    for name in _RECORDED:
+        rows = json.loads((Path(__file__).parent.parent / "results" / name).read_text())["rows"]
+        for rivals in (candidate.get("rivals") or [] for row in rows for candidate in row["candidates"]):
+            best = sorted({rival["ms"] for rival in rivals})
+            if len(best) > 1:
+                chance = random.Random(f"{name} {len(found)}")
+                slower = [best[-1] * (1.05 + chance.expovariate(1 / 0.6)) for _ in range(10)]
+                found.append(SimulatedProblem.of([*best, *slower], chance))
+    return found
+
+
+def drawn(count: int, seed: int = 0) -> list[SimulatedProblem]:
+    """Random problems."""
+    return [SimulatedProblem.draw(random.Random(f"problem {seed} {number}")) for number in range(count)]
 
 
 def tune(problem: SimulatedProblem, noise: Noise, seed: str, incumbent: int | None = None) -> tuple[int, float]:
@@ -92,7 +129,7 @@ def tune(problem: SimulatedProblem, noise: Noise, seed: str, incumbent: int | No
     racing = selection.finalists(trials, incumbent)
     prepared = [Simulated(shifted[trial.index], clock, []) for trial in racing]
     racers = [Racer(str(trial.index), each, trial.latency or 0.0) for trial, each in zip(racing, prepared)]
-    rounds, lasting = race(racers, 100.0, lambda name: None, on_gpu=False)
+    rounds, lasting = race(racers, 100.0, lambda name: None)
     selection.record_final(trials, {"rounds": rounds, "lasting": lasting, "failures": {}})
     best = selection.winner(trials, incumbent)
     assert best is not None
@@ -120,11 +157,12 @@ class Outcome:
         )
 
 
-def simulate(count: int, noise: Noise, tunings: int = 10, remembers: bool = False, seed: int = 0) -> Outcome:
-    """Tune `count` problems several times each. remembers: each tuning knows the winner of the one before."""
+def simulate(
+    problems: Sequence[SimulatedProblem], noise: Noise, tunings: int = 10, remembers: bool = False, seed: int = 0
+) -> Outcome:
+    """Tune problems several times each. remembers: each tuning knows the winner of the one before."""
     outcome = Outcome()
-    for number in range(count):
-        problem = SimulatedProblem.draw(random.Random(f"problem {seed} {number}"))
+    for number, problem in enumerate(problems):
         winners: list[int] = []
         for turn in range(tunings):
             before = winners[-1] if remembers and winners else None
@@ -144,10 +182,13 @@ def run(report: Report, small: bool = False) -> None:
     pair = SimulatedProblem((0.0277, 0.0275), (64 << 10, 128 << 10))
     winners = Counter(tune(pair, Noise(sample=0.003), f"pair {turn}")[0] for turn in range(count))
     lines = [f"ties: 0.0275 and 0.0277 ms, tuned {count} times: {winners.most_common(1)[0][1]} times one winner"]
-    for name, noise in (("quiet", Noise(0.003, turn=0.0003)), ("usual", Noise()), ("loud", Noise(turn=0.005))):
-        lines.append("ties: " + simulate(count, noise).line(name))
-        lines.append("ties: " + simulate(count, noise, remembers=True).line(f"{name}, tuned again and again"))
-        report.put("verdicts", lines)
+    kinds = {"recorded": recorded()[: count if small else None], "drawn": drawn(count)}
+    for kind, problems in kinds.items():
+        for name, noise in (("quiet", Noise(0.003, turn=0.0003)), ("usual", Noise()), ("loud", Noise(turn=0.005))):
+            lines.append("ties: " + simulate(problems, noise).line(f"{kind}, {name}"))
+            again = simulate(problems, noise, remembers=True)
+            lines.append("ties: " + again.line(f"{kind}, {name}, tuned again and again"))
+            report.put("verdicts", lines)
 
 
 def show(entries: dict[str, Any]) -> str:

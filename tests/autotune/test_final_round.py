@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from dataclasses import dataclass, field
 
 import pytest
 
 from tiledsl.autotuner import selection
-from tiledsl.autotuner.measuring.final_round import Racer, Rounds, is_decided, race, still_racing
+from tiledsl.autotuner.measuring.final_round import Racer, Rounds, is_decided, open_ties, race, still_racing
 from tiledsl.autotuner.trial import Trial
 
 
 def test_it_goes_on_with_those_that_may_still_win() -> None:
-    clear = {"a": [[1.0, 1.1, 1.0], [1.0]], "b": [[1.02], [1.03]], "c": [[1.005], [1.2]], "out": [[0.5]]}
+    clear = {"a": [[1.0, 1.1, 1.0], [1.0]], "b": [[1.03], [1.04]], "c": [[1.005], [1.2]], "out": [[0.5]]}
     assert still_racing(clear) == ["a", "c"]
-    noisy = {"a": [[1.0], [1.05]], "b": [[1.02], [1.2]]}
+    noisy = {"a": [[1.0], [1.05]], "b": [[1.03], [1.2]]}
     assert still_racing(noisy) == ["a", "b"]
     assert still_racing({}) == []
 
@@ -100,3 +101,43 @@ def test_nothing_is_close_to_the_leader() -> None:
     trials, _, _, lasting = raced((1.0, 0.9), (1.2, 0.9))
     assert not lasting and selection.winner(trials) is trials[0]
     assert race([], 100.0, print) == ({}, {})
+
+
+def steady(**times: tuple[float, ...]) -> Rounds:
+    """Rounds of five equal samples each."""
+    return {name: [[each] * 5 for each in found] for name, found in times.items()}
+
+
+def test_what_is_open_is_measured_again_and_nothing_else() -> None:
+    """The order is that of the names. Differences of a half percent are ties, and vary by 0.2% from round to round."""
+    still, swinging = (1.0,) * 8, (1.000, 1.004) * 4
+    clear = tuple(each * 1.02 for each in swinging)
+    edge = tuple(each * 1.0035 for each in swinging)
+    assert open_ties("abc", steady(a=clear, b=still, c=still)) == []  # b ties with c, whatever is after it
+    assert open_ties("abc", steady(a=edge, b=clear, c=still)) == ["a", "c"]  # is a the first to tie with c?
+    assert open_ties("abc", steady(a=still, b=edge, c=clear)) == []  # a is the fastest, and the first
+    nearly = tuple(each * 0.9985 for each in swinging)
+    assert open_ties("abc", steady(a=edge, b=nearly, c=still)) == ["a", "b", "c"]  # b or c is the fastest
+    assert open_ties("abc", steady(a=edge * 200, b=clear, c=still * 200)) == []  # c was there for longer, and a is out
+
+
+def test_what_waits_for_a_decision_costs_no_more_than_the_time_for_it() -> None:
+    """Half a percent apart is at the edge of what ties, whatever the rounds say."""
+
+    @dataclass
+    class Noisy:
+        latency: float
+        chance: random.Random
+        turns: int = 0
+
+        def rest(self, milliseconds: float) -> None: ...
+
+        def sample(self, milliseconds: float, quick: float) -> list[float]:
+            self.turns += 1
+            return [self.latency * self.chance.gauss(1.0, 0.005)] * 5
+
+    for settle, most in ((100.0, 8 + 1 + 14), (1000.0, 8 + 1 + 126)):  # turns of 4 ms, of two
+        both = [Noisy(1.005, random.Random(1)), Noisy(1.0, random.Random(2))]
+        racers = [Racer(str(number), each, 1.0) for number, each in enumerate(both)]
+        race(racers, 80.0, lambda name: None, settle=settle)
+        assert most - 5 < max(each.turns for each in both) <= most

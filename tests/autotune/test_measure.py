@@ -73,10 +73,10 @@ def trials(*latencies: float | None, **fields: Any) -> list[Trial]:
 
 def test_finalists_are_the_best_few_and_the_default() -> None:
     found = selection.finalists(trials(9.0, 1.2, 1.0, None, 1.1, 1.01, 1.02, 1.03, 1.04))
-    assert [trial.index for trial in found] == [2, 5, 6, 7, 8, 0]
+    assert [trial.index for trial in found] == [0, 2, 5, 6, 7, 8]  # in the order in which ties are decided
     assert selection.finalists(trials(1.0, None)) == []
     assert [trial.index for trial in selection.finalists(trials(1.0, 1.2))] == []
-    assert [trial.index for trial in selection.finalists(trials(1.1, 1.0))] == [1, 0]
+    assert [trial.index for trial in selection.finalists(trials(1.1, 1.0))] == [0, 1]
 
 
 def test_the_fastest_wins_and_ties_go_to_fewer_resources() -> None:
@@ -113,7 +113,7 @@ def test_what_ties_depends_on_how_much_rounds_differ() -> None:
     tried[1].resources, tried[0].resources = {"shared_bytes": 1}, {"shared_bytes": 2}
     assert selection.winner(tried).index == 0  # type: ignore[union-attr]
     for trial in tried:
-        trial.noise = 0.02  # after 56 rounds three times the error of the median is 1%
+        trial.noise = 0.04  # differences of two percent tie where they vary so much
     assert selection.winner(tried).index == 1  # type: ignore[union-attr]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +234,22 @@ def test_a_row_that_depends_on_its_number_of_rows_is_found(timer: Any) -> None:
     assert tuned(by_size, {"block": 4}, ref_prog=row_sums)(16, 250).config == {"block": 4}
     with pytest.raises(tiledsl.TileError, match="a row of the reference configuration, block=4, has other bits among"):
         tuned(by_size, {"block": 4}, numerics="batch-invariant", ref_prog=row_sums)(16, 250)
+
+
+@pytest.mark.parametrize(("fault", "how"), [("ends", "ended the process with exit status 3"), ("hangs", "given up")])
+def test_a_builder_that_ends_the_process_for_other_rows_is_named(timer: Any, fault: str, how: str) -> None:
+    @tiledsl.jit(out_idx=-1)
+    def by_size(M, N, block=4):
+        if M == 48 and fault == "ends":
+            os._exit(3)
+        while M == 48:
+            time.sleep(1)
+        return sums_builder(M, N)
+
+    timer(lambda config: 1.0)
+    with pytest.raises(tiledsl.TileError, match="block=4, cannot be built for 48 rows") as found:
+        tuned(by_size, {"block": 4}, numerics="batch-invariant", ref_prog=row_sums, timeout=3)(16, 128)
+    assert how in str(found.value)
 
 
 def test_what_counts_rows_must_be_known(timer: Any) -> None:

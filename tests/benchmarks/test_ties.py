@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from benchmarks.tuning.ties import Noise, SimulatedProblem, simulate, tune
+from benchmarks.tuning.ties import Noise, SimulatedProblem, drawn, recorded, simulate, tune
 
 
 def test_near_equal_configurations_have_one_winner() -> None:
@@ -16,11 +16,13 @@ def test_near_equal_configurations_have_one_winner() -> None:
 
 
 def test_tuning_again_keeps_the_winner() -> None:
-    found = simulate(12, Noise(), remembers=True)
+    found = simulate(drawn(12), Noise(), remembers=True)
     assert found.alike == found.problems
     assert max(found.losses) < 0.0125
 
 
-def test_tunings_that_know_nothing_of_each_other_mostly_agree() -> None:
-    found = simulate(12, Noise(sample=0.003, turn=0.0003))
-    assert found.agreeing / found.problems > 0.95 and max(found.losses) < 0.01
+def test_tunings_that_know_nothing_of_each_other_agree() -> None:
+    """Each fourth of the suite's tunings, whose best few lie as an H200 left them."""
+    found = simulate(recorded()[::4], Noise(), tunings=5)
+    assert found.alike == found.problems and max(found.losses) < 0.006
+    assert sum(found.seconds) / len(found.seconds) < 1.5

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tiledsl.ir.types import ELEMENTS
+from tiledsl.math_functions import MATH_FUNCTIONS, names
 
 # What a rewrite does, and where.
 REWRITES = {
@@ -89,6 +90,9 @@ FLOATS = FLOAT8 | HALVES | FULL
 BFLOAT16 = _named("bfloat16")
 EVERY = frozenset(ELEMENTS)
 INT8, FLOAT64 = _named("int8"), _named("float64")
+_NATIVELY = {  # by what a function of math_functions.py takes
+    "floats": FULL, "rounding": FULL, "wide floats": FULL, "bits": _named("int32 int64"), "wide ints": INTEGERS - SHORT,
+}  # fmt: skip
 _PARTED = BOOL | INTEGERS - _named("int64 uint64")  # those of 64 bits would take more than fifty products of parts
 
 NATIVE = Verdict()
@@ -117,12 +121,10 @@ _ARITHMETIC = "add sub mul neg"
 _DIVISIONS = "truncdiv truncmod"
 _ORDERS = "cmp.lt cmp.le cmp.gt cmp.ge"
 _COMPARISONS = f"cmp.eq cmp.ne {_ORDERS}"
-_TESTS = "isnan isinf isfinite"
-_ROUNDINGS = "floor ceil trunc round rint nearbyint"
-_FUNCTIONS = (
-    "exp exp2 exp10 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-    f"erf {_ROUNDINGS} pow atan2 fmod hypot copysign fma"
-)
+_TESTS, _ROUNDINGS = " ".join(names("test")), " ".join(names("rounding"))
+_FUNCTIONS = " ".join(names("floats", "rounding"))
+_SPELT_OUT = " ".join(name for name in names("floats") if MATH_FUNCTIONS[name].spelt_out)
+_COUNTS, _WIDE_FLOATS, _WIDE_INTS = (" ".join(names(each)) for each in ("bits", "wide floats", "wide ints"))
 _FOLDS = "reduce.sum reduce.prod reduce.max reduce.min scan.sum scan.prod scan.max scan.min"
 _BITS = "reduce.and reduce.or reduce.xor"
 _MOVES = "constant select load store reshape transpose broadcast gather"
@@ -177,25 +179,26 @@ TABLE: tuple[Row, ...] = (
     Row(_COMPARISONS, (BOOL,), NATIVE),
 
     # Functions
-    Row("exp10", (FULL,), _SPELT, "hip", f"{_HIP}: pow(10, x)"),
-    Row("rint", (FULL,), _SPELT, "hip triton<3.7", f"{_HIP}: nearbyint, which rounds alike"),
-    Row("popcount clz", (_named("int32 int64"),), _SPELT, "hip triton<3.9", f"{_HIP}: shifts and sums"),
-    Row("sigmoid", (FULL,), _SPELT),
+    *(
+        Row(each.name, (_NATIVELY[each.takes],), _SPELT if each.instead else _refused(_HIP), each.lacking,
+            f"{_HIP}: {each.instead}")
+        for each in MATH_FUNCTIONS.values() if each.lacking
+    ),
+    Row(_SPELT_OUT, (FULL,), _SPELT),
     Row(_TESTS, (FLOATS,), _SPELT),
     Row(_FUNCTIONS, (FULL,), NATIVE, source=_LIBDEVICE),
-    Row(f"sigmoid {_FUNCTIONS}", (HALVES | FLOAT8,), _FLOAT32),
+    Row(_FUNCTIONS, (HALVES | FLOAT8,), _FLOAT32),
     Row(_ROUNDINGS, (INTEGERS,), Verdict("identity", "float32"), source="whole numbers are floats in the language"),
-    Row(f"sigmoid {_TESTS} {_FUNCTIONS}", (INTEGERS | BOOL,), Verdict("promote", "float32")),
-    Row("popcount clz", (_named("int32 int64"),), NATIVE, source="libdevice: __nv_popc, __nv_popcll, __nv_clz, ..."),
-    Row("popcount clz", (SHORT | _named("uint32"),), Verdict("bits", "int32")),
-    Row("popcount clz", (_named("uint64"),), Verdict("bits", "int64")),
-    Row("popcount clz", (FLOATS,), _refused("it counts bits of integers, not of {0}", _AS_INTEGER)),
-    Row("popcount clz", (BOOL,), _refused("it counts bits of integers, not of bool", "write T.cast(x, 'int32')")),
-    Row("nextafter ldexp", (FULL,), NATIVE, source=_LIBDEVICE),
-    Row("nextafter ldexp", (EVERY,), _refused("it is for float32 and float64, not {0}")),
-    Row("mulhi", (INTEGERS,), _refused(_HIP), "hip"),
-    Row("mulhi", (INTEGERS - SHORT,), NATIVE, source="libdevice: __nv_mulhi, __nv_umulhi, __nv_mul64hi, ..."),
-    Row("mulhi", (EVERY,), _refused("it is for integers of 32 and 64 bits, not {0}")),
+    Row(f"{_TESTS} {_FUNCTIONS}", (INTEGERS | BOOL,), Verdict("promote", "float32")),
+    Row(_COUNTS, (_named("int32 int64"),), NATIVE, source="libdevice: __nv_popc, __nv_popcll, __nv_clz, ..."),
+    Row(_COUNTS, (SHORT | _named("uint32"),), Verdict("bits", "int32")),
+    Row(_COUNTS, (_named("uint64"),), Verdict("bits", "int64")),
+    Row(_COUNTS, (FLOATS,), _refused("it counts bits of integers, not of {0}", _AS_INTEGER)),
+    Row(_COUNTS, (BOOL,), _refused("it counts bits of integers, not of bool", "write T.cast(x, 'int32')")),
+    Row(_WIDE_FLOATS, (FULL,), NATIVE, source=_LIBDEVICE),
+    Row(_WIDE_FLOATS, (EVERY,), _refused("it is for float32 and float64, not {0}")),
+    Row(_WIDE_INTS, (INTEGERS - SHORT,), NATIVE, source="libdevice: __nv_mulhi, __nv_umulhi, __nv_mul64hi, ..."),
+    Row(_WIDE_INTS, (EVERY,), _refused("it is for integers of 32 and 64 bits, not {0}")),
 
     # Conversions
     Row("cast", (FLOAT8, FLOAT8), Verdict("by steps", "float32")),

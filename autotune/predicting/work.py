@@ -18,8 +18,7 @@ from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS, BufferType
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.launch_options import LAUNCH_OPTIONS
-
-_COSTLY = {"floor", "ceil", "trunc", "round", "rint", "nearbyint", "abs", "fma", "clamp", "copysign", "isnan", "isinf"}
+from tiledsl.math_functions import MATH_FUNCTIONS
 
 
 def work_of(kernel: Kernel) -> tuple[Work, ...]:
@@ -104,8 +103,10 @@ class _Reader:
             elif isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)):
                 self.access(op, times, most, points)
             elif isinstance(op, arith.MathOp):
-                self.work.special += times if op.function not in _COSTLY else 0.0
-                self.work.elementwise += times if op.function in _COSTLY else 0.0
+                if MATH_FUNCTIONS[op.function].is_cheap:
+                    self.work.elementwise += times
+                else:
+                    self.work.special += times
             elif isinstance(op, arith.Elementwise) and op.result.dtype.startswith(("float", "bfloat")):
                 self.work.elementwise += times
             elif isinstance(op, tile.ReduceOp):

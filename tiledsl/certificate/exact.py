@@ -25,7 +25,6 @@ import numpy as np
 from tiledsl.certificate import modular
 from tiledsl.certificate.algebra import (
     COMPARE,
-    FLOAT_MATH,
     Algebra,
     ExecutorError,
     Function,
@@ -34,6 +33,7 @@ from tiledsl.certificate.algebra import (
     scalar,
 )
 from tiledsl.ir.types import ELEMENTS, is_float
+from tiledsl.math_functions import MATH_FUNCTIONS
 
 EXACT = np.dtype([("value", np.float64), ("print", np.uint64)])
 
@@ -398,9 +398,10 @@ class ExactAlgebra(Algebra):
     def math(self, name: str, dtype: str, target: str) -> Function:
         if not is_float(dtype):
             return super().math(name, dtype, target)
-        if name in ("isnan", "isinf", "isfinite"):
-            test = FLOAT_MATH[name]
-            return lambda x: test(x["value"])
+        record = MATH_FUNCTIONS[name]
+        concrete = record.on_arrays
+        if record.takes == "test":
+            return lambda x: concrete(x["value"])
         if name == "clamp":
             return lambda x, low, high: _extremum("min")(_extremum("max")(x, low), high)
         if name == "abs":
@@ -409,8 +410,7 @@ class ExactAlgebra(Algebra):
             )
         if name == "sigmoid":
             return self._sigmoid(dtype)
-        concrete = np.nextafter if name == "nextafter" else FLOAT_MATH.get(name)
-        if concrete is None:
+        if record.takes in ("bits", "wide ints"):
             raise ExecutorError(f"{name} of {dtype}")
         if name == "fma":
             return self._elementwise(name, self._fma, concrete, dtype)
@@ -423,7 +423,7 @@ class ExactAlgebra(Algebra):
         def compute(*arguments: Any) -> Any:
             prints, values = arguments[: len(arguments) // 2], arguments[len(arguments) // 2 :]
             found = modular.symbol(name, *prints)
-            if name in ("floor", "ceil", "trunc", "rint", "round", "nearbyint"):
+            if record.takes == "rounding":
                 return np.where(values[0] == np.rint(values[0]), prints[0], found)
             return found
 

@@ -567,7 +567,7 @@ def bitcast(x: Any, dtype: Any) -> Scalar:
 
 
 def call(function: str, *arguments: Any, dtype: str | None = None) -> Any:
-    """A function of arith.MATH_FUNCTIONS; integers become float32 first, where it is not defined on them."""
+    """A function of math_functions.py; integers become float32 first, where it is not defined on them."""
     arguments = tuple(map(plain, arguments))
     if dtype is None:
         dtype = str(arguments[0].dtype) if isinstance(arguments[0], Expr) else "float32"

@@ -12,12 +12,13 @@ import numpy as np
 from tiledsl.certificate.algebra import Algebra, ExecutorError
 from tiledsl.certificate.executor.memory import atomically
 from tiledsl.certificate.source.tensor import DType, Tensor, common, lift, operands, spread
-from tiledsl.codegen.functions import LIBDEVICE_FUNCTIONS, TL_FUNCTIONS, TRITON_TYPES
+from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.ir.types import ELEMENTS, is_float
+from tiledsl.math_functions import MATH_FUNCTIONS
 
-_FUNCTIONS = {text.partition(".")[2]: name for name, text in TL_FUNCTIONS.items()} | {"sqrt": "sqrt"}
-_LIBDEVICE = {text.partition(".")[2]: name for name, text in LIBDEVICE_FUNCTIONS.items()}
-_GIVES_INT32 = ("isnan", "isinf", "popcount", "clz")
+_FUNCTIONS = {each.spelling[3:]: name for name, each in MATH_FUNCTIONS.items() if each.spelling.startswith("tl.")}
+_FUNCTIONS["sqrt"] = "sqrt"  # of float64
+_LIBDEVICE = {each.library_name: name for name, each in MATH_FUNCTIONS.items() if "libdevice." in each.spelling}
 
 
 class Descriptor:
@@ -179,10 +180,11 @@ class Language:
             values = [lift(self.algebra, each, known[0] if known else None) for each in given]
             dtype = values[0].element
             spread(values)
-            if name not in ("abs", "popcount", "clz", "mulhi") and (not is_float(dtype) or ELEMENTS[dtype].bits < 32):
+            takes = MATH_FUNCTIONS[name].takes
+            on_any = name == "abs" or takes in ("bits", "wide ints")
+            if not on_any and (not is_float(dtype) or ELEMENTS[dtype].bits < 32):
                 raise ExecutorError(f"{name} of {dtype}")
-            integral = name in ("popcount", "clz")
-            gives_bool = name in ("isnan", "isinf")
+            integral, gives_bool = takes == "bits", takes == "test"
             target = "bool" if gives_bool else dtype
             made = self.algebra.math(name, dtype, target)(*[each.array for each in values])
             if gives_bool or integral:

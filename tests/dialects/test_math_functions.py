@@ -1,4 +1,4 @@
-"""The records of mathematical functions agree with themselves, with Triton's libraries, and with the rules of passes."""
+"""The records of mathematical functions agree with themselves, with Triton's libraries and with the rules of passes."""
 
 from __future__ import annotations
 

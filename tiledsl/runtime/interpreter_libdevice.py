@@ -62,7 +62,6 @@ _INTEGERS = names("bits", "wide ints")
 _RECORDS = {each.library_name: each for each in MATH_FUNCTIONS.values()}
 _leading_zeros, _round_half_away = (MATH_FUNCTIONS[name].on_arrays for name in ("clz", "round"))
 FLOAT_FUNCTIONS: dict[str, _Function] = {
-    **{name: _of_record(each) for name, each in _RECORDS.items() if each.name not in _INTEGERS},
     **_same(
         cbrt=np.cbrt, rcbrt=lambda x: 1 / np.cbrt(x),
         sinpi=_in_double(lambda x: np.sin(np.pi * np.fmod(x, 2.0))),
@@ -94,6 +93,7 @@ FLOAT_FUNCTIONS: dict[str, _Function] = {
     "float2ll_rn": (np.rint, "int64"), "float2ll_rz": (np.trunc, "int64"),
     "float_as_int": (lambda x: x.view(np.int32), "int32"), "double_as_longlong": (lambda x: x.view(np.int64), "int64"),
     "double2float_rn": (lambda x: x.astype(np.float32), "float32"),
+    **{name: _of_record(each) for name, each in _RECORDS.items() if each.name not in _INTEGERS},
 }  # fmt: skip
 
 INT_FUNCTIONS: dict[str, _Function] = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,3 +54,13 @@ def test_compiles(
 def test_every_hazard_has_a_program() -> None:
     listed = {each.name for each in hazards.HAZARDS}
     assert {each.hazard for each in PROGRAMS.values()} | {"linear-like-blocked"} == listed
+
+
+@pytest.mark.parametrize("name, carried", [("delayed", 3), ("delayed_tile", 2), ("delayed_flag", 4)])
+def test_variables_that_begin_alike_are_carried(
+    name: str, carried: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    ttgir = tiledsl.compile(PROGRAMS[name].program, target="cuda:90").asm["ttgir"]
+    loops = re.findall(r"= scf\.(?:for|while) .*?(?:iter_args)?\(([^)]*)\) (?:->|:)", ttgir)
+    assert [len(each.split(",")) for each in loops] == [carried], ttgir

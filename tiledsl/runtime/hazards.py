@@ -78,6 +78,13 @@ HAZARDS = (
         _REFUSED,
     ),
     Hazard(
+        "alike-carried",
+        "a variable that a loop assigns from another one is not carried if both begin with the same value",
+        "all",
+        "codegen/kernels.py begins with a copy of it",
+        "tests/codegen/test_hazards.py::test_variables_that_begin_alike_are_carried",
+    ),
+    Hazard(
         "linear-like-blocked",
         "remove-layout-conversions computes indices again in a linear layout and takes an equal blocked one for it",
         "3.6",

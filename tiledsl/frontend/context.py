@@ -61,6 +61,13 @@ def fitting(number: bool | int | float, dtype: str) -> bool | int | float:
     return as_constant(number, dtype)
 
 
+def _seen(buffer: Value) -> Value:
+    """The buffer that views of the same element type show."""
+    while isinstance(buffer.op, tile.ViewOp) and buffer.op.source.dtype == buffer.dtype:
+        buffer = buffer.op.source
+    return buffer
+
+
 class TileLoop(NamedTuple):
     """A T.Parallel loop that is being built: where to emit what goes before it, and its iterations."""
 
@@ -251,7 +258,11 @@ class Context:
         return Buffer(op.result)
 
     def safe_value(self, buffer: Buffer) -> float:
-        return self.safe_values.get(buffer.value, 0.0)
+        return self.safe_values.get(_seen(buffer.value), 0.0)
+
+    def set_safe_value(self, buffer: Buffer, number: float) -> None:
+        """What elements outside of a buffer, and of other views of its memory, read as in this kernel."""
+        self.safe_values[_seen(buffer.value)] = number
 
     def constant(self, x: Any) -> int | None:
         """An expression's value where it is constant."""

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tiledsl
+import tiledsl.language as T
 from tests.support.hazard_programs import PROGRAMS, HazardProgram
 from tiledsl.runtime import hazards
 
@@ -64,3 +65,29 @@ def test_variables_that_begin_alike_are_carried(
     ttgir = tiledsl.compile(PROGRAMS[name].program, target="cuda:90").asm["ttgir"]
     loops = re.findall(r"= scf\.(?:for|while) .*?(?:iter_args)?\(([^)]*)\) (?:->|:)", ttgir)
     assert [len(each.split(",")) for each in loops] == [carried], ttgir
+
+
+@T.prim_func
+def doubled_in_place(A: T.Tensor((16, 32), "float32"), O: T.Tensor((16, 32), "float32"), B: T.Tensor((16, 32), "float32")):  # fmt: skip # noqa: E501
+    with T.Kernel(1, threads=128):
+        t = T.alloc_shared((16, 32), "float32")
+        T.copy(A, t)
+        for i, j in T.Parallel(16, 32):
+            t[i, j] = t[i, j] * 2.0
+        T.copy(t, O)
+        T.copy(A, t)
+        T.copy(t, B)
+
+
+@pytest.mark.parametrize("start, own", [(0, False), (1, False), (1, True), (4, False)])
+def test_tensors_that_share_memory_share_it_when_descriptors_need_others(start: int, own: bool) -> None:
+    kernel = tiledsl.compile(doubled_in_place, target="interpret", pass_configs={"select-access.mode": "tma"})
+    assert "_with_aligned" in kernel.source
+    memory = torch.arange(16 * 32 + 8, dtype=torch.float32)
+    memory = memory[-memory.data_ptr() % 16 // 4 + start :][: 16 * 32].view(16, 32)
+    given, target = memory.clone(), memory.clone() if own else memory
+    copied = torch.zeros(16, 32)
+    kernel(memory, target, copied)
+    torch.testing.assert_close(target, given * 2, rtol=0, atol=0)
+    torch.testing.assert_close(copied, given if own else given * 2, rtol=0, atol=0)
+    torch.testing.assert_close(memory, given if own else given * 2, rtol=0, atol=0)

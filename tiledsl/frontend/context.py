@@ -226,19 +226,19 @@ class Context:
         type = BufferType(tuple(self._static(plain(dim)) for dim in dims), canonical(dtype).name, "global")
         return Buffer(self.builder.insert(tile.AllocOp(result_types=[type])).result)
 
-    def _static(self, dim: Any) -> int | str:
+    def _static(self, dim: Any, what: str = "T.alloc_global") -> int | str:
         if isinstance(dim, Expr):
             if isinstance(dim, Symbol):
                 self.symbol(dim)
                 return dim.name
             constant = self.constant(dim)
             if constant is None:
-                raise TileError("T.alloc_global: a dimension is neither an integer nor a T.dynamic symbol")
+                raise TileError(f"{what}: a dimension is neither an integer nor a T.dynamic symbol")
             return constant
         return int(dim)
 
     def view(self, source: Buffer, shape: tuple[Any, ...], dtype: str) -> Buffer:
-        dims = tuple(self._static(dim) for dim in shape)
+        dims = tuple(self._static(dim, "T.view") for dim in shape)
         type = BufferType(dims, str(dtype), source.scope())
         if type.dtype != source.type.dtype and type.scope != "global":
             raise TileError(

@@ -446,7 +446,7 @@ def _check_divisor(kind: str, a: Any, b: Any) -> None:
 
 _WORDS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "floormod": "%", "shl": "<<", "shr": ">>",
-    "pow": "**", "max": "T.max", "min": "T.min",
+    "pow": "**", "max": "T.max", "min": "T.min", "abs": "T.abs", "neg": "-", "not": "~",
 }  # fmt: skip
 
 
@@ -482,6 +482,8 @@ def unary(kind: str, a: Any) -> Any:
         if kind == "not":
             return not a if isinstance(a, bool) else on_host("~", operator.invert, a)
         return -a if kind == "neg" else abs(a)
+    if not isinstance(a, Expr):
+        raise TileError(f"{_WORDS.get(kind, kind)} needs a value, not {describe(a)}")
     found = active.get()
     if found is None:
         return Symbolic(kind, (a,), a.dtype)
@@ -533,9 +535,10 @@ def select(condition: Any, on_true: Any, on_false: Any) -> Any:
 
 
 def cast(x: Any, dtype: Any, round: str | None = None, sat: bool = True, rbits: Any = None) -> Any:
-    """`x` converted to an element type: rounded to the nearest, ties to even; float8 saturates at its largest value.
+    """`x`, a scalar or number, converted to `dtype`: rounded to the nearest, ties to even; float8 saturates.
 
-    Raises TileError for any other rounding (`round` is "" or "rn") and for float8 that does not saturate (`sat`).
+    Raises TileError for any other rounding (`round` is "" or "rn"), for float8 that does not saturate (`sat`), and for
+    what is no element type.
     """
     dtype, x = canonical(dtype), plain(x)
     if round not in (None, "", "rn") or rbits is not None:

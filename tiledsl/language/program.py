@@ -41,9 +41,12 @@ class KernelFrame:
 
 
 def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any = None, cluster_dims: Any = None, **options: Any) -> KernelFrame:  # fmt: skip # noqa: E501
-    """A launch over a grid of up to three dimensions, ints or expressions; without any, of one block.
+    """A launch over a grid of up to three dimensions, ints or integer expressions; without any, of one block.
 
-    `threads` (default 128) is a multiple of 32.
+    `threads` (default 128) is a number from 1 to 1024 or a tuple whose product is one; the warps, of 32 threads, are
+    the largest power of two that it holds. `options` are num_warps, num_stages, num_ctas, maxnreg and launch_pdl;
+    is_cpu and cluster_dims have no effect. Raises TileError for extents below 1, other threads and options, and a
+    prelude (C code).
     """
     if len(blocks) > 3:
         raise TileError(f"T.Kernel takes one to three grid dimensions, not {len(blocks)}")
@@ -88,17 +91,20 @@ class BranchFrame:
 
 
 def If(condition: Any) -> BranchFrame:
-    """`if condition`, spelt as blocks: `with T.If(c): with T.Then(): ...`, and `with T.Else(): ...` beside T.Then."""
+    """`if condition`, spelt as blocks: `with T.If(c): with T.Then(): ...`, and `with T.Else(): ...` beside T.Then.
+
+    `condition` is a scalar or Python's bool. Entering it raises TileError outside of a tile program.
+    """
     return BranchFrame("If", condition)
 
 
 def Then() -> BranchFrame:
-    """The block of a T.If that runs if its condition holds."""
+    """The block of a T.If that runs if its condition, a scalar, holds."""
     return BranchFrame("Then")
 
 
 def Else() -> BranchFrame:
-    """The block of a T.If that runs if its condition does not hold."""
+    """The block of a T.If that runs if its condition, a scalar, does not hold."""
     return BranchFrame("Else")
 
 
@@ -197,7 +203,10 @@ class EagerProgram(Program):
 
 
 def prim_func(function: Callable[..., Any] | None = None, private: bool = False, is_private: bool = False, check_well_formed: bool = True) -> Any:  # fmt: skip # noqa: E501
-    """Mark a function as a tile program. The keywords are hints for other compilers without effect."""
+    """Mark a function as a tile program; its parameters are annotated with T.Tensor(shape, dtype) or a scalar's dtype.
+
+    The keywords are hints for other compilers without effect. Raises TileError for what is no Python function.
+    """
     frame = sys._getframe(1)
     locals_ = dict(frame.f_locals)
     if function is None:
@@ -224,7 +233,11 @@ class Macro:
 
 
 def macro(function: Any = None, hygienic: bool = True) -> Any:
-    """Mark a function to be expanded where it is called. Arguments are values; annotate T.Ref to pass by reference."""
+    """Mark a function to be expanded where it is called. Arguments are values; annotate T.Ref to pass by reference.
+
+    Arguments may be buffers of any shape, scalars and Python values; it may return such. `hygienic` has no effect.
+    Raises TileError for what is no Python function.
+    """
     locals_ = dict(sys._getframe(1).f_locals)
     if function is None:
         return lambda inner: Macro(inner, locals_)
@@ -251,7 +264,11 @@ def _names(text: Any) -> list[str]:
 
 
 def dynamic(name: str, dtype: Any = "int32") -> Any:
-    """Dynamic dimensions, known at each call: `M = T.dynamic("M")`, `M, N = T.dynamic("M, N")`."""
+    """Dynamic dimensions, known at each call: `M = T.dynamic("M")`, `M, N = T.dynamic("M, N")`.
+
+    They are int32 scalars whatever `dtype` says, and take part in shapes, strides and bounds. A `name` that Python
+    could not have raises TileError.
+    """
     symbols = [Symbol(each, "int32") for each in _names(name)]
     return symbols[0] if len(symbols) == 1 else tuple(symbols)
 
@@ -276,7 +293,10 @@ _unnamed = itertools.count()
 
 
 def let(variable: Any, value: Any) -> None:
-    """`variable = value`, for a variable made by `T.int32()` or T.alloc_var."""
+    """`variable = value`, for a scalar `variable` made by `T.int32()` or T.alloc_var; `value` is converted to its type.
+
+    Raises TileError for any other variable.
+    """
     if not isinstance(variable, Var):
         raise TileError(f"T.let gives a variable its value, not {describe(variable)}; write name = value")
     variable.store(value)
@@ -294,7 +314,11 @@ dyn = _Dyn()
 
 def const(name: str) -> Any:
     """Dimensions known when an eager function is called: `M, N = T.const("M, N")`. Each value is compiled
-    separately."""
+    separately.
+
+    Each `name` is a Python integer in the program, taken from a T.Tensor that has it as a dimension. Raises TileError
+    where none has, and outside of eager functions.
+    """
     from tiledsl.frontend.elaborate import EagerContext
 
     ctx = context("T.const")
@@ -307,7 +331,11 @@ def const(name: str) -> Any:
 
 
 def empty(*sizes: Any, dtype: Any = "float32") -> Any:
-    """An output of an eager function: allocated at each call and returned."""
+    """An output of an eager function, of a shape and an element type: allocated at each call and returned.
+
+    `T.empty((M, N), dtype)` or `T.empty(M, N, dtype=...)`; dimensions are integers, T.const or T.dynamic. Raises
+    TileError outside of eager functions, and for other dimensions.
+    """
     from tiledsl.frontend.elaborate import EagerContext
 
     given = list(sizes)
@@ -324,7 +352,10 @@ def empty(*sizes: Any, dtype: Any = "float32") -> Any:
 
 
 def use_swizzle(panel_size: int = 10, order: str = "row", enable: Any = True) -> None:
-    """Walk the grid's first two dimensions in panels, for locality in the L2 cache."""
+    """Walk the grid's first two dimensions in panels of `panel_size` (an integer), for locality in the L2 cache.
+
+    `order` is "row" or "column"; with `enable` false nothing happens. Raises TileError for a panel_size below 1.
+    """
     ctx = context("T.use_swizzle")
     if enable:
         if not is_number(plain(panel_size)) or plain(panel_size) < 1:
@@ -335,13 +366,17 @@ def use_swizzle(panel_size: int = 10, order: str = "row", enable: Any = True) ->
 def pdl_sync() -> None:
     """Start while the previous kernel finishes, and wait for its results; like `launch_pdl` of T.Kernel.
 
-    The wait is at the start of the kernel, wherever this call is.
+    The wait is at the start of the kernel, wherever this call is; it takes no operands, so no shapes or types. Raises
+    TileError outside of a tile program.
     """
     context("T.pdl_sync").kernel_options["launch_pdl"] = True
 
 
 def assume(condition: Any) -> None:
-    """A promise to the compiler that a condition holds."""
+    """A promise to the compiler that `condition`, a scalar of type bool, holds. It is believed, not checked.
+
+    A Python value has no effect. Raises TileError outside of a tile program for what depends on the device.
+    """
     from tiledsl.dialects.tile import AssumeOp
 
     if isinstance(condition, Expr):
@@ -349,7 +384,11 @@ def assume(condition: Any) -> None:
 
 
 def print(*values: Any, msg: str = "", **options: Any) -> None:
-    """Print from the device. Outside of a tile program it is Python's print, which a star import would hide."""
+    """Print scalars, on-chip tiles of any shape and strings from the device; `msg` comes first.
+
+    Outside of a tile program it is Python's print, which a star import would hide. Raises TileError for other values in
+    a program, and TypeError for Python's keywords.
+    """
     if active.get() is None:
         builtins.print(*([msg] if msg else []), *values, **options)
         return
@@ -369,7 +408,10 @@ def print(*values: Any, msg: str = "", **options: Any) -> None:
 
 
 def device_assert(condition: Any, msg: str = "", no_stack_info: bool = False) -> None:
-    """Stop the kernel if a condition is false."""
+    """Stop the kernel if `condition`, a scalar of type bool, is false, with the message `msg`.
+
+    A Python value that is false raises TileError when the program is built. no_stack_info has no effect.
+    """
     from tiledsl.dialects.tile import AssertOp
 
     if isinstance(condition, Expr):
@@ -379,7 +421,7 @@ def device_assert(condition: Any, msg: str = "", no_stack_info: bool = False) ->
 
 
 def get_block_binding(dim: int = 0) -> Any:
-    """The block index along a grid dimension."""
+    """The block's index along grid dimension `dim`, an int32 scalar. Raises TileError where the grid lacks it."""
     from tiledsl.language.expression import Scalar
 
     kernel = context("T.get_block_binding").kernel
@@ -389,17 +431,17 @@ def get_block_binding(dim: int = 0) -> Any:
 
 
 def get_block_bindings() -> Any:
-    """All block indices."""
+    """All block indices of the kernel, a list of int32 scalars. Raises TileError outside of a tile program."""
     kernel = context("T.get_block_bindings").kernel
     return [get_block_binding(axis) for axis in range(len(kernel.body.args) if kernel else 0)]
 
 
 def comment(text: str) -> None:
-    """Accepted; has no effect."""
+    """Accepted; has no effect. `text` is any string."""
 
 
 def import_source(source: Any = None) -> None:
-    """C code for other compilers; only None is accepted."""
+    """C code for other compilers: a `source` other than None (a string, say) raises TileError."""
     if source is not None:
         raise TileError("T.import_source: C code has no Triton form; write it in the tile language")
 

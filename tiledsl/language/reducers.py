@@ -93,7 +93,8 @@ def alloc_reducer(shape: Any, dtype: Any, op: str = "sum", replication: Any = No
     """A tile whose elements collect contributions with `op`: sum, max, min, bitand, bitor or bitxor (of integers).
 
     `T.reducer_init` (or T.clear, T.fill) begins, `T.reducer_update(r[i], x)` (or `r[i] += x`, `r[i] = T.max(r[i], x)`)
-    contributes, `T.finalize_reducer(r, dst)` ends. `replication` is a hint without effect.
+    contributes, `T.finalize_reducer(r, dst)` ends. `replication` is a hint without effect. `shape` and `dtype` are as
+    in T.alloc_fragment. Raises TileError for another `op`, and for bits of floats.
     """
     if op not in _KINDS:
         raise TileError(f"T.alloc_reducer: no operator {op!r}; there are {', '.join(_KINDS)}")
@@ -111,7 +112,10 @@ def _reducer(what: str, reducer: Any) -> Reducer:
 
 
 def reducer_init(reducer: Any, init: Any = None) -> None:
-    """Begin: every element is `init` (a number, or a tile of the same shape), which is combined once; else nothing."""
+    """Begin: every element is `init` (a number, or a tile of the same shape), which is combined once; else nothing.
+
+    Raises TileError unless `reducer` is what T.alloc_reducer returned.
+    """
     target = _reducer("T.reducer_init", reducer)
     if isinstance(init, (Buffer, Reference)) and (isinstance(init, Buffer) or init.is_region):
         copy(init, target)
@@ -120,14 +124,20 @@ def reducer_init(reducer: Any, init: Any = None) -> None:
 
 
 def reducer_update(target: Any, value: Any) -> None:
-    """Contribute a value to `reducer[indices]`: once for each iteration of the T.Parallel and the loops around it."""
+    """Contribute a value to `reducer[indices]`: once for each iteration of the T.Parallel and the loops around it.
+
+    `target` is one element, and `value` a scalar that is converted to its type. Raises TileError for another target.
+    """
     if not isinstance(target, ReducerElement) or target.is_region:
         raise TileError(f"T.reducer_update needs an element of a reducer, reducer[i], not {describe(target)}")
     contribute(target, value)
 
 
 def finalize_reducer(reducer: Any, dst: Any = None, batch: int = 1, annotations: Any = None) -> None:
-    """End: copy the result to `dst`, if given. The reducer itself may be read, too. The rest are hints."""
+    """End: copy the result to `dst`, a place of its shape, if given. The reducer itself may be read, too.
+
+    The rest are hints. Raises TileError unless `reducer` is what T.alloc_reducer returned, and as T.copy does.
+    """
     source = _reducer("T.finalize_reducer", reducer)
     if dst is not None:
         copy(source, dst)

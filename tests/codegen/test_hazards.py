@@ -91,3 +91,33 @@ def test_tensors_that_share_memory_share_it_when_descriptors_need_others(start: 
     torch.testing.assert_close(target, given * 2, rtol=0, atol=0)
     torch.testing.assert_close(copied, given if own else given * 2, rtol=0, atol=0)
     torch.testing.assert_close(memory, given if own else given * 2, rtol=0, atol=0)
+
+
+@T.prim_func
+def tile_before_a_tensor(O: T.Tensor((3, 2), "int32"), P: T.Tensor((3, 2), "int32")):
+    with T.Kernel(1, threads=32) as bx:
+        t = T.alloc_fragment((1, 2), "int32")
+        T.fill(t, 7)
+        T.atomic_add(O[bx - 1, 0], t)
+        T.copy(t, P[bx - 1, 0])
+
+
+def test_a_tile_that_begins_before_a_tensor_is_not_taken_from_its_end() -> None:
+    added, copied = torch.ones(3, 2, dtype=torch.int32), torch.ones(3, 2, dtype=torch.int32)
+    tiledsl.compile(tile_before_a_tensor, target="interpret")(added, copied)
+    assert added.tolist() == copied.tolist() == [[1, 1]] * 3
+
+
+@T.prim_func
+def view_outside(A: T.Tensor((4, 2), "float32"), O: T.Tensor((12,), "float32")):
+    with T.Kernel(1, threads=32):
+        T.annotate_safe_value({A: 3})
+        V = T.reshape(A, (8,))
+        for i in T.Parallel(12):
+            O[i] = V[i]
+
+
+def test_views_read_the_safe_value_outside() -> None:
+    out = torch.zeros(12)
+    tiledsl.compile(view_outside, target="interpret")(torch.ones(4, 2), out)
+    assert out.tolist() == [1.0] * 8 + [3.0] * 4

@@ -90,6 +90,7 @@ class Context:
         self._symbol_locs: dict[str, Loc] = {}
         self._solved: dict[str, str] = {}  # sources of symbols that are known only from arithmetic on them
         self.safe_values: dict[Value, float] = {}
+        self.of_tiles: set[Operation | None] = set()  # accesses to the elements of a tile that begins at an index
         self.kernel: tile.KernelOp | None = None
         self.kernel_options: dict[str, Any] = {}
         self._last_alloc: tile.AllocOp | None = None
@@ -192,7 +193,7 @@ class Context:
             regions=[self.body],
             loc=self.loc,
         )
-        count_from_the_end(func)
+        count_from_the_end(func, self.of_tiles)
         return func
 
     # Buffers

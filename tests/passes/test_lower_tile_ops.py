@@ -9,7 +9,6 @@ from tests.passes.ir_cases import after, filecheck, kernel, to_values
 from tests.support.programs import check_pass, inputs_for
 from tiledsl.passes.lower_tile_ops import LowerTileOps
 
-
 WHOLE = "{shape = (8, 16), source_axes = (0, 1), target_axes = (0, 1)}"
 
 

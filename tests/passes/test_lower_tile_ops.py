@@ -119,6 +119,9 @@ COPIES = {
     "ones_in_tile": """%t = tile.alloc : buffer<1*7*float32, fragment>
         tile.copy %A[%bx, %c2, %c0], %t {shape = (1, 7), source_axes = (1, 2), target_axes = (0, 1)}
         tile.copy %t, %B[%bx, %c1, %c0] {shape = (1, 7), source_axes = (0, 1), target_axes = (1, 2)}""",
+    "transposing_with_ones": """%t = tile.alloc : buffer<5*1*3*float32, fragment>
+        tile.copy %A[%c0, %c0, %bx], %t {shape = (3, 5), source_axes = (0, 1), target_axes = (2, 0)}
+        tile.copy %t, %B[%c0, %c0, %bx] {shape = (5, 3), source_axes = (0, 2), target_axes = (1, 0)}""",
     "one_element": """%t = tile.alloc : buffer<1*1*float32, fragment>
         tile.copy %A[%bx, %c2, %c0], %t {shape = (1, 1), source_axes = (1, 2), target_axes = (0, 1)}
         tile.copy %t, %B[%bx, %c1, %c5] {shape = (1, 1), source_axes = (0, 1), target_axes = (1, 2)}""",

@@ -82,14 +82,14 @@ DIGITS = [
 
 @pytest.mark.parametrize(("extents", "size", "factors"), DIGITS)
 def test_one_index_made_of_two(extents: tuple[int, int], size: int, factors: tuple[int, int, int]) -> None:
-    """Elements outside of the buffer are read and written as nothing, those inside as they are."""
     e0, e1 = extents
     a, b, c = factors
     to_values(
         kernel(
-            f"X: {size}*float32, Y: {e0}*{e1}*float32",
-            f"""%t = tile.alloc : buffer<{size}*float32, shared>
+            f"X: {size}*float32, Y: {e0}*{e1}*float32, V: {size}*float32, W: {e0}*{e1}*float32",
+            f"""%t = tile.alloc : buffer<{size}*float32, shared> %u = tile.alloc : buffer<{size}*float32, shared>
                 tile.copy %X, %t {{shape = ({size},), source_axes = (0,), target_axes = (0,)}}
+                tile.fill %c0.0, %u
                 tile.parallel {{extents = ({e0}, {e1})}} (%i: int32, %j: int32) {{
                   %p = arith.mul %i, %c{a} : int32 %q = arith.mul %j, %c{b} : int32
                   %r = arith.add %p, %q : int32 %k = arith.add %r, %c{c} : int32
@@ -97,10 +97,10 @@ def test_one_index_made_of_two(extents: tuple[int, int], size: int, factors: tup
                   %h = arith.cmp %k, %c{size} {{predicate = "lt"}} : bool
                   %in = arith.and %l, %h : bool
                   scf.if %in {{
-                    %x = tile.load %t[%k] : float32 %y = tile.load %Y[%i, %j] : float32
-                    tile.store %y, %t[%k] tile.store %x, %Y[%i, %j] scf.yield
+                    %x = tile.load %t[%k] : float32 tile.store %x, %W[%i, %j]
+                    %y = tile.load %Y[%i, %j] : float32 tile.store %y, %u[%k] scf.yield
                   }} {{ scf.yield }} }}
-                tile.copy %t, %X {{shape = ({size},), source_axes = (0,), target_axes = (0,)}}""",
+                tile.copy %u, %V {{shape = ({size},), source_axes = (0,), target_axes = (0,)}}""",
         )
     )
 

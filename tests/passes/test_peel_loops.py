@@ -143,6 +143,43 @@ def test_a_loop_is_divided_where_some_iteration_needs_no_mask(predicate: str, lo
         holds = [all((16 * k + i < limit) == (predicate == "lt") for i in range(16)) for k in range(lower, 7, step)]
         loads = [line for line in after(PEEL, body) if "tile.load" in line]
         assert any("mask=" not in line for line in loads) == any(holds), (limit, holds)
+        told = remarks(program(body).root)
+        assert len(told) == (not any(holds)) and all("needed in every iteration" in each for each in told)
+
+
+LARGEST = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "dtype", "counts_one_more"),
+    [
+        (LARGEST - 1008 - 1024, "int32", True),
+        (LARGEST - 1008 - 1023, "int32", False),  # one more iteration of the wider steps would not fit
+        (LARGEST - 1008, "int32", False),
+        (LARGEST - 1007, "int64", True),
+    ],
+)
+def test_the_type_in_which_iterations_are_counted(limit: int, dtype: str, counts_one_more: bool) -> None:
+    body = GUARDED.replace("%rows, %m", "%rows, %s").replace(
+        "%new = arith.add %old, %x",
+        """%far = arith.mul %k, %c1024 : int32
+        %there = arith.add %far, %i : tensor<16x1xint32>
+        %near = arith.cmp %there, %s {predicate = "lt"} : tensor<16x1xbool>
+        %y = tile.load %D[%there] mask=%near {guarded = true} : tensor<16x1xfloat32>
+        %both = arith.add %x, %y : tensor<16x1xfloat32>
+        %new = arith.add %old, %both""",
+    )
+    assumed = f"""
+    %least = arith.cmp %s, %c0 {{predicate = "ge"}} : bool
+    %most = arith.cmp %s, %c{limit} {{predicate = "le"}} : bool
+    tile.assume %least
+    tile.assume %most
+    """
+    lines = after(PEEL, assumed + body)
+    counting = lines[: next(at for at, line in enumerate(lines) if "scf.for" in line)]
+    assert sum("arith.truncdiv" in line for line in counting) == 2
+    assert all(line.endswith(dtype) for line in counting if "arith.truncdiv" in line)
+    assert any("arith.sub" in line for line in counting) == counts_one_more
 
 
 def test_masks_are_reduced_to_what_may_fail() -> None:

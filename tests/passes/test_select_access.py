@@ -339,9 +339,9 @@ def test_auto_takes_narrow_elements_only_where_the_summed_ones_are_neighbours() 
 def test_auto_takes_both_sides_or_none() -> None:
     made = chosen(product().replace("%ys, %columns", "%ys, %odd").replace("%x = ", f"{ODD} %x = "))
     assert accesses(made) == POINTERS
-    assert [each.partition(") ")[2] for each in kernel(made).remarks] == [
-        "is accessed through pointers, because its blocks may begin at other columns than multiples of 8",
-        "is accessed through pointers, because B is, which it is multiplied with",
+    assert [(each.partition(" (")[0], each.partition(") ")[2]) for each in kernel(made).remarks] == [
+        ("B", "is accessed through pointers, because its blocks may begin at other columns than multiples of 8"),
+        ("A", "is accessed through pointers, because B is, which it is multiplied with"),
     ]
 
 

@@ -74,3 +74,28 @@ def test_a_name_of_a_branch_is_its_own_but_what_the_loop_binds_is_the_loops() ->
 def test_a_buffers_name_is_not_given_to_a_number(value: str) -> None:
     with pytest.raises(TileError, match="f is a buffer, and this would only give its name to"):
         build(inside(f'f = T.alloc_fragment((8,), "int32")\nf = {value}'))
+
+
+TWO_KERNELS = """
+@T.prim_func
+def main(A: T.Tensor((8,), "float32")):
+    with T.Kernel(1, threads=32) as bx:
+        t = T.alloc_fragment((8,), "float32")
+        T.copy(A, t)
+        old = A[0]
+    with T.Kernel(1, threads=32) as bx:
+        {use}
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        ("T.copy(t, A)", "t is an on-chip buffer of a T.Kernel that has ended"),
+        ("A[0] = old", "old was first assigned in device code that has ended, so its value is not known here"),
+    ],
+)
+def test_what_ends_with_a_kernel(use: str, message: str) -> None:
+    with pytest.raises(TileError, match=message) as caught:
+        build(TWO_KERNELS.format(use=use))
+    assert caught.value.loc is not None and caught.value.loc.line == 9

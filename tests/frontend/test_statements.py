@@ -7,6 +7,7 @@ import torch
 
 import tiledsl
 from tiledsl.errors import TileError
+from tiledsl.frontend.elaborate import _size
 
 OUTSIDE = """
 @T.prim_func
@@ -99,3 +100,12 @@ def test_what_ends_with_a_kernel(use: str, message: str) -> None:
     with pytest.raises(TileError, match=message) as caught:
         build(TWO_KERNELS.format(use=use))
     assert caught.value.loc is not None and caught.value.loc.line == 9
+
+
+@pytest.mark.parametrize(("given", "size"), [(4, 4), (4.0, 4), (4.5, None), ("4", None), (None, None)])
+def test_a_constant_of_an_eager_function_is_an_integer(given: object, size: int | None) -> None:
+    if size is not None:
+        assert _size("f", "N", given) == size
+    else:
+        with pytest.raises(TileError, match=f"f: N is {given!r}; it is not a parameter, and a T.const is an integer"):
+            _size("f", "N", given)

@@ -11,16 +11,17 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal
 
 from tiledsl.autotuner.context.active import active
-from tiledsl.autotuner.engine import Problem, tune
+from tiledsl.autotuner.engine import Problem
 from tiledsl.autotuner.measuring.inputs import given_inputs
 from tiledsl.autotuner.options import Numerics, TuneOptions
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tunables, tunables, with_seeds
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import asked_key
+from tiledsl.autotuner.tuning import tune
 from tiledsl.errors import TileError, value_options, way_out
-from tiledsl.runtime.jit import JitFunction, _key, resolve_target
-from tiledsl.runtime.jit_calls import MOST_CALLS, call_key, tuner_settings
+from tiledsl.kernels.calls import MOST_CALLS, call_key, tuner_settings
+from tiledsl.kernels.jit import JitFunction, _key, resolve_target
 from tiledsl.runtime.supply import TensorSupplyType
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current

@@ -8,25 +8,25 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.autotuner.group.ranks import Alone, Ranks, process_group, session
+from tiledsl.autotuner.group.ranks import Ranks
 from tiledsl.autotuner.measuring.inputs import given_inputs
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.results.unbuilt import UnbuiltKernel
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage.cache import Remembered
-from tiledsl.autotuner.storage.fingerprint import canonical, source_digest
+from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial, config_text, summary_of_failures
+from tiledsl.digests import source_digest
 from tiledsl.errors import TileError
+from tiledsl.kernels.jit import no_program
+from tiledsl.kernels.kernel import Kernel
 from tiledsl.levels.candidates import reason_to_leave_out
-from tiledsl.runtime.jit import no_program
-from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.python_source import returns_nothing
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
@@ -92,33 +92,6 @@ class Problem:
             policy=policy,
             device=options.devices[0] if options.devices else None,
         )
-
-
-def tune(problem: Problem) -> AutotuneResult:
-    """The best configuration's kernel, from disk if it is known there. TileError if none works.
-
-    Ctrl-C ends a run: its result is the best so far, with a warning. It is not stored as the result, but the trials
-    that had ended are. KeyboardInterrupt if none had.
-    """
-    settings = current()
-    options = problem.options
-    group = process_group(options.group, problem.values)
-    if group is not None:
-        from tiledsl.autotuner.group.kernels import tune_together
-
-        with session(group, options.group_timeout, f"tuning {problem.name}") as ranks:
-            return tune_together(problem, ranks)
-    key = problem.key()
-    if key is None:
-        return tune_here(problem, None, {}, Alone())
-    limits = limits_of(options)
-    store = Store.open(Path(options.store or settings.cache_dir), key, limits)
-    known = None if settings.always_tune else recall(problem, store)
-    if known is not None:
-        return known
-    with store.lock():
-        known = None if settings.always_tune else recall(problem, store)  # another process may just have tuned it
-        return known or tune_here(problem, store, {} if settings.always_tune else store.finished(), Alone())
 
 
 def limits_of(options: TuneOptions) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,12 +21,12 @@ from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.timing import clock, summarize
 from tiledsl.autotuner.numerics import reference_index, settle_doubts
-from tiledsl.autotuner.storage.fingerprint import digest
 from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.autotuner.verifying.bits import adversarial_inputs, fingerprint
 from tiledsl.autotuner.verifying.reference import Reference
 from tiledsl.autotuner.verifying.tolerance import TF32, Tolerance
 from tiledsl.autotuner.verifying.verify import Ran, judge
+from tiledsl.digests import digest
 from tiledsl.errors import TileError
 
 _FIRST_PASS = 0.25  # of `rep`, in the first measurement
@@ -74,7 +75,7 @@ class Run:
             self._ranks.together("running ref_prog", self._run_reference)
         watch = _clock(options["timer"], call.on_gpu)
         self._watch = watch if ranks.size == 1 else AgreedClock(watch, ranks)
-        self._guard = watched.Guard()
+        self._guard = watched.Guard(sys.modules[__name__], Run, _WallClock, _Timed)
         self._generators: dict[Any, Any] = {}
         numerics = options.get("numerics")
         self._wanted = None if numerics is None else reference_index([t.config for t in trials], options["reference_config"])  # fmt: skip # noqa: E501

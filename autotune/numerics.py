@@ -14,15 +14,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.measuring.jobs import Job
-from tiledsl.autotuner.storage.fingerprint import digest
 from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.autotuner.verifying.bits import VARIES, rows_of
+from tiledsl.digests import digest
 from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.engine import Problem
     from tiledsl.autotuner.verifying.bit_class import BitClass
-    from tiledsl.runtime.kernel import Kernel
+    from tiledsl.kernels.kernel import Kernel
 
 _log = logging.getLogger("tiledsl")
 _ROWS = (1, 48)  # other numbers of rows at which the reference configuration computes the same ones

@@ -26,11 +26,11 @@ from tiledsl.autotuner.predicting.forks import Ended, Forked
 from tiledsl.autotuner.predicting.work import work_of
 from tiledsl.autotuner.search import Strategy
 from tiledsl.autotuner.search.exhaustive import Exhaustive
-from tiledsl.autotuner.storage.fingerprint import source_digest
 from tiledsl.autotuner.trial import NOT_TRIED, Trial, config_text
 from tiledsl.autotuner.waiting import WAKE_SECONDS
+from tiledsl.digests import source_digest
+from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime import launch_triton
-from tiledsl.runtime.kernel import Kernel
 from tiledsl.settings import current
 
 if TYPE_CHECKING:

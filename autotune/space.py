@@ -14,7 +14,7 @@ from typing import Any
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.trial import config_text
 from tiledsl.errors import TileError
-from tiledsl.language.launch_options import LAUNCH_OPTIONS
+from tiledsl.launch_options import LAUNCH_OPTIONS
 
 # Keys of a configuration that need not be parameters of the builder: choices of the compiler, and of what to run.
 RESERVED = ("pass_configs", "from_level")

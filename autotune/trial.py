@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
-    from tiledsl.runtime.kernel import Kernel
+    from tiledsl.kernels.kernel import Kernel
 
 Status = Literal[
     "new", "ok", "pruned", "compile_error", "compile_timeout", "out_of_resources", "launch_error", "crash", "hang",

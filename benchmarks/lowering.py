@@ -13,8 +13,7 @@ import time
 
 import tiledsl
 import tiledsl.language as T
-from tiledsl.frontend.elaborate import elaborate
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.target import Target
 
 TARGET = Target("cuda", 90)
@@ -65,7 +64,7 @@ def long_program(repeats):
 
 def milliseconds(program) -> float:
     start = time.perf_counter()
-    Kernel(lambda: elaborate(program), TARGET)
+    Kernel(lambda: program.build(), TARGET)
     return (time.perf_counter() - start) * 1e3
 
 

@@ -23,7 +23,7 @@ from benchmarks import ours
 from benchmarks.programs import example
 from benchmarks.row import Context, Row
 from benchmarks.rows import all_rows, backward
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.kernel import Kernel
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 MOST_SECONDS = 5.0

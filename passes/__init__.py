@@ -8,7 +8,7 @@ from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import PASSES, Pass
-from tiledsl.language.launch_options import pass_options
+from tiledsl.launch_options import pass_options
 from tiledsl.logs import note_once
 from tiledsl.passes.canonicalize import Canonicalize
 from tiledsl.passes.cse import Cse

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiledsl.dialects import arith, tensor, tile
+from tiledsl.analysis.loops import products_in, trip_count
+from tiledsl.dialects import arith
 from tiledsl.dialects.arith import Number, constant_of
 from tiledsl.dialects.scf import ConditionOp, ForOp, IfOp, WhileOp
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Pattern, Rewriter, pattern
 from tiledsl.passes.dce import drop_dead_carried, remove_carried
-
-
-def trip_count(op: ForOp) -> int | None:
-    """The number of iterations of a loop with constant bounds; else None."""
-    bounds = list(map(constant_of, op.operands[:3]))
-    if {*map(type, bounds)} != {int} or bounds[2] == 0:
-        return None
-    return len(range(*bounds))  # type: ignore[arg-type]
-
-
-def products_in(op: ForOp) -> int:
-    """The number of matrix products in the body of a loop, not counting those in nested loops and branches."""
-    return sum(isinstance(inner, (tensor.DotOp, tile.GemmOp)) for inner in op.body)
 
 
 def _inline(op: Operation, region: Region, values: list[Value], rw: Rewriter) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tiledsl.analysis.ranges import Ranges, dtype_interval
 from tiledsl.dialects import arith, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
@@ -12,7 +13,6 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, ScalarType
-from tiledsl.passes.analysis.ranges import Ranges, dtype_interval
 
 Access = tile.LoadOp | tile.StoreOp | tile.AtomicOp
 Key = tuple[Region | None, Value, str, object]

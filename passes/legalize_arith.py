@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import BinaryOp, CastOp, MathOp, as_constant, constant_of
 from tiledsl.ir.core import Operation, Value
@@ -15,7 +16,6 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder, Patterns, Rewriter, apply_patterns, pattern
 from tiledsl.ir.types import ELEMENTS, ScalarType, is_float, with_shape
 from tiledsl.legality import verdict
-from tiledsl.passes.analysis.ranges import Ranges
 from tiledsl.passes.legalize_dtypes import cast, check_legal, dtype_patterns
 
 

@@ -11,8 +11,8 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import ELEMENTS, ScalarType, broadcast_shapes, with_shape
-from tiledsl.passes.tile_values import Shape, broadcast, iota, reshaped
+from tiledsl.ir.types import ELEMENTS, ScalarType, Shape, broadcast_shapes, with_shape
+from tiledsl.passes.tile_values import broadcast, iota, reshaped
 
 
 @dataclass(frozen=True)

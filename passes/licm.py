@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, scf, tile, triton
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.passes.analysis.ranges import Ranges
 
 _OBSERVED = Effect.WRITE | Effect.ORDERED
 _DIVISIONS = (arith.FloorDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp)

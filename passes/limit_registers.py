@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.analysis.affine import INDEX_DTYPES
+from tiledsl.analysis.product_loops import product_loops, tensor_bytes
+from tiledsl.analysis.shared_memory import Needs
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.passes.analysis.affine import INDEX_DTYPES
-from tiledsl.passes.analysis.product_loops import product_loops, tensor_bytes
-from tiledsl.passes.analysis.shared_memory import Needs
 
 MODES = ("auto", "off")
 MEASURED_ARCH, MEASURED_THREADS = 90, 256

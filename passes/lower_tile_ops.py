@@ -13,9 +13,9 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import ELEMENTS, BufferType, is_float, with_shape
+from tiledsl.ir.types import ELEMENTS, BufferType, Shape, is_float, with_shape
 from tiledsl.legality import dot_dtype
-from tiledsl.passes.tile_values import Shape, broadcast, combine, converted, iota, permuted, reshaped, selected, zero
+from tiledsl.passes.tile_values import broadcast, combine, converted, iota, permuted, reshaped, selected, zero
 
 Axes = tuple[int, ...]
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tiledsl.analysis.affine import Factors, LinearForm, constant_form, form_bounds, linear_form
+from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
@@ -15,9 +17,7 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, ScalarType, broadcast_shapes, with_shape
-from tiledsl.language.launch_options import LAUNCH_OPTIONS, check_launch_option
-from tiledsl.passes.analysis.affine import Factors, LinearForm, constant_form, form_bounds, linear_form
-from tiledsl.passes.analysis.ranges import Ranges
+from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 from tiledsl.passes.gluon.lower_gluon import lower_gluon
 from tiledsl.passes.lower_blocks import lower_blocks
 from tiledsl.passes.unused_options import changed, remark_unused

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from tiledsl.analysis.affine import bounds
+from tiledsl.analysis.index_walks import Index, backwards, classify, digits, in_order
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import INT32, broadcast_shapes
-from tiledsl.passes.analysis.affine import bounds
-from tiledsl.passes.analysis.index_walks import Index, backwards, classify, digits, in_order
+from tiledsl.ir.types import INT32, Shape, broadcast_shapes
 from tiledsl.passes.tile_values import (
-    Shape,
     both,
     broadcast,
     compared,

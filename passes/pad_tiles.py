@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from tiledsl.analysis.padding import Padding
 from tiledsl.dialects import arith, tensor, tile
 from tiledsl.dialects.arith import Number
 from tiledsl.errors import TileError
@@ -14,7 +15,6 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, broadcast_shapes, is_float
-from tiledsl.passes.analysis.padding import Padding
 from tiledsl.passes.padded_reshape import keeps_order, reshape_by_gather
 from tiledsl.passes.tile_values import converted
 

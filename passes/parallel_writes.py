@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tiledsl.analysis.affine import linear_form
 from tiledsl.dialects import arith, tensor, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import broadcast_shapes, with_shape
-from tiledsl.passes.analysis.affine import linear_form
-from tiledsl.passes.tile_values import COMBINING, Shape, combine, exact_sum, reduced, reshaped, selected
+from tiledsl.ir.types import Shape, broadcast_shapes, with_shape
+from tiledsl.passes.tile_values import COMBINING, combine, exact_sum, reduced, reshaped, selected
 
 
 def place(indices: Sequence[Value], rank: int) -> Shape:

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tiledsl.analysis.affine import LinearForm, linear_form
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import AddOp, CastOp, MulOp, constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
-from tiledsl.passes.analysis.affine import LinearForm, linear_form
 
 Access = tile.LoadOp | tile.StoreOp
 

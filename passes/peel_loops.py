@@ -8,19 +8,19 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tiledsl.analysis.affine import INDEX_DTYPES
+from tiledsl.analysis.loop_masks import Condition, Form, conditions_of
+from tiledsl.analysis.ranges import Ranges, dtype_interval
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
-from tiledsl.ir.location import Loc
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, ScalarType, broadcast_shapes
-from tiledsl.passes.analysis.affine import INDEX_DTYPES
-from tiledsl.passes.analysis.loop_masks import Condition, Form, conditions_of
-from tiledsl.passes.analysis.ranges import Ranges, dtype_interval
+from tiledsl.location import Loc
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.unused_options import changed, remark_unused
 

@@ -6,14 +6,14 @@ import logging
 import math
 from typing import Any
 
+from tiledsl.analysis.product_loops import product_loops, tensor_bytes
+from tiledsl.analysis.shared_memory import Needs
 from tiledsl.dialects import arith, scf, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
-from tiledsl.passes.analysis.product_loops import product_loops, tensor_bytes
-from tiledsl.passes.analysis.shared_memory import Needs
 
 MEASURED_ARCH = 90
 _log = logging.getLogger("tiledsl")

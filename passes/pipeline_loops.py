@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.analysis.loop_memory import rewritten_buffers
+from tiledsl.analysis.ranges import owner_of
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
@@ -11,8 +13,6 @@ from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.passes.analysis.loop_memory import rewritten_buffers
-from tiledsl.passes.analysis.ranges import owner_of
 from tiledsl.passes.unused_options import changed, remark_unused
 
 EVICTIONS = ("", "evict_first", "evict_last")

@@ -6,6 +6,10 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+from tiledsl.analysis.block_access import Access, Block, NoBlock, access_shape, block_of, root_buffer
+from tiledsl.analysis.loop_memory import rewritten_buffers
+from tiledsl.analysis.product_loops import WARPGROUP, Operand, product_loops, tensor_bytes
+from tiledsl.analysis.shared_memory import BARRIER_BYTES, bytes_beside
 from tiledsl.dialects import tensor, tile
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
@@ -14,10 +18,6 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, with_shape
-from tiledsl.passes.analysis.block_access import Access, Block, NoBlock, access_shape, block_of, root_buffer
-from tiledsl.passes.analysis.loop_memory import rewritten_buffers
-from tiledsl.passes.analysis.product_loops import WARPGROUP, Operand, product_loops, tensor_bytes
-from tiledsl.passes.analysis.shared_memory import BARRIER_BYTES, bytes_beside
 from tiledsl.passes.dce import erase_sources
 from tiledsl.passes.unused_options import changed, remark_unused
 

@@ -8,24 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tiledsl.codegen.gluon import api
-from tiledsl.dialects import arith, gluon, scf, tensor, tile
-from tiledsl.dialects.arith import constant_of
-from tiledsl.dialects.gluon import targets_gluon
-from tiledsl.errors import TileError
-from tiledsl.ir.core import Operation, Value
-from tiledsl.ir.kinds import of_kinds
-from tiledsl.ir.location import UNKNOWN
-from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import ELEMENTS, INT32, BufferType, TensorType
-from tiledsl.passes.analysis.affine import linear_form
-from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
-from tiledsl.passes.canonicalize_control_flow import trip_count
-from tiledsl.passes.dce import erase_unused
-from tiledsl.passes.gluon.lazy_rescale import name_rescaling, rescale_lazily
-from tiledsl.passes.gluon.merge_softmax_loops import merge_softmax_loops
-from tiledsl.passes.gluon.plan import (
+from tiledsl.analysis.affine import linear_form
+from tiledsl.analysis.gluon import support
+from tiledsl.analysis.gluon.plan import (
     drawback,
     make_plan,
     product_drawback,
@@ -33,6 +18,29 @@ from tiledsl.passes.gluon.plan import (
     products_in_flight,
     rescaling,
 )
+from tiledsl.analysis.gluon.softmax_loops import (
+    ROWS_OF_CONSUMER,
+    NotRecognised,
+    SoftmaxLoops,
+    check_rows,
+    find_softmax_loops,
+)
+from tiledsl.analysis.gluon.tiled_products import BYTES, find_tiled_product, is_softmax
+from tiledsl.analysis.loops import trip_count
+from tiledsl.dialects import arith, gluon, scf, tensor, tile
+from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.gluon import targets_gluon
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.kinds import of_kinds
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import ELEMENTS, INT32, BufferType, TensorType
+from tiledsl.location import UNKNOWN
+from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
+from tiledsl.passes.dce import erase_unused
+from tiledsl.passes.gluon.lazy_rescale import name_rescaling, rescale_lazily
+from tiledsl.passes.gluon.merge_softmax_loops import merge_softmax_loops
 from tiledsl.passes.gluon.row_arithmetic import (
     compare_columns,
     divide_rows_once,
@@ -40,14 +48,7 @@ from tiledsl.passes.gluon.row_arithmetic import (
     materialize,
     multiply_rows_once,
 )
-from tiledsl.passes.gluon.softmax_loops import (
-    ROWS_OF_CONSUMER,
-    NotRecognised,
-    SoftmaxLoops,
-    check_rows,
-    find_softmax_loops,
-)
-from tiledsl.passes.gluon.tiled_products import BYTES, find_tiled_product, is_softmax, load_ahead, widen_columns
+from tiledsl.passes.gluon.tiled_products import load_ahead, widen_columns
 from tiledsl.passes.unused_options import changed, remark_unused
 
 _log = logging.getLogger("tiledsl")
@@ -152,7 +153,7 @@ class SelectEmitter(Pass):
         target = program.target
         if not _has_gluon(target):
             raise NotRecognised(f"it is compiled for {target}")
-        missing = api.missing()
+        missing = support.missing()
         if missing:
             raise NotRecognised(missing)
         twin = kernel.clone({})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Patterns, Rewriter, pattern
 from tiledsl.ir.types import ELEMENTS, is_float
-from tiledsl.passes.analysis.ranges import Ranges
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 
 

@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 from tiledsl.errors import TileError
+from tiledsl.ir.parser import WORDS, Parser
 from tiledsl.ir.pass_manager import PASSES, Pass
-from tiledsl.ir.text import WORDS, Parser
 
 
 def parse_pipeline(spec: str) -> list[Pass]:

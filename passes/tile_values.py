@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from tiledsl.dialects import arith, tensor
 from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import TensorType, with_shape
-
-Shape = tuple[int, ...]
+from tiledsl.ir.types import Shape, TensorType, with_shape
 
 # What combines two elements, by the kind of a reduction or of an atomic; of bools, what that is of 0 and 1.
 COMBINING: dict[str, type[arith.BinaryOp]] = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.analysis.parallel_locals import check_locals
+from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
@@ -12,8 +14,6 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BOOL, INT32, BufferType, broadcast_shapes, with_shape
-from tiledsl.passes.analysis.parallel_locals import check_locals
-from tiledsl.passes.analysis.parallel_variance import Variance
 from tiledsl.passes.parallel_writes import combine_on_chip, fewer_atomics, is_reducer_update, one_writer, place
 from tiledsl.passes.tile_values import (
     both,

@@ -21,8 +21,8 @@ import torch
 import tiledsl
 import tiledsl.language as T
 from tiledsl.errors import TileError, source_line
-from tiledsl.ir.location import Loc
 from tiledsl.language.refused import REFUSED
+from tiledsl.location import Loc
 
 # The kernel is given tiles s (shared, float16) and f (fragment, float32), both (32, 32), tensors A and B of (64, 64)
 # float32, a scalar n, the block index bx, and on the host a None and a list.

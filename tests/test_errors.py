@@ -9,7 +9,7 @@ import pytest
 import tiledsl
 import tiledsl.language as T
 from tiledsl.errors import TileError, register_source, source_line, user_loc
-from tiledsl.ir.location import Loc
+from tiledsl.location import Loc
 
 
 @pytest.mark.parametrize(

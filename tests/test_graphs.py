@@ -7,7 +7,6 @@ import networkx as nx
 import tiledsl
 import tiledsl.language as T
 from tests.support.programs import gemm
-from tiledsl.frontend.elaborate import elaborate
 from tiledsl.graphs import launch_graph, ssa_graph, to_dot
 from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.passes import default_pipeline
@@ -33,7 +32,7 @@ def three_kernels(
 
 
 def test_launches_wait_for_what_they_use() -> None:
-    func = elaborate(three_kernels)
+    func = three_kernels.build()
     before = launch_graph(func)
     assert list(before.edges(data="buffers")) == [(0, 2, ["part"])]
     assert before.nodes[2]["reads"] == {"A", "part"} and before.nodes[2]["writes"] == {"C"}

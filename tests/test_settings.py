@@ -171,7 +171,7 @@ def test_there_are_few_of_them() -> None:
     assert len(fields(Settings)) <= 12
 
 
-def test_the_table_in_the_readme_is_the_one_from_the_source() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_table_in_the_manual_is_the_one_from_the_source() -> None:
+    text = (ROOT / "docs" / "settings.md").read_text()
     between = text.split("<!-- settings -->\n")[1].split("\n<!-- /settings -->")[0]
     assert between == table(), "put what table() of tiledsl/settings.py returns there"

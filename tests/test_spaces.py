@@ -13,8 +13,8 @@ import tiledsl.language as T
 from benchmarks.programs import gemm
 from tests.autotune.programs import scale_builder
 from tests.support.example_modules import load_example
+from tiledsl.autotuner.spaces import for_program
 from tiledsl.errors import TileError
-from tiledsl.spaces import for_program
 
 
 def builder(sides: tuple[str, str, str] = ("x", "y", "z")) -> Any:

@@ -6,21 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError
 from tiledsl.settings import settings
+from tiledsl.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tiledsl import spaces
-    from tiledsl.autotuner import AutotuneResult, autotune
+    from tiledsl.autotuner import AutotuneResult, autotune, spaces
     from tiledsl.autotuner.space import space
     from tiledsl.frontend.text_program import TextProgram, parse, parse_file
+    from tiledsl.kernels.jit import compile, jit
+    from tiledsl.kernels.kernel import Kernel
+    from tiledsl.kernels.resume import resume
     from tiledsl.levels.triton_kernel import triton_kernel, triton_kernels
-    from tiledsl.runtime.jit import compile, jit
-    from tiledsl.runtime.kernel import Kernel
     from tiledsl.runtime.profiler import Profiler, do_bench
-    from tiledsl.runtime.resume import resume
     from tiledsl.runtime.supply import TensorSupplyType
     from tiledsl.runtime.target import Target
 
-__version__ = "0.1.0"
 
 _LAZY = {
     "AutotuneResult": "tiledsl.autotuner",
@@ -31,12 +30,12 @@ _LAZY = {
     "parse_file": "tiledsl.frontend.text_program",
     "triton_kernel": "tiledsl.levels.triton_kernel",
     "triton_kernels": "tiledsl.levels.triton_kernel",
-    "compile": "tiledsl.runtime.jit",
-    "jit": "tiledsl.runtime.jit",
-    "Kernel": "tiledsl.runtime.kernel",
+    "compile": "tiledsl.kernels.jit",
+    "jit": "tiledsl.kernels.jit",
+    "Kernel": "tiledsl.kernels.kernel",
     "Profiler": "tiledsl.runtime.profiler",
     "do_bench": "tiledsl.runtime.profiler",
-    "resume": "tiledsl.runtime.resume",
+    "resume": "tiledsl.kernels.resume",
     "TensorSupplyType": "tiledsl.runtime.supply",
     "Target": "tiledsl.runtime.target",
 }
@@ -59,7 +58,7 @@ def __getattr__(name: str) -> Any:
     if name == "spaces":
         import importlib
 
-        return importlib.import_module("tiledsl.spaces")
+        return importlib.import_module("tiledsl.autotuner.spaces")
     raise AttributeError(f"module 'tiledsl' has no attribute {name!r}")
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from tiledsl import __version__
 from tiledsl.commands.cache import cache
 from tiledsl.commands.tune import tune
 from tiledsl.commands.tuned import tuned
 from tiledsl.errors import TileError, on_command_line
 from tiledsl.files import write_output
+from tiledsl.version import __version__
 
 
 class _Commands(click.Group):

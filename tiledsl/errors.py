@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
 
-from tiledsl.ir.location import UNKNOWN, Loc
+from tiledsl.location import UNKNOWN, Loc
 
 _ROOT = os.path.dirname(os.path.abspath(__file__))
 _PACKAGES = tuple(

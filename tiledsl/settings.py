@@ -76,7 +76,7 @@ def _user_cache() -> Path:
 
 
 def _about(parse: Callable[[object], object], allowed: str, meaning: str) -> dict[str, Any]:
-    """A field's parser (ValueError if the value is not allowed), and the texts for errors and for the README."""
+    """A field's parser (ValueError if the value is not allowed), and the texts for errors and for docs/settings.md."""
     return {"parse": parse, "allowed": allowed, "meaning": meaning}
 
 
@@ -253,7 +253,7 @@ settings = override
 
 
 def table() -> str:
-    """The README's table of settings, as Markdown."""
+    """The manual's table of settings, as Markdown."""
     rows = ["| setting | variable | default | meaning |", "| --- | --- | --- | --- |"]
     for setting in fields(Settings):
         default = setting.default

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tiledsl.autotuner.storage.fingerprint import digest
+from tiledsl.digests import digest
 
 _DEBUG_LINE = re.compile(r"\s*(\.loc|\.file)\s|\s*(\$L__|\.L)(tmp|func)\w*:")
 

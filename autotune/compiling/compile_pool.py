@@ -13,7 +13,7 @@ from typing import Any
 
 from tiledsl.autotuner.compiling import triton_cache
 from tiledsl.autotuner.compiling.compile_worker import CompileOutcome, CompileTask, compile_task, warm_up
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.launch_triton import LibraryKey, library_key
 from tiledsl.runtime.module import writable_folder
 from tiledsl.runtime.streams import have_streams

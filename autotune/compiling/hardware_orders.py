@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tiledsl.autotuner.storage.fingerprint import digest
+from tiledsl.digests import digest
 
 _LAYOUT = re.compile(r"^#(\w+) = #([\w.]+)<(\{.*\})>\s*$", re.MULTILINE)
 _DOT = re.compile(r"= (tt\.dot|ttng\.warp_group_dot|ttng\.tc_gen5_mma\w*|tt\.dot_scaled)\b(.*)$")

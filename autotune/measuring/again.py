@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tiledsl.runtime.kernel import Kernel
+    from tiledsl.kernels.kernel import Kernel
 
 _MOST_BYTES = 256 << 20  # of inputs: beyond, a second reference takes too long beside the tuning
 

@@ -11,7 +11,7 @@ from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.options import TuneOptions
-    from tiledsl.runtime.kernel import Kernel
+    from tiledsl.kernels.kernel import Kernel
 
 _SEED = 0  # every run of a key sees the same values, so that a verdict can be repeated
 _given: ContextVar[tuple[Any, ...] | None] = ContextVar("tiledsl_autotune_inputs", default=None)

@@ -21,7 +21,7 @@ from tiledsl.autotuner.verifying.named import watched
 from tiledsl.autotuner.verifying.reference import Reference
 from tiledsl.autotuner.verifying.tolerance import Tolerance, roundings
 from tiledsl.errors import TileError
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.module import writable_folder
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current

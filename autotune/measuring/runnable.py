@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tiledsl.autotuner.predicting.work import work_of
 from tiledsl.autotuner.trial import Trial
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.target import Target
 
 if TYPE_CHECKING:

@@ -158,9 +158,10 @@ def _join_others(known: Sequence[threading.Thread]) -> None:
 class Guard:
     """What measures and checks, as it was: see `meddled`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *more: Any) -> None:
+        """more: modules and classes of which every function is watched too."""
         self._known = [
-            (owner, name, vars(owner).get(name)) for owner, names in _guarded().items() for name in names
+            (owner, name, vars(owner).get(name)) for owner, names in _guarded(more).items() for name in names
         ]  # None: inherited
 
     def meddled(self) -> list[str]:
@@ -174,12 +175,12 @@ class Guard:
         return found
 
 
-def _guarded() -> dict[Any, tuple[str, ...]]:
+def _guarded(more: Sequence[Any]) -> dict[Any, tuple[str, ...]]:
     import torch
 
-    from tiledsl.autotuner import function_run, selection
+    from tiledsl.autotuner import selection
     from tiledsl.autotuner.measuring import final_round, inputs, timing
-    from tiledsl.autotuner.verifying import reference, tolerance, verify
+    from tiledsl.autotuner.verifying import compare, reference, tolerance, verify
 
     found: dict[Any, tuple[str, ...]] = {
         time: ("perf_counter", "perf_counter_ns", "monotonic", "time", "process_time", "sleep"),
@@ -207,8 +208,7 @@ def _guarded() -> dict[Any, tuple[str, ...]]:
         timing.Stopwatch: ("quick", "prepare", "_events", "_warm"),
         timing.Prepared: ("sample", "warm"),
     }
-    for module in (function_run, selection, final_round, inputs, timing, reference, tolerance, verify):
-        found[module] = tuple(name for name, value in vars(module).items() if callable(value))
-    for kind in (function_run.Run, function_run._WallClock, function_run._Timed, tolerance.Tolerance):
-        found[kind] = tuple(name for name, value in vars(kind).items() if callable(value))
+    ours = (selection, final_round, inputs, timing, compare, reference, tolerance, verify, tolerance.Tolerance)
+    for owner in (*ours, *more):
+        found[owner] = tuple(name for name, value in vars(owner).items() if callable(value))
     return found

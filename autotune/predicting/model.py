@@ -35,7 +35,7 @@ from tiledsl.autotuner.predicting.traffic import compulsory_bytes, dram_bytes
 from tiledsl.autotuner.predicting.work import work_of
 from tiledsl.autotuner.predicting.work_types import Dot, Reduction, Work
 from tiledsl.ir.types import ELEMENTS
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.resources import Resources, occupancy_limit
 from tiledsl.runtime.target import Target
 

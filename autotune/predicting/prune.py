@@ -12,7 +12,7 @@ from typing import Any
 from tiledsl.autotuner.predicting.work import work_of
 from tiledsl.autotuner.predicting.work_types import Dot, Loop, Work
 from tiledsl.ir.types import ELEMENTS
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.resources import Resources
 from tiledsl.runtime.target import Target
 

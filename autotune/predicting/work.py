@@ -16,8 +16,8 @@ from tiledsl.autotuner.predicting.work_types import Dot, Loop, Reduction, Traffi
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS, BufferType
-from tiledsl.language.launch_options import LAUNCH_OPTIONS
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.kernel import Kernel
+from tiledsl.launch_options import LAUNCH_OPTIONS
 
 _COSTLY = {"floor", "ceil", "trunc", "round", "rint", "nearbyint", "abs", "fma", "clamp", "copysign", "isnan", "isinf"}
 

@@ -7,7 +7,7 @@ import re
 
 from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.errors import TileError
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.kernel import Kernel
 
 _SOURCE = ("triton", "source")
 _COMPILED = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")

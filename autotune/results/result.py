@@ -13,7 +13,7 @@ from tiledsl.errors import TileError
 from tiledsl.files import write_output
 
 if TYPE_CHECKING:
-    from tiledsl.runtime.kernel import Kernel
+    from tiledsl.kernels.kernel import Kernel
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tiledsl.autotuner.storage import journal
-from tiledsl.autotuner.storage.fingerprint import source_digest
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.verifying.certified import attach
+from tiledsl.digests import source_digest
 from tiledsl.errors import TileError
 from tiledsl.files import read_file, write_output
-from tiledsl.runtime.kernel import Kernel
-from tiledsl.runtime.stored import StoredKernel, describe
+from tiledsl.kernels.kernel import Kernel
+from tiledsl.kernels.stored import StoredKernel, describe
 from tiledsl.runtime.target import Target
+from tiledsl.version import __version__
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.results.result import AutotuneResult
@@ -26,8 +27,6 @@ SCHEMA = 1
 
 def save(result: AutotuneResult, path: str | os.PathLike[str]) -> Path:
     """Write the file in one step. OSError if the folder is not there or cannot be written."""
-    import tiledsl
-
     trials = []
     for trial in result.trials:
         record = journal.encode(trial)
@@ -37,7 +36,7 @@ def save(result: AutotuneResult, path: str | os.PathLike[str]) -> Path:
         journal.json_text(
             {
                 "schema": SCHEMA,
-                "tiledsl": tiledsl.__version__,
+                "tiledsl": __version__,
                 "config": journal.plain(result.config),
                 "latency": result.latency,
                 "ref_latency": result.ref_latency,

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tiledsl.autotuner.storage.fingerprint import source_digest
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.digests import source_digest
+from tiledsl.kernels.kernel import Kernel
 
 _log = logging.getLogger("tiledsl")
 _FOR_CALLS = frozenset(("name", "target", "pass_configs", "outputs", "params", "_inputs", "module"))

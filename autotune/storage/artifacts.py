@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.autotuner.space import config_key
-from tiledsl.autotuner.storage.fingerprint import digest, source_digest
 from tiledsl.autotuner.storage.journal import NONSENSE, parse, plain, write_json
 from tiledsl.autotuner.storage.key import folder_name
 from tiledsl.autotuner.trial import Trial
+from tiledsl.digests import digest, source_digest
 from tiledsl.files import make_private, read_file, write_file
 
 STAGES = ("ttir", "ttgir", "llir", "ptx", "cubin", "amdgcn", "hsaco")
@@ -65,8 +65,8 @@ def save(folder: Path, trial: Trial) -> list[Path]:
 
 
 def _save_launch(folder: Path, trial: Trial, compiled: Mapping[str, Any]) -> list[Path]:
+    from tiledsl.kernels.stored import describe_call
     from tiledsl.runtime.launch_stored import Kept
-    from tiledsl.runtime.stored import describe_call
 
     kernel, source = describe_call(trial.kernel), digest(trial.kernel.source)
     if json.loads(json.dumps(kernel, allow_nan=False)) != kernel:  # there are values that JSON does not have
@@ -97,8 +97,8 @@ def recall(folder: Path, trial: Trial) -> dict[str, Any] | None:
 
 
 def _parsed(place: Path, data: Any, key: str) -> dict[str, Any]:
+    from tiledsl.kernels.stored import call_fields
     from tiledsl.runtime.launch_stored import Kept
-    from tiledsl.runtime.stored import call_fields
 
     if data["schema"] != LAUNCH_SCHEMA or data["config"] != key:
         raise ValueError("another schema or configuration")

@@ -96,8 +96,6 @@ class Entry:
 
     def trials(self) -> dict[str, journal.Record]:
         """The trials of the result and the journal, by canonical configuration; empty if neither can be read."""
-        from tiledsl.autotuner.storage.store import merge
-
         with contextlib.suppress(OSError, ValueError):
             return merge(self.best(), journal.read_journal(self.folder / "trials.jsonl")[0])
         return merge(self.best(), {})
@@ -200,3 +198,16 @@ def why_missing(root: Path, key: Key, configs: Sequence[dict[str, Any]]) -> str:
     entry, _ = others[0]
     lines = difference_lines(entry.fields or {}, key.fields)
     return f"{key.kernel}: not tuned for this; the nearest result, {entry.digest}, differs in {'; '.join(lines)}"
+
+
+def merge(best: Mapping[str, Any] | None, written: Mapping[str, journal.Record]) -> dict[str, journal.Record]:
+    """The trials of a best.json and a journal, the later of each."""
+    records: dict[str, journal.Record] = {}
+    for record in best["trials"] if best else ():
+        with contextlib.suppress(*NONSENSE):
+            journal.decode(0, {}, record)
+            records[record["key"]] = record
+    for key, record in written.items():
+        if key not in records or record["time"] >= records[key]["time"]:
+            records[key] = record
+    return records

@@ -5,31 +5,18 @@ from __future__ import annotations
 import ast
 import enum
 import functools
-import hashlib
-import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from tiledsl.digests import digest
 from tiledsl.runtime.python_source import definition
 
 OPAQUE = "opaque:"  # stands in a text for an object of which only the type could be told
 VAGUE = "vague:"  # stands in a text where behaviour may differ although the texts are equal
-_ORIGIN = re.compile(r"^ *# .+:\d+\n", re.MULTILINE)
 _DEPTH = 8  # functions that call functions that ...
 _DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-
-
-def digest(text: str) -> str:
-    """The SHA-256 of a text, in hexadecimal."""
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def source_digest(source: str) -> str:
-    """The digest of emitted source but for the comments that say which line of the user's file something comes from:
-    a program that moves in its file, or to another one, stays the same."""
-    return digest(_ORIGIN.sub("", source))
 
 
 def canonical(value: Any) -> str:

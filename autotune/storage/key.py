@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import importlib.metadata
 import json
-import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tiledsl.autotuner.storage.fingerprint import OPAQUE, VAGUE, canonical, digest, program_text
+from tiledsl.autotuner.storage.fingerprint import OPAQUE, VAGUE, canonical, program_text
+from tiledsl.digests import digest
 from tiledsl.errors import TileError
+from tiledsl.runtime.versions import compiler_hash, driver_version, ptxas, triton_version
+from tiledsl.version import __version__
 
 # Fields that name software: with strict_versions off, a result from other versions counts, with a warning.
 VERSION_FIELDS = ("tiledsl", "compiler", "triton", "ptxas", "driver")
-_COMPILER_FOLDERS = ("language", "frontend", "ir", "dialects", "passes", "codegen")
 _SHOWN = 60  # characters of a value in an explanation
 
 
@@ -101,14 +100,12 @@ def environment(target: Any, measured: bool, device: int | None = None) -> dict[
     """The key's fields that come from this machine. `measured`: whether times are taken on a GPU here (number `device`,
     else the current one); else what is remembered are estimates and verdicts, for which the GPU and its driver do not
     count."""
-    import tiledsl
-
     fields: dict[str, Any] = {
         "target": str(target),
         "gpu": "",
         "sm_count": None,
         "driver": "",
-        "tiledsl": tiledsl.__version__,
+        "tiledsl": __version__,
         "compiler": compiler_hash(),
         "triton": triton_version(),
         "ptxas": ptxas(),
@@ -119,76 +116,6 @@ def environment(target: Any, measured: bool, device: int | None = None) -> dict[
         found = torch.cuda.get_device_properties(torch.cuda.current_device() if device is None else device)
         fields.update(gpu=str(found.name), sm_count=int(found.multi_processor_count), driver=driver_version())
     return fields
-
-
-@functools.cache
-def triton_version() -> str:
-    """The version of the Triton that is installed; nothing is imported."""
-    try:
-        return importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:  # a build that was put on the path by hand
-        import triton
-
-        return str(triton.__version__)
-
-
-def ptxas() -> str:
-    """ "" for the ptxas that comes with Triton, whose version is Triton's; else which file stands in for it."""
-    given = [os.environ.get(name, "") for name in ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")]
-    shown = []
-    for path in filter(None, given):
-        try:
-            found = os.stat(path)
-        except OSError:
-            continue
-        shown.append(f"{path}, {found.st_size} bytes, {found.st_mtime_ns}")
-    return "; ".join(shown)
-
-
-@functools.cache
-def driver_version() -> str:
-    """The GPU driver's version as the kernel module tells it; "" where it does not."""
-    for path, pattern in (
-        ("/proc/driver/nvidia/version", r"\s(\d+\.[\d.]+)\s"),
-        ("/sys/module/amdgpu/version", r"(\S+)"),
-    ):
-        try:
-            text = Path(path).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        found = re.search(pattern, text)
-        if found:
-            return found[1]
-    return ""
-
-
-@functools.cache
-def compiler_hash() -> str:
-    """16 hexadecimal digits that stand for the compiler, from a program to its Triton source.
-
-    In a checkout this is a hash of the compiler's sources, so that whoever works on a pass tunes again; of a wheel it
-    is "", since there the version is enough.
-    """
-    package = Path(__file__).resolve().parent.parent.parent
-    checkout = package if (package / "pyproject.toml").is_file() else package.parent
-    if not (checkout / "pyproject.toml").is_file():
-        return ""
-    return _hash_of_sources(checkout / "tiledsl", _COMPILER_FOLDERS)
-
-
-def _hash_of_sources(root: Path, folders: Sequence[str]) -> str:
-    """16 hexadecimal digits for the names and contents of all sources in these folders, subfolders included."""
-    whole = hashlib.sha256()
-    for name in folders:
-        for folder, inner, files in os.walk(os.path.join(root, name)):
-            inner.sort()
-            for file in sorted(files):
-                if file.endswith((".py", ".lark")):
-                    path = os.path.join(folder, file)
-                    whole.update(f"\0{os.path.relpath(path, root)}\0".encode())
-                    with open(path, "rb", buffering=0) as source:
-                        whole.update(source.read())
-    return whole.hexdigest()[:16]
 
 
 def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -36,10 +36,11 @@ from typing import Any
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage import artifacts, cache, journal
 from tiledsl.autotuner.storage.cache import Remembered
-from tiledsl.autotuner.storage.fingerprint import OPAQUE, digest
+from tiledsl.autotuner.storage.fingerprint import OPAQUE
 from tiledsl.autotuner.storage.journal import NONSENSE, SCHEMA, Record
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.trial import Trial
+from tiledsl.digests import digest
 from tiledsl.files import make_private, read_file, write_file
 from tiledsl.settings import current
 
@@ -153,9 +154,9 @@ class Store:
             self._mend = True
             self._warn("journal", "%d lines of %s make no sense; their trials run again", wrong, self.trials_path)
         if same or best is None:
-            return merge(best, written)
+            return cache.merge(best, written)
         left = [record for record in best["trials"] if not _is_left_out(record)]  # the journal may know what it took
-        known = merge({**best, "trials": left}, written)
+        known = cache.merge({**best, "trials": left}, written)
         return {key: record for key, record in known.items() if not _is_left_out(record)}
 
     def previous_winner(self) -> str | None:
@@ -291,19 +292,6 @@ class Store:
     def explain(root: Path, key: Key) -> str:
         """Which fields of the key differ from those of the results that are stored for the kernel, nearest first."""
         return cache.explain(Path(root), key)
-
-
-def merge(best: Mapping[str, Any] | None, written: Mapping[str, Record]) -> dict[str, Record]:
-    """The trials of a best.json and a journal, the later of each."""
-    records: dict[str, Record] = {}
-    for record in best["trials"] if best else ():
-        with contextlib.suppress(*NONSENSE):
-            journal.decode(0, {}, record)
-            records[record["key"]] = record
-    for key, record in written.items():
-        if key not in records or record["time"] >= records[key]["time"]:
-            records[key] = record
-    return records
 
 
 def _is_left_out(record: Any) -> bool:

@@ -9,8 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.space import check_configs, tunables
-from tiledsl.autotuner.storage.fingerprint import OPAQUE, canonical, digest, program_text
+from tiledsl.autotuner.storage.fingerprint import OPAQUE, canonical, program_text
 from tiledsl.autotuner.tuned.entry import as_text
+from tiledsl.digests import digest
 from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def given_arguments(function: AutotunedFunction, values: Mapping[str, Any], tune
     wanted = {name: value for name, value in values.items() if name not in tuned and name not in shared}
     if function.jit.is_eager:
         from tiledsl.frontend.elaborate import eager_sizes
-        from tiledsl.runtime.jit import _argument
+        from tiledsl.kernels.jit import _argument
 
         described = {name: _argument(value) for name, value in wanted.items()}
         sizes = eager_sizes(function.jit.function, described, function.jit.frame_locals)

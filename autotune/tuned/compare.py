@@ -13,7 +13,7 @@ from tiledsl.autotuner.tuned.arguments import OWN_KEY, restored
 from tiledsl.autotuner.tuned.entry import Entry
 from tiledsl.autotuner.tuned.file import TunedFile, architecture
 from tiledsl.errors import TileError
-from tiledsl.runtime.jit import resolve_target
+from tiledsl.kernels.jit import resolve_target
 from tiledsl.settings import override
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from tiledsl.autotuner.tuned.file import (
 )
 from tiledsl.autotuner.tuned.report import Outcome, TuneReport
 from tiledsl.errors import TileError
-from tiledsl.runtime.jit import resolve_target
+from tiledsl.kernels.jit import resolve_target
 from tiledsl.settings import override
 
 if TYPE_CHECKING:

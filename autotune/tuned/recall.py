@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tiledsl.autotuner.decorator import AutotunedFunction
     from tiledsl.autotuner.engine import Problem
     from tiledsl.autotuner.results.result import AutotuneResult
-    from tiledsl.runtime.kernel import Kernel
+    from tiledsl.kernels.kernel import Kernel
 
 _log = logging.getLogger("tiledsl")
 _lock = threading.Lock()
@@ -259,8 +259,8 @@ def untried(
     kind: Any = "estimated" if entry is None else entry.latency_kind
     kernel.config, kernel.latency, kernel.ref_latency = dict(config), latency, reference
     if entry is not None and entry.certificate:
-        from tiledsl.autotuner.storage.fingerprint import source_digest
         from tiledsl.autotuner.verifying.certified import attach
+        from tiledsl.digests import source_digest
 
         attach(kernel, entry.certificate, source_digest(kernel.source))
     trial = Trial(0, dict(config), "ok", why, latency=latency, build=lambda: kernel)

@@ -22,15 +22,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.autotuner.storage.fingerprint import digest
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
+from tiledsl.digests import digest
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.pass_manager import Program
 from tiledsl.ir.types import ELEMENTS, BufferType
 
 if TYPE_CHECKING:
-    from tiledsl.runtime.kernel import Kernel
+    from tiledsl.kernels.kernel import Kernel
 
 # Options of passes that choose among ways to move the same values: no bit of a result depends on them.
 _HARMLESS = (

@@ -12,7 +12,7 @@ from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
     from tiledsl.certificate import Certificate
-    from tiledsl.runtime.kernel import Kernel
+    from tiledsl.kernels.kernel import Kernel
 
 _log = logging.getLogger("tiledsl")
 

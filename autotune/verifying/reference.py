@@ -9,6 +9,7 @@ from typing import Any
 
 from tiledsl.autotuner.measuring import wire
 from tiledsl.autotuner.measuring.inputs import changed, copies
+from tiledsl.autotuner.verifying.compare import compare, rms
 from tiledsl.autotuner.verifying.named import named
 from tiledsl.errors import TileError
 
@@ -119,8 +120,6 @@ def _no_wider(tensor: Any, written: Any) -> Any:
 
 def _apart(written: Expected, precise: Expected) -> float:
     """The largest difference of two references, a share of the root mean square of the tensor that it is in."""
-    from tiledsl.autotuner.verifying.verify import compare, rms
-
     most = 0.0
     pairs = [*zip(written.returned, precise.returned)]
     pairs += [(value, precise.changed[at]) for at, value in written.changed.items()]

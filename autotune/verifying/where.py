@@ -9,7 +9,7 @@ from tiledsl.autotuner.verifying.bit_class import values_of
 from tiledsl.dialects import tile
 
 if TYPE_CHECKING:
-    from tiledsl.runtime.kernel import Kernel
+    from tiledsl.kernels.kernel import Kernel
 
 
 def tiles_of(kernel: Kernel) -> dict[str, tuple[int, ...]]:

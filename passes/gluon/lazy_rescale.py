@@ -23,12 +23,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from tiledsl.analysis.gluon.softmax_loops import SoftmaxLoops, dependent_on
 from tiledsl.dialects import arith, gluon, scf, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, TensorType
-from tiledsl.passes.gluon.softmax_loops import SoftmaxLoops, dependent_on
 
 LARGEST_WEIGHT = 8  # its logarithm to base 2: float16 and float8_e4m3 end at 65504 and 448
 _BITS = {"exp2": 1.0, "exp": math.log2(math.e)}  # by which the result doubles, for each 1 of the argument

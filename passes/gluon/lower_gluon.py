@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tiledsl.codegen.gluon.api import swizzle
+from tiledsl.analysis.gluon.support import swizzle
 from tiledsl.dialects import arith, gluon, scf, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, scf
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
-from tiledsl.passes.analysis.ranges import Ranges
 from tiledsl.passes.index_arithmetic import insert_or_fold
 
 

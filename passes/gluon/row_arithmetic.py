@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from tiledsl.analysis.affine import LinearForm, linear_form
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, TensorType
-from tiledsl.passes.analysis.affine import LinearForm, linear_form
 
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.kernel import Kernel
 
 # Run by the benchmark process, in place of `scale_into`.
 AT_RUN_TIME = {

@@ -19,7 +19,8 @@ from tests.autotune.programs import scale_builder, twice
 from tests.support import forked
 from tiledsl.autotuner.storage import key
 from tiledsl.commands.lower import import_file
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.kernel import Kernel
+from tiledsl.runtime.versions import compiler_hash, hash_of_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = [{"block": 64}, {"block": 32}]
@@ -51,7 +52,7 @@ def test_a_new_function_loads_from_disk_and_builds_one_kernel(
 ) -> None:
     first = tuned()()
     before = dict(stages)
-    from tiledsl.runtime.jit import JitFunction
+    from tiledsl.kernels.jit import JitFunction
 
     built = []
     original = JitFunction.build
@@ -138,12 +139,12 @@ def test_every_source_of_the_compiler_counts(tmp_path: Path) -> None:
     for name in ("codegen/host.py", "codegen/gluon/writer.py", "codegen/notes.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("a = 1\n")
-    before = key._hash_of_sources(tmp_path, ["codegen"])
+    before = hash_of_sources(tmp_path, ["codegen"])
     (tmp_path / "codegen/notes.txt").write_text("a = 2\n")
-    assert key._hash_of_sources(tmp_path, ["codegen"]) == before
+    assert hash_of_sources(tmp_path, ["codegen"]) == before
     for name in ("codegen/host.py", "codegen/gluon/writer.py"):
         (tmp_path / name).write_text("a = 2\n")
-        after = key._hash_of_sources(tmp_path, ["codegen"])
+        after = hash_of_sources(tmp_path, ["codegen"])
         assert after != before
         before = after
 
@@ -298,7 +299,7 @@ def test_a_process_that_recalls_a_result_loads_no_compiler(cache_dir: Path) -> N
     tuned()()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", LOAD, key.compiler_hash()],
+        [sys.executable, "-c", LOAD, compiler_hash()],
         cwd=ROOT,
         env=environment,
         text=True,
@@ -379,7 +380,7 @@ def test_loading_takes_less_than_100_ms_and_starts_no_process(cache_dir: Path, t
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     seconds = []
     for _ in range(3):
-        done = forked.run(["-c", TIMED_LOAD, key.compiler_hash()], cwd=ROOT, env=environment)
+        done = forked.run(["-c", TIMED_LOAD, compiler_hash()], cwd=ROOT, env=environment)
         source, took, started = done.stdout.split(" ", 2)
         assert (source, started.strip()) == ("disk", "[]"), done.stderr
         seconds.append(float(took))

@@ -13,7 +13,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.autotune.programs import scale_builder, twice
 from tiledsl.autotuner.measuring import bench, measure
-from tiledsl.autotuner.verifying import verify
+from tiledsl.autotuner.verifying.compare import compare
 from tiledsl.autotuner.verifying.reference import Reference
 
 scale_jit = tiledsl.jit(out_idx=-1)(scale_builder)
@@ -162,15 +162,15 @@ def test_kernels_that_write_into_their_inputs() -> None:
 
 def test_comparison_scales_with_the_reference() -> None:
     small = torch.full((100,), 1e-6)
-    assert verify.compare(torch.zeros(100), small, 1e-2, 1e-2).mismatched == 100
+    assert compare(torch.zeros(100), small, 1e-2, 1e-2).mismatched == 100
     large = torch.randn(1000) * 1e4
     large[0] = 0.0
     close = large.clone()
     close[0] = 3.0
-    assert verify.compare(close, large, 1e-2, 1e-2).mismatched == 0
+    assert compare(close, large, 1e-2, 1e-2).mismatched == 0
     both = torch.tensor([float("nan"), float("inf"), 1.0])
-    assert verify.compare(both, both, 0, 0).mismatched == 0
-    assert not verify.compare(torch.tensor([float("nan")]), torch.tensor([1.0]), 0, 0).finite
+    assert compare(both, both, 0, 0).mismatched == 0
+    assert not compare(torch.tensor([float("nan")]), torch.tensor([1.0]), 0, 0).finite
 
 
 def test_a_reference_that_depends_on_dtypes_counts_as_written() -> None:

@@ -17,7 +17,7 @@ import pytest
 import tiledsl
 from tests.autotune.faults import broken_sources, commands_with
 from tests.autotune.programs import gemm_builder, scale_builder, twice
-from tiledsl.ir.text import print_op
+from tiledsl.ir.printer import print_op
 
 assert broken_sources  # a fixture
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from tiledsl.autotuner.measuring.inputs import changed
+from tiledsl.autotuner.verifying.compare import compare
 from tiledsl.autotuner.verifying.reference import Reference
 from tiledsl.autotuner.verifying.tolerance import TF32, Tolerance
-from tiledsl.autotuner.verifying.verify import Ran, compare, judge
+from tiledsl.autotuner.verifying.verify import Ran, judge
 
 TOLERANCE = Tolerance(1e-2, 1e-2, 0.01)
 DERIVED = Tolerance(None, None, 0.01)
@@ -109,7 +110,7 @@ def test_errors_are_recorded() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
 def test_comparing_in_pieces_changes_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiledsl.autotuner.verifying.verify._CHUNK", chunk)
+    monkeypatch.setattr("tiledsl.autotuner.verifying.compare._CHUNK", chunk)
     got, want = torch.tensor([[1.0, 2.0], [3.0, math.nan]]).t(), torch.tensor([[1.0, 3.5], [2.0, 4.0]])
     found = compare(got, want, 0.0, 0.01)
     assert (found.mismatched, found.elements, found.finite, found.max_error) == (2, 4, False, 0.5)

@@ -15,7 +15,6 @@ from tiledsl.certificate.check import Check
 from tiledsl.certificate.races import check_races
 from tiledsl.certificate.reads import check_reads
 from tiledsl.certificate.solver import Solver
-from tiledsl.frontend.elaborate import elaborate
 from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.passes import default_pipeline, guard_accesses
 from tiledsl.runtime.target import Target
@@ -29,17 +28,17 @@ POINTERS = {"select-access.mode": "pointer"}
 def bounds(
     program: Any, options: dict[str, Any] | None = None, target: str = "cuda:80", guarded: bool = True
 ) -> list[Check]:
-    root = elaborate(program)
+    root = program.build()
     PassManager(default_pipeline(options)).run(Program(root, Target.parse(target)))
     return list(check_bounds(root, Solver(), guarded))
 
 
 def races(program: Any) -> list[Check]:
-    return list(check_races(elaborate(program), Solver()))
+    return list(check_races(program.build(), Solver()))
 
 
 def reads(program: Any, *outputs: int) -> list[Check]:
-    return list(check_reads(elaborate(program, outputs), Solver()))
+    return list(check_reads(program.build(outputs), Solver()))
 
 
 def failures(checks: list[Check], program: Any, marker: str) -> list[str]:

@@ -13,7 +13,7 @@ from tiledsl.certificate.solver import Solver
 from tiledsl.certificate.terms import Term, Variable, compare, constant
 from tiledsl.dialects import arith, tile
 from tiledsl.ir.core import OPERATIONS
-from tiledsl.ir.text import parse_op
+from tiledsl.ir.parser import parse_op
 from tiledsl.ir.types import ELEMENTS
 
 OPS = "add sub mul floordiv floormod truncdiv truncmod min max and or xor shl shr".split()

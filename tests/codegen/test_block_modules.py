@@ -11,7 +11,7 @@ import torch
 import tiledsl
 import tiledsl.language as T
 from tests.support.example_modules import load_example
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.kernel import Kernel
 
 TMA = {"select-access.mode": "tma"}
 PERSISTENT = {**TMA, "map-grid.persistent": 1}

@@ -20,10 +20,10 @@ from tiledsl.codegen.names import Names, comment, quoted
 from tiledsl.codegen.triton_source import emit
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
-from tiledsl.ir.location import UNKNOWN
 from tiledsl.ir.pass_manager import parse_program
-from tiledsl.ir.text import attribute_text, print_op
+from tiledsl.ir.printer import attribute_text, print_op
 from tiledsl.ir.verifier import VerifyError, verify
+from tiledsl.location import UNKNOWN
 from tiledsl.passes import default_pipeline
 
 PLANTED = "planted_by_a_name"

@@ -9,7 +9,7 @@ import pytest
 import tiledsl.dialects  # noqa: F401
 from tiledsl.ir.core import OPERATIONS, Operation
 from tiledsl.ir.pass_manager import parse_program
-from tiledsl.ir.text import print_op
+from tiledsl.ir.printer import print_op
 
 F32 = "tensor<128x64xfloat32>"
 LARGE = "buffer<300*500*float16, global>"

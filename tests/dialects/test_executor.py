@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.support import programs as p
 from tests.support.executor import DTYPES, ExecutorError, Memory, run
 from tiledsl.ir.core import Operation
+from tiledsl.ir.parser import parse_op
 from tiledsl.ir.pass_manager import parse_program
-from tiledsl.ir.text import parse_op, print_op
+from tiledsl.ir.printer import print_op
 
 
 def results(func: Operation, seed: int = 0, **options: object) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.executor import DTYPES, Executor, Stored, meanings
+from tests.support.executor import DTYPES, MEANINGS, Executor, Stored
 from tests.support.programs import NAMED, check_pass, inputs_for
 from tiledsl.dialects import arith, tensor
 from tiledsl.ir.core import Operation, Region, Value
@@ -55,8 +55,8 @@ def execute(op: Operation, values: dict[Value, Any] | None = None) -> Any:
     for value in op.operands:
         if value not in env:
             assert value.op is not None
-            meanings()["arith.constant"](value.op, Executor(Stored()))(env)
-    meanings()[op.name](op, Executor(Stored()))(env)
+            MEANINGS["arith.constant"](value.op, Executor(Stored()))(env)
+    MEANINGS[op.name](op, Executor(Stored()))(env)
     return env[op.results[0]]
 
 

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 import tiledsl
 import tiledsl.language as T
 from tiledsl.errors import TileError
-from tiledsl.frontend.elaborate import elaborate
+from tiledsl.frontend.program import PrimFunc
 from tiledsl.ir.verifier import verify
-from tiledsl.language.program import PrimFunc
 
 GEMM = """
 @T.macro
@@ -142,7 +141,7 @@ def elaborated(build: Any) -> None:
 def test_the_programs_are_right(source: str) -> None:
     used = {name: value for name, value in VALUES.items() if re.search(rf"\b{name}\b", source)}
     verify(tiledsl.parse(source, **used).build(()))
-    verify(elaborate(function(source)))
+    verify(function(source).build())
 
 
 COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck)}
@@ -161,4 +160,4 @@ def test_texts(source: str, seed: int, count: int) -> None:
 def test_functions(source: str, seed: int, count: int) -> None:
     program = function(mutated(source, seed, count))
     if isinstance(program, PrimFunc):
-        elaborated(lambda: elaborate(program))
+        elaborated(lambda: program.build())

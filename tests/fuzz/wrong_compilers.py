@@ -57,7 +57,7 @@ class Mistake:
 
 
 _GUARD = "tiledsl.passes.guard_accesses:_Guard"
-_RANGES = "tiledsl.passes.analysis.ranges:Ranges"
+_RANGES = "tiledsl.analysis.ranges:Ranges"
 MISTAKES = {
     "a store under a condition loses its mask": Mistake(
         f"{_GUARD}.access", "conditions if op.mask is None else [op.mask, *conditions]", "conditions"

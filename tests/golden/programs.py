@@ -14,7 +14,7 @@ from tests.support.example_modules import BASIC, load_example
 from tests.support.programs import NAMED
 from tests.support.random_sources import random_source
 from tiledsl.dialects.tile import FuncOp
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.target import Target
 
 FILE = Path(__file__).with_name("stages.txt")

@@ -13,7 +13,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.autotune.programs import gemm_builder, scale_builder, twice
 from tiledsl.autotuner import set_autotune_inputs
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.profiler import do_bench
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cache_dir")]

@@ -14,7 +14,7 @@ from tests.runtime.test_launch_trace import traced_product
 from tests.support import eager_programs
 from tests.support.example_modules import load_example
 from tiledsl.errors import TileError
-from tiledsl.runtime.jit import JitFunction
+from tiledsl.kernels.jit import JitFunction
 from tiledsl.runtime.launch import Caller
 
 pytestmark = pytest.mark.gpu

@@ -10,12 +10,12 @@ import torch
 
 import tiledsl
 from tests.autotune.programs import gemm_builder
-from tiledsl.autotuner.storage.key import triton_version
 from tiledsl.autotuner.tuned import trials
 from tiledsl.autotuner.tuned.check import check
 from tiledsl.autotuner.tuned.compare import compare, verdicts
 from tiledsl.autotuner.tuned.file import read, trials_path
 from tiledsl.errors import TileError
+from tiledsl.runtime.versions import triton_version
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cache_dir")]
 GEMMS = [{"block": block, "stages": stages} for block in (64, 32, 128) for stages in (2, 3)]

@@ -11,9 +11,11 @@ import tiledsl
 import tiledsl.passes
 from tests.support.programs import NAMED, gemm
 from tiledsl.dialects import arith, scf, tile
-from tiledsl.ir.core import OPERATIONS, Operation, Region, Value, operand
+from tiledsl.ir.core import OPERATIONS, Operation, Region, Value
+from tiledsl.ir.fields import operand
 from tiledsl.ir.kinds import of_kinds
-from tiledsl.ir.text import parse_op, print_op
+from tiledsl.ir.parser import parse_op
+from tiledsl.ir.printer import print_op
 from tiledsl.ir.types import (
     BufferType,
     ScalarType,

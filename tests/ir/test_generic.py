@@ -11,7 +11,8 @@ from tests.ir.test_text import TEXTS
 from tests.support.programs import NAMED
 from tiledsl.dialects import tile
 from tiledsl.ir.core import Operation, Region
-from tiledsl.ir.text import parse_op, print_generic
+from tiledsl.ir.parser import parse_op
+from tiledsl.ir.printer import print_generic
 
 
 def read_back(root: Operation) -> list[str]:

@@ -7,12 +7,12 @@ import pytest
 from tests.support.programs import gemm
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.core import Operation, Region
-from tiledsl.ir.location import Loc
 from tiledsl.ir.pass_manager import parse_program
+from tiledsl.ir.printer import print_op
 from tiledsl.ir.rewrite import Builder, NoFixpointError, Patterns, Rewriter, apply_patterns, pattern
-from tiledsl.ir.text import print_op
 from tiledsl.ir.types import INT32, TensorType
 from tiledsl.ir.verifier import verify
+from tiledsl.location import Loc
 
 PLACE = Loc("kernel.py", 3, 1, 3, 9)
 

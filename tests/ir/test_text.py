@@ -12,11 +12,12 @@ from tests.support.programs import NAMED, programs
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region
-from tiledsl.ir.location import UNKNOWN, Loc
+from tiledsl.ir.parser import parse_op
 from tiledsl.ir.pass_manager import parse_program
-from tiledsl.ir.text import attribute_text, parse_op, print_op, same_attribute
+from tiledsl.ir.printer import attribute_text, print_op, same_attribute
 from tiledsl.ir.types import ScalarType
 from tiledsl.ir.verifier import verify
+from tiledsl.location import UNKNOWN, Loc
 
 I32 = ScalarType("int32")
 

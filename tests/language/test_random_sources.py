@@ -12,7 +12,8 @@ import tiledsl
 from tests.support.executor import run
 from tests.support.programs import copy_arguments, inputs_for, same_array
 from tests.support.random_sources import random_source
-from tiledsl.ir.text import parse_op, print_op
+from tiledsl.ir.parser import parse_op
+from tiledsl.ir.printer import print_op
 
 BITS = {"bfloat16": "int16", "float8_e4m3fn": "uint8"}  # what NumPy passes on to torch
 

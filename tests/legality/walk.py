@@ -18,7 +18,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.legality.entries import Entry, ir_text, program_text
 from tiledsl.errors import TileError
-from tiledsl.ir.text import parse_op
+from tiledsl.ir.parser import parse_op
 from tiledsl.runtime.lowering import lower
 from tiledsl.runtime.target import Target
 

@@ -17,11 +17,11 @@ from tests.support.example_modules import load_example
 from tiledsl.certificate import Certificate
 from tiledsl.certificate.certify import certificate_of
 from tiledsl.errors import TileError
+from tiledsl.kernels.stored import StoredKernel, describe
+from tiledsl.kernels.torch_op import _default_name
 from tiledsl.runtime.compile import CompileError
 from tiledsl.runtime.launch_stored import Kept
-from tiledsl.runtime.stored import StoredKernel, describe
 from tiledsl.runtime.target import Target
-from tiledsl.runtime.torch_op import _default_name
 
 NAME = "scaled_kernel"
 CUDA = ("ttir", "ttgir", "llir", "ptx", "cubin")

@@ -30,10 +30,10 @@ from tests.mutants.mutations import Mutant, mutants_of, sample, strata
 from tests.mutants.warm import ROOT, Job, Outcome, Pool, Test
 
 CHANGED = (
-    "passes/*.py", "passes/analysis/*.py", "passes/gluon/*.py", "tiledsl/frontend/*.py", "tiledsl/ir/verifier.py",
-    "tiledsl/runtime/launch*.py", "tiledsl/runtime/stored.py", "tiledsl/files.py", "autotune/engine.py",
-    "autotune/run.py", "autotune/selection.py", "autotune/verifying/*.py", "autotune/search/*.py",
-    "autotune/storage/*.py", "autotune/predicting/prune.py",
+    "passes/*.py", "passes/gluon/*.py", "tiledsl/analysis/*.py", "tiledsl/analysis/gluon/*.py",
+    "tiledsl/frontend/*.py", "tiledsl/ir/verifier.py", "tiledsl/runtime/launch*.py", "tiledsl/kernels/stored.py",
+    "tiledsl/files.py", "autotune/engine.py", "autotune/run.py", "autotune/selection.py", "autotune/verifying/*.py",
+    "autotune/search/*.py", "autotune/storage/*.py", "autotune/predicting/prune.py",
 )  # fmt: skip
 NO_TESTS = ("tests/gpu", "tests/packaging", "tests/conformance", "tests/benchmarks", "tests/mutants")
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")

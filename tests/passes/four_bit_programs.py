@@ -9,8 +9,8 @@ from typing import Any
 from tests.support.all_values import SIGNED, UNSIGNED, values_of
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.parser import parse_op
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.text import parse_op
 from tiledsl.ir.types import BOOL, ELEMENTS, ScalarType, TensorType, with_shape
 
 BINARY: tuple[type[arith.BinaryOp], ...] = (

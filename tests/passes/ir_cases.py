@@ -22,7 +22,7 @@ from tests.support.programs import check_pass, inputs_for
 from tiledsl.dialects.tile import FuncOp, KernelOp
 from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import Pass, PassManager, Program, parse_program
-from tiledsl.ir.text import print_op
+from tiledsl.ir.printer import print_op
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.lower_tile_ops import LowerTileOps
 from tiledsl.passes.promote_buffers import PromoteBuffers

@@ -17,13 +17,13 @@ import numpy as np
 
 from tests.passes import four_bit_programs as programs
 from tests.support.all_values import SIGNED, UNSIGNED, AllValues, Lanes, Memo, changed_lanes, four_bits, is_number, wrap
+from tiledsl.analysis import affine
+from tiledsl.analysis.affine import bounds, linear_form
+from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, tile, triton
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.printer import print_op
 from tiledsl.ir.rewrite import Pattern, Patterns, Rewriter, apply_patterns
-from tiledsl.ir.text import print_op
-from tiledsl.passes.analysis import affine
-from tiledsl.passes.analysis.affine import bounds, linear_form
-from tiledsl.passes.analysis.ranges import Ranges
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.legalize_arith import _patterns as legal_patterns
 from tiledsl.passes.simplify_ranges import RANGE_PATTERNS

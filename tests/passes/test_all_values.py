@@ -13,8 +13,8 @@ from tests.passes import prove_ranges
 from tests.passes.prove_ranges import Refuted, prove_claims, prove_rewrites, rewrites
 from tests.support import executor
 from tests.support.all_values import SIGNED, UNSIGNED, Memo, four_bits
+from tiledsl.ir.parser import parse_op
 from tiledsl.ir.pass_manager import parse_program
-from tiledsl.ir.text import parse_op
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS
 from tiledsl.passes.legalize_arith import _patterns
@@ -136,11 +136,11 @@ def test_a_difference_that_wraps_is_not_below(dtype: str, monkeypatch: pytest.Mo
         func = parse_op(WRONG.replace(": T", f": {dtype}"))
         prove_claims(func, Memo())
         prove_rewrites(func, rewrites(Counter()), Memo())
-        monkeypatch.setattr("tiledsl.passes.analysis.ranges.Ranges.never_wraps", lambda self, op: True)
+        monkeypatch.setattr("tiledsl.analysis.ranges.Ranges.never_wraps", lambda self, op: True)
         if dtype == UNSIGNED:
             with pytest.raises(Refuted):
                 prove_claims(func, Memo())
         with pytest.raises(Refuted):
-            monkeypatch.setattr("tiledsl.passes.analysis.ranges.Ranges.is_nonnegative", lambda self, value: True)
+            monkeypatch.setattr("tiledsl.analysis.ranges.Ranges.is_nonnegative", lambda self, value: True)
             prove_rewrites(func, rewrites(Counter()), Memo())
             prove_claims(func, Memo())

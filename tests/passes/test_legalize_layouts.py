@@ -11,7 +11,7 @@ import tiledsl.language as T
 from tests.support.hazard_programs import PROGRAMS
 from tiledsl.dialects import tensor
 from tiledsl.ir.core import Operation
-from tiledsl.ir.text import parse_op
+from tiledsl.ir.parser import parse_op
 
 
 def lowered(program: Any, **options: Any) -> list[Operation]:

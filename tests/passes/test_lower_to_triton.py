@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from tiledsl.analysis.affine import bounds, linear_form
 from tiledsl.dialects import arith, scf, tensor, triton
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import Program, parse_program
-from tiledsl.ir.text import print_op
+from tiledsl.ir.printer import print_op
 from tiledsl.ir.verifier import verify
-from tiledsl.passes.analysis.affine import bounds, linear_form
 from tiledsl.passes.lower_to_triton import LowerToTriton
 from tiledsl.runtime.target import Target
 

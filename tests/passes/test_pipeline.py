@@ -13,8 +13,9 @@ from tests.support.executor import run
 from tests.support.programs import NAMED, copy_arguments, gather_rows, inputs_for, programs, same_array
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
+from tiledsl.ir.parser import parse_op
 from tiledsl.ir.pass_manager import PassManager, Program
-from tiledsl.ir.text import parse_op, print_op
+from tiledsl.ir.printer import print_op
 from tiledsl.ir.verifier import verify
 from tiledsl.passes import PIPELINE, default_pipeline
 from tiledsl.passes.specs import parse_pipeline

@@ -7,7 +7,6 @@ import numpy as np
 import tiledsl.language as T
 from tests.support.programs import check_pass
 from tiledsl.dialects import tile
-from tiledsl.frontend.elaborate import elaborate
 from tiledsl.passes.specs import parse_pipeline
 
 PIPELINE = "canonicalize,lower-tile-ops,vectorize-parallel,resolve-views,promote-buffers"
@@ -30,7 +29,7 @@ def through_views(X: T.Tensor((6, 8), "float32"), Y: T.Tensor((48,), "float32"),
 
 
 def test_reads_and_writes_through_views() -> None:
-    func = elaborate(through_views)
+    func = through_views.build()
     x = np.arange(48, dtype=np.float32).reshape(6, 8)
     after = check_pass(parse_pipeline(PIPELINE), func, [x, np.zeros(48, np.float32), np.zeros((3, 16), np.float32)])
     assert not any(isinstance(op, (tile.ViewOp, tile.AllocOp, tile.ReadOp)) for op in after.walk())
@@ -44,6 +43,6 @@ def test_views_of_global_memory_stay() -> None:
             for i in T.Parallel(48):
                 flat[i] = i
 
-    func = elaborate(program)
+    func = program.build()
     after = check_pass(parse_pipeline(PIPELINE), func, [np.zeros((6, 8), np.float32)])
     assert sum(isinstance(op, tile.ViewOp) for op in after.walk()) == 1

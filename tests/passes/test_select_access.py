@@ -12,7 +12,7 @@ from tiledsl.dialects import tile, triton
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import Program, parse_program
-from tiledsl.ir.text import print_op
+from tiledsl.ir.printer import print_op
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.lower_to_triton import LowerToTriton
 from tiledsl.passes.select_access import SelectAccess

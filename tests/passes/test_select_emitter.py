@@ -13,7 +13,7 @@ from benchmarks.programs.gemm import matmul
 from tests.autotune import kernels
 from tests.support.example_modules import load_example
 from tiledsl import logs
-from tiledsl.codegen.gluon import api
+from tiledsl.analysis.gluon import support
 from tiledsl.errors import TileError
 
 F = "float32"
@@ -144,7 +144,7 @@ def test_masks_that_scores_are_added_to() -> None:
 def test_auto_takes_gluon_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_gluon(attention("auto"))
     for version, reason in (((3, 5), "3.5 has no Gluon"), ((3, 99), "3.99 is not known"), (None, "not installed")):
-        monkeypatch.setattr(api, "version", lambda version=version: version)
+        monkeypatch.setattr(support, "version", lambda version=version: version)
         kernel = attention("auto")
         assert not is_gluon(kernel) and reason in kernel.remarks[0]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime import launch_triton
-from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.launch_trace import _Tensor
 
 

@@ -13,8 +13,10 @@ import tiledsl
 import tiledsl.language as T
 from tests.runtime.fake_gpu import Driver, OnDevice0, misaligned, pretend, tensor
 from tiledsl.errors import TileError
-from tiledsl.runtime import jit, jit_calls, launch, launch_source, launch_triton
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels import calls as jit_calls
+from tiledsl.kernels import jit
+from tiledsl.kernels.kernel import Kernel
+from tiledsl.runtime import launch, launch_source, launch_triton
 from tiledsl.runtime.launch_trace import Made
 
 

@@ -13,9 +13,9 @@ import torch
 import tiledsl
 import tiledsl.language as T
 from tests.support.example_modules import load_example
+from tiledsl.kernels.jit import JitFunction
+from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime import launch_source, launch_triton
-from tiledsl.runtime.jit import JitFunction
-from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.launch_trace import Descriptor, Pointer, Trace, trace
 from tiledsl.runtime.module import load_module
 

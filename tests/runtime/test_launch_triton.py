@@ -11,8 +11,8 @@ import torch
 import tiledsl
 import tiledsl.language as T
 from tests.runtime.fake_gpu import Driver, pretend, tensor
+from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime import launch_triton
-from tiledsl.runtime.kernel import Kernel
 
 
 def test_one_device_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

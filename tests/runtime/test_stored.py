@@ -10,7 +10,7 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
-from tiledsl.runtime.stored import StoredKernel, call_fields, describe, describe_call
+from tiledsl.kernels.stored import StoredKernel, call_fields, describe, describe_call
 from tiledsl.runtime.target import Target
 
 

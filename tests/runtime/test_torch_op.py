@@ -14,9 +14,9 @@ import tiledsl
 import tiledsl.language as T
 from tests.support import eager_programs
 from tiledsl.errors import TileError
+from tiledsl.kernels.torch_op import schema
 from tiledsl.runtime import launch_triton
 from tiledsl.runtime.launch import write_call
-from tiledsl.runtime.torch_op import schema
 
 
 @pytest.fixture(autouse=True)

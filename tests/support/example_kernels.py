@@ -10,7 +10,7 @@ import torch
 
 import tiledsl
 from tests.support.example_modules import BASIC, load_example
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.kernel import Kernel
 
 NAMES = (*BASIC, "attention", "attention_sink", "attention_backward")
 

@@ -9,12 +9,12 @@ import ml_dtypes
 import numpy as np
 
 from tiledsl.certificate.algebra import Algebra
-from tiledsl.certificate.executor import Executor, ExecutorError, Memory, meanings
+from tiledsl.certificate.executor import MEANINGS, Executor, ExecutorError, Memory
 from tiledsl.certificate.executor import run as run_in
 from tiledsl.ir.core import Operation
 from tiledsl.ir.types import ELEMENTS
 
-__all__ = ["DTYPES", "Executor", "ExecutorError", "Memory", "Stored", "meanings", "run"]
+__all__ = ["DTYPES", "MEANINGS", "Executor", "ExecutorError", "Memory", "Stored", "run"]
 
 DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(getattr(ml_dtypes, name) if name.startswith(("bfloat", "float8")) else name) for name in ELEMENTS

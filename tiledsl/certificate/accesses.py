@@ -15,8 +15,8 @@ from tiledsl.certificate.elements import RULES, Position, described, projected, 
 from tiledsl.certificate.terms import FALSE, TRUE, Role, Term, Variable, add, both, compare, constant, multiply
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.ir.core import Operation, Region, Value
-from tiledsl.ir.location import UNKNOWN, Loc
 from tiledsl.ir.types import ELEMENTS, BufferType, broadcast_shapes, is_float
+from tiledsl.location import UNKNOWN, Loc
 
 Of = Callable[[Position], Term]  # an element of a value, by its position
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from tiledsl.certificate.bounds import check_bounds
 from tiledsl.certificate.check import Check
@@ -16,11 +17,14 @@ from tiledsl.certificate.solver import Solver
 from tiledsl.certificate.translation import check_translation
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.ir.pass_manager import PassManager, Program
-from tiledsl.ir.text import print_op
+from tiledsl.ir.printer import print_op
 from tiledsl.passes import default_pipeline
 from tiledsl.passes.guard_accesses import GuardAccesses
-from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.lowering import rest_of
+from tiledsl.version import __version__
+
+if TYPE_CHECKING:
+    from tiledsl.kernels.kernel import Kernel
 
 _DEPTH = 10_000  # of terms, which are as deep as the longest chain of operations
 SECONDS = 5.0  # for all questions of each kind to the solver about one kernel
@@ -67,9 +71,8 @@ def certify(kernel: Kernel, seconds: float = SECONDS) -> Certificate:
 
 def certificate_of(kernel: Kernel, checks: Iterable[Check], seconds: float) -> Certificate:
     """The certificate that says this of a kernel."""
-    import tiledsl
-    from tiledsl.autotuner.storage.fingerprint import digest, source_digest
-    from tiledsl.autotuner.storage.key import compiler_hash, triton_version
+    from tiledsl.digests import digest, source_digest
+    from tiledsl.runtime.versions import compiler_hash, triton_version
 
     return Certificate(
         kernel=kernel.name,
@@ -77,7 +80,7 @@ def certificate_of(kernel: Kernel, checks: Iterable[Check], seconds: float) -> C
         checks=tuple(checks),
         program=digest(print_op(kernel.program_root())),
         source=source_digest(kernel.source),
-        tiledsl=tiledsl.__version__,
+        tiledsl=__version__,
         compiler=compiler_hash(),
         triton=triton_version(),
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -14,16 +14,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tiledsl.certificate.check import Check
     from tiledsl.certificate.report import Certificate
-    from tiledsl.runtime.kernel import Kernel
+    from tiledsl.kernels.kernel import Kernel
 
-_ENTRY_POINT = "tiledsl.certificate.process"
-_END = "end"
+_ENTRY_POINT = "tiledsl.kernels.certify_worker"
+END = "end"
 
 
 def certify_apart(kernel: Kernel, timeout: float) -> Certificate:
@@ -33,7 +32,7 @@ def certify_apart(kernel: Kernel, timeout: float) -> Certificate:
     """
     from tiledsl.certificate.certify import certificate_of
     from tiledsl.certificate.check import Check
-    from tiledsl.ir.text import print_op
+    from tiledsl.ir.printer import print_op
 
     start = time.monotonic()
     task = {
@@ -79,43 +78,7 @@ def _asked(text: str, timeout: float) -> tuple[list[Check], str]:
     for line in lines[:-1]:
         with contextlib.suppress(ValueError, TypeError):
             value = json.loads(line)
-            if value == _END:
+            if value == END:
                 return found, ""
             found.append(Check(**value))
     return found, reason or f"the process that verifies ended with exit status {process.returncode}"
-
-
-def main() -> None:
-    """What the process does: read a task, write checks."""
-    from tiledsl.autotuner.storage.fingerprint import source_digest
-    from tiledsl.certificate.certify import checks_of
-    from tiledsl.certificate.check import Check
-    from tiledsl.dialects.tile import FuncOp
-    from tiledsl.ir.pass_manager import parse_program
-    from tiledsl.runtime.kernel import Kernel
-    from tiledsl.runtime.target import Target
-
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what is printed on the way is no answer
-    task: dict[str, Any] = json.load(sys.stdin)
-    text, target = task["text"], Target.parse(task["target"])
-
-    def build() -> FuncOp:
-        root = parse_program(text, target).root
-        assert isinstance(root, FuncOp)
-        return root
-
-    kernel = Kernel(build, target, task["pass_configs"], resumed_after=task["resumed_after"])
-    checks = checks_of(kernel)
-    if source_digest(kernel.source) != source_digest(task["source"]):
-        reason = "lowered in another process, the program has another source"
-        checks = iter([Check("source", kernel.name, "unknown", reason)])
-    for each in checks:
-        out.write(json.dumps(asdict(each)) + "\n")
-        out.flush()
-    out.write(json.dumps(_END) + "\n")
-    out.close()
-
-
-if __name__ == "__main__":
-    main()

@@ -18,7 +18,7 @@ from tiledsl.errors import TileError
 from tiledsl.files import write_output
 
 if TYPE_CHECKING:
-    from tiledsl.runtime.kernel import Kernel
+    from tiledsl.kernels.kernel import Kernel
 
 SCHEMA = 1
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -84,7 +84,7 @@ class Certificate:
 
     def stale(self, kernel: Kernel) -> str:
         """Why it is not a certificate of this kernel as it is now; empty if it is."""
-        from tiledsl.autotuner.storage.fingerprint import source_digest
+        from tiledsl.digests import source_digest
 
         if self.kernel != kernel.name:
             return f"it is of {self.kernel}, not of {kernel.name}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,9 @@ from tiledsl.certificate.translation import _Levels, _passes
 from tiledsl.codegen.triton_source import emit
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.ir.pass_manager import PassManager
-from tiledsl.runtime.kernel import Kernel
+
+if TYPE_CHECKING:
+    from tiledsl.kernels.kernel import Kernel
 
 # Bytes of the inner dimension that one matrix instruction of NVIDIA's adds up: 16 of float16, 32 of float8, 8 of tf32.
 INSTRUCTION_DEPTH = 32

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Literal
 
-from tiledsl.ir.location import UNKNOWN, Loc
 from tiledsl.ir.types import ELEMENTS
+from tiledsl.location import UNKNOWN, Loc
 
 # size: of a tensor, or a scalar parameter; block, loop, lane (an iteration of T.Parallel, or a position in a tile): of
 # one execution; data: read from memory; unknown: computed in a way that is not followed.

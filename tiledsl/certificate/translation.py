@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,14 +25,16 @@ from tiledsl.codegen.emitted import EmittedModule
 from tiledsl.codegen.triton_source import emit
 from tiledsl.dialects import tile
 from tiledsl.ir.core import Operation
-from tiledsl.ir.location import UNKNOWN
 from tiledsl.ir.pass_manager import Pass, PassManager, Program
-from tiledsl.ir.text import print_op
+from tiledsl.ir.printer import print_op
 from tiledsl.ir.types import ELEMENTS, BufferType
 from tiledsl.ir.verifier import VerifyError, verify
+from tiledsl.location import UNKNOWN
 from tiledsl.passes import default_pipeline
-from tiledsl.runtime.kernel import Kernel
 from tiledsl.runtime.lowering import rest_of
+
+if TYPE_CHECKING:
+    from tiledsl.kernels.kernel import Kernel
 
 MOST_ITERATIONS = 10_000
 MOST_ELEMENTS = 1 << 23

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
+from tiledsl.analysis.affine import bounds
 from tiledsl.codegen.functions import LIBDEVICE_FUNCTIONS, TL_FUNCTIONS, TRITON_TYPES, literal
 from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import arith, tensor, triton
@@ -18,7 +19,6 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS, broadcast_shapes, is_float
-from tiledsl.passes.analysis.affine import bounds
 
 # Precedence of Python's operators.
 COMPARE, OR, XOR, AND, SHIFT, ADD, MULTIPLY, UNARY, ATOM = range(9)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tiledsl.analysis.block_access import root_buffer, strides_of
 from tiledsl.codegen.gluon.api import shared_layout
 from tiledsl.dialects import gluon, tensor, tile, triton
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
-from tiledsl.passes.analysis.block_access import root_buffer, strides_of
 
 DESCRIPTORS = '''\
 _descriptors = {}

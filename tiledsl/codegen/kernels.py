@@ -13,8 +13,8 @@ from tiledsl.codegen.variables import Variables, is_free
 from tiledsl.dialects import arith, scf, tile, triton
 from tiledsl.dialects.arith import constant_of, rounded
 from tiledsl.ir.core import Operation, Region, Value
-from tiledsl.ir.location import UNKNOWN
 from tiledsl.ir.types import ELEMENTS, is_float
+from tiledsl.location import UNKNOWN
 
 ATOMICS = {"add": "add", "max": "max", "min": "min", "and": "and", "or": "or", "xor": "xor", "exchange": "xchg"}
 AWAIT = "gdc_wait()  # from here on there is what earlier kernels wrote"

@@ -13,13 +13,13 @@ from importlib import metadata
 from typing import Any
 
 import tiledsl.language as T
-from tiledsl import __version__
 from tiledsl.errors import TileError
 from tiledsl.files import make_private
-from tiledsl.runtime.jit import compile as compile_program
+from tiledsl.kernels.jit import compile as compile_program
 from tiledsl.runtime.lowering import check_print_after
 from tiledsl.runtime.target import Target
 from tiledsl.settings import PREFIX, current, default, given_variables, override, unknown_variables, wrong_variables
+from tiledsl.version import __version__
 
 
 @dataclass(frozen=True)

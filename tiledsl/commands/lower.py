@@ -17,13 +17,12 @@ from typing import Any
 
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError, is_internal, value_options
-from tiledsl.frontend.elaborate import elaborate
+from tiledsl.frontend.program import PrimFunc
 from tiledsl.ir.pass_manager import PassManager, Program
-from tiledsl.ir.text import print_op
-from tiledsl.language.launch_options import LAUNCH_OPTIONS, pass_options
-from tiledsl.language.program import PrimFunc
-from tiledsl.runtime.jit import JitFunction
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.ir.printer import print_op
+from tiledsl.kernels.jit import JitFunction
+from tiledsl.kernels.kernel import Kernel
+from tiledsl.launch_options import LAUNCH_OPTIONS, pass_options
 from tiledsl.runtime.lowering import check_print_after
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current, override
@@ -75,7 +74,7 @@ def lower(request: Request) -> str:
 
 
 def _resumed(request: Request) -> Kernel:
-    from tiledsl.runtime.resume import resume
+    from tiledsl.kernels.resume import resume
 
     if request.function or request.values:
         raise TileError("--resume-after goes on from a file with IR, which has neither functions nor values")
@@ -208,7 +207,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _text_program(request: Request) -> Any:
-    import tiledsl
+    from tiledsl.frontend.text_program import parse
 
     if not request.file.is_file():
         raise TileError(f"there is no file {request.file}")
@@ -222,7 +221,7 @@ def _text_program(request: Request) -> Any:
         ways = ["tiledsl lower FILE --resume-after PASS", "tiledsl opt FILE -p PASSES"]
         notes = [f"from the pass that it comes after: {ways[0]}", f"single passes over it: {ways[1]}"]
         raise TileError(f"{request.file} is IR, not a program", notes=notes)
-    return tiledsl.parse(text, str(request.file), **request.values)
+    return parse(text, str(request.file), **request.values)
 
 
 def import_file(file: Path) -> ModuleType:
@@ -270,12 +269,10 @@ def _of(found: Any, request: Request) -> Callable[[], FuncOp]:
     found = getattr(found, "jit", found) if isinstance(getattr(found, "jit", None), JitFunction) else found
     if isinstance(found, JitFunction):
         return _of_jit(found, values)
-    if not isinstance(found, PrimFunc) and callable(found) and not hasattr(found, "build"):
+    if callable(found) and not hasattr(found, "build"):
         found, values = _called(found, values), {}
     if values and request.file.suffix == ".py":  # a text has taken them
         raise TileError(f"{request.function or 'the program'} takes no values, but -D gives {next(iter(values))}")
-    if isinstance(found, PrimFunc):
-        return lambda: elaborate(found)
     if hasattr(found, "build"):
         return lambda: found.build(())
     raise TileError(f"{request.function or request.file} is {type(found).__name__}, not a program")
@@ -319,7 +316,7 @@ def _of_jit(function: JitFunction, values: dict[str, Any]) -> Callable[[], FuncO
         raise TileError(f"{function.__name__} has no parameter {unknown[0]!r}", notes=notes)
     program = _saying(unset, lambda: function.build(function._bind((), values)))()
     indices = () if out_idx is None else (out_idx,) if isinstance(out_idx, int) else tuple(out_idx)
-    return _saying(unset, lambda: elaborate(program, indices))
+    return _saying(unset, lambda: program.build(indices))
 
 
 def _saying(unset: Sequence[str], build: Callable[[], Any]) -> Callable[[], Any]:

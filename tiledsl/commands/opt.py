@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import PassManager, parse_program
-from tiledsl.ir.text import print_generic, print_op
+from tiledsl.ir.printer import print_generic, print_op
 from tiledsl.passes.specs import parse_pipeline
 from tiledsl.runtime.target import Target
 

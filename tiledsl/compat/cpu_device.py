@@ -250,3 +250,8 @@ def emulate() -> Iterator[None]:
         _active = False
         for owner, name, value in reversed(replaced):
             setattr(owner, name, value)
+
+
+def here(target: Any) -> Any:
+    """The target to compile for where a script names `target`: a GPU's is `interpret` on a machine without one."""
+    return "interpret" if active() and target not in (None, "auto") else target

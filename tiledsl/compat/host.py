@@ -7,12 +7,12 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tiledsl.compat import cpu_device
+from tiledsl.compat.cpu_device import here
 from tiledsl.compat.maths import cdiv, next_power_of_2
+from tiledsl.frontend.program import PrimFunc
+from tiledsl.kernels import jit as _jit
+from tiledsl.kernels.kernel import Kernel as JITKernel
 from tiledsl.language.dtypes import canonical as DataType
-from tiledsl.language.program import PrimFunc
-from tiledsl.runtime import jit as _jit
-from tiledsl.runtime.kernel import Kernel as JITKernel
 from tiledsl.runtime.profiler import Profiler, do_bench
 from tiledsl.runtime.supply import TensorSupplyType
 
@@ -27,11 +27,6 @@ _BUILD_OPTIONS = frozenset({
     "execution_backend", "target_host", "verbose", "debug_root_path", "compile_flags", "mode", "instruments",
     "postproc", "num_workers", "ignore_error",
 })  # fmt: skip
-
-
-def here(target: Any) -> Any:
-    """The target to compile for where a script names `target`: a GPU's is `interpret` on a machine without one."""
-    return "interpret" if cpu_device.active() and target not in (None, "auto") else target
 
 
 def _options(given: Mapping[str, Any], function: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tiledsl import autotuner
 from tiledsl.autotuner import AutotuneResult, set_autotune_inputs
-from tiledsl.compat.host import here
+from tiledsl.compat.cpu_device import here
 from tiledsl.logs import note_once
 
 __all__ = ["AutoTuner", "AutotuneResult", "autotune", "set_autotune_inputs"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tiledsl.frontend.program import PrimFunc
 from tiledsl.language.dtypes import canonical as DataType
 from tiledsl.language.expression import Expr as PrimExpr
 from tiledsl.language.expression import Expr as Var
 from tiledsl.language.maths import Cast, Select, all, any, floordiv, floormod, if_then_else, reinterpret
-from tiledsl.language.program import PrimFunc
 
 __all__ = [
     "Cast", "DataType", "PrimExpr", "PrimFunc", "Select", "Var", "all", "any", "const", "floordiv", "floormod",

@@ -14,7 +14,8 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar
 
-from tiledsl.ir.core import Operation, Value, attr, operand, operands, result
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.fields import attr, operand, operands, result
 from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, Type, broadcast_shapes, is_float, with_shape
 
 Number = bool | int | float

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiledsl.ir.core import Effect, Operation, attr, operand, operands, result
+from tiledsl.ir.core import Effect, Operation
+from tiledsl.ir.fields import attr, operand, operands, result
 from tiledsl.ir.types import BufferType, ScalarType, TensorType, Type
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiledsl.ir.core import Effect, Operation, Region, Value, attr, operand, operands, region
+from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.fields import attr, operand, operands, region
 from tiledsl.ir.types import ScalarType, Type
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tiledsl.ir.core import Operation, Value, attr, operand, result
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.fields import attr, operand, result
 from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, Type, with_shape
 
 # Reduction kinds and their neutral elements; None: the least or greatest value of the element type.
@@ -70,8 +72,6 @@ class BroadcastOp(Operation):
             raise ValueError(f"{self.source.type} cannot become {self.out.type}")
 
     def fold(self) -> Sequence[Value | bool | int | float] | None:
-        from tiledsl.dialects.arith import constant_of
-
         if self.source.type == self.out.type:
             return [self.source]
         number = constant_of(self.source)
@@ -93,8 +93,6 @@ class ReshapeOp(Operation):
             raise ValueError(f"{self.source.type} cannot become {self.out.type}")
 
     def fold(self) -> Sequence[Value | bool | int | float] | None:
-        from tiledsl.dialects.arith import constant_of
-
         if self.source.type == self.out.type:
             return [self.source]
         inner = self.source.op
@@ -128,8 +126,6 @@ class TransposeOp(Operation):
             raise ValueError(f"the result is {self.out.type}")
 
     def fold(self) -> Sequence[Value | bool | int | float] | None:
-        from tiledsl.dialects.arith import constant_of
-
         if self.permutation == tuple(range(len(self.permutation))):
             return [self.source]
         number = constant_of(self.source)

@@ -17,7 +17,8 @@ from math import prod
 from typing import Any
 
 from tiledsl.dialects.tensor import REDUCTIONS
-from tiledsl.ir.core import Effect, Operation, Value, attr, operand, operands, optional, region, result
+from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.ir.fields import attr, operand, operands, optional, region, result
 from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
 
 # What may stand in emitted text as it is: IR can come from a file, and names and words from anywhere.

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tiledsl.dialects import tile
-from tiledsl.ir.core import Effect, Operation, Value, attr, operand, operands, optional, region, result
+from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.ir.fields import attr, operand, operands, optional, region, result
 from tiledsl.ir.types import BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
 
 

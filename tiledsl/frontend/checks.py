@@ -9,7 +9,7 @@ from lark import Token
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
 from tiledsl.frontend.syntax import Expression, Parameter
-from tiledsl.ir.location import Loc
+from tiledsl.location import Loc
 
 _PLACES = (syntax.Name, syntax.Attribute, syntax.Subscript)
 

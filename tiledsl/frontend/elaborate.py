@@ -9,9 +9,8 @@ from dataclasses import fields
 from typing import Any
 
 from tiledsl.dialects import tile
-from tiledsl.errors import TileError, value_options, way_out
+from tiledsl.errors import TileError, way_out
 from tiledsl.frontend import syntax
-from tiledsl.frontend.context import Context, log
 from tiledsl.frontend.names import Names, outer_names
 from tiledsl.frontend.parser import parse_function
 from tiledsl.frontend.statements import Returned, Statements
@@ -19,9 +18,9 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.types import BufferType
 from tiledsl.language.buffer import Buffer, TensorSpec
+from tiledsl.language.context import Context, EagerContext, log
 from tiledsl.language.dtypes import DType, canonical
 from tiledsl.language.expression import Symbol, context, describe, plain
-from tiledsl.language.program import Macro, PrimFunc
 from tiledsl.language.refused import Refused
 
 
@@ -34,12 +33,13 @@ class Arguments:
         self.strides = None if strides is None else tuple(strides)
 
 
-def elaborate(program: PrimFunc, out_idx: Sequence[int] = ()) -> tile.FuncOp:
-    """The program of a @T.prim_func. `out_idx` are positions of parameters (negative ones from the end) that the
-    runtime allocates and returns. Raises TileError."""
-    outer = outer_names(program.function, program.frame_locals)
-    annotations = getattr(program.function, "__annotations__", {})
-    return elaborate_tree(parse_function(program.function), outer, out_idx, annotations)
+def elaborate(
+    function: Callable[..., Any], frame_locals: Mapping[str, Any] | None = None, out_idx: Sequence[int] = ()
+) -> tile.FuncOp:
+    """The program of a function under @T.prim_func, with the names around it. `out_idx` are positions of parameters
+    (negative ones from the end) that the runtime allocates and returns. Raises TileError."""
+    outer = outer_names(function, frame_locals or {})
+    return elaborate_tree(parse_function(function), outer, out_idx, getattr(function, "__annotations__", {}))
 
 
 def elaborate_tree(
@@ -147,32 +147,6 @@ def _is_written(value: Value) -> bool:
         if isinstance(op, (tile.StoreOp, tile.AtomicOp)) and op.buffer is value:
             return True
     return False
-
-
-class EagerContext(Context):
-    """The context of an eager function: T.const symbols take their values from the tensors of the call."""
-
-    def __init__(self, name: str, values: dict[str, int], dry: bool) -> None:
-        super().__init__(name)
-        self.values = values
-        self.dry = dry
-        self.consts: list[str] = []
-
-    def const(self, name: str) -> Any:
-        if name not in self.consts:
-            self.consts.append(name)
-        if name in self.values:
-            return self.values[name]
-        if self.dry:
-            return Symbol(name)
-        given = way_out(f"pass {name}=... to compile", f"give it: {value_options([name])}")
-        raise TileError(
-            f"T.const {name!r} has no value: it is not a dimension of a tensor of the call",
-            notes=[f"use {name} by itself as a dimension of a T.Tensor, or {given}"],
-        )
-
-    def empty(self, spec: TensorSpec) -> Buffer:
-        return self.output("", spec)
 
 
 class EagerStatements(Statements):
@@ -347,10 +321,12 @@ def _finish_eager(ctx: EagerContext, tree: syntax.Function, returned: Returned |
     return func
 
 
-def call_macro(macro: Macro, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    """Expand a macro at the active program's insertion point; the value that it returns."""
-    ctx = context(f"the macro {macro.function.__name__}")
-    tree = parse_function(macro.function)
-    outer = outer_names(macro.function, macro.frame_locals)
+def call_macro(
+    function: Callable[..., Any], frame_locals: Mapping[str, Any], arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> Any:
+    """Expand a function under @T.macro at the active program's insertion point; the value that it returns."""
+    ctx = context(f"the macro {function.__name__}")
+    tree = parse_function(function)
+    outer = outer_names(function, frame_locals)
     scope = EagerStatements(ctx, Names(outer)) if isinstance(ctx, EagerContext) else Statements(ctx, Names(outer))
     return scope.call_function(tree, {}, outer, arguments, dict(keywords))

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import Any, ClassVar
 
+import tiledsl.language.maths as maths
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
-from tiledsl.frontend.context import Context
 from tiledsl.frontend.names import Names, UnknownName
-from tiledsl.language import maths
 from tiledsl.language.buffer import Buffer, Reference, Var
+from tiledsl.language.context import Context
 from tiledsl.language.expression import (
     Expr,
     Scalar,

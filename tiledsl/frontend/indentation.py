@@ -9,7 +9,7 @@ from lark import Token
 from lark.lark import PostLex
 
 from tiledsl.errors import TileError
-from tiledsl.ir.location import Loc
+from tiledsl.location import Loc
 
 MAX_BRACKETS = 200
 MAX_BLOCKS = 100

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tiledsl.errors import TileError
 from tiledsl.frontend.syntax import Expression, FormattedValue, JoinedString
-from tiledsl.ir.location import Loc
+from tiledsl.location import Loc
 
 ParseInner = Callable[[str, int, int], Expression]
 """Parses an expression that stands at (line, column) of the file."""

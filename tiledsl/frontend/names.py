@@ -13,9 +13,9 @@ from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
-from tiledsl.ir.location import Loc
 from tiledsl.language.buffer import Buffer, Var
 from tiledsl.language.expression import Expr, Scalar, is_number, plain
+from tiledsl.location import Loc
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tiledsl.errors import TileError, register_source
 from tiledsl.files import make_private
 from tiledsl.frontend import syntax
-from tiledsl.ir.location import Loc
+from tiledsl.location import Loc
 from tiledsl.settings import current
 
 if TYPE_CHECKING:

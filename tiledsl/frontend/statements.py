@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 from tiledsl.dialects import scf, tile
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
-from tiledsl.frontend.context import Context, TileLoop
 from tiledsl.frontend.expressions import DEVICE_LOOPS, MAX_HOST_ITERATIONS, Expressions, snapshot
 from tiledsl.frontend.names import Names
 from tiledsl.ir.core import Region
 from tiledsl.ir.types import INT32, BufferType, ScalarType
 from tiledsl.language.buffer import Buffer, Reference, TensorSpec, Var
+from tiledsl.language.context import Context, TileLoop
 from tiledsl.language.dtypes import DType
 from tiledsl.language.expression import (
     Expr,
@@ -30,13 +30,13 @@ from tiledsl.language.expression import (
     describe,
     is_number,
     logical,
-    select,
     unary,
 )
 from tiledsl.language.loops import LoopNest, ParallelLoop, PersistentLoop, SerialLoop
 from tiledsl.language.maths import ceildiv
 from tiledsl.language.maths import min as minimum
-from tiledsl.language.program import BranchFrame, KernelFrame, Macro
+from tiledsl.language.operations import copy
+from tiledsl.language.program import BranchFrame, KernelFrame
 
 _MAX_CALL_DEPTH = 32
 _CHANGING = frozenset(
@@ -192,8 +192,6 @@ class Statements(Expressions):
         place = self.item(target, container, index)
         if isinstance(place, (Reference, Var)):
             if isinstance(place, Reference) and place.is_region and isinstance(value, (Buffer, Reference)):
-                from tiledsl.language.operations import copy
-
                 copy(value, place)
             else:
                 place.store(value)
@@ -629,10 +627,8 @@ class Statements(Expressions):
         test = self.evaluate(node.test)
         message = str(self.evaluate(node.message)) if node.message is not None else ""
         if isinstance(test, Expr):
-            from tiledsl.dialects.tile import AssertOp
-
             self._need_kernel("assert", node)
-            self.ctx.builder.insert(AssertOp(as_value(as_bool(test)), message=message))
+            self.ctx.builder.insert(tile.AssertOp(as_value(as_bool(test)), message=message))
         elif not test:
             raise TileError("assertion failed" + (f": {message}" if message else ""), node.loc)
 
@@ -781,6 +777,3 @@ def _jumping(statements: tuple[syntax.Statement, ...]) -> frozenset[str]:
             if isinstance(function, syntax.Attribute) and function.attr == "loop_break":
                 found.add("break")
     return frozenset(found)
-
-
-__all__ = ["Macro", "Returned", "Statements", "bind", "binary", "ceildiv", "select"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiledsl.ir.location import Loc
+from tiledsl.location import Loc
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
 from tiledsl.errors import TileError
 from tiledsl.frontend.indentation import LineStructure
-from tiledsl.ir.location import Loc
+from tiledsl.location import Loc
 
 _MAX_EXPECTED = 4
 _FOUND = {"_NEWLINE": "end of the line", "_DEDENT": "end of the block", "$END": "end of the text"}

@@ -29,20 +29,20 @@ from typing import Any
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError, register_source, value_options, way_out
 from tiledsl.frontend import syntax
-from tiledsl.frontend.context import Context
 from tiledsl.frontend.elaborate import elaborate_tree
 from tiledsl.frontend.expressions import MAX_HOST_ITERATIONS
 from tiledsl.frontend.names import Names, targets, unknown_name
 from tiledsl.frontend.parser import parse_module
 from tiledsl.frontend.statements import Statements
-from tiledsl.ir.location import Loc
 from tiledsl.language.buffer import Buffer, Reference, TensorSpec, Var
+from tiledsl.language.context import Context
 from tiledsl.language.dtypes import DType, canonical
 from tiledsl.language.expression import Expr, describe
 from tiledsl.language.loops import ParallelLoop, PersistentLoop, SerialLoop
 from tiledsl.language.operations import GemmWarpPolicy
 from tiledsl.language.program import KernelFrame, Ref
 from tiledsl.language.refused import REFUSED, Refused
+from tiledsl.location import Loc
 
 MAX_STEPS = 100_000
 """Evaluated expressions, statements and items of sequences while one program is built."""

@@ -16,7 +16,7 @@ from tiledsl.errors import TileError
 from tiledsl.frontend import literals, syntax
 from tiledsl.frontend.checks import check_plain, check_target, ordered_parameters
 from tiledsl.frontend.syntax import Expression, Node, Statement
-from tiledsl.ir.location import Loc
+from tiledsl.location import Loc
 
 Children = list[Any]
 

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import marshal
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import Flag, auto
 from itertools import chain, repeat
 from operator import attrgetter
 from types import FunctionType, MappingProxyType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
-from tiledsl.ir.location import UNKNOWN, Loc
+from tiledsl.ir.fields import Field, OperandField, attr, operand, region, result
+from tiledsl.ir.printer import print_op
 from tiledsl.ir.types import Type
-
-T = TypeVar("T")
+from tiledsl.location import UNKNOWN, Loc
 
 
 class Effect(Flag):
@@ -173,89 +173,6 @@ class Region:
     def terminator(self) -> Operation:
         assert self.ops and self.ops[-1].is_terminator, "the region has no terminator"
         return self.ops[-1]
-
-
-class Field(Generic[T]):
-    """A declared part of an operation; its name is that in the class body. The class gets a property in its place."""
-
-    name: str
-    position = 0  # among the fields of its kind
-    fixed = False  # whether each of those before it has exactly one value
-
-    def __init__(self, *types: type) -> None:
-        self.types = types  # classes of which a value's type may be; none: any
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, op: Operation, owner: type) -> T:
-        raise NotImplementedError("for type checkers: operations have a property")
-
-    def getter(self) -> Callable[[Any], Any]:
-        """A function that returns the part of an operation; `name` and `position` are known by then."""
-        raise NotImplementedError
-
-
-class OperandField(Field[T]):
-    """Base of the three kinds of operand fields."""
-
-    def values(self, op: Operation) -> list[Value]:
-        segments, position = op.segments, self.position
-        start = position if self.fixed else sum(segments[:position])
-        return op.operands[start : start + segments[position]]
-
-
-class operand(OperandField[Value]):
-    """Exactly one operand, of one of the given type classes (any, if none is given)."""
-
-    def getter(self) -> Callable[[Any], Any]:
-        position = self.position
-        return (lambda op: op.operands[position]) if self.fixed else (lambda op: self.values(op)[0])
-
-
-class operands(OperandField[list[Value]]):
-    """Any number of operands."""
-
-    def getter(self) -> Callable[[Any], Any]:
-        at = self.position
-        return (lambda op: op.operands[at : at + op.segments[at]]) if self.fixed else lambda op: self.values(op)
-
-
-class optional(OperandField["Value | None"]):
-    """An operand that may be absent; printed as `name=%value`."""
-
-    def getter(self) -> Callable[[Any], Any]:
-        return lambda op: next(iter(self.values(op)), None)
-
-
-class attr(Field[T]):
-    """An attribute: an immutable Python value. Without a default it must be given."""
-
-    REQUIRED: ClassVar[object] = object()
-
-    def __init__(self, type: Callable[..., T], default: Any = REQUIRED) -> None:
-        self.type = type
-        self.default = default
-
-    def getter(self) -> Callable[[Any], Any]:
-        name = self.name
-        return lambda op: op.attributes[name]
-
-
-class result(Field[Value]):
-    """Exactly one result."""
-
-    def getter(self) -> Callable[[Any], Any]:
-        position = self.position
-        return lambda op: op.results[position]
-
-
-class region(Field[Region]):
-    """A region."""
-
-    def getter(self) -> Callable[[Any], Any]:
-        position = self.position
-        return lambda op: op.regions[position]
 
 
 def _with_own_code(old: Any) -> Any:
@@ -516,7 +433,5 @@ class Operation:
         )
 
     def __repr__(self) -> str:
-        from tiledsl.ir.text import print_op
-
         first, *rest = print_op(self).splitlines()
         return "\n".join([first, *rest] if len(rest) < 3 else [first, *rest[:2], "..."])

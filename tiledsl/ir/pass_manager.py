@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, changes
-from tiledsl.ir.text import attribute_text, parse_op, print_op
+from tiledsl.ir.parser import parse_op
+from tiledsl.ir.printer import attribute_text, print_op
 from tiledsl.ir.verifier import VerifyError, verify
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from tiledsl.ir.core import OPERATIONS, Effect, Operation, Region, Value
-from tiledsl.ir.location import UNKNOWN, Loc
 from tiledsl.ir.types import Type
+from tiledsl.location import UNKNOWN, Loc
 
 Op = TypeVar("Op", bound=Operation)
 

@@ -84,6 +84,7 @@ class TensorType(_Type):
 
 
 Dim: TypeAlias = "int | str"
+Shape: TypeAlias = tuple[int, ...]  # of what is on chip
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 
-from tiledsl.ir.core import Operation, Region, Value, operand, optional
+from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.fields import operand, optional
 
 
 class VerifyError(Exception):

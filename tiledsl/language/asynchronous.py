@@ -13,7 +13,10 @@ from tiledsl.language.operations import GemmWarpPolicy, copy, gemm
 
 
 def async_copy(src: Any, dst: Any, **hints: Any) -> None:
-    """T.copy. There is nothing to wait for: T.ptx_commit_group and T.ptx_wait_group have no effect."""
+    """T.copy of `src` to `dst`, with its shapes, types and hints. Raises TileError as that does.
+
+    There is nothing to wait for: T.ptx_commit_group and T.ptx_wait_group have no effect.
+    """
     copy(src, dst, **hints)
 
 
@@ -26,7 +29,10 @@ def wgmma_gemm(
     policy: GemmWarpPolicy = GemmWarpPolicy.Square,
     clear_accum: Any = False,
 ) -> None:
-    """T.gemm. There is nothing to wait for: T.wait_wgmma and T.warpgroup_... have no effect."""
+    """T.gemm of A, B and C, with its shapes and types. Raises TileError as that does.
+
+    There is nothing to wait for: T.wait_wgmma and T.warpgroup_... have no effect.
+    """
     gemm(A, B, C, transpose_A, transpose_B, policy, clear_accum)
 
 

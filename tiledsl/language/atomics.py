@@ -98,36 +98,63 @@ def _tile(what: str, kind: str, dst: Reference, value: Any, order: str | None) -
 def atomic_add(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, use_tma: bool = False, annotations: Any = None) -> Any:  # fmt: skip # noqa: E501
     """dst += value in one step; dst is an element or a tile of a global buffer. With return_prev, the old element.
 
-    use_tma and annotations are hints without effect, here and below.
+    `value` is a scalar or a tile that matches as in T.copy, of float32, float64 or integers of 32 and 64 bits; float16
+    and bfloat16 add up, too. memory_order is relaxed (default), consume, acquire, release, acq_rel or seq_cst. use_tma
+    and annotations have no effect, here and below. Raises TileError for other types and orders, buffers on the chip,
+    shapes that do not match, and return_prev of a tile.
     """
     return _atomic("T.atomic_add", "add", dst, value, memory_order, return_prev)
 
 
 def atomic_max(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, annotations: Any = None) -> Any:  # fmt: skip # noqa: E501
-    """dst = max(dst, value) in one step."""
+    """dst = max(dst, value) in one step, for element types of 32 and 64 bits.
+
+    `dst`, `value` (scalars or tiles), memory_order and return_prev are T.atomic_add's. Raises TileError as that does.
+    """
     return _atomic("T.atomic_max", "max", dst, value, memory_order, return_prev)
 
 
 def atomic_min(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, annotations: Any = None) -> Any:  # fmt: skip # noqa: E501
-    """dst = min(dst, value) in one step."""
+    """dst = min(dst, value) in one step, for element types of 32 and 64 bits.
+
+    `dst`, `value` (scalars or tiles), memory_order and return_prev are T.atomic_add's. Raises TileError as that does.
+    """
     return _atomic("T.atomic_min", "min", dst, value, memory_order, return_prev)
 
 
 def atomic_or(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, annotations: Any = None) -> Any:  # fmt: skip # noqa: E501
-    """dst |= value in one step."""
+    """dst |= value in one step, for integers of 32 and 64 bits.
+
+    `dst`, `value` (scalars or tiles), memory_order and return_prev are T.atomic_add's. Raises TileError as that does.
+    """
     return _atomic("T.atomic_or", "or", dst, value, memory_order, return_prev)
 
 
 def atomic_load(src: Any, memory_order: str = "seq_cst") -> Any:
-    """The element, read in one step."""
-    place = src[0] if isinstance(src, Buffer) else src
-    return Scalar(_element("T.atomic_load", "load", place, 0, memory_order))
+    """The element `src` of a global buffer (the first one, if it is whole), read in one step.
+
+    memory_order is relaxed, consume, acquire or seq_cst. An element type of 8 bits, and integers of 16, are read
+    relaxed only. Raises TileError for slices, other orders and types, and for buffers on the chip.
+    """
+    return Scalar(_element("T.atomic_load", "load", _single("T.atomic_load", src), 0, memory_order))
 
 
 def atomic_store(dst: Any, src: Any, memory_order: str = "seq_cst") -> None:
-    """dst = src in one step."""
-    place = dst[0] if isinstance(dst, Buffer) else dst
-    _element("T.atomic_store", "store", place, src, memory_order)
+    """dst = src in one step: `dst` is an element of a global buffer (the first one, if it is whole), `src` a scalar.
+
+    memory_order is relaxed, release or seq_cst; types below 32 bits are written relaxed only. Raises TileError for
+    other orders and types, and for buffers on the chip.
+    """
+    _element("T.atomic_store", "store", _single("T.atomic_store", dst), src, memory_order)
+
+
+def _single(what: str, place: Any) -> Reference:
+    """The element that a place in a buffer names; of a whole buffer it is the first."""
+    place = place[(0,) * place.ndim] if isinstance(place, Buffer) else place
+    if not isinstance(place, Reference) or {*place.extents} - {None, 1}:
+        wrong = f"a slice of {place.name}" if isinstance(place, Reference) else describe(place)
+        raise TileError(f"{what} needs one element of a global buffer, not {wrong}")
+    return place
 
 
 def _vector(name: str, lanes: int) -> Any:
@@ -142,7 +169,10 @@ def _vector(name: str, lanes: int) -> Any:
             _element(f"T.{name}", "add", target, source, None)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"atomic_add on {lanes} neighbouring elements."
+    function.__doc__ = (
+        f"T.atomic_add of {lanes} neighbours in the last dimension: elements at `value` to those at `dst`.\n\n"
+        "Types are T.atomic_add's. Raises TileError as that does, and unless both are places."
+    )
     return function
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.core import Value
-from tiledsl.ir.location import Loc
 from tiledsl.ir.types import BufferType
 from tiledsl.language.dtypes import DTYPES, DType, canonical
 from tiledsl.language.expression import (
@@ -24,6 +23,7 @@ from tiledsl.language.expression import (
     is_number,
     plain,
 )
+from tiledsl.location import Loc
 
 
 class _BufferClass(type):
@@ -49,6 +49,11 @@ class Buffer(metaclass=_BufferClass):
     @property
     def value(self) -> Value:
         return self._value
+
+    @property
+    def described(self) -> str:
+        """What it is, for a message about a wrong argument."""
+        return f"the whole buffer {self.name} (index it: {self.name}[...])"
 
     @property
     def type(self) -> BufferType:
@@ -198,9 +203,7 @@ class Reference(Expr):
         """`buffer[indices] = value`, converted to the buffer's element type; on a region, every element."""
         builder = context("a store").builder
         if self.is_region:
-            from tiledsl.language.operations import fill
-
-            fill(self, value)
+            context("a store").fill(self, value)
             return
         if isinstance(value, Buffer):
             raise TileError(f"a whole buffer cannot be stored in an element of {self.buffer.name}; use T.copy")
@@ -290,9 +293,7 @@ class _TensorMaker:
 
     def __call__(self, shape: Any, dtype: Any = "float32", data: Any = None, scope: str | None = None) -> Any:
         if data is not None:
-            from tiledsl.language.operations import view
-
-            return view(data, shape, dtype)
+            return context("T.Tensor").view(data, shape, dtype)
         return TensorSpec(shape, dtype, scope=scope or self.scope)
 
     def __getitem__(self, key: Any) -> TensorSpec:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import importlib
+from collections.abc import Callable
 from typing import Any
 
 from tiledsl.errors import TileError
@@ -63,13 +65,10 @@ class DType(str):
         """
         if len(values) > 1:
             raise TileError(f"T.{self!s} takes one value; Triton has no vectors of {len(values)} elements")
-        if not values:
-            from tiledsl.language.program import unnamed
-
-            return unnamed(self)
-        from tiledsl.language.expression import cast
-
-        return cast(values[0], self)
+        if _calls is None:
+            importlib.import_module("tiledsl.language.names")
+        assert _calls is not None
+        return _calls(self, *values)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (canonical, (str(self),))
@@ -97,6 +96,14 @@ def _table() -> dict[str, DType]:
 
 
 DTYPES = _table()
+_calls: Callable[..., Any] | None = None
+
+
+def on_call(function: Callable[..., Any]) -> None:
+    """What calling an element type does, with the type and the value, if there is one: the expressions that it makes
+    are built on element types."""
+    global _calls
+    _calls = function
 
 
 def canonical(dtype: Any) -> DType:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tiledsl.dialects import arith
 from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.core import Effect, Operation, Value
-from tiledsl.ir.location import Loc
 from tiledsl.ir.types import ELEMENTS, ScalarType, is_float
 from tiledsl.language.dtypes import DTYPES, DType, canonical
 from tiledsl.legality import verdict
+from tiledsl.location import Loc
 
 if TYPE_CHECKING:
-    from tiledsl.frontend.context import Context
+    from tiledsl.language.context import Context
 
 active: ContextVar[Context | None] = ContextVar("tiledsl_active", default=None)
 
@@ -329,15 +329,11 @@ def as_value(x: Any, dtype: str | None = None) -> Value:
 
 def describe(x: Any) -> str:
     """What a wrong argument is, for a message."""
-    from tiledsl.language.buffer import Buffer
-
-    if isinstance(x, Buffer):
-        return f"the whole buffer {x.name} (index it: {x.name}[...])"
     if x is None:
         return "None (was a tunable left None?)"
     if isinstance(x, Expr):
         return f"a value known only at run time ({str(x).strip('<>')[:60]})"
-    if not is_number(x) and (text := getattr(x, "error", None)) is not None:
+    if not is_number(x) and (text := getattr(x, "described", None) or getattr(x, "error", None)) is not None:
         return str(text)
     return f"{type(x).__name__} {x!r}"[:80]
 
@@ -446,7 +442,7 @@ def _check_divisor(kind: str, a: Any, b: Any) -> None:
 
 _WORDS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "floormod": "%", "shl": "<<", "shr": ">>",
-    "pow": "**", "max": "T.max", "min": "T.min",
+    "pow": "**", "max": "T.max", "min": "T.min", "abs": "T.abs", "neg": "-", "not": "~",
 }  # fmt: skip
 
 
@@ -482,6 +478,8 @@ def unary(kind: str, a: Any) -> Any:
         if kind == "not":
             return not a if isinstance(a, bool) else on_host("~", operator.invert, a)
         return -a if kind == "neg" else abs(a)
+    if not isinstance(a, Expr):
+        raise TileError(f"{_WORDS.get(kind, kind)} needs a value, not {describe(a)}")
     found = active.get()
     if found is None:
         return Symbolic(kind, (a,), a.dtype)
@@ -533,9 +531,10 @@ def select(condition: Any, on_true: Any, on_false: Any) -> Any:
 
 
 def cast(x: Any, dtype: Any, round: str | None = None, sat: bool = True, rbits: Any = None) -> Any:
-    """`x` converted to an element type: rounded to the nearest, ties to even; float8 saturates at its largest value.
+    """`x`, a scalar or number, converted to `dtype`: rounded to the nearest, ties to even; float8 saturates.
 
-    Raises TileError for any other rounding (`round` is "" or "rn") and for float8 that does not saturate (`sat`).
+    Raises TileError for any other rounding (`round` is "" or "rn"), for float8 that does not saturate (`sat`), and for
+    what is no element type.
     """
     dtype, x = canonical(dtype), plain(x)
     if round not in (None, "", "rn") or rbits is not None:

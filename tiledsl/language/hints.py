@@ -16,7 +16,9 @@ def hint(name: str) -> Any:
         note_once(f"T.{name} is a hint without effect: Triton decides this itself")
 
     ignored.__name__ = ignored.__qualname__ = name
-    ignored.__doc__ = f"A hint without effect ({name})."
+    ignored.__doc__ = (
+        f"A hint without effect ({name}), of operands of any shape and type. Raises TileError outside of programs."
+    )
     return ignored
 
 

@@ -106,7 +106,9 @@ def _range(what: str, start: Any, stop: Any, step: Any = None) -> tuple[Any, Any
 def Parallel(*extents: Any, coalesced_width: Any = None, loop_layout: Any = None, prefer_async: Any = None, annotations: Any = None) -> ParallelLoop:  # fmt: skip # noqa: E501
     """Independent iterations over a box, executed by all threads of the block.
 
-    Extents are constants, or known only at run time. The keywords are hints for other compilers without effect.
+    Extents are integers of at least 1, or integer expressions known only at run time. The keywords are hints for other
+    compilers without effect. Raises TileError for other extents, and for more than 2^20 elements with each dimension
+    padded to a power of two.
     """
     if len(extents) == 1 and isinstance(extents[0], (tuple, list)):
         extents = tuple(extents[0])
@@ -150,7 +152,11 @@ def _most(extent: Expr) -> tuple[int, Any]:
 
 
 def Pipelined(start: Any, stop: Any = None, num_stages: int = 0, order: Any = None, stage: Any = None, sync: Any = None, group: Any = None, annotations: Any = None) -> SerialLoop:  # fmt: skip # noqa: E501
-    """A serial loop whose loads run num_stages iterations ahead. order, stage, sync and group have no effect."""
+    """A serial loop whose loads run num_stages iterations ahead. order, stage, sync and group have no effect.
+
+    `T.Pipelined(n)` or `T.Pipelined(start, stop)`: integers or integer expressions. Raises TileError for other bounds,
+    and unless num_stages is an integer from 0 (a plain loop) to 64.
+    """
     num_stages = plain(num_stages)
     if not isinstance(num_stages, int) or not 0 <= num_stages <= 64:
         raise TileError(f"T.Pipelined: num_stages is {describe(num_stages)}; it must be at least 0 (no pipelining)")
@@ -158,12 +164,19 @@ def Pipelined(start: Any, stop: Any = None, num_stages: int = 0, order: Any = No
 
 
 def serial(start: Any, stop: Any = None, step: Any = None, *, annotations: Any = None) -> SerialLoop:
-    """A plain loop."""
+    """A plain loop, from `start` (an integer or integer expression) to `stop`, or from 0 to `start`, by `step`.
+
+    Raises TileError for other bounds and for a step of 0.
+    """
     return SerialLoop(*_range("T.serial", start, stop, step))
 
 
 def unroll(start: Any, stop: Any = None, step: Any = None, *, explicit: bool = False, unroll_factor: int | None = None, annotations: Any = None) -> SerialLoop:  # fmt: skip # noqa: E501
-    """A loop that is unrolled, completely or by a factor."""
+    """A loop that is unrolled, completely or by `unroll_factor`. Bounds are T.serial's: `start`, `stop`, `step`.
+
+    Bounds are integers or integer expressions. Raises TileError for other bounds, a step of 0, and more than 4096
+    copies of the body; `explicit` has no effect.
+    """
     loop = SerialLoop(*_range("T.unroll", start, stop, step), unroll=unroll_factor or 1)
     if not unroll_factor and is_number(loop.start) and is_number(loop.stop) and is_number(loop.step):
         rounds = len(range(loop.start, loop.stop, loop.step))
@@ -176,21 +189,31 @@ def unroll(start: Any, stop: Any = None, step: Any = None, *, explicit: bool = F
 
 
 def vectorized(start: Any, stop: Any = None, *, annotations: Any = None) -> ParallelLoop | SerialLoop:
-    """Iterations that a thread executes together; here the same as T.Parallel."""
+    """Iterations that a thread executes together; here T.Parallel, or T.serial where both bounds are given.
+
+    `start` and `stop` are integers or integer expressions. Raises TileError as these do.
+    """
     if stop is None and is_number(plain(start)):
         return Parallel(start)
     return serial(start, stop)
 
 
 def grid(*extents: Any) -> LoopNest:
-    """A nest of serial loops: `for i, j in T.grid(m, n)`."""
+    """A nest of serial loops: `for i, j in T.grid(m, n)`. Extents are integers or integer expressions.
+
+    Raises TileError for other extents, and without any.
+    """
     if not extents:
         raise TileError("T.grid needs at least one extent")
     return LoopNest(tuple(SerialLoop(*_range("T.grid", 0, extent)) for extent in extents))
 
 
 def Persistent(domain: Any, wave_size: Any, index: Any, group_size: Any = 8) -> PersistentLoop:
-    """The tiles of a grid that block `index` of `wave_size` blocks processes one after the other."""
+    """The tiles of a grid that block `index` of `wave_size` blocks processes one after the other.
+
+    `domain` is a list of the grid's sizes; these, `wave_size` and `index` are integers or integer expressions, and
+    tiles come in groups of `group_size` rows. Raises TileError for other values.
+    """
     if not isinstance(domain, (tuple, list)) or not domain:
         raise TileError(f"T.Persistent: the domain is a list of sizes, not {describe(domain)}")
     group_size = 8 if group_size is None else plain(group_size)

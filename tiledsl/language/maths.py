@@ -64,8 +64,31 @@ def _function(name: str) -> Callable[..., Any]:
         return call(name, *numbers)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"{name}, elementwise; see arith.math."
+    function.__doc__ = f"{_MEANINGS.get(name, f'{name}(x)')}. {_GIVES.get(name, _FLOATS)}"
     return function
+
+
+_FLOATS = (
+    "Takes scalars or numbers. The result has their common float type; integers and bool become float32.\n\n"
+    "Raises TileError for what is no value, and for Python numbers of which it is not defined."
+)
+_TESTS = "Takes a scalar or number of any type, and gives a bool. Raises TileError for what is no value."
+_COUNTS = "Takes an integer, a scalar or number, and gives one of its type. Raises TileError for floats and bool."
+_GIVES = dict.fromkeys(("isnan", "isinf", "isfinite"), _TESTS) | dict.fromkeys(("popcount", "clz"), _COUNTS)
+_MEANINGS = {
+    "exp": "e ** x", "exp2": "2 ** x", "exp10": "10 ** x", "expm1": "e ** x - 1, exact near 0",
+    "log": "The natural logarithm",
+    "log2": "The logarithm to base 2", "log10": "The logarithm to base 10", "log1p": "log(1 + x), exact near 0",
+    "sqrt": "The square root", "rsqrt": "1 / sqrt(x)", "erf": "The error function", "sigmoid": "1 / (1 + exp(-x))",
+    "floor": "The greatest whole number that is not above x", "ceil": "The least whole number that is not below x",
+    "trunc": "The whole number next to x towards 0", "rint": "The nearest whole number; halves go to the even one",
+    "nearbyint": "The nearest whole number; halves go to the even one", "isnan": "Whether x is a NaN",
+    "isinf": "Whether x is infinite", "isfinite": "Whether x is neither infinite nor a NaN",
+    "atan2": "The angle of the point (x, y), of atan2(y, x)", "fmod": "The remainder of x / y, with the sign of x",
+    "hypot": "sqrt(x * x + y * y)", "copysign": "The magnitude of x with the sign of y",
+    "fma": "a * b + c, rounded once on a GPU", "popcount": "The number of bits that are 1",
+    "clz": "The number of bits that are 0 before the first 1",
+}  # fmt: skip
 
 
 exp, exp2, exp10, expm1, log, log2, log10, log1p = map(_function, "exp exp2 exp10 expm1 log log2 log10 log1p".split())
@@ -80,14 +103,20 @@ copysign, fma, popcount, clz = map(_function, "copysign fma popcount clz".split(
 
 
 def round(x: Any, rounding_mode: str = "ties-to-even") -> Any:
-    """The nearest integer, as a float; halves go to the even one, or with "ties-away-from-zero" to the larger one."""
+    """The integer nearest to `x`, as a float; halves go to the even one, or with "ties-away-from-zero" away from 0.
+
+    `x` is a scalar of any type; integers become float32. Raises TileError for another rounding_mode.
+    """
     if rounding_mode not in _ROUND:
         raise TileError(f"T.round: rounding_mode is {describe(rounding_mode)}; there are {', '.join(_ROUND)}")
     return _ROUND[rounding_mode](x)
 
 
 def power(x: Any, y: Any) -> Any:
-    """x ** y."""
+    """x ** y, of scalars or numbers. `y` from 1 to 8 multiplies, in x's type; else floats, or float32 of integers.
+
+    Raises TileError for operands that are no values, and for numbers whose power is not real or too large.
+    """
     return binary("pow", x, y)
 
 
@@ -106,27 +135,39 @@ def _fold(kind: str, values: tuple[Any, ...]) -> Any:
 
 
 def max(*values: Any) -> Any:
-    """The greatest value; a NaN is dropped."""
+    """The greatest of scalars or numbers, in their common type; a NaN is dropped. A list or tuple counts as its values.
+
+    Raises TileError without values, and for operands that are none.
+    """
     return _fold("max", values)
 
 
 def min(*values: Any) -> Any:
-    """The least value; a NaN is dropped."""
+    """The least of scalars or numbers, in their common type; a NaN is dropped. A list or tuple counts as its values.
+
+    Raises TileError without values, and for operands that are none.
+    """
     return _fold("min", values)
 
 
 def abs(x: Any) -> Any:
-    """The absolute value."""
+    """The absolute value of `x`, a scalar or number of any type, in its type. Raises TileError for anything else."""
     return unary("abs", x)
 
 
 def clamp(x: Any, min_val: Any, max_val: Any) -> Any:
-    """x limited to min_val .. max_val."""
+    """`x` limited to `min_val` .. `max_val`, scalars or numbers, in their common type.
+
+    Raises TileError for operands that are no values.
+    """
     return min(max(x, min_val), max_val)
 
 
 def ceildiv(a: Any, b: Any) -> Any:
-    """The least integer not below a / b."""
+    """The least integer not below a / b, of integers: Python's, or scalars and dimensions.
+
+    Raises TileError for other operands, and for a `b` of 0.
+    """
     if type(a) is type(b) is int and b:  # as nearly always
         return -(-a // b)
     a, b = plain(a), plain(b)
@@ -144,32 +185,47 @@ cdiv = ceildiv
 
 
 def align_up(a: Any, b: Any) -> Any:
-    """The least multiple of b that is not below a."""
+    """The least multiple of `b` that is not below `a`, of integers as in T.ceildiv, and with its TileError."""
     return binary("mul", ceildiv(a, b), b)
 
 
 def floordiv(a: Any, b: Any) -> Any:
-    """a / b rounded down."""
+    """`a` / `b` rounded down, of scalars or numbers: an integer of integers, a float of floats.
+
+    Raises TileError for a division by 0 that is known, and for operands that are no values.
+    """
     return binary("floordiv", a, b)
 
 
 def floormod(a: Any, b: Any) -> Any:
-    """a - floordiv(a, b) * b."""
+    """a - floordiv(a, b) * b of integers (scalars or numbers); of scalars that are floats fmod, with the sign of `a`.
+
+    Raises TileError for a division by 0 that is known, and for operands that are no values.
+    """
     return binary("floormod", a, b)
 
 
 def truncdiv(a: Any, b: Any) -> Any:
-    """a / b rounded towards zero."""
+    """`a` / `b` of integers (scalars or numbers), rounded towards zero.
+
+    Raises TileError for scalars that are floats, for a division by 0 that is known, and for what is no value.
+    """
     return binary("truncdiv", a, b)
 
 
 def truncmod(a: Any, b: Any) -> Any:
-    """a - truncdiv(a, b) * b."""
+    """a - truncdiv(a, b) * b of integers (scalars or numbers); its sign is that of `a`.
+
+    Raises TileError for scalars that are floats, for a division by 0 that is known, and for what is no value.
+    """
     return binary("truncmod", a, b)
 
 
 def div(a: Any, b: Any) -> Any:
-    """a / b; on integers rounded towards zero."""
+    """`a` / `b` of scalars or numbers: a float if one is, on integers rounded towards zero.
+
+    Raises TileError for integers divided by a 0 that is known, and for operands that are no values.
+    """
     floats = [x for x in (a, b) if isinstance(plain(x), float) or (isinstance(x, Expr) and is_float(x.dtype))]
     return binary("div" if floats else "truncdiv", a, b)
 
@@ -183,22 +239,28 @@ def _operator(kind: str, doc: str) -> Callable[[Any, Any], Any]:
     return function
 
 
-shift_left, shift_right = _operator("shl", "a << b."), _operator("shr", "a >> b.")
-bitwise_and, bitwise_or, bitwise_xor = _operator("and", "a & b."), _operator("or", "a | b."), _operator("xor", "a ^ b.")
+_INTEGERS = "of integers (scalars or numbers), in their common type. Raises TileError for floats and what is no value."
+shift_left, shift_right = _operator("shl", f"`a` << `b` {_INTEGERS}"), _operator("shr", f"`a` >> `b` {_INTEGERS}")
+bitwise_and, bitwise_or = _operator("and", f"`a` & `b` {_INTEGERS}"), _operator("or", f"`a` | `b` {_INTEGERS}")
+bitwise_xor = _operator("xor", f"`a` ^ `b` {_INTEGERS}")
 
 
 def bitwise_not(x: Any) -> Any:
-    """~x."""
+    """~x, of an integer (a scalar or number); of a bool its opposite. Raises TileError for floats."""
     return unary("not", x)
 
 
 def likely(condition: Any, *_: Any) -> Any:
-    """The condition; that it mostly holds is a hint without effect."""
+    """`condition`, a scalar or Python's bool, as it is; that it mostly holds is a hint without effect."""
     return condition
 
 
 def if_then_else(condition: Any, on_true: Any, on_false: Any) -> Any:
-    """`on_true if condition else on_false`. A load that is out of bounds in the side not taken is harmless."""
+    """`on_true if condition else on_false`. A load that is out of bounds in the side not taken is harmless.
+
+    `condition` is a scalar; the two values, scalars or numbers, are converted to their common type. A Python condition
+    chooses at once, between values of any kind. Raises TileError where a scalar chooses between what are no values.
+    """
     return select(condition, on_true, on_false)
 
 
@@ -206,27 +268,31 @@ Select = if_then_else
 
 
 def And(*values: Any) -> Any:
-    """Logical and."""
+    """Logical and of scalars (bool, or `!= 0`) or Python values; of none but Python values, Python's `and`."""
     return logical("and", *values)
 
 
 def Or(*values: Any) -> Any:
-    """Logical or."""
+    """Logical or of scalars (bool, or `!= 0`) or Python values; of none but Python values, Python's `or`."""
     return logical("or", *values)
 
 
 def Not(value: Any) -> Any:
-    """Logical not."""
+    """Logical not of `value`: a scalar (bool, or `!= 0`) or a Python value."""
     return logical("not", value)
 
 
 def all(*values: Any) -> Any:
-    """Whether all values are true; of one iterable, its values, as Python's, which a star import hides."""
+    """Whether all values (scalars, bool or `!= 0`) are true; of one iterable, its values, as Python's, which a star
+    import hides.
+    """
     return logical("and", True, *_conditions(values))
 
 
 def any(*values: Any) -> Any:
-    """Whether any value is true; of one iterable, of its values, as Python's, which a star import hides."""
+    """Whether any value (a scalar, bool or `!= 0`) is true; of one iterable, of its values, as Python's, which a star
+    import hides.
+    """
     return logical("or", False, *_conditions(values))
 
 
@@ -236,31 +302,37 @@ def _conditions(values: tuple[Any, ...]) -> Iterable[Any]:
 
 
 def infinity(dtype: Any = "float32") -> float:
-    """Positive infinity of a float type."""
+    """Positive infinity of a float type. Raises TileError for integers, and for what is no element type (`dtype`)."""
     if not is_float(canonical(dtype)):
         raise TileError(f"T.infinity: {dtype} has no infinity; use T.max_value({str(dtype)!r})")
     return host.inf
 
 
 def max_value(dtype: Any) -> Any:
-    """The greatest finite value of an element type."""
+    """The greatest finite value of an element type `dtype`, a Python number. Raises TileError for what is none."""
     info = ELEMENTS[canonical(dtype)]
     return info.high if info.kind == "float" else int(info.high)
 
 
 def min_value(dtype: Any) -> Any:
-    """The least finite value of an element type."""
+    """The least finite value of an element type `dtype`, a Python number. Raises TileError for what is none."""
     info = ELEMENTS[canonical(dtype)]
     return info.low if info.kind == "float" else int(info.low)
 
 
 def Cast(dtype: Any, value: Any) -> Any:
-    """`value` converted; the dtype comes first. T.cast takes them the other way round."""
+    """`value` converted, a scalar or number; the `dtype` comes first. T.cast takes them the other way round.
+
+    Raises TileError as T.cast does.
+    """
     return cast(value, dtype)
 
 
 def reinterpret(value: Any, dtype: Any) -> Any:
-    """The same bits as another element type of that width. The two arguments may come in either order."""
+    """The bits of `value`, a scalar, as another element type of that width. The two may come in either order.
+
+    Raises TileError for a `dtype` of another width, and for bool.
+    """
     if not isinstance(value, Expr) and not is_number(value):
         value, dtype = dtype, value
     return bitcast(value, dtype)
@@ -274,31 +346,6 @@ def const_value(value: Any, dtype: Any = "int32") -> Any:
 def eq(a: Any, b: Any) -> Any:
     """a == b."""
     return compare("eq", a, b) if isinstance(a, Expr) else compare("eq", b, a) if isinstance(b, Expr) else a == b
-
-
-def _reduce_flags(kind: str, x: Any) -> Any:
-    """Whether any or all elements of a buffer or slice are true, as a scalar."""
-    from tiledsl.language.operations import _whole, alloc_fragment, reduce, reshape
-
-    source, _ = _whole(f"T.{kind}_of", x)
-    flat = reshape(source, (host.prod(source.type.static_shape),)) if source.ndim != 1 else source
-    flags = alloc_fragment(flat.type.shape, "int32")
-    from tiledsl.language.expression import context
-
-    context("a reduction").elementwise(flat, flags, lambda value: select(compare("ne", value, 0), 1, 0))
-    out = alloc_fragment((1,), "int32")
-    reduce(flags, out, "max" if kind == "any" else "min", 0)
-    return compare("ne", out[0], 0)
-
-
-def any_of(buffer: Any) -> Any:
-    """True if an element of a buffer or slice is not 0."""
-    return _reduce_flags("any", buffer)
-
-
-def all_of(buffer: Any) -> Any:
-    """True if no element of a buffer or slice is 0."""
-    return _reduce_flags("all", buffer)
 
 
 def type_of(x: Any) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tiledsl.language import dtypes as _dtypes
+import tiledsl.language.dtypes as _dtypes
+from tiledsl.frontend.program import Macro, PrimFunc, inline, macro, prim_func
 from tiledsl.language.asynchronous import (
     async_copy,
     ptx_commit_group,
@@ -72,9 +73,7 @@ from tiledsl.language.maths import (
     acosh,
     align_up,
     all,
-    all_of,
     any,
-    any_of,
     asin,
     asinh,
     atan,
@@ -172,8 +171,6 @@ from tiledsl.language.program import (
     Else,
     If,
     Kernel,
-    Macro,
-    PrimFunc,
     Ref,
     Then,
     assume,
@@ -186,17 +183,14 @@ from tiledsl.language.program import (
     get_block_binding,
     get_block_bindings,
     import_source,
-    inline,
     let,
-    macro,
     pdl_sync,
-    prim_func,
     print,
     symbolic,
     use_swizzle,
 )
 from tiledsl.language.random_numbers import rng_init, rng_rand, rng_rand_float
-from tiledsl.language.reducers import alloc_reducer, finalize_reducer, reducer_init, reducer_update
+from tiledsl.language.reducers import all_of, alloc_reducer, any_of, finalize_reducer, reducer_init, reducer_update
 
 float64, float32, float16, bfloat16 = (_dtypes.DTYPES[name] for name in ("float64", "float32", "float16", "bfloat16"))
 float8_e4m3fn, float8_e5m2 = _dtypes.DTYPES["float8_e4m3fn"], _dtypes.DTYPES["float8_e5m2"]

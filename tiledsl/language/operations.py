@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tiledsl.dialects import scf, tensor, tile
@@ -46,22 +46,38 @@ def _alloc(what: str, shape: Any, dtype: Any, scope: str) -> Buffer:
 
 
 def alloc_shared(shape: Any, dtype: Any, scope: str = "shared.dyn") -> Buffer:
-    """A tile of the block in shared memory, initially undefined. Triton decides where it is actually placed."""
+    """A tile of the block in shared memory, initially undefined. Triton decides where it is actually placed.
+
+    `shape` is an integer or several, `dtype` any element type; `scope` has no effect. Raises TileError for a dimension
+    that is no constant or below 1, for more than 2^20 elements, and outside of a kernel.
+    """
     return _alloc("T.alloc_shared", shape, dtype, "shared")
 
 
 def alloc_fragment(shape: Any, dtype: Any, scope: str = "local.fragment") -> Buffer:
-    """A tile of the block in registers, initially undefined."""
+    """A tile of the block in registers, initially undefined. `shape`, `dtype` and errors are T.alloc_shared's.
+
+    Raises TileError for a dimension that is no constant or below 1, for more than 2^20 elements, and outside of a
+    kernel.
+    """
     return _alloc("T.alloc_fragment", shape, dtype, "fragment")
 
 
 def alloc_local(shape: Any, dtype: Any, scope: str = "local") -> Buffer:
-    """A small array, initially undefined; in a T.Parallel loop, each iteration has its own."""
+    """A small array, initially undefined; in a T.Parallel loop, each iteration has its own.
+
+    `shape`, `dtype` are as in T.alloc_shared. Raises TileError for a dimension that is no constant or below 1, for more
+    than 2^20 elements, and outside of a kernel.
+    """
     return _alloc("T.alloc_local", shape, dtype, "local")
 
 
 def alloc_var(dtype: Any, *args: Any, scope: str = "local.var", init: Any = None) -> Var:
-    """A mutable scalar: `x = T.alloc_var(dtype, init)`; later `x = e` and `x += e` store."""
+    """A mutable scalar of type `dtype`: `x = T.alloc_var(dtype, init)`; later `x = e` and `x += e` store.
+
+    `init` is a number or scalar, converted to `dtype`; without it the variable is undefined. Raises TileError for a
+    type that does not exist, and outside of a kernel.
+    """
     if args and init is None and not isinstance(args[0], str):
         init = args[0]
     var = Var(_alloc("T.alloc_var", (), dtype, "local").value)
@@ -71,7 +87,11 @@ def alloc_var(dtype: Any, *args: Any, scope: str = "local.var", init: Any = None
 
 
 def alloc_global(shape: Any, dtype: Any, scope: str = "global") -> Buffer:
-    """A workspace in global memory, allocated at each call of the program. For use outside of T.Kernel."""
+    """A workspace in global memory, allocated at each call of the program and not initialised.
+
+    `shape` has integers of at least 1 and T.dynamic symbols; `dtype` is any element type. Raises TileError for other
+    dimensions, and inside of T.Kernel.
+    """
     return context("T.alloc_global").workspace(shape, dtype)
 
 
@@ -88,10 +108,10 @@ def alloc_buffer(
     axis_separators: Any = None,
     annotations: Any = None,
 ) -> Buffer:
-    """A buffer in the given scope: global (a workspace), shared, local.fragment or local.
+    """A buffer of `shape` and `dtype` in the given scope: global (a workspace), shared, local.fragment or local.
 
-    data, strides and elem_offset, which would determine where the elements are, are refused. The other keywords are
-    hints for other compilers and have no effect.
+    data, strides and elem_offset, which would determine where the elements are, raise TileError, as do shapes that the
+    scope's own function (T.alloc_global, T.alloc_shared, ...) refuses. The other keywords have no effect.
     """
     for name, value in (("data", data), ("strides", strides), ("elem_offset", elem_offset)):
         if value is not None:
@@ -116,10 +136,13 @@ def copy(
     annotations: dict[str, Any] | None = None,
     loop_layout: Any = None,
 ) -> None:
-    """Copy between buffers, slices, or places given by a single index, converting element types.
+    """Copy `src` to `dst`, converting element types. Both are buffers, slices, or places given by a single index.
 
-    Outside of a global buffer, reads give 0 and writes are dropped. All keywords except eviction_policy are hints for
-    other compilers and have no effect.
+    Two whole buffers have equal shapes. Slices are matched by their extents other than 1, in order; a place takes its
+    extents from the other side, aligned at the right. The tile is as large as the side that is nearest to the registers
+    says. Outside of a global buffer, reads give 0 (or T.annotate_safe_value's number) and writes are dropped. All
+    keywords except eviction_policy are hints for other compilers and have no effect. Raises TileError where shapes do
+    not match, where a dimension of one side has no counterpart, and for a variable (T.alloc_var) against a tile.
     """
     if isinstance(src, Var) or isinstance(dst, Var):
         if not isinstance(dst, (Var, Reference)) or (isinstance(dst, Reference) and dst.is_region):
@@ -209,7 +232,7 @@ def _offsets(offsets: list[Any]) -> list[Any]:
     return [as_value(offset, None if isinstance(offset, Expr) and offset.dtype.name in ("int32", "int64") else "int32") for offset in offsets]  # fmt: skip # noqa: E501
 
 
-def _whole(
+def whole(
     what: str, x: Any, *, write_back: bool = False, indexed: bool = True, read: bool = True
 ) -> tuple[Buffer, Any]:
     """An on-chip buffer with what `x` names: itself, or a copy of the slice; and where to copy it back, or None.
@@ -236,13 +259,16 @@ def _whole(
 
 
 def _matrix(what: str, x: Any, *, write_back: bool = False, read: bool = True) -> tuple[Buffer, Any]:
-    """An on-chip matrix with what `x` names, as _whole; dimensions with a single index count where they are needed."""
+    """An on-chip matrix with what `x` names, as whole; dimensions with a single index count where they are needed."""
     indexed = isinstance(x, Reference) and all(extent in (None, 1) for extent in x.extents[:-2])
-    return _whole(what, x, write_back=write_back, indexed=indexed, read=read)
+    return whole(what, x, write_back=write_back, indexed=indexed, read=read)
 
 
 def fill(buffer: Any, value: Any, annotations: Any = None) -> None:
-    """Every element of a buffer or slice becomes `value`."""
+    """Every element of `buffer`, a buffer or slice of any shape, becomes `value`, a scalar converted to its type.
+
+    Raises TileError for a whole buffer whose shape is not constant, and where `value` is no number or expression.
+    """
     if isinstance(buffer, (Var,)) or (isinstance(buffer, Reference) and not buffer.is_region):
         buffer.store(value)
         return
@@ -310,7 +336,7 @@ def _fill_ragged(target: Reference, value: Any) -> None:
 
 
 def clear(buffer: Any, annotations: Any = None) -> None:
-    """Every element of a buffer or slice becomes 0."""
+    """Every element of a buffer or slice of any shape and type becomes 0. Raises TileError as T.fill does."""
     fill(buffer, 0)
 
 
@@ -340,8 +366,11 @@ def gemm(
 ) -> None:
     """C += op(A) @ op(B), accumulated in C's element type; with clear_accum, C = op(A) @ op(B).
 
-    A, B and C are two-dimensional tiles or slices; leading dimensions of 1 are allowed. A float32 product is computed
-    as tf32 on tensor cores.
+    op(A) is (M, K), op(B) is (K, N) and C is (M, N): tiles or slices, with leading dimensions of 1 allowed.
+    `transpose_A` and `transpose_B` say that A is (K, M) and B is (N, K). A and B are both floats, of any two types, or
+    both integers of up to 32 bits or bool, which are multiplied exactly. A float32 product is computed as tf32 on
+    tensor cores. `clear_accum` may be a scalar of the device. policy, k_pack and wg_wait have no effect. Raises
+    TileError where shapes do not match, for other element types (tiledsl/legality.py), and for an mbar.
     """
     ctx = context("T.gemm")
     for name, value in (("mbar", mbar),):
@@ -417,9 +446,12 @@ def reduce(
 ) -> None:
     """Combine the elements of `buffer` along `dim` into `out`, whose shape lacks that dimension or has 1 there.
 
-    `reduce_type` is sum, max, min, abssum, absmax, bitand, bitor or bitxor. With clear=False, the old `out` takes part.
+    `reduce_type` is sum, max, min, abssum, absmax (all element types), or bitand, bitor, bitxor (integers and bool).
+    `buffer` is a buffer or slice of constant shape, converted to `out`'s type first; `out` may be a variable. With
+    clear=False, the old `out` takes part. max and min drop a NaN unless `nan_propagate`; `batch` has no effect. Raises
+    TileError for another reduce_type or dim, and where the shapes or types do not fit.
     """
-    kind = reduce_type.removeprefix("bit")
+    kind = str(reduce_type).removeprefix("bit")
     what = f"T.reduce_{reduce_type}"
     if kind not in tensor.REDUCTIONS:
         raise TileError(f"T.reduce: no reduction {reduce_type!r}")
@@ -431,8 +463,8 @@ def reduce(
         out.store(part[0])
         return
     axis, from_indexed, to_indexed = _reduced(what, buffer, out, dim)
-    source, _ = _whole(what, buffer, indexed=from_indexed)
-    target, back = _whole(what, out, write_back=True, indexed=to_indexed, read=not clear)
+    source, _ = whole(what, buffer, indexed=from_indexed)
+    target, back = whole(what, out, write_back=True, indexed=to_indexed, read=not clear)
     shape = source.type.static_shape
     for each in (source, target):
         legal = verdict(f"reduce.{kind}", (each.dtype.name,))
@@ -482,7 +514,9 @@ def _named_reduction(kind: str) -> Any:
         reduce(buffer, out, kind, dim, clear, batch, nan_propagate)
 
     reduce_named.__name__ = reduce_named.__qualname__ = f"reduce_{kind}"
-    reduce_named.__doc__ = f"T.reduce with reduce_type={kind!r}."
+    reduce_named.__doc__ = (
+        f"T.reduce of `buffer` into `out` with reduce_type={kind!r}, and its shapes, types and errors (TileError)."
+    )
     return reduce_named
 
 
@@ -493,7 +527,7 @@ reduce_bitand, reduce_bitor, reduce_bitxor = map(_named_reduction, ("bitand", "b
 
 def _scan(what: str, kind: str, src: Any, dst: Any, dim: int, reverse: bool) -> None:
     axis = _axis(what, src, dim)
-    source, back = _whole(what, src, write_back=dst is None)
+    source, back = whole(what, src, write_back=dst is None)
     target = source
     if dst is not None:
         buffer, _, extents = region_of(what, dst)
@@ -513,19 +547,30 @@ def _scan(what: str, kind: str, src: Any, dst: Any, dim: int, reverse: bool) -> 
 
 
 def cumsum(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False, annotations: Any = None) -> None:
-    """Inclusive prefix sums along `dim` (from the end, if `reverse`) into `dst`, or in place."""
+    """Inclusive prefix sums along `dim` (from the end, if `reverse`) into `dst`, or in place.
+
+    `src` and `dst` are buffers or slices of one shape (up to dimensions of 1) and one element type. Raises TileError
+    where these differ, and for a `dim` that `src` lacks.
+    """
     _scan("T.cumsum", "sum", src, dst, dim, reverse)
 
 
 def cummax(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False, annotations: Any = None) -> None:
-    """Inclusive prefix maxima along `dim` (from the end, if `reverse`) into `dst`, or in place."""
+    """Inclusive prefix maxima along `dim` (from the end, if `reverse`) into `dst`, or in place.
+
+    `src` and `dst` are buffers or slices of one shape (up to dimensions of 1) and one element type. Raises TileError
+    where these differ, and for a `dim` that `src` lacks.
+    """
     _scan("T.cummax", "max", src, dst, dim, reverse)
 
 
 def transpose(src: Any, dst: Any) -> None:
-    """dst[j, i] = src[i, j]."""
-    a, _ = _whole("T.transpose", src, indexed=False)
-    b, back = _whole("T.transpose", dst, write_back=True, indexed=False, read=False)
+    """dst[j, i] = src[i, j], converted to `dst`'s element type: `src` is (M, N) and `dst` is (N, M).
+
+    Raises TileError for other shapes.
+    """
+    a, _ = whole("T.transpose", src, indexed=False)
+    b, back = whole("T.transpose", dst, write_back=True, indexed=False, read=False)
     if a.ndim != 2 or b.type.shape != a.type.shape[::-1]:
         raise TileError(f"T.transpose: {a.name} is {shape_text(a)}, {b.name} is {shape_text(b)}")
     context("T.transpose").builder.insert(
@@ -544,8 +589,9 @@ def im2col(
     """A tile of the matrix whose product with the flattened kernel is a convolution of an image [N, H, W, C].
 
     Row m of that matrix is an output position (n, oh, ow); column k is an element (kh, kw, c) of the window. `col`, of
-    shape (BM, BK), receives the rows from nhw_step * BM and the columns from c_step * BK; positions in the padding are
-    0.
+    shape (BM, BK), receives the rows from nhw_step * BM and the columns from c_step * BK of `img`, converted to its
+    element type; positions in the padding are 0. `kernel`, `stride`, `dilation` and `pad` are integers, the same for
+    both directions. Raises TileError unless `img` has four dimensions and `col` two.
     """
     what = "T.im2col"
     if not isinstance(img, Buffer) or img.ndim != 4 or not isinstance(col, Buffer) or col.ndim != 2:
@@ -570,27 +616,26 @@ c2d_im2col = im2col
 
 
 def view(src: Any, shape: Any = None, dtype: Any = None) -> Any:
-    """The same memory in another shape: of a global buffer, or of an on-chip buffer without a change of dtype."""
-    if not isinstance(src, Buffer):
-        raise TileError(f"T.view needs a buffer, not {describe(src)}")
-    dims = (
-        tuple(plain(dim) for dim in (shape if isinstance(shape, Sequence) else (shape,)))
-        if shape is not None
-        else src.type.shape
-    )
-    for axis, dim in enumerate(dims):
-        if isinstance(dim, bool) or not isinstance(dim, (int, Expr)) and dim not in src.type.shape:
-            raise TileError(f"T.view: dimension {axis} is {describe(dim)}, not an integer")
-    return context("T.view").view(src, dims, canonical(dtype) if dtype is not None else src.dtype)
+    """The memory of `src` in another shape: a global buffer, or an on-chip buffer without a change of dtype.
+
+    `shape` has as many bytes as `src`, row-major; without one it stays. Raises TileError for another size, for a
+    dimension that is neither an integer nor one of `src`'s symbols, and for another `dtype` of an on-chip buffer.
+    """
+    return context("T.view").view(src, shape, dtype)
 
 
 def reshape(src: Any, shape: Any) -> Any:
-    """The same elements in another shape (row-major); aliases the buffer."""
+    """The same elements of `src` in another `shape` (row-major); aliases the buffer. Raises TileError as T.view."""
     return view(src, shape)
 
 
 def annotate_safe_value(safe_value_map: dict[Any, Any]) -> None:
-    """The values that T.copy reads outside of these global buffers, instead of 0."""
+    """The values that T.copy reads outside of these global buffers, instead of 0: {buffer: number}.
+
+    It holds in the kernel that it stands in. `safe_value_map` with anything else raises TileError.
+    """
+    if not isinstance(safe_value_map, Mapping):
+        raise TileError(f"T.annotate_safe_value takes {{buffer: number}}, not {describe(safe_value_map)}")
     for buffer, value in safe_value_map.items():
         if not isinstance(buffer, Buffer) or not is_number(value):
             raise TileError(

@@ -1,28 +1,33 @@
-"""What programs consist of: kernels, functions, macros, parameters, symbols and hints."""
+"""What programs consist of: kernels, branches, symbols, variables and hints."""
 
 from __future__ import annotations
 
 import builtins
-import functools
-import inspect
 import itertools
 import math
-import sys
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tiledsl.dialects import tile
 from tiledsl.errors import TileError, user_loc
-from tiledsl.ir.types import BufferType
 from tiledsl.language.buffer import Buffer, TensorSpec, Var
-from tiledsl.language.dtypes import DType, canonical
-from tiledsl.language.expression import Expr, Symbol, active, as_value, context, describe, is_number, plain
-from tiledsl.language.launch_options import LAUNCH_OPTIONS, check_launch_option
-
-if TYPE_CHECKING:
-    from tiledsl.dialects.tile import FuncOp
+from tiledsl.language.context import EagerContext
+from tiledsl.language.dtypes import on_call
+from tiledsl.language.expression import (
+    Expr,
+    Scalar,
+    Symbol,
+    active,
+    as_value,
+    cast,
+    context,
+    describe,
+    is_number,
+    plain,
+)
+from tiledsl.language.operations import alloc_var
+from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 
 
 @dataclass
@@ -41,9 +46,12 @@ class KernelFrame:
 
 
 def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any = None, cluster_dims: Any = None, **options: Any) -> KernelFrame:  # fmt: skip # noqa: E501
-    """A launch over a grid of up to three dimensions, ints or expressions; without any, of one block.
+    """A launch over a grid of up to three dimensions, ints or integer expressions; without any, of one block.
 
-    `threads` (default 128) is a multiple of 32.
+    `threads` (default 128) is a number from 1 to 1024 or a tuple whose product is one; the warps, of 32 threads, are
+    the largest power of two that it holds. `options` are num_warps, num_stages, num_ctas, maxnreg and launch_pdl;
+    is_cpu and cluster_dims have no effect. Raises TileError for extents below 1, other threads and options, and a
+    prelude (C code).
     """
     if len(blocks) > 3:
         raise TileError(f"T.Kernel takes one to three grid dimensions, not {len(blocks)}")
@@ -88,150 +96,21 @@ class BranchFrame:
 
 
 def If(condition: Any) -> BranchFrame:
-    """`if condition`, spelt as blocks: `with T.If(c): with T.Then(): ...`, and `with T.Else(): ...` beside T.Then."""
+    """`if condition`, spelt as blocks: `with T.If(c): with T.Then(): ...`, and `with T.Else(): ...` beside T.Then.
+
+    `condition` is a scalar or Python's bool. Entering it raises TileError outside of a tile program.
+    """
     return BranchFrame("If", condition)
 
 
 def Then() -> BranchFrame:
-    """The block of a T.If that runs if its condition holds."""
+    """The block of a T.If that runs if its condition, a scalar, holds."""
     return BranchFrame("Then")
 
 
 def Else() -> BranchFrame:
-    """The block of a T.If that runs if its condition does not hold."""
+    """The block of a T.If that runs if its condition, a scalar, does not hold."""
     return BranchFrame("Else")
-
-
-def _check_function(what: str, function: Any) -> None:
-    if not isinstance(inspect.unwrap(function) if callable(function) else function, FunctionType):
-        raise TileError(f"@{what} stands before a function; this is {describe(function)}", user_loc())
-
-
-@dataclass(frozen=True)
-class ProgramParameter:
-    """A parameter of a program: a tensor (`PrimFunc.buffer_map` has its shape) or a scalar."""
-
-    name: str
-    dtype: DType
-
-
-class Program:
-    """What can be asked of a tile program before it is compiled."""
-
-    name: str
-
-    @property
-    def func(self) -> FuncOp:
-        """The IR before any pass."""
-        raise NotImplementedError
-
-    def script(self, *_: Any, **__: Any) -> str:
-        """The program as text: the IR before any pass."""
-        from tiledsl.ir.text import print_op
-
-        return print_op(self.func)
-
-    @property
-    def params(self) -> tuple[ProgramParameter, ...]:
-        """The parameters in order; `buffer_map` describes those that are tensors."""
-        values = self.func.body.args[: len(self.func.parameters)]
-        return tuple(ProgramParameter(value.name, canonical(value.dtype)) for value in values)
-
-    @property
-    def buffer_map(self) -> dict[ProgramParameter, Buffer]:
-        """Shape, dtype and name of each parameter that is a tensor."""
-        values = zip(self.params, self.func.body.args, strict=False)
-        return {parameter: Buffer(value) for parameter, value in values if isinstance(value.type, BufferType)}
-
-
-class PrimFunc(Program):
-    """A tile program: a function whose body is read as source text and never run by Python."""
-
-    def __init__(self, function: Callable[..., Any], frame_locals: Mapping[str, Any]) -> None:
-        _check_function("T.prim_func", function)
-        functools.update_wrapper(self, function)
-        self.function = function
-        self.frame_locals = frame_locals
-
-        self.name = str(self.function.__name__)
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        raise TileError(
-            f"{self.name} is a tile program and cannot be called directly",
-            None if is_active() else user_loc(),
-            notes=["compile it: kernel = tiledsl.compile(program); or return it from a function under @tiledsl.jit"],
-        )
-
-    def __get__(self, instance: Any, owner: Any) -> Any:
-        return self
-
-    def with_attr(self, *_: Any, **__: Any) -> PrimFunc:
-        """Accepted for other compilers; has no effect."""
-        return self
-
-    @functools.cached_property
-    def func(self) -> FuncOp:
-        """The IR before any pass."""
-        from tiledsl.frontend.elaborate import elaborate
-
-        return elaborate(self)
-
-
-class EagerProgram(Program):
-    """The program of an eager function for the tensors of one call; tiledsl.compile takes it."""
-
-    def __init__(self, name: str, make: Callable[[], FuncOp]) -> None:
-        self.name = name
-        self._make = make
-
-    @functools.cached_property
-    def func(self) -> FuncOp:
-        """The IR before any pass."""
-        return self._make()
-
-    def build(self, out_idx: Sequence[int] = ()) -> FuncOp:
-        """The IR before any pass, elaborated again. Raises TileError for `out_idx`: its outputs are what it returns."""
-        if out_idx:
-            raise TileError(f"{self.name}: out_idx belongs to the lazy style; an eager function returns its outputs")
-        return self._make()
-
-
-def prim_func(function: Callable[..., Any] | None = None, private: bool = False, is_private: bool = False, check_well_formed: bool = True) -> Any:  # fmt: skip # noqa: E501
-    """Mark a function as a tile program. The keywords are hints for other compilers without effect."""
-    frame = sys._getframe(1)
-    locals_ = dict(frame.f_locals)
-    if function is None:
-        return lambda inner: PrimFunc(inner, locals_)
-    return PrimFunc(function, locals_)
-
-
-class Macro:
-    """A function that is expanded where a tile program, or a helper called by one, calls it."""
-
-    def __init__(self, function: FunctionType, frame_locals: Mapping[str, Any]) -> None:
-        _check_function("T.macro", function)
-        functools.update_wrapper(self, function)
-        self.function = function
-        self.frame_locals = frame_locals
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        from tiledsl.frontend.elaborate import call_macro
-
-        return call_macro(self, arguments, keywords)
-
-    def __get__(self, instance: Any, owner: Any) -> Any:
-        return self if instance is None else functools.partial(self, instance)
-
-
-def macro(function: Any = None, hygienic: bool = True) -> Any:
-    """Mark a function to be expanded where it is called. Arguments are values; annotate T.Ref to pass by reference."""
-    locals_ = dict(sys._getframe(1).f_locals)
-    if function is None:
-        return lambda inner: Macro(inner, locals_)
-    return Macro(function, locals_)
-
-
-inline = macro
 
 
 class Ref:
@@ -251,7 +130,11 @@ def _names(text: Any) -> list[str]:
 
 
 def dynamic(name: str, dtype: Any = "int32") -> Any:
-    """Dynamic dimensions, known at each call: `M = T.dynamic("M")`, `M, N = T.dynamic("M, N")`."""
+    """Dynamic dimensions, known at each call: `M = T.dynamic("M")`, `M, N = T.dynamic("M, N")`.
+
+    They are int32 scalars whatever `dtype` says, and take part in shapes, strides and bounds. A `name` that Python
+    could not have raises TileError.
+    """
     symbols = [Symbol(each, "int32") for each in _names(name)]
     return symbols[0] if len(symbols) == 1 else tuple(symbols)
 
@@ -262,8 +145,6 @@ symbolic = dynamic
 def unnamed(dtype: Any) -> Any:
     """A new variable (`T.int32()`): in a kernel one that can be assigned to, outside a dynamic dimension with its own
     name."""
-    from tiledsl.language.operations import alloc_var
-
     found = active.get()
     if found is not None and found.kernel is not None:
         return alloc_var(dtype)
@@ -273,10 +154,14 @@ def unnamed(dtype: Any) -> Any:
 
 
 _unnamed = itertools.count()
+on_call(lambda dtype, *values: cast(values[0], dtype) if values else unnamed(dtype))
 
 
 def let(variable: Any, value: Any) -> None:
-    """`variable = value`, for a variable made by `T.int32()` or T.alloc_var."""
+    """`variable = value`, for a scalar `variable` made by `T.int32()` or T.alloc_var; `value` is converted to its type.
+
+    Raises TileError for any other variable.
+    """
     if not isinstance(variable, Var):
         raise TileError(f"T.let gives a variable its value, not {describe(variable)}; write name = value")
     variable.store(value)
@@ -294,9 +179,11 @@ dyn = _Dyn()
 
 def const(name: str) -> Any:
     """Dimensions known when an eager function is called: `M, N = T.const("M, N")`. Each value is compiled
-    separately."""
-    from tiledsl.frontend.elaborate import EagerContext
+    separately.
 
+    Each `name` is a Python integer in the program, taken from a T.Tensor that has it as a dimension. Raises TileError
+    where none has, and outside of eager functions.
+    """
     ctx = context("T.const")
     if not isinstance(ctx, EagerContext):
         raise TileError(
@@ -307,9 +194,11 @@ def const(name: str) -> Any:
 
 
 def empty(*sizes: Any, dtype: Any = "float32") -> Any:
-    """An output of an eager function: allocated at each call and returned."""
-    from tiledsl.frontend.elaborate import EagerContext
+    """An output of an eager function, of a shape and an element type: allocated at each call and returned.
 
+    `T.empty((M, N), dtype)` or `T.empty(M, N, dtype=...)`; dimensions are integers, T.const or T.dynamic. Raises
+    TileError outside of eager functions, and for other dimensions.
+    """
     given = list(sizes)
     if len(given) == 2 and isinstance(given[0], (tuple, list)):
         dtype = given.pop()
@@ -324,7 +213,10 @@ def empty(*sizes: Any, dtype: Any = "float32") -> Any:
 
 
 def use_swizzle(panel_size: int = 10, order: str = "row", enable: Any = True) -> None:
-    """Walk the grid's first two dimensions in panels, for locality in the L2 cache."""
+    """Walk the grid's first two dimensions in panels of `panel_size` (an integer), for locality in the L2 cache.
+
+    `order` is "row" or "column"; with `enable` false nothing happens. Raises TileError for a panel_size below 1.
+    """
     ctx = context("T.use_swizzle")
     if enable:
         if not is_number(plain(panel_size)) or plain(panel_size) < 1:
@@ -335,53 +227,56 @@ def use_swizzle(panel_size: int = 10, order: str = "row", enable: Any = True) ->
 def pdl_sync() -> None:
     """Start while the previous kernel finishes, and wait for its results; like `launch_pdl` of T.Kernel.
 
-    The wait is at the start of the kernel, wherever this call is.
+    The wait is at the start of the kernel, wherever this call is; it takes no operands, so no shapes or types. Raises
+    TileError outside of a tile program.
     """
     context("T.pdl_sync").kernel_options["launch_pdl"] = True
 
 
 def assume(condition: Any) -> None:
-    """A promise to the compiler that a condition holds."""
-    from tiledsl.dialects.tile import AssumeOp
+    """A promise to the compiler that `condition`, a scalar of type bool, holds. It is believed, not checked.
 
+    A Python value has no effect. Raises TileError outside of a tile program for what depends on the device.
+    """
     if isinstance(condition, Expr):
-        context("T.assume").builder.insert(AssumeOp(as_value(condition, "bool")))
+        context("T.assume").builder.insert(tile.AssumeOp(as_value(condition, "bool")))
 
 
 def print(*values: Any, msg: str = "", **options: Any) -> None:
-    """Print from the device. Outside of a tile program it is Python's print, which a star import would hide."""
+    """Print scalars, on-chip tiles of any shape and strings from the device; `msg` comes first.
+
+    Outside of a tile program it is Python's print, which a star import would hide. Raises TileError for other values in
+    a program, and TypeError for Python's keywords.
+    """
     if active.get() is None:
         builtins.print(*([msg] if msg else []), *values, **options)
         return
     if options:
         raise TypeError(f"print() got an unexpected keyword argument {next(iter(options))!r}")
-    from tiledsl.dialects.tile import PrintOp, ReadOp
-
     ctx = context("T.print")
     texts = [value for value in values if isinstance(value, str)]
     shown = []
     for value in values:
         if isinstance(value, Buffer) and value.scope() != "global":
-            shown.append(ctx.builder.insert(ReadOp(value.value)).result)
+            shown.append(ctx.builder.insert(tile.ReadOp(value.value)).result)
         elif not isinstance(value, str):
             shown.append(as_value(value))
-    ctx.builder.insert(PrintOp(shown, message=" ".join([msg, *texts]).strip()))
+    ctx.builder.insert(tile.PrintOp(shown, message=" ".join([msg, *texts]).strip()))
 
 
 def device_assert(condition: Any, msg: str = "", no_stack_info: bool = False) -> None:
-    """Stop the kernel if a condition is false."""
-    from tiledsl.dialects.tile import AssertOp
+    """Stop the kernel if `condition`, a scalar of type bool, is false, with the message `msg`.
 
+    A Python value that is false raises TileError when the program is built. no_stack_info has no effect.
+    """
     if isinstance(condition, Expr):
-        context("T.device_assert").builder.insert(AssertOp(as_value(condition, "bool"), message=str(msg)))
+        context("T.device_assert").builder.insert(tile.AssertOp(as_value(condition, "bool"), message=str(msg)))
     elif not condition:
         raise TileError(f"T.device_assert is false: {msg}")
 
 
 def get_block_binding(dim: int = 0) -> Any:
-    """The block index along a grid dimension."""
-    from tiledsl.language.expression import Scalar
-
+    """The block's index along grid dimension `dim`, an int32 scalar. Raises TileError where the grid lacks it."""
     kernel = context("T.get_block_binding").kernel
     if kernel is None or not 0 <= dim < len(kernel.body.args):
         raise TileError(f"T.get_block_binding: the kernel has no grid dimension {dim}")
@@ -389,17 +284,17 @@ def get_block_binding(dim: int = 0) -> Any:
 
 
 def get_block_bindings() -> Any:
-    """All block indices."""
+    """All block indices of the kernel, a list of int32 scalars. Raises TileError outside of a tile program."""
     kernel = context("T.get_block_bindings").kernel
     return [get_block_binding(axis) for axis in range(len(kernel.body.args) if kernel else 0)]
 
 
 def comment(text: str) -> None:
-    """Accepted; has no effect."""
+    """Accepted; has no effect. `text` is any string."""
 
 
 def import_source(source: Any = None) -> None:
-    """C code for other compilers; only None is accepted."""
+    """C code for other compilers: a `source` other than None (a string, say) raises TileError."""
     if source is not None:
         raise TileError("T.import_source: C code has no Triton form; write it in the tile language")
 

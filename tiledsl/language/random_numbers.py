@@ -73,7 +73,8 @@ def rng_rand() -> Any:
 def rng_rand_float(bit: int = 32, dist: str = "uniform") -> Any:
     """The next random number as a float32 or float64: uniform in (0, 1], or normal with mean 0 and deviation 1.
 
-    It takes one number, as T.rng_rand does. The method for "normal" is Box and Muller's.
+    It takes one number, as T.rng_rand does. The method for "normal" is Box and Muller's. Raises TileError where
+    T.rng_rand does, unless `bit` is 32 or 64, and for another `dist`.
     """
     if bit not in (32, 64) or isinstance(bit, bool):
         raise TileError(f"T.rng_rand_float: bit is {describe(bit)}; it is 32 or 64")

@@ -1,7 +1,8 @@
-"""Reducers: on-chip tiles to which every iteration of a T.Parallel may contribute."""
+"""Reducers, on-chip tiles to which every iteration of a T.Parallel may contribute, and what holds of whole tiles."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tiledsl.dialects import arith, tensor, tile
@@ -9,8 +10,8 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Value
 from tiledsl.language.buffer import Buffer, Reference
-from tiledsl.language.expression import Scalar, as_value, context, describe
-from tiledsl.language.operations import alloc_fragment, copy, fill
+from tiledsl.language.expression import Scalar, as_value, compare, context, describe, select
+from tiledsl.language.operations import alloc_fragment, copy, fill, reduce, reshape, whole
 from tiledsl.legality import verdict
 
 # How a reducer's contributions are combined: the kind of tile.atomic, of tensor.reduce, and the operator.
@@ -93,7 +94,8 @@ def alloc_reducer(shape: Any, dtype: Any, op: str = "sum", replication: Any = No
     """A tile whose elements collect contributions with `op`: sum, max, min, bitand, bitor or bitxor (of integers).
 
     `T.reducer_init` (or T.clear, T.fill) begins, `T.reducer_update(r[i], x)` (or `r[i] += x`, `r[i] = T.max(r[i], x)`)
-    contributes, `T.finalize_reducer(r, dst)` ends. `replication` is a hint without effect.
+    contributes, `T.finalize_reducer(r, dst)` ends. `replication` is a hint without effect. `shape` and `dtype` are as
+    in T.alloc_fragment. Raises TileError for another `op`, and for bits of floats.
     """
     if op not in _KINDS:
         raise TileError(f"T.alloc_reducer: no operator {op!r}; there are {', '.join(_KINDS)}")
@@ -111,7 +113,10 @@ def _reducer(what: str, reducer: Any) -> Reducer:
 
 
 def reducer_init(reducer: Any, init: Any = None) -> None:
-    """Begin: every element is `init` (a number, or a tile of the same shape), which is combined once; else nothing."""
+    """Begin: every element is `init` (a number, or a tile of the same shape), which is combined once; else nothing.
+
+    Raises TileError unless `reducer` is what T.alloc_reducer returned.
+    """
     target = _reducer("T.reducer_init", reducer)
     if isinstance(init, (Buffer, Reference)) and (isinstance(init, Buffer) or init.is_region):
         copy(init, target)
@@ -120,14 +125,47 @@ def reducer_init(reducer: Any, init: Any = None) -> None:
 
 
 def reducer_update(target: Any, value: Any) -> None:
-    """Contribute a value to `reducer[indices]`: once for each iteration of the T.Parallel and the loops around it."""
+    """Contribute a value to `reducer[indices]`: once for each iteration of the T.Parallel and the loops around it.
+
+    `target` is one element, and `value` a scalar that is converted to its type. Raises TileError for another target.
+    """
     if not isinstance(target, ReducerElement) or target.is_region:
         raise TileError(f"T.reducer_update needs an element of a reducer, reducer[i], not {describe(target)}")
     contribute(target, value)
 
 
 def finalize_reducer(reducer: Any, dst: Any = None, batch: int = 1, annotations: Any = None) -> None:
-    """End: copy the result to `dst`, if given. The reducer itself may be read, too. The rest are hints."""
+    """End: copy the result to `dst`, a place of its shape, if given. The reducer itself may be read, too.
+
+    The rest are hints. Raises TileError unless `reducer` is what T.alloc_reducer returned, and as T.copy does.
+    """
     source = _reducer("T.finalize_reducer", reducer)
     if dst is not None:
         copy(source, dst)
+
+
+def _reduce_flags(kind: str, x: Any) -> Any:
+    """Whether any or all elements of a buffer or slice are true, as a scalar."""
+    source, _ = whole(f"T.{kind}_of", x)
+    flat = reshape(source, (math.prod(source.type.static_shape),)) if source.ndim != 1 else source
+    flags = alloc_fragment(flat.type.shape, "int32")
+    context("a reduction").elementwise(flat, flags, lambda value: select(compare("ne", value, 0), 1, 0))
+    out = alloc_fragment((1,), "int32")
+    reduce(flags, out, "max" if kind == "any" else "min", 0)
+    return compare("ne", out[0], 0)
+
+
+def any_of(buffer: Any) -> Any:
+    """True if an element of `buffer`, a buffer or slice of constant shape and any type, is not 0: a bool scalar.
+
+    Raises TileError for anything else.
+    """
+    return _reduce_flags("any", buffer)
+
+
+def all_of(buffer: Any) -> Any:
+    """True if no element of `buffer`, a buffer or slice of constant shape and any type, is 0: a bool scalar.
+
+    Raises TileError for anything else.
+    """
+    return _reduce_flags("all", buffer)

@@ -11,25 +11,23 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tiledsl.errors import TileError
-from tiledsl.ir.location import Loc
-from tiledsl.levels.build import make
 from tiledsl.levels.bundle import LevelFile
-from tiledsl.levels.record import Record, parsed
-from tiledsl.runtime.compile import CompileError, failures_as_errors
+from tiledsl.levels.record import Record
+from tiledsl.location import Loc
+from tiledsl.runtime.compile import CompileError
 from tiledsl.runtime.target import Target
 
 
 def make_apart(file: LevelFile, record: Record, target: Target, folder: Path, key: str) -> None:
-    """`build.make`, in another process. Raises what that raises, and CompileError if the process dies."""
+    """`build.make` in another process (compile_worker). Raises what that raises, CompileError too if it dies."""
     asked = pickle.dumps(
         (file.level, file.data, file.path, record.text(), str(target), folder.absolute(), key), protocol=4
     )
     search = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry is not None)
     with tempfile.TemporaryFile(prefix="tiledsl-compile-") as log:
         done = subprocess.run(
-            [sys.executable, "-m", "tiledsl.levels.apart"], input=asked, stdout=subprocess.PIPE, stderr=log, cwd="/",
-            env={**os.environ, "PYTHONPATH": search},
+            [sys.executable, "-m", "tiledsl.levels.compile_worker"], input=asked, stdout=subprocess.PIPE, stderr=log,
+            cwd="/", env={**os.environ, "PYTHONPATH": search},
         )  # fmt: skip
         log.seek(0)
         printed = log.read().decode(errors="replace")
@@ -56,28 +54,3 @@ def _died(file: LevelFile, status: int, printed: str) -> CompileError:
         error.loc = Loc(str(file.path), int(number), 1, int(number), 1000)
     error.stage = file.level
     return error
-
-
-def _error(asked: bytes) -> TileError | None:
-    level, data, path, described, target, folder, key = pickle.loads(asked)
-    where = Target.parse(target)
-    try:
-        record = parsed(described, "what is known of it")
-        with failures_as_errors(record.name, where, _printed):
-            make(LevelFile(level, data, None, path), record, where, folder, key, _printed)
-    except TileError as error:
-        return error
-    return None
-
-
-def _printed() -> str:
-    """What this process has printed, which is in a file."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return os.pread(2, os.fstat(2).st_size, 0).decode(errors="replace")
-
-
-if __name__ == "__main__":
-    with os.fdopen(os.dup(1), "wb") as answer:
-        os.dup2(2, 1)  # Triton prints whole modules
-        answer.write(pickle.dumps(_error(sys.stdin.buffer.read()), protocol=4))

@@ -17,9 +17,10 @@ from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.files import write_file
-from tiledsl.ir.location import Loc
+from tiledsl.levels.apart import make_apart
 from tiledsl.levels.bundle import LevelFile
 from tiledsl.levels.record import LEVELS, Record
+from tiledsl.location import Loc
 from tiledsl.runtime.compile import Asm, CompiledKernel, CompileError, check_shared, reported
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
@@ -60,8 +61,6 @@ def build(file: LevelFile, record: Record, target: Target) -> CompiledKernel:
     folder = Path(current().cache_dir).expanduser() / "levels" / key[:32]
     described = folder / f"{record.name[:150]}.json"
     if not described.is_file():
-        from tiledsl.levels.apart import make_apart  # which imports this module
-
         is_edited = file.level in _TEXTS and record.files.get(file.level) != file.digest
         if is_edited and sys.executable:
             make_apart(file, record, target, folder, key)

@@ -1,4 +1,4 @@
-"""Kernels of tile programs: save every level, run from any."""
+"""Levels of kernels of tile programs: saved, and read to stand in for the source."""
 
 from __future__ import annotations
 
@@ -6,59 +6,24 @@ import hashlib
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.codegen.emitted import EmittedKernel
 from tiledsl.codegen.names import quoted
+from tiledsl.digests import source_digest
 from tiledsl.errors import TileError
 from tiledsl.levels import facts
 from tiledsl.levels.artifact import Artifact, artifact
 from tiledsl.levels.bundle import LevelFile, check_level, digest, folder_path, is_content, open_level, save
 from tiledsl.levels.checks import check_allow
 from tiledsl.levels.record import LEVELS, Argument, Record, arguments_of, encoded
-from tiledsl.runtime.kernel import Kernel
 
 if TYPE_CHECKING:
-    from tiledsl.certificate import Certificate
-    from tiledsl.ir.pass_manager import Stage
-
-# Of a kernel's attributes, those that belong to what it has compiled and launched.
-_OWN_STATE = ("callers", "call_scope", "call_text", "operators", "loaded", "compiled", "stages", "kept", "remarks")
+    from tiledsl.kernels.kernel import Kernel
 
 
-class LevelKernel(Kernel):
-    """A Kernel of which some GPU kernels run from files of a level. Its parameters, checks, outputs and host function
-    are those of the kernel that it was made from. The last lines of `source` say which files; they lie in the cache,
-    named by their content, so a kernel stays what it is whatever becomes of the file that was given."""
-
-    def __init__(self, origin: Kernel, artifacts: Mapping[str, Artifact]) -> None:
-        """`origin` is compiled from source."""
-        self.__dict__.update({name: value for name, value in vars(origin).items() if name not in _OWN_STATE})
-        self.origin = origin
-        self.artifacts = dict(artifacts)
-        self.module = replace(origin.module, source=origin.source + _attaching(artifacts))
-        self.remarks = (*origin.remarks, *(text for each in artifacts.values() for text in each.remarks))
-        self.latency = self.ref_latency = self.certificate = None
-
-    @cached_property
-    def stages(self) -> list[Stage]:
-        return self.origin.stages
-
-    def export(self, path: str | os.PathLike[str]) -> Path:
-        raise TileError(
-            f"{self.name} does not run from its source", notes=["save_levels(folder) writes what it runs from"]
-        )
-
-    def verify(self, seconds: float = 5.0) -> Certificate:
-        raise TileError(
-            f"{self.name} does not run from its source, so that nothing is known of it",
-            notes=["verify the kernel from which it was made"],
-        )
-
-
-def _attaching(artifacts: Mapping[str, Artifact]) -> str:
+def attaching(artifacts: Mapping[str, Artifact]) -> str:
     """The end of a module whose kernels run from files."""
     lines = ["", "", "from tiledsl.levels.artifact import attach_file", ""]
     for name, each in artifacts.items():
@@ -72,8 +37,8 @@ def _attaching(artifacts: Mapping[str, Artifact]) -> str:
 def save_levels(kernel: Kernel, folder: str | os.PathLike[str]) -> list[Path]:
     """See Kernel.save_levels."""
     written, where = [], folder_path(folder)
-    compiled, source = kernel.compiled, source_digest(getattr(kernel, "origin", kernel))
-    artifacts = getattr(kernel, "artifacts", {})
+    compiled, source = kernel.compiled, source_digest((kernel.origin or kernel).source)
+    artifacts = kernel.artifacts
     for each in kernel.module.kernels:
         made = compiled[each.name]
         if each.name in artifacts:
@@ -82,24 +47,22 @@ def save_levels(kernel: Kernel, folder: str | os.PathLike[str]) -> list[Path]:
         else:
             arguments, language = compiled_for(made.triton.src)
         written += save(where, each.name, made, arguments, language, source)
-    return written + kernel.save_certificate(where, kernel.name)
+    return written
 
 
-def from_level(kernel: Kernel, level: str, given: Any, allow: Collection[str]) -> LevelKernel:
-    """See Kernel.from_level."""
+def artifacts_of(origin: Kernel, level: str, given: Any, allow: Collection[str]) -> dict[str, Artifact]:
+    """What files of a level give for kernels of a program, by the kernels' names; see Kernel.from_level."""
     check_level(level)
     waived = check_allow(allow)
-    names = [each.name for each in kernel.module.kernels]
+    names = [each.name for each in origin.module.kernels]
     if not isinstance(given, Mapping):
-        given = _by_name(kernel, level, given, names)
+        given = _by_name(origin, level, given, names)
     unknown = [name for name in given if name not in names]
     if unknown:
-        raise TileError(f"{kernel.name} has no kernel {unknown[0]!r}", notes=[f"it has {', '.join(names)}"])
+        raise TileError(f"{origin.name} has no kernel {unknown[0]!r}", notes=[f"it has {', '.join(names)}"])
     if not given:
-        raise TileError(f"{kernel.name}: no {level} is given", notes=[f"its kernels are {', '.join(names)}"])
-    before, origin = getattr(kernel, "artifacts", {}), getattr(kernel, "origin", kernel)
-    made = {name: _artifact(origin, level, name, where, waived) for name, where in given.items()}
-    return LevelKernel(origin, {**before, **made})
+        raise TileError(f"{origin.name}: no {level} is given", notes=[f"its kernels are {', '.join(names)}"])
+    return {name: _artifact(origin, level, name, where, waived) for name, where in given.items()}
 
 
 def _by_name(kernel: Kernel, level: str, given: Any, names: list[str]) -> dict[str, Any]:
@@ -145,7 +108,7 @@ def _own_record(origin: Kernel, emitted: EmittedKernel) -> Record:
         arguments,
         None if binary is None else facts.read("cubin", binary).parameter_bytes,
         language,
-        source_digest(origin),
+        source_digest(origin.source),
         {level: digest(_bytes(compiled.asm[level])) for level in LEVELS if level in compiled.asm},
     )
 
@@ -153,7 +116,7 @@ def _own_record(origin: Kernel, emitted: EmittedKernel) -> Record:
 def _check_origin(origin: Kernel, file: LevelFile, record: Record | None, allow: Collection[str]) -> list[str]:
     """Whether a level was compiled from the kernel's own source: tile sizes and such stand in it as constants."""
     if record is not None and record.source:
-        same: bool | None = record.source == source_digest(origin)
+        same: bool | None = record.source == source_digest(origin.source)
     else:
         folders = facts.read(file.level, file.content).sources
         same = hashlib.sha256(origin.source.encode()).hexdigest()[:16] in folders if folders else None
@@ -199,10 +162,3 @@ def _check_arguments(origin: Kernel, emitted: EmittedKernel, found: Artifact) ->
 
 def _bytes(content: str | bytes) -> bytes:
     return content if isinstance(content, bytes) else content.encode()
-
-
-def source_digest(kernel: Kernel) -> str:
-    """The digest of a kernel's source; the same where the program only moved in its file."""
-    from tiledsl.autotuner.storage.fingerprint import source_digest as of_source
-
-    return of_source(kernel.source)

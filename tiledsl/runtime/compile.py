@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tiledsl.errors import TileError
-from tiledsl.ir.location import Loc
+from tiledsl.location import Loc
 from tiledsl.logs import note_once
 from tiledsl.runtime import hazards
 from tiledsl.runtime.resources import Resources, read_resources, run_tool

@@ -18,7 +18,8 @@ from tiledsl.runtime import launch_source, launch_triton
 from tiledsl.runtime.launch_trace import Trace, Untraceable, trace
 
 if TYPE_CHECKING:
-    from tiledsl.runtime.kernel import Kernel, Parameter
+    from tiledsl.kernels.kernel import Kernel
+    from tiledsl.runtime.parameter import Parameter
 
 MOST_SIGNATURES = 1024
 """Plans that one caller keeps; then it forgets all of them."""
@@ -29,8 +30,6 @@ _calls_change = threading.RLock()
 
 def write_call(kernel: Kernel) -> None:
     """Make `__call__` of the kernel's own class a function that knows its callers."""
-    from tiledsl.runtime.kernel import Kernel as KernelClass
-
     with _calls_change:
         callers = [caller for caller in kernel.callers.values() if caller.can_plan]
         writer = launch_source.Writer()
@@ -40,7 +39,7 @@ def write_call(kernel: Kernel) -> None:
             writer.scope |= {f"find_{len(caller.names)}": caller.find, f"recent_{len(caller.names)}": caller.recent}
             caller.written = caller.first
         call = writer.define("call", f"call of {kernel.name}")
-        launch_triton.traced_as(call, KernelClass.__call__)
+        launch_triton.traced_as(call, type(kernel).call)
         kernel.call_scope, kernel.call_text = writer.scope, writer.text
         # Python looks for __call__ in the class: a kernel that is called gets a class of its own.
         shared = type(kernel)
@@ -52,10 +51,8 @@ def write_call(kernel: Kernel) -> None:
 
 
 def _cold(kernel: Kernel, arguments: Sequence[Any], rest: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    from tiledsl.runtime.kernel import Kernel as KernelClass
-
     given = [each for each in arguments if each is not launch_triton.MISSING]
-    return KernelClass.__call__(kernel, *given, *rest, **named)
+    return kernel.call(*given, *rest, **named)
 
 
 @dataclass

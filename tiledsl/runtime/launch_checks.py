@@ -9,7 +9,7 @@ from tiledsl.errors import TileError
 from tiledsl.runtime.target import Target
 
 if TYPE_CHECKING:
-    from tiledsl.runtime.kernel import Parameter
+    from tiledsl.runtime.parameter import Parameter
 
 
 def by_position(

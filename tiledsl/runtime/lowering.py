@@ -15,13 +15,13 @@ from tiledsl.codegen.triton_source import emit
 from tiledsl.dialects.tile import FuncOp, GemmOp, KernelOp, buffer_type
 from tiledsl.dialects.triton import LaunchOp
 from tiledsl.errors import TileError
-from tiledsl.ir.location import Loc
 from tiledsl.ir.pass_manager import PASSES, Pass, PassManager, Program, Stage
-from tiledsl.ir.text import print_generic, print_op
+from tiledsl.ir.printer import print_generic, print_op
 from tiledsl.ir.types import ELEMENTS, BufferType, Type
+from tiledsl.location import Loc
 from tiledsl.passes import default_pipeline
 from tiledsl.runtime.gc_pause import collection_paused
-from tiledsl.runtime.kernel import Parameter
+from tiledsl.runtime.parameter import Parameter
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 

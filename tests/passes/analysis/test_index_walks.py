@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
+from tiledsl.analysis.index_walks import Index, backwards, classify, covers_whole, digits
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Value
-from tiledsl.passes.analysis.index_walks import Index, backwards, classify, covers_whole, digits
 
 SCALAR = 37  # the value of %s
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.passes.ir_cases import program
+from tiledsl.analysis.loop_masks import Condition, Form, conditions_of
+from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import scf
-from tiledsl.passes.analysis.loop_masks import Condition, Form, conditions_of
-from tiledsl.passes.analysis.ranges import Ranges
 
 PREDICATES = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 MASK = "tensor<4x1xbool>"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
+from tiledsl.analysis.padding import Padding
 from tiledsl.ir.core import Value
-from tiledsl.passes.analysis.padding import Padding
 
 INF = math.inf
 START = """

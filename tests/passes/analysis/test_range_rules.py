@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
+from tiledsl.analysis.ranges import _RULES, Interval
 from tiledsl.dialects import arith
 from tiledsl.ir.core import Operation
-from tiledsl.passes.analysis.ranges import _RULES, Interval
 
 SMALL = [Interval(low, high) for low in range(-3, 4) for high in range(low, 4)]
 # Of all pairs of small intervals: numbers that a rule allows and no operands give, and pairs that it knows nothing of.

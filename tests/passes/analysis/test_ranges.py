@@ -5,10 +5,10 @@ import pytest
 
 from tests.passes.ir_cases import kernel_of, program
 from tests.support import executor
+from tiledsl.analysis.ranges import Interval, Ranges
 from tiledsl.dialects import tile
 from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import parse_program
-from tiledsl.passes.analysis.ranges import Interval, Ranges
 
 
 def ranges_of(body: str, *, grid: tuple[int, ...] = (8,)) -> tuple[Ranges, dict[str, Value]]:

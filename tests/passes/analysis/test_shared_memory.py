@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
+from tiledsl.analysis.shared_memory import BARRIER_BYTES, Needs, bytes_beside
 from tiledsl.dialects import tile
-from tiledsl.passes.analysis.shared_memory import BARRIER_BYTES, Needs, bytes_beside
 
 TILE = 16 * 16 * 4
 INDICES = """

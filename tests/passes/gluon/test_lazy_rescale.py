@@ -14,7 +14,7 @@ from tests.passes.gluon.test_merge_softmax_loops import results as attention_res
 from tests.support.executor import run
 from tiledsl.dialects import tile
 from tiledsl.ir.pass_manager import parse_program
-from tiledsl.ir.text import print_op
+from tiledsl.ir.printer import print_op
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.gluon.lazy_rescale import rescale_lazily
 from tiledsl.passes.gluon.merge_softmax_loops import merge_softmax_loops

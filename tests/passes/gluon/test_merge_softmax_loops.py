@@ -12,8 +12,8 @@ from tests.support.example_modules import load_example
 from tests.support.executor import run
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.pass_manager import parse_program
+from tiledsl.ir.printer import print_op
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.text import print_op
 from tiledsl.ir.types import INT32
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.gluon.lazy_rescale import rescale_lazily

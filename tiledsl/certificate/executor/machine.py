@@ -79,14 +79,8 @@ def run(
     return executor.run(func, arguments)
 
 
-_MEANINGS: dict[str, Callable[[Operation, Executor], Step]] = {}
-
-
-def meanings() -> dict[str, Callable[[Operation, Executor], Step]]:
-    """What each operation means, by its name: a function (operation, executor) -> step."""
-    from tiledsl.certificate.executor import blocks, boxes, memory, values  # noqa: F401  (they register theirs)
-
-    return _MEANINGS
+# What each operation means, by its name: a function (operation, executor) -> step.
+MEANINGS: dict[str, Callable[[Operation, Executor], Step]] = {}
 
 
 def meaning(*names: str) -> Callable[[Any], Any]:
@@ -94,7 +88,7 @@ def meaning(*names: str) -> Callable[[Any], Any]:
 
     def register(make: Any) -> Any:
         for name in names:
-            _MEANINGS[name] = make
+            MEANINGS[name] = make
         return make
 
     return register
@@ -141,7 +135,6 @@ class Executor:
         self.part = self.turn = 0  # which part of a block's rows, and which of a program's work items
         self.turns = 1
         self.memories: dict[int, tuple[np.ndarray, Memory]] = {}
-        meanings()
 
     def run(self, func: Operation, arguments: Sequence[Any]) -> list[np.ndarray]:
         """See `run` of this module."""
@@ -218,8 +211,8 @@ class Executor:
         for op in region:
             if op.name in ("scf.yield", "scf.condition"):
                 handed = op.operands
-            elif op.name in _MEANINGS:
-                steps.append((op, _MEANINGS[op.name](op, self)))
+            elif op.name in MEANINGS:
+                steps.append((op, MEANINGS[op.name](op, self)))
             else:
                 raise Unsupported(f"the executor does not know {op.name}")
 
@@ -252,7 +245,7 @@ class Executor:
 
 def fields_of(op: Operation) -> dict[str, Any]:
     """The operands by field: a list for a variadic field, a value or None for others."""
-    from tiledsl.ir.core import operands
+    from tiledsl.ir.fields import operands
 
     found: dict[str, Any] = {}
     for field in op.operand_fields:

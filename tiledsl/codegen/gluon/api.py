@@ -1,16 +1,13 @@
-"""What Gluon's names are in each Triton version, and which versions are known to have them. Imports no Triton."""
+"""What Gluon's names are in each Triton version. Imports no Triton."""
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Sequence
-from importlib import metadata
 
+from tiledsl.analysis.gluon.support import swizzle
 from tiledsl.codegen.functions import SIGNATURE_TYPES, TRITON_TYPES
 from tiledsl.ir.types import ELEMENTS
 
-OLDEST, NEWEST = (3, 6), (3, 9)  # what this has been compiled with
 IMPORTS = (
     "from triton.experimental import gluon",
     "from triton.experimental.gluon import language as gl",
@@ -23,28 +20,6 @@ IMPORTS = (
     ")",
 )
 DESCRIPTOR_IMPORT = "from triton.experimental.gluon.nvidia.hopper import TensorDescriptor"
-
-
-@functools.cache
-def version() -> tuple[int, int] | None:
-    """Major and minor version of the installed Triton; None without one."""
-    try:
-        found = re.match(r"(\d+)\.(\d+)", metadata.version("triton"))
-    except metadata.PackageNotFoundError:
-        return None
-    return (int(found[1]), int(found[2])) if found else None
-
-
-def missing() -> str:
-    """Why Gluon cannot be written for the installed Triton; empty where it can."""
-    known = version()
-    if known is None:
-        return "Triton is not installed"
-    if known < OLDEST:
-        return f"Triton {known[0]}.{known[1]} has no Gluon for this, {OLDEST[0]}.{OLDEST[1]} has"
-    if known > NEWEST:
-        return f"Gluon of Triton {known[0]}.{known[1]} is not known here, that of {NEWEST[0]}.{NEWEST[1]} is"
-    return ""
 
 
 # Triton 3.6 has the names on the right, later ones those on the left.
@@ -154,11 +129,6 @@ def _rescaled(acc, factor):
     return gl.inline_asm_elementwise(
         _RESCALE, _RESCALE_OPERANDS, [acc, factor], dtype=gl.float32, is_pure=True, pack={held}
     )'''
-
-
-def swizzle(box: Sequence[int], dtype: str) -> int:
-    """The widest swizzle that the rows of a box allow, in bytes."""
-    return next(each for each in (128, 64, 32) if box[-1] * ELEMENTS[dtype].bits // 8 % each == 0)
 
 
 def shared_layout(box: Sequence[int], dtype: str) -> str:

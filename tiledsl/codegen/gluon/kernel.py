@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from tiledsl.analysis.gluon.tiled_products import is_softmax
 from tiledsl.codegen.gluon.product import ProductKernelWriter
 from tiledsl.codegen.gluon.softmax import SoftmaxKernelWriter
 from tiledsl.codegen.gluon.writer import SpecializedWriter
 from tiledsl.dialects import triton
-from tiledsl.passes.gluon.tiled_products import is_softmax
 
 
 def gluon_writer(launch: triton.LaunchOp, module_names: set[str]) -> SpecializedWriter:

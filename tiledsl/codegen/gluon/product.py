@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tiledsl.analysis.gluon.tiled_products import TiledProduct, find_tiled_product
+from tiledsl.analysis.loops import trip_count
 from tiledsl.codegen.expressions import ADD
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import Layouts
@@ -20,8 +22,6 @@ from tiledsl.codegen.names import Names
 from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import gluon, tensor, triton
 from tiledsl.ir.core import Effect, Operation, Region, Value
-from tiledsl.passes.canonicalize_control_flow import trip_count
-from tiledsl.passes.gluon.tiled_products import TiledProduct, find_tiled_product
 
 
 class _Variables(Variables):

@@ -15,6 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tiledsl.analysis.gluon.plan import query_in_registers
+from tiledsl.analysis.gluon.softmax_loops import SoftmaxLoop, SoftmaxLoops, find_softmax_loops
+from tiledsl.analysis.ranges import Ranges
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import Layouts
 from tiledsl.codegen.gluon.writer import SpecializedWriter, accumulator_layout, dependents, needed_for
@@ -24,9 +27,6 @@ from tiledsl.dialects import gluon, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS
-from tiledsl.passes.analysis.ranges import Ranges
-from tiledsl.passes.gluon.plan import query_in_registers
-from tiledsl.passes.gluon.softmax_loops import SoftmaxLoop, SoftmaxLoops, find_softmax_loops
 
 
 class _Variables(Variables):

@@ -7,6 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
+from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import GluonExpressions, Layouts
@@ -16,7 +17,6 @@ from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import gluon, triton
 from tiledsl.ir.core import Effect, Operation, Value
 from tiledsl.ir.types import ELEMENTS
-from tiledsl.passes.gluon.plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS
 
 
 class SpecializedWriter(KernelWriter, ABC):

@@ -8,7 +8,7 @@ its type, and no order is concluded from it. So what is claimed holds for every 
 Undefined, and left out of every claim, is what hardware leaves undefined: division by zero, the least number divided by
 -1, shifts by less than 0 or by the width and more, a loop's index that leaves its type, false assumptions. The one
 place where arithmetic is taken not to overflow without proof is a tile's position (affine.py).
-tests/passes/analysis/test_all_values.py holds every rule against all values of 4-bit types.
+tests/tiledsl/analysis/test_all_values.py holds every rule against all values of 4-bit types.
 """
 
 from __future__ import annotations

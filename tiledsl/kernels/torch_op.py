@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
-    from tiledsl.runtime.kernel import Kernel
+    from tiledsl.kernels.kernel import Kernel
 
 _SCALARS = {"int": "SymInt", "float": "float", "bool": "bool"}
 _lock = threading.RLock()
@@ -30,6 +30,7 @@ class Backward:
 
     function: Callable[..., Any]
     setup_context: Callable[..., None] | None
+    is_kernel: bool
 
 
 def outputs_for(kernel: Kernel, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -49,9 +50,9 @@ def with_outputs(kernel: Kernel, inputs: Sequence[Any]) -> tuple[Any, ...]:
 
 def written_names(kernel: Kernel) -> set[str]:
     """The parameters that the program writes."""
+    from tiledsl.analysis.block_access import root_buffer
     from tiledsl.ir.core import Effect
     from tiledsl.ir.types import BufferType
-    from tiledsl.passes.analysis.block_access import root_buffer
 
     root = kernel.program_root()
     written = set()
@@ -147,8 +148,6 @@ def _define(kernel: Kernel, count: int, name: str) -> Any:
 
 def _autograd(kernel: Kernel, how: Backward) -> Any:
     """torch.library's two functions: gradients from what was saved, and what is saved."""
-    from tiledsl.runtime.kernel import Kernel as KernelClass
-
     params = [p for p in kernel.params if not p.is_output]
 
     def save_all(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
@@ -158,7 +157,7 @@ def _autograd(kernel: Kernel, how: Backward) -> Any:
 
     def backward(ctx: Any, *gradients: Any) -> Any:
         gradients = tuple(each if each is None else each.contiguous() for each in gradients)
-        if not isinstance(how.function, KernelClass):
+        if not how.is_kernel:
             return how.function(ctx, *gradients)
         found = how.function(*ctx.saved_tensors, *gradients, *ctx.scalars)
         found = iter(found if isinstance(found, (list, tuple)) else (found,))

@@ -27,7 +27,7 @@ from tiledsl.autotuner.predicting.work_types import Work
 from tiledsl.codegen.gluon import api
 from tiledsl.errors import TileError
 from tiledsl.ir.types import ELEMENTS
-from tiledsl.runtime.jit import JitFunction, jit, resolve_target
+from tiledsl.kernels.jit import JitFunction, jit, resolve_target
 from tiledsl.runtime.target import Target
 
 Config = dict[str, Any]

@@ -12,9 +12,9 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, user_loc
-from tiledsl.language.launch_options import LAUNCH_OPTIONS, check_launch_option, pass_options
-from tiledsl.runtime.jit_calls import MOST_CALLS, building, call_key, target_setting
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.calls import MOST_CALLS, building, call_key, target_setting
+from tiledsl.kernels.kernel import Kernel
+from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option, pass_options
 from tiledsl.runtime.launch_triton import constant_when_traced, traced_as
 from tiledsl.runtime.python_source import definition
 from tiledsl.runtime.target import Target
@@ -44,7 +44,7 @@ def _indices(out_idx: Any) -> tuple[int, ...]:
 def _is_prim_func(value: Any) -> bool:
     if isinstance(value, FunctionType):
         return False
-    from tiledsl.language.program import PrimFunc
+    from tiledsl.frontend.program import PrimFunc
 
     return isinstance(value, PrimFunc)
 
@@ -57,7 +57,7 @@ def no_program(name: str, returned: str) -> TileError:
 
 def _is_program(value: Any) -> bool:
     """Whether it is under @T.prim_func, or a parsed text."""
-    return _is_prim_func(value) or hasattr(value, "build")
+    return not isinstance(value, FunctionType) and hasattr(value, "build")
 
 
 def compile(
@@ -83,11 +83,8 @@ def compile(
         raise TileError(f"{func.__name__} is already under @tiledsl.jit; call it, or use {func.__name__}.compile(...)")
     if not _is_program(func):
         raise TileError(f"tiledsl.compile takes a @T.prim_func or a parsed program, not {type(func).__name__}")
-    from tiledsl.frontend.elaborate import elaborate
-
     indices = _indices(out_idx)
-    build = (lambda: func.build(indices)) if hasattr(func, "build") else (lambda: elaborate(func, indices))
-    return Kernel(build, resolve_target(target), pass_configs, config, func)
+    return Kernel(lambda: func.build(indices), resolve_target(target), pass_configs, config, func)
 
 
 class JitFunction:
@@ -274,15 +271,11 @@ class JitFunction:
         return last[1], pass_configs
 
     def _elaborate(self, values: Mapping[str, Any]) -> FuncOp:
-        from tiledsl.frontend.elaborate import elaborate
-
         if self.is_eager:
             missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
             return self._builder({**dict.fromkeys(missing), **values})()
         program, outputs = self.build(values), _indices(self.options.get("out_idx"))
-        if hasattr(program, "build"):
-            return program.build(outputs)  # type: ignore[no-any-return]
-        return elaborate(program, outputs)
+        return program.build(outputs)  # type: ignore[no-any-return]
 
     def _pass_configs(self, values: dict[str, Any]) -> dict[str, Any]:
         """The decorator's, and what `values` (of which it is taken out) says: pass_configs and launch options such as
@@ -386,7 +379,7 @@ class JitFunction:
         self._pass_configs(values)
         if not self.is_eager:
             return self.build(values)
-        from tiledsl.language.program import EagerProgram
+        from tiledsl.frontend.program import EagerProgram
 
         values = {name: _argument(value) for name, value in values.items()}
         missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
-from tiledsl.passes.analysis.parallel_variance import Variance
 
 
 def check_locals(variance: Variance) -> None:

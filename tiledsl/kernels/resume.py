@@ -10,8 +10,8 @@ from typing import Any
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import parse_program
-from tiledsl.runtime.jit import resolve_target
-from tiledsl.runtime.kernel import Kernel
+from tiledsl.kernels.jit import resolve_target
+from tiledsl.kernels.kernel import Kernel
 
 
 def resume(

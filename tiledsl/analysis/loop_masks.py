@@ -12,11 +12,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tiledsl.analysis.affine import INDEX_DTYPES, LARGEST_FACTOR
+from tiledsl.analysis.ranges import Interval, Ranges, dtype_interval
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
-from tiledsl.passes.analysis.affine import INDEX_DTYPES, LARGEST_FACTOR
-from tiledsl.passes.analysis.ranges import Interval, Ranges, dtype_interval
 
 _SHAPES = (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)
 _VAGUE = 2**30  # a range that reaches this far comes of what is known at run time only

@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import tiledsl.language.operations as operations
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import as_constant
-from tiledsl.errors import TileError
-from tiledsl.frontend.negative_indices import count_from_the_end
+from tiledsl.errors import TileError, value_options, way_out
 from tiledsl.ir.core import Operation, Region, Value
-from tiledsl.ir.location import UNKNOWN, Loc
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, BufferType, ScalarType, is_float
-from tiledsl.language.buffer import Buffer, TensorSpec
+from tiledsl.language.buffer import Buffer, Reference, TensorSpec
 from tiledsl.language.dtypes import canonical
 from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, as_value, describe, linear, plain
+from tiledsl.language.negative_indices import count_from_the_end
+from tiledsl.location import UNKNOWN, Loc
 
 if TYPE_CHECKING:
     from tiledsl.language.random_numbers import Generator
@@ -219,19 +220,28 @@ class Context:
         type = BufferType(tuple(self._static(plain(dim)) for dim in dims), canonical(dtype).name, "global")
         return Buffer(self.builder.insert(tile.AllocOp(result_types=[type])).result)
 
-    def _static(self, dim: Any) -> int | str:
+    def _static(self, dim: Any, what: str = "T.alloc_global") -> int | str:
         if isinstance(dim, Expr):
             if isinstance(dim, Symbol):
                 self.symbol(dim)
                 return dim.name
             constant = self.constant(dim)
             if constant is None:
-                raise TileError("T.alloc_global: a dimension is neither an integer nor a T.dynamic symbol")
+                raise TileError(f"{what}: a dimension is neither an integer nor a T.dynamic symbol")
             return constant
         return int(dim)
 
-    def view(self, source: Buffer, shape: tuple[Any, ...], dtype: str) -> Buffer:
-        dims = tuple(self._static(dim) for dim in shape)
+    def view(self, source: Any, shape: Any, dtype: Any) -> Buffer:
+        """The same memory in another shape or element type; None: its own."""
+        if not isinstance(source, Buffer):
+            raise TileError(f"T.view needs a buffer, not {describe(source)}")
+        dtype = source.dtype if dtype is None else canonical(dtype)
+        shape = source.type.shape if shape is None else shape if isinstance(shape, Sequence) else (shape,)
+        shape = [plain(dim) for dim in shape]
+        for axis, dim in enumerate(shape):
+            if isinstance(dim, bool) or not isinstance(dim, (int, Expr)) and dim not in source.type.shape:
+                raise TileError(f"T.view: dimension {axis} is {describe(dim)}, not an integer")
+        dims = tuple(self._static(dim, "T.view") for dim in shape)
         type = BufferType(dims, str(dtype), source.scope())
         if type.dtype != source.type.dtype and type.scope != "global":
             raise TileError(
@@ -242,13 +252,17 @@ class Context:
                 ],
             )
         if type.is_static and source.type.is_static:
-            have, want = source.dtype.bits, canonical(dtype).bits
+            have, want = source.dtype.bits, dtype.bits
             old, new = math.prod(source.type.static_shape), math.prod(type.static_shape)
             if old * have != new * want:
                 of_old, of_new = ("", "") if have == want else (f" of {have} bits", f" of {want} bits")
                 raise TileError(f"{source.name} has {old} elements{of_old}, the shape {dims} has {new}{of_new}")
         op = self.builder.insert(tile.ViewOp(source.value, result_types=[type], names=[source.name]))
         return Buffer(op.result)
+
+    def fill(self, target: Reference, value: Any) -> None:
+        """Every element of a part of a buffer becomes `value`."""
+        operations.fill(target, value)
 
     def safe_value(self, buffer: Buffer) -> float:
         return self.safe_values.get(buffer.value, 0.0)
@@ -260,7 +274,7 @@ class Context:
 
     def most(self, x: Any) -> int:
         """The most that an integer expression in a kernel can be, as far as its operations tell."""
-        from tiledsl.passes.analysis.ranges import Ranges
+        from tiledsl.analysis.ranges import Ranges
 
         assert self.kernel is not None, "outside of a kernel nothing is bounded"
         return int(Ranges(self.kernel).of(as_value(x)).hi)
@@ -306,3 +320,29 @@ class Context:
                     emit()
             scf.yielding(region)
         self.builder.insert(scf.IfOp(condition, result_types=[], regions=regions))
+
+
+class EagerContext(Context):
+    """The context of an eager function: T.const symbols take their values from the tensors of the call."""
+
+    def __init__(self, name: str, values: dict[str, int], dry: bool) -> None:
+        super().__init__(name)
+        self.values = values
+        self.dry = dry
+        self.consts: list[str] = []
+
+    def const(self, name: str) -> Any:
+        if name not in self.consts:
+            self.consts.append(name)
+        if name in self.values:
+            return self.values[name]
+        if self.dry:
+            return Symbol(name)
+        given = way_out(f"pass {name}=... to compile", f"give it: {value_options([name])}")
+        raise TileError(
+            f"T.const {name!r} has no value: it is not a dimension of a tensor of the call",
+            notes=[f"use {name} by itself as a dimension of a T.Tensor, or {given}"],
+        )
+
+    def empty(self, spec: TensorSpec) -> Buffer:
+        return self.output("", spec)

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tiledsl.analysis.ranges import Ranges, dtype_interval, origin, owner_of
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Value
-from tiledsl.passes.analysis.ranges import Ranges, dtype_interval, origin, owner_of
 
 Factors = tuple[Value, ...]
 INDEX_DTYPES = ("int32", "int64")  # of indices; pointers are as wide as the second

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tiledsl.analysis.gluon.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops
+from tiledsl.analysis.gluon.tiled_products import BYTES, TiledProduct
+from tiledsl.analysis.loops import trip_count
 from tiledsl.dialects import gluon
 from tiledsl.ir.types import ELEMENTS
-from tiledsl.passes.canonicalize_control_flow import trip_count
-from tiledsl.passes.gluon.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops
-from tiledsl.passes.gluon.tiled_products import BYTES, TiledProduct
 
 BARRIER_BYTES = 1024  # more than all barriers and alignment take
 CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}  # a thread, by the number of consumers

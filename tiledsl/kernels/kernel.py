@@ -6,6 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain, repeat
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, source_line, user_loc, way_out
 from tiledsl.files import write_output
-from tiledsl.ir.location import Loc
-from tiledsl.language.launch_options import pass_options
+from tiledsl.launch_options import pass_options
+from tiledsl.location import Loc
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.target import Target
 
@@ -23,37 +24,17 @@ if TYPE_CHECKING:
     from tiledsl.certificate import Certificate
     from tiledsl.dialects.tile import FuncOp
     from tiledsl.ir.pass_manager import Stage
-    from tiledsl.levels.kernel import LevelKernel
+    from tiledsl.kernels.torch_op import Backward
+    from tiledsl.levels.artifact import Artifact
     from tiledsl.runtime.compile import CompiledKernel
     from tiledsl.runtime.launch import Caller
     from tiledsl.runtime.launch_stored import Kept
+    from tiledsl.runtime.parameter import Parameter
     from tiledsl.runtime.resources import Resources
-    from tiledsl.runtime.torch_op import Backward
 
 _making_callers = threading.Lock()
-
-
-class Parameter:
-    """A parameter of a program. A dynamic dimension of its shape is a name."""
-
-    def __init__(
-        self,
-        name: str,
-        dtype: str,
-        is_output: bool,
-        shape: tuple[int | str, ...] | None = None,
-        strides: tuple[int | str, ...] | None = None,
-    ) -> None:
-        """`shape` is None for a scalar."""
-        self.name = name
-        self.dtype = dtype
-        self.is_output = is_output
-        self.is_tensor = shape is not None
-        self.shape = shape or ()
-        self.strides = strides
-
-    def __repr__(self) -> str:
-        return f"{self.name}: {self.dtype}{list(self.shape) if self.is_tensor else ''}"
+# Of a kernel's attributes, those that belong to what it has compiled and launched.
+_OF_ONE_SOURCE = ("callers", "call_scope", "call_text", "operators", "loaded", "compiled", "stages", "kept", "remarks")
 
 
 class Kernel:
@@ -65,6 +46,8 @@ class Kernel:
     """
 
     _resumed_after = ""
+    origin: Kernel | None = None  # whose source this one's `artifacts` stand in for; see `from_level`
+    artifacts: Mapping[str, Artifact] = {}
     certificate: Certificate | None = None  # of the last `verify`, or stored with what was tuned
 
     def __deepcopy__(self, memo: Any) -> Kernel:
@@ -121,6 +104,8 @@ class Kernel:
         """Name, pass spec, milliseconds and IR text of each stage, from the elaborated program to the source."""
         from tiledsl.runtime.lowering import with_texts
 
+        if self.origin is not None:
+            return self.origin.stages
         return with_texts(self._stages, self._build, self.target, self.pass_configs, self.source, self._resumed_after)
 
     def ir(self, after: str = "", *, locations: bool = False, generic: bool = False) -> str:
@@ -139,7 +124,7 @@ class Kernel:
         `tiledsl.graphs.to_dot` makes Graphviz text of it; `tiledsl.graphs.launch_graph` has the order of kernels.
         """
         from tiledsl.graphs import ssa_graph
-        from tiledsl.ir.text import parse_op
+        from tiledsl.ir.parser import parse_op
 
         return ssa_graph(parse_op(self.ir(after, locations=True)))
 
@@ -201,6 +186,11 @@ class Kernel:
         """
         from tiledsl.certificate.certify import certify
 
+        if self.origin is not None:
+            raise TileError(
+                f"{self.name} does not run from its source, so that nothing is known of it",
+                notes=["verify the kernel from which it was made"],
+            )
         self.certificate = certify(self, seconds)
         return self.certificate
 
@@ -215,6 +205,10 @@ class Kernel:
 
         A certificate goes beside it, as <name>.certificate.json. Raises OSError if the path cannot be written.
         """
+        if self.origin is not None:
+            raise TileError(
+                f"{self.name} does not run from its source", notes=["save_levels(folder) writes what it runs from"]
+            )
         written = write_output(path, self.source.encode())
         if written.is_file():
             self.save_certificate(written.parent, written.stem)
@@ -228,7 +222,7 @@ class Kernel:
         """
         from tiledsl.levels.kernel import save_levels
 
-        return save_levels(self, folder)
+        return save_levels(self, folder) + self.save_certificate(Path(folder), self.name)
 
     def from_level(
         self,
@@ -236,7 +230,7 @@ class Kernel:
         source: str | bytes | os.PathLike[str] | Mapping[str, Any],
         *,
         allow: Collection[str] = (),
-    ) -> LevelKernel:
+    ) -> Kernel:
         """A kernel like this one whose GPU kernels are compiled from files of a level on; this one stays as it is.
 
         level: "ttir", "ttgir", "llir", "ptx", "cubin", "amdgcn" or "hsaco". source: a folder that `save_levels` wrote;
@@ -246,9 +240,18 @@ class Kernel:
         arguments for which it was not compiled is one then. allow: which of the checks "source" and "triton_version" to
         turn into remarks.
         """
-        from tiledsl.levels.kernel import from_level
+        from tiledsl.levels.kernel import artifacts_of, attaching
 
-        return from_level(self, level, source, allow)
+        origin = self.origin or self
+        artifacts = {**self.artifacts, **artifacts_of(origin, level, source, allow)}
+        shared: type[Kernel] = next(each for each in type(origin).__mro__ if "is_own" not in vars(each))
+        kernel = shared.__new__(shared)
+        kernel.__dict__.update({name: value for name, value in vars(origin).items() if name not in _OF_ONE_SOURCE})
+        kernel.origin, kernel.artifacts = origin, artifacts
+        kernel.module = replace(origin.module, source=origin.source + attaching(artifacts))
+        kernel.remarks = (*origin.remarks, *(text for each in artifacts.values() for text in each.remarks))
+        kernel.latency = kernel.ref_latency = kernel.certificate = None
+        return kernel
 
     # Running
 
@@ -289,7 +292,7 @@ class Kernel:
     operators: Mapping[int, Any] = {}
     backward: Backward | None = None
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+    def call(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program; see the class for arguments and results. Raises TileError for tensors that do not match."""
         import torch
 
@@ -307,6 +310,8 @@ class Kernel:
                 raise
         return self.caller(len(arguments)).find(*arguments)
 
+    __call__ = call  # until calls are known: see launch.write_call
+
     def bind(self, *arguments: Any, **keywords: Any) -> Callable[[], Any]:
         """A function without parameters that runs the program on these tensors, for hot loops.
 
@@ -318,7 +323,7 @@ class Kernel:
         if keywords:
             arguments = by_position(self.name, self._inputs, arguments, keywords)
         if len(arguments) != len(self.params):
-            from tiledsl.runtime.torch_op import with_outputs
+            from tiledsl.kernels.torch_op import with_outputs
 
             self.check(self.caller(len(arguments)).params, arguments)
             arguments = with_outputs(self, arguments)
@@ -373,7 +378,7 @@ class Kernel:
 
         Also the positions of the arguments that such a call returns, and whether it returns a list.
         """
-        from tiledsl.runtime.torch_op import operator
+        from tiledsl.kernels.torch_op import operator
 
         self.caller(count)
         namespace, _, name = operator(self, count).name().partition("::")
@@ -392,7 +397,7 @@ class Kernel:
         setup_context: see register_backward. Returns the torch.ops overload: a function of the inputs that returns the
         outputs or, for a program without out_idx, of all parameters, of which the written ones are marked as mutable.
         """
-        from tiledsl.runtime.torch_op import operator
+        from tiledsl.kernels.torch_op import operator
 
         if backward is not None:
             self.register_backward(backward, setup_context)
@@ -408,10 +413,10 @@ class Kernel:
         the rest. Gradients are made contiguous. Raises TileError for kernels that do not return their outputs
         (out_idx).
         """
-        from tiledsl.runtime.torch_op import Backward, check_backward
+        from tiledsl.kernels.torch_op import Backward, check_backward
 
         check_backward(self, backward)
-        self.backward, self.operators = Backward(backward, setup_context), {}
+        self.backward, self.operators = Backward(backward, setup_context, isinstance(backward, Kernel)), {}
         for caller in self.callers.values():
             caller.forget()
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
+from tiledsl.analysis.affine import INDEX_DTYPES, bounds, linear_form
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Value
-from tiledsl.passes.analysis.affine import INDEX_DTYPES, bounds, linear_form
-from tiledsl.passes.tile_values import Shape
+from tiledsl.ir.types import Shape
 
 
 class Index(NamedTuple):

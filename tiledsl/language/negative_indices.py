@@ -16,7 +16,7 @@ def count_from_the_end(func: tile.FuncOp) -> None:
 
     An index that may be either is left as it is: what lies outside of a tensor reads 0 and is not written.
     """
-    from tiledsl.passes.analysis.ranges import Ranges
+    from tiledsl.analysis.ranges import Ranges
 
     accesses: list[Access] = of_kinds(func.walk(), tile.LoadOp, tile.StoreOp, tile.AtomicOp)
     suspects = [op for op in accesses if any(map(_may_be_negative, op.indices))]

@@ -1,111 +1,18 @@
-"""The text form of the IR: print, parse back, and print as generic MLIR.
-
-One rule serves every operation, from its declared fields:
-
-    %c = tile.load %A[%m, %k] mask=%ok {cached = true} : tensor<128x64xfloat16> (%arg: int32) { ... }
-
-Operands stand in order, separated by commas; a variadic field is a bracketed list right behind; an optional operand is
-`name=%value`. Attributes that have their default are left out. Result types follow the colon, then the regions with
-their arguments. `// ` starts a comment. With locations on, a line ends in `loc("file" line column line column)`.
-"""
+"""Reading the text form of the IR (tiledsl.ir.printer describes it)."""
 
 from __future__ import annotations
 
+import importlib
 import json
-import math
 import re
 from collections.abc import Iterator
-from itertools import count
 from typing import Any
 
 from tiledsl.errors import TileError, register_source
-from tiledsl.ir.core import OPERATIONS, Operation, Region, Value, attr, operand, operands, optional
-from tiledsl.ir.location import UNKNOWN, Loc
+from tiledsl.ir.core import OPERATIONS, Operation, Region, Value
+from tiledsl.ir.fields import operand, operands, optional
 from tiledsl.ir.types import ELEMENTS, BufferType, Dim, ScalarType, TensorType, Type
-
-
-class _Names(dict[Value, str]):
-    """Gives each value a unique printable name, its own where possible."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._taken: set[str] = set()
-        self._numbers: dict[str, Iterator[int]] = {}
-
-    def __missing__(self, value: Value) -> str:
-        name = wanted = re.sub(r"\W", "_", value.name)
-        numbers = self._numbers.setdefault(wanted, count(1 if wanted else 0))
-        while not name or name in self._taken:
-            name = f"{wanted}_{next(numbers)}" if wanted else str(next(numbers))
-        self._taken.add(name)
-        return self.setdefault(value, "%" + name)
-
-
-def print_op(op: Operation, *, locations: bool = False) -> str:
-    """The text of an operation and all inside."""
-    return "\n".join(_lines(op, _Names(), "", locations))
-
-
-def _lines(op: Operation, names: _Names, indent: str, locations: bool) -> Iterator[str]:
-    text = op.name + _operand_text(op, names)
-    shown = [
-        f"{key} = {attribute_text(value)}"
-        for key, value in op.attributes.items()
-        if not same_attribute(op.defaults.get(key, attr.REQUIRED), value)
-    ]
-    if shown:
-        text += " {" + ", ".join(shown) + "}"
-    if op.results:
-        text = ", ".join(names[value] for value in op.results) + " = " + text
-        text += " : " + ", ".join(str(value.type) for value in op.results)
-    loc, where = op.loc, ""
-    if locations and loc is not UNKNOWN:
-        where = f" loc({json.dumps(loc.file)} {loc.line} {loc.column} {loc.end_line} {loc.end_column})"
-    for number, region in enumerate(op.regions):
-        args = ", ".join(f"{names[arg]}: {arg.type}" for arg in region.args)
-        head = text if number == 0 else "}"
-        yield f"{indent}{head} ({args}) {{" if args else f"{indent}{head} {{"
-        for inner in region:
-            yield from _lines(inner, names, indent + "  ", locations)
-    yield indent + ("}" if op.regions else text) + where
-
-
-def _operand_text(op: Operation, names: _Names) -> str:
-    parts: list[str] = []
-    named = ""
-    # Where there are nothing but lists, each is shown, to tell them apart.
-    only_lists = len(op.operand_fields) > 1 and {*map(type, op.operand_fields)} == {operands}
-    for field in op.operand_fields:
-        values = [names[value] for value in field.values(op)]
-        if type(field) is operand:
-            parts += values or ["%?"]
-        elif type(field) is operands:
-            group = f"[{', '.join(values)}]"
-            if only_lists or (values and not parts):
-                parts.append(group)
-            elif values:
-                parts[-1] += group
-        elif values:
-            named += f" {field.name}={values[0]}"
-    return (" " + ", ".join(parts) if parts else "") + named
-
-
-def same_attribute(a: Any, b: Any) -> bool:
-    """Equality that tells 1, 1.0 and true apart, and 0.0 from -0.0."""
-    return type(a) is type(b) and repr(a) == repr(b)
-
-
-def attribute_text(value: Any) -> str:
-    """An attribute as text: true, 3, 0.5, inf, "text", none, (1, 2)."""
-    if value is None or isinstance(value, (bool, int, float)):
-        return repr(value).lower()
-    if isinstance(value, str):
-        return json.dumps(value)
-    if isinstance(value, tuple):
-        inner = ", ".join(map(attribute_text, value))
-        return f"({inner},)" if len(value) == 1 else f"({inner})"
-    raise TypeError(f"{value!r} cannot be an attribute")
-
+from tiledsl.location import UNKNOWN, Loc
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|//[^\n]*)
@@ -178,6 +85,8 @@ class Parser:
         names = [self.take("value", "a value") for _ in self.items("=")] if self.kind() == "value" else []
         start = self.tokens[self.index]
         name = self.take("word", "an operation")
+        if name not in OPERATIONS:
+            importlib.import_module("tiledsl.dialects")  # they build on this: named here, not imported
         if name not in OPERATIONS:
             raise self.error(f"no operation is named {name!r}", start)
         op_type = OPERATIONS[name]
@@ -295,8 +204,6 @@ def _dims(texts: list[str]) -> tuple[Dim, ...]:
 
 def parse_op(text: str, file: str = "<ir>") -> Operation:
     """The operation that a text describes. Raises TileError with the place of a mistake."""
-    import tiledsl.dialects  # noqa: F401  (registers the operations)
-
     parser = Parser(text, file)
     try:
         op = parser.operation()
@@ -305,45 +212,3 @@ def parse_op(text: str, file: str = "<ir>") -> Operation:
     if parser.kind() != "end":
         raise parser.wanted("the end")
     return op
-
-
-def print_generic(op: Operation) -> str:
-    """The program in MLIR's generic form, with `unregistered` types spelt as !tile.*: for other MLIR tools."""
-    return "\n".join(_generic(op, _Names(), ""))
-
-
-def _generic(op: Operation, names: _Names, indent: str) -> Iterator[str]:
-    results = ", ".join(names[value] for value in op.results)
-    args = ", ".join(names[value] for value in op.operands)
-    text = f'{indent}{results + " = " if results else ""}"{op.name}"({args})'
-    attributes = {**op.attributes, "operandSegmentSizes": op.segments} if op.segments else op.attributes
-    body = ", ".join(f"{key} = {_generic_attribute(value)}" for key, value in attributes.items() if value is not None)
-    ins, outs = (", ".join(_generic_type(value.type) for value in values) for values in (op.operands, op.results))
-    tail = (f" {{{body}}}" if body else "") + f" : ({ins}) -> ({outs})"
-    for number, region in enumerate(op.regions):
-        yield indent + "}, {" if number else text + " ({"
-        block = ", ".join(f"{names[arg]} : {_generic_type(arg.type)}" for arg in region.args)
-        if block:
-            yield f"{indent}^bb0({block}):"
-        for inner in region:
-            yield from _generic(inner, names, indent + "  ")
-    yield (indent + "})" if op.regions else text) + tail
-
-
-def _generic_attribute(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "[" + ", ".join(map(_generic_attribute, value)) + "]"
-    if isinstance(value, int):
-        return attribute_text(value) + ("" if isinstance(value, bool) else " : i64")
-    if isinstance(value, float) and math.isfinite(value):
-        return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value)) + " : f64"
-    return _generic_string(value if isinstance(value, str) else attribute_text(value))
-
-
-def _generic_string(text: str) -> str:
-    plain = (chr(byte) if 31 < byte < 127 and byte not in b'"\\' else f"\\{byte:02X}" for byte in text.encode())
-    return '"' + "".join(plain) + '"'
-
-
-def _generic_type(type: Type) -> str:
-    return f"!tile.t<{_generic_string(str(type))}>"

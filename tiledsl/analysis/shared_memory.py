@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.analysis.product_loops import Load, tensor_bytes
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
-from tiledsl.passes.analysis.product_loops import Load, tensor_bytes
 
 BARRIER_BYTES = 1024  # more than a pipeline's barriers take
 _SHAPES = (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)

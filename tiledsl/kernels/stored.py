@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
-from tiledsl.runtime.kernel import Kernel, Parameter
+from tiledsl.kernels.kernel import Kernel
+from tiledsl.runtime.parameter import Parameter
 from tiledsl.runtime.target import Target
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class StoredKernel(Kernel):
         from tiledsl.ir.pass_manager import Stage
 
         *stages, last = Kernel(self._build, self.target, self.pass_configs).stages
-        return [*stages, Stage(last.name, last.spec, last.milliseconds, self.source)]
+        return [*stages, Stage(last.name, last.spec, last.milliseconds, (self.origin or self).source)]
 
     def for_target(self, target: Target) -> Kernel:
         """The same program lowered for another target."""
@@ -107,7 +108,8 @@ def call_fields(described: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parsed(text: str) -> FuncOp:
     from tiledsl.dialects.tile import FuncOp
-    from tiledsl.ir.text import parse_op, print_op
+    from tiledsl.ir.parser import parse_op
+    from tiledsl.ir.printer import print_op
 
     root = parse_op(text)
     if not isinstance(root, FuncOp):

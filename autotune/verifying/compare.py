@@ -1,0 +1,97 @@
+"""How a tensor differs from a reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_CHUNK = 1 << 24  # elements compared at once: float64 copies of whole outputs would not fit beside them
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How an output differs from a reference. `finite`: no NaN or infinity where the reference has a number.
+    `unknown`: elements where the kernel has a number and the reference NaN. first, worst: places in the flattened
+    output of the first element that is off and of the one that is most, or -1. beyond: elements that are off by more
+    than the cap."""
+
+    mismatched: int
+    elements: int
+    max_error: float
+    mean_error: float
+    finite: bool
+    atol: float
+    unknown: int = 0
+    first: int = -1
+    worst: int = -1
+    beyond: int = 0
+
+    @property
+    def ratio(self) -> float:
+        return self.mismatched / max(1, self.elements)
+
+
+def compare(actual: Any, expected: Any, rtol: float, atol: float, cap: tuple[float, float] | None = None) -> Comparison:
+    """Elements where |actual - expected| > atol * rms(expected) + rtol * |expected|, in float64.
+
+    Scaling atol by the reference's root mean square keeps one tolerance right for sums of ten and of ten thousand
+    products, and for outputs far below 1. NaN equals NaN, an infinity itself. cap: rtol and atol of what counts as
+    `beyond`; None: nothing does.
+    """
+    import torch
+
+    scale = rms(expected) or 1.0
+    scaled = atol * scale
+    mismatched, largest, total, counted, finite_where_due, unknown = 0, 0.0, 0.0, 0, True, 0
+    first = worst = -1
+    beyond, start, most = 0, 0, -1.0
+    for got, want in _chunks(actual, expected):
+        bad = ~torch.isclose(got, want, rtol=rtol, atol=scaled, equal_nan=True)
+        error = (got - want).abs()
+        finite = torch.isfinite(error)
+        wrong = torch.where(bad, torch.where(finite, error, math.inf), -1.0)
+        error = torch.where(finite, error, 0)
+        count = int(bad.sum())
+        mismatched += count
+        if error.numel():
+            largest, total = max(largest, float(error.max())), total + float(error.sum())
+            counted += int(finite.sum())
+        if count:
+            place = int(wrong.argmax())
+            first = start + int(bad.to(torch.uint8).argmax()) if first < 0 else first
+            if float(wrong[place]) > most:
+                most, worst = float(wrong[place]), start + place
+            if cap is not None:
+                beyond += int((bad & ~torch.isclose(got, want, rtol=cap[0], atol=cap[1] * scale, equal_nan=True)).sum())
+        stray = bad & torch.isfinite(want) & ~torch.isfinite(got)
+        finite_where_due = finite_where_due and not bool(stray.any())
+        unknown += int((torch.isnan(want) & ~torch.isnan(got)).sum())
+        start += got.numel()
+    mean = total / max(1, counted)
+    return Comparison(
+        mismatched, expected.numel(), largest, mean, finite_where_due, scaled, unknown, first, worst, beyond
+    )
+
+
+def rms(expected: Any) -> float:
+    """The root mean square of the finite elements; 0 if there are none."""
+    import torch
+
+    squares, numbers = 0.0, 0
+    for (want,) in _chunks(expected):
+        finite = torch.isfinite(want)
+        squares += float(torch.where(finite, want, 0).abs().square().sum())
+        numbers += int(finite.sum())
+    return math.sqrt(squares / numbers) if numbers else 0.0
+
+
+def _chunks(*values: Any) -> Iterator[tuple[Any, ...]]:
+    import torch
+
+    wide = torch.complex128 if any(value.dtype.is_complex for value in values) else torch.float64
+    device = values[-1].device
+    flat = [value.detach().reshape(-1) for value in values]
+    for start in range(0, flat[0].numel(), _CHUNK):
+        yield tuple(each[start : start + _CHUNK].to(device, wide) for each in flat)

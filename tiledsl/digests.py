@@ -1,0 +1,19 @@
+"""Digests of texts, by which what was made of them is found again."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+_ORIGIN = re.compile(r"^ *# .+:\d+\n", re.MULTILINE)
+
+
+def digest(text: str) -> str:
+    """The SHA-256 of a text, in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def source_digest(source: str) -> str:
+    """The digest of emitted source but for the comments that say which line of the user's file something comes from:
+    a program that moves in its file, or to another one, stays the same."""
+    return digest(_ORIGIN.sub("", source))

@@ -1,0 +1,1 @@
+"""What users hold: kernels, and the functions that make them."""

@@ -32,8 +32,9 @@ from tests.mutants.warm import ROOT, Job, Outcome, Pool, Test
 CHANGED = (
     "passes/*.py", "passes/gluon/*.py", "tiledsl/analysis/*.py", "tiledsl/analysis/gluon/*.py",
     "tiledsl/frontend/*.py", "tiledsl/ir/verifier.py", "tiledsl/runtime/launch*.py", "tiledsl/kernels/stored.py",
-    "tiledsl/files.py", "autotune/engine.py", "autotune/run.py", "autotune/selection.py", "autotune/verifying/*.py",
-    "autotune/search/*.py", "autotune/storage/*.py", "autotune/predicting/prune.py",
+    "tiledsl/language/negative_indices.py", "tiledsl/files.py", "autotune/engine.py", "autotune/run.py",
+    "autotune/selection.py", "autotune/verifying/*.py", "autotune/search/*.py", "autotune/storage/*.py",
+    "autotune/predicting/prune.py",
 )  # fmt: skip
 NO_TESTS = ("tests/gpu", "tests/packaging", "tests/conformance", "tests/benchmarks", "tests/mutants")
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")

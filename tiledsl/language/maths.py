@@ -35,12 +35,13 @@ from tiledsl.math_functions import MATH_FUNCTIONS
 def math_function(name: str) -> Callable[..., Any]:
     """The function of `T` for a record of math_functions.py."""
     record = MATH_FUNCTIONS[name]
-    assert record.host is not None
+    host = record.host
+    assert host is not None
 
     def function(*arguments: Any) -> Any:
         numbers = [plain(x) for x in arguments]
         if builtins.all(is_number(x) for x in numbers):
-            return on_host(f"T.{name}", record.host, *numbers)
+            return on_host(f"T.{name}", host, *numbers)
         return call(name, *numbers)
 
     function.__name__ = function.__qualname__ = name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-import math as host
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -263,7 +263,7 @@ def infinity(dtype: Any = "float32") -> float:
     """Positive infinity of a float type. Raises TileError for integers, and for what is no element type (`dtype`)."""
     if not is_float(canonical(dtype)):
         raise TileError(f"T.infinity: {dtype} has no infinity; use T.max_value({str(dtype)!r})")
-    return host.inf
+    return math.inf
 
 
 def max_value(dtype: Any) -> Any:

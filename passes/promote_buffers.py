@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tiledsl.analysis.affine import bounds
-from tiledsl.analysis.index_walks import covers_whole
+from tiledsl.analysis.strided_access import covers_whole
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value

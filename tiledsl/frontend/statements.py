@@ -13,7 +13,7 @@ from tiledsl.dialects import scf, tile
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
 from tiledsl.frontend.expressions import DEVICE_LOOPS, MAX_HOST_ITERATIONS, Expressions, snapshot
-from tiledsl.frontend.names import Names
+from tiledsl.frontend.names import Scope
 from tiledsl.ir.core import Region
 from tiledsl.ir.types import INT32, BufferType, ScalarType
 from tiledsl.language.buffer import Buffer, Reference, TensorSpec, Var
@@ -93,7 +93,7 @@ class Statements(Expressions):
         syntax.Nonlocal: "_nonlocal",
     }
 
-    def __init__(self, ctx: Context, names: Names) -> None:
+    def __init__(self, ctx: Context, names: Scope) -> None:
         super().__init__(ctx, names)
         self._device_depth = 0
         # The loops around, innermost last: the flags of device loops (None without jumps), the depth of host loops.
@@ -695,7 +695,7 @@ class Statements(Expressions):
 
     def nested(self, outer: Callable[[str], Any]) -> Statements:
         """Statements of a function that is expanded here."""
-        return type(self)(self.ctx, Names(outer))
+        return type(self)(self.ctx, Scope(outer))
 
 
 def bind(

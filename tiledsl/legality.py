@@ -19,15 +19,15 @@ from tiledsl.ir.types import ELEMENTS
 # What a rewrite does, and where.
 REWRITES = {
     "promote": "the language converts the operands; the result has that type (language/expression.py)",
-    "widen": "the operands are converted, and the result back (legalize_dtypes.compute_wider)",
-    "bits": "the bits, with zeros before them, are computed on as int32 or int64 (legalize_dtypes.compute_on_bits)",
+    "widen": "the operands are converted, and the result back (dtypes.compute_wider)",
+    "bits": "the bits, with zeros before them, are computed on as int32 or int64 (dtypes.compute_on_bits)",
     "logic": "or, and, on bools (legalize-arith)",
     "spell out": "in terms of other operations (legalize-arith)",
     "identity": "the operand itself (legalize-arith); the language converts to a type that is named first",
-    "by steps": "through that type in two casts, neither of which can round twice (legalize_dtypes.cast_by_steps)",
-    "common type": "both operands of a dot are converted to that type (legalize_dtypes.give_dot_one_dtype)",
-    "parts": "a dot of integers as dots of their digits of 7 bits, which are int8 (legalize_dtypes.multiply_by_parts)",
-    "add after": "a dot is accumulated in that type, converted, and added (legalize_dtypes.give_dot_one_dtype)",
+    "by steps": "through that type in two casts, neither of which can round twice (dtypes.cast_by_steps)",
+    "common type": "both operands of a dot are converted to that type (dtypes.give_dot_one_dtype)",
+    "parts": "a dot of integers as dots of their digits of 7 bits, which are int8 (dtypes.multiply_by_parts)",
+    "add after": "a dot is accumulated in that type, converted, and added (dtypes.give_dot_one_dtype)",
 }
 
 

@@ -15,7 +15,7 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, Type, with_shape
-from tiledsl.passes.on_chip_access import ScatterTooLarge, load, replace, store
+from tiledsl.passes.promote_buffers.access import ScatterTooLarge, load, replace, store
 from tiledsl.passes.tile_values import zero
 
 

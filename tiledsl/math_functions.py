@@ -2,8 +2,8 @@
 
 They are the operation (dialects/arith.py), `T` (language/maths.py), the table of element types (legality.py), emission
 (codegen), the interpreter's libdevice, the executor (certificate), the tuner's cost model and the tests. A function
-that is written in terms of others has a rule in passes/legalize_arith.py or legalize_dtypes.py besides. NumPy is not
-imported here: what needs it is given the module.
+that is written in terms of others has a rule in passes/legalize_arith besides. NumPy is not imported here: what needs
+it is given the module.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MathFunction:
         that are float64, if they are floats. "": what `host` gives, for each element.
     triton: how emitted source spells it; "tl." and "libdevice." are followed by its name.
     arity: the number of its arguments.
-    lacking: where Triton has no such function, as in legality.Row.where; `instead`: what is written there.
+    lacking: where Triton has no such function, as in legality.Rule.where; `instead`: what is written there.
     spelt_out: it is always written in terms of other operations.
     folds: of a constant it is computed at once. Others may differ in the last place from what a GPU gives.
     exact_at: arguments for which every implementation gives exactly this.

@@ -11,7 +11,8 @@ import pytest
 
 from tiledsl.legality import verdict
 from tiledsl.math_functions import MATH_FUNCTIONS, MathFunction
-from tiledsl.passes import legalize_arith, legalize_dtypes
+from tiledsl.passes import legalize_arith
+from tiledsl.passes.legalize_arith import dtypes
 
 EVERY = [pytest.param(each, id=name) for name, each in MATH_FUNCTIONS.items()]
 FLOATS = (-2.5, -1.5, -1.0, -0.75, -0.5, 0.0, 0.25, 0.5, 1.0, 1.5, 2.5, 7.0)
@@ -62,7 +63,7 @@ def test_its_facts_hold(record: MathFunction) -> None:
 def test_what_is_written_in_other_terms_has_a_rule() -> None:
     spelt_out = {name for name, each in MATH_FUNCTIONS.items() if each.spelt_out}
     assert spelt_out == {*legalize_arith._SPELT_OUT, "clamp"}
-    assert {name for name, each in MATH_FUNCTIONS.items() if each.instead} == {*legalize_dtypes._WHERE_MISSING}
+    assert {name for name, each in MATH_FUNCTIONS.items() if each.instead} == {*dtypes._WHERE_MISSING}
 
 
 def test_errors_of_python_are_nan_and_infinity() -> None:

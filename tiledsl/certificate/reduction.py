@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import lcm, prod
 
-from tiledsl.dialects import scf, tile
+from tiledsl.dialects import arith, scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.rewrite import Builder
@@ -151,9 +151,10 @@ def _walks_memory(loop: scf.ForOp) -> bool:
 
 
 def _shorten(loop: scf.ForOp, counts: dict[int, int]) -> None:
-    """Fewer iterations of a loop with constant bounds: as many as are left of the size, or the first few."""
+    """Fewer iterations of a loop: as many as are left of the size, or, between constant bounds, the first few."""
     bounds = [constant_of(each) for each in (loop.lower, loop.upper, loop.step)]
     if any(type(each) is not int for each in bounds):
+        _shorten_limits(loop, counts)
         return
     lower, upper, step = (int(each) for each in bounds if each is not None)
     trips = len(range(lower, upper, step)) if step else 0
@@ -162,3 +163,16 @@ def _shorten(loop: scf.ForOp, counts: dict[int, int]) -> None:
     left = min(trips, counts.get(trips, _TRIPS))
     operands = [loop.lower, _constant(loop, lower + left * step, loop.upper), *loop.operands[2:]]
     loop.set_operands(operands)
+
+
+def _shorten_limits(loop: scf.ForOp, counts: dict[int, int]) -> None:
+    """Of computed bounds, as a causal loop has them: the numbers of blocks that they end at or are limited to."""
+    left: list[Operation] = [loop]
+    while left:
+        op = left.pop()
+        for number, value in enumerate(op.operands[:2]):
+            blocks = constant_of(value)
+            if type(blocks) is int and counts.get(blocks, blocks) < blocks:
+                op.set_operands([*op.operands[:number], _constant(op, counts[blocks], value), *op.operands[number + 1 :]])
+            elif isinstance(value.op, (arith.MinOp, arith.MaxOp)):
+                left.append(value.op)

@@ -1,9 +1,15 @@
 """How many mistakes in passes a certificate notices: `python -m tests.certificate.pass_mutants COUNT [SEED] [FILE]`.
 
 Mutants of passes/ are drawn until COUNT of them have changed a kernel of examples/, or made its lowering fail. Sources
-that differ in names and comments alone are the same. Each mutant is one of: caught by what `verify` looks at in passes
-and their result; unchecked, where something is unknown; survived, which must mean the same: these are printed with what
-they changed. FILE gets a line of JSON for each.
+that differ in names and comments alone are the same. Each mutant is one of:
+
+- caught by what `verify` looks at in passes and their result, or by the lowering itself;
+- unchecked, where something is unknown;
+- equivalent: the certificate proves the other kernel, and its text, executed, has the results of the text without the
+  mistake, or of the program as it was written, bit by bit on all of INPUTS, and touches nothing outside of its tensors;
+- missed: none of these, which is what must not be.
+
+What is unchecked or missed is printed with what it changed. FILE gets a line of JSON for each.
 """
 
 from __future__ import annotations
@@ -26,9 +32,10 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
+import numpy as np
 import torch  # noqa: F401  (loaded once, before the forks)
 
-from tests.mutants import mutations  # type: ignore[import-not-found,unused-ignore]
+from tests.mutants import mutations
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 180  # for one mutant
@@ -172,9 +179,9 @@ def structure(source: str) -> str:
 
 
 def outcome(
-    path: Path, old: bytes, new: bytes, before: list[list[list[str]]], known: dict[str, list[FunctionType]]
+    path: Path, old: bytes, new: bytes, before: list[list[Source]], known: dict[str, list[FunctionType]]
 ) -> dict[str, str]:
-    """What becomes of a mutant: {"same": ""}, or caught, unchecked or survived with a sentence."""
+    """What becomes of a mutant: {"same": ""}, or another kind with a sentence."""
     if not replace_code(path, old, new, known):
         load_anew(path, new)
     from tests.support.example_kernels import kernels_of
@@ -195,9 +202,89 @@ def outcome(
     for kernel, _ in changed:
         if found := bad(kernel):
             return found
+    for kernel, text in changed:
+        if differs := unlike(kernel, text):
+            return {"missed": f"{kernel.name} of {len(changed)}: {differs}\n{difference(text, kernel.source)}"}
     kernel, text = changed[0]
-    lines = difflib.unified_diff(text.splitlines(), kernel.source.splitlines(), lineterm="", n=0)
-    return {"survived": f"{kernel.name} of {len(changed)}\n" + "\n".join(list(lines)[2:60])}
+    return {"equivalent": f"{kernel.name} of {len(changed)}\n{difference(text, kernel.source)}"}
+
+
+def difference(old: str, new: str) -> str:
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=0)
+    return "\n".join(list(lines)[2:60])
+
+
+# Sizes where they are dynamic, whether NaN, infinities and extreme integers are among the elements, a seed, and by how
+# much floats are scaled.
+INPUTS: tuple[tuple[Any, bool, int, float], ...] = (
+    ("ragged", False, 1, 1.0), ("whole", True, 2, 1.0), ("single", False, 3, 1.0), ("ragged", True, 4, 1e4),
+    ("ragged", False, 5, 1e-4),
+)  # fmt: skip
+
+
+def unlike(kernel: Any, text: str) -> str:
+    """How the results of a kernel differ from those of another text for it and from those of the program; "" if they
+    have the bits of one of both on all inputs."""
+    from tiledsl.certificate.algebra import ExecutorError
+    from tiledsl.certificate.exact import EXACT, ExactAlgebra, Remembered, rounded, unknowns
+    from tiledsl.certificate.executor import Executor
+    from tiledsl.certificate.source.module import SourceModule
+    from tiledsl.certificate.translation import ALL_INTEGERS, INTEGERS, MOST_ITERATIONS, arguments_for
+
+    root = kernel._build()
+    differences = {"another text": "", "the program": ""}
+    for sizes, special, seed, scale in INPUTS:
+        remembered = Remembered()
+        algebra = lambda remembered=remembered: ExactAlgebra(rounds32=True, remembered=remembered)
+        for below in ALL_INTEGERS if special else INTEGERS:
+            given = arguments_for(root, seed, below, sizes, special)
+            for number, (each, value) in enumerate(zip(given, root.body.args, strict=False)):
+                if isinstance(each, np.ndarray) and each.dtype == EXACT and scale != 1:
+                    with np.errstate(all="ignore"):
+                        each[...] = unknowns(rounded(each["value"] * scale, value.dtype), f"{number} {seed}")
+            program = copies(given)
+            executor = Executor(algebra())
+            executor.zero, executor.in_lanes, executor.limit = True, True, MOST_ITERATIONS
+            try:
+                executor.run(root, program)
+                break
+            except ExecutorError as error:
+                failure = error
+        else:
+            if special or sizes == "single":
+                continue
+            return f"the program cannot be executed: {failure}"
+        results = []
+        for source, odd in ((text, False), (kernel.source, special)):
+            arrays = copies(given)
+            try:
+                loaded = SourceModule(source, algebra(), odd)
+                loaded.call(kernel.module.into, arrays, [each.dtype for each in kernel.params])
+            except ExecutorError as error:
+                return f"{sizes} {seed}: {'the' if source is text else 'another'} text: {error}"
+            results.append(arrays)
+        for name, wanted in (("another text", results[0]), ("the program", program)):
+            for param, a, b in zip(kernel.params, wanted, results[1], strict=True):
+                count = np.count_nonzero(bits(a) != bits(b)) if isinstance(a, np.ndarray) else 0
+                if count:
+                    differences[name] = f"{count} elements of {param.name} are not those of {name} ({sizes} {seed})"
+        if all(differences.values()):
+            return "; ".join(differences.values())
+    return ""
+
+
+def copies(arguments: list[Any]) -> list[Any]:
+    from tiledsl.certificate.translation import _copied
+
+    return [_copied(each) if isinstance(each, np.ndarray) else each for each in arguments]
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """What is compared of elements: floats bit by bit, but that all NaN are one."""
+    if array.dtype.fields is None:
+        return array
+    value = np.ascontiguousarray(array["value"])
+    return np.where(np.isnan(value), np.uint64(1), value.view(np.uint64))
 
 
 def bad(kernel: Any) -> dict[str, str]:
@@ -236,9 +323,11 @@ def main(count: int, seed: int, out: str = os.devnull) -> None:
             place = f"{path.relative_to(ROOT)} {mutant.function}"
             log.write(json.dumps([kind, place, mutant.before, mutant.after, detail]) + "\n")
             log.flush()
-            if kind not in ("same", "caught"):
+            if kind in ("missed", "unchecked"):
                 print(f"{kind}: {place}\n  {mutant.before}\n  {mutant.after}\n  {detail}", flush=True)
     print(", ".join(f"{number} {kind}" for kind, number in counts.items()))
+    counted = counts["caught"] + counts["missed"] + counts["unchecked"]
+    print(f"{counts['caught']} of {counted} that change what a kernel does are caught")
 
 
 if __name__ == "__main__":

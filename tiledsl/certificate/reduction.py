@@ -8,6 +8,7 @@ the tiles that walk along it, so that what was ragged stays so.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import lcm, prod
 
 from tiledsl.dialects import arith, scf, tile
@@ -41,6 +42,8 @@ def reduced(root: tile.FuncOp, unit: int = 0) -> tile.FuncOp | None:
     for op in list(twin.walk()):
         if isinstance(op, tile.KernelOp):
             grid = [_capped(constant_of(each), counts) for each in op.grid]
+            for axis, most in _plain_indices(op).items():
+                grid[axis] = grid[axis] and min(grid[axis], most)
             if unit == 0 and prod(each or 1 for each in grid) > _MOST_BLOCKS:
                 grid = [each and min(each, _BLOCKS + 1) for each in grid]
             made = [old if new is None else _constant(op, new, old) for new, old in zip(grid, op.grid, strict=True)]
@@ -131,6 +134,27 @@ def _shrink_buffers(root: tile.FuncOp, fixed: int) -> dict[int, int]:
             blocks = -(-size // extent)
             counts[blocks] = max(counts.get(blocks, 0), -(-small // extent))
     return counts
+
+
+def _plain_indices(kernel: tile.KernelOp) -> dict[int, int]:
+    """Of axes of the grid that are indices as they are, as batches and heads: the sizes of what they index.
+
+    Otherwise an axis of as many blocks as a size has tiles would keep as many as that.
+    """
+    sizes: dict[int, int] = {}
+    for axis, arg in enumerate(kernel.body.args):
+        for op in arg.uses:
+            indexed: list[tuple[Value, Sequence[Value], Sequence[int]]] = []
+            if isinstance(op, tile.CopyOp):
+                indexed.append((op.source, op.source_offsets, op.source_axes))
+                indexed.append((op.target, op.target_offsets, op.target_axes))
+            elif isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)):
+                indexed.append((op.buffer, op.indices, ()))
+            for buffer, indices, tiled in indexed:
+                for dimension, (size, index) in enumerate(zip(tile.buffer_type(buffer).shape, indices, strict=False)):
+                    if index is arg and dimension not in tiled and isinstance(size, int):
+                        sizes[axis] = max(sizes.get(axis, 0), size)
+    return sizes
 
 
 def _capped(number: object, counts: dict[int, int]) -> int | None:

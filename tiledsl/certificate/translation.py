@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,9 +20,11 @@ from tiledsl.certificate.algebra import Unsupported
 from tiledsl.certificate.check import Check, Status
 from tiledsl.certificate.exact import CLOSE, EXACT, ExactAlgebra, Remembered, fingerprints, numbers, rounded, unknowns
 from tiledsl.certificate.executor import Executor, ExecutorError
+from tiledsl.certificate.executor.memory import message_of
 from tiledsl.certificate.reduction import reduced
 from tiledsl.certificate.source.module import SourceError, SourceModule
 from tiledsl.codegen.emitted import EmittedModule
+from tiledsl.codegen.names import quoted
 from tiledsl.codegen.triton_source import emit
 from tiledsl.dialects import tile
 from tiledsl.ir.core import Operation
@@ -85,10 +87,13 @@ def certify(make: Callable[[], Kernel]) -> list[Check]:
 
 @dataclass
 class _Run:
-    """What a program left in the memory of its parameters, in one algebra."""
+    """What a program left in the memory of its parameters, in one algebra. Of prints and assertions the messages, of
+    those that it came to and of all that it has."""
 
     arrays: list[Any]
     error: ExecutorError | None = None
+    said: Set[str] = frozenset()
+    messages: Set[str] = frozenset()
 
 
 class _Levels:
@@ -174,7 +179,7 @@ class _Levels:
             executor.run(root, arrays)
         except ExecutorError as error:
             return _Run(arrays, error)
-        return _Run(arrays)
+        return _Run(arrays, None, executor.said, _messages(root))
 
     def fresh(self) -> list[Any]:
         return [_copied(each) if isinstance(each, np.ndarray) else each for each in self.arguments]
@@ -257,7 +262,8 @@ class _Levels:
             loaded.call(module.into, arrays, [each.dtype for each in self.kernel.params])
         except ExecutorError as error:
             return _Run(arrays, error)
-        return _Run(arrays)
+        found = {each for each in _messages(self.original) if quoted(each) in module.source}
+        return _Run(arrays, None, loaded.language.said, found)
 
     def difference(self, before: _Run, after: _Run, allowed: frozenset[str] = frozenset()) -> tuple[str, str] | None:
         """What differs first, and the place of what wrote it."""
@@ -269,6 +275,8 @@ class _Levels:
             if found is not None:
                 detail, element = found
                 return f"{name}{list(element)} {detail}", _place(_writer(self.func, name))
+        for message in sorted(before.said - after.messages):
+            return f"the message {message!r} of a print or an assertion is lost", ""
         return None
 
 
@@ -392,6 +400,10 @@ def _symbols(func: tile.FuncOp, sizes: Sizes) -> dict[str, int]:
                 made[step] = -(-inner // 16) * 16 + (sizes == "ragged")
             inner += (known(size) - 1) * known(step)
     return made
+
+
+def _messages(root: Operation) -> set[str]:
+    return {message_of(op) for op in root.walk() if isinstance(op, (tile.AssertOp, tile.PrintOp))}
 
 
 def _writer(root: Operation, name: str) -> Operation | None:

@@ -19,6 +19,7 @@ from tiledsl.certificate.executor.machine import (
     meaning,
     value_meaning,
 )
+from tiledsl.codegen.names import printable
 from tiledsl.dialects.tile import buffer_type
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import BufferType
@@ -392,9 +393,16 @@ def programs_of(op: Operation) -> Any:
     return run_all
 
 
+def message_of(op: Operation) -> str:
+    """The message of a print or an assertion, as the source has it."""
+    message = str(op.attributes["message"])
+    return printable(message or "value") if op.name == "tile.print" else message
+
+
 @meaning("tile.print")
 def _print(op: Operation, executor: Executor) -> Step:
     def step(env: Env) -> None:
+        executor.said.add(message_of(op))
         if executor.printed is not None:
             executor.printed.append((op.attributes["message"], [np.copy(env[value])[()] for value in op.operands]))
 
@@ -402,8 +410,10 @@ def _print(op: Operation, executor: Executor) -> Step:
 
 
 @meaning("tile.assert", "tile.assume")
-def _assert(op: Operation, _: Executor) -> Step:
+def _assert(op: Operation, executor: Executor) -> Step:
     def step(env: Env) -> None:
+        if op.name == "tile.assert":
+            executor.said.add(message_of(op))
         if not np.all(env[op.operands[0]]):
             raise ExecutorError(f"{op.name} does not hold: {op.attributes.get('message', '')}")
 

@@ -212,7 +212,7 @@ class SourceModule:
             "torch": torch, "functools": functools, "triton": triton, "triton.language": language,
             "triton.tools.tensor_descriptor": described,
             "triton.language.extra": SimpleNamespace(libdevice=self.language.libdevice()),
-            "triton.language.extra.cuda": SimpleNamespace(gdc_wait=lambda: None),
+            "triton.language.extra.cuda": SimpleNamespace(gdc_wait=self.language.gdc_wait),
         }  # fmt: skip
 
     # torch
@@ -239,7 +239,7 @@ class SourceModule:
             raise ExecutorError(f"a descriptor with strides {tuple(strides)} of {base.dtype}")
         steps = [step * flat.itemsize for step in strides]
         array = np.lib.stride_tricks.as_strided(flat, tuple(shape), steps)
-        return Descriptor(self.algebra, base.dtype, array, block, *layout)
+        return Descriptor(self.language, base.dtype, array, block, *layout)
 
     def _memory(self, array: np.ndarray) -> Memory:
         if id(array) not in self.memories:
@@ -292,6 +292,7 @@ class Jitted:
             language.warps = int(options.get("num_warps", 4))
             for point in itertools.product(*(range(size) for size in reversed(language.grid))):
                 language.program = tuple(reversed(point))
+                language.must_wait = bool(options.get("launch_pdl"))
                 self.function(*values)
 
         return launch

@@ -311,6 +311,7 @@ class Language:
     # Memory
 
     def _active(self, pointer: Any, mask: Any, shape: tuple[int, ...]) -> Any:
+        self.touch()
         if not isinstance(pointer, Tensor) or pointer.memory is None:
             raise ExecutorError(f"memory is accessed through {pointer!r}")
         valid = pointer.memory.valid

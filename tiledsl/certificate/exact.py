@@ -244,7 +244,8 @@ class ExactAlgebra(Algebra):
         self.remembered = remembered or Remembered()
 
     def _remembering(self, function: Function, *key: Any) -> Function:
-        key = self.allowed, self.rounds32, self.depth, *key
+        divides = "reciprocal" in self.allowed and "div" in key  # to nothing else this makes a difference
+        key = self.is_field, "rescaling" in self.allowed, divides, self.rounds32, self.depth, *key
 
         def apply(*operands: Any) -> Any:
             if max(map(np.size, operands)) < _FEW_ELEMENTS:

@@ -17,7 +17,7 @@ from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.results.unbuilt import UnbuiltKernel
 from tiledsl.autotuner.space import config_key
-from tiledsl.autotuner.storage.cache import Remembered
+from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
 from tiledsl.autotuner.storage.store import Store
@@ -32,14 +32,14 @@ from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
 if TYPE_CHECKING:
-    from tiledsl.autotuner.run import Run
+    from tiledsl.autotuner.run import TuningRun
     from tiledsl.dialects.tile import FuncOp
 
 _log = logging.getLogger("tiledsl")
 
 
 @dataclass
-class Problem:
+class TuningProblem:
     """What is tuned: a builder and the arguments of one call.
 
     `build` makes the kernel of a configuration for a target; `program` only elaborates it. `values` are the call's
@@ -56,7 +56,7 @@ class Problem:
     options: TuneOptions
     compile_options: Mapping[str, Any] = field(default_factory=dict)  # out_idx, pass_configs
     call_inputs: dict[str, Any] | None = None  # an eager call's arguments
-    started: Callable[[Any], None] | None = None  # is told of the Run
+    started: Callable[[Any], None] | None = None  # is told of the TuningRun
 
     def key(self) -> Key | None:
         """What a stored result depends on; None if results are not stored, or if that cannot be determined."""
@@ -99,12 +99,12 @@ def limits_of(options: TuneOptions) -> str:
     return canonical([options.search, options.max_trials, options.budget, options.prune, options.early_stop])
 
 
-def tune_here(problem: Problem, store: Store | None, done: Mapping[str, Any], ranks: Ranks) -> AutotuneResult:
+def tune_here(problem: TuningProblem, store: Store | None, done: Mapping[str, Any], ranks: Ranks) -> AutotuneResult:
     # What recalls a result loads none of these: they take longer to import than it takes.
     from tiledsl.autotuner import selection
     from tiledsl.autotuner.group.trials import in_common
     from tiledsl.autotuner.progress import Progress
-    from tiledsl.autotuner.run import Run
+    from tiledsl.autotuner.run import TuningRun
     from tiledsl.autotuner.search import make_strategy
     from tiledsl.autotuner.verifying.certified import certified
 
@@ -121,7 +121,7 @@ def tune_here(problem: Problem, store: Store | None, done: Mapping[str, Any], ra
 
         before = ranks.exchange("the last winner", None if store is None else store.previous_winner())[0]
         incumbent = next((trial.index for trial in trials if config_key(trial.config) == before), None)
-        run = Run(problem, trials, ended, incumbent, ranks)
+        run = TuningRun(problem, trials, ended, incumbent, ranks)
         if problem.started is not None:
             problem.started(run)
         complete = True
@@ -154,7 +154,7 @@ def tune_here(problem: Problem, store: Store | None, done: Mapping[str, Any], ra
 
         best = certified(trials, choose, options.timeout, ranks) if options.verify else choose()
         ref_latency = run.ref_latency
-        outcome = Remembered(
+        outcome = CachedResult(
             trials, "measured" if run.measured else "estimated", ref_latency, None if best is None else best.index
         )
         if store is not None and complete:
@@ -164,7 +164,7 @@ def tune_here(problem: Problem, store: Store | None, done: Mapping[str, Any], ra
     return result
 
 
-def _check_text(problem: Problem) -> None:
+def _check_text(problem: TuningProblem) -> None:
     """Raise TileError for mistakes in the function's text that do not depend on a configuration."""
     if problem.call_inputs is not None:  # the function is the program
         from tiledsl.frontend.parser import parse_function
@@ -174,7 +174,7 @@ def _check_text(problem: Problem) -> None:
         raise no_program(problem.name, "nothing")
 
 
-def _restore(problem: Problem, store: Store | None, done: Mapping[str, Any]) -> list[Trial]:
+def _restore(problem: TuningProblem, store: Store | None, done: Mapping[str, Any]) -> list[Trial]:
     """The trials; those that an earlier run has ended as it left them, unless their source has changed since."""
     trials = []
     for index, config in enumerate(problem.configs):
@@ -189,7 +189,7 @@ def _restore(problem: Problem, store: Store | None, done: Mapping[str, Any]) -> 
     return trials
 
 
-def _ordered(run: Run, problem: Problem) -> list[int]:
+def _ordered(run: TuningRun, problem: TuningProblem) -> list[int]:
     """See prune_and_order; the run's processes start meanwhile, once the forks are made that look at configurations: a
     fork of a process that has just started threads may wait for a lock that one of them held."""
     prepare = run.prepare if any(trial.status == "new" for trial in run.trials) else None
@@ -201,7 +201,7 @@ def _ordered(run: Run, problem: Problem) -> list[int]:
 
 
 def prune_and_order(
-    trials: Sequence[Trial], problem: Problem, meanwhile: Callable[[], None] | None = None
+    trials: Sequence[Trial], problem: TuningProblem, meanwhile: Callable[[], None] | None = None
 ) -> list[int]:
     """The trials to run, the most promising first. The others end here, with a reason. See rank for `meanwhile`."""
     unwanted = left_out(trials, problem.options.prune, problem.values) if callable(problem.options.prune) else {}
@@ -279,7 +279,7 @@ def _named(condition: Callable[..., Any], values: Mapping[str, Any]) -> dict[str
     return {name: value for name, value in values.items() if takes_all or name in names}
 
 
-def result_of(problem: Problem, outcome: Remembered, store: Store | None = None) -> AutotuneResult:
+def result_of(problem: TuningProblem, outcome: CachedResult, store: Store | None = None) -> AutotuneResult:
     """The winner's kernel with what is known of it; built now, or with a store when it is first looked into."""
     best = _winner(outcome.trials) if outcome.best is None else outcome.trials[outcome.best]
     if best is None:
@@ -307,7 +307,7 @@ def _winner(trials: Sequence[Trial]) -> Trial | None:
     return selection.winner(trials)
 
 
-def recall(problem: Problem, store: Store) -> AutotuneResult | None:
+def recall(problem: TuningProblem, store: Store) -> AutotuneResult | None:
     """The stored winner, its kernel built again; None if there is none, or if its source has changed since."""
     remembered = store.load(problem.configs)
     if remembered is None or not any(trial.ok for trial in remembered.trials):

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from tiledsl.autotuner import selection
 from tiledsl.autotuner.engine import left_out
-from tiledsl.autotuner.function_run import Call, Run
+from tiledsl.autotuner.function_run import Call, FunctionRun
 from tiledsl.autotuner.group.agree import agree_on_problem, recalled_by_all
 from tiledsl.autotuner.group.ranks import Ranks
 from tiledsl.autotuner.progress import Progress
-from tiledsl.autotuner.storage.cache import Remembered
+from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.storage.store import Store
@@ -83,7 +83,7 @@ class FunctionTuning:
         title = f"tuning {self.name}" if ranks.size == 1 else f"tuning {self.name} on {ranks.size} ranks"
         level = logging.DEBUG if ranks.rank else logging.INFO
         with Progress(len(trials), shown, log, title, level) as progress:
-            run = Run(self.call, trials, self.options, ranks)
+            run = FunctionRun(self.call, trials, self.options, ranks)
             try:
                 for trial in trials:
                     if trial.status == "new":
@@ -102,7 +102,7 @@ class FunctionTuning:
             if best is not None:
                 best = trials[ranks.exchange("the winner", best.index)[0]]
             if store is not None and complete:
-                store.finish(Remembered(trials, "measured", None, None if best is None else best.index))
+                store.finish(CachedResult(trials, "measured", None, None if best is None else best.index))
             progress.close(None if best is None else config_text(best.config))
         if best is None:
             raise TileError(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tiledsl.autotuner.engine import Problem, limits_of, recall, tune_here
+from tiledsl.autotuner.engine import TuningProblem, limits_of, recall, tune_here
 from tiledsl.autotuner.group.ranks import Alone, process_group, session
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.settings import current
 
 
-def tune(problem: Problem) -> AutotuneResult:
+def tune(problem: TuningProblem) -> AutotuneResult:
     """The best configuration's kernel, from disk if it is known there. TileError if none works.
 
     Ctrl-C ends a run: its result is the best so far, with a warning. It is not stored as the result, but the trials

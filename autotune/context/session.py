@@ -15,7 +15,7 @@ from tiledsl.autotuner.group.agree import agree_on_problem, recalled_by_all
 from tiledsl.autotuner.group.ranks import Ranks, RanksLost, failure_status, session, where
 from tiledsl.autotuner.progress import Progress
 from tiledsl.autotuner.selection import winner
-from tiledsl.autotuner.storage.cache import Remembered
+from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import config_text
@@ -175,7 +175,7 @@ class ContextSession:
         store = self._stores.get(id(tuning))
         log = None
         if store is not None:
-            store.finish(Remembered(tuning.trials, "measured", None, tuning.best.index))
+            store.finish(CachedResult(tuning.trials, "measured", None, tuning.best.index))
             log = store.folder / "tuning.log" if store.writing else None
         title = f"tuning {tuning.offer.name} in {self.rules.name}"
         level = logging.INFO if self._ranks is None or self._ranks.rank == 0 else logging.DEBUG

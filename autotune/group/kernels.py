@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tiledsl.autotuner.engine import Problem, limits_of, recall, result_of, tune_here
+from tiledsl.autotuner.engine import TuningProblem, limits_of, recall, result_of, tune_here
 from tiledsl.autotuner.group.agree import agree_on_problem
 from tiledsl.autotuner.group.ranks import Ranks
 from tiledsl.autotuner.measuring.measure import can_measure
 from tiledsl.autotuner.results.result import AutotuneResult
-from tiledsl.autotuner.storage.cache import Remembered
+from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.settings import current
 
 
-def tune_together(problem: Problem, ranks: Ranks) -> AutotuneResult:
+def tune_together(problem: TuningProblem, ranks: Ranks) -> AutotuneResult:
     """As engine.tune, on all ranks: a result on disk counts if all have one, and then that of rank 0."""
     settings, key = current(), problem.key()
     root = Path(problem.options.store or settings.cache_dir)
@@ -41,13 +41,13 @@ def tune_together(problem: Problem, ranks: Ranks) -> AutotuneResult:
         if all(ranks.exchange("whether it works", chosen.ok)):
             if own == places[0]:
                 return known
-            outcome = Remembered(list(known.trials), known.latency_kind, known.ref_latency, chosen.index)
+            outcome = CachedResult(list(known.trials), known.latency_kind, known.ref_latency, chosen.index)
             return replace(result_of(problem, outcome), from_cache="disk")
     done = store.finished() if ranks.rank == 0 and not agreed.always_tune else {}
     return tune_here(problem, store, ranks.exchange("trials of earlier runs", done)[0], ranks)
 
 
-def _with_own_share(problem: Problem, neighbours: int) -> Problem:
+def _with_own_share(problem: TuningProblem, neighbours: int) -> TuningProblem:
     """The problem for a rank that shares its machine: it measures on its own GPU, and compiles in fewer processes."""
     options = problem.options
     jobs = max(1, current(jobs=options.jobs).workers // neighbours)

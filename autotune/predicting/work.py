@@ -35,12 +35,12 @@ def read(root: Operation, pass_configs: Mapping[str, Any] | None = None) -> list
     return [launch.under(pass_configs or {}) for launch in launches(root)]
 
 
-def launches(root: Operation) -> list[Launch]:
+def launches(root: Operation) -> list[KernelLaunch]:
     """The launches of a program, to be read under one set of the compiler's options after another."""
-    return [Launch(op) for op in root.walk() if isinstance(op, tile.KernelOp)]
+    return [KernelLaunch(op) for op in root.walk() if isinstance(op, tile.KernelOp)]
 
 
-class Launch:
+class KernelLaunch:
     """One launch of a program. What does not depend on the compiler's options is read once."""
 
     def __init__(self, kernel: tile.KernelOp) -> None:

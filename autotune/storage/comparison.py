@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tiledsl.autotuner.storage.cache import Entry
+from tiledsl.autotuner.storage.cache import CacheEntry
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedConfig:
     """A configuration: its milliseconds for each problem (None: not known, or it does not work there), and how many
     times the problem's best time that is, in the geometric mean and at worst, over the problems where it is known."""
 
@@ -27,20 +27,20 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CacheComparison:
     """Problems by what tells them apart, each one's best time, and configurations, those known for most problems first,
     of these the best on average."""
 
     problems: tuple[str, ...]
     best: tuple[float, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedConfig, ...]
 
-    def relative(self, row: Row) -> list[float | None]:
+    def relative(self, row: ComparedConfig) -> list[float | None]:
         """Times the best time, for each problem."""
         return [None if own is None else own / best for own, best in zip(row.milliseconds, self.best)]
 
 
-def compare(entries: Sequence[Entry]) -> Comparison:
+def compare_entries(entries: Sequence[CacheEntry]) -> CacheComparison:
     """Compare the results of one kernel; those with no time at all are left out."""
     tables = [(entry, _times(entry)) for entry in entries]
     tables = [(entry, times) for entry, times in tables if times]
@@ -54,12 +54,12 @@ def compare(entries: Sequence[Entry]) -> Comparison:
         found = tuple(times[key][1] if key in times else None for _, times in tables)
         ratios = [own / least for own, least in zip(found, best) if own is not None]
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        rows.append(Row(config, found, mean, max(ratios)))
+        rows.append(ComparedConfig(config, found, mean, max(ratios)))
     rows.sort(key=lambda row: (-row.known, row.mean))
-    return Comparison(tuple(_labels([entry for entry, _ in tables])), best, tuple(rows))
+    return CacheComparison(tuple(_labels([entry for entry, _ in tables])), best, tuple(rows))
 
 
-def _times(entry: Entry) -> dict[str, tuple[Mapping[str, Any], float]]:
+def _times(entry: CacheEntry) -> dict[str, tuple[Mapping[str, Any], float]]:
     """Configurations that work, by canonical text, and their milliseconds."""
     found = {}
     for key, record in entry.trials().items():
@@ -70,7 +70,7 @@ def _times(entry: Entry) -> dict[str, tuple[Mapping[str, Any], float]]:
     return found
 
 
-def _labels(entries: Sequence[Entry]) -> list[str]:
+def _labels(entries: Sequence[CacheEntry]) -> list[str]:
     """`M=64 N=128`: the fields of the keys in which entries differ, arguments if that tells them all apart."""
     flat = [_flat(entry.fields or {}) for entry in entries]
     names = list(dict.fromkeys(name for each in flat for name in each))

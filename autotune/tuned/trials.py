@@ -19,7 +19,7 @@ from typing import Any
 from tiledsl.autotuner.storage import journal
 from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.autotuner.tuned.arguments import as_json
-from tiledsl.autotuner.tuned.entry import Entry, arguments_text, as_text, order_of
+from tiledsl.autotuner.tuned.entry import TunedEntry, arguments_text, as_text, order_of
 from tiledsl.autotuner.tuned.file import SCHEMA, Default, TunedFile, most_common
 from tiledsl.errors import TileError
 from tiledsl.files import read_file, write_file
@@ -35,7 +35,7 @@ class Tried:
     latencies: dict[str, float]
 
 
-def record(path: Path, entry: Entry, trials: Sequence[Trial]) -> None:
+def record(path: Path, entry: TunedEntry, trials: Sequence[Trial]) -> None:
     """Add the trials of a tuning to a file. TileError if it cannot be written."""
     tried = [[_json(trial.config), trial.status, trial.latency if trial.ok else None] for trial in trials]
     line = {
@@ -102,7 +102,7 @@ def _tried(data: Any) -> Tried:
     return Tried(data["arguments"], str(data["gpu"]), str(data["source"]), known)
 
 
-def of_entry(tried: Mapping[tuple[str, str, str], Tried], entry: Entry) -> Tried | None:
+def of_entry(tried: Mapping[tuple[str, str, str], Tried], entry: TunedEntry) -> Tried | None:
     """The tuning that an entry comes from."""
     return tried.get((as_text(entry.arguments), entry.gpu, entry.source))
 
@@ -126,7 +126,7 @@ class Table:
     """The winners' configurations against entries: slowdowns[config][entry] is the configuration's latency over the
     best one's; None where it does not work, or was not measured to the end."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[TunedEntry, ...]
     configs: tuple[dict[str, Any], ...]
     slowdowns: tuple[tuple[float | None, ...], ...]
 

@@ -18,7 +18,7 @@ from tiledsl.ir.verifier import verify
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.passes.lower_tile_ops import LowerTileOps
 from tiledsl.passes.pad_tiles import PadTiles
-from tiledsl.passes.padded_reshape import keeps_order
+from tiledsl.passes.pad_tiles.reshape import keeps_order
 from tiledsl.passes.promote_buffers import PromoteBuffers
 from tiledsl.passes.unroll_loops import UnrollLoops
 from tiledsl.passes.vectorize_parallel import VectorizeParallel

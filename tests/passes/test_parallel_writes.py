@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.passes.ir_cases import kernel_of, program
 from tiledsl.ir.core import Value
-from tiledsl.passes.parallel_writes import _multiples, _one_to_one, place
+from tiledsl.passes.vectorize_parallel.writes import _multiples, _one_to_one, place
 
 ROWS, COLUMNS = 3, 4
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tiledsl.language.dtypes as _dtypes
 from tiledsl.frontend.program import Macro, PrimFunc, inline, macro, prim_func
+from tiledsl.language.allocation import alloc_buffer, alloc_fragment, alloc_global, alloc_local, alloc_shared, alloc_var
 from tiledsl.language.asynchronous import (
     async_copy,
     ptx_commit_group,
@@ -139,12 +140,6 @@ from tiledsl.language.maths import (
 )
 from tiledsl.language.operations import (
     GemmWarpPolicy,
-    alloc_buffer,
-    alloc_fragment,
-    alloc_global,
-    alloc_local,
-    alloc_shared,
-    alloc_var,
     annotate_safe_value,
     c2d_im2col,
     clear,

@@ -31,8 +31,8 @@ _ALLOWED = (
     arith.ConstantOp, arith.BinaryOp, arith.CmpOp, arith.SelectOp, arith.CastOp, arith.BitcastOp, arith.NegOp,
     arith.NotOp, arith.MathOp, tensor.IotaOp, tensor.ReshapeOp, tensor.ReduceOp, tensor.BroadcastOp,
     tensor.TransposeOp, tensor.DotOp,
-    tile.LoadOp, tile.StoreOp, tile.AssumeOp, gluon.LoadBoxOp, gluon.StoreBoxOp, gluon.PartOp, gluon.ItemOp,
-    gluon.BalancedOp, gluon.RescaleOp,
+    tile.LoadOp, tile.StoreOp, tile.AssumeOp, gluon.LoadBoxOp, gluon.StoreBoxOp, gluon.WarpGroupIdOp, gluon.WorkItemOp,
+    gluon.LongestFirstOp, gluon.RescaleOp,
     scf.ForOp, scf.IfOp, scf.YieldOp,
     triton.ProgramIdOp, triton.AddPtrOp, triton.LoadOp, triton.StoreOp,
 )  # fmt: skip

@@ -16,7 +16,7 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder, Patterns, Rewriter, apply_patterns, pattern
 from tiledsl.ir.types import ELEMENTS, ScalarType, is_float, with_shape
 from tiledsl.legality import verdict
-from tiledsl.passes.legalize_dtypes import cast, check_legal, dtype_patterns
+from tiledsl.passes.legalize_arith.dtypes import cast, check_legal, dtype_patterns
 
 
 def _scalar(builder: Builder, number: bool | int | float, like: Value) -> Value:

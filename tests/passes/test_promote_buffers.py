@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -57,6 +58,29 @@ def test_what_is_read_after_the_loop_is_carried_out() -> None:
     assert line_of(text, "scf.for").count("tensor<4xfloat32>") == 2
 
 
+ADD_T_TO_U = """tile.parallel {extents = (4,)} (%i: int32) {
+    %x = tile.load %t[%i] : float32 %y = tile.load %u[%i] : float32
+    %z = arith.add %x, %y : float32 tile.store %z, %u[%i] }"""
+# Of two blocks, the first runs it once and the second never.
+MAYBE_ONCE = "scf.for %bx, %c1, %c1 (%j: int32) { tile.fill %c2.0, %t scf.yield }"
+MAYBE_WHILE = """tile.store %bx, %n scf.while { %m = tile.load %n : int32
+    %more = arith.cmp %m, %c1 {predicate = "lt"} : bool scf.condition %more } {
+    tile.fill %c2.0, %t %m = tile.load %n : int32 %o = arith.add %m, %c1 : int32 tile.store %o, %n scf.yield }"""
+
+
+@pytest.mark.parametrize("loop", [MAYBE_ONCE, MAYBE_WHILE])
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"scf.for %c0, %c3, %c1 (%k: int32) {{ LOOP {ADD_T_TO_U} scf.yield }} tile.copy %u, %t COPY",
+        """%first = arith.cmp %bx, %c1 {predicate = "le"} : bool
+           scf.if %first { tile.fill %c3.0, %t scf.yield } { scf.yield } LOOP""",
+    ],
+)
+def test_a_loop_that_writes_all_of_a_buffer_may_run_never(body: str, loop: str) -> None:
+    promoted(body.replace("LOOP", loop))
+
+
 def test_a_partial_write_keeps_the_rest() -> None:
     text = promoted("scf.for %c0, %c3, %c1 (%k: int32) { tile.store %c1.0, %t[%k] scf.yield }")
     assert "arith.select" in text
@@ -93,6 +117,18 @@ def test_loops_in_conditions_in_loops() -> None:
 def test_values_carry_the_names_of_their_buffers() -> None:
     text = promoted("scf.for %c0, %c3, %c1 (%k: int32) { tile.store %c1.0, %t[%k] scf.yield }")
     assert "%t_1 = scf.for" in text or "%t = scf.for" in text
+
+
+def test_columns_that_no_access_reaches_are_cut_off() -> None:
+    body = """%w = tile.alloc : buffer<4*40*float32, shared>
+      tile.parallel {extents = (4, LAST)} (%i: int32, %j: int32) {
+        %x = tile.load %A[%i, %j] : float32 tile.store %x, %w[%i, %j] }
+      tile.parallel {extents = (4, 32)} (%i: int32, %j: int32) {
+        %x = tile.load %w[%i, %j] : float32 tile.store %x, %B[%i, %j] }"""
+    for last, size in ((32, 32), (33, 40)):
+        func = kernel("A: 4*40*float32, B: 4*40*float32", body.replace("LAST", str(last)))
+        widths = re.findall(r": tensor<4x(\d+)xfloat32>", to_values(func))
+        assert max(map(int, widths)) == size
 
 
 def test_what_is_never_written_is_zero() -> None:

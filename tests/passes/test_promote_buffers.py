@@ -61,24 +61,28 @@ def test_what_is_read_after_the_loop_is_carried_out() -> None:
 ADD_T_TO_U = """tile.parallel {extents = (4,)} (%i: int32) {
     %x = tile.load %t[%i] : float32 %y = tile.load %u[%i] : float32
     %z = arith.add %x, %y : float32 tile.store %z, %u[%i] }"""
-# Of two blocks, the first runs it once and the second never.
+# Of two blocks, the first does it once; the second, whose results stay, does nothing.
 MAYBE_ONCE = "scf.for %bx, %c1, %c1 (%j: int32) { tile.fill %c2.0, %t scf.yield }"
 MAYBE_WHILE = """tile.store %bx, %n scf.while { %m = tile.load %n : int32
     %more = arith.cmp %m, %c1 {predicate = "lt"} : bool scf.condition %more } {
     tile.fill %c2.0, %t %m = tile.load %n : int32 %o = arith.add %m, %c1 : int32 tile.store %o, %n scf.yield }"""
+MAYBE_THEN = """%is_first = arith.cmp %bx, %c1 {predicate = "lt"} : bool
+    scf.if %is_first { tile.fill %c2.0, %t scf.yield } { scf.yield }"""
+MAYBE_ELSE = """%is_second = arith.cmp %bx, %c1 {predicate = "eq"} : bool
+    scf.if %is_second { scf.yield } { tile.fill %c2.0, %t scf.yield }"""
 
 
-@pytest.mark.parametrize("loop", [MAYBE_ONCE, MAYBE_WHILE])
+@pytest.mark.parametrize("maybe", [MAYBE_ONCE, MAYBE_WHILE, MAYBE_THEN, MAYBE_ELSE])
 @pytest.mark.parametrize(
     "body",
     [
-        f"scf.for %c0, %c3, %c1 (%k: int32) {{ LOOP {ADD_T_TO_U} scf.yield }} tile.copy %u, %t COPY",
+        f"scf.for %c0, %c3, %c1 (%k: int32) {{ MAYBE {ADD_T_TO_U} scf.yield }} tile.copy %u, %t COPY",
         """%first = arith.cmp %bx, %c1 {predicate = "le"} : bool
-           scf.if %first { tile.fill %c3.0, %t scf.yield } { scf.yield } LOOP""",
+           scf.if %first { tile.fill %c3.0, %t scf.yield } { scf.yield } MAYBE""",
     ],
 )
-def test_a_loop_that_writes_all_of_a_buffer_may_run_never(body: str, loop: str) -> None:
-    promoted(body.replace("LOOP", loop))
+def test_what_writes_all_of_a_buffer_may_run_never(body: str, maybe: str) -> None:
+    promoted(body.replace("MAYBE", maybe))
 
 
 def test_a_partial_write_keeps_the_rest() -> None:

@@ -194,18 +194,21 @@ def test_a_reduction_is_computed_in_the_wider_type(narrow: str) -> None:
         )
 
 
-def test_a_reduction_to_one_element_and_its_nans() -> None:
+@pytest.mark.parametrize("kind", ["max", "min", "absmax"])
+def test_a_reduction_to_one_element_and_its_nans(kind: str) -> None:
     func = kernel(
-        "A: 8*float32, B: 1*float32",
-        """%t = tile.alloc : buffer<8*float32, fragment> %r = tile.alloc : buffer<1*float32, fragment>
-           tile.copy %A, %t {shape = (8,), source_axes = (0,), target_axes = (0,)} tile.fill %c100.0, %r
-           tile.reduce %t, %r {kind = "max", axis = 0, clear = false, propagate_nan = true}
-           tile.copy %r, %B {shape = (1,), source_axes = (0,), target_axes = (0,)}""",
+        "A: 8*float32, B: 1*float32, C: 1*float32",
+        f"""%t = tile.alloc : buffer<8*float32, fragment> %r = tile.alloc : buffer<1*float32, fragment>
+           tile.copy %A, %t {{shape = (8,), source_axes = (0,), target_axes = (0,)}}
+           tile.copy %C, %r {{shape = (1,), source_axes = (0,), target_axes = (0,)}}
+           tile.reduce %t, %r {{kind = "{kind}", axis = 0, clear = false, propagate_nan = true}}
+           tile.copy %r, %B {{shape = (1,), source_axes = (0,), target_axes = (0,)}}""",
     )
-    inputs = inputs_for(func)
-    check_pass(LowerTileOps(), func, inputs)
-    inputs[0][3] = np.nan
-    check_pass(LowerTileOps(), func, inputs)
+    for position in (None, (0, 3), (2, 0)):  # in the tile, and in what was there before
+        inputs = inputs_for(func)
+        if position is not None:
+            inputs[position[0]][position[1]] = np.nan
+        check_pass(LowerTileOps(), func, inputs)
 
 
 @pytest.mark.parametrize("reverse", ["true", "false"])

@@ -107,6 +107,16 @@ def test_while_with_a_variable_and_a_value_from_its_condition() -> None:
     )
 
 
+def test_what_the_body_of_a_while_reads_comes_from_the_iteration_around_it() -> None:
+    promoted(
+        f"""scf.for %c0, %c2, %c1 (%k: int32) {{ tile.store %c5, %n
+              scf.while {{ %m = tile.load %n : int32 %more = arith.cmp %m, %c7 {{predicate = "lt"}} : bool
+                scf.condition %more }} {{ {ADD_T_TO_U}
+                %m = tile.load %n : int32 %o = arith.add %m, %c1 : int32 tile.store %o, %n scf.yield }}
+              tile.fill %c3.0, %t scf.yield }} tile.copy %u, %t COPY"""
+    )
+
+
 def test_loops_in_conditions_in_loops() -> None:
     promoted(
         """scf.for %c0, %c4, %c1 (%k: int32) {

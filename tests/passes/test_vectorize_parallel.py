@@ -28,7 +28,8 @@ BACK = """
   tile.copy %a, %B[%c0, %c0] {shape = (4, 8), source_axes = (0, 1), target_axes = (0, 1)}
   tile.copy %v, %V[%c0] {shape = (4,), source_axes = (0,), target_axes = (0,)}
 """
-PARAMETERS = "A: 4*8*float32, B: 4*8*float32, V: 4*float32, I: 4*8*int32"
+# V gets what is on the chip at the end; W is for what bodies write themselves.
+PARAMETERS = "A: 4*8*float32, B: 4*8*float32, V: 4*float32, I: 4*8*int32, W: 4*8*float32"
 
 
 def tiles(body: str) -> FuncOp:
@@ -164,12 +165,24 @@ BODIES = {
                        %x = tile.load %b[%i, %j] : float32
                        scf.if %c { tile.store %x, %v[%c1] scf.yield } { scf.yield } }""",
     "global_one_writer": """PAR { %c = arith.cmp %j, %c3 {predicate = "eq"} : bool %x = tile.load %b[%i, %j] : float32
-                       scf.if %c { tile.store %x, %V[%i] scf.yield } { scf.yield } }""",
+                       scf.if %c { tile.store %x, %W[%i, %c0] scf.yield } { scf.yield } }""",
     "atomics": """PAR { %x = tile.load %b[%i, %j] : float32
-                       %o = tile.atomic %x, %V[%i] {kind = "add"} : float32
-                       %p = tile.atomic %c1.0, %V[%c0] {kind = "add"} : float32
+                       %o = tile.atomic %x, %W[%c0, %i] {kind = "add"} : float32
+                       %p = tile.atomic %c1.0, %W[%c1, %c0] {kind = "add"} : float32
                        %c = arith.cmp %x, %c0.0 {predicate = "gt"} : bool scf.if %c {
-                       %q = tile.atomic %x, %V[%i] {kind = "max"} : float32 scf.yield } { scf.yield } }""",
+                       %r = tile.atomic %c1.0, %W[%c1, %c1] {kind = "add"} : float32
+                       %q = tile.atomic %x, %W[%c2, %i] {kind = "max"} : float32
+                       %n = tile.atomic %x, %W[%c3, %i] {kind = "min"} : float32 scf.yield } { scf.yield } }""",
+    "guarded_masked_loads": """PAR { %c = arith.cmp %j, %c6 {predicate = "lt"} : bool
+                       %d = arith.cmp %i, %c2 {predicate = "ge"} : bool scf.if %c {
+                       %x = tile.load %I[%i, %j] mask=%d : int32 %y = arith.cast %x : float32
+                       tile.store %y, %a[%i, %j] scf.yield } { scf.yield } }""",
+    "siblings": """tile.parallel {extents = (4,)} (%i: int32) {
+                       scf.for %c0, %c2, %c1 (%k: int32) { tile.parallel {extents = (8,)} (%j: int32) {
+                         %x = tile.load %w[%j] : float32 tile.store %x, %a[%i, %j] } scf.yield }
+                       tile.parallel {extents = (8,)} (%j: int32) { %x = tile.load %b[%i, %j] : float32
+                         %y = tile.load %a[%i, %j] : float32 %z = arith.add %x, %y : float32
+                         tile.store %z, %a[%i, %j] } }""",
     "single_point": """tile.parallel {extents = (1, 8)} (%i: int32, %j: int32) { %x = tile.load %w[%j] : float32
                        tile.store %x, %a[%i, %j] }""",
     "local_of_one_point": """%t = tile.alloc : buffer<float32, local> tile.parallel {extents = (1,)} (%i: int32) {

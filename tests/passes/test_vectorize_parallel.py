@@ -207,6 +207,12 @@ BODIES = {
                        scf.for %c0, %c3, %c1 (%k: int32) { %y = tile.load %a[%i, %j] : float32
                          %z = arith.add %x, %y : float32 tile.store %z, %a[%i, %j] scf.yield }
                        scf.yield } { scf.yield } }""",
+    "while_under_a_condition": """%t = tile.alloc : buffer<int32, local> PAR { tile.store %j, %t
+                       %d = arith.cmp %i, %c2 {predicate = "lt"} : bool scf.if %d { scf.while {
+                       %x = tile.load %t : int32 %c = arith.cmp %x, %i {predicate = "gt"} : bool scf.condition %c } {
+                       %x = tile.load %t : int32 %y = arith.sub %x, %c2 : int32 tile.store %y, %t scf.yield }
+                       scf.yield } { scf.yield }
+                       %x = tile.load %t : int32 %y = arith.cast %x : float32 tile.store %y, %a[%i, %j] }""",
     "guarded_masked_loads": """PAR { %c = arith.cmp %j, %c6 {predicate = "lt"} : bool
                        %d = arith.cmp %i, %c2 {predicate = "ge"} : bool scf.if %c {
                        %x = tile.load %I[%i, %j] mask=%d : int32 %y = arith.cast %x : float32

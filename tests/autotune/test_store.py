@@ -110,6 +110,19 @@ def test_trials_are_remembered_one_by_one(tmp_path: Path) -> None:
     assert store.restore(1, CONFIGS[1], store.finished()).latency == 2.0  # type: ignore[union-attr]
 
 
+def test_what_other_limits_left_out_is_not_known_and_what_was_tried_is(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, KEY, limits="one trial")
+    tried, screened, pruned = some_trials()
+    screened.status, pruned.status = "screened", "pruned"
+    store.finish(Remembered([tried, screened, pruned], "measured", None))
+    keys = [cache.config_key(config) for config in CONFIGS]
+    assert list(Store.open(tmp_path, KEY, limits="one trial").finished()) == keys
+    other = Store.open(tmp_path, KEY, limits="two trials")
+    assert list(other.finished()) == keys[:1]
+    other.append(screened)
+    assert list(other.finished()) == keys[:1]
+
+
 def test_trials_where_none_works_run_again(tmp_path: Path) -> None:
     store = Store.open(tmp_path, KEY)
     for trial in (good := some_trials()[0], bad := Trial(1, CONFIGS[1], "crash")):

@@ -114,7 +114,7 @@ def test_what_other_limits_left_out_is_not_known_and_what_was_tried_is(tmp_path:
     store = Store.open(tmp_path, KEY, limits="one trial")
     tried, screened, pruned = some_trials()
     screened.status, pruned.status = "screened", "pruned"
-    store.finish(Remembered([tried, screened, pruned], "measured", None))
+    store.finish(CachedResult([tried, screened, pruned], "measured", None))
     keys = [cache.config_key(config) for config in CONFIGS]
     assert list(Store.open(tmp_path, KEY, limits="one trial").finished()) == keys
     other = Store.open(tmp_path, KEY, limits="two trials")

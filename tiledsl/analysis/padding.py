@@ -107,6 +107,8 @@ class Padding:
 
 def _computed(op: arith.Elementwise, numbers: Sequence[Number], dtype: str) -> Number | None:
     compute: Callable[..., Number]
+    if isinstance(op, arith.DivOp) and numbers[1] == 0:
+        return None  # an infinity of the zero's sign, which is not known
     if isinstance(op, arith.BinaryOp):
         compute = op.compute
     elif isinstance(op, arith.CmpOp):

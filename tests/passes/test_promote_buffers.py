@@ -189,10 +189,10 @@ def test_time_grows_linearly() -> None:
         best = 1e9
         for _ in range(3):
             func = kernel("A: 4*float32, B: 4*float32", (START + body + END).replace("COPY", COPY))
-            start = time.perf_counter()
+            start = time.process_time()
             for each in TO_VALUES:
                 each.run(Program(func))
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.process_time() - start)
         return best
 
     assert seconds(200) < 24 * seconds(25)  # 8 times as much

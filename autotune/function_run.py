@@ -6,9 +6,7 @@ import copy
 import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 from tiledsl.autotuner import selection
@@ -19,7 +17,6 @@ from tiledsl.autotuner.measuring import watched
 from tiledsl.autotuner.measuring.again import varied
 from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.inputs import changed, copies
-from tiledsl.autotuner.measuring.timing import clock, summarize
 from tiledsl.autotuner.numerics import reference_index, settle_doubts
 from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.autotuner.verifying.bits import adversarial_inputs, fingerprint
@@ -28,6 +25,7 @@ from tiledsl.autotuner.verifying.tolerance import TF32, Tolerance
 from tiledsl.autotuner.verifying.verify import Ran, judge
 from tiledsl.digests import digest
 from tiledsl.errors import TileError
+from tiledsl.runtime.timing import clock, summarize
 
 _FIRST_PASS = 0.25  # of `rep`, in the first measurement
 _STALE = 0.1  # of the elements of a result must change with the values for results that do not to be old ones
@@ -73,9 +71,9 @@ class Run:
         self._references: list[Any] = []
         if options["ref_prog"] is not None:
             self._ranks.together("running ref_prog", self._run_reference)
-        watch = _clock(options["timer"], call.on_gpu)
+        watch = clock(options["timer"], "event", call.on_gpu)
         self._watch = watch if ranks.size == 1 else AgreedClock(watch, ranks)
-        self._guard = watched.Guard(sys.modules[__name__], Run, _WallClock, _Timed)
+        self._guard = watched.Guard(sys.modules[__name__], Run)
         self._generators: dict[Any, Any] = {}
         numerics = options.get("numerics")
         self._wanted = None if numerics is None else reference_index([t.config for t in trials], options["reference_config"])  # fmt: skip # noqa: E501
@@ -283,44 +281,3 @@ def _share_that_differs(now: Any, old: Any) -> float:
         return 0.0
     differ = now != old
     return float((differ & ~(now.isnan() & old.isnan()) if now.dtype.is_floating_point else differ).double().mean())
-
-
-def _clock(timer: str | None, on_gpu: bool) -> Any:
-    return clock(timer, "event") if timer is not None or on_gpu else _WallClock()
-
-
-class _WallClock:
-    """Times functions that run on the CPU; the interface is timing.Stopwatch's."""
-
-    method = "wall clock"
-    config: Mapping[str, Any]
-
-    def quick(self, call: Callable[[], Any], reset: Callable[[], Any] | None) -> float:
-        return min(self._sample(call, reset) for _ in range(3))
-
-    def prepare(self, calls: Callable[[int], Sequence[Any]], nbytes: int, quick: float, reset: Any) -> _Timed:
-        return _Timed(self, calls(1)[0], reset)
-
-    def _sample(self, call: Callable[[], Any], reset: Callable[[], Any] | None) -> float:
-        if reset is not None:
-            reset()
-        start = perf_counter()
-        call()
-        return max((perf_counter() - start) * 1e3, 1e-6)
-
-
-@dataclass
-class _Timed:
-    watch: _WallClock
-    call: Callable[[], Any]
-    reset: Callable[[], Any] | None
-    method: str = "wall clock"
-
-    def warm(self, milliseconds: float) -> None:
-        spent = 0.0
-        while spent < milliseconds:
-            spent += self.watch._sample(self.call, self.reset)
-
-    def sample(self, milliseconds: float, quick: float) -> list[float]:
-        count = min(1000, max(5, int(milliseconds / quick)))
-        return [self.watch._sample(self.call, self.reset) for _ in range(count)]

@@ -81,7 +81,7 @@ class TuneOptions:
     early_stop:         leave out a configuration whose first calls take early_stop_factor times the best one's time.
     shape_grouped:      measure all configurations of a call on one GPU, so that differences between GPUs do not count;
                         the other GPUs serve the other calls of tune_all.
-    timer:              `module:function` that replaces the clock, for tests; see measuring/timing.py.
+    timer:              `module:function` that replaces the clock, for tests; see runtime/timing.py.
     group:              True, a torch.distributed.ProcessGroup, or a function of the call's arguments by name that
                         returns one: all its ranks tune together, each on its current GPU, and end with the same winner;
                         a configuration's latency is the largest over the ranks.

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tiledsl.autotuner.context.launches import Events, Fake, LaunchClock, WallClock
 from tiledsl.autotuner.context.tuning import Offer, Tuning
 from tiledsl.autotuner.group.agree import agree_on_problem, recalled_by_all
 from tiledsl.autotuner.group.ranks import Ranks, RanksLost, failure_status, session, where
@@ -20,6 +19,7 @@ from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import config_text
 from tiledsl.errors import TileError
+from tiledsl.runtime.timing import Clock, launch_clock
 from tiledsl.settings import current
 
 _log = logging.getLogger("tiledsl")
@@ -53,7 +53,7 @@ class ContextSession:
         self.rules, self._group, self._scope = rules, group, scope
         self._tunings: dict[Hashable, Tuning] = {}
         self._stores: dict[int, Store] = {}  # by the tuning's id
-        self._clocks: dict[bool, LaunchClock] = {}
+        self._clocks: dict[bool, Clock] = {}
         self._ranks: Ranks | None = None
         self._run = 0
         self._advances = 0  # launches of configurations that are tried
@@ -77,7 +77,9 @@ class ContextSession:
             trial = tuning.trials[index]
 
             def timed(call: Callable[[], Any], trial: Any = trial, taken: list[Any] = taken) -> Any:
-                value, mark = self._clock(offer.on_gpu).time(trial.config, call)
+                clock = self._clock(offer.on_gpu)
+                clock.config = trial.config
+                value, mark = clock.time(call)
                 taken.append(mark)
                 return value
 
@@ -133,7 +135,10 @@ class ContextSession:
             raise Tuning(offer, 0, 1, trials, "").failure()
         if len(trials) == 1:
             return Tuning(offer, 0, 1, trials, "", best=trials[0])
-        tuning = Tuning(offer, self.rules.warmup, self.rules.repeat, trials, self._clock(offer.on_gpu).method)
+        method = self._clock(offer.on_gpu).method
+        if self.rules.timer is None:
+            method += " in context"
+        tuning = Tuning(offer, self.rules.warmup, self.rules.repeat, trials, method)
         key = offer.disk_key() if self.rules.cache else None
         if key is not None:
             rules = self.rules
@@ -184,10 +189,9 @@ class ContextSession:
                 progress.update(trial)
             progress.close(config_text(tuning.best.config))
 
-    def _clock(self, on_gpu: bool) -> LaunchClock:
+    def _clock(self, on_gpu: bool) -> Clock:
         if on_gpu not in self._clocks:
-            fake = self.rules.timer
-            self._clocks[on_gpu] = Fake(fake) if fake is not None else Events() if on_gpu else WallClock()
+            self._clocks[on_gpu] = launch_clock(self.rules.timer, on_gpu)
         return self._clocks[on_gpu]
 
 

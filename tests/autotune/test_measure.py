@@ -12,16 +12,17 @@ import torch
 
 import tiledsl
 from tiledsl.autotuner import selection
-from tiledsl.autotuner.measuring import timing, wire
+from tiledsl.autotuner.measuring import wire
 from tiledsl.autotuner.measuring.bench import Bench
 from tiledsl.autotuner.measuring.inputs import changed, copies, stand_ins
 from tiledsl.autotuner.measuring.jobs import Policy
 from tiledsl.autotuner.measuring.scratch import Scratch
-from tiledsl.autotuner.measuring.timing import Stopwatch, longest_in_graph, summarize
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.verifying.reference import Expected
 from tiledsl.autotuner.verifying.tolerance import Tolerance
+from tiledsl.runtime import timing
+from tiledsl.runtime.timing import Stopwatch, longest_in_graph, summarize
 
 VALUES = [
     torch.arange(6, dtype=torch.float16).reshape(2, 3),

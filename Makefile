@@ -25,13 +25,15 @@ help:
 	@echo "make test            run the tests (WORKERS=$(WORKERS))"
 	@echo "make fuzz            random programs against an oracle (COUNT=10000 SEED=0 FUZZ=\"--device cuda\"); findings go to build/fuzz"
 	@echo "                     FUZZ=\"--no-run --compile cuda:80,cuda:90,cuda:100,gfx942\": compiles all by both Tritons, without a GPU"
-	@echo "make types           compile every entry of the table of element types (TARGETS=cuda:90,... NAMES=gemm)"
+	@echo "make types           compile every entry of the table of element types, 100 s a target and Triton"
+	@echo "                     (TARGETS=cuda:90,... PYTHONS=newest,/other/python NAMES=gemm)"
 	@echo "make lint            ruff and mypy --strict"
 	@echo "make verify-examples certificates of all examples and of the suite's kernels (KERNELS=\"softmax gemm\")"
 	@echo "make golden          record what programs lower to, after a change that is meant"
 	@echo "make mutants         change lines of the compiler and the tuner, and see whether tests notice"
-	@echo "                     (COUNT=450 SEED=0 ONLY=\"passes/cse*\"; COUNT=0 makes the map of coverage alone)"
-	@echo "make prove-ranges    hold every rule about integers against all values of 4-bit types (SHARE=100: a part)"
+	@echo "                     (COUNT=450 SEED=0 ONLY=\"passes/cse*\"; COUNT=0 makes the map of coverage alone;"
+	@echo "                     AGAIN=FILE: what survived in a run whose output is in the file)"
+	@echo "make prove-ranges    hold every rule about integers against all values of 4-bit types, 9 minutes (SHARE=100: a part)"
 	@echo "make verify-mutants  of mistakes in passes that change an example's kernel, how many validation notices (COUNT=100)"
 	@echo "make bench-lowering  time the lowering of 384 configurations"
 	@echo "make bench-tuning    what the autotuner takes and gives, on a GPU (PARTS=\"cold winner model space\")"
@@ -81,7 +83,7 @@ golden: $(READY)
 
 mutants: $(READY)
 	@OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(RUN) -m tests.mutants --count $(or $(COUNT),450) --seed $(SEED) --only "$(ONLY)" \
-		--workers $(WORKERS)
+		--workers $(WORKERS) $(if $(AGAIN),--again "$(AGAIN)")
 
 prove-ranges: $(READY)
 	@$(RUN) -m tests.passes.prove_ranges $(SHARE)

@@ -83,7 +83,7 @@ def _copy(op: tile.CopyOp, builder: _TileBuilder) -> None:
 
 def _with_ones(type: BufferType, shape: Shape, axes: Axes, others: Axes) -> tuple[Shape, Axes, Axes]:
     """The domain of a copy with all dimensions of the buffer; -1 for those without a counterpart on the other side."""
-    if len(shape) == len(type.shape) or list(axes) != sorted(axes):
+    if len(shape) == len(type.shape):
         return shape, axes, others
     other = dict(zip(axes, others, strict=True))
     dims = tuple(range(len(type.shape)))

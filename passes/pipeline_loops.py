@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiledsl.analysis.loop_memory import rewritten_buffers
+from tiledsl.analysis.ranges import owner_of
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.passes.unused_options import changed, remark_unused
@@ -90,8 +91,7 @@ def _sources(values: list[Value]) -> set[Value]:
         if value in found:
             continue
         found.add(value)
-        if value.op is not None:
-            pending += value.op.operands
-        elif isinstance(value.owner, Region) and isinstance(value.owner.parent, scf.ForOp):
-            pending += value.owner.parent.operands
+        maker = value.op or owner_of(value)
+        if maker is not None:
+            pending += maker.operands
     return found

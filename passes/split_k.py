@@ -142,10 +142,10 @@ def _split(kernel: tile.KernelOp, loop: scf.ForOp, splits: int) -> None:
     splits = min(splits, trips)
     if splits < 2:
         raise NotSplit("it has less than two iterations")
-    parts = allocate_parts(kernel, loop.results[0], splits * _blocks(kernel))
+    parts = allocate_parts(kernel, loop.result, splits * _blocks(kernel))
     mapping: dict[Value, Value] = {}
     second = clone_for_sums(kernel, mapping)
-    _add_parts(second, mapping[loop.results[0]], parts, splits)
+    _add_parts(second, mapping[loop.result], parts, splits)
     _store_part(kernel, loop, parts, trips, splits)
 
 
@@ -168,7 +168,7 @@ def _store_part(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, trips: int
     loop.set_field("lower", [first])
     loop.set_field("upper", [end])
     after = Builder(kernel.body, loop.next, loop.loc)
-    store_part(after, loop.results[0], parts, _number(after, part, block, blocks))
+    store_part(after, loop.result, parts, _number(after, part, block, blocks))
 
 
 def _add_parts(kernel: tile.KernelOp, sums: Value, parts: Value, splits: int) -> None:

@@ -104,7 +104,7 @@ def stream(kernel: tile.KernelOp, loop: scf.ForOp, programs: int) -> None:
         fold_grid(kernel, swizzle_of(kernel), fold_z=False)
     hints = [pair for pair in kernel.options if pair[0] != "swizzle"]
     kernel.set_attribute("options", (*hints, (STREAMS, shares.programs)))
-    sums = loop.results[0]
+    sums = loop.result
     parts = allocate_parts(kernel, sums, 2 * shares.programs)
     mapping: dict[Value, Value] = {}
     second = clone_for_sums(kernel, mapping)
@@ -158,7 +158,7 @@ def _walk_share(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, shares: Sh
         keep = body
     after = _Steps(Builder(keep, keep.last, loop.loc), shares)
     begins = after.select(after.compare(first, "eq", zero), after.constant(shares.programs), zero, "begins")
-    store_part(after.at, loop.results[0], parts, after.apply(arith.AddOp, begins, program))
+    store_part(after.at, loop.result, parts, after.apply(arith.AddOp, begins, program))
 
 
 def _add_shared(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, shares: Shares) -> None:
@@ -177,7 +177,7 @@ def _add_shared(kernel: tile.KernelOp, loop: scf.ForOp, parts: Value, shares: Sh
         body = _take(ops_after(divided.op))
         end = Builder(kernel.body, divided.op.next, kernel.loc)
         end.insert(scf.IfOp(divided, result_types=[], regions=[body, _take(())]))
-    sums = loop.results[0]
+    sums = loop.result
     init = load_part(Builder.at(loop), sums, parts, begun)
     add_parts(loop, init, bounds, lambda inner, part: load_part(inner, sums, parts, part))
 

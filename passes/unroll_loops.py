@@ -73,29 +73,29 @@ def _unroll(op: ForOp, indices: range) -> list[Operation]:
                 for region in copy.regions:
                     _fold_constants(region)
             else:
-                _fold(copy, mapping, inner)
+                mapping.update(zip(inner.results, _fold(copy), strict=True))
     for old, new in zip(op.results, carried, strict=True):
         old.replace_with(new)
     op.erase()
     return nested
 
 
-def _fold(copy: Operation, mapping: dict[Value, Value] | None = None, original: Operation | None = None) -> None:
-    """Replace a copy that the loop index made constant, so that inner loops get constant bounds."""
+def _fold(copy: Operation) -> list[Value]:
+    """Replace a copy that the loop index made constant, so that inner loops get constant bounds; its results then."""
     if not copy.results or isinstance(copy, ConstantOp):
-        return
+        return copy.results
     if not copy.is_pure or not all(isinstance(value.op, ConstantOp) for value in copy.operands):
-        return
+        return copy.results
     folded = copy.fold()
     if folded is None:
-        return
+        return copy.results
     builder = Builder.at(copy)
-    for position, (old, new) in enumerate(zip(copy.results, folded, strict=True)):
-        value = new if isinstance(new, Value) else builder.constant(new, old.type)
-        old.replace_with(value)
-        if mapping is not None and original is not None:
-            mapping[original.results[position]] = value
+    values: list[Value] = []
+    for old, new in zip(copy.results, folded, strict=True):
+        values.append(new if isinstance(new, Value) else builder.constant(new, old.type))
+        old.replace_with(values[-1])
     copy.erase()
+    return values
 
 
 def _fold_constants(region: Region) -> None:

@@ -282,7 +282,7 @@ class _Vectorizer:
             raise TileError("a load's default value varies inside T.Parallel", op.loc)
         if tile.buffer_type(buffer).scope == "global" and mask is not None:
             shape = broadcast_shapes(*(index.shape for index in inner))
-            if shape and broadcast_shapes(shape, mask.shape) == shape:
+            if broadcast_shapes(shape, mask.shape) == shape:
                 own_mask = both(builder, own_mask, mask)
         made = tile.LoadOp(
             self._target(buffer),

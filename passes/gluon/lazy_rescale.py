@@ -109,7 +109,7 @@ class _Dependence:
         if isinstance(op, arith.NegOp) and first is not None:
             return first if isinstance(first, _Scaled) else first.times(-1)
         if isinstance(op, arith.CastOp) and isinstance(first, _Scaled) and ELEMENTS[op.out.dtype].kind == "float":
-            _require(op.out.dtype in ("float32", "float64") or self._is_weight(op.source))
+            _require(self._is_weight(op.source))
             return first
         if isinstance(op, tensor.ReduceOp) and op.kind == "sum" and op.out.dtype == "float32":
             return self._alike(op.operands)
@@ -142,7 +142,7 @@ class _Dependence:
 
     def _power(self, function: str, shift: _Shifted) -> _Scaled:
         slope = -shift.new
-        _require(0 < slope < math.inf and shift.old in (0, slope) and self.power in (None, (function, slope)))
+        _require(slope > 0 and shift.old in (0, slope) and self.power in (None, (function, slope)))
         self.power = (function, slope)
         if shift.old:
             _require(not shift.free)

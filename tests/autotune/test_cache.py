@@ -387,7 +387,9 @@ def test_loading_takes_less_than_100_ms_and_starts_no_process(cache_dir: Path, t
     assert min(seconds[1:]) < 0.1
 
 
-def test_what_a_budget_left_out_is_tried_by_a_run_without_it(timer: Any) -> None:
+@pytest.mark.parametrize("journal", [True, False])
+def test_what_a_budget_left_out_is_tried_by_a_run_without_it(timer: Any, cache_dir: Path, journal: bool) -> None:
+    """What was tried is known from the result, too, where the journal is gone."""
     timed = timer(lambda config: 1.0 / config["block"])
     configs = [{"block": block} for block in (8, 16, 32, 64)]
     jit = tiledsl.jit(out_idx=-1)(scale_builder)
@@ -396,6 +398,11 @@ def test_what_a_budget_left_out_is_tried_by_a_run_without_it(timer: Any) -> None
     assert any(trial.message.startswith("not tried") for trial in first.trials)
     assert tiledsl.autotune(**limited)(jit)().from_cache == "disk"
     before = list(timed)
+    if not journal:
+        written = list(cache_dir.rglob("trials.jsonl"))
+        assert written
+        for file in written:
+            file.unlink()
     whole = tiledsl.autotune(configs=configs, ref_prog=twice)(jit)()
     assert whole.from_cache == "" and whole.config == {"block": 64} and all(trial.ok for trial in whole.trials)
     assert sorted(config["block"] for config in timed) == [8, 16, 32, 64] and timed[: len(before)] == before

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import tiledsl
 from tiledsl.autotuner.search import Strategy, make_strategy
 from tiledsl.autotuner.search.model_order import ModelOrder, Neighbours
+from tiledsl.errors import TileError
 
 RECORDINGS = sorted(Path(__file__).with_name("recordings").glob("search_*.json"))
 
@@ -119,6 +119,13 @@ def test_auto_is_exhaustive_for_small_spaces() -> None:
     )
     assert (kind(256), kind(257), kind(100, budget=50)) == ("Exhaustive", "ModelOrder", "ModelOrder")
     assert kind(100, budget=100) == "Exhaustive"
+
+
+@pytest.mark.parametrize("budget", [0, -1, True, 2.5, "8"])
+def test_a_budget_is_a_positive_number_of_trials(budget: Any) -> None:
+    with pytest.raises(TileError, match=f"the search budget is {budget!r}; it must be a positive number of trials"):
+        make_strategy("exhaustive", 4, range(4), budget)
+    assert make_strategy("exhaustive", 4, range(4), 1).ask(4) == [0]
 
 
 def test_a_round_waits_for_its_answers() -> None:
@@ -244,7 +251,7 @@ def test_neighbours_move_one_tunable_by_one_step() -> None:
     ],
 )
 def test_bad_requests(arguments: Any, message: str) -> None:
-    with pytest.raises(tiledsl.TileError, match=message):
+    with pytest.raises(TileError, match=message):
         make_strategy(*arguments)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import tiledsl
+import tiledsl.language as T
 from tests.support.hazard_programs import PROGRAMS, HazardProgram
 from tiledsl.runtime import hazards
 
@@ -52,3 +55,69 @@ def test_compiles(
 def test_every_hazard_has_a_program() -> None:
     listed = {each.name for each in hazards.HAZARDS}
     assert {each.hazard for each in PROGRAMS.values()} | {"linear-like-blocked"} == listed
+
+
+@pytest.mark.parametrize("name, carried", [("delayed", 3), ("delayed_tile", 2), ("delayed_flag", 4)])
+def test_variables_that_begin_alike_are_carried(
+    name: str, carried: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    ttgir = tiledsl.compile(PROGRAMS[name].program, target="cuda:90").asm["ttgir"]
+    loops = re.findall(r"= scf\.(?:for|while) .*?(?:iter_args)?\(([^)]*)\) (?:->|:)", ttgir)
+    assert [len(each.split(",")) for each in loops] == [carried], ttgir
+
+
+@T.prim_func
+def doubled_in_place(A: T.Tensor((16, 32), "float32"), O: T.Tensor((16, 32), "float32"), B: T.Tensor((16, 32), "float32")):  # fmt: skip # noqa: E501
+    with T.Kernel(1, threads=128):
+        t = T.alloc_shared((16, 32), "float32")
+        T.copy(A, t)
+        for i, j in T.Parallel(16, 32):
+            t[i, j] = t[i, j] * 2.0
+        T.copy(t, O)
+        T.copy(A, t)
+        T.copy(t, B)
+
+
+@pytest.mark.parametrize("start, own", [(0, False), (1, False), (1, True), (4, False)])
+def test_tensors_that_share_memory_share_it_when_descriptors_need_others(start: int, own: bool) -> None:
+    kernel = tiledsl.compile(doubled_in_place, target="interpret", pass_configs={"select-access.mode": "tma"})
+    assert "_with_aligned" in kernel.source
+    memory = torch.arange(16 * 32 + 8, dtype=torch.float32)
+    memory = memory[-memory.data_ptr() % 16 // 4 + start :][: 16 * 32].view(16, 32)
+    given, target = memory.clone(), memory.clone() if own else memory
+    copied = torch.zeros(16, 32)
+    kernel(memory, target, copied)
+    torch.testing.assert_close(target, given * 2, rtol=0, atol=0)
+    torch.testing.assert_close(copied, given if own else given * 2, rtol=0, atol=0)
+    torch.testing.assert_close(memory, given if own else given * 2, rtol=0, atol=0)
+
+
+@T.prim_func
+def tile_before_a_tensor(O: T.Tensor((3, 2), "int32"), P: T.Tensor((3, 2), "int32")):
+    with T.Kernel(1, threads=32) as bx:
+        t = T.alloc_fragment((1, 2), "int32")
+        T.fill(t, 7)
+        T.atomic_add(O[bx - 1, 0], t)
+        T.copy(t, P[bx - 1, 0])
+
+
+def test_a_tile_that_begins_before_a_tensor_is_not_taken_from_its_end() -> None:
+    added, copied = torch.ones(3, 2, dtype=torch.int32), torch.ones(3, 2, dtype=torch.int32)
+    tiledsl.compile(tile_before_a_tensor, target="interpret")(added, copied)
+    assert added.tolist() == copied.tolist() == [[1, 1]] * 3
+
+
+@T.prim_func
+def view_outside(A: T.Tensor((4, 2), "float32"), O: T.Tensor((12,), "float32")):
+    with T.Kernel(1, threads=32):
+        T.annotate_safe_value({A: 3})
+        V = T.reshape(A, (8,))
+        for i in T.Parallel(12):
+            O[i] = V[i]
+
+
+def test_views_read_the_safe_value_outside() -> None:
+    out = torch.zeros(12)
+    tiledsl.compile(view_outside, target="interpret")(torch.ones(4, 2), out)
+    assert out.tolist() == [1.0] * 8 + [3.0] * 4

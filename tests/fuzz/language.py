@@ -304,7 +304,10 @@ def reduce(
         # What was there takes part as it is: only the tile's own elements become absolute.
         if reduce_type.startswith("abs"):
             terms = [*(numbers.absolute(term) for term in terms[: len(line)]), *terms[len(line) :]]
-        made.append(_combine(reduce_type.removeprefix("abs"), terms, dtype, nan_propagate))
+        found = _combine(reduce_type.removeprefix("abs"), terms, dtype, nan_propagate)
+        # The greatest of nothing but NaN that is dropped is NaN or, where a tile is padded, what max begins with.
+        dropped = not nan_propagate and reduce_type in ("max", "min", "absmax") and found.value != found.value
+        made.append(Number(dtype, None) if dropped else found)
     put_values(out, made)
 
 

@@ -197,6 +197,76 @@ def test_verify_visibility_ends_with_the_region() -> None:
     expect(parse_op(text), "used where it is not defined")
 
 
+NESTED = """tile.func {sym_name = "f", parameters = ("n",)} (%n: int32) {
+  %a = arith.constant {value = 1} : int32
+  %b = arith.add %a, %n : int32
+  %r = scf.for %a, %b, %a[%n] : int32 (%i: int32, %s: int32) {
+    %c = arith.add %i, %s : int32
+    %t = scf.for %a, %c, %a[%s] : int32 (%j: int32, %u: int32) {
+      %d = arith.add %j, %c : int32
+      scf.yield [%d]
+    }
+    %e = arith.add %t, %i : int32
+    scf.yield [%e]
+  }
+  %f = arith.add %r, %b : int32
+  scf.yield
+}"""
+
+
+def sees_its_operands(region: Region, seen: set[Value]) -> bool:
+    """Whether every operation comes after its operands, by going through them in order."""
+    for op in region:
+        if not seen.issuperset(op.operands):
+            return False
+        if not all(sees_its_operands(inner, seen | set(inner.args)) for inner in op.regions):
+            return False
+        seen = seen | set(op.results)
+    return True
+
+
+def edits() -> list[tuple[int, str, int, int]]:
+    """Every operand of every operation replaced by every value; every operation moved before every other one."""
+    ops = list(parse_op(NESTED).walk())[1:]
+    values = len(every_value(parse_op(NESTED)))
+    found = [(at, "use", p, v) for at, op in enumerate(ops) for p in range(len(op.operands)) for v in range(values)]
+    return found + [
+        (at, "move", to, 0)
+        for at, op in enumerate(ops)
+        for to, other in enumerate(ops)
+        if not op.is_terminator and other not in list(op.walk())
+    ]
+
+
+def every_value(root: Operation) -> list[Value]:
+    return [
+        value for op in root.walk() for each in (op.results, *(inner.args for inner in op.regions)) for value in each
+    ]
+
+
+@pytest.mark.parametrize("everything", [True, False])
+def test_verify_against_going_through_all_operations_after_every_edit(everything: bool) -> None:
+    refused = 0
+    for at, kind, first, second in edits():
+        root = parse_op(NESTED)
+        verify(root)
+        ops = list(root.walk())[1:]
+        if kind == "use":
+            operands = ops[at].operands.copy()
+            operands[first] = every_value(root)[second]
+            ops[at].set_operands(operands)
+        else:
+            ops[at].move_before(ops[first])
+        sound = sees_its_operands(root.regions[0], set(root.regions[0].args))
+        if sound:
+            verify(root, everything=everything)
+        else:
+            with pytest.raises(VerifyError, match="used where it is not defined"):
+                verify(root, everything=everything)
+        refused += not sound
+    assert 0 < refused < len(edits())
+
+
 def test_verify_stale_uses() -> None:
     region = Region()
     one = constant()

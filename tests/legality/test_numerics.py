@@ -241,7 +241,9 @@ def _product(a: str, b: str, c: str, inner: int = 32) -> str:
         "T.gemm(s, u, f)", "T.copy(f, C)",
     ]  # fmt: skip
     run(body, tensors, f"gemm of {a} and {b} into {c}")
-    made, got = start + x @ y, exact.values_of(tensors["C"])
+    fits = whole and sum(ELEMENTS[each].bits for each in (a, b)) <= 48  # so do sums of 32 products, into int64
+    product = (x.astype(np.int64) @ y.astype(np.int64)).astype(object) if fits else x @ y
+    made, got = start + product, exact.values_of(tensors["C"])
     expected = exact.rounded(made, c)
     if c in FLOATS and whole:  # the sum of integers rounds where the float type does
         bound = np.abs(x).astype(np.float64) @ np.abs(y).astype(np.float64)

@@ -1,7 +1,8 @@
 """make mutants: does a test fail when a line of the compiler or the tuner means something else?
 
 A sample of small changes (mutations.py), the same one for the same seed, each on a copy of the checkout. The tests that
-run a changed line run until one fails, the fastest and most specific first. What survives is printed; survivors that
+run a changed line run until one fails, the fastest and most specific first; those that only hold a digest of what
+comes out (tests/golden) last, and what they alone notice is counted apart. What survives is printed; survivors that
 change no behaviour are listed with the reason in equivalent.txt. Neither mutmut nor
 cosmic-ray takes a sample by seed, or runs mutants in forks of a process that has torch.
 """
@@ -30,12 +31,14 @@ from tests.mutants.warm import ROOT, Job, Outcome, Pool, Test
 
 CHANGED = (
     "passes/*.py", "passes/gluon/*.py", "tiledsl/analysis/*.py", "tiledsl/analysis/gluon/*.py",
-    "tiledsl/frontend/*.py", "tiledsl/runtime/launch*.py", "tiledsl/kernels/stored.py", "tiledsl/files.py",
-    "autotune/engine.py", "autotune/run.py", "autotune/selection.py", "autotune/verifying/*.py",
-    "autotune/search/*.py", "autotune/storage/*.py", "autotune/predicting/prune.py",
+    "tiledsl/frontend/*.py", "tiledsl/ir/verifier.py", "tiledsl/runtime/launch*.py", "tiledsl/kernels/stored.py",
+    "tiledsl/language/negative_indices.py", "tiledsl/files.py", "autotune/engine.py", "autotune/run.py",
+    "autotune/selection.py", "autotune/verifying/*.py", "autotune/search/*.py", "autotune/storage/*.py",
+    "autotune/predicting/prune.py",
 )  # fmt: skip
 NO_TESTS = ("tests/gpu", "tests/packaging", "tests/conformance", "tests/benchmarks", "tests/mutants")
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
+DIGESTS = "tests/golden/"
 MAP = ROOT / ".mutants"
 FIRST_SECONDS = 3.0  # of tests before the next ones are collected
 
@@ -57,6 +60,9 @@ def main() -> int:
         if options.count == 0:
             return 0
         chosen = [each for each in everything.values() if _matches(each, options.only) and each.key not in equivalent]
+        if options.again:
+            survived = printed_mutants(options.again.read_text())
+            chosen = [each for each in chosen if each.key in survived]
         folders = strata(chosen, lambda file: str(Path(file).parent))
         mutants = list(sample(folders, options.count, options.seed, sources))
         results = _run(pool, mutants, sources, tests, options.seconds)
@@ -70,6 +76,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", default="*", help="globs of paths, or of path:function, with commas between")
     parser.add_argument("--tests", default="*", help="globs of the test files that run")
+    parser.add_argument("--again", type=Path, help="only what survived in an earlier run, whose output is this file")
     parser.add_argument("--seconds", type=float, default=40, help="of tests for a mutant, as long as they took before")
     parser.add_argument("--verbose", action="store_true", help="say what killed each")
     return parser.parse_args()
@@ -77,6 +84,12 @@ def _options() -> argparse.Namespace:
 
 def _matches(mutant: Mutant, only: str) -> bool:
     return any(fnmatch.fnmatch(f"{mutant.file}:{mutant.function}", f"{each}*") for each in only.split(","))
+
+
+def printed_mutants(text: str) -> set[tuple[str, str, str, str]]:
+    """The keys of the survivors that a run has printed."""
+    pattern = r"^(\S+\.py):\d+: (.*)\n- (.*)\n\+ (.*)\n  (?:survived|no test)"
+    return {(file, function, before, after) for file, function, before, after in re.findall(pattern, text, re.M)}
 
 
 def _changed_files() -> list[str]:
@@ -121,7 +134,7 @@ class Tests:
         def cost(name: str) -> float:
             return (0.03 + self.seconds[name]) * (100 + self.totals[name]) / (1 + masks.get(name, 0).bit_count())
 
-        found.sort(key=cost)
+        found.sort(key=lambda name: (name.startswith(DIGESTS), cost(name)))
         return [Test(name, self.seconds[name]) for name in found]
 
 
@@ -154,7 +167,10 @@ def refresh_map(pool: Pool, pattern: str) -> Tests:
         for old in MAP.glob(_stored(job.files[0]).name.rsplit("-", 1)[0] + "-*.gz"):
             old.unlink()
         _stored(job.files[0]).write_bytes(gzip.compress(json.dumps(answer).encode(), 3))
-        print(f"{time.monotonic() - begun:6.1f} s  {job.files[0]}" + (f"  (not passed: {failed})" if failed else ""))
+        print(
+            f"{time.monotonic() - begun:6.1f} s  {job.files[0]}" + (f"  (not passed: {failed})" if failed else ""),
+            flush=True,
+        )
 
     sizes = {file: (ROOT / file).stat().st_size for file in stale}
     covered = tuple(_changed_files())
@@ -262,9 +278,12 @@ def _run_once(
     queue = []
     for mutant in mutants:
         chosen: list[Test] = []
+        left = {True: seconds / 4, False: seconds}
         for test in tests.covering(mutant):
-            if test.name not in left_out and sum(each.seconds for each in chosen) + test.seconds <= seconds:
+            digests = test.name.startswith(DIGESTS)
+            if test.name not in left_out and test.seconds <= left[digests]:
                 chosen.append(test)
+                left[digests] -= test.seconds
         if not chosen:
             results.append(Result(mutant, 0, "", 0.0))
             print(f"{_diff(mutant, sources)}  no test runs this line\n", flush=True)
@@ -291,11 +310,14 @@ def _run_once(
 
 def _runs(chosen: list[Test]) -> list[list[Test]]:
     """Few tests before many files are collected; the tests of a file together."""
-    first, rest, seconds = [], [], 0.0
+    first, rest, digests, seconds = [], [], [], 0.0
     for test in chosen:
         seconds += 0.03 + test.seconds
-        (first if seconds <= FIRST_SECONDS or not first else rest).append(test)
-    return [_by_file(each) for each in (first, rest) if each]
+        if test.name.startswith(DIGESTS):
+            digests.append(test)
+        else:
+            (first if seconds <= FIRST_SECONDS or not first else rest).append(test)
+    return [_by_file(each) for each in (first, rest, digests) if each]
 
 
 def _by_file(tests: list[Test]) -> list[Test]:
@@ -326,7 +348,10 @@ def _report(results: list[Result], sources: dict[str, bytes], options: argparse.
     for file, count in files.items():
         print(f"{file:{width}}  {count - survived[file]:4}/{count}")
     killed = len(results) - len(survivors)
-    print(f"killed {killed} of {len(results)} mutants ({killed / max(1, len(results)):.1%})")
+    digests = sum(result.killed_by.startswith(DIGESTS) for result in results)
+    print(
+        f"killed {killed} of {len(results)} mutants ({killed / max(1, len(results)):.1%}), {digests} by {DIGESTS} alone"
+    )
     return 0 if killed >= 0.95 * len(results) else 1
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import read_equivalent
+from tests.mutants.__main__ import printed_mutants, read_equivalent
 from tests.mutants.mutations import Mutant, compiles, mutants_of, sample, strata
 
 SOURCE = b'''"""Text."""
@@ -86,3 +86,23 @@ def test_reviewed_survivors(tmp_path: Path) -> None:
     file.write_text("a.py: f\n- x < 1\n+ x <= 1\n")
     with pytest.raises(AssertionError, match="not a block"):
         read_equivalent(file)
+
+
+def test_survivors_of_an_earlier_run_are_read_from_its_output() -> None:
+    printed = """   1.0 s  tests/test_x.py
+a.py:3: f
+- x < 1
++ x <= 1
+  survived 3 tests
+
+b.py:9: C.m
+- A = 1
++ A = 2
+  no test runs this line
+
+c.py:1: g
+- y
++ z
+  killed by tests/test_x.py::test_y
+"""
+    assert printed_mutants(printed) == {("a.py", "f", "x < 1", "x <= 1"), ("b.py", "C.m", "A = 1", "A = 2")}

@@ -5,73 +5,104 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.passes.ir_cases import kernel, text_after, to_values
+from tests.passes.ir_cases import after, filecheck, kernel, to_values
 from tests.support.programs import check_pass, inputs_for
 from tiledsl.passes.lower_tile_ops import LowerTileOps
 
+WHOLE = "{shape = (8, 16), source_axes = (0, 1), target_axes = (0, 1)}"
+
+
+def lowered(parameters: str, body: str) -> list[str]:
+    return after(LowerTileOps(), body, parameters=parameters)
+
 
 def test_a_copy_from_global_memory_is_a_load_of_offset_plus_iota() -> None:
-    text = text_after(
-        kernel(
-            "A: 40*64*float16",
-            """%s = tile.alloc : buffer<8*16*float32, shared> %m = arith.mul %bx, %c8 : int32
-               tile.copy %A[%m, %c0], %s {shape = (8, 16), source_axes = (0, 1), target_axes = (0, 1)}""",
-        ),
-        LowerTileOps,
+    body = f"""
+    %s = tile.alloc : buffer<8*16*float32, shared>
+    %m = arith.mul %bx, %c8 : int32
+    tile.copy %A[%m, %c0], %s {WHOLE}"""
+    filecheck(
+        lowered("A: 40*64*float16", body),
+        """
+        %s = tile.alloc : buffer<8*16*float32, shared>
+        %m = arith.mul %bx, %c8 : int32
+        %0 = tensor.iota {axis = 0} : tensor<8x1xint32>
+        %1 = arith.add %m, %0 : tensor<8x1xint32>
+        %2 = tensor.iota {axis = 1} : tensor<1x16xint32>
+        %A_1 = tile.load %A[%1, %2] : tensor<8x16xfloat16>
+        %s_1 = arith.cast %A_1 : tensor<8x16xfloat32>
+        tile.write %s_1, %s
+        """,
     )
-    assert "%0 = tensor.iota {axis = 0} : tensor<8x1xint32>" in text
-    assert "%1 = arith.add %m, %0 : tensor<8x1xint32>" in text
-    assert "%2 = tensor.iota {axis = 1} : tensor<1x16xint32>" in text
-    assert "%A_1 = tile.load %A[%1, %2] : tensor<8x16xfloat16>" in text
-    assert "arith.cast %A_1 : tensor<8x16xfloat32>" in text
-    assert "tile.write" in text and "tile.copy" not in text
 
 
 def test_copies_of_one_region_share_their_indices() -> None:
-    copy = "tile.copy %A[%m, %c0], %s {shape = (8, 16), source_axes = (0, 1), target_axes = (0, 1)}"
-    text = text_after(
-        kernel(
-            "A: 40*64*float16",
-            f"""%s = tile.alloc : buffer<8*16*float16, shared> %m = arith.mul %bx, %c8 : int32
-               {copy} {copy}
-               scf.for %c0, %c1, %c1 (%k: int32) {{ {copy} scf.yield }}""",
-        ),
-        LowerTileOps,
+    copy = f"tile.copy %A[%bx, %c0], %s {WHOLE}"
+    body = f"""
+    %s = tile.alloc : buffer<8*16*float16, shared>
+    {copy}
+    {copy}
+    scf.for %c0, %c1, %c1 (%k: int32) {{ {copy} scf.yield }}"""
+    filecheck(
+        lowered("A: 40*64*float16", body)[1:],
+        """
+        %0 = tensor.iota {axis = 0} : tensor<8x1xint32>
+        %1 = arith.add %bx, %0 : tensor<8x1xint32>
+        %2 = tensor.iota {axis = 1} : tensor<1x16xint32>
+        %s_1 = tile.load %A[%1, %2] : tensor<8x16xfloat16>
+        tile.write %s_1, %s
+        %s_2 = tile.load %A[%1, %2] : tensor<8x16xfloat16>
+        tile.write %s_2, %s
+        scf.for %c0, %c1, %c1 (%k: int32) {
+        %3 = tensor.iota {axis = 0} : tensor<8x1xint32>
+        %4 = arith.add %bx, %3 : tensor<8x1xint32>
+        %5 = tensor.iota {axis = 1} : tensor<1x16xint32>
+        %s_3 = tile.load %A[%4, %5] : tensor<8x16xfloat16>
+        tile.write %s_3, %s
+        scf.yield
+        }
+        """,
     )
-    assert text.count("tile.load") == 3
-    assert text.count("tensor.iota {axis = 0}") == text.count("arith.add %m") == 2  # in the kernel, in the loop
 
 
 def test_a_gemm_reads_transposes_multiplies_and_writes() -> None:
-    text = text_after(
-        kernel(
-            "A: 4*float16",
-            """%a = tile.alloc : buffer<1*16*8*float16, shared> %b = tile.alloc : buffer<32*16*float32, shared>
-               %c = tile.alloc : buffer<8*32*float32, fragment>
-               tile.gemm %a, %b, %c {trans_a = true, trans_b = true, clear = true, precision = "ieee"}""",
-        ),
-        LowerTileOps,
+    # float16 with float32: both float32. What is cleared is not read.
+    body = """
+    %a = tile.alloc : buffer<1*16*8*float16, shared>
+    %b = tile.alloc : buffer<32*16*float32, shared>
+    %c = tile.alloc : buffer<8*32*float32, fragment>
+    tile.gemm %a, %b, %c {trans_a = true, trans_b = true, clear = true, precision = "ieee"}"""
+    filecheck(
+        lowered("A: 4*float16", body)[3:],
+        """
+        %a_1 = tile.read %a : tensor<1x16x8xfloat16>
+        %a_2 = tensor.reshape %a_1 : tensor<16x8xfloat16>
+        %a_t = tensor.transpose %a_2 {permutation = (1, 0)} : tensor<8x16xfloat16>
+        %b_1 = tile.read %b : tensor<32x16xfloat32>
+        %b_t = tensor.transpose %b_1 {permutation = (1, 0)} : tensor<16x32xfloat32>
+        %a_t_1 = arith.cast %a_t : tensor<8x16xfloat32>
+        %c_1 = tensor.dot %a_t_1, %b_t, %c0p0 {precision = "ieee"} : tensor<8x32xfloat32>
+        tile.write %c_1, %c
+        """,
     )
-    assert "tensor.reshape %a_1 : tensor<16x8xfloat16>" in text
-    assert text.count("tensor.transpose") == 2
-    assert "arith.cast" in text  # float16 with float32: both float32
-    assert "arith.constant {value = 0.0} : tensor<8x32xfloat32>" in text
-    assert '{precision = "ieee"}' in text
-    assert "tile.read %c" not in text
 
 
 def test_a_tile_with_dimensions_of_1_is_loaded_and_stored_in_its_own_shape() -> None:
-    text = text_after(
-        kernel(
-            "A: 3*5*9*float32, B: 3*5*9*float32",
-            """%t = tile.alloc : buffer<1*9*float32, fragment>
-               tile.copy %A[%bx, %c2, %c0], %t {shape = (9,), source_axes = (2,), target_axes = (1,)}
-               tile.copy %t, %B[%bx, %c2, %c0] {shape = (9,), source_axes = (1,), target_axes = (2,)}""",
-        ),
-        LowerTileOps,
+    # Without a reshape, for which Triton would exchange elements between threads.
+    body = """
+    %t = tile.alloc : buffer<1*9*float32, fragment>
+    tile.copy %A[%bx, %c2, %c0], %t {shape = (9,), source_axes = (2,), target_axes = (1,)}
+    tile.copy %t, %B[%bx, %c2, %c0] {shape = (9,), source_axes = (1,), target_axes = (2,)}"""
+    filecheck(
+        lowered("A: 3*5*9*float32, B: 3*5*9*float32", body)[1:],
+        """
+        %0 = tensor.iota {axis = 1} : tensor<1x9xint32>
+        %t_1 = tile.load %A[%bx, %c2, %0] : tensor<1x9xfloat32>
+        tile.write %t_1, %t
+        %t_2 = tile.read %t : tensor<1x9xfloat32>
+        tile.store %t_2, %B[%bx, %c2, %0]
+        """,
     )
-    assert "= tile.load %A[%bx, %c2, %0] : tensor<1x9xfloat32>" in text
-    assert "tensor.reshape" not in text  # Triton would exchange elements between threads
 
 
 COPIES = {
@@ -88,6 +119,9 @@ COPIES = {
     "ones_in_tile": """%t = tile.alloc : buffer<1*7*float32, fragment>
         tile.copy %A[%bx, %c2, %c0], %t {shape = (1, 7), source_axes = (1, 2), target_axes = (0, 1)}
         tile.copy %t, %B[%bx, %c1, %c0] {shape = (1, 7), source_axes = (0, 1), target_axes = (1, 2)}""",
+    "transposing_with_ones": """%t = tile.alloc : buffer<5*1*3*float32, fragment>
+        tile.copy %A[%c0, %c0, %bx], %t {shape = (3, 5), source_axes = (0, 1), target_axes = (2, 0)}
+        tile.copy %t, %B[%c0, %c0, %bx] {shape = (5, 3), source_axes = (0, 2), target_axes = (1, 0)}""",
     "one_element": """%t = tile.alloc : buffer<1*1*float32, fragment>
         tile.copy %A[%bx, %c2, %c0], %t {shape = (1, 1), source_axes = (1, 2), target_axes = (0, 1)}
         tile.copy %t, %B[%bx, %c1, %c5] {shape = (1, 1), source_axes = (0, 1), target_axes = (1, 2)}""",

@@ -72,6 +72,39 @@ def test_writes(first: str, second: str, masked: bool) -> None:
     access(first, second, body)
 
 
+# Extents of %i0 and %i1, the size of the buffer, and the sum of multiples that addresses it.
+DIGITS = [
+    ((3, 4), 12, (4, 1, 0)), ((3, 4), 12, (1, 3, 0)), ((2, 4), 24, (8, 2, 0)), ((2, 4), 24, (8, 2, 1)),
+    ((2, 4), 24, (8, 2, 9)), ((2, 2), 24, (8, 2, 12)), ((2, 2), 24, (8, 2, 13)), ((3, 2), 24, (8, 4, 3)),
+    ((2, 3), 20, (10, 2, 4)), ((3, 4), 13, (4, 1, 1)), ((3, 4), 11, (4, 1, -1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("extents", "size", "factors"), DIGITS)
+def test_one_index_made_of_two(extents: tuple[int, int], size: int, factors: tuple[int, int, int]) -> None:
+    e0, e1 = extents
+    a, b, c = factors
+    to_values(
+        kernel(
+            f"X: {size}*float32, Y: {e0}*{e1}*float32, V: {size}*float32, W: {e0}*{e1}*float32",
+            f"""%t = tile.alloc : buffer<{size}*float32, shared> %u = tile.alloc : buffer<{size}*float32, shared>
+                tile.copy %X, %t {{shape = ({size},), source_axes = (0,), target_axes = (0,)}}
+                tile.fill %c0.0, %u
+                tile.parallel {{extents = ({e0}, {e1})}} (%i: int32, %j: int32) {{
+                  %p = arith.mul %i, %c{a} : int32 %q = arith.mul %j, %c{b} : int32
+                  %r = arith.add %p, %q : int32 %k = arith.add %r, %c{c} : int32
+                  %l = arith.cmp %k, %c0 {{predicate = "ge"}} : bool
+                  %h = arith.cmp %k, %c{size} {{predicate = "lt"}} : bool
+                  %in = arith.and %l, %h : bool
+                  scf.if %in {{
+                    %x = tile.load %t[%k] : float32 tile.store %x, %W[%i, %j]
+                    %y = tile.load %Y[%i, %j] : float32 tile.store %y, %u[%k] scf.yield
+                  }} {{ scf.yield }} }}
+                tile.copy %u, %V {{shape = ({size},), source_axes = (0,), target_axes = (0,)}}""",
+        )
+    )
+
+
 REGULAR = ["strided", "aligned", "shifted", "reversed", "backwards", "backwards_strided", "backwards_dynamic"]
 
 

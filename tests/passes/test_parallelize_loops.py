@@ -7,9 +7,9 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
-from tests.passes.ir_cases import kernel
+from tests.passes.ir_cases import body_lines, filecheck, kernel
 from tests.support.programs import check_pass, inputs_for
-from tiledsl.ir.printer import print_op
+from tiledsl.ir.pass_manager import Program
 from tiledsl.passes.parallelize_loops import ParallelizeLoops
 
 HEAD = """%s = tile.alloc : buffer<6*8*float32, fragment> %m = tile.alloc : buffer<6*float32, fragment>
@@ -22,46 +22,107 @@ ROW = """tile.parallel {extents = (8,)} (%j: int32) {
            %z = arith.mul %x, %y : float32 tile.store %z, %s[%i, %j] }"""
 
 
-def after(loop: str) -> str:
+def lines(loop: str) -> tuple[list[str], list[str]]:
+    """What stands between head and tail, before and after the pass."""
     func = kernel("A: 6*8*float32, B: 6*8*float32, I: 6*int32", f"{HEAD} {loop} {TAIL}")
-    return print_op(check_pass(ParallelizeLoops(), func, inputs_for(func)))
+    before = body_lines(Program(func))
+    after = body_lines(Program(check_pass(ParallelizeLoops(), func, inputs_for(func))))
+    return before[5:-1], after[5:-1]
+
+
+def stays(loop: str) -> bool:
+    before, after = lines(loop)
+    assert any("scf.for" in line for line in before)
+    return before == after
 
 
 def over_rows(body: str, lower: int = 0, upper: int = 6, step: int = 1, options: str = "") -> str:
     return f"scf.for %c{lower}, %c{upper}, %c{step} {options} (%i: int32) {{ {body} scf.yield }}"
 
 
-def test_rows_become_parallel() -> None:
-    text = after(over_rows(ROW))
-    assert "scf.for" not in text and "{extents = (6,)} (%i: int32)" in text
+ROW_LINES = """
+    tile.parallel {extents = (8,)} (%j: int32) {
+    %x = tile.load %s[INDEX, %j] : float32
+    %y = tile.load %m[INDEX] : float32
+    %z = arith.mul %x, %y : float32
+    tile.store %z, %s[INDEX, %j]
+    }"""
 
 
-@pytest.mark.parametrize("bounds", [(1, 6, 2), (5, -1, -1), (2, 4, 1)])
-def test_the_index_counts_as_the_loop_did(bounds: tuple[int, int, int]) -> None:
-    text = after(over_rows(ROW, *bounds))
-    assert "scf.for" not in text and f"{{extents = ({len(range(*bounds))},)}}" in text
+@pytest.mark.parametrize(
+    ("bounds", "trips", "index"),
+    [
+        ((0, 6, 1), 6, []),
+        ((2, 4, 1), 2, ["%0 = arith.add %i, %c2 : int32"]),
+        ((0, 5, 2), 3, ["%0 = arith.mul %i, %c2 : int32"]),
+        ((1, 6, 2), 3, ["%0 = arith.mul %i, %c2 : int32", "%1 = arith.add %0, %c1 : int32"]),
+        ((5, -1, -1), 6, ["%0 = arith.mul %i, %cm1 : int32", "%1 = arith.add %0, %c5 : int32"]),
+    ],
+)
+def test_rows_become_parallel_and_the_index_counts_as_the_loop_did(
+    bounds: tuple[int, int, int], trips: int, index: list[str]
+) -> None:
+    made = "\n".join(index)
+    row = ROW_LINES.replace("INDEX", f"%{len(index) - 1}" if index else "%i")
+    filecheck(
+        lines(over_rows(ROW, *bounds))[1], f"tile.parallel {{extents = ({trips},)}} (%i: int32) {{\n{made}{row}\n}}"
+    )
 
 
 def test_branches_and_inner_loops_come_along() -> None:
     branch = '%c = arith.cmp %i, %c3 {predicate = "lt"} : bool scf.if %c { ' + ROW + " scf.yield } { scf.yield }"
-    assert "scf.for" not in after(over_rows(branch))
+    row = ROW_LINES.replace("INDEX", "%i")
+    filecheck(
+        lines(over_rows(branch))[1],
+        f"""
+        tile.parallel {{extents = (6,)}} (%i: int32) {{
+        %c = arith.cmp %i, %c3 {{predicate = "lt"}} : bool
+        scf.if %c {{
+        {row}
+        scf.yield
+        }} {{
+        scf.yield
+        }}
+        }}
+        """,
+    )
     twice = f"scf.for %c0, %c2, %c1 (%t: int32) {{ {ROW} scf.yield }}"
-    text = after(over_rows(twice))
-    assert text.count("scf.for") == 1 and "{extents = (6,)} (%i: int32)" in text
+    filecheck(
+        lines(over_rows(twice))[1],
+        f"""
+        tile.parallel {{extents = (6,)}} (%i: int32) {{
+        scf.for %c0, %c2, %c1 (%t: int32) {{
+        {row}
+        scf.yield
+        }}
+        }}
+        """,
+    )
 
 
 def test_loops_of_loops_over_elements() -> None:
     inner = """scf.for %c0, %c8, %c1 (%j: int32) {
                  %x = tile.load %s[%i, %j] : float32 %z = arith.add %x, %x : float32
                  tile.store %z, %s[%i, %j] scf.yield }"""
-    assert "scf.for" not in after(over_rows(inner))
+    filecheck(
+        lines(over_rows(inner))[1],
+        """
+        tile.parallel {extents = (6,)} (%i: int32) {
+        tile.parallel {extents = (8,)} (%j: int32) {
+        %x = tile.load %s[%i, %j] : float32
+        %z = arith.add %x, %x : float32
+        tile.store %z, %s[%i, %j]
+        }
+        }
+        """,
+    )
 
 
 def test_global_rows_told_apart_by_a_sum() -> None:
     body = """tile.parallel {extents = (8,)} (%j: int32) {
                 %row = arith.add %bx, %i : int32
                 %x = tile.load %s[%i, %j] : float32 tile.store %x, %B[%row, %j] }"""
-    assert "scf.for" not in after(over_rows(body, upper=5))
+    assert not stays(over_rows(body, upper=5))
 
 
 @pytest.mark.parametrize(
@@ -93,25 +154,25 @@ def test_global_rows_told_apart_by_a_sum() -> None:
     ],
 )  # fmt: skip
 def test_what_depends_on_the_order_stays(body: str) -> None:
-    assert "scf.for" in after(over_rows(body, lower=1))
+    assert stays(over_rows(body, lower=1))
 
 
 def test_what_stays_for_other_reasons() -> None:
-    assert "num_stages" in after(over_rows(ROW, options="{num_stages = 2}"))
+    assert stays(over_rows(ROW, options="{num_stages = 2}"))
     carried = f"%r = scf.for %c0, %c6, %c1[%c0] : int32 (%i: int32, %n: int32) {{ {ROW} scf.yield [%i] }}"
-    assert "scf.for" in after(carried)
+    assert stays(carried)
     only_global = """tile.parallel {extents = (8,)} (%j: int32) {
                        %x = tile.load %A[%i, %j] : float32 tile.store %x, %B[%i, %j] }"""
-    assert "scf.for" in after(over_rows(only_global))  # picks nothing on the chip
+    assert stays(over_rows(only_global))  # picks nothing on the chip
     larger = """tile.parallel {extents = (8,)} (%j: int32) {
                   %x = tile.load %m[%i] : float32 tile.store %x, %B[%i, %j] }"""
-    assert "scf.for" in after(over_rows(larger))  # would make a tile larger than what is there
+    assert stays(over_rows(larger))  # would make a tile larger than what is there
 
 
 def test_views_of_what_is_written() -> None:
     viewed = f"""%v = tile.view %s : buffer<8*6*float32, fragment>
                  {over_rows(ROW)} %e = tile.load %v[%c0, %c0] : float32 tile.store %e, %m[%c0]"""
-    assert "scf.for" in after(viewed)
+    assert stays(viewed)
 
 
 @T.prim_func

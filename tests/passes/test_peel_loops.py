@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import tiledsl
 import tiledsl.language as T
 from tests.codegen.test_block_modules import gemm as product
-from tests.passes.ir_cases import after, filecheck, program
+from tests.passes.ir_cases import after, body_lines, filecheck, program
 from tests.passes.test_block_programs import count, lowered
 from tests.support.example_modules import load_example
 from tests.support.programs import Author, attention, check_pass, gemm, inputs_for, programs
@@ -29,8 +29,9 @@ from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import PassManager, Program
+from tiledsl.ir.verifier import verify
 from tiledsl.passes import default_pipeline
-from tiledsl.passes.peel_loops import MODES, PeelLoops
+from tiledsl.passes.peel_loops import MODES, PeelLoops, _simplify_masks
 from tiledsl.runtime.target import Target
 
 POINTERS = {"select-emitter.backend": "triton", "select-access.mode": "pointer"}
@@ -174,6 +175,85 @@ def test_why_a_loop_stays(change: tuple[str, str], reason: str) -> None:
     line = loops_of(root)[0].loc.line
     assert remarks(root) == [f"the loop in line {line} is not peeled, because {reason}"]
     assert after(PEEL, body) == after([], body)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("lower", [0, 3])
+@pytest.mark.parametrize("predicate", ["lt", "ge"])
+def test_a_loop_is_divided_where_some_iteration_needs_no_mask(predicate: str, lower: int, step: int) -> None:
+    for limit in range(8, 121, 8):
+        body = GUARDED.replace("%rows, %m", f"%rows, %c{limit}").replace('"lt"', f'"{predicate}"')
+        body = body.replace("%c0, %c7, %c1[", f"%c{lower}, %c7, %c{step}[")
+        holds = [all((16 * k + i < limit) == (predicate == "lt") for i in range(16)) for k in range(lower, 7, step)]
+        loads = [line for line in after(PEEL, body) if "tile.load" in line]
+        assert any("mask=" not in line for line in loads) == any(holds), (limit, holds)
+        told = remarks(program(body).root)
+        assert len(told) == (not any(holds)) and all("needed in every iteration" in each for each in told)
+
+
+LARGEST = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "dtype", "counts_one_more"),
+    [
+        (LARGEST - 1008 - 1024, "int32", True),
+        (LARGEST - 1008 - 1023, "int32", False),  # one more iteration of the wider steps would not fit
+        (LARGEST - 1008, "int32", False),
+        (LARGEST - 1007, "int64", True),
+    ],
+)
+def test_the_type_in_which_iterations_are_counted(limit: int, dtype: str, counts_one_more: bool) -> None:
+    body = GUARDED.replace("%rows, %m", "%rows, %s").replace(
+        "%new = arith.add %old, %x",
+        """%far = arith.mul %k, %c1024 : int32
+        %there = arith.add %far, %i : tensor<16x1xint32>
+        %near = arith.cmp %there, %s {predicate = "lt"} : tensor<16x1xbool>
+        %y = tile.load %D[%there] mask=%near {guarded = true} : tensor<16x1xfloat32>
+        %both = arith.add %x, %y : tensor<16x1xfloat32>
+        %new = arith.add %old, %both""",
+    )
+    assumed = f"""
+    %least = arith.cmp %s, %c0 {{predicate = "ge"}} : bool
+    %most = arith.cmp %s, %c{limit} {{predicate = "le"}} : bool
+    tile.assume %least
+    tile.assume %most
+    """
+    lines = after(PEEL, assumed + body)
+    counting = lines[: next(at for at, line in enumerate(lines) if "scf.for" in line)]
+    assert sum("arith.truncdiv" in line for line in counting) == 2
+    assert all(line.endswith(dtype) for line in counting if "arith.truncdiv" in line)
+    assert any("arith.sub" in line for line in counting) == counts_one_more
+
+
+def test_masks_are_reduced_to_what_may_fail() -> None:
+    made = program("""
+    %i = tensor.iota {axis = 0} : tensor<16x1xint32>
+    %j = tensor.iota {axis = 1} : tensor<1x8xint32>
+    %t = arith.constant {value = true} : tensor<16x8xbool>
+    %r = arith.cmp %i, %s {predicate = "lt"} : tensor<16x1xbool>
+    %w = tensor.broadcast %r : tensor<16x8xbool>
+    %n = arith.and %t, %w : tensor<16x8xbool>
+    %q = arith.and %w, %t : tensor<16x8xbool>
+    %x = tile.load %A[%i, %j] mask=%n other=%c2.0 : tensor<16x8xfloat32>
+    %y = tile.load %A[%i, %j] mask=%t other=%c2.0 : tensor<16x8xfloat32>
+    %z = tile.load %A[%i, %c3] mask=%q other=%c2.0 : tensor<16x8xfloat32>
+    tile.store %x, %B[%i, %j] mask=%q
+    tile.store %y, %B[%i, %j] mask=%t
+    tile.store %f, %B[%i, %c5] mask=%w""")
+    _simplify_masks(made)
+    verify(made.root)
+    filecheck(
+        [line for line in body_lines(made) if "tile." in line],
+        """
+        %x = tile.load %A[%i, %j] mask=%r other=%c2p0 : tensor<16x8xfloat32>
+        %y = tile.load %A[%i, %j] : tensor<16x8xfloat32>
+        %z = tile.load %A[%i, %c3] mask=%q other=%c2p0 : tensor<16x8xfloat32>
+        tile.store %x, %B[%i, %j] mask=%r
+        tile.store %y, %B[%i, %j]
+        tile.store %f, %B[%i, %c5] mask=%w
+        """,
+    )
 
 
 @pytest.mark.parametrize("bounds", [("%c0, %s", "%s, %c7"), ("%c0, %s", "%s, %m"), ("%m, %s", "%s, %c7")], ids=str)

@@ -260,11 +260,13 @@ def product(depth: int = 3, dtype: str = "float16", between: str = "", rows: int
     """
 
 
-def chosen(body: str, threads: int = 128, b: str = "1024*64*float16, global", **options: Any) -> Program:
+def chosen(
+    body: str, threads: int = 128, b: str = "1024*64*float16, global", c: str = "float16", **options: Any
+) -> Program:
     """What "auto" makes of a product on sm_90."""
     a = b.replace("1024*64", "128*1024")
     text = f"""tile.func {{sym_name = "f", parameters = ("A", "B", "C"), symbols = ("m",), symbol_sources = ("C.0",)}}
-      (%A: buffer<{a}>, %B: buffer<{b}>, %C: buffer<m*64*float16, global>, %m: int32) {{
+      (%A: buffer<{a}>, %B: buffer<{b}>, %C: buffer<m*64*{c}, global>, %m: int32) {{
       %grid = arith.constant {{value = 4}} : int32
       tile.kernel [%grid] {{threads = {threads}}} (%bx: int32) {{ {HEAD} {body} }}
     }}"""
@@ -272,6 +274,16 @@ def chosen(body: str, threads: int = 128, b: str = "1024*64*float16, global", **
     SelectAccess(**options).run(made)
     verify(made.root)
     return made
+
+
+@pytest.mark.parametrize(("depth", "fits"), [(20, True), (26, True), (27, False), (28, False)])
+def test_sums_are_copied_beside_the_operands_if_there_is_room(depth: int, fits: bool) -> None:
+    # 232448 bytes: the operands of each stage take 8192, the copy 16384, barriers 1024.
+    body = product(depth).replace("%half, %C", "%last, %C")
+    made = chosen(body, c="float32", mode="tma")
+    assert accesses(made) == (BLOCKS if fits else [*BLOCKS[:2], "tile.store"])
+    reason = f"16384 bytes, does not fit in shared memory beside {depth * 8192} bytes of the loop's operands"
+    assert any(reason in each for each in kernel(made).remarks) is not fits
 
 
 ODD = "%odd = arith.add %bx, %columns : tensor<1x64xint32>"
@@ -327,9 +339,9 @@ def test_auto_takes_narrow_elements_only_where_the_summed_ones_are_neighbours() 
 def test_auto_takes_both_sides_or_none() -> None:
     made = chosen(product().replace("%ys, %columns", "%ys, %odd").replace("%x = ", f"{ODD} %x = "))
     assert accesses(made) == POINTERS
-    assert [each.partition(") ")[2] for each in kernel(made).remarks] == [
-        "is accessed through pointers, because its blocks may begin at other columns than multiples of 8",
-        "is accessed through pointers, because B is, which it is multiplied with",
+    assert [(each.partition(" (")[0], each.partition(") ")[2]) for each in kernel(made).remarks] == [
+        ("B", "is accessed through pointers, because its blocks may begin at other columns than multiples of 8"),
+        ("A", "is accessed through pointers, because B is, which it is multiplied with"),
     ]
 
 

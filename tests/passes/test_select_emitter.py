@@ -283,6 +283,11 @@ def test_options_with_effect_are_not_remarked_on() -> None:
     assert remarks({"select-emitter.rescale": "each", "select-emitter.overlap": False}, "triton") == ()
 
 
+def test_options_of_one_pass_are_told_in_their_order() -> None:
+    told = remarks({"select-access.operands": "K=tma", "select-access.mode": "tma"})
+    assert [each.partition("=")[0] for each in told] == ["select-access.mode", "select-access.operands"]
+
+
 def test_options_of_gluon_without_effect_in_triton_are_told() -> None:
     stages, rescale = remarks({"select-emitter.stages": 3, "select-emitter.rescale": "lazy"}, "triton")
     assert stages.startswith("select-emitter.stages=3 has no effect in Triton, where T.Pipelined or pipeline-loops")

@@ -134,6 +134,9 @@ def unusual(kind: str) -> Any:
                         a[i, j] = a[i, j] * 2
                 if kind == "stored":
                     T.copy(a, D[0, k * 64])
+                if kind == "seen":
+                    for i, j in T.Parallel(128, 128):
+                        product[i, j] = total[i, j]
                 if kind == "scaled":
                     T.gemm(a, b, product, transpose_B=True, clear_accum=True)
                     for i, j in T.Parallel(128, 128):
@@ -148,6 +151,9 @@ def unusual(kind: str) -> Any:
                 T.reduce_max(total, column, dim=0)
                 for i, j in T.Parallel(128, 128):
                     total[i, j] -= column[j]
+            if kind == "seen":
+                for i, j in T.Parallel(128, 128):
+                    total[i, j] += product[i, j]
             T.copy(total, C)
 
     return program
@@ -163,6 +169,7 @@ def unusual(kind: str) -> Any:
         ("doubled", "a product's operand is not a tile loaded in the loop"),
         ("stored", "a product's operand is used for something else"),
         ("squared", "the accumulator is used for more than the product"),
+        ("seen", "the accumulator is used for more than the product"),
         ("columns", "a reduction over rows"),
     ],
 )

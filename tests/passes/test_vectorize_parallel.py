@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.passes.ir_cases import TO_VALUES, kernel, text_after, to_values
+from tests.passes.ir_cases import TO_VALUES, after, filecheck, kernel, to_values
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError
@@ -38,22 +38,22 @@ def tiles(body: str) -> FuncOp:
 
 
 def test_indices_become_iotas_and_values_keep_minimal_shapes() -> None:
-    text = text_after(
-        kernel(
-            "S: 4*float32, Y: 4*8*float32",
-            """tile.parallel {extents = (4, 8)} (%i: int32, %j: int32) {
-                 %x = tile.load %S[%i] : float32
-                 %y = arith.add %x, %c0.5 : float32
-                 tile.store %y, %Y[%i, %j]
-               }""",
-        ),
-        VectorizeParallel,
+    body = """
+    tile.parallel {extents = (4, 8)} (%i: int32, %j: int32) {
+      %x = tile.load %S[%i] : float32
+      %y = arith.add %x, %c0.5 : float32
+      tile.store %y, %Y[%i, %j]
+    }"""
+    filecheck(
+        after(VectorizeParallel(), body, parameters="S: 4*float32, Y: 4*8*float32"),
+        """
+        %i = tensor.iota {axis = 0} : tensor<4x1xint32>
+        %j = tensor.iota {axis = 1} : tensor<1x8xint32>
+        %x = tile.load %S[%i] : tensor<4x1xfloat32>
+        %y = arith.add %x, %c0p5 : tensor<4x1xfloat32>
+        tile.store %y, %Y[%i, %j]
+        """,
     )
-    assert "%i = tensor.iota {axis = 0} : tensor<4x1xint32>" in text
-    assert "%j = tensor.iota {axis = 1} : tensor<1x8xint32>" in text
-    assert "%x = tile.load %S[%i] : tensor<4x1xfloat32>" in text
-    assert "tile.store %y, %Y[%i, %j]" in text
-    assert "tile.parallel" not in text
 
 
 BODIES = {
@@ -217,6 +217,12 @@ REFUSED = {
     "step of point": (
         "PAR { scf.for %i, %c4, %c2 (%k: int32) { tile.store %c1.0, %a[%i, %j] scf.yield } }",
         "only start with step 1",
+    ),
+    "while of point": (
+        """PAR { %n = scf.while [%i] : int32 (%k: int32) {
+             %more = arith.cmp %k, %c0 {predicate = "gt"} : bool scf.condition %more[%k] }
+           (%q: int32) { %r = arith.sub %q, %c1 : int32 scf.yield [%r] } }""",
+        "a while loop whose condition depends on the point of T.Parallel carries values",
     ),
     "copy inside": (
         "PAR { tile.copy %A[%i, %j], %w {shape = (8,), source_axes = (1,), target_axes = (0,)} }",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ from tiledsl.dialects.tensor import GatherOp
 from tiledsl.runtime import compile as compiling
 from tiledsl.runtime import hazards
 from tiledsl.runtime.compile import CompileError, guard, unharmed
+from tiledsl.runtime.resources import run_tool
 from tiledsl.runtime.target import Target
 
 HOPPER = Target("cuda", 90)
@@ -77,6 +80,85 @@ def test_a_stack_pointer_in_place_of_halves_of_a_word(monkeypatch: pytest.Monkey
     ptx, sass = "cvt.rn.satfinite.e4m3x2.f16x2 %rs15, %r33;", "LOP3.LUT R17, R1, 0xffff, RZ, 0xc0, !PT ;"
     assert hazards.machine_code_hazards({"ptx": ptx, "sass": sass}) == ["float8-pair-twice"]
     assert hazards.machine_code_hazards({"ptx": ptx, "sass": sass.replace("R1,", "R21,")}) == []
+
+
+FIRST = "F2FP.SATFINITE.E4M3.F32.PACK_AB_MERGE_C R7, R9, R2.reuse, RZ ;"
+MERGED = "F2FP.SATFINITE.E4M3.F32.PACK_AB_MERGE_C R8, R2, R2, R7 ;"
+OTHER = "IMAD.MOV.U32 R3, RZ, RZ, R4 ;"
+
+
+@pytest.mark.parametrize(
+    "lines, right",
+    [
+        ([FIRST, OTHER, MERGED.replace("R8", "R7"), "BRA `(.L_x_0) ;"], True),
+        ([FIRST, OTHER, MERGED, "STG.E desc[UR4][R4.64], R8 ;", "EXIT ;"], True),
+        ([FIRST, MERGED, "IMAD.MOV.U32 R7, RZ, RZ, R4 ;", "BRA `(.L_x_0) ;"], True),
+        ([FIRST, MERGED, "BRA `(.L_x_0) ;"], False),  # who knows who reads it there
+        ([FIRST, MERGED, "STG.E desc[UR4][R4.64], R7 ;", "EXIT ;"], False),  # it was made for this
+        ([FIRST, MERGED, "STG.E.64 desc[UR4][R4.64], R6 ;", "EXIT ;"], False),
+        ([FIRST, "IADD3 R3, R7, R4, RZ ;", MERGED, "EXIT ;"], False),
+        ([FIRST, "LDG.E.128 R4, desc[UR4][R2.64] ;", MERGED, "EXIT ;"], False),  # another value lies there
+        ([FIRST, ".L_x_1:", MERGED, "EXIT ;"], False),
+        (["@P0 " + FIRST, MERGED, "EXIT ;"], False),
+        (["IMAD.MOV.U32 R7, RZ, RZ, R4 ;", MERGED, "EXIT ;"], False),
+        ([MERGED, "EXIT ;"], False),
+    ],
+)
+def test_what_a_conversion_to_float8_may_be_merged_with(
+    lines: list[str], right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hazards, "_ptxas_version", lambda: (12, 8))
+    places = [line if line[0] == "." else f"        /*{16 * n:04x}*/  {line}" for n, line in enumerate(lines)]
+    asm = {"ptx": MACHINE_CODE["float8-pair-twice"][0], "sass": "\n".join(places)}
+    assert hazards.machine_code_hazards(asm) == ([] if right else ["float8-pair-twice"])
+
+
+def test_repaired_ptx_converts_the_same_numbers() -> None:
+    ptx = "\tcvt.rn.satfinite.e5m2x2.f32  %rs4, %r2, %r1; \n\tmov.b32 \t%r3, {%rs4, %rs4};\n"
+    repaired = hazards.without_merges(ptx)
+    assert "cvt.rn.satfinite.e5m2x2.f32  %half, %r2, %r1; cvt.u32.u16 %word, %half;" in repaired
+    assert "cvt.u16.u32 %rs4, %word; }" in repaired and repaired.endswith(ptx.split("; ")[1])
+    assert hazards.without_merges(repaired) == repaired
+
+
+PAIR = """.version 8.7
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 .ptr .global .align 4 p0)
+.reqntid 32
+{
+.reg .b16 %rs<4>; .reg .b32 %r<4>; .reg .b64 %rd<4>;
+ld.param.b64 %rd1, [p0];
+ld.global.b32 %r1, [%rd1];
+cvt.rn.satfinite.e4m3x2.f32 %rs1, %r1, %r1;
+STORE
+ret;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "mov.b32 %r3, {%rs1, %rs1}; st.global.b32 [%rd1], %r3;",
+        "st.global.v2.b16 [%rd1], {%rs1, %rs1};",
+        "cvt.rn.satfinite.e4m3x2.f32 %rs2, %r1, %r1; mov.b32 %r3, {%rs1, %rs2}; st.global.b32 [%rd1], %r3;",
+    ],
+)
+def test_ptxas_merges_a_pair_of_float8_with_nothing_but_itself(store: str, tmp_path: Path) -> None:
+    from triton import knobs
+
+    def machine_code(ptx: str) -> dict[str, Any]:
+        (tmp_path / "k.ptx").write_text(ptx)
+        command = [knobs.nvidia.ptxas.path, "--gpu-name=sm_90a", str(tmp_path / "k.ptx"), "-o", str(tmp_path / "k.o")]
+        subprocess.run(command, check=True, timeout=60)
+        return {"ptx": ptx, "sass": run_tool("nvdisasm", ["-c"], (tmp_path / "k.o").read_bytes())}
+
+    ptx = PAIR.replace("STORE", store)
+    if hazards._ptxas_version() < hazards.RIGHT_PTXAS:
+        assert hazards.machine_code_hazards(machine_code(ptx)) == ["float8-pair-twice"]
+    sass = machine_code(hazards.without_merges(ptx))["sass"]
+    assert "MERGE_C" in sass and not re.search(r"MERGE_C[^;]*, R\d+ ;", sass)
 
 
 @pytest.mark.parametrize("name", MACHINE_CODE)

@@ -297,6 +297,83 @@ def while_never(A: T.Tensor((4, 6), "float32"), O: T.Tensor((4, 6), "float32")):
             O[i, j] = t[i, j] * 2.0
 
 
+# Carried values that begin alike
+
+
+def _delayed(n: np.ndarray) -> np.ndarray:
+    x, y, z = 5, 5, 5
+    for k in range(abs(int(n[0])) + 3):
+        x, y, z = k * 3, x, y
+    return np.array([x, y, z])
+
+
+@case("alike-carried", _delayed)
+@T.prim_func
+def delayed(N: T.Tensor((1,), "int32"), O: T.Tensor((3,), "int32")):
+    with T.Kernel(1, threads=32):
+        first = T.abs(N[0]) - T.abs(N[0]) + 5
+        x = T.alloc_var("int32", first)
+        y = T.alloc_var("int32", first)
+        z = T.alloc_var("int32", first)
+        for k in range(T.abs(N[0]) + 3):
+            z = y
+            y = x
+            x = k * 3
+        O[0] = x
+        O[1] = y
+        O[2] = z
+
+
+def _delayed_tile(a: np.ndarray) -> np.ndarray:
+    s, t = a[0].copy(), a[0].copy()
+    for k in range(4):
+        if a[k, 0] < 1:
+            t = s
+        s = a[k] * 2
+    return np.concatenate([s, t])
+
+
+@case("alike-carried", _delayed_tile)
+@T.prim_func
+def delayed_tile(A: T.Tensor((4, 8), "float8_e5m2"), O: T.Tensor((16,), "float8_e5m2")):
+    with T.Kernel(1, threads=32):
+        s = T.alloc_fragment((8,), "float8_e5m2")
+        t = T.alloc_fragment((8,), "float8_e5m2")
+        T.copy(A[0, :], s)
+        T.copy(s, t)
+        for k in range(4):
+            if T.cast(A[k, 0], "float32") < 1.0:
+                T.copy(s, t)
+            for i in T.Parallel(8):
+                s[i] = T.cast(A[k, i], "float32") * 2.0
+        T.copy(s, O[0:8])
+        T.copy(t, O[8:16])
+
+
+def _delayed_flag(n: np.ndarray) -> np.ndarray:
+    k, a, b = 0, n[0] > 9, n[0] > 9
+    while k < abs(int(n[0])) + 2:
+        k, a, b = k + 1, k % 3 != 1, a
+    return np.array([k, a, b])
+
+
+@case("alike-carried", _delayed_flag)
+@T.prim_func
+def delayed_flag(N: T.Tensor((1,), "int32"), O: T.Tensor((3,), "int32")):
+    with T.Kernel(1, threads=32):
+        first = N[0] > 9
+        k = T.alloc_var("int32", 0)
+        a = T.alloc_var("bool", first)
+        b = T.alloc_var("bool", first)
+        while k < T.abs(N[0]) + 2:
+            b = a
+            a = k % 3 != 1
+            k += 1
+        O[0] = k
+        O[1] = a
+        O[2] = b
+
+
 # Scans
 
 

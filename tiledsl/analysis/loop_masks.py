@@ -91,7 +91,8 @@ def _guards(lesser: Form, greater: Form, dtype: str, loop: scf.ForOp, ranges: Ra
 
 def _ends(form: Form, low: int, high: int, loop: scf.ForOp, ranges: Ranges) -> tuple[float, float]:
     """The least and the greatest value of a sum, whose positions together are between `low` and `high`."""
-    placed, others = (form.low, form.high), (0, 0)
+    placed: tuple[float, float] = form.low, form.high
+    others: tuple[float, float] = 0, 0
     for value, factor in (*form.terms.items(), (loop.index, form.index)):
         if factor:
             least, most = sorted(factor * end for end in ranges.of(value))

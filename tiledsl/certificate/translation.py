@@ -100,7 +100,9 @@ class _Levels:
         smaller = reduced(whole, unit)
         self.is_reduced = smaller is not None
         self.func = smaller or whole
-        self.original = self.func.clone({})
+        original = self.func.clone({})
+        assert isinstance(original, tile.FuncOp)
+        self.original = original
         self.program = Program(self.func, kernel.target)
         self.names = self.func.parameters
         self.rounds32 = any(value.dtype == "float64" for op in self.func.walk() for value in op.results)

@@ -115,6 +115,17 @@ class Expressions:
     def text(self, value: Value) -> str:
         return self.value(value).text
 
+    def copied(self, value: Value) -> str:
+        """A value for which Triton makes an operation that later passes fold away."""
+        inner, dtype = self.value(value), value.dtype
+        if dtype == "bool":
+            return f"{inner.at(OR)} | False"
+        if dtype not in ELEMENTS or not is_float(dtype):
+            return f"{inner.at(ADD)} + 0"
+        return (
+            f"{inner.at(ATOM)}.to(tl.int{ELEMENTS[dtype].bits}, bitcast=True).to({TRITON_TYPES[dtype]}, bitcast=True)"
+        )
+
     def may_be_python(self, value: Value) -> bool:
         """Whether Triton may see a Python number: it makes an integer argument that is 1 a compile-time constant."""
         owner = value.owner

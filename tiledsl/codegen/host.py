@@ -55,10 +55,11 @@ class HostWriter:
         aligned = [self._text[value].text for value in needs_alignment(self.func) if value in self._text]
         if aligned:
             written = [self.parameters.index(value) for value in written_parameters(self.func)]
+            places = [self.parameters.index(value) for value in needs_alignment(self.func) if value in self._text]
             addresses = " | ".join(f"{name}.data_ptr()" for name in aligned)
             body[:0] = [
                 f"if ({addresses}) % 16:" if len(aligned) > 1 else f"if {addresses} % 16:",
-                f"    return _with_aligned({into}, {self._tuple(all_names)}, written={tuple(written)})",
+                f"    return _with_aligned({into}, {self._tuple(all_names)}, {tuple(places)}, {tuple(written)})",
             ]
         what = "Runs the program on these tensors" + (", outputs included." if self.func.outputs else ".")
         lines = [f"def {into}({', '.join(all_names)}):", f'    """{what}"""', *("    " + line for line in body)]

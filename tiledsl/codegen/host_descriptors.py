@@ -39,14 +39,36 @@ def _descriptor(tensor, shape, strides, block, *layout):
     return found
 
 
-def _with_aligned(function, arguments, written):
-    """Calls a function with copies of the tensors that do not begin at a multiple of 16 bytes, as descriptors must."""
+def _span(tensor):
+    """The addresses of the first byte of a tensor and behind the last one."""
+    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
+    start = tensor.data_ptr()
+    return start, start + (steps + 1) * tensor.element_size() if tensor.numel() else start
+
+
+def _with_aligned(function, arguments, aligned, written):
+    """Calls a function with copies of the tensors that must begin at a multiple of 16 bytes, for descriptors, and do
+    not. Tensors that share their memory share that of the copies."""
     copies = list(arguments)
-    for number, value in enumerate(arguments):
-        if torch.is_tensor(value) and value.data_ptr() % 16:
-            copies[number] = torch.empty_strided(
-                value.shape, value.stride(), dtype=value.dtype, device=value.device
-            ).copy_(value)
+    spans = {number: _span(value) for number, value in enumerate(arguments) if torch.is_tensor(value)}
+    for number in aligned:
+        value = copies[number]
+        if value.data_ptr() % 16 == 0:
+            continue
+        if value is not arguments[number]:
+            raise ValueError("tensors that share memory begin at different distances from multiples of 16 bytes")
+        (start, end), sharing = spans[number], set()
+        while True:
+            found = {other for other, span in spans.items() if span[0] < end and start < span[1]} | {number}
+            if found == sharing:
+                break
+            sharing, start, end = found, min(spans[each][0] for each in found), max(spans[each][1] for each in found)
+        memory = torch.empty(end - start + 16, dtype=torch.uint8, device=value.device)
+        begin = -(memory.data_ptr() + spans[number][0] - start) % 16 - start
+        for other in sharing:
+            tensor, (first, last) = arguments[other], spans[other]
+            copy = memory[begin + first : begin + last].view(tensor.dtype)
+            copies[other] = copy.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
     function(*copies)
     for number in written:
         if copies[number] is not arguments[number]:
@@ -75,6 +97,7 @@ DESCRIPTOR_NAMES = {
     "_descriptors",
     "_Address",
     "_descriptor",
+    "_span",
     "_with_aligned",
 }
 MULTIPROCESSOR_NAMES = {"functools", "_multiprocessors"}

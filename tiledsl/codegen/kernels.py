@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import cache
 
 from tiledsl.codegen.expressions import ATOM, Expressions
@@ -115,8 +115,9 @@ class KernelWriter:
     def name(self, value: Value) -> str:
         return self.variables.name(value)
 
-    def assign(self, targets: Sequence[Value], sources: Sequence[Value]) -> None:
-        """All assignments at once: no source is read after it was overwritten."""
+    def assign(self, targets: Sequence[Value], sources: Sequence[Value], apart: Set[Value] = frozenset()) -> None:
+        """All assignments at once: no source is read after it was overwritten. `apart`: targets for which Triton must
+        see a value of their own, that of no other variable."""
         left = [(t, s) for t, s in zip(targets, sources, strict=True) if is_free(s) or not self.variables.same(t, s)]
         while left:
             free = [
@@ -127,14 +128,15 @@ class KernelWriter:
                 self.line(f"{names} = {', '.join(self.expressions.text(s) for _, s in left)}")
                 return
             for pair in free:
-                self.line(f"{self.name(pair[0])} = {self.expressions.text(pair[1])}")
+                text = self.expressions.copied(pair[1]) if pair[0] in apart else self.expressions.text(pair[1])
+                self.line(f"{self.name(pair[0])} = {text}")
                 left.remove(pair)
 
     # Control flow
 
     def for_loop(self, op: scf.ForOp) -> None:
         carried = op.body.args[1:]
-        self.assign(carried, op.inits)
+        self.assign(carried, op.inits, self.confused(carried, op.inits, op.body.terminator.operands))
         bounds = [self.expressions.text(each) for each in (op.lower, op.upper, op.step)]
         step = constant_of(op.step)
         if step == 1:
@@ -151,6 +153,22 @@ class KernelWriter:
         function = "tl.range" if options else "range"
         self.line(f"for {self.name(op.index)} in {function}({', '.join(bounds + options)}):")
         self.nested(op.body, lambda: self.assign(carried, op.body.terminator.operands))
+
+    def confused(self, carried: Sequence[Value], inits: Sequence[Value], yielded: Sequence[Value]) -> set[Value]:
+        """Carried values that Triton would take for unchanging. It reads a body once with what the variables hold
+        before the loop; a variable that then holds the same is not carried, also where it got that from another one
+        that began with the same value."""
+        alike: dict[Value, list[int]] = {}
+        for number, value in enumerate(inits):
+            if value.op not in self.variables.inlined:  # else each variable gets a value of its own
+                alike.setdefault(value, []).append(number)
+        found: set[Value] = set()
+        for value, numbers in alike.items():
+            group = {carried[number] for number in numbers}
+            if len(group) > 1 and any(_may_hold(yielded[number], group - {carried[number]}) for number in numbers):
+                first = next((each for each in group if self.variables.same(each, value)), carried[numbers[0]])
+                found |= group - {first}
+        return found
 
     def condition(self, value: Value) -> str:
         op = value.op
@@ -214,7 +232,8 @@ class KernelWriter:
             self.assign(op.before.args, op.after.terminator.operands)
             test()
 
-        self.assign(op.before.args, op.inits)
+        yielded = op.after.terminator.operands
+        self.assign(op.before.args, op.inits, self.confused(op.before.args, op.inits, yielded))
         test()
         self.line(f"while {flag or self.condition(condition.condition)}:")
         self.nested(op.after, ending)
@@ -308,6 +327,40 @@ class KernelWriter:
 
     def assume(self, op: tile.AssumeOp) -> None:
         self.line(f"tl.assume({self.condition(op.condition)})")
+
+
+def _may_hold(value: Value, others: Set[Value]) -> bool:
+    """Whether a value may be one of `others`, handed on by nothing but branches and loops."""
+    seen: set[Value] = set()
+    left = [value]
+    while left:
+        value = left.pop()
+        if value in others:
+            return True
+        if value not in seen:
+            seen.add(value)
+            left += _handed_on(value)
+    return False
+
+
+def _handed_on(value: Value) -> list[Value]:
+    """What a result of a branch or a loop, or a value that it carries, may be."""
+    op = value.op
+    if isinstance(op, scf.IfOp):
+        return [region.terminator.operands[op.results.index(value)] for region in op.regions]
+    around = op if op is not None else value.owner.parent if isinstance(value.owner, Region) else None
+    if isinstance(around, scf.ForOp):
+        carried = around.results if op is not None else around.body.args[1:]
+        number = next((number for number, each in enumerate(carried) if each is value), None)
+        return [] if number is None else [around.inits[number], around.body.terminator.operands[number]]
+    if isinstance(around, scf.WhileOp):
+        if op is None and value.owner is around.before:
+            number = around.before.args.index(value)
+            return [around.inits[number], around.after.terminator.operands[number]]
+        condition = around.before.terminator
+        assert isinstance(condition, scf.ConditionOp)
+        return [condition.values[(around.results if op is not None else around.after.args).index(value)]]
+    return []
 
 
 def _counts_multiprocessors(value: Value) -> bool:

@@ -36,13 +36,14 @@ class LineStructure(PostLex):
 
     always_accept = ("_NEWLINE", "REFUSED", "COMPLEX")
 
+    file: str
+    text: str
+    line_shift: int
+    column_shift: int
+    one_expression: bool
+    keeps_indent: bool
+
     def __init__(self) -> None:
-        self.file = "<text>"
-        self.text = ""
-        self.line_shift = 0
-        self.column_shift = 0
-        self.one_expression = False
-        self.keeps_indent = False
         self.open_brackets: list[Token] = []
 
     def loc(self, token: Token) -> Loc:

@@ -410,10 +410,11 @@ class Statements(Expressions):
         size = loop.extents[axes[0]]
         stop = as_value(ceildiv(loop.limits[axes[0]], size), "int32")
         region = Region([INT32])
+        (index,) = region.args
         bounds = [as_value(0, "int32"), stop, as_value(1, "int32")]
         self._device_depth += 1
         with self.ctx.inside(region), self.names.device_region(node.loc, repeats=True):
-            start = binary("mul", Scalar(region.args[0]), size)
+            start = binary("mul", Scalar(index), size)
             self._chunks(node, loop, axes[1:], {**starts, axes[0]: start})
         self._device_depth -= 1
         scf.yielding(region)

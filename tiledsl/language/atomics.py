@@ -90,7 +90,8 @@ def _tile(what: str, kind: str, dst: Reference, value: Any, order: str | None) -
                 place[axis] = place[axis] + index if not (is_number(place[axis]) and place[axis] == 0) else index
             return buffer[tuple(place)]
 
-        _element(what, kind, at(target, target_offsets, target_axes), at(source, source_offsets, source_axes), order)
+        place, part = at(target, target_offsets, target_axes), at(source, source_offsets, source_axes).value()
+        ctx.of_tiles |= {part.op, _element(what, kind, place, Scalar(part), order).op}
 
     ctx.parallel(shape, body)
 

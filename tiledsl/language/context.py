@@ -62,6 +62,13 @@ def fitting(number: bool | int | float, dtype: str) -> bool | int | float:
     return as_constant(number, dtype)
 
 
+def _seen(buffer: Value) -> Value:
+    """The buffer that views of the same element type show."""
+    while isinstance(buffer.op, tile.ViewOp) and buffer.op.source.dtype == buffer.dtype:
+        buffer = buffer.op.source
+    return buffer
+
+
 class TileLoop(NamedTuple):
     """A T.Parallel loop that is being built: where to emit what goes before it, and its iterations."""
 
@@ -84,6 +91,7 @@ class Context:
         self._symbol_locs: dict[str, Loc] = {}
         self._solved: dict[str, str] = {}  # sources of symbols that are known only from arithmetic on them
         self.safe_values: dict[Value, float] = {}
+        self.of_tiles: set[Operation | None] = set()  # accesses to the elements of a tile that begins at an index
         self.kernel: tile.KernelOp | None = None
         self.kernel_options: dict[str, Any] = {}
         self._last_alloc: tile.AllocOp | None = None
@@ -186,7 +194,7 @@ class Context:
             regions=[self.body],
             loc=self.loc,
         )
-        count_from_the_end(func)
+        count_from_the_end(func, self.of_tiles)
         return func
 
     # Buffers
@@ -265,7 +273,11 @@ class Context:
         operations.fill(target, value)
 
     def safe_value(self, buffer: Buffer) -> float:
-        return self.safe_values.get(buffer.value, 0.0)
+        return self.safe_values.get(_seen(buffer.value), 0.0)
+
+    def set_safe_value(self, buffer: Buffer, number: float) -> None:
+        """What elements outside of a buffer, and of other views of its memory, read as in this kernel."""
+        self.safe_values[_seen(buffer.value)] = number
 
     def constant(self, x: Any) -> int | None:
         """An expression's value where it is constant."""

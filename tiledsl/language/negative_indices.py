@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from tiledsl.dialects import arith, tile
-from tiledsl.ir.core import Value
+from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ScalarType
@@ -11,15 +13,16 @@ from tiledsl.ir.types import ScalarType
 Access = tile.LoadOp | tile.StoreOp | tile.AtomicOp
 
 
-def count_from_the_end(func: tile.FuncOp) -> None:
+def count_from_the_end(func: tile.FuncOp, of_tiles: Set[Operation | None] = frozenset()) -> None:
     """Add the dimension to every index of an element that is proven to be negative, as `x[-1 - i]` is for i >= 0.
 
-    An index that may be either is left as it is: what lies outside of a tensor reads 0 and is not written.
+    An index that may be either is left as it is: what lies outside of a tensor reads 0 and is not written. So is where
+    a tile begins, in a copy and in `of_tiles`.
     """
     from tiledsl.analysis.ranges import Ranges
 
     accesses: list[Access] = of_kinds(func.walk(), tile.LoadOp, tile.StoreOp, tile.AtomicOp)
-    suspects = [op for op in accesses if any(map(_may_be_negative, op.indices))]
+    suspects = [op for op in accesses if op not in of_tiles and any(map(_may_be_negative, op.indices))]
     if not suspects:
         return
     ranges = Ranges(func)

@@ -630,7 +630,7 @@ def reshape(src: Any, shape: Any) -> Any:
 
 
 def annotate_safe_value(safe_value_map: dict[Any, Any]) -> None:
-    """The values that T.copy reads outside of these global buffers, instead of 0: {buffer: number}.
+    """The values that are read outside of these global buffers, and of views of them, instead of 0: {buffer: number}.
 
     It holds in the kernel that it stands in. `safe_value_map` with anything else raises TileError.
     """
@@ -641,7 +641,7 @@ def annotate_safe_value(safe_value_map: dict[Any, Any]) -> None:
             raise TileError(
                 f"T.annotate_safe_value takes {{buffer: number}}, not {describe(buffer)}: {describe(value)}"
             )
-        context("T.annotate_safe_value").safe_values[buffer.value] = float(value)
+        context("T.annotate_safe_value").set_safe_value(buffer, float(value))
 
 
 def scalar_type(dtype: Any) -> ScalarType:

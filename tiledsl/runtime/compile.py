@@ -20,6 +20,7 @@ from tiledsl.errors import TileError
 from tiledsl.location import Loc
 from tiledsl.logs import note_once
 from tiledsl.runtime import hazards
+from tiledsl.runtime.module import kept_file
 from tiledsl.runtime.resources import Resources, read_resources, run_tool
 from tiledsl.runtime.streams import have_streams
 from tiledsl.runtime.target import Target
@@ -179,16 +180,26 @@ def unharmed(kernel: str, target: Target, made: Callable[[Mapping[str, Any]], An
     if wrong := hazards.layout_refusal(compiled.asm):
         way_out = "Triton 3.9 is right; or compute that tile in a kernel apart from tiles of other shapes"
         raise _wrong(f"{kernel}: this version of Triton computes wrongly with {wrong}", "ttgir", way_out)
-    for level in ("1", "0", ""):
-        found = ", ".join(hazards.machine_code_hazards(Asm(dict(compiled.asm))))
+    more: dict[str, Any] = {}
+    for change in ("merges", "1", "0", ""):
+        names = hazards.machine_code_hazards(Asm(dict(compiled.asm)))
+        found = ", ".join(names)
         if not found:
             break
-        if not level:
+        if not change:
             raise _wrong(
                 f"{kernel}: ptxas makes wrong code ({found})", "cubin", "TRITON_PTXAS_PATH names a newer ptxas"
             )
-        note_once(f"{kernel} is compiled by ptxas with --opt-level {level}, because of {found}: hazards.py")
-        compiled = made({"ptx_options": f"--opt-level {level}"})
+        if change == "merges":
+            if "float8-pair-twice" not in names:
+                continue
+            more["ir_override"] = str(kept_file(f"{kernel}.ptx", hazards.without_merges(compiled.asm["ptx"])))
+            told = "from PTX that ptxas gets right"
+        else:
+            more["ptx_options"] = f"--opt-level {change}"
+            told = f"by ptxas with --opt-level {change}"
+        note_once(f"{kernel} is compiled {told}, because of {found}: hazards.py")
+        compiled = made(more)
     return compiled
 
 

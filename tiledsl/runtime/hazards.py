@@ -1,7 +1,7 @@
 """What versions of Triton and of ptxas get wrong or refuse, how that is avoided, and how it is found in a kernel.
 
 `HAZARDS` is the list. What emission alone does not keep away is looked for in what Triton made of a kernel: compile.py
-compiles it again with fewer of ptxas's optimisations, or refuses it.
+compiles it again from other PTX or with fewer of ptxas's optimisations, or refuses it.
 """
 
 from __future__ import annotations
@@ -86,6 +86,13 @@ HAZARDS = (
         _REFUSED,
     ),
     Hazard(
+        "alike-carried",
+        "a variable that a loop assigns from another one is not carried if both begin with the same value",
+        "all",
+        "codegen/kernels.py begins with a copy of it",
+        "tests/codegen/test_hazards.py::test_variables_that_begin_alike_are_carried",
+    ),
+    Hazard(
         "linear-like-blocked",
         "remove-layout-conversions computes indices again in a linear layout and takes an equal blocked one for it",
         "3.6",
@@ -123,9 +130,9 @@ HAZARDS = (
     ),
     Hazard(
         "float8-pair-twice",
-        "a pair of float8 used for both halves of a word is merged with the stack pointer",
+        "a conversion to a pair of float8 that is used for both halves of a word leaves one half as it was",
         "ptxas 12.8, 12.9",
-        "found in the machine code",
+        "found in the machine code; conversions that ptxas does not merge take the place of all in the PTX",
         f"{_WRONG}::test_machine_code",
     ),
     Hazard(
@@ -177,19 +184,101 @@ def machine_code_hazards(asm: Mapping[str, Any]) -> list[str]:
     if any(not each.always for each in suspected) and _ptxas_version() >= RIGHT_PTXAS:
         suspected = [each for each in suspected if each.always]
     sass = asm["sass"] if suspected else None
-    return [each.name for each in suspected if sass is None or re.search(each.pattern, sass)]
+    return [each.name for each in suspected if sass is None or each.is_made(sass)]
+
+
+_TO_FLOAT8 = re.compile(r"(cvt\.rn\.satfinite\.(?:relu\.)?e(?:4m3|5m2)x2\.f(?:32|16x2)\s+)(%rs\d+)(\s*,[^;]*;)")
+_ALONE = (
+    r"{ .reg .b16 %half; .reg .b32 %word; \1%half\3 cvt.u32.u16 %word, %half; "
+    r"prmt.b32 %word, %word, 0, 0x1010; cvt.u16.u32 \2, %word; }"
+)
+
+
+def without_merges(ptx: str) -> str:
+    """The PTX with conversions to float8 that compute the same and that no ptxas merges with the packing of words:
+    a permutation stands between."""
+    return _TO_FLOAT8.sub(_ALONE, ptx)
 
 
 @dataclass(frozen=True)
 class _Mistake:
     name: str
     is_suspected: Callable[[str], bool]  # from PTX
-    pattern: str  # in the machine code
+    is_made: Callable[[str], bool]  # from machine code; may be true where there is none
     always: bool = False  # whatever the version of ptxas is
 
 
 def _makes_float8(ptx: str) -> bool:
-    return re.search(r"e(?:4m3|5m2)x2\.f(?:32|16x2)", ptx) is not None
+    return _TO_FLOAT8.search(ptx) is not None
+
+
+_INSTRUCTION = re.compile(r"^\s*(?:/\*[0-9a-f]+\*/\s*)?(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*[\w.]*)\s*([^;]*);")
+_OF_WORDS = re.compile(  # each of their operands is one register
+    r"(F2FP|MOV|IADD3|LOP3|PRMT|SHF|SEL|LEA|VIADD|VIMNMX|F(ADD|MUL|FMA|MNMX|SEL)|H(ADD|MUL|FMA)2|IMAD(?!\.WIDE))\b"
+)
+_OF_PAIRS = re.compile(r"(IMAD\.WIDE|LD[CGS]|ST[GS]|SHFL|I2F|F2I|S2R|[IF]SETP|HSETP2|ISCADD|SGXT|MUFU)\b")
+
+
+def _merges_unknown(sass: str) -> bool:
+    """Whether a conversion to float8 is merged with a register that is not certainly what the other half was made in.
+
+    ptxas merges the second of two conversions with the first, and one that is its own other half with a register in
+    which anything lies. Certain is the result of a conversion shortly before that nothing else reads.
+    """
+    block: list[tuple[str, str]] = []  # (operation, operands) since the last label or jump
+    blocks = [block]
+    for line in sass.splitlines():
+        found = _INSTRUCTION.match(line)
+        if found is None:
+            if line.lstrip().startswith(".L"):
+                blocks.append(block := [])
+            continue
+        block.append((("@" if "@" in line[: found.start(1)] else "") + found[1], found[2]))
+        if found[1] in ("BRA", "BRX", "JMP", "RET", "CALL", "BSYNC", "WARPSYNC"):
+            blocks.append(block := [])
+    return any(
+        not _is_other_half(block, place)
+        for block in blocks
+        for place, (name, operands) in enumerate(block)
+        if "MERGE_C" in name and operands.split(",")[-1].strip().removesuffix(".reuse") != "RZ"
+    )
+
+
+def _is_other_half(block: list[tuple[str, str]], place: int) -> bool:
+    """Whether what the conversion at `place` is merged with was converted for it alone."""
+    parts = [each.strip().removesuffix(".reuse") for each in block[place][1].split(",")]
+    register = parts[-1]
+    if block[place][0].startswith("@") or not re.fullmatch(r"R\d+", register) or register == "R1":
+        return False
+    for name, operands in reversed(block[:place]):
+        to, *others = [each.strip().removesuffix(".reuse") for each in operands.split(",")]
+        if to == register and name.startswith("F2FP") and "MERGE_C" in name:
+            if others[-1] != "RZ" or any(register in each for each in others):
+                return False
+            break
+        if _touches(name, operands, register):
+            return False
+    else:
+        return False
+    if parts[0] == register:
+        return True
+    for name, operands in block[place + 1 :]:
+        to, *others = [each.strip().removesuffix(".reuse") for each in operands.split(",")]
+        if _OF_WORDS.match(name) and to == register and register not in re.findall(r"R\d+", " ".join(others)):
+            return True
+        if _touches(name, operands, register):
+            return False
+        if name == "EXIT":
+            return True
+    return False
+
+
+def _touches(name: str, operands: str, register: str) -> bool:
+    """Whether an operation may read or write a register: each operand may be several in a row."""
+    name = name.removeprefix("@")
+    in_row = 1 if _OF_WORDS.match(name) else 2 if _OF_PAIRS.match(name) and "128" not in name else 4
+    last = int(register[1:])
+    return any(last - in_row < int(number) <= last for number in re.findall(r"\bR(\d+)", operands))
 
 
 def _adds_pairs(ptx: str) -> bool:
@@ -209,11 +298,19 @@ def _subtracts_from_mulhi(ptx: str) -> bool:
     return any(each in wide for each in re.findall(r"sub\.s64 \t?%rd\d+, (%rd\d+)", ptx))
 
 
+def _has(pattern: str) -> Callable[[str], bool]:
+    return lambda sass: re.search(pattern, sass) is not None
+
+
+def _pairs_twice(sass: str) -> bool:
+    return _has(r"LOP3\.LUT R\d+, R1, 0xffff,")(sass) or _merges_unknown(sass)
+
+
 _MISTAKES = (
-    _Mistake("float8-pair-twice", _makes_float8, r"F2FP\.[^;]*MERGE_C[^;]*, R1 ;|LOP3\.LUT R\d+, R1, 0xffff,"),
-    _Mistake("add-of-16-bit-pairs", _adds_pairs, r"VIADD\.16x2[^;]*, 0x0 ;"),
-    _Mistake("maximum-of-negated", _chooses_among_negated, r"VIMNMX3"),
-    _Mistake("carry-of-mulhi", _subtracts_from_mulhi, r"IMAD\.HI\.U32 R\d+, P\d", always=True),
+    _Mistake("float8-pair-twice", _makes_float8, _pairs_twice),
+    _Mistake("add-of-16-bit-pairs", _adds_pairs, _has(r"VIADD\.16x2[^;]*, 0x0 ;")),
+    _Mistake("maximum-of-negated", _chooses_among_negated, _has(r"VIMNMX3")),
+    _Mistake("carry-of-mulhi", _subtracts_from_mulhi, _has(r"IMAD\.HI\.U32 R\d+, P\d"), always=True),
 )
 
 

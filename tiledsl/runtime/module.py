@@ -41,11 +41,18 @@ def load_module(
     key = (name, text, interpret)
     with _lock:
         if key not in _modules:
-            path = _write(Path(cache_dir) if cache_dir is not None else _default_cache_dir(), digest, name, text)
+            path = _write(
+                Path(cache_dir) if cache_dir is not None else _default_cache_dir(), digest, f"{name}.py", text
+            )
             _modules[key] = _execute(
                 f"_tiledsl_{'interpreted' if interpret else 'compiled'}_{digest}_{name}", path, text, interpret
             )
         return _modules[key]
+
+
+def kept_file(name: str, text: str) -> Path:
+    """A file of this name and text, where modules lie: the same one for the same name and text."""
+    return _write(_default_cache_dir(), hashlib.sha256(text.encode()).hexdigest()[:16], name, text)
 
 
 def _default_cache_dir() -> Path:
@@ -83,7 +90,7 @@ def _fallback(cache_dir: Path, error: OSError) -> Path:
 
 
 def _write_into(folder: Path, name: str, text: str) -> Path:
-    path = folder / f"{name}.py"
+    path = folder / name
     data = text.encode()
     with contextlib.suppress(OSError, ValueError):
         if read_file(path, own=True) == data:

@@ -205,3 +205,16 @@ def test_what_covers_a_buffer_of_two_dimensions() -> None:
         ([o], (1,), True),
     ]:  # fmt: skip
         assert covers_whole(indices, None, shape) is covers, (shape, [each.name for each in indices])
+
+
+def test_a_wider_index_is_no_walk_from_a_narrow_start() -> None:
+    named = values("""
+    %i = tensor.iota {axis = 0} : tensor<4xint32>
+    %three = arith.add %i, %c3 : tensor<4xint32>
+    %some = arith.add %i, %bx : tensor<4xint32>
+    %x = arith.cast %three : tensor<4xint64>
+    %y = arith.cast %some : tensor<4xint64>""")
+    found, other, narrow = (classify([named[name]], (16,))[0] for name in ("x", "y", "some"))
+    assert (found.kind, found.offset, found.extent) == ("slice", 3, 4)
+    assert other.kind == "general"
+    assert narrow.kind == "slice" and isinstance(narrow.offset, Value) and narrow.offset.name == "bx"

@@ -13,6 +13,8 @@ from tests.support.executor import run
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.ir.printer import print_op
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import INT32
 from tiledsl.ir.verifier import verify
 from tiledsl.passes.gluon.lazy_rescale import rescale_lazily
 from tiledsl.passes.gluon.merge_softmax_loops import merge_softmax_loops
@@ -63,6 +65,22 @@ def test_loops_of_attention_become_one(name: str) -> None:
     verify(root)
     (loop,) = loops_of(root)
     assert [type(op) for op in loop.body].count(scf.IfOp) == 1
+    for got, want in zip(results(root, shape["queries"], shape["keys"]), expected, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("window", [0, 44])
+def test_loops_that_do_not_go_on_where_the_last_one_ends(window: int, shift: int) -> None:
+    shape = {"queries": 64, "keys": 64, "causal": True, "window": window}
+    root = attention(**shape)
+    for loop in loops_of(root)[1:]:
+        at = Builder.at(loop)
+        loop.set_field("lower", [at.insert(arith.AddOp(loop.lower, at.constant(shift, INT32))).result])
+    expected = results(root, shape["queries"], shape["keys"])
+    assert merge_softmax_loops(loops_of(root))
+    verify(root)
+    assert len(loops_of(root)) == 1
     for got, want in zip(results(root, shape["queries"], shape["keys"]), expected, strict=True):
         np.testing.assert_array_equal(got, want)
 

@@ -1,0 +1,111 @@
+"""Statements that an elaborated program refuses or converts: short programs as text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tiledsl
+from tiledsl.errors import TileError
+from tiledsl.frontend.elaborate import _size
+
+OUTSIDE = """
+@T.prim_func
+def main(A: T.Tensor((8,), "float32"), n: T.int32):
+    {statement}
+    with T.Kernel(1, threads=32) as bx:
+        A[0] = 1.0
+"""
+INSIDE = """
+@T.prim_func
+def main(A: T.Tensor((8,), "int32"), B: T.Tensor((8,), "int32"), n: T.int32):
+    with T.Kernel(1, threads=32) as bx:
+{body}
+"""
+
+
+def build(text: str) -> tiledsl.Kernel:
+    return tiledsl.compile(tiledsl.parse(text), target="interpret")
+
+
+def inside(body: str) -> str:
+    return INSIDE.format(body="\n".join(f"        {line}" for line in body.strip("\n").splitlines()))
+
+
+@pytest.mark.parametrize(
+    ("what", "statement"),
+    [
+        ("if", "if n > 3:\n        pass"),
+        ("for", "for i in range(n):\n        pass"),
+        ("while", "while n > 3:\n        pass"),
+        ("assert", "assert n > 3"),
+    ],
+)
+def test_what_runs_on_the_device_stands_in_a_kernel(what: str, statement: str) -> None:
+    with pytest.raises(TileError, match=f"`{what}` on a device value stands outside of T.Kernel") as caught:
+        build(OUTSIDE.format(statement=statement))
+    assert caught.value.loc is not None and caught.value.loc.line == 4
+
+
+def test_an_annotated_number_is_of_that_type_in_a_kernel() -> None:
+    kernel = build(inside("x: T.int8 = 200\nA[0] = x\ny: T.int8 = n\nA[1] = y\nz = 200\nA[2] = z"))
+    a, b = torch.zeros(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    kernel(a, b, 300)
+    assert a[:3].tolist() == [200 - 256, 300 - 256, 200]
+
+
+CARRIED = """
+k = n + 0
+for i in T.serial(4):
+    A[i] = k
+    {rebound}
+    if n > 2:
+        k = n * 5
+        B[i] = k
+"""
+
+
+def test_a_name_of_a_branch_is_its_own_but_what_the_loop_binds_is_the_loops() -> None:
+    build(inside(CARRIED.format(rebound="pass")))
+    with pytest.raises(TileError, match="k is read and then assigned again in a device loop"):
+        build(inside(CARRIED.format(rebound="k = k + 1")))
+
+
+@pytest.mark.parametrize("value", ["1.0", "n", "n + 1", "True"])
+def test_a_buffers_name_is_not_given_to_a_number(value: str) -> None:
+    with pytest.raises(TileError, match="f is a buffer, and this would only give its name to"):
+        build(inside(f'f = T.alloc_fragment((8,), "int32")\nf = {value}'))
+
+
+TWO_KERNELS = """
+@T.prim_func
+def main(A: T.Tensor((8,), "float32")):
+    with T.Kernel(1, threads=32) as bx:
+        t = T.alloc_fragment((8,), "float32")
+        T.copy(A, t)
+        old = A[0]
+    with T.Kernel(1, threads=32) as bx:
+        {use}
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        ("T.copy(t, A)", "t is an on-chip buffer of a T.Kernel that has ended"),
+        ("A[0] = old", "old was first assigned in device code that has ended, so its value is not known here"),
+    ],
+)
+def test_what_ends_with_a_kernel(use: str, message: str) -> None:
+    with pytest.raises(TileError, match=message) as caught:
+        build(TWO_KERNELS.format(use=use))
+    assert caught.value.loc is not None and caught.value.loc.line == 9
+
+
+@pytest.mark.parametrize(("given", "size"), [(4, 4), (4.0, 4), (4.5, None), ("4", None), (None, None)])
+def test_a_constant_of_an_eager_function_is_an_integer(given: object, size: int | None) -> None:
+    if size is not None:
+        assert _size("f", "N", given) == size
+    else:
+        with pytest.raises(TileError, match=f"f: N is {given!r}; it is not a parameter, and a T.const is an integer"):
+            _size("f", "N", given)

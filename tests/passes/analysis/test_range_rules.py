@@ -1,0 +1,89 @@
+"""The interval of each operation, against the results for every number of small intervals."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from tests.passes.ir_cases import kernel_of, program
+from tiledsl.analysis.ranges import _RULES, Interval
+from tiledsl.dialects import arith
+from tiledsl.ir.core import Operation
+
+SMALL = [Interval(low, high) for low in range(-3, 4) for high in range(low, 4)]
+# Of all pairs of small intervals: numbers that a rule allows and no operands give, and pairs that it knows nothing of.
+LOOSE: dict[type[arith.BinaryOp], tuple[int, int]] = {
+    arith.AddOp: (0, 0), arith.SubOp: (0, 0), arith.MulOp: (0, 0), arith.MinOp: (0, 0), arith.MaxOp: (0, 0),
+    arith.FloorDivOp: (0, 448), arith.TruncDivOp: (0, 448), arith.FloorModOp: (26, 616), arith.TruncModOp: (20, 616),
+    arith.AndOp: (126, 324), arith.OrOp: (11, 684), arith.XorOp: (85, 684), arith.ShlOp: (0, 504),
+    arith.ShrOp: (0, 504),
+}  # fmt: skip
+
+
+def results(compute: Callable[..., int], *operands: Interval) -> list[int]:
+    made = []
+    for numbers in itertools.product(*(range(int(each.lo), int(each.hi) + 1) for each in operands)):
+        try:
+            made.append(compute(*numbers))
+        except (ArithmeticError, ValueError):  # undefined
+            continue
+    return made
+
+
+def checked(op: Operation, cases: Iterable[tuple[Interval, ...]], compute: Callable[..., int]) -> tuple[int, int]:
+    """How much more than the results a rule allows, and how often it says nothing."""
+    loose = unknown = 0
+    for operands in cases:
+        found, made = _RULES[type(op)](op, *operands), results(compute, *operands)
+        if found is None:
+            unknown += 1
+        elif made:
+            assert found.lo <= min(made) and max(made) <= found.hi, (operands, found)
+            loose += int(found.hi - found.lo) - (max(made) - min(made))
+    return loose, unknown
+
+
+def operation(text: str) -> Operation:
+    (made,) = [op for op in kernel_of(program(text)).walk() for each in op.results if each.name == "y"]
+    return made
+
+
+@pytest.mark.parametrize("op", LOOSE, ids=lambda op: op.name)
+def test_two_operands(op: type[arith.BinaryOp]) -> None:
+    made = operation(f"%y = {op.name} %s, %bx : int32")
+    loose, unknown = checked(made, itertools.product(SMALL, SMALL), op.compute)
+    assert loose <= LOOSE[op][0] and unknown <= LOOSE[op][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "compute"),
+    [
+        ("%y = arith.neg %s : int32", lambda x: -x),
+        ('%y = arith.math [%s] {function = "abs"} : int32', abs),
+        ("%y = arith.cast %s : int64", lambda x: x),
+        ("%y = tensor.broadcast %s : tensor<4xint32>", lambda x: x),
+    ],
+)
+def test_one_operand(text: str, compute: Callable[..., int]) -> None:
+    assert checked(operation(text), ((each,) for each in SMALL), compute) == (0, 0)
+
+
+def test_three_operands() -> None:
+    few = [each for each in SMALL if each.lo >= -2 and each.hi <= 1]
+    ordered = [each for each in itertools.product(few, few, few) if each[1].hi <= each[2].lo]
+    clamp = operation('%y = arith.math [%s, %bx, %m] {function = "clamp"} : int32')
+    assert checked(clamp, ordered, lambda x, low, high: min(max(x, low), high)) == (0, 0)
+    select = operation("%y = arith.select %b, %s, %bx : int32")
+    either = itertools.product([Interval(0, 1)], few, few)
+    assert checked(select, either, lambda condition, a, b: a if condition else b) == (0, 0)
+
+
+def test_what_is_not_known() -> None:
+    assert checked(operation("%y = arith.cast %s : bool"), [(Interval(0, 1),)], bool) == (0, 1)
+    shifted = operation("%y = arith.shl %s, %bx : int32")
+    rule = _RULES[type(shifted)]
+    assert rule(shifted, Interval(1, 1), Interval(0, 63)) == Interval(1, 1 << 63)
+    assert rule(shifted, Interval(1, 1), Interval(0, 64)) is None
+    assert rule(shifted, Interval(1, 1), Interval(-1, 1)) is None

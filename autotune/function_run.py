@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from tiledsl.autotuner import selection
+from tiledsl.autotuner.function_options import FunctionOptions
 from tiledsl.autotuner.group.agree import merged
 from tiledsl.autotuner.group.clock import AgreedClock
 from tiledsl.autotuner.group.ranks import Ranks, RanksLost, failure_status
@@ -66,20 +67,21 @@ class Run:
     yet.
     """
 
-    def __init__(self, call: Call, trials: Sequence[Trial], options: Mapping[str, Any], ranks: Ranks) -> None:
+    def __init__(self, call: Call, trials: Sequence[Trial], options: FunctionOptions, ranks: Ranks) -> None:
         self._call, self._trials, self._options, self._ranks = call, trials, options, ranks
         self._references: list[Any] = []
-        if options["ref_prog"] is not None:
+        if options.ref_prog is not None:
             self._ranks.together("running ref_prog", self._run_reference)
-        watch = clock(options["timer"], "event", call.on_gpu)
+        watch = clock(options.timer, "event", call.on_gpu)
         self._watch = watch if ranks.size == 1 else AgreedClock(watch, ranks)
         self._guard = watched.Guard(sys.modules[__name__], Run)
         self._generators: dict[Any, Any] = {}
-        numerics = options.get("numerics")
-        self._wanted = None if numerics is None else reference_index([t.config for t in trials], options["reference_config"])  # fmt: skip # noqa: E501
+        numerics = options.numerics
+        self._wanted = None if numerics is None else reference_index([t.config for t in trials], options.reference_config)  # fmt: skip # noqa: E501
 
     def _run_reference(self) -> None:
-        self._references = Reference(self._options["ref_prog"], list(self._call.values.values())).candidates
+        assert self._options.ref_prog is not None
+        self._references = Reference(self._options.ref_prog, list(self._call.values.values())).candidates
 
     def first(self, trial: Trial) -> None:
         """Check a configuration and time it. What the function raises ends only this trial."""
@@ -88,8 +90,8 @@ class Run:
             given, touched, seen = self._try(trial, self._check)
             if trial.status == "new" and self._is_fair(trial):
                 quick, prepared = self._prepare(trial, given, touched)
-                prepared.warm(options["warmup"] * _FIRST_PASS)
-                samples = prepared.sample(options["rep"] * _FIRST_PASS, quick)
+                prepared.warm(options.warmup * _FIRST_PASS)
+                samples = prepared.sample(options.rep * _FIRST_PASS, quick)
                 self._look_behind(trial, given, quick)
                 self._try_again(trial, given, seen)
                 if trial.status == "new":
@@ -143,12 +145,12 @@ class Run:
         names, options = list(found.given), self._options
         ran = Ran(names, found.results, list(found.given.values()), [names.index(name) for name in touched])
         roundoff = TF32 if self._call.on_gpu else 0.0
-        limits = Tolerance(options["rtol"], options["atol"], options["max_mismatched_ratio"], roundoff)
+        limits = Tolerance(options.rtol, options.atol, options.max_mismatched_ratio, roundoff)
         return judge(ran, references, limits)
 
     def _look_behind(self, trial: Trial, given: dict[str, Any], quick: float) -> None:
         """Fail a configuration that works on where the clock does not see it."""
-        if not self._call.on_gpu or self._options["timer"] is not None:
+        if not self._call.on_gpu or self._options.timer is not None:
             return
         late = self._ranks.together(
             "looking at other streams",
@@ -160,7 +162,8 @@ class Run:
 
     def _try_again(self, trial: Trial, given: dict[str, Any], seen: Sequence[Any]) -> None:
         """Check a configuration on new values at the addresses at which it was timed; the reference comes after it."""
-        if trial.status != "new" or not self._references:
+        ref_prog = self._options.ref_prog
+        if trial.status != "new" or not self._references or ref_prog is None:
             return
 
         def attempt() -> dict[str, Any]:
@@ -173,7 +176,7 @@ class Run:
             if found.late:
                 return {"status": "mismatch", "message": found.late}
             try:
-                right = Reference(self._options["ref_prog"], list(fresh.values())).candidates
+                right = Reference(ref_prog, list(fresh.values())).candidates
             except TileError:
                 return {}
             touched = [name for name, old in fresh.items() if changed(found.given[name], old)]
@@ -250,7 +253,7 @@ class Run:
         reference = self._trials[self._wanted]
         if not reference.ok:
             raise TileError(
-                f"autotune: numerics={self._options['numerics']!r}: the reference configuration, "
+                f"autotune: numerics={self._options.numerics!r}: the reference configuration, "
                 f"{config_text(reference.config)}, does not work",
                 notes=[f"{reference.status}: {reference.message}", "name another one with reference_config={...}"],
             )
@@ -272,7 +275,7 @@ class Run:
             except Exception as error:
                 message = str(error) if isinstance(error, TileError) else f"{type(error).__name__}: {error}"
                 failures[str(trial.index)] = {"status": failure_status(error), "message": message}
-        rounds, lasting = race(racers, self._options["rep"], lambda name: None, self._call.on_gpu)
+        rounds, lasting = race(racers, self._options.rep, lambda name: None, self._call.on_gpu)
         selection.record_final(self._trials, {"rounds": rounds, "lasting": lasting, "failures": failures})
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from tiledsl.autotuner import selection
 from tiledsl.autotuner.engine import left_out
+from tiledsl.autotuner.function_options import FunctionOptions
 from tiledsl.autotuner.function_run import Call, Run
 from tiledsl.autotuner.group.agree import agree_on_problem, recalled_by_all
 from tiledsl.autotuner.group.ranks import Ranks
@@ -29,11 +30,11 @@ class FunctionTuning:
     """A function's call with its configurations. key: what a result on disk depends on; None: it is not kept."""
 
     def __init__(
-        self, name: str, call: Call, configs: Sequence[dict[str, Any]], key: Key | None, options: Mapping[str, Any]
+        self, name: str, call: Call, configs: Sequence[dict[str, Any]], key: Key | None, options: FunctionOptions
     ) -> None:
         self.name, self.call, self.configs, self.key, self.options = name, call, configs, key, options
-        self.root = Path(options["store"] or current().cache_dir)
-        self.limits = canonical(options["prune"])
+        self.root = Path(options.store or current().cache_dir)
+        self.limits = canonical(options.prune)
 
     def alone(self, ranks: Ranks) -> Found:
         """Tune in this process, unless the result is on disk."""
@@ -79,7 +80,7 @@ class FunctionTuning:
         self._prune(trials, ranks)
         complete = True
         log = None if store is None or not store.writing else store.folder / "tuning.log"
-        shown = False if ranks.rank else self.options["progress"]
+        shown = False if ranks.rank else self.options.progress
         title = f"tuning {self.name}" if ranks.size == 1 else f"tuning {self.name} on {ranks.size} ranks"
         level = logging.DEBUG if ranks.rank else logging.INFO
         with Progress(len(trials), shown, log, title, level) as progress:
@@ -113,7 +114,7 @@ class FunctionTuning:
 
     def _prune(self, trials: Sequence[Trial], ranks: Ranks) -> None:
         """Leave out what `prune` leaves out on any rank."""
-        condition = self.options["prune"]
+        condition = self.options.prune
         if condition is None:
             return
         every = ranks.together("pruning", lambda: list(left_out(trials, condition, self.call.values).items()))

@@ -193,7 +193,7 @@ def test_a_failure_in_the_final_round_counts() -> None:
         ({"devices": 0}, "devices is 0; it must be a list of GPU numbers"),
         ({"devices": []}, "it must be a list of GPU numbers"),
         ({"devices": [-1]}, "it must be a list of GPU numbers"),
-        ({"backend": "cupti"}, "the tuner times by 'event' or 'cudagraph'"),
+        ({"backend": "cupti"}, "backend is 'cupti'; it must be 'event' or 'cudagraph'"),
         ({"prune": 3}, "it must be a bool or a function of a configuration"),
         ({"min_improvement": 3}, "min_improvement is 3; it must be from 0 to 1"),
         ({"max_mismatched_ratio": "few"}, "max_mismatched_ratio is 'few'; it must be from 0 to 1"),

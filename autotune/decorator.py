@@ -19,7 +19,7 @@ from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tunables, tunables, with_seeds
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import asked_key
-from tiledsl.autotuner.tuning import tune
+from tiledsl.autotuner.task import tune
 from tiledsl.errors import TileError, value_options, way_out
 from tiledsl.kernels.calls import MOST_CALLS, call_key, tuner_settings
 from tiledsl.kernels.jit import JitFunction, _key, resolve_target

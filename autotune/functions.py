@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from tiledsl.autotuner.context.active import active
 from tiledsl.autotuner.function_options import FunctionOptions
 from tiledsl.autotuner.function_run import Call, own
-from tiledsl.autotuner.group.ranks import Alone, process_group, session
 from tiledsl.autotuner.numerics import reference_index
 from tiledsl.autotuner.option import takes, with_changes
 from tiledsl.autotuner.space import call_configs, check_configs, config_key, fix, given_tunables, tunables
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
+from tiledsl.autotuner.task import tune
 from tiledsl.autotuner.trial import Trial, config_text, summary_of_failures
 from tiledsl.errors import TileError, user_loc
 from tiledsl.runtime.target import Target
@@ -140,12 +140,8 @@ class TunedFunction:
         from tiledsl.autotuner.function_tuning import FunctionTuning
 
         key = self._key(call, configs) if self.options.cache else None
-        tuning = FunctionTuning(self.name, call, configs, key, self.options)
-        group = process_group(self.options.group, call.values)
-        if group is None:
-            return _result(*tuning.alone(Alone()))
-        with session(group, self.options.group_timeout, f"tuning {self.name}") as ranks:
-            return _result(*tuning.together(ranks))
+        found = tune(FunctionTuning(self.name, call, configs, key, self.options))
+        return _result(found.trials, found.best, found.from_cache, found.complete)
 
     def _key(self, call: Call, configs: Sequence[dict[str, Any]]) -> Key | None:
         options = self.options

@@ -27,7 +27,7 @@ help:
 	@echo "                     FUZZ=\"--no-run --compile cuda:80,cuda:90,cuda:100,gfx942\": compiles all by both Tritons, without a GPU"
 	@echo "make types           compile every entry of the table of element types, 100 s a target and Triton"
 	@echo "                     (TARGETS=cuda:90,... PYTHONS=newest,/other/python NAMES=gemm)"
-	@echo "make lint            ruff and mypy --strict"
+	@echo "make lint            ruff, mypy --strict, and which folder may import which"
 	@echo "make verify-examples certificates of all examples and of the suite's kernels (KERNELS=\"softmax gemm\")"
 	@echo "make golden          record what programs lower to, after a change that is meant"
 	@echo "make mutants         change lines of the compiler and the tuner, and see whether tests notice"
@@ -74,6 +74,7 @@ lint: $(READY)
 	@$(RUN) -m ruff check -q .
 	@$(RUN) -m ruff format -q --check .
 	@$(RUN) -m mypy
+	@$(RUN) -m pytest -q --no-header -p no:cacheprovider tests/test_layers.py
 
 verify-examples: $(READY)
 	@OMP_NUM_THREADS=1 $(RUN) -m benchmarks.verify $(KERNELS)

@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.context.active import active
-from tiledsl.autotuner.engine import Problem
+from tiledsl.autotuner.engine import TuningProblem
 from tiledsl.autotuner.measuring.inputs import given_inputs
 from tiledsl.autotuner.option import takes, with_changes
 from tiledsl.autotuner.options import TuneOptions
@@ -168,7 +168,7 @@ class AutotunedFunction:
         explicit = frozenset(n for n in given if given[n] is not None)
         return (own, _key(special), explicit, target, canonical(given_inputs()), current().tuned_configs)
 
-    def _missed(self, problem: Problem, started: Callable[[Any], None] | None) -> AutotuneResult:
+    def _missed(self, problem: TuningProblem, started: Callable[[Any], None] | None) -> AutotuneResult:
         """The result of a call that no tuned-config file serves, as on_miss says."""
         if problem.options.on_miss == "tune" or not self.looks_into_files:
             return tune(replace(problem, started=started))
@@ -236,7 +236,7 @@ class AutotunedFunction:
         given: Any,
         target: Target,
         options: TuneOptions | None = None,
-    ) -> Problem:
+    ) -> TuningProblem:
         jit, configs, options = self.jit, self.configs, options or self.options
         if callable(configs) and getattr(configs, "takes_function", False):  # tiledsl.spaces.for_program
             configs = check_configs(configs(jit, target=target, **given), jit.signature, self.name)
@@ -248,7 +248,7 @@ class AutotunedFunction:
         unknown = [name for name in options.verify_at or () if name not in jit.signature.parameters]
         if unknown:
             raise TileError(f"autotune of {self.name}: verify_at names {unknown[0]!r}, which is not a parameter")
-        return Problem(
+        return TuningProblem(
             name=self.name,
             function=jit.function,
             build=lambda config, target: jit.kernel_for(values, config, target),

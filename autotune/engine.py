@@ -1,4 +1,4 @@
-"""One tuning run, from configurations to a result: recall, lower, prune, order, run, choose."""
+"""The tuning of a kernel: its problem as a task, what is left out, how its configurations run, what comes of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.results.unbuilt import UnbuiltKernel
 from tiledsl.autotuner.space import config_key
-from tiledsl.autotuner.storage.cache import Remembered
+from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
 from tiledsl.autotuner.storage.store import Store
@@ -33,14 +33,14 @@ from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
 if TYPE_CHECKING:
-    from tiledsl.autotuner.run import Run
+    from tiledsl.autotuner.run import TuningRun
     from tiledsl.dialects.tile import FuncOp
 
 _log = logging.getLogger("tiledsl")
 
 
 @dataclass
-class Problem(RunnableTask[AutotuneResult]):
+class TuningProblem(RunnableTask[AutotuneResult]):
     """What is tuned: a builder and the arguments of one call.
 
     `build` makes the kernel of a configuration for a target; `program` only elaborates it. `values` are the call's
@@ -57,7 +57,7 @@ class Problem(RunnableTask[AutotuneResult]):
     options: TuneOptions
     compile_options: Mapping[str, Any] = field(default_factory=dict)  # out_idx, pass_configs
     call_inputs: dict[str, Any] | None = None  # an eager call's arguments
-    started: Callable[[Any], None] | None = None  # is told of the Run
+    started: Callable[[Any], None] | None = None  # is told of the TuningRun
 
     def key(self) -> Key | None:
         """What a stored result depends on; None if results are not stored, or if that cannot be determined."""
@@ -123,10 +123,10 @@ class Problem(RunnableTask[AutotuneResult]):
         return replace(result, from_cache="disk")
 
     def with_best(self, known: AutotuneResult, best: Trial) -> AutotuneResult:
-        outcome = Remembered(list(known.trials), known.latency_kind, known.ref_latency, best.index)
+        outcome = CachedResult(list(known.trials), known.latency_kind, known.ref_latency, best.index)
         return replace(result_of(self, outcome), from_cache="disk")
 
-    def for_share(self, neighbours: int) -> Problem:
+    def for_share(self, neighbours: int) -> TuningProblem:
         """For a rank that shares its machine: it measures on its own GPU, and compiles in fewer processes."""
         from tiledsl.autotuner.measuring.measure import can_measure
 
@@ -156,7 +156,7 @@ class Problem(RunnableTask[AutotuneResult]):
     ) -> InProcesses:
         return InProcesses(self, trials, store, ended, ranks)
 
-    def result(self, outcome: Remembered, complete: bool) -> AutotuneResult:
+    def result(self, outcome: CachedResult, complete: bool) -> AutotuneResult:
         return replace(result_of(self, outcome), complete=complete)
 
     def chosen(self, result: AutotuneResult) -> AutotuneResult:
@@ -164,7 +164,7 @@ class Problem(RunnableTask[AutotuneResult]):
 
 
 class InProcesses:
-    """Kernels are compiled, checked and timed in processes, while the search goes on; see run.Run.
+    """Kernels are compiled, checked and timed in processes, while the search goes on; see run.TuningRun.
 
     A single kernel waits for no other rank, so ranks need not time a configuration at the same moment; what each finds
     is brought together before the search goes on, before the final round and after it.
@@ -172,19 +172,19 @@ class InProcesses:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: TuningProblem,
         trials: Sequence[Trial],
         store: Store | None,
         ended: Callable[[Trial], None],
         ranks: Ranks,
     ) -> None:
-        from tiledsl.autotuner.run import Run
+        from tiledsl.autotuner.run import TuningRun
 
         self._problem, self._trials, self._ranks = problem, trials, ranks
         self._order: list[int] = []
         before = ranks.exchange("the last winner", None if store is None else store.previous_winner())[0]
         self._incumbent = next((trial.index for trial in trials if config_key(trial.config) == before), None)
-        self._run = Run(problem, trials, ended, self._incumbent, ranks)
+        self._run = TuningRun(problem, trials, ended, self._incumbent, ranks)
         if problem.started is not None:
             problem.started(self._run)
 
@@ -206,7 +206,7 @@ class InProcesses:
         else:
             run.close()
 
-    def choose(self) -> Remembered:
+    def choose(self) -> CachedResult:
         from tiledsl.autotuner import selection
         from tiledsl.autotuner.verifying.certified import certified
 
@@ -221,10 +221,10 @@ class InProcesses:
 
         best = certified(trials, winner, options.timeout, ranks) if options.verify else winner()
         kind = "measured" if run.measured else "estimated"
-        return Remembered(list(trials), kind, run.ref_latency, None if best is None else best.index)
+        return CachedResult(list(trials), kind, run.ref_latency, None if best is None else best.index)
 
 
-def _check_text(problem: Problem) -> None:
+def _check_text(problem: TuningProblem) -> None:
     """Raise TileError for mistakes in the function's text that do not depend on a configuration."""
     if problem.call_inputs is not None:  # the function is the program
         from tiledsl.frontend.parser import parse_function
@@ -234,7 +234,7 @@ def _check_text(problem: Problem) -> None:
         raise no_program(problem.name, "nothing")
 
 
-def _ordered(run: Run, problem: Problem) -> list[int]:
+def _ordered(run: TuningRun, problem: TuningProblem) -> list[int]:
     """See prune_and_order; the run's processes start meanwhile, once the forks are made that look at configurations: a
     fork of a process that has just started threads may wait for a lock that one of them held."""
     prepare = run.prepare if any(trial.status == "new" for trial in run.trials) else None
@@ -246,7 +246,7 @@ def _ordered(run: Run, problem: Problem) -> list[int]:
 
 
 def prune_and_order(
-    trials: Sequence[Trial], problem: Problem, meanwhile: Callable[[], None] | None = None
+    trials: Sequence[Trial], problem: TuningProblem, meanwhile: Callable[[], None] | None = None
 ) -> list[int]:
     """The trials to run, the most promising first. The others end here, with a reason. See rank for `meanwhile`."""
     unwanted = left_out(trials, problem.options.prune, problem.values) if callable(problem.options.prune) else {}
@@ -324,7 +324,7 @@ def _named(condition: Callable[..., Any], values: Mapping[str, Any]) -> dict[str
     return {name: value for name, value in values.items() if takes_all or name in names}
 
 
-def result_of(problem: Problem, outcome: Remembered, store: Store | None = None) -> AutotuneResult:
+def result_of(problem: TuningProblem, outcome: CachedResult, store: Store | None = None) -> AutotuneResult:
     """The winner's kernel with what is known of it; built now, or with a store when it is first looked into."""
     best = _winner(outcome.trials) if outcome.best is None else outcome.trials[outcome.best]
     if best is None:

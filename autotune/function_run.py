@@ -23,7 +23,7 @@ from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.autotuner.verifying.bits import adversarial_inputs, fingerprint
 from tiledsl.autotuner.verifying.reference import Reference
 from tiledsl.autotuner.verifying.tolerance import TF32, Tolerance
-from tiledsl.autotuner.verifying.verify import Ran, judge
+from tiledsl.autotuner.verifying.verify import KernelOutputs, check_outputs
 from tiledsl.digests import digest
 from tiledsl.errors import TileError
 from tiledsl.runtime.timing import clock, summarize
@@ -50,16 +50,16 @@ class Call:
 
     def run(self, values: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
         bound = self.signature.bind_partial()
-        bound.arguments.update({**values, **own(config)})
+        bound.arguments.update({**values, **copy_config(config)})
         return self.function(*bound.args, **bound.kwargs)
 
 
-def own(config: Mapping[str, Any]) -> dict[str, Any]:
+def copy_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration for a function to keep: one of Triton's in it is a copy, since functions do change them."""
     return {name: copy.deepcopy(value) if hasattr(value, "all_kwargs") else value for name, value in config.items()}
 
 
-class Run:
+class FunctionRun:
     """Runs, checks and times configurations in this process; together with those of other ranks, if there are any.
 
     Each is called on copies, and on other values in each call: a function could keep what it returned for the same
@@ -74,7 +74,7 @@ class Run:
             self._ranks.together("running ref_prog", self._run_reference)
         watch = clock(options.timer, "event", call.on_gpu)
         self._watch = watch if ranks.size == 1 else AgreedClock(watch, ranks)
-        self._guard = watched.Guard(sys.modules[__name__], Run)
+        self._guard = watched.Guard(sys.modules[__name__], FunctionRun)
         self._generators: dict[Any, Any] = {}
         numerics = options.numerics
         self._wanted = None if numerics is None else reference_index([t.config for t in trials], options.reference_config)  # fmt: skip # noqa: E501
@@ -143,10 +143,10 @@ class Run:
         if not references:
             return {}
         names, options = list(found.given), self._options
-        ran = Ran(names, found.results, list(found.given.values()), [names.index(name) for name in touched])
+        ran = KernelOutputs(names, found.results, list(found.given.values()), [names.index(name) for name in touched])
         roundoff = TF32 if self._call.on_gpu else 0.0
         limits = Tolerance(options.rtol, options.atol, options.max_mismatched_ratio, roundoff)
-        return judge(ran, references, limits)
+        return check_outputs(ran, references, limits)
 
     def _look_behind(self, trial: Trial, given: dict[str, Any], quick: float) -> None:
         """Fail a configuration that works on where the clock does not see it."""

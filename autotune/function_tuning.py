@@ -9,9 +9,9 @@ from typing import Any
 from tiledsl.autotuner import selection
 from tiledsl.autotuner.engine import left_out
 from tiledsl.autotuner.function_options import FunctionOptions
-from tiledsl.autotuner.function_run import Call, Run
+from tiledsl.autotuner.function_run import Call, FunctionRun
 from tiledsl.autotuner.group.ranks import Ranks
-from tiledsl.autotuner.storage.cache import Remembered
+from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.storage.store import Store
@@ -54,14 +54,14 @@ class FunctionTuning(RunnableTask[Found]):
     ) -> InPlace:
         return InPlace(self, trials, ended, ranks)
 
-    def result(self, outcome: Remembered, complete: bool) -> Found:
+    def result(self, outcome: CachedResult, complete: bool) -> Found:
         if outcome.best is None:
             raise none_works(self.name, outcome.trials)
         return Found(outcome.trials, outcome.trials[outcome.best], "", complete)
 
 
 class InPlace:
-    """Configurations are called one after another, by all ranks at the same time; see function_run.Run."""
+    """Configurations are called one after another, by all ranks at the same time; see function_run.FunctionRun."""
 
     def __init__(
         self, task: FunctionTuning, trials: Sequence[Trial], ended: Callable[[Trial], None], ranks: Ranks
@@ -82,7 +82,7 @@ class InPlace:
             _log.info("autotune: %s: %d of %d configurations are left", task.name, left, len(trials))
 
     def run(self) -> None:
-        run = Run(self._task.call, self._trials, self._task.options, self._ranks)
+        run = FunctionRun(self._task.call, self._trials, self._task.options, self._ranks)
         for trial in self._trials:
             if trial.status == "new":
                 run.first(trial)
@@ -90,7 +90,7 @@ class InPlace:
         run.settle()
         run.final()
 
-    def choose(self) -> Remembered:
+    def choose(self) -> CachedResult:
         best = selection.winner(self._trials)
         index = None if best is None else self._ranks.exchange("the winner", best.index)[0]
-        return Remembered(list(self._trials), "measured", None, index)
+        return CachedResult(list(self._trials), "measured", None, index)

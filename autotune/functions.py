@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tiledsl.autotuner.context.active import active
 from tiledsl.autotuner.function_options import FunctionOptions
-from tiledsl.autotuner.function_run import Call, own
+from tiledsl.autotuner.function_run import Call, copy_config
 from tiledsl.autotuner.numerics import reference_index
 from tiledsl.autotuner.option import takes, with_changes
 from tiledsl.autotuner.space import call_configs, check_configs, config_key, fix, given_tunables, tunables
@@ -80,12 +80,12 @@ class TunedFunction:
 
             return call_function(self, arguments, keywords)
         config = self.tune(*arguments, **keywords).config
-        return self.function(*arguments, **{**keywords, **own(config)})
+        return self.function(*arguments, **{**keywords, **copy_config(config)})
 
     def untuned(self, *arguments: Any, **keywords: Any) -> Any:
         """Run with the first configuration; nothing is tuned, read or remembered."""
         _, configs = self._problem(arguments, keywords)
-        return self.function(*arguments, **{**keywords, **own(configs[0])})
+        return self.function(*arguments, **{**keywords, **copy_config(configs[0])})
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         return self if owner is None else functools.partial(self, owner)

@@ -21,7 +21,7 @@ from tiledsl.digests import digest
 from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
-    from tiledsl.autotuner.engine import Problem
+    from tiledsl.autotuner.engine import TuningProblem
     from tiledsl.autotuner.verifying.bit_class import BitClass
     from tiledsl.kernels.kernel import Kernel
 
@@ -57,7 +57,7 @@ def settle_doubts(trials: Sequence[Trial], name: str) -> None:
 class Bits:
     """What is known of the bits of a run's configurations."""
 
-    def __init__(self, problem: Problem, trials: Sequence[Trial]) -> None:
+    def __init__(self, problem: TuningProblem, trials: Sequence[Trial]) -> None:
         """TileError where the reference configuration cannot be one."""
         self._problem, self._trials = problem, trials
         self.mode = problem.options.numerics

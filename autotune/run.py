@@ -34,12 +34,12 @@ from tiledsl.runtime import launch_triton
 from tiledsl.settings import current
 
 if TYPE_CHECKING:
-    from tiledsl.autotuner.engine import Problem
+    from tiledsl.autotuner.engine import TuningProblem
 
 _SHARE_OF_DEFAULT = 0.25  # of the measuring time, where the search does not ask for the default
 
 
-class Run:
+class TuningRun:
     """Takes configurations from a strategy until it has no more, or the budget is used up.
 
     The default, which is the first configuration, is always tried. `ended` is called with each trial that ends. A trial
@@ -48,7 +48,7 @@ class Run:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: TuningProblem,
         trials: Sequence[Trial],
         ended: Callable[[Trial], None],
         incumbent: int | None = None,
@@ -75,7 +75,7 @@ class Run:
         self._duplicates = Duplicates(trials)
         self._launchers: set[str] = set()  # kinds of parameters
         self._compiler: CompilePool | None = None
-        self._rig: measure.Rig | None = None
+        self._rig: measure.MeasurementBackend | None = None
         self._bits: Bits | None = None
         self._reading: threading.Thread | None = None
         self._loading: threading.Thread | None = None
@@ -84,7 +84,7 @@ class Run:
         """Have the processes start: they take longer than it takes to know the first configurations. `go` or `close`
         comes next."""
         if self._rig is None and (self.measured or self.options.checks):
-            self._rig = measure.Rig(self.target, self.options, self._events)
+            self._rig = measure.MeasurementBackend(self.target, self.options, self._events)
         if self._compiler is None and self.target.kind != "interpret":
             expected = sum(trial.status == "new" for trial in self.trials)
             self._compiler = CompilePool(current(jobs=self.options.jobs).workers, self._events, expected)
@@ -269,7 +269,7 @@ class Run:
         self._running.add(trial.index)
         self._events.put(("ran", trial.index, {}))
 
-    def _hand_over_inputs(self, rig: measure.Rig) -> None:
+    def _hand_over_inputs(self, rig: measure.MeasurementBackend) -> None:
         """Make the inputs and run ref_prog, while others compile."""
         kernel = None
         restored = [trial.index for trial in self.trials if trial.ok]

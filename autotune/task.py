@@ -1,7 +1,7 @@
 """One tuning task, from its configurations to a result: recall, agree, restore, run, choose, keep.
 
-What is tuned says how its configurations are run: kernels in processes (`engine.Problem`), Python functions in place
-(`function_tuning.FunctionTuning`), what runs in context launch by launch. Each alone, or on all ranks of a group.
+What is tuned says how its configurations are run: kernels in processes (`engine.TuningProblem`), Python functions in
+place (`function_tuning.FunctionTuning`), what runs in context launch by launch. Each alone, or by all ranks of a group.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from tiledsl.autotuner.group.ranks import Alone, Ranks, process_group, session
-from tiledsl.autotuner.storage.cache import Remembered
+from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.storage.store import Store
@@ -58,7 +58,7 @@ class Execution(Protocol):
     def run(self) -> None:
         """Give every trial that is new its outcome. KeyboardInterrupt may leave some without."""
 
-    def choose(self) -> Remembered:
+    def choose(self) -> CachedResult:
         """The outcome; `best` is None where no trial works, and the same on all ranks."""
 
 
@@ -131,7 +131,7 @@ class RunnableTask(TuningTask[R]):
         """Get ready to run. `ended` is told of each trial that ends."""
 
     @abstractmethod
-    def result(self, outcome: Remembered, complete: bool) -> R:
+    def result(self, outcome: CachedResult, complete: bool) -> R:
         """The result of a run. TileError if no trial works."""
 
     def chosen(self, result: R) -> Any:

@@ -1,4 +1,4 @@
-"""Passes over the IR: one pass a file, and the default pipeline. Imported as `tiledsl.passes`."""
+"""Passes over the IR: one pass a file or folder, and the default pipeline. Imported as `tiledsl.passes`."""
 
 if __name__ != "tiledsl.passes":
     raise ImportError(f"{__name__!r} is not a package of its own: write `import tiledsl.passes`", name=__name__)

@@ -12,7 +12,7 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import ELEMENTS, ScalarType
+from tiledsl.ir.types import ScalarType
 
 Access = tile.LoadOp | tile.StoreOp | tile.AtomicOp
 Key = tuple[Region | None, Value, str, object]
@@ -96,7 +96,7 @@ def _conjuncts(mask: Value | None) -> list[tuple[Value, str, object]]:
         return _conjuncts(op.lhs) + _conjuncts(op.rhs)
     if isinstance(op, tensor.BroadcastOp):
         return _conjuncts(op.source)
-    if not isinstance(op, arith.CmpOp) or ELEMENTS[op.lhs.dtype].kind == "float":
+    if not isinstance(op, arith.CmpOp):
         return []
     number = constant_of(op.rhs)
     bound: object = op.rhs if number is None else number

@@ -333,7 +333,7 @@ def _divide_rows(kernel: tile.KernelOp, all_rows: int, parts: int, undivided: se
     """Give each consumer `all_rows // parts` of the block's rows, in every type and in everything that counts rows."""
     rows = all_rows // parts
     at = Builder(kernel.body, kernel.body.first, kernel.loc)
-    part = at.insert(gluon.PartOp(parts=parts, names=["part"])).result
+    part = at.insert(gluon.WarpGroupIdOp(parts=parts, names=["part"])).result
     first = at.insert(arith.MulOp(part, at.constant(rows, INT32), names=["first_row"])).result
     for op in list(kernel.walk()):
         if op in undivided:

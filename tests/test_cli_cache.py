@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tiledsl.autotuner.storage.cache import Remembered
+from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.key import Key, environment
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial
@@ -36,7 +36,7 @@ def keep(root: Path, kernel: str = "matmul", age: float = 0.0, **fields: Any) ->
     ]
     for trial in trials:
         store.append(trial)
-    store.finish(Remembered(trials, "estimated", None))
+    store.finish(CachedResult(trials, "estimated", None))
     then = time.time() - age * 86400
     for path in store.folder.iterdir():
         os.utime(path, (then, then))
@@ -154,7 +154,7 @@ def keep_times(root: Path, M: int, times: dict[int, float | None]) -> None:
     for trial in trials:
         if trial.latency is None:
             trial.fail("crash", "")
-    Store.open(root, key).finish(Remembered(trials, "measured", None))
+    Store.open(root, key).finish(CachedResult(trials, "measured", None))
 
 
 def test_table(cache_dir: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ FLOORS = (
     "errors",
     "logs",
     "settings files launch_options",
-    "ir",
+    "ir math_functions",
     "legality",
     "dialects",
     "analysis graphs",

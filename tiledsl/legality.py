@@ -15,19 +15,20 @@ from dataclasses import dataclass
 from functools import cache
 
 from tiledsl.ir.types import ELEMENTS
+from tiledsl.math_functions import MATH_FUNCTIONS, names
 
 # What a rewrite does, and where.
 REWRITES = {
     "promote": "the language converts the operands; the result has that type (language/expression.py)",
-    "widen": "the operands are converted, and the result back (legalize_dtypes.compute_wider)",
-    "bits": "the bits, with zeros before them, are computed on as int32 or int64 (legalize_dtypes.compute_on_bits)",
+    "widen": "the operands are converted, and the result back (dtypes.compute_wider)",
+    "bits": "the bits, with zeros before them, are computed on as int32 or int64 (dtypes.compute_on_bits)",
     "logic": "or, and, on bools (legalize-arith)",
     "spell out": "in terms of other operations (legalize-arith)",
     "identity": "the operand itself (legalize-arith); the language converts to a type that is named first",
-    "by steps": "through that type in two casts, neither of which can round twice (legalize_dtypes.cast_by_steps)",
-    "common type": "both operands of a dot are converted to that type (legalize_dtypes.give_dot_one_dtype)",
-    "parts": "a dot of integers as dots of their digits of 7 bits, which are int8 (legalize_dtypes.multiply_by_parts)",
-    "add after": "a dot is accumulated in that type, converted, and added (legalize_dtypes.give_dot_one_dtype)",
+    "by steps": "through that type in two casts, neither of which can round twice (dtypes.cast_by_steps)",
+    "common type": "both operands of a dot are converted to that type (dtypes.give_dot_one_dtype)",
+    "parts": "a dot of integers as dots of their digits of 7 bits, which are int8 (dtypes.multiply_by_parts)",
+    "add after": "a dot is accumulated in that type, converted, and added (dtypes.give_dot_one_dtype)",
 }
 
 
@@ -57,7 +58,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Rule:
     """What holds of some operations (names between spaces) on some element types (one set for each operand).
 
     `where` limits it: "cuda", "hip", "interpret", "gfx942", "cuda<89", "triton<3.7", all of several words. `source` is
@@ -89,6 +90,9 @@ FLOATS = FLOAT8 | HALVES | FULL
 BFLOAT16 = _named("bfloat16")
 EVERY = frozenset(ELEMENTS)
 INT8, FLOAT64 = _named("int8"), _named("float64")
+_NATIVELY = {  # by what a function of math_functions.py takes
+    "floats": FULL, "rounding": FULL, "wide floats": FULL, "bits": _named("int32 int64"), "wide ints": INTEGERS - SHORT,
+}  # fmt: skip
 _PARTED = BOOL | INTEGERS - _named("int64 uint64")  # those of 64 bits would take more than fifty products of parts
 
 NATIVE = Verdict()
@@ -117,12 +121,10 @@ _ARITHMETIC = "add sub mul neg"
 _DIVISIONS = "truncdiv truncmod"
 _ORDERS = "cmp.lt cmp.le cmp.gt cmp.ge"
 _COMPARISONS = f"cmp.eq cmp.ne {_ORDERS}"
-_TESTS = "isnan isinf isfinite"
-_ROUNDINGS = "floor ceil trunc round rint nearbyint"
-_FUNCTIONS = (
-    "exp exp2 exp10 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-    f"erf {_ROUNDINGS} pow atan2 fmod hypot copysign fma"
-)
+_TESTS, _ROUNDINGS = " ".join(names("test")), " ".join(names("rounding"))
+_FUNCTIONS = " ".join(names("floats", "rounding"))
+_SPELT_OUT = " ".join(name for name in names("floats") if MATH_FUNCTIONS[name].spelt_out)
+_COUNTS, _WIDE_FLOATS, _WIDE_INTS = (" ".join(names(each)) for each in ("bits", "wide floats", "wide ints"))
 _FOLDS = "reduce.sum reduce.prod reduce.max reduce.min scan.sum scan.prod scan.max scan.min"
 _BITS = "reduce.and reduce.or reduce.xor"
 _MOVES = "constant select load store reshape transpose broadcast gather"
@@ -136,116 +138,117 @@ def _atomics(kinds: str, orders: str = "relaxed acquire release acq_rel") -> str
 _ORDERED_READS, _ORDERED_WRITES = _atomics("load", "acquire acq_rel"), _atomics("store", "release acq_rel")
 _ORDERED = f"{_ORDERED_READS} {_ORDERED_WRITES}"
 
-TABLE: tuple[Row, ...] = (
+TABLE: tuple[Rule, ...] = (
     # Element types that a target lacks
-    Row("value", (FLOAT8,), _refused("{0} is there from sm_89 on"), "cuda<89", _CVT),
-    Row("value", (BFLOAT16,), _refused("{0} is there from sm_80 on"), "cuda<80", _CVT),
-    Row("value", (FLOAT8,), NATIVE, "gfx950", "CDNA4 instruction set guide"),
-    Row("value", (FLOAT8,), _refused("its float8 is fnuz, if it has any"), "hip", "CDNA3 instruction set guide"),
-    Row("value", (EVERY,), NATIVE),
+    Rule("value", (FLOAT8,), _refused("{0} is there from sm_89 on"), "cuda<89", _CVT),
+    Rule("value", (BFLOAT16,), _refused("{0} is there from sm_80 on"), "cuda<80", _CVT),
+    Rule("value", (FLOAT8,), NATIVE, "gfx950", "CDNA4 instruction set guide"),
+    Rule("value", (FLOAT8,), _refused("its float8 is fnuz, if it has any"), "hip", "CDNA3 instruction set guide"),
+    Rule("value", (EVERY,), NATIVE),
 
     # The interpreter holds bfloat16 as raw bits
-    Row(f"{_ARITHMETIC} div max min abs {_COMPARISONS}", (BFLOAT16,), _FLOAT32, "interpret"),
+    Rule(f"{_ARITHMETIC} div max min abs {_COMPARISONS}", (BFLOAT16,), _FLOAT32, "interpret"),
 
     # Arithmetic
-    Row(_ARITHMETIC, (INTEGERS | HALVES | FULL,), NATIVE),
-    Row(_ARITHMETIC, (FLOAT8,), _FLOAT32),
-    Row("div", (FULL,), NATIVE),
-    Row("div", (HALVES | FLOAT8,), _FLOAT32, source="triton.language.semantic.truediv divides halves in float32"),
-    Row("div", (INTEGERS | BOOL,), _refused(
+    Rule(_ARITHMETIC, (INTEGERS | HALVES | FULL,), NATIVE),
+    Rule(_ARITHMETIC, (FLOAT8,), _FLOAT32),
+    Rule("div", (FULL,), NATIVE),
+    Rule("div", (HALVES | FLOAT8,), _FLOAT32, source="triton.language.semantic.truediv divides halves in float32"),
+    Rule("div", (INTEGERS | BOOL,), _refused(
         "two integers have no quotient of their type",
         "write // for a whole number, or convert one side with T.cast(x, 'float32')")),
-    Row(f"{_ARITHMETIC} {_DIVISIONS} floordiv floormod shl shr", (BOOL,), Verdict("promote", "int32")),
-    Row(_DIVISIONS, (INTEGERS,), NATIVE),
-    Row("floordiv floormod", (INTEGERS,), _SPELT, source="Triton's // and % round towards zero, as C's"),
-    Row("floordiv floormod", (FLOATS,), Verdict("promote"), source="floor(x / y) and fmod(x, y)"),
-    Row("truncdiv", (FLOATS,), _refused("it is not defined on {0}", "write T.trunc(x / y)")),
-    Row("truncmod", (FLOATS,), _refused("it is not defined on {0}", "write T.fmod(x, y)")),
-    Row("and or xor not", (INTEGERS | BOOL,), NATIVE),
-    Row("shl shr", (INTEGERS,), NATIVE),
-    Row("and or xor not shl shr", (FLOATS,), _refused("it is not defined on {0}", _AS_INTEGER)),
-    Row("max min", (INTEGERS | FULL | _named("float16"),), NATIVE),
-    Row("max min", (BFLOAT16 | FLOAT8,), _FLOAT32, source="tl.maximum gives float32 back for bfloat16"),
-    Row("max min", (BOOL,), Verdict("logic")),
-    Row("clamp", (EVERY,), _SPELT),
-    Row("abs", (SIGNED | HALVES | FULL,), NATIVE),
-    Row("abs", (FLOAT8,), _FLOAT32),
-    Row("abs", (UNSIGNED | BOOL,), _SAME),
-    Row(_COMPARISONS, (INTEGERS | HALVES | FULL,), NATIVE),
-    Row(_COMPARISONS, (FLOAT8,), _FLOAT32),
-    Row(_ORDERS, (BOOL,), Verdict("widen", "int32")),
-    Row(_COMPARISONS, (BOOL,), NATIVE),
+    Rule(f"{_ARITHMETIC} {_DIVISIONS} floordiv floormod shl shr", (BOOL,), Verdict("promote", "int32")),
+    Rule(_DIVISIONS, (INTEGERS,), NATIVE),
+    Rule("floordiv floormod", (INTEGERS,), _SPELT, source="Triton's // and % round towards zero, as C's"),
+    Rule("floordiv floormod", (FLOATS,), Verdict("promote"), source="floor(x / y) and fmod(x, y)"),
+    Rule("truncdiv", (FLOATS,), _refused("it is not defined on {0}", "write T.trunc(x / y)")),
+    Rule("truncmod", (FLOATS,), _refused("it is not defined on {0}", "write T.fmod(x, y)")),
+    Rule("and or xor not", (INTEGERS | BOOL,), NATIVE),
+    Rule("shl shr", (INTEGERS,), NATIVE),
+    Rule("and or xor not shl shr", (FLOATS,), _refused("it is not defined on {0}", _AS_INTEGER)),
+    Rule("max min", (INTEGERS | FULL | _named("float16"),), NATIVE),
+    Rule("max min", (BFLOAT16 | FLOAT8,), _FLOAT32, source="tl.maximum gives float32 back for bfloat16"),
+    Rule("max min", (BOOL,), Verdict("logic")),
+    Rule("clamp", (EVERY,), _SPELT),
+    Rule("abs", (SIGNED | HALVES | FULL,), NATIVE),
+    Rule("abs", (FLOAT8,), _FLOAT32),
+    Rule("abs", (UNSIGNED | BOOL,), _SAME),
+    Rule(_COMPARISONS, (INTEGERS | HALVES | FULL,), NATIVE),
+    Rule(_COMPARISONS, (FLOAT8,), _FLOAT32),
+    Rule(_ORDERS, (BOOL,), Verdict("widen", "int32")),
+    Rule(_COMPARISONS, (BOOL,), NATIVE),
 
     # Functions
-    Row("exp10", (FULL,), _SPELT, "hip", f"{_HIP}: pow(10, x)"),
-    Row("rint", (FULL,), _SPELT, "hip triton<3.7", f"{_HIP}: nearbyint, which rounds alike"),
-    Row("popcount clz", (_named("int32 int64"),), _SPELT, "hip triton<3.9", f"{_HIP}: shifts and sums"),
-    Row("sigmoid", (FULL,), _SPELT),
-    Row(_TESTS, (FLOATS,), _SPELT),
-    Row(_FUNCTIONS, (FULL,), NATIVE, source=_LIBDEVICE),
-    Row(f"sigmoid {_FUNCTIONS}", (HALVES | FLOAT8,), _FLOAT32),
-    Row(_ROUNDINGS, (INTEGERS,), Verdict("identity", "float32"), source="whole numbers are floats in the language"),
-    Row(f"sigmoid {_TESTS} {_FUNCTIONS}", (INTEGERS | BOOL,), Verdict("promote", "float32")),
-    Row("popcount clz", (_named("int32 int64"),), NATIVE, source="libdevice: __nv_popc, __nv_popcll, __nv_clz, ..."),
-    Row("popcount clz", (SHORT | _named("uint32"),), Verdict("bits", "int32")),
-    Row("popcount clz", (_named("uint64"),), Verdict("bits", "int64")),
-    Row("popcount clz", (FLOATS,), _refused("it counts bits of integers, not of {0}", _AS_INTEGER)),
-    Row("popcount clz", (BOOL,), _refused("it counts bits of integers, not of bool", "write T.cast(x, 'int32')")),
-    Row("nextafter ldexp", (FULL,), NATIVE, source=_LIBDEVICE),
-    Row("nextafter ldexp", (EVERY,), _refused("it is for float32 and float64, not {0}")),
-    Row("mulhi", (INTEGERS,), _refused(_HIP), "hip"),
-    Row("mulhi", (INTEGERS - SHORT,), NATIVE, source="libdevice: __nv_mulhi, __nv_umulhi, __nv_mul64hi, ..."),
-    Row("mulhi", (EVERY,), _refused("it is for integers of 32 and 64 bits, not {0}")),
+    *(
+        Rule(each.name, (_NATIVELY[each.takes],), _SPELT if each.instead else _refused(_HIP), each.lacking,
+            f"{_HIP}: {each.instead}")
+        for each in MATH_FUNCTIONS.values() if each.lacking
+    ),
+    Rule(_SPELT_OUT, (FULL,), _SPELT),
+    Rule(_TESTS, (FLOATS,), _SPELT),
+    Rule(_FUNCTIONS, (FULL,), NATIVE, source=_LIBDEVICE),
+    Rule(_FUNCTIONS, (HALVES | FLOAT8,), _FLOAT32),
+    Rule(_ROUNDINGS, (INTEGERS,), Verdict("identity", "float32"), source="whole numbers are floats in the language"),
+    Rule(f"{_TESTS} {_FUNCTIONS}", (INTEGERS | BOOL,), Verdict("promote", "float32")),
+    Rule(_COUNTS, (_named("int32 int64"),), NATIVE, source="libdevice: __nv_popc, __nv_popcll, __nv_clz, ..."),
+    Rule(_COUNTS, (SHORT | _named("uint32"),), Verdict("bits", "int32")),
+    Rule(_COUNTS, (_named("uint64"),), Verdict("bits", "int64")),
+    Rule(_COUNTS, (FLOATS,), _refused("it counts bits of integers, not of {0}", _AS_INTEGER)),
+    Rule(_COUNTS, (BOOL,), _refused("it counts bits of integers, not of bool", "write T.cast(x, 'int32')")),
+    Rule(_WIDE_FLOATS, (FULL,), NATIVE, source=_LIBDEVICE),
+    Rule(_WIDE_FLOATS, (EVERY,), _refused("it is for float32 and float64, not {0}")),
+    Rule(_WIDE_INTS, (INTEGERS - SHORT,), NATIVE, source="libdevice: __nv_mulhi, __nv_umulhi, __nv_mul64hi, ..."),
+    Rule(_WIDE_INTS, (EVERY,), _refused("it is for integers of 32 and 64 bits, not {0}")),
 
     # Conversions
-    Row("cast", (FLOAT8, FLOAT8), Verdict("by steps", "float32")),
-    Row("cast", (FLOAT64, FLOAT8), Verdict("by steps", "float32"), source=f"rounded to odd first: {_ODD}"),
-    Row("cast", (FLOAT8, INTEGERS | FLOAT64), Verdict("by steps", "float32")),
-    Row("cast", (INTEGERS | BOOL, FLOAT8), Verdict("by steps", "float32"), source="float8 saturates before 2**24"),
-    Row("cast", (INTEGERS | FLOATS, BOOL), _SPELT, source="x != 0"),
-    Row("cast", (EVERY, EVERY), NATIVE),
-    Row("bitcast", (BOOL, BOOL), NATIVE),
-    Row("bitcast", (BOOL, EVERY), _refused("a bool is one bit in Triton and 8 in memory", "write T.cast(x, '{1}')")),
-    Row("bitcast", (EVERY, BOOL), _refused("a bool is one bit in Triton and 8 in memory", "write x != 0")),
-    Row("bitcast", (EVERY, EVERY), NATIVE),
-    Row(_MOVES, (EVERY,), NATIVE),
+    Rule("cast", (FLOAT8, FLOAT8), Verdict("by steps", "float32")),
+    Rule("cast", (FLOAT64, FLOAT8), Verdict("by steps", "float32"), source=f"rounded to odd first: {_ODD}"),
+    Rule("cast", (FLOAT8, INTEGERS | FLOAT64), Verdict("by steps", "float32")),
+    Rule("cast", (INTEGERS | BOOL, FLOAT8), Verdict("by steps", "float32"), source="float8 saturates before 2**24"),
+    Rule("cast", (INTEGERS | FLOATS, BOOL), _SPELT, source="x != 0"),
+    Rule("cast", (EVERY, EVERY), NATIVE),
+    Rule("bitcast", (BOOL, BOOL), NATIVE),
+    Rule("bitcast", (BOOL, EVERY), _refused("a bool is one bit in Triton and 8 in memory", "write T.cast(x, '{1}')")),
+    Rule("bitcast", (EVERY, BOOL), _refused("a bool is one bit in Triton and 8 in memory", "write x != 0")),
+    Rule("bitcast", (EVERY, EVERY), NATIVE),
+    Rule(_MOVES, (EVERY,), NATIVE),
 
     # Reductions and scans
-    Row("reduce.abssum reduce.absmax", (EVERY,), _SPELT),
-    Row(f"{_FOLDS} {_BITS}", (BOOL,), Verdict("logic", "int32")),
-    Row(_FOLDS, (SHORT & SIGNED,), Verdict("widen", "int32"), source="tl.sum and tl.max give 32 bits back"),
-    Row(_FOLDS, (SHORT & UNSIGNED,), Verdict("widen", "uint32")),
-    Row(_FOLDS, (HALVES | FLOAT8,), _FLOAT32),
-    Row(_FOLDS, (FULL | INTEGERS,), NATIVE),
-    Row(_BITS, (INTEGERS,), NATIVE),
-    Row(_BITS, (FLOATS,), _refused("it combines bits of integers, not of {0}", _AS_INTEGER)),
+    Rule("reduce.abssum reduce.absmax", (EVERY,), _SPELT),
+    Rule(f"{_FOLDS} {_BITS}", (BOOL,), Verdict("logic", "int32")),
+    Rule(_FOLDS, (SHORT & SIGNED,), Verdict("widen", "int32"), source="tl.sum and tl.max give 32 bits back"),
+    Rule(_FOLDS, (SHORT & UNSIGNED,), Verdict("widen", "uint32")),
+    Rule(_FOLDS, (HALVES | FLOAT8,), _FLOAT32),
+    Rule(_FOLDS, (FULL | INTEGERS,), NATIVE),
+    Rule(_BITS, (INTEGERS,), NATIVE),
+    Rule(_BITS, (FLOATS,), _refused("it combines bits of integers, not of {0}", _AS_INTEGER)),
 
     # Products; what tl.dot takes is in triton.language.semantic.dot
-    Row("dot", (EVERY, EVERY, BOOL), _refused("products are not added up in bool", "use int32, and compare with 0")),
-    Row("dot", (FLOATS, INTEGERS | BOOL, EVERY), _ONE_KIND),
-    Row("dot", (INTEGERS | BOOL, FLOATS, EVERY), _ONE_KIND),
-    Row("dot", (INT8, INT8, _named("int32")), NATIVE, source="PTX ISA, mma and wgmma: s8 by s8"),
-    Row("dot", (INT8, INT8, INTEGERS | FLOATS), Verdict("add after", "int32")),
-    Row("dot", (_PARTED, _PARTED, INTEGERS | FLOATS), Verdict("parts", "int8"), source="tl.dot: only int8 supported"),
-    Row("dot", (INTEGERS | BOOL, INTEGERS | BOOL, EVERY), _refused(
+    Rule("dot", (EVERY, EVERY, BOOL), _refused("products are not added up in bool", "use int32, and compare with 0")),
+    Rule("dot", (FLOATS, INTEGERS | BOOL, EVERY), _ONE_KIND),
+    Rule("dot", (INTEGERS | BOOL, FLOATS, EVERY), _ONE_KIND),
+    Rule("dot", (INT8, INT8, _named("int32")), NATIVE, source="PTX ISA, mma and wgmma: s8 by s8"),
+    Rule("dot", (INT8, INT8, INTEGERS | FLOATS), Verdict("add after", "int32")),
+    Rule("dot", (_PARTED, _PARTED, INTEGERS | FLOATS), Verdict("parts", "int8"), source="tl.dot: only int8 supported"),
+    Rule("dot", (INTEGERS | BOOL, INTEGERS | BOOL, EVERY), _refused(
         "64-bit integers are not multiplied as tiles",
         "convert both to int32, where the values fit, or multiply in T.Parallel and use T.reduce_sum")),
-    Row("dot", (FLOAT64, FLOATS, EVERY), _NO_FLOAT64, "gfx942 triton<3.9", "an assertion fails in its MFMA.cpp"),
-    Row("dot", (FLOATS, FLOAT64, EVERY), _NO_FLOAT64, "gfx942 triton<3.9", "an assertion fails in its MFMA.cpp"),
-    Row("dot", (FLOATS, FLOATS, FLOATS | INTEGERS), Verdict("common type"), source="dot_dtype below"),
+    Rule("dot", (FLOAT64, FLOATS, EVERY), _NO_FLOAT64, "gfx942 triton<3.9", "an assertion fails in its MFMA.cpp"),
+    Rule("dot", (FLOATS, FLOAT64, EVERY), _NO_FLOAT64, "gfx942 triton<3.9", "an assertion fails in its MFMA.cpp"),
+    Rule("dot", (FLOATS, FLOATS, FLOATS | INTEGERS), Verdict("common type"), source="dot_dtype below"),
 
     # Atomics
-    Row(_atomics("and or xor"), (FLOATS,), _refused("it needs integers, not {0}", "T.view gives a buffer's bits")),
-    Row(f"{_atomics('add')} {_ORDERED_READS}", (HALVES,), NATIVE, source=_ATOMS),
-    Row(f"{_atomics('add max min exchange')} {_ORDERED}", (FULL | INTEGERS - SHORT,), NATIVE, source=_ATOMS),
-    Row(_atomics("and or xor"), (INTEGERS - SHORT,), NATIVE, source=_ATOMS),
-    Row(_atomics("load store", "relaxed"), (EVERY,), NATIVE),
-    Row("atomic.exchange.tile atomic.store.tile", (INTEGERS - SHORT | _named("float32"),), _refused(
+    Rule(_atomics("and or xor"), (FLOATS,), _refused("it needs integers, not {0}", "T.view gives a buffer's bits")),
+    Rule(f"{_atomics('add')} {_ORDERED_READS}", (HALVES,), NATIVE, source=_ATOMS),
+    Rule(f"{_atomics('add max min exchange')} {_ORDERED}", (FULL | INTEGERS - SHORT,), NATIVE, source=_ATOMS),
+    Rule(_atomics("and or xor"), (INTEGERS - SHORT,), NATIVE, source=_ATOMS),
+    Rule(_atomics("load store", "relaxed"), (EVERY,), NATIVE),
+    Rule("atomic.exchange.tile atomic.store.tile", (INTEGERS - SHORT | _named("float32"),), _refused(
         "Triton before 3.9 does not compile this of a tile for AMD", "store single elements, in T.serial"),
         "hip triton<3.9", "LLVM lacks an intrinsic that Triton 3.6 asks for"),
-    Row("atomic.exchange.tile atomic.store.tile", (EVERY,), NATIVE),
-    Row(_ORDERED, (EVERY,), _refused("of {0} it can only be relaxed", "or use a 32-bit element type")),
-    Row(_atomics("add max min and or xor exchange"), (EVERY,), _refused(
+    Rule("atomic.exchange.tile atomic.store.tile", (EVERY,), NATIVE),
+    Rule(_ORDERED, (EVERY,), _refused("of {0} it can only be relaxed", "or use a 32-bit element type")),
+    Rule(_atomics("add max min and or xor exchange"), (EVERY,), _refused(
         "Triton has no such atomic for {0}", "use a 32-bit element type")),
 )  # fmt: skip
 
@@ -280,7 +283,7 @@ def verdict(
 
 
 @cache
-def _rows(operation: str) -> tuple[Row, ...]:
+def _rows(operation: str) -> tuple[Rule, ...]:
     return tuple(row for row in TABLE if operation in row.operations.split())
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.context.active import active
 from tiledsl.autotuner.context.tuning import Offer, Turn
-from tiledsl.autotuner.engine import Problem, left_out, prune_and_order
-from tiledsl.autotuner.function_run import own
+from tiledsl.autotuner.engine import TuningProblem, left_out, prune_and_order
+from tiledsl.autotuner.function_run import copy_config
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.trial import Trial
@@ -29,10 +29,10 @@ def call_function(tuned: TunedFunction, arguments: Sequence[Any], keywords: Mapp
     known = tuned.known(key)
     identity = (id(tuned), key)
     if known is not None and not session.has(identity):
-        return tuned.function(*arguments, **{**keywords, **own(known.config)})
+        return tuned.function(*arguments, **{**keywords, **copy_config(known.config)})
 
     def launch(config: Mapping[str, Any], turn: Turn) -> Any:
-        return turn.time(lambda: tuned.function(*arguments, **{**keywords, **own(config)}))
+        return turn.time(lambda: tuned.function(*arguments, **{**keywords, **copy_config(config)}))
 
     def trials() -> list[Trial]:
         found = [Trial(index, config) for index, config in enumerate(configs)]
@@ -85,7 +85,7 @@ class KernelInContext:
 
     tuned: AutotunedFunction
     key: Any
-    problem: Problem
+    problem: TuningProblem
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         problem, tuned, session = self.problem, self.tuned, active.get()

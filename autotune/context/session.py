@@ -11,7 +11,7 @@ from typing import Any
 from tiledsl.autotuner.context.tuning import Offer, Tuning
 from tiledsl.autotuner.group.ranks import Ranks, RanksLost, failure_status, session, where
 from tiledsl.autotuner.progress import Progress
-from tiledsl.autotuner.storage.cache import Remembered
+from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.task import Found, TuningTask, recall_together, recalled
@@ -190,7 +190,7 @@ class ContextSession:
         store = self._stores.get(id(tuning))
         log = None
         if store is not None:
-            store.finish(Remembered(tuning.trials, "measured", None, tuning.best.index))
+            store.finish(CachedResult(tuning.trials, "measured", None, tuning.best.index))
             log = store.folder / "tuning.log" if store.writing else None
         title = f"tuning {tuning.offer.name} in {self.rules.name}"
         level = logging.INFO if self._ranks is None or self._ranks.rank == 0 else logging.DEBUG

@@ -40,7 +40,7 @@ class RanksLost(TileError):
 
 
 class Ranks(Protocol):
-    """Those that do something together: a Session, or Alone."""
+    """Those that do something together: a RankSession, or Alone."""
 
     rank: int
     size: int
@@ -62,7 +62,7 @@ class Alone:
         return [call()]
 
 
-class Session:
+class RankSession:
     """One tuning by the ranks of a group."""
 
     def __init__(self, store: Any, path: str, rank: int, size: int, timeout: float, what: str) -> None:
@@ -151,11 +151,11 @@ class Session:
             )
 
 
-_current: ContextVar[Session | None] = ContextVar("tiledsl_group_session", default=None)
+_current: ContextVar[RankSession | None] = ContextVar("tiledsl_group_session", default=None)
 
 
 @contextmanager
-def session(group: Any, timeout: float, what: str) -> Iterator[Session]:
+def session(group: Any, timeout: float, what: str) -> Iterator[RankSession]:
     """The ranks of a process group, for one tuning that all begin. One inside another one's is a part of that."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _get_default_store
@@ -168,13 +168,13 @@ def session(group: Any, timeout: float, what: str) -> Iterator[Session]:
     else:
         path = f"{name}/{_sessions.get(name, 0)}"
         _sessions[name] = _sessions.get(name, 0) + 1
-    begun = Session(_get_default_store(), path, dist.get_rank(group), dist.get_world_size(group), timeout, what)
+    begun = RankSession(_get_default_store(), path, dist.get_rank(group), dist.get_world_size(group), timeout, what)
     with entered(begun):
         yield begun
 
 
 @contextmanager
-def entered(begun: Session) -> Iterator[None]:
+def entered(begun: RankSession) -> Iterator[None]:
     """Inside, `begun` is this thread's session; if what is inside raises, the other ranks are told."""
     token = _current.set(begun)
     try:

@@ -17,7 +17,7 @@ from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.jobs import Job, Policy
 from tiledsl.autotuner.verifying import bits
 from tiledsl.autotuner.verifying.reference import Expected, tensors
-from tiledsl.autotuner.verifying.verify import Ran, judge
+from tiledsl.autotuner.verifying.verify import KernelOutputs, check_outputs
 from tiledsl.digests import digest
 from tiledsl.runtime.timing import clock, summarize
 
@@ -92,7 +92,7 @@ class Bench:
             if self.references:
                 outputs = copies(self.references[-1].returned)
                 names = [f"input {at}" for at in range(len(given))]
-                judge(Ran(names, outputs, given, touched), self.references, self.policy.tolerance)
+                check_outputs(KernelOutputs(names, outputs, given, touched), self.references, self.policy.tolerance)
                 for output in outputs:
                     poison(output)
             if self._watch is None and self.policy.timer is None:
@@ -155,14 +155,14 @@ class Bench:
         """On which further inputs the outputs are wrong, and how."""
         found = {}
         for each in self.further:
-            verdict = judge(
+            verdict = check_outputs(
                 self._call(job, launch, copies(each.inputs), each.inputs), each.candidates, self.policy.tolerance
             )
             if "status" in verdict:
                 found[each.name] = verdict["message"]
         return found
 
-    def _bits(self, job: Job, launch: Callable[..., Any], ran: Ran) -> str:
+    def _bits(self, job: Job, launch: Callable[..., Any], ran: KernelOutputs) -> str:
         """The bits of a kernel's outputs: for the inputs, of which `ran` has the first outputs, and for worse ones."""
         first = bits.fingerprint(_results(ran))
         found = [bits.fingerprint(_results(self._call(job, launch, copies(self.inputs))))]
@@ -185,7 +185,7 @@ class Bench:
 
     def _call(
         self, job: Job, launch: Callable[..., Any], given: list[Any], originals: Sequence[Any] | None = None
-    ) -> Ran:
+    ) -> KernelOutputs:
         """Run the kernel on `given`, which it may change, with outputs that held NaN (integers: a far-off number)
         before, so that elements which are never written show up. originals: what `given` are copies of, if not of the
         inputs."""
@@ -197,7 +197,7 @@ class Bench:
         self._wait()
         names = [param["name"] for param in job.params if not param["is_output"]]
         touched = [at for at, (now, old) in enumerate(zip(given, originals)) if changed(now, old)]
-        return Ran(names, outputs, given, touched)
+        return KernelOutputs(names, outputs, given, touched)
 
     def _outputs(self, job: Job, given: Sequence[Any]) -> list[Any]:
         """New tensors for the outputs; where a size or the strides are not known, those that the program makes."""
@@ -226,13 +226,13 @@ class Bench:
             for at, shape in zip(job.outputs, shapes)
         ]
 
-    def _check(self, job: Job, ran: Ran) -> dict[str, Any]:
+    def _check(self, job: Job, ran: KernelOutputs) -> dict[str, Any]:
         if self.policy.keep_outputs:
             results = list(ran.outputs) or [ran.after[at] for at in ran.changed]
             return {"outputs": wire.store_values(results, self.folder, f"out-{job.index}")}
         if not self.references:
             return {}
-        verdict = judge(ran, self.references, self.policy.tolerance)
+        verdict = check_outputs(ran, self.references, self.policy.tolerance)
         meant = {at for expected in self.references for at in (*expected.changed, *expected.aliases)}
         stray = [ran.names[at] for at in ran.changed if at not in meant] if ran.outputs else []
         if stray and "message" not in verdict:
@@ -240,7 +240,7 @@ class Bench:
         return verdict
 
     def _time(
-        self, job: Job, launch: Callable[..., Any], given: list[Any], ran: Ran, best: float | None
+        self, job: Job, launch: Callable[..., Any], given: list[Any], ran: KernelOutputs, best: float | None
     ) -> dict[str, Any]:
         quick, prepared = self._prepare(job, launch, given, ran)
         factor = self.policy.early_stop_factor
@@ -265,7 +265,7 @@ class Bench:
         timing = summarize(samples, prepared.method)
         return {"status": "ok", "latency": timing.median, "spread": timing.spread, "timing": timing.method}
 
-    def _prepare(self, job: Job, launch: Callable[..., Any], given: list[Any], ran: Ran) -> tuple[float, Any]:
+    def _prepare(self, job: Job, launch: Callable[..., Any], given: list[Any], ran: KernelOutputs) -> tuple[float, Any]:
         """A quick estimate in milliseconds, and the call ready to be timed."""
         if self._watch is None:
             self._watch = clock(self.policy.timer, self.policy.backend)
@@ -313,7 +313,7 @@ class Bench:
             torch.cuda.empty_cache()
 
 
-def _results(ran: Ran) -> list[Any]:
+def _results(ran: KernelOutputs) -> list[Any]:
     return [*ran.outputs, *(ran.after[at] for at in ran.changed)]
 
 

@@ -22,7 +22,7 @@ _STARTS = 3  # processes that may end before they are ready, one after another
 
 
 @dataclass
-class Session:
+class WorkerSession:
     """What a benchmark process must know before the first job: a message, sent to each. `timeout`: seconds a job may
     take."""
 
@@ -46,7 +46,7 @@ class BenchPool:
     def __init__(self, devices: Sequence[str], events: queue.Queue[Any]) -> None:
         self._events = events
         self._tasks: queue.PriorityQueue[_Task] = queue.PriorityQueue()
-        self._session: Session | None = None
+        self._session: WorkerSession | None = None
         self._begun = threading.Event()
         self._stopping = False
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class BenchPool:
         for thread in self._threads:
             thread.start()
 
-    def begin(self, session: Session) -> None:
+    def begin(self, session: WorkerSession) -> None:
         """Send what jobs need; they run from here on."""
         self._session = session
         self._begun.set()

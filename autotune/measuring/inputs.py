@@ -34,7 +34,7 @@ def given_inputs() -> tuple[Any, ...] | None:
     return _given.get()
 
 
-def make_inputs(kernel: Kernel, options: TuneOptions, call_inputs: dict[str, Any] | None) -> list[Any]:
+def kernel_inputs(kernel: Kernel, options: TuneOptions, call_inputs: dict[str, Any] | None) -> list[Any]:
     """Inputs for a kernel: those of set_autotune_inputs, else of an eager call, else supply_prog's, else random."""
     wanted = [param for param in kernel.params if not param.is_output]
     device = "cpu" if kernel.target.kind == "interpret" else "cuda"

@@ -12,8 +12,8 @@ from typing import Any
 from tiledsl.autotuner.measuring import wire
 from tiledsl.autotuner.measuring.again import Further, further_inputs
 from tiledsl.autotuner.measuring.bench import Bench
-from tiledsl.autotuner.measuring.bench_pool import BenchPool, Session, faster
-from tiledsl.autotuner.measuring.inputs import are_drawn, copies, make_inputs, stand_ins
+from tiledsl.autotuner.measuring.bench_pool import BenchPool, WorkerSession, faster
+from tiledsl.autotuner.measuring.inputs import are_drawn, copies, kernel_inputs, stand_ins
 from tiledsl.autotuner.measuring.jobs import Job, Policy
 from tiledsl.autotuner.measuring.scratch import Scratch
 from tiledsl.autotuner.options import TuneOptions
@@ -86,7 +86,7 @@ class Given:
     @staticmethod
     def make(kernel: Kernel, options: TuneOptions, call_inputs: dict[str, Any] | None, measured: bool) -> Given:
         """Make the inputs for a kernel and run ref_prog on them. TileError if either fails."""
-        inputs = make_inputs(kernel, options, call_inputs)
+        inputs = kernel_inputs(kernel, options, call_inputs)
         device = next((str(item.device) for item in inputs if hasattr(item, "data_ptr")), "cpu")
         given = Given(inputs, None, stand_ins(inputs), [], device)
         if options.checks:
@@ -117,7 +117,7 @@ def _like_returned(outputs: list[Any]) -> Any:
     return outputs[0] if len(outputs) == 1 else outputs
 
 
-class Rig:
+class MeasurementBackend:
     """Runs jobs; see BenchPool for what it puts in `events`."""
 
     def __init__(self, target: Target, options: TuneOptions, events: queue.Queue[Any]) -> None:
@@ -151,7 +151,7 @@ class Rig:
             "triton_cache_dir": os.environ.get("TRITON_CACHE_DIR"),
         }
         del candidates
-        self._pool.begin(Session(message, self.timeout))
+        self._pool.begin(WorkerSession(message, self.timeout))
         given.inputs, given.reference, given.further = [], None, []
         if given.device != "cpu":
             import torch

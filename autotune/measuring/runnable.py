@@ -10,13 +10,13 @@ from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.target import Target
 
 if TYPE_CHECKING:
-    from tiledsl.autotuner.engine import Problem
+    from tiledsl.autotuner.engine import TuningProblem
 
 _MOST_OPERATIONS = 1e11  # a matrix product of 3700 cubed: some minutes in the interpreter
 _MOST_BLOCKS = 1 << 14
 
 
-def runner(problem: Problem, trial: Trial, kernel: Kernel) -> Kernel | None:
+def runner(problem: TuningProblem, trial: Trial, kernel: Kernel) -> Kernel | None:
     """The kernel itself where it runs here, or its twin for the interpreter. None where that would take too long, or is
     not wanted: on a machine that cannot measure, running serves the check alone."""
     if problem.target.runs_here:

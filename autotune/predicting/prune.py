@@ -26,7 +26,7 @@ def prune_reason(kernel: Kernel, target: Target) -> str | None:
     return reason(work_of(kernel), target)
 
 
-class Slow(str):
+class SoftPruneReason(str):
     """A reason that makes a configuration slow, not impossible: what has no register is spilled."""
 
 
@@ -198,7 +198,7 @@ def _registers(work: Work, target: Target) -> str | None:
         )
     if needed <= available:
         return None
-    return Slow(
+    return SoftPruneReason(
         f"the product's {largest.m} x {largest.n} accumulator needs {needed} registers of each of {threads} threads;"
         f" {target} has {available}"
     )

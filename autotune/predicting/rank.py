@@ -98,7 +98,7 @@ class _Reader:
 
     def __init__(self, program_for: ProgramFor, target: Target, prunes: bool) -> None:
         self._program_for, self._target, self._prunes = program_for, target, prunes
-        self._last: tuple[FuncOp, list[work.Launch]] | None = None
+        self._last: tuple[FuncOp, list[work.KernelLaunch]] | None = None
 
     def look(self, config: Mapping[str, Any]) -> _Outlook:
         """Raises what the builder raises."""
@@ -107,6 +107,6 @@ class _Reader:
             self._last = (root, work.launches(root))
         works = [launch.under(pass_configs) for launch in self._last[1]]
         reason = prune.reason(works, self._target) if self._prunes else None
-        if reason is not None and not isinstance(reason, prune.Slow):
+        if reason is not None and not isinstance(reason, prune.SoftPruneReason):
             return _Outlook(None, reason)
         return _Outlook(model.predict_works(works, self._target), reason or "")

@@ -18,8 +18,7 @@ from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS, BufferType
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.launch_options import LAUNCH_OPTIONS
-
-_COSTLY = {"floor", "ceil", "trunc", "round", "rint", "nearbyint", "abs", "fma", "clamp", "copysign", "isnan", "isinf"}
+from tiledsl.math_functions import MATH_FUNCTIONS
 
 
 def work_of(kernel: Kernel) -> tuple[Work, ...]:
@@ -35,12 +34,12 @@ def read(root: Operation, pass_configs: Mapping[str, Any] | None = None) -> list
     return [launch.under(pass_configs or {}) for launch in launches(root)]
 
 
-def launches(root: Operation) -> list[Launch]:
+def launches(root: Operation) -> list[KernelLaunch]:
     """The launches of a program, to be read under one set of the compiler's options after another."""
-    return [Launch(op) for op in root.walk() if isinstance(op, tile.KernelOp)]
+    return [KernelLaunch(op) for op in root.walk() if isinstance(op, tile.KernelOp)]
 
 
-class Launch:
+class KernelLaunch:
     """One launch of a program. What does not depend on the compiler's options is read once."""
 
     def __init__(self, kernel: tile.KernelOp) -> None:
@@ -104,8 +103,10 @@ class _Reader:
             elif isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)):
                 self.access(op, times, most, points)
             elif isinstance(op, arith.MathOp):
-                self.work.special += times if op.function not in _COSTLY else 0.0
-                self.work.elementwise += times if op.function in _COSTLY else 0.0
+                if MATH_FUNCTIONS[op.function].is_cheap:
+                    self.work.elementwise += times
+                else:
+                    self.work.special += times
             elif isinstance(op, arith.Elementwise) and op.result.dtype.startswith(("float", "bfloat")):
                 self.work.elementwise += times
             elif isinstance(op, tile.ReduceOp):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tiledsl.autotuner.search.exhaustive import Exhaustive
@@ -13,7 +13,6 @@ from tiledsl.errors import TileError
 EXHAUSTIVE_UP_TO = 256  # configurations; spaces above this are searched by the model's order
 _MODEL_SHARE = 8  # one in so many of a large space is tried, if no budget says otherwise
 _LEAST_TRIALS = 64
-NAMES = ("auto", "exhaustive", "model", "random")
 
 
 class Strategy(Protocol):
@@ -58,15 +57,16 @@ def make_strategy(
     assert not wrong and len(set(order)) == len(order), f"order names {wrong[:1] or 'a configuration twice'}"
     if name == "auto":
         name = "exhaustive" if len(order) <= EXHAUSTIVE_UP_TO and (budget or size) >= len(order) else "model"
-    if name == "exhaustive":
-        return Exhaustive(order, budget)
-    if name == "random":
-        return RandomOrder(order, budget, seed)
-    if name == "model":
-        pace = max(_LEAST_TRIALS, len(order) // _MODEL_SHARE) if budget is None else budget
-        trials = len(order) if budget is None and seconds is not None else pace
-        return ModelOrder(order, trials, seed, configs, pace)
-    raise TileError(f"autotune: there is no search {name!r}", notes=[f"there are {', '.join(NAMES)}"])
+    pace = max(_LEAST_TRIALS, len(order) // _MODEL_SHARE) if budget is None else budget
+    trials = len(order) if budget is None and seconds is not None else pace
+    strategies: dict[str, Callable[[], Strategy]] = {
+        "exhaustive": lambda: Exhaustive(order, budget),
+        "model": lambda: ModelOrder(order, trials, seed, configs, pace),
+        "random": lambda: RandomOrder(order, budget, seed),
+    }
+    if name not in strategies:
+        raise TileError(f"autotune: there is no search {name!r}", notes=[f"there are auto, {', '.join(strategies)}"])
+    return strategies[name]()
 
 
-__all__ = ["EXHAUSTIVE_UP_TO", "NAMES", "Strategy", "make_strategy"]
+__all__ = ["EXHAUSTIVE_UP_TO", "Strategy", "make_strategy"]

@@ -66,7 +66,7 @@ def save(folder: Path, trial: Trial) -> list[Path]:
 
 def _save_launch(folder: Path, trial: Trial, compiled: Mapping[str, Any]) -> list[Path]:
     from tiledsl.kernels.stored import describe_call
-    from tiledsl.runtime.launch_stored import Kept
+    from tiledsl.runtime.launch_stored import CachedBinary
 
     kernel, source = describe_call(trial.kernel), digest(trial.kernel.source)
     if json.loads(json.dumps(kernel, allow_nan=False)) != kernel:  # there are values that JSON does not have
@@ -75,12 +75,12 @@ def _save_launch(folder: Path, trial: Trial, compiled: Mapping[str, Any]) -> lis
     for name, each in compiled.items():
         if each.level:  # its module takes the file that it names
             continue
-        written += Kept(name, folder, source).keep(each.triton, each.options)
+        written += CachedBinary(name, folder, source).keep(each.triton, each.options)
     write_json(folder / _LAUNCH, {"schema": LAUNCH_SCHEMA, "config": config_key(trial.config), "kernel": kernel})
     return [*written, folder / _LAUNCH]
 
 
-def recall(folder: Path, trial: Trial) -> dict[str, Any] | None:
+def read_artifacts(folder: Path, trial: Trial) -> dict[str, Any] | None:
     """Attributes of a Kernel, as far as calls need them, of what `save` wrote for this trial's configuration and source
     into the folder (or with keep_all into the one below); None if there is nothing, or it makes no sense."""
     key = config_key(trial.config)
@@ -98,10 +98,10 @@ def recall(folder: Path, trial: Trial) -> dict[str, Any] | None:
 
 def _parsed(place: Path, data: Any, key: str) -> dict[str, Any]:
     from tiledsl.kernels.stored import call_fields
-    from tiledsl.runtime.launch_stored import Kept
+    from tiledsl.runtime.launch_stored import CachedBinary
 
     if data["schema"] != LAUNCH_SCHEMA or data["config"] != key:
         raise ValueError("another schema or configuration")
     found = call_fields(data["kernel"])
     module = found["module"]
-    return {**found, "kept": tuple(Kept(each.name, place, digest(module.source)) for each in module.kernels)}
+    return {**found, "kept": tuple(CachedBinary(each.name, place, digest(module.source)) for each in module.kernels)}

@@ -29,7 +29,7 @@ _log = logging.getLogger("tiledsl")
 
 
 @dataclass
-class Remembered:
+class CachedResult:
     """A tuning's outcome. best: the winner's place in `trials`, where it was chosen among just these or more; else
     None. other_versions: the result is another Triton's or tiledsl's, which counts with strict_versions off."""
 
@@ -55,7 +55,7 @@ def parse_best(content: bytes) -> dict[str, Any]:
     return data
 
 
-def recall(data: Mapping[str, Any], configs: Sequence[dict[str, Any]], limits: str = "") -> Remembered | None:
+def read_result(data: Mapping[str, Any], configs: Sequence[dict[str, Any]], limits: str = "") -> CachedResult | None:
     """What a best.json says about configurations; None unless it knows all of them, under the same limits. Raises one
     of NONSENSE."""
     if data.get("limits", "") != limits:
@@ -74,11 +74,11 @@ def recall(data: Mapping[str, Any], configs: Sequence[dict[str, Any]], limits: s
         hashes = [each for each in (trial.source_hash, trial.binary_hash) if each]
         earlier = min((first.setdefault(each, trial.index) for each in hashes), default=trial.index)
         trial.same_as = earlier if earlier != trial.index else None
-    return Remembered(trials, data["latency_kind"], journal.number(data["ref_latency"]), best)
+    return CachedResult(trials, data["latency_kind"], journal.number(data["ref_latency"]), best)
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """One key's folder. `fields` is None where key.json makes no sense."""
 
     folder: Path
@@ -105,7 +105,7 @@ class Entry:
         return sum(file.lstat().st_size for file in self.folder.rglob("*") if file.is_file())
 
 
-def entries(root: Path, kernel: str | None = None) -> list[Entry]:
+def entries(root: Path, kernel: str | None = None) -> list[CacheEntry]:
     """The keys of a kernel, or of all, the newest first. Only folders that the tuner names so are looked into."""
     found = []
     for folder in _subfolders(root / "autotune", r"\w{1,80}"):
@@ -121,7 +121,7 @@ def _subfolders(folder: Path, pattern: str) -> Iterator[Path]:
                 yield Path(item.path)
 
 
-def _entry(folder: Path) -> Entry:
+def _entry(folder: Path) -> CacheEntry:
     modified = 0.0
     for name in ("best.json", "trials.jsonl", "key.json"):
         with contextlib.suppress(OSError):
@@ -131,10 +131,10 @@ def _entry(folder: Path) -> Entry:
         data = journal.parse(read_file(folder / "key.json"))
         if data["schema"] == SCHEMA and isinstance(data["fields"], dict) and isinstance(data["kernel"], str):
             fields = data["fields"]
-    return Entry(folder, folder.parent.name, folder.name, fields, modified)
+    return CacheEntry(folder, folder.parent.name, folder.name, fields, modified)
 
 
-def clear(chosen: Sequence[Entry]) -> int:
+def clear(chosen: Sequence[CacheEntry]) -> int:
     """Delete the folders of entries, and kernels' folders that get empty. Returns how many entries are gone."""
     gone = 0
     for entry in chosen:
@@ -149,7 +149,7 @@ def clear(chosen: Sequence[Entry]) -> int:
     return gone
 
 
-def nearest(root: Path, key: Key) -> list[tuple[Entry, dict[str, tuple[Any, Any]]]]:
+def nearest(root: Path, key: Key) -> list[tuple[CacheEntry, dict[str, tuple[Any, Any]]]]:
     """The stored keys of a kernel with the fields in which they differ from a wanted one, the nearest first."""
     others = [entry for entry in entries(root, key.kernel)[:_MOST_KEYS] if entry.fields is not None]
     compared = [(entry, differences(entry.fields or {}, key.fields)) for entry in others if entry.digest != key.digest]

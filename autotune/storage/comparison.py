@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tiledsl.autotuner.storage.cache import Entry
+from tiledsl.autotuner.storage.cache import CacheEntry
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedConfig:
     """A configuration: its milliseconds for each problem (None: not known, or it does not work there), and times the
     problem's best time."""
 
@@ -47,28 +47,30 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ConfigComparison:
     """Problems by what tells them apart, each one's best time, and configurations with a time for one of them at least,
     the most robust first."""
 
     problems: tuple[str, ...]
     best: tuple[float, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedConfig, ...]
 
     @staticmethod
     def of(
         problems: Sequence[str],
         best: Sequence[float],
         times: Iterable[tuple[Mapping[str, Any], Sequence[float | None]]],
-    ) -> Comparison:
+    ) -> ConfigComparison:
         """From the milliseconds of each configuration for each problem; of equally good ones the first comes first."""
         rows = [
-            Row(config, tuple(own), tuple(None if ms is None else ms / least for ms, least in zip(own, best)))
+            ComparedConfig(
+                config, tuple(own), tuple(None if ms is None else ms / least for ms, least in zip(own, best))
+            )
             for config, own in times
         ]
-        return Comparison(tuple(problems), tuple(best), tuple(sorted(rows, key=lambda row: row.merit)))
+        return ConfigComparison(tuple(problems), tuple(best), tuple(sorted(rows, key=lambda row: row.merit)))
 
-    def as_csv(self, heads: Sequence[str], cells: Callable[[Row], Sequence[Any]]) -> str:
+    def as_csv(self, heads: Sequence[str], cells: Callable[[ComparedConfig], Sequence[Any]]) -> str:
         """For programs: a column for each tunable, then what `cells` gives for a row, under `heads`."""
         names = list(dict.fromkeys(name for row in self.rows for name in row.config))
         file = io.StringIO()
@@ -78,7 +80,7 @@ class Comparison:
         return file.getvalue()
 
 
-def compare(entries: Sequence[Entry]) -> Comparison:
+def compare_entries(entries: Sequence[CacheEntry]) -> ConfigComparison:
     """Compare the stored results of one kernel; those with no time at all are left out."""
     tables = [(entry, times) for entry in entries if (times := _times(entry))]
     configs: dict[str, Mapping[str, Any]] = {}
@@ -89,10 +91,10 @@ def compare(entries: Sequence[Entry]) -> Comparison:
     found = [
         (config, [times[key][1] if key in times else None for _, times in tables]) for key, config in configs.items()
     ]
-    return Comparison.of(_labels([entry for entry, _ in tables]), best, found)
+    return ConfigComparison.of(_labels([entry for entry, _ in tables]), best, found)
 
 
-def _times(entry: Entry) -> dict[str, tuple[Mapping[str, Any], float]]:
+def _times(entry: CacheEntry) -> dict[str, tuple[Mapping[str, Any], float]]:
     """Configurations that work, by canonical text, and their milliseconds."""
     found = {}
     for key, record in entry.trials().items():
@@ -103,7 +105,7 @@ def _times(entry: Entry) -> dict[str, tuple[Mapping[str, Any], float]]:
     return found
 
 
-def _labels(entries: Sequence[Entry]) -> list[str]:
+def _labels(entries: Sequence[CacheEntry]) -> list[str]:
     """`M=64 N=128`: the fields of the keys in which entries differ, arguments if that tells them all apart."""
     flat = [_flat(entry.fields or {}) for entry in entries]
     names = list(dict.fromkeys(name for each in flat for name in each))

@@ -17,7 +17,7 @@ How a tuning run uses it:
         for index, config in enumerate(configs):
             trial = store.restore(index, config, done) or Trial(index, config)
             ...                                     # store.append(trial) after each one that ends
-        store.finish(Remembered(trials, kind, ref_latency, best))   # before raising where none works
+        store.finish(CachedResult(trials, kind, ref_latency, best))   # before raising where none works
 
 No method raises for what is on the disk or cannot be put there: it warns, once, and the tuning goes on.
 """
@@ -35,7 +35,7 @@ from typing import Any
 
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage import artifacts, cache, journal
-from tiledsl.autotuner.storage.cache import Remembered
+from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.fingerprint import OPAQUE
 from tiledsl.autotuner.storage.journal import NONSENSE, SCHEMA, Record
 from tiledsl.autotuner.storage.key import Key
@@ -84,7 +84,7 @@ class Store:
 
     # Reading
 
-    def load(self, configs: Sequence[dict[str, Any]]) -> Remembered | None:
+    def load(self, configs: Sequence[dict[str, Any]]) -> CachedResult | None:
         """The result for these configurations; None unless one is stored that knows all of them."""
         found = self._load(self.folder, self.key.digest, configs)
         if found is None and not current().strict_versions:
@@ -93,10 +93,10 @@ class Store:
             _log.info("autotune: %s", cache.why_missing(self.root, self.key, configs))
         return found
 
-    def _load(self, folder: Path, wanted: str, configs: Sequence[dict[str, Any]]) -> Remembered | None:
+    def _load(self, folder: Path, wanted: str, configs: Sequence[dict[str, Any]]) -> CachedResult | None:
         data = self._read_best(folder, wanted)
         try:
-            return None if data is None else cache.recall(data, configs, self.limits)
+            return None if data is None else cache.read_result(data, configs, self.limits)
         except NONSENSE as error:
             self._nonsense(folder / "best.json", error)
             return None
@@ -123,7 +123,7 @@ class Store:
     def _nonsense(self, path: Path, error: Exception) -> None:
         self._warn(str(path), "%s makes no sense (%s: %s); tuning again", path, type(error).__name__, error)
 
-    def _load_other_versions(self, configs: Sequence[dict[str, Any]]) -> Remembered | None:
+    def _load_other_versions(self, configs: Sequence[dict[str, Any]]) -> CachedResult | None:
         for other, changed in cache.other_versions(self.root, self.key):
             found = self._load(self.folder.parent / other, other, configs)
             if found is not None:
@@ -232,7 +232,7 @@ class Store:
         if sync:
             self._synced = now
 
-    def finish(self, outcome: Remembered, keep_all: bool = False) -> None:
+    def finish(self, outcome: CachedResult, keep_all: bool = False) -> None:
         """Remember a result, and what the winner became; with keep_all, what every working trial became.
 
         Where no trial works, nothing is remembered: these trials run again next time.
@@ -279,8 +279,8 @@ class Store:
             old.unlink(missing_ok=True)
 
     def recall_kernel(self, trial: Trial) -> dict[str, Any] | None:
-        """What calls need of a trial's kernel, as kept beside the result; see artifacts.recall."""
-        return artifacts.recall(self.folder / "artifacts", trial)
+        """What calls need of a trial's kernel, as kept beside the result; see artifacts.read_artifacts."""
+        return artifacts.read_artifacts(self.folder / "artifacts", trial)
 
     def _keep_artifacts(self, winner: Trial, others: Sequence[Trial]) -> None:
         for trial in (winner, *others):

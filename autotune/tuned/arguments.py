@@ -87,7 +87,7 @@ def source_of(function: AutotunedFunction, tuned: Collection[str]) -> str:
     return digest(program_text(function.jit.function, tuned) + canonical(options))[:16]
 
 
-def unfit(function: AutotunedFunction, config: Mapping[str, Any]) -> str:
+def mismatch_reason(function: AutotunedFunction, config: Mapping[str, Any]) -> str:
     """Why the function does not take a configuration; "" if it does."""
     try:
         check_configs([config], function.jit.signature, function.name)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Problem:
+class FileProblem:
     """One thing that is wrong: an "error", which run time would stumble over, or a "warning"."""
 
     path: Path
@@ -30,7 +30,7 @@ class Problem:
         return f"{self.path}: {self.severity}: {self.message}"
 
 
-def check(path: Path, function: AutotunedFunction | None = None) -> list[Problem]:
+def check(path: Path, function: AutotunedFunction | None = None) -> list[FileProblem]:
     """What is wrong with a file; with the function that it is of also tunables that it does not have, and an entry that
     was tuned for another source of it."""
     try:
@@ -38,16 +38,16 @@ def check(path: Path, function: AutotunedFunction | None = None) -> list[Problem
         repeated = journal.repeated_names(content)
         file = parse(content)
     except (OSError, *journal.NONSENSE) as error:
-        return [Problem(path, "error", str(error))]
-    found = [Problem(path, "error", f"the name {name!r} comes twice in one object") for name in repeated]
-    found += [Problem(path, "error", message) for message in file.problems]
-    found += [Problem(path, "error", message) for message in _errors(path, file, function)]
-    found += [Problem(path, "warning", message) for message in _warnings(file, function)]
+        return [FileProblem(path, "error", str(error))]
+    found = [FileProblem(path, "error", f"the name {name!r} comes twice in one object") for name in repeated]
+    found += [FileProblem(path, "error", message) for message in file.problems]
+    found += [FileProblem(path, "error", message) for message in _errors(path, file, function)]
+    found += [FileProblem(path, "warning", message) for message in _warnings(file, function)]
     return found
 
 
 def _errors(path: Path, file: TunedFile, function: AutotunedFunction | None) -> Iterator[str]:
-    from tiledsl.autotuner.tuned.arguments import unfit
+    from tiledsl.autotuner.tuned.arguments import mismatch_reason
 
     if path.name != file.name:
         yield f"the file should be named {file.name}, or it is not found"
@@ -65,13 +65,13 @@ def _errors(path: Path, file: TunedFile, function: AutotunedFunction | None) -> 
         yield f"it is of {file.function}, not of {function.name}"
         return
     for entry in file.entries:
-        reason = unfit(function, entry.config)
+        reason = mismatch_reason(function, entry.config)
         if reason:
             yield f"the configuration for {arguments_text(entry.arguments)} {reason}"
         unknown = [name for name in entry.arguments if name in entry.config]
         if unknown:
             yield f"{unknown[0]} is an argument and a tunable of the entry for {arguments_text(entry.arguments)}"
-    if file.default is not None and (reason := unfit(function, file.default.config)):
+    if file.default is not None and (reason := mismatch_reason(function, file.default.config)):
         yield f"the default {reason}"
 
 

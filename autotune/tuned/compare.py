@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage.key import environment
 from tiledsl.autotuner.tuned.arguments import OWN_KEY, restored
-from tiledsl.autotuner.tuned.entry import Entry
+from tiledsl.autotuner.tuned.entry import TunedEntry
 from tiledsl.autotuner.tuned.file import TunedFile, architecture
 from tiledsl.errors import TileError
 from tiledsl.kernels.jit import resolve_target
@@ -24,11 +24,11 @@ Verdict = Literal["ok", "slower", "regressed", "broken", "not compared"]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TunedComparison:
     """One entry. ratio: measured over stated latency. verdict: "slower" from the ratio `warn` on, "regressed" from
     `fail` on, "broken" where the configuration no longer works, "not compared" where times would not compare."""
 
-    entry: Entry
+    entry: TunedEntry
     verdict: Verdict
     latency_ms: float | None = None
     message: str = ""
@@ -42,9 +42,9 @@ class Comparison:
         return self.verdict in ("regressed", "broken")
 
 
-def compare(
+def compare_problem(
     function: AutotunedFunction, file: TunedFile, *, warn: float = WARN, fail: float = FAIL, **options: Any
-) -> Iterator[Comparison]:
+) -> Iterator[TunedComparison]:
     """Measure each entry's configuration on this machine, checked as in a tuning; where nothing can be measured,
     estimates are compared with estimates. options: TuneOptions in place of the function's.
 
@@ -63,26 +63,26 @@ def compare(
     return (_compared(tuner, entry, target, warn, fail) for entry in file.entries)
 
 
-def _compared(tuner: AutotunedFunction, entry: Entry, target: Any, warn: float, fail: float) -> Comparison:
+def _compared(tuner: AutotunedFunction, entry: TunedEntry, target: Any, warn: float, fail: float) -> TunedComparison:
     from tiledsl.autotuner.measuring.measure import can_measure, is_measured
 
     measures = is_measured(target, tuner.options)
     if measures != entry.measured:
-        return Comparison(entry, "not compared", message=f"the entry is {entry.latency_kind}")
+        return TunedComparison(entry, "not compared", message=f"the entry is {entry.latency_kind}")
     devices = tuner.options.devices
     gpu = environment(target, can_measure(target), devices[0] if devices else None)["gpu"]
     if measures and gpu != entry.gpu:
-        return Comparison(entry, "not compared", message=f"measured on {entry.gpu or 'no GPU'}, and this is {gpu}")
+        return TunedComparison(entry, "not compared", message=f"measured on {entry.gpu or 'no GPU'}, and this is {gpu}")
     try:
         latency = _latency(tuner, entry)
     except Exception as error:  # whatever a builder raises
-        return Comparison(entry, "broken", message=str(error).strip().splitlines()[0])
+        return TunedComparison(entry, "broken", message=str(error).strip().splitlines()[0])
     ratio = latency / entry.latency_ms
     verdict: Verdict = "regressed" if ratio >= fail else "slower" if ratio >= warn else "ok"
-    return Comparison(entry, verdict, latency)
+    return TunedComparison(entry, verdict, latency)
 
 
-def _latency(tuner: AutotunedFunction, entry: Entry) -> float:
+def _latency(tuner: AutotunedFunction, entry: TunedEntry) -> float:
     """Milliseconds of an entry's configuration. TileError if it does not work.
 
     It is measured beside another one, the function's first where that is another: a configuration alone has no final
@@ -90,7 +90,7 @@ def _latency(tuner: AutotunedFunction, entry: Entry) -> float:
     """
     from tiledsl.autotuner.decorator import AutotunedFunction
 
-    reason = tuner.tuned_configs.unfit(entry.config, entry.source)
+    reason = tuner.tuned_configs.mismatch_reason(entry.config, entry.source)
     if reason:
         raise TileError(reason)
     own = restored(entry.config, tuner.configs)
@@ -106,7 +106,7 @@ def _latency(tuner: AutotunedFunction, entry: Entry) -> float:
     return trial.latency
 
 
-def verdicts(found: Sequence[Comparison]) -> tuple[str, bool]:
+def verdicts(found: Sequence[TunedComparison]) -> tuple[str, bool]:
     """A line about comparisons, and whether they pass: none failed, and something was compared."""
     counts = {each.verdict: sum(e.verdict == each.verdict for e in found) for each in found}
     compared = [each for each in found if each.verdict != "not compared"]

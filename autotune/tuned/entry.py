@@ -14,7 +14,7 @@ KINDS = ("measured", "estimated")
 
 
 @dataclass(frozen=True)
-class Entry:
+class TunedEntry:
     """The best configuration for some arguments.
 
     arguments: of the call, without tunables and without those that are as the function's defaults. latency_ms and
@@ -54,12 +54,12 @@ class Entry:
         """TFLOP/s and GB/s with their units, as far as they are known."""
         return [(rate, unit) for rate, unit in ((self.tflops, "TFLOP/s"), (self.gb_per_s, "GB/s")) if rate]
 
-    def is_better_than(self, other: Entry) -> bool:
+    def is_better_than(self, other: TunedEntry) -> bool:
         """Of two entries for the same arguments: measured before estimated, then the faster, then the newer one."""
         return _merit(self) < _merit(other) or (_merit(self) == _merit(other) and self.tuned_at > other.tuned_at)
 
 
-def _merit(entry: Entry) -> tuple[bool, float]:
+def _merit(entry: TunedEntry) -> tuple[bool, float]:
     return not entry.measured, entry.latency_ms
 
 
@@ -73,9 +73,9 @@ def arguments_text(arguments: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in arguments.items()) or "(no arguments)"
 
 
-def encode(entry: Entry) -> dict[str, Any]:
+def encode(entry: TunedEntry) -> dict[str, Any]:
     """The entry as JSON has it. What is not known is left out."""
-    optional = {each.name for each in fields(Entry) if each.name not in _REQUIRED}
+    optional = {each.name for each in fields(TunedEntry) if each.name not in _REQUIRED}
     return {name: value for name, value in asdict(entry).items() if name not in optional or value not in (None, "", {})}
 
 
@@ -87,7 +87,7 @@ ORDER = (
 )  # fmt: skip
 
 
-def decode(data: Any) -> Entry:
+def decode(data: Any) -> TunedEntry:
     """The entry of a JSON value. ValueError says what is wrong with it."""
     if not isinstance(data, dict):
         raise ValueError("it is no object")
@@ -116,7 +116,7 @@ def decode(data: Any) -> Entry:
         raise ValueError(f"sm_count is {str(count)[:40]!r}")
     if not all(isinstance(each, str) for each in values.get("versions", {}).values()):
         raise ValueError("versions are texts")
-    return Entry(**values)
+    return TunedEntry(**values)
 
 
 def _positive(name: str, value: Any) -> float | None:
@@ -129,7 +129,7 @@ def _positive(name: str, value: Any) -> float | None:
     return found
 
 
-def order_of(entry: Entry) -> tuple[Any, ...]:
+def order_of(entry: TunedEntry) -> tuple[Any, ...]:
     """The place of an entry in a file: by its arguments, numbers by size, then by GPU."""
     return (
         tuple((_kind(value), value if _kind(value) == 0 else as_text(value)) for value in entry.arguments.values()),

@@ -17,7 +17,7 @@ from typing import Any
 from tiledsl.autotuner.storage import journal
 from tiledsl.autotuner.storage.key import folder_name
 from tiledsl.autotuner.tuned import entry as entries
-from tiledsl.autotuner.tuned.entry import Entry
+from tiledsl.autotuner.tuned.entry import TunedEntry
 from tiledsl.errors import TileError
 from tiledsl.files import read_file, write_file
 from tiledsl.runtime.target import Target
@@ -41,7 +41,7 @@ class TunedFile:
 
     function: str
     target: str
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[TunedEntry, ...] = ()
     default: Default | None = None
     problems: tuple[str, ...] = field(default=(), compare=False)  # what reading it found wrong, entry by entry
 
@@ -50,7 +50,7 @@ class TunedFile:
         """The name that the file should have."""
         return f"{folder_name(self.function)}-{self.target}.json"
 
-    def with_entry(self, entry: Entry) -> TunedFile:
+    def with_entry(self, entry: TunedEntry) -> TunedFile:
         """The file with an entry in place of those for the same arguments and GPU."""
         others = [each for each in self.entries if each.identity != entry.identity]
         return replace(self, entries=tuple(sorted([*others, entry], key=entries.order_of)))
@@ -88,7 +88,7 @@ def parse(content: bytes) -> TunedFile:
     problems: list[str] = []
     unknown = [name for name in data if name not in ("schema", "function", "target", "default", "entries")]
     problems += [f"{name!r} is no field of a file" for name in unknown]
-    found: list[Entry] = []
+    found: list[TunedEntry] = []
     for place, each in enumerate(data["entries"], 1):
         try:
             found.append(entries.decode(each))
@@ -201,7 +201,7 @@ def files_in(places: Sequence[Path]) -> list[Path]:
 
 def most_common(file: TunedFile) -> Default | None:
     """The configuration that most entries have; of equally common ones that of the largest arguments."""
-    counts: dict[str, list[Entry]] = {}
+    counts: dict[str, list[TunedEntry]] = {}
     for each in sorted(file.entries, key=entries.order_of):
         counts.setdefault(entries.as_text(each.config), []).append(each)
     if not counts:
@@ -214,10 +214,10 @@ def most_common(file: TunedFile) -> Default | None:
 
 def merged(files: Sequence[TunedFile]) -> TunedFile:
     """One file with the entries of all: for the same arguments and GPU that of the newer source, or of one source the
-    best, see Entry.is_better_than. The first file's default stays if it was chosen by hand. TileError for files of
+    best, see TunedEntry.is_better_than. The first file's default stays if it was chosen by hand. TileError for files of
     different functions or architectures."""
     first = files[0]
-    best: dict[tuple[str, str], Entry] = {}
+    best: dict[tuple[str, str], TunedEntry] = {}
     for file in files:
         if (file.function, file.target) != (first.function, first.target):
             raise TileError(
@@ -232,5 +232,5 @@ def merged(files: Sequence[TunedFile]) -> TunedFile:
     return result if keeps else replace(result, default=most_common(result))
 
 
-def _replaces(one: Entry, other: Entry) -> bool:
+def _replaces(one: TunedEntry, other: TunedEntry) -> bool:
     return one.is_better_than(other) if one.source == other.source else one.tuned_at > other.tuned_at

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tiledsl.autotuner.trial import config_text
-from tiledsl.autotuner.tuned.entry import Entry, arguments_text, as_text, is_number
+from tiledsl.autotuner.tuned.entry import TunedEntry, arguments_text, as_text, is_number
 from tiledsl.autotuner.tuned.file import Default
 
 NEAREST = 3  # entries that are tried, where the first ones do not work
@@ -25,7 +25,7 @@ class TunedMatch:
     kind: Literal["exact", "bucket", "default", "none"]
     why: str
     config: dict[str, Any] | None = None
-    entry: Entry | None = None
+    entry: TunedEntry | None = None
     path: Path | None = None
 
     def __str__(self) -> str:
@@ -34,10 +34,10 @@ class TunedMatch:
 
 
 @dataclass(frozen=True)
-class Row:
+class LookupRow:
     """An entry beside a call. known, wanted: the entry's arguments and the call's, with the function's defaults."""
 
-    entry: Entry
+    entry: TunedEntry
     path: Path
     known: Mapping[str, Any]
     wanted: Mapping[str, Any]
@@ -51,14 +51,14 @@ class Gpu:
     name: str = ""
     sm_count: int | None = None
 
-    def distance(self, entry: Entry) -> int:
+    def distance(self, entry: TunedEntry) -> int:
         if not self.name or entry.gpu == self.name and entry.sm_count in (None, self.sm_count):
             return 0
         return 1 if entry.sm_count == self.sm_count else 2
 
 
 def candidates(
-    rows: Sequence[Row],
+    rows: Sequence[LookupRow],
     defaults: Iterable[tuple[Default, Path]] = (),
     *,
     bucket: str | None = None,
@@ -73,12 +73,12 @@ def candidates(
     """
     here = gpu or Gpu()
 
-    def merit(row: Row) -> tuple[Any, ...]:
+    def merit(row: LookupRow) -> tuple[Any, ...]:
         return here.distance(row.entry), not row.entry.measured, row.entry.latency_ms, as_text(row.entry.config)
 
     taken: set[str] = set()
 
-    def unless_taken(kind: Literal["exact", "bucket", "default"], why: str, row: Row) -> Iterator[TunedMatch]:
+    def unless_taken(kind: Literal["exact", "bucket", "default"], why: str, row: LookupRow) -> Iterator[TunedMatch]:
         text = as_text(row.entry.config)
         if text not in taken:
             taken.add(text)
@@ -123,7 +123,7 @@ def _equal(one: Any, other: Any) -> bool:
     return as_text(one) == as_text(other) if isinstance(one, (list, dict)) else bool(one == other)
 
 
-def _differ_only_in(bucket: str, row: Row) -> bool:
+def _differ_only_in(bucket: str, row: LookupRow) -> bool:
     both = is_number(row.known.get(bucket)) and is_number(row.wanted.get(bucket))
     return both and _same(row.known, row.wanted, bucket)
 

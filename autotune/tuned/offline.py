@@ -16,7 +16,7 @@ from tiledsl.autotuner.storage.key import environment
 from tiledsl.autotuner.trial import config_text
 from tiledsl.autotuner.tuned import arguments as of_calls
 from tiledsl.autotuner.tuned import trials
-from tiledsl.autotuner.tuned.entry import Entry, arguments_text, as_text
+from tiledsl.autotuner.tuned.entry import TunedEntry, arguments_text, as_text
 from tiledsl.autotuner.tuned.file import (
     BY_HAND,
     TunedFile,
@@ -184,15 +184,15 @@ class _Job:
         reason = self.unusable(old)
         return reason or ("tuned again" if self.retune else "")
 
-    def unusable(self, old: Entry) -> str:
+    def unusable(self, old: TunedEntry) -> str:
         """Why an entry does not count as tuned; "" if it does."""
         if self.measures and not old.measured:
             return "was estimated only"
         if self.function.options.numerics is not None and not old.bit_class:
             return f"was tuned without numerics={self.function.options.numerics!r}"
-        return self.function.tuned_configs.unfit(old.config, old.source)
+        return self.function.tuned_configs.mismatch_reason(old.config, old.source)
 
-    def entry_of(self, file: TunedFile, call: _Call) -> Entry | None:
+    def entry_of(self, file: TunedFile, call: _Call) -> TunedEntry | None:
         """The entry for a call's arguments and this GPU; where nothing is measured, any GPU's."""
         texts: dict[frozenset[str], str] = {}
         found = []
@@ -248,9 +248,9 @@ class _Job:
             self.done(call, Outcome(call.text, "failed", _reason(error), seconds=time.perf_counter() - start))
             raise error if isinstance(error, TileError) else TileError(_reason(error)) from error
 
-    def seeds(self, old: Entry) -> list[dict[str, Any]]:
+    def seeds(self, old: TunedEntry) -> list[dict[str, Any]]:
         """The configuration of an entry, to be measured beside the others, if the function still takes it."""
-        if of_calls.unfit(self.function, old.config):
+        if of_calls.mismatch_reason(self.function, old.config):
             return []
         return [of_calls.restored(old.config, self.function.configs)]
 
@@ -281,7 +281,7 @@ class _Job:
         change(self.path, self.function.name, self.architecture, edit)
         return outcome
 
-    def check_class(self, file: TunedFile, new: Entry) -> None:
+    def check_class(self, file: TunedFile, new: TunedEntry) -> None:
         """TileError where a file for rows that keep their bits would get an entry of another class."""
         if self.function.options.numerics != "batch-invariant":
             return
@@ -294,7 +294,7 @@ class _Job:
                     notes=["tune the other entries again with retune=True, or into another folder"],
                 )
 
-    def why_kept(self, old: Entry, new: Entry, result: AutotuneResult) -> str:
+    def why_kept(self, old: TunedEntry, new: TunedEntry, result: AutotuneResult) -> str:
         """Why an entry stays although its call was tuned again; "" if the new one replaces it. Both configurations'
         times are of this run, where the old one's is known."""
         if self.unusable(old) or as_text(old.config) == as_text(new.config):
@@ -308,13 +308,13 @@ class _Job:
             return ""
         return f"{config_text(new.config)} would save {max(0.0, gain):.1%}, less than {self.min_improvement:.1%}"
 
-    def entry(self, call: _Call, result: AutotuneResult) -> Entry:
+    def entry(self, call: _Call, result: AutotuneResult) -> TunedEntry:
         """The entry of a result. TileError for what cannot be in a file."""
         if result.latency is None or result.latency <= 0:
             raise TileError(f"the latency is {result.latency!r}")
         seconds = result.latency * 1e-3
         flops, moved = result.flops, result.bytes_moved
-        return Entry(
+        return TunedEntry(
             arguments=self.arguments(call, frozenset(result.config)),
             config=of_calls.in_file(result.config, self.function.configs),
             latency_ms=_rounded(result.latency),

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from tiledsl.autotuner.space import given_tunables
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.tuned import arguments as of_calls
-from tiledsl.autotuner.tuned.entry import Entry, arguments_text, as_text
+from tiledsl.autotuner.tuned.entry import TunedEntry, arguments_text, as_text
 from tiledsl.autotuner.tuned.file import Default, TunedFile, path_of, read
-from tiledsl.autotuner.tuned.lookup import Gpu, Row, TunedMatch, candidates
+from tiledsl.autotuner.tuned.lookup import Gpu, LookupRow, TunedMatch, candidates
 from tiledsl.errors import TileError
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.decorator import AutotunedFunction
-    from tiledsl.autotuner.engine import Problem
+    from tiledsl.autotuner.engine import TuningProblem
     from tiledsl.autotuner.results.result import AutotuneResult
     from tiledsl.kernels.kernel import Kernel
 
@@ -76,7 +76,7 @@ def _why_not_there(path: Path) -> str:
 class Usable:
     """An entry or default that fits the function. names: its tunables; arguments: with the function's defaults."""
 
-    entry: Entry | None
+    entry: TunedEntry | None
     default: Default | None
     path: Path
     config: Mapping[str, Any]
@@ -91,7 +91,7 @@ class TunedConfigs:
         self._function = function
         self._sources: dict[frozenset[str], str] = {}
         self._defaults: dict[str, Any] | None = None
-        self._unfit: dict[frozenset[str], str] = {}  # by the names that a configuration sets
+        self._mismatches: dict[frozenset[str], str] = {}  # by the names that a configuration sets
         self._last: tuple[list[tuple[Path, TunedFile]], list[Usable]] = ([], [])  # files, and what of them is usable
 
     def folders(self) -> tuple[Path, ...]:
@@ -115,7 +115,7 @@ class TunedConfigs:
         if not there:
             return TunedMatch("none", "; ".join(_why_not_there(path) for path in paths))
         refused = [
-            self.unfit(entry.config, entry.source) or self.without_class(file, entry)
+            self.mismatch_reason(entry.config, entry.source) or self.without_class(file, entry)
             for _, file in there
             for entry in file.entries
         ]
@@ -140,7 +140,7 @@ class TunedConfigs:
             if each.default is not None:
                 defaults.append((each.default, each.path))
             elif each.entry is not None:
-                rows.append(Row(each.entry, each.path, each.arguments, wanted[each.names]))
+                rows.append(LookupRow(each.entry, each.path, each.arguments, wanted[each.names]))
         options = self._function.options
         if options.bucket is not None and rows and options.bucket not in rows[0].wanted:
             known = ", ".join(rows[0].wanted)
@@ -156,7 +156,7 @@ class TunedConfigs:
             if kernel is not None:
                 _log.info("autotune: %s takes %s", self._function.name, match)
                 entry = match.entry if match.kind == "exact" else None
-                return untried(kernel, match.config or {}, str(match), entry, "tuned")
+                return first_config(kernel, match.config or {}, str(match), entry, "tuned")
         _log.info("autotune: %s: no tuned configuration serves this call", self._function.name)
         return None
 
@@ -166,10 +166,10 @@ class TunedConfigs:
             kernel = self._function.jit.kernel_for(values, match.config, target)
             _ = kernel.source
             if match.kind != "exact":
-                from tiledsl.autotuner.predicting.prune import Slow, prune_reason
+                from tiledsl.autotuner.predicting.prune import SoftPruneReason, prune_reason
 
                 reason = prune_reason(kernel, target)
-                if reason is not None and not isinstance(reason, Slow):
+                if reason is not None and not isinstance(reason, SoftPruneReason):
                     raise TileError(reason)
         except Exception as error:  # whatever the builder raises for a configuration that it was not written for
             shown = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -191,7 +191,7 @@ class TunedConfigs:
     def _usable_of(self, path: Path, file: TunedFile) -> Iterator[Usable]:
         refused: dict[str, int] = {}
         for entry in file.entries:
-            reason = self.unfit(entry.config, entry.source) or self.without_class(file, entry)
+            reason = self.mismatch_reason(entry.config, entry.source) or self.without_class(file, entry)
             if reason:
                 refused[reason] = refused.get(reason, 0) + 1
             else:
@@ -200,10 +200,11 @@ class TunedConfigs:
         for reason, count in refused.items():
             _tell(f"{count} of {len(file.entries)} entries of {path} are not used: {reason}")
         default = file.default
-        if default is not None and not self.unfit(default.config, default.source) and self.keeps_bits(file, default):
+        fits = default is not None and not self.mismatch_reason(default.config, default.source)
+        if default is not None and fits and self.keeps_bits(file, default):
             yield Usable(None, default, path, default.config, frozenset(default.config), {})
 
-    def without_class(self, file: TunedFile, entry: Entry) -> str:
+    def without_class(self, file: TunedFile, entry: TunedEntry) -> str:
         """Why an entry does not do for a function with `numerics`; "" if it does."""
         mode = self._function.options.numerics
         if mode is not None and not entry.bit_class:
@@ -223,13 +224,13 @@ class TunedConfigs:
             as_text(entry.config) == text and not self.without_class(file, entry) for entry in file.entries
         )
 
-    def unfit(self, config: Mapping[str, Any], source: str) -> str:
+    def mismatch_reason(self, config: Mapping[str, Any], source: str) -> str:
         """Why the function does not take a configuration that was tuned for a source; "" if it does."""
         names = frozenset(config)
-        if names not in self._unfit:
-            self._unfit[names] = of_calls.unfit(self._function, config)
-        if self._unfit[names]:
-            return f"{self._function.name} does not take the configuration: it {self._unfit[names]}"
+        if names not in self._mismatches:
+            self._mismatches[names] = of_calls.mismatch_reason(self._function, config)
+        if self._mismatches[names]:
+            return f"{self._function.name} does not take the configuration: it {self._mismatches[names]}"
         own = self.source(names)
         if source != own:
             return f"{self._function.name} has changed since (source {source[:8]}, now {own[:8]}); tune it again"
@@ -249,8 +250,8 @@ class TunedConfigs:
         return {name: value for name, value in self._defaults.items() if name not in left_out}
 
 
-def untried(
-    kernel: Kernel, config: Mapping[str, Any], why: str, entry: Entry | None, origin: Literal["", "tuned"]
+def first_config(
+    kernel: Kernel, config: Mapping[str, Any], why: str, entry: TunedEntry | None, origin: Literal["", "tuned"]
 ) -> AutotuneResult:
     """A result of one configuration that nothing was measured for; its latency is the entry's, if there is one."""
     from tiledsl.autotuner.results.result import AutotuneResult
@@ -278,7 +279,7 @@ def _gpu(target: Target) -> Gpu:
     return Gpu(str(found.name), int(found.multi_processor_count))
 
 
-def missed(function: AutotunedFunction, problem: Problem) -> AutotuneResult:
+def missed(function: AutotunedFunction, problem: TuningProblem) -> AutotuneResult:
     """What on_miss="first" and "error" do: the first configuration, or a TileError."""
     why = function.tuned_configs.match(problem.values, {}, problem.target).why
     if problem.options.on_miss == "first":
@@ -286,14 +287,14 @@ def missed(function: AutotunedFunction, problem: Problem) -> AutotuneResult:
 
         config = problem.configs[reference_index(problem.configs, problem.options.reference_config)]
         _tell(f"{function.name} is not tuned for some calls and runs its first configuration: {why}")
-        return untried(problem.build(config, problem.target), config, f"the first one: {why}", None, "")
+        return first_config(problem.build(config, problem.target), config, f"the first one: {why}", None, "")
     raise TileError(
         f"{function.name} is not tuned for {_call_text(function, problem)}: {why}",
         notes=[f"tune it: {function.name}.tune_into(folder, [...]), or say on_miss='tune' or 'first'"],
     )
 
 
-def _call_text(function: AutotunedFunction, problem: Problem) -> str:
+def _call_text(function: AutotunedFunction, problem: TuningProblem) -> str:
     names = {name for config in problem.configs for name in config}
     try:
         found = of_calls.given_arguments(function, problem.values, names)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from tiledsl.autotuner.trial import config_text
-from tiledsl.autotuner.tuned.entry import Entry
+from tiledsl.autotuner.tuned.entry import TunedEntry
 
 Status = Literal["tuned", "replaced", "kept", "skipped", "failed", "planned", "left"]
 
@@ -21,7 +21,7 @@ class Outcome:
     call: str
     status: Status
     message: str = ""
-    entry: Entry | None = None
+    entry: TunedEntry | None = None
     seconds: float = 0.0
 
     def __str__(self) -> str:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.autotuner.storage import journal
-from tiledsl.autotuner.storage.comparison import Comparison
+from tiledsl.autotuner.storage.comparison import ConfigComparison
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.tuned.arguments import as_json
-from tiledsl.autotuner.tuned.entry import Entry, arguments_text, as_text, order_of
+from tiledsl.autotuner.tuned.entry import TunedEntry, arguments_text, as_text, order_of
 from tiledsl.autotuner.tuned.file import SCHEMA, Default, TunedFile, most_common
 from tiledsl.errors import TileError
 from tiledsl.files import read_file, write_file
@@ -33,7 +33,7 @@ class Tried:
     latencies: dict[str, float]
 
 
-def record(path: Path, entry: Entry, trials: Sequence[Trial]) -> None:
+def record(path: Path, entry: TunedEntry, trials: Sequence[Trial]) -> None:
     """Add the trials of a tuning to a file. TileError if it cannot be written."""
     tried = [[_json(trial.config), trial.status, trial.latency if trial.ok else None] for trial in trials]
     line = {
@@ -100,7 +100,7 @@ def _tried(data: Any) -> Tried:
     return Tried(data["arguments"], str(data["gpu"]), str(data["source"]), known)
 
 
-def of_entry(tried: Mapping[tuple[str, str, str], Tried], entry: Entry) -> Tried | None:
+def of_entry(tried: Mapping[tuple[str, str, str], Tried], entry: TunedEntry) -> Tried | None:
     """The tuning that an entry comes from."""
     return tried.get((as_text(entry.arguments), entry.gpu, entry.source))
 
@@ -118,7 +118,7 @@ def choose_default(file: TunedFile, tried: Mapping[tuple[str, str, str], Tried])
     return Default(dict(entry.config), entry.source, why)
 
 
-def compared(file: TunedFile, tried: Mapping[tuple[str, str, str], Tried]) -> Comparison:
+def compared(file: TunedFile, tried: Mapping[tuple[str, str, str], Tried]) -> ConfigComparison:
     """The winners' configurations against entries, relative to the winner's latency; without trials only an entry's own
     configuration is known."""
     entries = sorted(file.entries, key=order_of)
@@ -133,4 +133,4 @@ def compared(file: TunedFile, tried: Mapping[tuple[str, str, str], Tried]) -> Co
             times.append(latency)
         found.append((config, times))
     problems = [arguments_text(entry.arguments) for entry in entries]
-    return Comparison.of(problems, [entry.latency_ms for entry in entries], found)
+    return ConfigComparison.of(problems, [entry.latency_ms for entry in entries], found)

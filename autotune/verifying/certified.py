@@ -25,10 +25,10 @@ def certified(
     A certificate that an earlier run stored counts if it is of this source. timeout: seconds for each.
     """
     while (best := choose()) is not None:
-        if own(best) is None:
+        if certificate_of(best) is None:
             best.certificate = _made(best, timeout)
         best.certificate = ranks.exchange("the winner's certificate", best.certificate)[0]
-        found = own(best)
+        found = certificate_of(best)
         if found is None or found.ok:
             return best
         for trial in trials:
@@ -48,7 +48,7 @@ def _made(trial: Trial, timeout: float) -> dict[str, Any] | None:
         return None
 
 
-def own(trial: Trial) -> Certificate | None:
+def certificate_of(trial: Trial) -> Certificate | None:
     """The certificate of a trial, if it has one that makes sense and is of its source."""
     return parsed(trial.certificate, trial.source_hash)
 

@@ -11,7 +11,7 @@ _CHUNK = 1 << 24  # elements compared at once: float64 copies of whole outputs w
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TensorDifference:
     """How an output differs from a reference. `finite`: no NaN or infinity where the reference has a number.
     `unknown`: elements where the kernel has a number and the reference NaN. first, worst: places in the flattened
     output of the first element that is off and of the one that is most, or -1. beyond: elements that are off by more
@@ -33,7 +33,9 @@ class Comparison:
         return self.mismatched / max(1, self.elements)
 
 
-def compare(actual: Any, expected: Any, rtol: float, atol: float, cap: tuple[float, float] | None = None) -> Comparison:
+def difference(
+    actual: Any, expected: Any, rtol: float, atol: float, cap: tuple[float, float] | None = None
+) -> TensorDifference:
     """Elements where |actual - expected| > atol * rms(expected) + rtol * |expected|, in float64.
 
     Scaling atol by the reference's root mean square keeps one tolerance right for sums of ten and of ten thousand
@@ -70,7 +72,7 @@ def compare(actual: Any, expected: Any, rtol: float, atol: float, cap: tuple[flo
         unknown += int((torch.isnan(want) & ~torch.isnan(got)).sum())
         start += got.numel()
     mean = total / max(1, counted)
-    return Comparison(
+    return TensorDifference(
         mismatched, expected.numel(), largest, mean, finite_where_due, scaled, unknown, first, worst, beyond
     )
 

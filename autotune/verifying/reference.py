@@ -9,7 +9,7 @@ from typing import Any
 
 from tiledsl.autotuner.measuring import wire
 from tiledsl.autotuner.measuring.inputs import changed, copies
-from tiledsl.autotuner.verifying.compare import compare, rms
+from tiledsl.autotuner.verifying.compare import difference, rms
 from tiledsl.autotuner.verifying.named import named
 from tiledsl.errors import TileError
 
@@ -125,7 +125,7 @@ def _apart(written: Expected, precise: Expected) -> float:
     pairs += [(value, precise.changed[at]) for at, value in written.changed.items()]
     for one, other in pairs:
         if one.dtype.is_floating_point and one.numel():
-            most = max(most, compare(one, other, 0.0, 0.0).max_error / (rms(other) or 1.0))
+            most = max(most, difference(one, other, 0.0, 0.0).max_error / (rms(other) or 1.0))
     return most
 
 

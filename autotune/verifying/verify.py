@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tiledsl.autotuner.verifying.compare import compare
+from tiledsl.autotuner.verifying.compare import difference
 from tiledsl.autotuner.verifying.reference import Expected
 from tiledsl.autotuner.verifying.tolerance import Tolerance
 
@@ -14,7 +14,7 @@ _CAP = 16.0  # times the tolerance, what no single element may be off by, howeve
 
 
 @dataclass
-class Ran:
+class KernelOutputs:
     """What a call of the kernel did: tensors returned, and inputs afterwards, with the positions that changed."""
 
     names: Sequence[str]  # of the inputs
@@ -23,7 +23,7 @@ class Ran:
     changed: Sequence[int]
 
 
-def judge(ran: Ran, candidates: Sequence[Expected], tolerance: Tolerance) -> dict[str, Any]:
+def check_outputs(ran: KernelOutputs, candidates: Sequence[Expected], tolerance: Tolerance) -> dict[str, Any]:
     """The fields of a Trial that checking sets: verified, errors, and a status and message if no candidate agrees."""
     first: dict[str, Any] | None = None
     for expected in candidates:
@@ -35,7 +35,7 @@ def judge(ran: Ran, candidates: Sequence[Expected], tolerance: Tolerance) -> dic
     return first
 
 
-def _against(ran: Ran, expected: Expected, tolerance: Tolerance) -> dict[str, Any]:
+def _against(ran: KernelOutputs, expected: Expected, tolerance: Tolerance) -> dict[str, Any]:
     pairs = _pairs(ran, expected)
     if isinstance(pairs, str):
         return {"status": "mismatch", "message": pairs}
@@ -48,7 +48,7 @@ def _against(ran: Ran, expected: Expected, tolerance: Tolerance) -> dict[str, An
         # What a comparison decides is true or false: there is no being off by much.
         has_cap = tolerance.max_mismatched_ratio < 1 and str(wanted.dtype) != "torch.bool"
         cap = (_CAP * limits.most_rtol, _CAP * limits.most_atol) if has_cap else None
-        found = compare(got, wanted, limits.rtol, limits.atol, cap)
+        found = difference(got, wanted, limits.rtol, limits.atol, cap)
         verdict["max_error"] = max(verdict["max_error"], found.max_error)
         verdict["mean_error"] = max(verdict["mean_error"], found.mean_error)
         verdict["mismatched_ratio"] = max(verdict["mismatched_ratio"], found.ratio)
@@ -89,7 +89,7 @@ def _at(number: int, got: Any, wanted: Any) -> str:
     return f"at {place}, {shown[0]} for {shown[1]}"
 
 
-def _pairs(ran: Ran, expected: Expected) -> Mapping[str, tuple[Any, Any]] | str:
+def _pairs(ran: KernelOutputs, expected: Expected) -> Mapping[str, tuple[Any, Any]] | str:
     """What to compare with what, by name; a text where the kernel and the reference do not give the same things.
 
     Returned tensors are compared in order, and inputs that the reference changes with the kernel's. A kernel without

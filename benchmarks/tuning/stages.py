@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from tiledsl.autotuner.compiling.compile_worker import CompileOutcome
-from tiledsl.autotuner.run import Run
+from tiledsl.autotuner.run import TuningRun
 from tiledsl.autotuner.trial import Trial
 
 _logger = logging.getLogger("tiledsl")
@@ -98,18 +98,18 @@ class EventLog:
         self._level = _logger.level
         _logger.addHandler(self._handler)
         _logger.setLevel(logging.DEBUG)
-        self._compiled, self._ran = Run._compiled, Run._ran
+        self._compiled, self._ran = TuningRun._compiled, TuningRun._ran
         log = self
 
-        def compiled(run: Run, trial: Trial, outcome: CompileOutcome) -> None:
+        def compiled(run: TuningRun, trial: Trial, outcome: CompileOutcome) -> None:
             log._note("compiled", trial.index, outcome.seconds, outcome.cpu_seconds)
             log._compiled(run, trial, outcome)
 
-        def ran(run: Run, trial: Trial, outcome: Mapping[str, Any]) -> None:
+        def ran(run: TuningRun, trial: Trial, outcome: Mapping[str, Any]) -> None:
             log._note("ran", trial.index, 0.0, 0.0)
             log._ran(run, trial, outcome)
 
-        Run._compiled, Run._ran = compiled, ran  # type: ignore[method-assign]
+        TuningRun._compiled, TuningRun._ran = compiled, ran  # type: ignore[method-assign]
         return self
 
     def _read(self, record: logging.LogRecord) -> None:
@@ -121,7 +121,7 @@ class EventLog:
         self.events.append((round(after, 3), kind, index, round(seconds, 3), round(cpu_seconds, 3)))
 
     def __exit__(self, *_: object) -> None:
-        Run._compiled, Run._ran = self._compiled, self._ran  # type: ignore[method-assign]
+        TuningRun._compiled, TuningRun._ran = self._compiled, self._ran  # type: ignore[method-assign]
         _logger.removeHandler(self._handler)
         _logger.setLevel(self._level)
 

@@ -29,9 +29,9 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, TensorType
+from tiledsl.math_functions import MATH_FUNCTIONS
 
 LARGEST_WEIGHT = 8  # its logarithm to base 2: float16 and float8_e4m3 end at 65504 and 448
-_BITS = {"exp2": 1.0, "exp": math.log2(math.e)}  # by which the result doubles, for each 1 of the argument
 _VIEWS = (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp)
 
 
@@ -113,7 +113,7 @@ class _Dependence:
             return first
         if isinstance(op, tensor.ReduceOp) and op.kind == "sum" and op.out.dtype == "float32":
             return self._alike(op.operands)
-        if isinstance(op, arith.MathOp) and op.function in _BITS and isinstance(first, _Shifted):
+        if isinstance(op, arith.MathOp) and isinstance(first, _Shifted) and MATH_FUNCTIONS[op.function].base:
             return self._power(op.function, first)
         if isinstance(op, arith.SelectOp) and first is None:
             return self._alike(op.operands[1:])
@@ -266,7 +266,8 @@ class _Lazily:
         at = Builder.at(dependence.risen[0])
         maximum = body.add_arg(old.type, "top")
         top = at.insert(arith.MaxOp(maximum, found, names=["top"])).result
-        rise = at.constant(LARGEST_WEIGHT / (self.slope * _BITS[self.function]), old.type)
+        bits = math.log2(MATH_FUNCTIONS[self.function].base or 1.0)  # by which it doubles, for each 1 of the argument
+        rise = at.constant(LARGEST_WEIGHT / (self.slope * bits), old.type)
         limit = at.insert(arith.AddOp(old, rise)).result
         raised = at.insert(arith.CmpOp(found, limit, predicate="gt")).out
         reference = at.insert(arith.SelectOp(raised, found, old, names=[dependence.new.name])).result

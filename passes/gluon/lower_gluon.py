@@ -39,11 +39,11 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
     order = [axis for axis, index in enumerate(indices) if index is not growing]
     others = _product(host, [launch.grid[axis] for axis in order])
     if growing is None:
-        blocks, rest = others, inside.insert(gluon.ItemOp(others, names=["item"])).out
+        blocks, rest = others, inside.insert(gluon.WorkItemOp(others, names=["item"])).out
     else:
         extent = launch.grid[indices.index(growing)]
         blocks = insert_or_fold(host, arith.MulOp(extent, others))
-        balanced = inside.insert(gluon.BalancedOp(extent, others, names=[growing.name, "rest"]))
+        balanced = inside.insert(gluon.LongestFirstOp(extent, others, names=[growing.name, "rest"]))
         growing.replace_with(balanced.index)
         rest = balanced.rest
     for axis in order:

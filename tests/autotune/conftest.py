@@ -35,7 +35,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(owner, name, call)
 
     counted(task, "carry_out", "run")
-    counted(measure.Rig, "submit", "verify")
+    counted(measure.MeasurementBackend, "submit", "verify")
     return counts
 
 

@@ -80,12 +80,12 @@ def test_where_every_configuration_is_disproved_the_reasons_are_named(timer: Cal
 def test_a_stored_certificate_of_another_source_is_ignored_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
     good = tuner([32]).jit(100).verify()
     trial = Trial(0, {}, "ok", latency=1.0, source_hash=good.source, certificate=good.data())
-    assert certified.own(trial) == good
+    assert certified.certificate_of(trial) == good
     with caplog.at_level(logging.WARNING, "tiledsl"):
         trial.source_hash = "another"
-        assert certified.own(trial) is None
+        assert certified.certificate_of(trial) is None
         trial.certificate = {"schema": 7}
-        assert certified.own(trial) is None
+        assert certified.certificate_of(trial) is None
     assert "its source is another one" in caplog.text and "no certificate of schema" in caplog.text
 
 

@@ -143,7 +143,9 @@ def test_4_a_clock_of_its_own(name: str) -> None:
     assert getattr(time, name) is original
 
 
-@pytest.mark.parametrize("owner", ["torch.isclose", "torch.Tensor.clone", "verify.judge", "timing.WallClock.time"])
+@pytest.mark.parametrize(
+    "owner", ["torch.isclose", "torch.Tensor.clone", "verify.check_outputs", "timing.WallClock.time"]
+)
 def test_4_checks_of_its_own(owner: str) -> None:
     from tiledsl.autotuner.verifying import verify
     from tiledsl.runtime import timing
@@ -159,7 +161,9 @@ def test_4_checks_of_its_own(owner: str) -> None:
             setattr(
                 holder,
                 name,
-                original if name == "isclose" else lambda *_: {"verified": True} if name == "judge" else (None, 1e-6),
+                original
+                if name == "isclose"
+                else lambda *_: {"verified": True} if name == "check_outputs" else (None, 1e-6),
             )
             if name == "isclose":
                 setattr(holder, name, lambda one, *_, **__: torch.ones_like(one, dtype=torch.bool))

@@ -19,7 +19,7 @@ import tiledsl
 from tests.autotune.programs import scale_builder, twice
 from tiledsl.autotuner.measuring import bench_process, measure
 from tiledsl.autotuner.options import TuneOptions
-from tiledsl.autotuner.run import Run
+from tiledsl.autotuner.run import TuningRun
 from tiledsl.autotuner.storage.key import environment
 from tiledsl.runtime.target import Target
 
@@ -168,14 +168,14 @@ def test_interrupting_several_shapes(
 
     The last two shapes take longer than any test: on a slow machine, too, something is left.
     """
-    started: list[Run] = []
-    original = Run.go
+    started: list[TuningRun] = []
+    original = TuningRun.go
 
-    def go(self: Run, strategy: Any) -> None:
+    def go(self: TuningRun, strategy: Any) -> None:
         started.append(self)
         original(self, strategy)
 
-    monkeypatch.setattr(Run, "go", go)
+    monkeypatch.setattr(TuningRun, "go", go)
 
     def press() -> None:
         while not any(trial.ok for run in started[2:] for trial in run.trials):

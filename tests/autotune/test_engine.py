@@ -13,7 +13,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.autotune.programs import scale_builder, twice
 from tiledsl.autotuner.measuring import bench, measure
-from tiledsl.autotuner.verifying.compare import compare
+from tiledsl.autotuner.verifying.compare import difference
 from tiledsl.autotuner.verifying.reference import Reference
 
 scale_jit = tiledsl.jit(out_idx=-1)(scale_builder)
@@ -162,15 +162,15 @@ def test_kernels_that_write_into_their_inputs() -> None:
 
 def test_comparison_scales_with_the_reference() -> None:
     small = torch.full((100,), 1e-6)
-    assert compare(torch.zeros(100), small, 1e-2, 1e-2).mismatched == 100
+    assert difference(torch.zeros(100), small, 1e-2, 1e-2).mismatched == 100
     large = torch.randn(1000) * 1e4
     large[0] = 0.0
     close = large.clone()
     close[0] = 3.0
-    assert compare(close, large, 1e-2, 1e-2).mismatched == 0
+    assert difference(close, large, 1e-2, 1e-2).mismatched == 0
     both = torch.tensor([float("nan"), float("inf"), 1.0])
-    assert compare(both, both, 0, 0).mismatched == 0
-    assert not compare(torch.tensor([float("nan")]), torch.tensor([1.0]), 0, 0).finite
+    assert difference(both, both, 0, 0).mismatched == 0
+    assert not difference(torch.tensor([float("nan")]), torch.tensor([1.0]), 0, 0).finite
 
 
 def test_a_reference_that_depends_on_dtypes_counts_as_written() -> None:
@@ -210,8 +210,9 @@ def test_a_large_space_is_searched_by_successive_halving(timer: Any, monkeypatch
     monkeypatch.setattr("tiledsl.autotuner.search.EXHAUSTIVE_UP_TO", 30)
     monkeypatch.setattr("tiledsl.autotuner.search._LEAST_TRIALS", 40)
     jobs: list[Any] = []
-    submit = measure.Rig.submit
-    monkeypatch.setattr(measure.Rig, "submit", lambda self, job, place: (jobs.append(job), submit(self, job, place)))
+    backend = measure.MeasurementBackend
+    submit = backend.submit
+    monkeypatch.setattr(backend, "submit", lambda self, job, place: (jobs.append(job), submit(self, job, place)))
     timer(lambda config: 1.0 + 0.001 * abs(config["block"] - 77))
     configs = [{"block": block} for block in range(1, 129)]
     result = tiledsl.autotune(configs=configs, ref_prog=twice, prune=False)(tiledsl.jit(out_idx=-1)(scale_builder))()

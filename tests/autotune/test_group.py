@@ -16,7 +16,7 @@ from tests.autotune import rank_jobs
 from tests.support import forked
 from tiledsl.autotuner import TuneOptions, tune_function
 from tiledsl.autotuner.group.agree import merged
-from tiledsl.autotuner.group.ranks import RanksFailed, Session
+from tiledsl.autotuner.group.ranks import RankSession, RanksFailed
 from tiledsl.autotuner.group.trials import InStep
 from tiledsl.autotuner.search.exhaustive import Exhaustive
 from tiledsl.autotuner.trial import Trial
@@ -142,17 +142,17 @@ def test_ranks_that_disagree_in_context(tmp_path: Path, cache_dir: Path) -> None
     assert all("arguments.A: tensor:(3,):(1,):torch.float32:cpu on rank 0" in each["error"] for each in found), found
 
 
-def sessions(count: int, timeout: float = 5.0) -> list[Session]:
+def sessions(count: int, timeout: float = 5.0) -> list[RankSession]:
     store = dist.HashStore()
     store.set_timeout(timedelta(seconds=1))
-    return [Session(store, "test", rank, count, timeout, "a test") for rank in range(count)]
+    return [RankSession(store, "test", rank, count, timeout, "a test") for rank in range(count)]
 
 
-def on_all(ranks: list[Session], what: Any) -> list[Any]:
+def on_all(ranks: list[RankSession], what: Any) -> list[Any]:
     """What a function of a rank returns or raises, on a thread for each."""
     found: list[Any] = [None] * len(ranks)
 
-    def one(rank: Session) -> None:
+    def one(rank: RankSession) -> None:
         try:
             found[rank.rank] = what(rank)
         except Exception as error:
@@ -180,7 +180,7 @@ def test_ranks_at_different_places() -> None:
 
 
 def test_together() -> None:
-    def fail(rank: Session) -> Any:
+    def fail(rank: RankSession) -> Any:
         def call() -> int:
             if rank.rank != 1:
                 raise MemoryError("CUDA out of memory")
@@ -207,7 +207,7 @@ def test_a_search_in_step() -> None:
     """Ranks ask for the same, and tell the search the slowest times; a budget that is used up on one ends it on all."""
     times = [[1.0, 5.0, 1.0, 1.0], [3.0, 2.0, None, 1.0]]
 
-    def search(rank: Session) -> Any:
+    def search(rank: RankSession) -> Any:
         trials = [Trial(index, {"block": index}) for index in range(4)]
         ended: list[int] = []
         inner = Told()

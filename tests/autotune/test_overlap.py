@@ -27,7 +27,7 @@ from tiledsl.autotuner.compiling.compile_pool import (
 from tiledsl.autotuner.compiling.compile_worker import CompileOutcome, CompileTask, compile_task, warm_up
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.predicting import rank
-from tiledsl.autotuner.run import Run
+from tiledsl.autotuner.run import TuningRun
 from tiledsl.runtime.launch_triton import library_key
 from tiledsl.runtime.target import Target
 
@@ -185,7 +185,7 @@ def test_kernels_that_differ_in_sizes_share_a_launcher(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("tiledsl.autotuner.measuring.measure.can_measure", lambda target: True)
     options = TuneOptions(cache=False)
-    run = Run(types.SimpleNamespace(options=options, target=Target.parse("cuda:90")), [], lambda _: None)  # type: ignore[arg-type]
+    run = TuningRun(types.SimpleNamespace(options=options, target=Target.parse("cuda:90")), [], lambda _: None)  # type: ignore[arg-type]
     asked = [
         kernel(A="tensordesc<fp16[128, 64]>", n="i32"),
         kernel(A="tensordesc<fp16[64, 32]>", n="i32"),

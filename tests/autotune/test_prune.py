@@ -219,7 +219,7 @@ def test_the_sums_of_a_product_have_the_registers_that_there_are() -> None:
     for target in (H100, Target("cuda", 89), Target("cuda", 99), Target("cuda", 120)):
         assert reason(128, 128, 128, target) is None  # 128 of each thread
         found = reason(256, 128, 128, target)  # 256 of 255
-        assert isinstance(found, prune.Slow) and found.endswith("255")
+        assert isinstance(found, prune.SoftPruneReason) and found.endswith("255")
         assert reason(256, 128, 256, target) is None
         assert reason(256, 128, 128, target, times=1.0) is None  # sums that no loop carries need not be there at once
     assert reason(512, 128, 1024) is None and reason(512, 256, 1024) is not None  # 64 each of 1024 threads

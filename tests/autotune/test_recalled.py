@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from pathlib import Path
@@ -121,14 +122,15 @@ def test_a_file_that_makes_no_sense_is_left_alone(spoil: str, cache: Path, caplo
     path = launch_file(cache)
     text = path.read_text()
     trial = scaled_trial(cache)
-    assert artifacts.recall(path.parent, trial) is not None
+    assert artifacts.read_artifacts(path.parent, trial) is not None
     change = SPOILT[spoil]
     try:
         path.write_text(change(text) if callable(change) else change)
         assert path.read_text() != text
         with caplog.at_level(logging.INFO, "tiledsl"):
-            assert artifacts.recall(path.parent, trial) is None
-        kernel = UnbuiltKernel(lambda: trial.kernel, trial.source_hash, lambda: artifacts.recall(path.parent, trial))
+            assert artifacts.read_artifacts(path.parent, trial) is None
+        read = functools.partial(artifacts.read_artifacts, path.parent, trial)
+        kernel = UnbuiltKernel(lambda: trial.kernel, trial.source_hash, read)
         assert kernel.name == "scaled" and kernel.source == trial.source
     finally:
         path.write_text(text)
@@ -141,7 +143,7 @@ def test_a_file_that_others_may_write_is_left_alone(cache: Path) -> None:
     trial = scaled_trial(cache)
     try:
         path.chmod(0o666)
-        assert artifacts.recall(path.parent, trial) is None
+        assert artifacts.read_artifacts(path.parent, trial) is None
     finally:
         path.chmod(0o600)
-    assert artifacts.recall(path.parent, trial) is not None
+    assert artifacts.read_artifacts(path.parent, trial) is not None

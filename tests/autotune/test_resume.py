@@ -16,7 +16,7 @@ import pytest
 
 import tiledsl
 from tests.autotune.programs import scale_builder, twice
-from tiledsl.autotuner.storage.cache import Remembered
+from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial
@@ -30,7 +30,7 @@ def milliseconds(index: int) -> float:
     return 1.0 + abs(index - BEST)
 
 
-def tune(root: Path, log: Path, delay: float, timeout: float = 60) -> Remembered:
+def tune(root: Path, log: Path, delay: float, timeout: float = 60) -> CachedResult:
     """A tuning run with an injected, slow measurement, which writes to the log what it does."""
     store = Store.open(root, KEY)
     known = store.load(CONFIGS)
@@ -50,7 +50,7 @@ def tune(root: Path, log: Path, delay: float, timeout: float = 60) -> Remembered
                 trial = Trial(index, config, "mismatch" if index % 7 == 6 else "ok", latency=milliseconds(index))
                 store.append(trial)
             trials.append(trial)
-        outcome = Remembered(trials, "measured", None)
+        outcome = CachedResult(trials, "measured", None)
         store.finish(outcome)
         note(log, "finish")
     return outcome

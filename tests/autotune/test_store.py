@@ -16,7 +16,7 @@ import pytest
 import tiledsl
 from tests.autotune.programs import scale_builder
 from tiledsl.autotuner.storage import cache
-from tiledsl.autotuner.storage.cache import Remembered
+from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial
@@ -44,7 +44,7 @@ def kept(root: Path, key: Key = KEY, trials: Any = None, best: int | None = None
     store = Store.open(root, key)
     with store.lock(1) as held:
         assert held
-        store.finish(Remembered(trials or some_trials(), "measured", 7.0, best))
+        store.finish(CachedResult(trials or some_trials(), "measured", 7.0, best))
     return store
 
 
@@ -59,7 +59,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_result_survives(tmp_path: Path) -> None:
     store = kept(tmp_path)
     found = reopened(store).load(CONFIGS)
-    assert found == Remembered(some_trials(), "measured", 7.0, best=2)
+    assert found == CachedResult(some_trials(), "measured", 7.0, best=2)
     assert sorted(os.listdir(store.folder)) in (["best.json", "key.json", "lock"], ["best.json", "key.json"])
     key = json.loads((store.folder / "key.json").read_text(), parse_constant=pytest.fail)
     assert key["kernel"] == "matmul" and key["fields"] == FIELDS
@@ -103,18 +103,31 @@ def test_trials_are_remembered_one_by_one(tmp_path: Path) -> None:
     assert store.restore(5, CONFIGS[0], done) == Trial(**{**vars(first), "index": 5})
     assert store.restore(1, CONFIGS[1], done).status == "crash"  # type: ignore[union-attr]
     assert store.restore(2, CONFIGS[2], done) is None
-    store.finish(Remembered([first, second, third], "measured", None))
+    store.finish(CachedResult([first, second, third], "measured", None))
     time.sleep(0.002)
     store.append(Trial(0, CONFIGS[0], "ok", latency=9.0))  # later than the result
     assert store.restore(0, CONFIGS[0], reopened(store).finished()).latency == 9.0  # type: ignore[union-attr]
     assert store.restore(1, CONFIGS[1], store.finished()).latency == 2.0  # type: ignore[union-attr]
 
 
+def test_what_other_limits_left_out_is_not_known_and_what_was_tried_is(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, KEY, limits="one trial")
+    tried, screened, pruned = some_trials()
+    screened.status, pruned.status = "screened", "pruned"
+    store.finish(CachedResult([tried, screened, pruned], "measured", None))
+    keys = [cache.config_key(config) for config in CONFIGS]
+    assert list(Store.open(tmp_path, KEY, limits="one trial").finished()) == keys
+    other = Store.open(tmp_path, KEY, limits="two trials")
+    assert list(other.finished()) == keys[:1]
+    other.append(screened)
+    assert list(other.finished()) == keys[:1]
+
+
 def test_trials_where_none_works_run_again(tmp_path: Path) -> None:
     store = Store.open(tmp_path, KEY)
     for trial in (good := some_trials()[0], bad := Trial(1, CONFIGS[1], "crash")):
         store.append(trial)
-    store.finish(Remembered([bad], "measured", None))
+    store.finish(CachedResult([bad], "measured", None))
     assert not store.best_path.exists() and list(store.finished()) == [cache.config_key(good.config)]
 
 
@@ -122,7 +135,7 @@ def test_configurations_that_no_text_tells_apart_are_not_remembered(tmp_path: Pa
     store = Store.open(tmp_path, KEY)
     trial = Trial(0, {"thing": object()}, "ok", latency=1.0)
     store.append(trial)
-    store.finish(Remembered([trial], "measured", None))
+    store.finish(CachedResult([trial], "measured", None))
     assert not store.folder.exists() and store.load([trial.config]) is None
 
 
@@ -150,7 +163,7 @@ def test_the_winner_s_artifacts_lie_beside_it(tmp_path: Path) -> None:
     for trial, target in zip(made, targets):
         trial.build = lambda config=trial.config, target=target: function.kernel_for({}, config, target)
     store = Store.open(tmp_path, KEY)
-    store.finish(Remembered(made, "measured", None), keep_all=True)
+    store.finish(CachedResult(made, "measured", None), keep_all=True)
     artifacts = store.folder / "artifacts"
     (other,) = [path for path in artifacts.iterdir() if path.is_dir()]
     for folder, trial, target in ((other, made[0], targets[0]), (artifacts, made[1], targets[1])):
@@ -212,7 +225,7 @@ def test_a_result_that_makes_no_sense_is_a_miss(kind: str, tmp_path: Path, caplo
         assert len(store.finished()) == 3  # the journal has them
     assert len(warnings(caplog)) == 1 and "tuning again" in caplog.text
     with store.lock(1):
-        store.finish(Remembered(some_trials(), "measured", 7.0))
+        store.finish(CachedResult(some_trials(), "measured", 7.0))
     if damage is not None:
         assert reopened(store).load(CONFIGS) is not None
         assert len(list(store.folder.glob("best.*.json"))) == (kind != "large")
@@ -237,7 +250,7 @@ def test_lines_that_make_no_sense_cost_one_warning(tmp_path: Path, caplog: pytes
     assert len(store.finished()) == 1 and len(store.finished()) == 1
     assert len(warnings(caplog)) == 1 and "5 lines" in caplog.text
     with store.lock(1):
-        store.finish(Remembered(some_trials(), "measured", None))  # which mends it
+        store.finish(CachedResult(some_trials(), "measured", None))  # which mends it
     assert len(reopened(store).finished()) == 3 and len(warnings(caplog)) == 1
 
 
@@ -262,7 +275,7 @@ def test_a_lock_that_is_not_free_in_time(tmp_path: Path, caplog: pytest.LogCaptu
     with holder.lock(1) as held, other.lock(0.05) as also:
         assert held and not also
         other.append(trial)
-        other.finish(Remembered([trial], "measured", None))
+        other.finish(CachedResult([trial], "measured", None))
     assert len(warnings(caplog)) == 1 and "without remembering" in caplog.text
     assert reopened(holder).load(CONFIGS).trials[0].latency == 3.0  # type: ignore[union-attr]
     with reopened(holder).lock(0) as held:
@@ -281,7 +294,7 @@ def test_a_folder_that_cannot_be_made(blocked: str, tmp_path: Path, caplog: pyte
         assert not held
         for trial in some_trials():
             store.append(trial)
-        store.finish(Remembered(some_trials(), "measured", None))
+        store.finish(CachedResult(some_trials(), "measured", None))
     assert len([text for text in warnings(caplog) if "cannot be kept" in text]) == 1
 
 
@@ -311,7 +324,7 @@ def test_a_read_only_folder_still_answers(
         with store.lock(1) as held:
             assert not held
             store.append(some_trials()[0])
-            store.finish(Remembered(some_trials(), "measured", None))
+            store.finish(CachedResult(some_trials(), "measured", None))
     assert len(warnings(caplog)) == 1
 
 
@@ -330,7 +343,7 @@ def test_a_full_disk_costs_a_warning(
     assert len(reopened(store).finished()) == 1
     with store.lock(1), monkeypatch.context() as patch:
         read_only(patch, errno.ENOSPC)
-        store.finish(Remembered(some_trials(), "measured", None))
+        store.finish(CachedResult(some_trials(), "measured", None))
     assert "No space left" in caplog.text and not store.best_path.exists()
     assert len(warnings(caplog)) == 4  # an append, the torn lines twice, the result
     assert not list(store.folder.glob(".*.tmp"))
@@ -342,7 +355,7 @@ def test_a_cache_that_is_cleared_meanwhile(tmp_path: Path) -> None:
         store.append(some_trials()[0])
         shutil.rmtree(tmp_path / "autotune")
         store.append(some_trials()[1])
-        store.finish(Remembered(some_trials(), "measured", None))
+        store.finish(CachedResult(some_trials(), "measured", None))
     assert reopened(store).load(CONFIGS) is not None
 
 

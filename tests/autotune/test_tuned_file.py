@@ -15,12 +15,12 @@ from tests.autotune.tuned_entries import entry, file_of
 from tiledsl.autotuner.storage import journal
 from tiledsl.autotuner.tuned import file as files
 from tiledsl.autotuner.tuned.check import check
-from tiledsl.autotuner.tuned.entry import Entry
+from tiledsl.autotuner.tuned.entry import TunedEntry
 from tiledsl.autotuner.tuned.file import Default, TunedFile, architecture, change, dump, merged, parse, path_of, read
 from tiledsl.errors import TileError
 from tiledsl.runtime.target import Target
 
-FULL = Entry(
+FULL = TunedEntry(
     {"M": 16, "dtype": "float16", "shape": [1, 2]}, {"block": 64, "pass_configs": {"unroll-loops.limit": 4}}, 0.25,
     "measured", "ab" * 8, "2026-01-02T03:04:05Z", 0.5, 12.5, 300.0, "NVIDIA H200", 132, {"triton": "3.6.0"},
 )  # fmt: skip

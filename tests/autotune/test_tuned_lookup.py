@@ -20,9 +20,9 @@ import tiledsl.language as T
 from tests.autotune.programs import scale_program, twice
 from tests.autotune.tuned_entries import entry, file_of
 from tiledsl.autotuner.tuned import recall
-from tiledsl.autotuner.tuned.entry import Entry
+from tiledsl.autotuner.tuned.entry import TunedEntry
 from tiledsl.autotuner.tuned.file import dump
-from tiledsl.autotuner.tuned.lookup import Gpu, Row, candidates
+from tiledsl.autotuner.tuned.lookup import Gpu, LookupRow, candidates
 from tiledsl.errors import TileError
 
 BLOCKS = [{"block": 64}, {"block": 32}, {"block": 16}]
@@ -34,8 +34,8 @@ def _nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recall, "_read", {})
 
 
-def rows(entries: list[Entry], **wanted: Any) -> list[Row]:
-    return [Row(each, Path("f.json"), each.arguments, wanted) for each in entries]
+def rows(entries: list[TunedEntry], **wanted: Any) -> list[LookupRow]:
+    return [LookupRow(each, Path("f.json"), each.arguments, wanted) for each in entries]
 
 
 numbers = st.integers(1, 10_000)
@@ -53,7 +53,7 @@ def test_every_m_resolves_to_the_intended_entry(tuned: set[int], m: int, n: int)
         assert next(candidates(rows(entries, M=m, N=n), bucket="M", nearest=False), None) is None
         match = next(candidates(rows(entries, M=m, N=n), bucket="M"))
 
-        def distance(each: Entry) -> float:
+        def distance(each: TunedEntry) -> float:
             logs = [abs(math.log2(1 + each.arguments[k]) - math.log2(1 + v)) for k, v in (("M", m), ("N", n))]
             return sum(logs)
 
@@ -93,7 +93,7 @@ def tuned(folder: Path | tuple[Path, ...] = (), builder: Any = scale_builder, **
     return tiledsl.autotune(**{"configs": BLOCKS, "ref_prog": twice, "tuned": folder, **options})(function)
 
 
-def keep(folder: Path, function: Any, *entries: Entry, target: str = "interpret") -> Path:
+def keep(folder: Path, function: Any, *entries: TunedEntry, target: str = "interpret") -> Path:
     """Write entries of the function as it is."""
     folder.mkdir(exist_ok=True)
     own = [replace(each, source=function.tuned_configs.source(frozenset(each.config))) for each in entries]

@@ -23,7 +23,7 @@ from tests.autotune.programs import scale_program, twice
 from tests.support import forked
 from tiledsl.autotuner.decorator import AutotunedFunction
 from tiledsl.autotuner.tuned import trials
-from tiledsl.autotuner.tuned.compare import compare, verdicts
+from tiledsl.autotuner.tuned.compare_problem import compare_problem, verdicts
 from tiledsl.autotuner.tuned.file import BY_HAND, TunedFile, change, dump, read, trials_path
 from tiledsl.autotuner.tuned.report import TuneReport
 from tiledsl.errors import TileError
@@ -95,7 +95,7 @@ def test_what_the_option_key_returns_counts(tmp_path: Path, clock: dict[Any, flo
     function = tuned(key=lambda **values: threads)
     path = function.tune_into(tmp_path, [(64,)]).path
     assert read(path).entries[0].arguments == {"size": 64, "(key)": 4}
-    assert [each.verdict for each in compare(function, read(path))] == ["ok"]
+    assert [each.verdict for each in compare_problem(function, read(path))] == ["ok"]
     shipped = function.with_options(tuned=tmp_path, nearest=False)
     assert shipped.tuned_for(64).kind == "exact"
     threads = 8
@@ -281,7 +281,7 @@ def test_stated_latencies_are_compared_with_measured_ones(tmp_path: Path, clock:
     path = function.tune_into(tmp_path, [(64,), (128,)]).path
 
     def compared(file: TunedFile, **limits: float) -> tuple[list[str], bool]:
-        found = list(compare(function, file, **limits))
+        found = list(compare_problem(function, file, **limits))
         return [each.verdict for each in found], verdicts(found)[1]
 
     file = read(path)
@@ -291,7 +291,7 @@ def test_stated_latencies_are_compared_with_measured_ones(tmp_path: Path, clock:
         assert compared(file) == ([verdict] * 2, verdict != "regressed")
     clock[32] = 0.6
     assert compared(file, warn=1.3, fail=1.3) == (["ok", "ok"], True)
-    assert "geometric mean 1.200" in verdicts(list(compare(function, file)))[0]
+    assert "geometric mean 1.200" in verdicts(list(compare_problem(function, file)))[0]
     elsewhere = replace(file, entries=tuple(replace(each, gpu="NVIDIA H200") for each in file.entries))
     assert compared(elsewhere) == (["not compared"] * 2, False)
     estimated = replace(file, entries=(replace(file.entries[0], latency_kind="estimated"), file.entries[1]))
@@ -299,9 +299,9 @@ def test_stated_latencies_are_compared_with_measured_ones(tmp_path: Path, clock:
     broken = replace(file, entries=(replace(file.entries[0], config={"block": 32, "no": 1}), file.entries[1]))
     assert compared(broken, fail=2.0) == (["broken", "slower"], False)
     with pytest.raises(TileError, match="does not compare with scale on interpret"):
-        compare(function, replace(file, target="sm_90"))
+        compare_problem(function, replace(file, target="sm_90"))
     with pytest.raises(TileError, match="1 <= warn <= fail"):
-        compare(function, file, warn=1.2, fail=1.1)
+        compare_problem(function, file, warn=1.2, fail=1.1)
 
 
 def command(folder: Path, cache: Path, *more: str) -> tuple[list[str], dict[str, str]]:

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from tiledsl.autotuner.measuring.inputs import changed
-from tiledsl.autotuner.verifying.compare import compare
+from tiledsl.autotuner.verifying.compare import difference
 from tiledsl.autotuner.verifying.reference import Reference
 from tiledsl.autotuner.verifying.tolerance import TF32, Tolerance
-from tiledsl.autotuner.verifying.verify import Ran, judge
+from tiledsl.autotuner.verifying.verify import KernelOutputs, check_outputs
 
 TOLERANCE = Tolerance(1e-2, 1e-2, 0.01)
 DERIVED = Tolerance(None, None, 0.01)
@@ -31,8 +31,8 @@ def verdict(
     after = [each.clone() for each in inputs]
     outputs = kernel(*after)
     touched = [at for at, (now, old) in enumerate(zip(after, inputs)) if changed(now, old)]
-    ran = Ran("ABCD"[: len(after)], [outputs] if has_outputs else [], after, touched)
-    found = judge(ran, Reference(reference, inputs).candidates, tolerance)
+    ran = KernelOutputs("ABCD"[: len(after)], [outputs] if has_outputs else [], after, touched)
+    found = check_outputs(ran, Reference(reference, inputs).candidates, tolerance)
     assert found.get("verified", False) == ("status" not in found)
     return found.get("status", "ok"), found.get("message", "")
 
@@ -99,12 +99,12 @@ def test_values_that_are_not_finite() -> None:
 def test_atol_scales_with_the_reference() -> None:
     noise = 0.005 * torch.sin(torch.arange(1000.0))
     for scale in (1e-6, 1.0, 1e6):
-        assert compare(A * scale + noise * scale, A * scale, 0.0, 1e-2).mismatched == 0
-        assert compare(A * scale + 10 * noise * scale, A * scale, 0.0, 1e-2).mismatched > 500
+        assert difference(A * scale + noise * scale, A * scale, 0.0, 1e-2).mismatched == 0
+        assert difference(A * scale + 10 * noise * scale, A * scale, 0.0, 1e-2).mismatched > 500
 
 
 def test_errors_are_recorded() -> None:
-    found = compare(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 2.0]), 0.0, 0.0)
+    found = difference(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 2.0]), 0.0, 0.0)
     assert (found.max_error, found.mean_error, found.mismatched, found.finite) == (0.5, 0.25, 1, True)
 
 
@@ -112,7 +112,7 @@ def test_errors_are_recorded() -> None:
 def test_comparing_in_pieces_changes_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tiledsl.autotuner.verifying.compare._CHUNK", chunk)
     got, want = torch.tensor([[1.0, 2.0], [3.0, math.nan]]).t(), torch.tensor([[1.0, 3.5], [2.0, 4.0]])
-    found = compare(got, want, 0.0, 0.01)
+    found = difference(got, want, 0.0, 0.01)
     assert (found.mismatched, found.elements, found.finite, found.max_error) == (2, 4, False, 0.5)
 
 
@@ -140,25 +140,25 @@ def test_few_elements_that_are_far_off_are_wrong() -> None:
 
 
 def test_a_ratio_of_one_lets_everything_pass() -> None:
-    ran = Ran("A", [torch.full((8,), 999.0)], [torch.ones(8)], [])
+    ran = KernelOutputs("A", [torch.full((8,), 999.0)], [torch.ones(8)], [])
     candidates = Reference(lambda A: A, [torch.ones(8)]).candidates
-    assert "status" not in judge(ran, candidates, Tolerance(None, None, 1.0))
-    assert judge(ran, candidates, Tolerance(None, None, 0.99))["status"] == "mismatch"
+    assert "status" not in check_outputs(ran, candidates, Tolerance(None, None, 1.0))
+    assert check_outputs(ran, candidates, Tolerance(None, None, 0.99))["status"] == "mismatch"
 
 
 def test_tolerances_of_the_user_count() -> None:
     wanted = torch.ones(1000)
-    ran = Ran("A", [wanted + 1e-3], [wanted], [])
+    ran = KernelOutputs("A", [wanted + 1e-3], [wanted], [])
     candidates = Reference(lambda A: A, [wanted]).candidates
-    assert judge(ran, candidates, Tolerance(None, None, 0.01))["status"] == "mismatch"
-    assert "status" not in judge(ran, candidates, Tolerance(None, 1e-2, 0.01))
-    assert "status" not in judge(ran, candidates, Tolerance(1e-2, None, 0.01))
+    assert check_outputs(ran, candidates, Tolerance(None, None, 0.01))["status"] == "mismatch"
+    assert "status" not in check_outputs(ran, candidates, Tolerance(None, 1e-2, 0.01))
+    assert "status" not in check_outputs(ran, candidates, Tolerance(1e-2, None, 0.01))
 
 
 def test_whole_numbers_of_whole_numbers_are_exact() -> None:
     numbers = torch.arange(1000)
-    ran = Ran("A", [torch.where(numbers == 500, 501, numbers)], [numbers], [])
-    found = judge(ran, Reference(lambda A: A, [numbers]).candidates, Tolerance(None, None, 0.01))
+    ran = KernelOutputs("A", [torch.where(numbers == 500, 501, numbers)], [numbers], [])
+    found = check_outputs(ran, Reference(lambda A: A, [numbers]).candidates, Tolerance(None, None, 0.01))
     assert found["status"] == "mismatch" and "first at [500], 501 for 500" in found["message"]
 
 

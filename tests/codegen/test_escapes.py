@@ -16,7 +16,7 @@ import tiledsl.language as T
 from tests.codegen.conftest import lower
 from tests.codegen.test_gluon import attention
 from tests.codegen.test_programs import CONTROL, GEMM, SOFTMAX
-from tiledsl.codegen.names import Names, comment, quoted
+from tiledsl.codegen.names import PythonNames, comment, quoted
 from tiledsl.codegen.triton_source import emit
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
@@ -101,7 +101,7 @@ def test_names_of_values_and_files(name: str) -> None:
     plain: dict[str, str] = {}
     for nasty in filter(None, NASTY):
         # where expressions are divided depends on the length of names, as given and as written
-        harmless = ["v" * length for length in (len(nasty), len(Names().claim(nasty)))]
+        harmless = ["v" * length for length in (len(nasty), len(PythonNames().claim(nasty)))]
         for each in (*harmless, nasty):
             if each not in plain:
                 plain[each] = shape_of(_lowered(TEXTS[name], lambda root, to=each: _rename(root, to)))
@@ -253,7 +253,7 @@ def test_each_escape(nasty: str) -> None:
     line = f"# {comment(nasty)}"
     assert len(line.splitlines()) == 1 and line.encode().decode() == line
     compile(line.encode() + b"\nx = 1\n", "a.py", "exec", dont_inherit=True)
-    names = Names()
+    names = PythonNames()
     made = [names.claim(nasty), names.claim(nasty), names.claim("fi"), names.claim("tl"), names.claim("é")]
     assert len({ast.parse(each, mode="eval").body.id for each in made}) == len(made)  # type: ignore[attr-defined]
     text = attribute_text(nasty)

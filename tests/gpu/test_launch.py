@@ -15,7 +15,7 @@ from tests.support import eager_programs
 from tests.support.example_modules import load_example
 from tiledsl.errors import TileError
 from tiledsl.kernels.jit import JitFunction
-from tiledsl.runtime.launch import Caller
+from tiledsl.runtime.launch import Launcher
 
 pytestmark = pytest.mark.gpu
 ROWS, COLUMNS = 128, 64
@@ -46,7 +46,7 @@ def kernel() -> Any:
 def test_warm_calls_are_recognised(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = inputs(), torch.empty(ROWS, COLUMNS, device="cuda")
     kernel(x, 2.0, 3), kernel(x, 2.0, 3, y)
-    monkeypatch.setattr(Caller, "run", lambda *arguments: pytest.fail("the long way"))
+    monkeypatch.setattr(Launcher, "run", lambda *arguments: pytest.fail("the long way"))
     y.zero_()
     assert kernel(x, 2.0, 3, y) is y
     torch.testing.assert_close(y, x * 2 + 3)
@@ -116,7 +116,7 @@ def test_descriptors_of_gluon(monkeypatch: pytest.MonkeyPatch) -> None:
         wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
         torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2)
         if number == 0:  # from here on the plan
-            monkeypatch.setattr(Caller, "run", lambda *arguments: pytest.fail("the long way"))
+            monkeypatch.setattr(Launcher, "run", lambda *arguments: pytest.fail("the long way"))
 
 
 def test_eager_functions() -> None:

@@ -12,7 +12,7 @@ import tiledsl
 from tests.autotune.programs import gemm_builder
 from tiledsl.autotuner.tuned import trials
 from tiledsl.autotuner.tuned.check import check
-from tiledsl.autotuner.tuned.compare import compare, verdicts
+from tiledsl.autotuner.tuned.compare_problem import compare_problem, verdicts
 from tiledsl.autotuner.tuned.file import read, trials_path
 from tiledsl.errors import TileError
 from tiledsl.runtime.versions import triton_version
@@ -59,7 +59,7 @@ def test_a_real_round_trip(tmp_path: Path) -> None:
         torch.testing.assert_close(result(A, B), A @ B, rtol=1e-2, atol=0.5)
     with pytest.raises(TileError, match="is not tuned"):
         gemm(tuned=tmp_path / "none", on_miss="error")(size=512)
-    found = list(compare(gemm(), file))
+    found = list(compare_problem(gemm(), file))
     print(*((each.entry.arguments, each.verdict, each.ratio, each.message) for each in found), sep="\n")
     assert verdicts(found)[1], [(each.verdict, each.ratio, each.message) for each in found]
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from tiledsl import legality
 from tiledsl.ir.types import ELEMENTS
+from tiledsl.language import names
+from tiledsl.math_functions import MATH_FUNCTIONS
 
 FLOATS = [name for name, info in ELEMENTS.items() if info.kind == "float"]
 ALL = list(ELEMENTS)
@@ -72,16 +74,12 @@ BINARY = {
 COMPOSED = {"ceildiv": "T.ceildiv({}, {})", "logical and": "{} and {}", "logical or": "{} or {}"}
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 UNARY = {"neg": "-{}", "not": "~{}", "abs": "T.abs({})"}
-FUNCTIONS = {
-    **dict.fromkeys(
-        "exp exp2 exp10 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-        "atanh erf sigmoid floor ceil trunc rint nearbyint popcount clz isnan isinf isfinite".split(),
-        1,
-    ),
-    **dict.fromkeys(["atan2", "fmod", "hypot", "copysign"], 2),
-    "fma": 3,
+_OTHERWISE = {*BINARY, *UNARY, "clamp", "round"}
+FUNCTIONS = {  # of one form, T.name(...), with the number of their arguments
+    each.name: each.arity for each in MATH_FUNCTIONS.values() if each.name in names.__all__
+    and each.name not in _OTHERWISE
 }  # fmt: skip
-TESTS = ("isnan", "isinf", "isfinite")
+OF_IR = [name for name in MATH_FUNCTIONS if name not in {*names.__all__, *_OTHERWISE}]
 
 
 def arithmetic() -> Iterator[Entry]:
@@ -111,7 +109,7 @@ def arithmetic() -> Iterator[Entry]:
         yield from _elementwise(f"select {dtype} or {number}", asks, ["bool", dtype], dtype, text)
         yield from _elementwise(f"select by {dtype}", [], [dtype, "int32"], "int32", "T.if_then_else({}, {}, 7)")
         for name, count in FUNCTIONS.items():
-            out = "bool" if name in TESTS else dtype
+            out = "bool" if MATH_FUNCTIONS[name].takes == "test" else dtype
             text = f"T.{name}({', '.join(['{}'] * count)})"
             yield from _elementwise(f"{name} of {dtype}", [(name, one)], [dtype] * count, out, text)
         text = "T.round({}, 'ties-away-from-zero')"
@@ -271,9 +269,9 @@ def of_ir() -> Iterator[Entry]:
     orders = "relaxed acquire release acq_rel".split()
     for dtype in ALL:
         tile, three = f"tensor<{N}x{dtype}>", (_vector(dtype),) * 3
-        for function in ("mulhi", "nextafter", "ldexp"):
-            other = "%n" if function == "ldexp" else "%y"
-            line = f'%r = arith.math [%x, {other}] {{function = "{function}"}} : {tile}'
+        for function in OF_IR:
+            given = ["%x", "%n" if function == "ldexp" else "%y", "%x"][: MATH_FUNCTIONS[function].arity]
+            line = f'%r = arith.math [{", ".join(given)}] {{function = "{function}"}} : {tile}'
             yield Entry(f"{function} of {dtype}", ((function, (dtype,)),), three, (line,), True)
         line = f'%s = tensor.reduce %x {{kind = "prod", axis = 0}} : {dtype}\n    %r = tensor.broadcast %s : {tile}'
         yield Entry(f"reduce prod of {dtype}", (("reduce.prod", (dtype,)),), three, (line,), True)

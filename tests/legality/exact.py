@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from tiledsl import math_functions
 from tiledsl.ir.types import ELEMENTS
+from tiledsl.math_functions import MATH_FUNCTIONS
 
 _FORMATS = {"float16": (11, -14), "bfloat16": (8, -126), "float8_e4m3fn": (4, -6), "float8_e5m2": (3, -14)}
 
@@ -100,23 +102,11 @@ def _in_float64(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
     return one
 
 
-_FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
-    name: _in_float64(getattr(np, {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "atan2": "arctan2",
-                                   "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh"}.get(name, name)))
-    for name in (
-        "exp exp2 expm1 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh floor "
-        "ceil trunc rint atan2 fmod hypot copysign isnan isinf isfinite"
-    ).split()
-}  # fmt: skip
-_FUNCTIONS |= {
-    "pow": _in_float64(np.power), "exp10": _in_float64(lambda x: np.power(10.0, x)),
-    "rsqrt": _in_float64(lambda x: 1 / np.sqrt(x)), "sigmoid": _in_float64(lambda x: 1 / (1 + np.exp(-x))),
-    "erf": _in_float64(lambda x: torch.special.erf(torch.from_numpy(x)).numpy()), "nearbyint": _in_float64(np.rint),
-    "round": _in_float64(lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x)),
-    "fma": _in_float64(lambda x, y, z: x * y + z),
-}  # fmt: skip
-ROUNDINGS = {"floor", "ceil", "trunc", "rint", "nearbyint", "round"}
-EXACT = {"fma", "copysign", "fmod", "isnan", "isinf", "isfinite", *ROUNDINGS}  # no function is approximated
+_FUNCTIONS = {
+    name: _in_float64(MATH_FUNCTIONS[name].on_arrays) for name in math_functions.names("floats", "rounding", "test")
+}
+ROUNDINGS = math_functions.names("rounding")
+EXACT = {"fma", "copysign", "fmod", *math_functions.names("rounding", "test")}  # no function is approximated
 
 
 def result(operation: str, dtype: str, *arrays: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from tests.legality import exact
 from tests.legality.entries import ALL, BINARY, COMPARISONS, FLOATS, FUNCTIONS, UNARY
 from tests.passes.ir_cases import program
 from tests.support.programs import check_pass, inputs_for
-from tiledsl import legality
+from tiledsl import legality, math_functions
 from tiledsl.ir.types import ELEMENTS
 from tiledsl.passes.legalize_arith import LegalizeArith
 from tiledsl.runtime.target import Target
@@ -87,7 +87,7 @@ def test_elementwise(dtype: str) -> None:
     parameters, body, wanted = {}, [], []
     for number, (name, verdict) in enumerate(rewritten(dtype) if supports(dtype) else []):
         arrays = operands(name, dtype)
-        compared = name.startswith("cmp.") or name in ("isnan", "isinf", "isfinite")
+        compared = name.startswith("cmp.") or name in math_functions.names("test")
         promoted = verdict.dtype if verdict.rewrite in ("promote", "identity") and verdict.dtype else dtype
         out = "bool" if compared else promoted
         converted = [exact.rounded(each, promoted) for each in arrays]  # as the language does

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tiledsl.errors import TileError
-from tiledsl.levels.facts import expected_bytes, expected_types, read, same_parameters
+from tiledsl.levels.metadata import expected_bytes, expected_types, read, same_parameters
 from tiledsl.levels.record import Argument, encoded, parsed, refusal
 
 TTGIR = """module attributes {"ttg.num-warps" = 8 : i32, ttg.target = "cuda:90"} {

@@ -20,7 +20,7 @@ from tiledsl.errors import TileError
 from tiledsl.kernels.stored import StoredKernel, describe
 from tiledsl.kernels.torch_op import _default_name
 from tiledsl.runtime.compile import CompileError
-from tiledsl.runtime.launch_stored import Kept
+from tiledsl.runtime.launch_stored import CachedBinary
 from tiledsl.runtime.target import Target
 
 NAME = "scaled_kernel"
@@ -364,7 +364,7 @@ def test_stored_kernels_take_the_level(
     described = json.loads(json.dumps(describe(edited)))
     x, y = torch.empty(40, 64), torch.empty(40, 64)
     stored = StoredKernel(described)
-    stored.kept = (Kept(NAME, tmp_path, "0" * 64),)  # which is of the source
+    stored.kept = (CachedBinary(NAME, tmp_path, "0" * 64),)  # which is of the source
     assert launches(stored, x, 2.0, y, 40).kernel == edited.asm["cubin"] == stored.asm["cubin"] != kernel.asm["cubin"]
     with pytest.raises(TileError, match="does not run from its source"):
         edited.export(tmp_path / "scaled.py")

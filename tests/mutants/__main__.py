@@ -30,7 +30,7 @@ from tests.mutants.mutations import Mutant, mutants_of, sample, strata
 from tests.mutants.warm import ROOT, Job, Outcome, Pool, Test
 
 CHANGED = (
-    "passes/*.py", "passes/gluon/*.py", "tiledsl/analysis/*.py", "tiledsl/analysis/gluon/*.py",
+    "passes/*.py", "passes/*/*.py", "tiledsl/analysis/*.py", "tiledsl/analysis/gluon/*.py",
     "tiledsl/frontend/*.py", "tiledsl/ir/verifier.py", "tiledsl/runtime/launch*.py", "tiledsl/kernels/stored.py",
     "tiledsl/language/negative_indices.py", "tiledsl/files.py", "autotune/engine.py", "autotune/run.py",
     "autotune/selection.py", "autotune/verifying/*.py", "autotune/search/*.py", "autotune/storage/*.py",

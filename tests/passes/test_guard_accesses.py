@@ -128,6 +128,17 @@ def test_what_a_condition_leaves_to_check(condition: str, made: list[str]) -> No
     assert [line.split('"')[1] for line in lines[1:] if "arith.cmp" in line] == made
 
 
+def test_one_of_two_conditions_leaves_all_to_check_and_both_leave_nothing() -> None:
+    for op, made in (("or", ["lt", "ge", "ge", "lt"]), ("xor", ["lt", "ge", "ge", "lt"]), ("and", ["lt", "ge"])):
+        body = f"""
+        %low = arith.cmp %s, %c0 {{predicate = "ge"}} : bool
+        %high = arith.cmp %s, %c64 {{predicate = "lt"}} : bool
+        %c = arith.{op} %high, %low : bool
+        %x = tile.load %A[%s, %c0] mask=%c : float32"""
+        lines = after(GuardAccesses(), body)
+        assert sorted(line.split('"')[1] for line in lines if "arith.cmp" in line) == sorted(made)
+
+
 def test_switched_off_it_trusts_the_program() -> None:
     filecheck(
         after(GuardAccesses(enabled=False), "%x = tile.load %D[%s] : float32"),

@@ -122,6 +122,9 @@ COPIES = {
     "transposing_with_ones": """%t = tile.alloc : buffer<5*1*3*float32, fragment>
         tile.copy %A[%c0, %c0, %bx], %t {shape = (3, 5), source_axes = (0, 1), target_axes = (2, 0)}
         tile.copy %t, %B[%c0, %c0, %bx] {shape = (5, 3), source_axes = (0, 2), target_axes = (1, 0)}""",
+    "rotating": """%t = tile.alloc : buffer<5*9*3*float32, fragment>
+        tile.copy %A, %t {shape = (3, 5, 9), source_axes = (0, 1, 2), target_axes = (2, 0, 1)}
+        tile.copy %t, %B {shape = (3, 5, 9), source_axes = (2, 0, 1), target_axes = (0, 1, 2)}""",
     "one_element": """%t = tile.alloc : buffer<1*1*float32, fragment>
         tile.copy %A[%bx, %c2, %c0], %t {shape = (1, 1), source_axes = (1, 2), target_axes = (0, 1)}
         tile.copy %t, %B[%bx, %c1, %c5] {shape = (1, 1), source_axes = (0, 1), target_axes = (1, 2)}""",
@@ -176,18 +179,36 @@ def test_reductions(kind: str, dtype: str, clear: bool, shape: str) -> None:
     to_values(func)
 
 
-def test_a_reduction_to_one_element_and_its_nans() -> None:
+@pytest.mark.parametrize("narrow", ["float16", "int8"])
+def test_a_reduction_is_computed_in_the_wider_type(narrow: str) -> None:
+    wide = "float32" if narrow == "float16" else "int32"
+    for source, target, lines in (
+        (wide, narrow, ["tile.read", f"tensor.reduce {{{{.*}}}} : tensor<4x{wide}>", f": tensor<4x{narrow}>"]),
+        (narrow, wide, ["tile.read", f": tensor<4x8x{wide}>", f"tensor.reduce {{{{.*}}}} : tensor<4x{wide}>"]),
+    ):
+        body = f"""%t = tile.alloc : buffer<4*8*{source}, fragment> %r = tile.alloc : buffer<4*{target}, fragment>
+            tile.reduce %t, %r {{kind = "sum", axis = 1, clear = true}}"""
+        filecheck(
+            lowered("A: 4*float32", body)[2:],
+            "\n".join([f"CHECK: {lines[0]}", *(f"CHECK-NEXT: {{{{.*}}}}{each}" for each in lines[1:])]),
+        )
+
+
+@pytest.mark.parametrize("kind", ["max", "min", "absmax"])
+def test_a_reduction_to_one_element_and_its_nans(kind: str) -> None:
     func = kernel(
-        "A: 8*float32, B: 1*float32",
-        """%t = tile.alloc : buffer<8*float32, fragment> %r = tile.alloc : buffer<1*float32, fragment>
-           tile.copy %A, %t {shape = (8,), source_axes = (0,), target_axes = (0,)} tile.fill %c100.0, %r
-           tile.reduce %t, %r {kind = "max", axis = 0, clear = false, propagate_nan = true}
-           tile.copy %r, %B {shape = (1,), source_axes = (0,), target_axes = (0,)}""",
+        "A: 8*float32, B: 1*float32, C: 1*float32",
+        f"""%t = tile.alloc : buffer<8*float32, fragment> %r = tile.alloc : buffer<1*float32, fragment>
+           tile.copy %A, %t {{shape = (8,), source_axes = (0,), target_axes = (0,)}}
+           tile.copy %C, %r {{shape = (1,), source_axes = (0,), target_axes = (0,)}}
+           tile.reduce %t, %r {{kind = "{kind}", axis = 0, clear = false, propagate_nan = true}}
+           tile.copy %r, %B {{shape = (1,), source_axes = (0,), target_axes = (0,)}}""",
     )
-    inputs = inputs_for(func)
-    check_pass(LowerTileOps(), func, inputs)
-    inputs[0][3] = np.nan
-    check_pass(LowerTileOps(), func, inputs)
+    for position in (None, (0, 3), (2, 0)):  # in the tile, and in what was there before
+        inputs = inputs_for(func)
+        if position is not None:
+            inputs[position[0]][position[1]] = np.nan
+        check_pass(LowerTileOps(), func, inputs)
 
 
 @pytest.mark.parametrize("reverse", ["true", "false"])

@@ -18,7 +18,7 @@ from tiledsl.ir.verifier import verify
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.passes.lower_tile_ops import LowerTileOps
 from tiledsl.passes.pad_tiles import PadTiles
-from tiledsl.passes.padded_reshape import keeps_order
+from tiledsl.passes.pad_tiles.reshape import keeps_order
 from tiledsl.passes.promote_buffers import PromoteBuffers
 from tiledsl.passes.unroll_loops import UnrollLoops
 from tiledsl.passes.vectorize_parallel import VectorizeParallel
@@ -190,6 +190,21 @@ def test_eight_bit_operands_need_twice_the_inner_dimension() -> None:
     lines = after(PadTiles(), _dot(16, "float8_e5m2"))
     assert any("%kt = tensor.iota {axis = 0} : tensor<32x1xint32>" in line for line in lines)
     assert any("tensor<16x1xint32>" in line for line in after(PadTiles(min_dot=8), _dot(16, "float8_e5m2")))
+    for operand in ("%ah = arith.cast %a : tensor<8x16x", "%bh = arith.cast %b1 : tensor<16x8x"):  # one of them is
+        mixed = _dot(16).replace(f"{operand}float16>", f"{operand}float8_e5m2>")
+        filecheck(after(PadTiles(), mixed), "CHECK: %kt = tensor.iota {axis = 0} : tensor<32x1xint32>")
+
+
+def test_products_of_single_integers_do_not_wrap_where_their_sum_is_a_float() -> None:
+    filecheck(
+        after(PadTiles(), _dot(1, "int32")),
+        """
+        CHECK: [[A:%.+]] = arith.cast %ah : tensor<8x1xint64>
+        CHECK-NEXT: [[B:%.+]] = arith.cast %bh : tensor<1x8xint64>
+        CHECK-NEXT: [[C:%.+]] = arith.mul [[A]], [[B]] : tensor<8x8xint64>
+        CHECK-NEXT: arith.cast [[C]] : tensor<8x8xfloat32>
+        """,
+    )
 
 
 @pytest.mark.parametrize("target", [None, "interpret", "hip:gfx942", "cuda:80", "cuda:100"])
@@ -242,6 +257,19 @@ def test_gathers_stay_inside() -> None:
     %y = tensor.gather %x, %g {axis = 1} : tensor<5x7xfloat32>
     tile.store %y, %B[%i, %t]"""
     )
+
+
+def test_a_gather_at_the_end_of_a_tile_from_its_padding_stays_inside() -> None:
+    check("""
+    %i = tensor.iota {axis = 0} : tensor<5x1xint32>
+    %j = tensor.iota {axis = 1} : tensor<1x16xint32>
+    %x = tile.load %A[%i, %j] : tensor<5x16xfloat32>
+    %t = tensor.iota {axis = 1} : tensor<1x7xint32>
+    %first = arith.cmp %t, %c7 {predicate = "lt"} : tensor<1x7xbool>
+    %u = arith.select %first, %t, %c16 : tensor<1x7xint32>
+    %g = tensor.broadcast %u : tensor<5x7xint32>
+    %y = tensor.gather %x, %g {axis = 1} : tensor<5x7xfloat32>
+    tile.store %y, %B[%i, %t]""")
 
 
 def test_control_flow_and_atomics() -> None:

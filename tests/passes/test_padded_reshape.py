@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from tiledsl.passes.padded_reshape import keeps_order
+from tiledsl.passes.pad_tiles.reshape import keeps_order
 
 
 def padded(size: int) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.passes.ir_cases import kernel_of, program
 from tiledsl.ir.core import Value
-from tiledsl.passes.parallel_writes import _multiples, _one_to_one, place
+from tiledsl.passes.vectorize_parallel.writes import _multiples, _one_to_one, place
 
 ROWS, COLUMNS = 3, 4
 
@@ -73,8 +73,11 @@ def test_what_is_no_sum_of_multiples_tells_nothing() -> None:
     %i = tensor.iota {axis = 0} : tensor<4x1xint32>
     %d = arith.floordiv %i, %c2 : tensor<4x1xint32>
     %m = arith.mul %i, %i : tensor<4x1xint32>
-    %k = arith.add %i, %i : tensor<4x1xint32>"""
+    %k = arith.add %i, %i : tensor<4x1xint32>
+    %n = arith.add %i, %bx : tensor<4x1xint32>
+    %q = arith.mul %n, %bx : tensor<4x1xint32>"""
     named = {value.name: value for op in kernel_of(program(body)).walk() for value in op.results}
     assert _multiples(named["d"]) is None and _multiples(named["m"]) is None and _multiples(named["k"]) == {0: 2}
+    assert _multiples(named["n"]) == {0: 1} and _multiples(named["q"]) is None  # %bx may be 0
     assert not _one_to_one([named["d"]], (4, 1)) and _one_to_one([named["k"]], (4, 1))
     assert _one_to_one([], (1, 1))

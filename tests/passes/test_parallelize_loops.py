@@ -161,6 +161,10 @@ def test_what_stays_for_other_reasons() -> None:
     assert stays(over_rows(ROW, options="{num_stages = 2}"))
     carried = f"%r = scf.for %c0, %c6, %c1[%c0] : int32 (%i: int32, %n: int32) {{ {ROW} scf.yield [%i] }}"
     assert stays(carried)
+    triangle = """scf.for %c0, %i, %c1 (%k: int32) {
+                    %x = tile.load %s[%i, %k] : float32 %z = arith.add %x, %x : float32
+                    tile.store %z, %s[%i, %k] scf.yield }"""
+    assert "scf.for %c0, %c6, %c1 (%i: int32) {" in lines(over_rows(triangle))[1]  # of no fixed number of points
     only_global = """tile.parallel {extents = (8,)} (%j: int32) {
                        %x = tile.load %A[%i, %j] : float32 tile.store %x, %B[%i, %j] }"""
     assert stays(over_rows(only_global))  # picks nothing on the chip

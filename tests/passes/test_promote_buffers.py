@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -57,6 +58,33 @@ def test_what_is_read_after_the_loop_is_carried_out() -> None:
     assert line_of(text, "scf.for").count("tensor<4xfloat32>") == 2
 
 
+ADD_T_TO_U = """tile.parallel {extents = (4,)} (%i: int32) {
+    %x = tile.load %t[%i] : float32 %y = tile.load %u[%i] : float32
+    %z = arith.add %x, %y : float32 tile.store %z, %u[%i] }"""
+# Of two blocks, the first does it once; the second, whose results stay, does nothing.
+MAYBE_ONCE = "scf.for %bx, %c1, %c1 (%j: int32) { tile.fill %c2.0, %t scf.yield }"
+MAYBE_WHILE = """tile.store %bx, %n scf.while { %m = tile.load %n : int32
+    %more = arith.cmp %m, %c1 {predicate = "lt"} : bool scf.condition %more } {
+    tile.fill %c2.0, %t %m = tile.load %n : int32 %o = arith.add %m, %c1 : int32 tile.store %o, %n scf.yield }"""
+MAYBE_THEN = """%is_first = arith.cmp %bx, %c1 {predicate = "lt"} : bool
+    scf.if %is_first { tile.fill %c2.0, %t scf.yield } { scf.yield }"""
+MAYBE_ELSE = """%is_second = arith.cmp %bx, %c1 {predicate = "eq"} : bool
+    scf.if %is_second { scf.yield } { tile.fill %c2.0, %t scf.yield }"""
+
+
+@pytest.mark.parametrize("maybe", [MAYBE_ONCE, MAYBE_WHILE, MAYBE_THEN, MAYBE_ELSE])
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"scf.for %c0, %c3, %c1 (%k: int32) {{ MAYBE {ADD_T_TO_U} scf.yield }} tile.copy %u, %t COPY",
+        """%first = arith.cmp %bx, %c1 {predicate = "le"} : bool
+           scf.if %first { tile.fill %c3.0, %t scf.yield } { scf.yield } MAYBE""",
+    ],
+)
+def test_what_writes_all_of_a_buffer_may_run_never(body: str, maybe: str) -> None:
+    promoted(body.replace("MAYBE", maybe))
+
+
 def test_a_partial_write_keeps_the_rest() -> None:
     text = promoted("scf.for %c0, %c3, %c1 (%k: int32) { tile.store %c1.0, %t[%k] scf.yield }")
     assert "arith.select" in text
@@ -79,6 +107,16 @@ def test_while_with_a_variable_and_a_value_from_its_condition() -> None:
     )
 
 
+def test_what_the_body_of_a_while_reads_comes_from_the_iteration_around_it() -> None:
+    promoted(
+        f"""scf.for %c0, %c2, %c1 (%k: int32) {{ tile.store %c5, %n
+              scf.while {{ %m = tile.load %n : int32 %more = arith.cmp %m, %c7 {{predicate = "lt"}} : bool
+                scf.condition %more }} {{ {ADD_T_TO_U}
+                %m = tile.load %n : int32 %o = arith.add %m, %c1 : int32 tile.store %o, %n scf.yield }}
+              tile.fill %c3.0, %t scf.yield }} tile.copy %u, %t COPY"""
+    )
+
+
 def test_loops_in_conditions_in_loops() -> None:
     promoted(
         """scf.for %c0, %c4, %c1 (%k: int32) {
@@ -93,6 +131,18 @@ def test_loops_in_conditions_in_loops() -> None:
 def test_values_carry_the_names_of_their_buffers() -> None:
     text = promoted("scf.for %c0, %c3, %c1 (%k: int32) { tile.store %c1.0, %t[%k] scf.yield }")
     assert "%t_1 = scf.for" in text or "%t = scf.for" in text
+
+
+def test_columns_that_no_access_reaches_are_cut_off() -> None:
+    body = """%w = tile.alloc : buffer<4*40*float32, shared>
+      tile.parallel {extents = (4, LAST)} (%i: int32, %j: int32) {
+        %x = tile.load %A[%i, %j] : float32 tile.store %x, %w[%i, %j] }
+      tile.parallel {extents = (4, 32)} (%i: int32, %j: int32) {
+        %x = tile.load %w[%i, %j] : float32 tile.store %x, %B[%i, %j] }"""
+    for last, size in ((32, 32), (33, 40)):
+        func = kernel("A: 4*40*float32, B: 4*40*float32", body.replace("LAST", str(last)))
+        widths = re.findall(r": tensor<4x(\d+)xfloat32>", to_values(func))
+        assert max(map(int, widths)) == size
 
 
 def test_what_is_never_written_is_zero() -> None:

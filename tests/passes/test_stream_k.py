@@ -19,8 +19,8 @@ from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.passes import default_pipeline
-from tiledsl.passes.partial_sums import NotSplit
-from tiledsl.passes.stream_k import Shares
+from tiledsl.passes.split_k.partial_sums import NotSplit
+from tiledsl.passes.split_k.stream_k import Shares
 from tiledsl.runtime.target import Target
 
 TMA = {"select-access.mode": "tma", "map-grid.persistent": 1}

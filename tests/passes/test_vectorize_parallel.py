@@ -28,7 +28,8 @@ BACK = """
   tile.copy %a, %B[%c0, %c0] {shape = (4, 8), source_axes = (0, 1), target_axes = (0, 1)}
   tile.copy %v, %V[%c0] {shape = (4,), source_axes = (0,), target_axes = (0,)}
 """
-PARAMETERS = "A: 4*8*float32, B: 4*8*float32, V: 4*float32, I: 4*8*int32"
+# V gets what is on the chip at the end; W is for what bodies write themselves.
+PARAMETERS = "A: 4*8*float32, B: 4*8*float32, V: 4*float32, I: 4*8*int32, W: 4*8*float32"
 
 
 def tiles(body: str) -> FuncOp:
@@ -52,6 +53,29 @@ def test_indices_become_iotas_and_values_keep_minimal_shapes() -> None:
         %x = tile.load %S[%i] : tensor<4x1xfloat32>
         %y = arith.add %x, %c0p5 : tensor<4x1xfloat32>
         tile.store %y, %Y[%i, %j]
+        """,
+    )
+
+
+def test_an_assertion_under_a_condition_asks_only_where_that_holds() -> None:
+    body = """
+    tile.parallel {extents = (4,)} (%i: int32) {
+      %c = arith.cmp %i, %s {predicate = "lt"} : bool
+      scf.if %c {
+        %d = arith.cmp %i, %bx {predicate = "ne"} : bool
+        tile.assert %d {message = "no"}
+        scf.yield
+      } { scf.yield }
+    }"""
+    filecheck(
+        after(VectorizeParallel(), body),
+        """
+        %i = tensor.iota {axis = 0} : tensor<4xint32>
+        %c = arith.cmp %i, %s {predicate = "lt"} : tensor<4xbool>
+        %d = arith.cmp %i, %bx {predicate = "ne"} : tensor<4xbool>
+        %0 = arith.not %c : tensor<4xbool>
+        %1 = arith.or %0, %d : tensor<4xbool>
+        tile.assert %1 {message = "no"}
         """,
     )
 
@@ -164,12 +188,41 @@ BODIES = {
                        %x = tile.load %b[%i, %j] : float32
                        scf.if %c { tile.store %x, %v[%c1] scf.yield } { scf.yield } }""",
     "global_one_writer": """PAR { %c = arith.cmp %j, %c3 {predicate = "eq"} : bool %x = tile.load %b[%i, %j] : float32
-                       scf.if %c { tile.store %x, %V[%i] scf.yield } { scf.yield } }""",
+                       scf.if %c { tile.store %x, %W[%i, %c0] scf.yield } { scf.yield } }""",
     "atomics": """PAR { %x = tile.load %b[%i, %j] : float32
-                       %o = tile.atomic %x, %V[%i] {kind = "add"} : float32
-                       %p = tile.atomic %c1.0, %V[%c0] {kind = "add"} : float32
+                       %o = tile.atomic %x, %W[%c0, %i] {kind = "add"} : float32
+                       %p = tile.atomic %c1.0, %W[%c1, %c0] {kind = "add"} : float32
                        %c = arith.cmp %x, %c0.0 {predicate = "gt"} : bool scf.if %c {
-                       %q = tile.atomic %x, %V[%i] {kind = "max"} : float32 scf.yield } { scf.yield } }""",
+                       %r = tile.atomic %c1.0, %W[%c1, %c1] {kind = "add"} : float32
+                       %q = tile.atomic %x, %W[%c2, %i] {kind = "max"} : float32
+                       %n = tile.atomic %x, %W[%c3, %i] {kind = "min"} : float32 scf.yield } { scf.yield } }""",
+    "atomics_on_chip": """PAR { %x = tile.load %b[%i, %j] : float32 %c = arith.cmp %j, %c3 {predicate = "lt"} : bool
+                       %o = tile.atomic %c1.0, %v[%c0] {kind = "add"} : float32
+                       scf.if %c { %p = tile.atomic %c1.0, %v[%c1] {kind = "add"} : float32
+                         %q = tile.atomic %x, %w[%j] {kind = "min"} : float32 scf.yield } { scf.yield } }
+                       tile.parallel {extents = (4, 8)} (%i: int32, %j: int32) {
+                       %x = tile.load %w[%j] : float32 tile.store %x, %a[%i, %j] }""",
+    "loop_under_a_condition": """PAR { %x = tile.load %b[%i, %j] : float32
+                       %c = arith.cmp %x, %c0.0 {predicate = "gt"} : bool scf.if %c {
+                       scf.for %c0, %c3, %c1 (%k: int32) { %y = tile.load %a[%i, %j] : float32
+                         %z = arith.add %x, %y : float32 tile.store %z, %a[%i, %j] scf.yield }
+                       scf.yield } { scf.yield } }""",
+    "while_under_a_condition": """%t = tile.alloc : buffer<int32, local> PAR { tile.store %j, %t
+                       %d = arith.cmp %i, %c2 {predicate = "lt"} : bool scf.if %d { scf.while {
+                       %x = tile.load %t : int32 %c = arith.cmp %x, %i {predicate = "gt"} : bool scf.condition %c } {
+                       %x = tile.load %t : int32 %y = arith.sub %x, %c2 : int32 tile.store %y, %t scf.yield }
+                       scf.yield } { scf.yield }
+                       %x = tile.load %t : int32 %y = arith.cast %x : float32 tile.store %y, %a[%i, %j] }""",
+    "guarded_masked_loads": """PAR { %c = arith.cmp %j, %c6 {predicate = "lt"} : bool
+                       %d = arith.cmp %i, %c2 {predicate = "ge"} : bool scf.if %c {
+                       %x = tile.load %I[%i, %j] mask=%d : int32 %y = arith.cast %x : float32
+                       tile.store %y, %a[%i, %j] scf.yield } { scf.yield } }""",
+    "siblings": """tile.parallel {extents = (4,)} (%i: int32) {
+                       scf.for %c0, %c2, %c1 (%k: int32) { tile.parallel {extents = (8,)} (%j: int32) {
+                         %x = tile.load %w[%j] : float32 tile.store %x, %a[%i, %j] } scf.yield }
+                       tile.parallel {extents = (8,)} (%j: int32) { %x = tile.load %b[%i, %j] : float32
+                         %y = tile.load %a[%i, %j] : float32 %z = arith.add %x, %y : float32
+                         tile.store %z, %a[%i, %j] } }""",
     "single_point": """tile.parallel {extents = (1, 8)} (%i: int32, %j: int32) { %x = tile.load %w[%j] : float32
                        tile.store %x, %a[%i, %j] }""",
     "local_of_one_point": """%t = tile.alloc : buffer<float32, local> tile.parallel {extents = (1,)} (%i: int32) {
@@ -223,6 +276,11 @@ REFUSED = {
              %more = arith.cmp %k, %c0 {predicate = "gt"} : bool scf.condition %more[%k] }
            (%q: int32) { %r = arith.sub %q, %c1 : int32 scf.yield [%r] } }""",
         "a while loop whose condition depends on the point of T.Parallel carries values",
+    ),
+    "fill under a condition": (
+        """PAR { %c = arith.cmp %i, %c2 {predicate = "lt"} : bool
+           scf.if %c { tile.fill %c1.0, %w scf.yield } { scf.yield } }""",
+        "w is written as a whole inside T.Parallel",
     ),
     "copy inside": (
         "PAR { tile.copy %A[%i, %j], %w {shape = (8,), source_axes = (1,), target_axes = (0,)} }",

@@ -17,7 +17,7 @@ from tiledsl.kernels import calls as jit_calls
 from tiledsl.kernels import jit
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime import launch, launch_source, launch_triton
-from tiledsl.runtime.launch_trace import Made
+from tiledsl.runtime.launch_trace import Allocation
 
 
 def scaled_rows(M: Any = 64, N: int = 32, dtype: str = "float32") -> Any:
@@ -507,10 +507,10 @@ def test_a_bound_call_keeps_its_workspace(driver: Driver, monkeypatch: pytest.Mo
 
 def test_how_a_plan_makes_tensors() -> None:
     writer = launch_source.Writer()
-    text = launch_source.make(writer, Made("zeros", ((2, 3),), torch.int32), 1)
+    text = launch_source.make(writer, Allocation("zeros", ((2, 3),), torch.int32), 1)
     assert text == 'zeros((2, 3), dtype=int32, device="cuda:1")'
     assert (writer.scope["zeros"], writer.scope["int32"]) == (torch.zeros, torch.int32)
-    text = launch_source.make(writer, Made("empty_strided", ((2, 3), (3, 1)), torch.int32), 1)
+    text = launch_source.make(writer, Allocation("empty_strided", ((2, 3), (3, 1)), torch.int32), 1)
     assert text == "empty((2, 3), (3, 1), int32)" and writer.scope["int32"] is torch.int32
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tiledsl.runtime import launch_stored, launch_triton
-from tiledsl.runtime.launch_stored import Kept, find, offer, specialised
+from tiledsl.runtime.launch_stored import CachedBinary, find, install, specialised
 from tiledsl.runtime.module import load_module
 
 triton = pytest.importorskip("triton")
@@ -84,7 +84,7 @@ def launch(tmp_path: Path, compiled: list[Any]) -> Callable[..., Any]:
 
     def run(source: str = "0" * 64, num_warps: int = 1, name: str = "shift", **given: Any) -> Any:
         function = new_function()
-        offer(function, Kept(name, tmp_path, source))
+        install(function, CachedBinary(name, tmp_path, source))
         values = {"x": torch.empty(64), "y": torch.empty(64), "by": 3, "factor": 2.0, **given}
         return function.run(*values.values(), grid=(1,), warmup=True, num_warps=num_warps)
 
@@ -217,7 +217,7 @@ def test_a_folder_keeps_so_many(launch: Any, tmp_path: Path, monkeypatch: pytest
 def test_a_folder_that_cannot_be_written_costs_nothing(compiled: list[Any], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     function = new_function()
-    offer(function, Kept("shift", tmp_path / "file", "0" * 64))
+    install(function, CachedBinary("shift", tmp_path / "file", "0" * 64))
     assert function.run(torch.empty(64), torch.empty(64), 3, 2.0, grid=(1,), warmup=True) is compiled[0]
 
 
@@ -225,7 +225,7 @@ def test_a_function_that_ran_is_left_alone(launch: Any, compiled: list[Any], tmp
     function = new_function()
     given = (torch.empty(64), torch.empty(64), 3, 2.0)
     function.run(*given, grid=(1,), warmup=True)
-    offer(function, Kept("shift", tmp_path, "0" * 64))
+    install(function, CachedBinary("shift", tmp_path, "0" * 64))
     function.run(*given[:2], 32, 2.0, grid=(1,), warmup=True)
     assert len(compiled) == 2 and files(tmp_path) == [] and not hasattr(function, "kept")
 
@@ -235,7 +235,7 @@ def test_a_function_that_ran_is_left_alone(launch: Any, compiled: list[Any], tmp
 
 def offered(folder: Path) -> Any:
     function = new_function()
-    offer(function, Kept("shift", folder, "0" * 64))
+    install(function, CachedBinary("shift", folder, "0" * 64))
     return function
 
 

@@ -10,7 +10,7 @@ import torch
 
 from tests.runtime.fake_gpu import Driver, Jitted, tensor
 from tiledsl.runtime import launch_trace
-from tiledsl.runtime.launch_trace import Made, Pointer, Scalar, Trace, Untraceable, row_major, trace
+from tiledsl.runtime.launch_trace import Allocation, Pointer, Scalar, Trace, Untraceable, row_major, trace
 
 
 def traced(body: str, *arguments: Any, jitted: Any = None) -> Trace:
@@ -90,9 +90,9 @@ kernel[(a.stride(0), c.stride(0), c.stride(1))](x)
 return c"""
     found = traced(body.strip("\n"))
     assert found.made == [
-        Made("empty_strided", ((3, 4), (4, 1)), torch.float16),
-        Made("zeros", ((5,),), torch.int32),
-        Made("empty_strided", ((2, 3), (1, 2)), torch.float32),
+        Allocation("empty_strided", ((3, 4), (4, 1)), torch.float16),
+        Allocation("zeros", ((5,),), torch.int32),
+        Allocation("empty_strided", ((2, 3), (1, 2)), torch.float32),
     ]
     one, two = found.launches
     assert one.grid == (48, 1, 4) and two.grid == (4, 1, 2)

@@ -17,7 +17,7 @@ import numpy as np
 from tiledsl.dialects import arith, scf, tensor, tile, triton
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS, BufferType, ElementInfo
-from tiledsl.legality import Row
+from tiledsl.legality import Rule
 
 SIGNED, UNSIGNED = "int4", "uint4"
 LONGEST_LOOP = 64
@@ -28,13 +28,13 @@ def four_bits() -> Iterator[None]:
     """Adds int4 and uint4 to the element types."""
     ELEMENTS[SIGNED] = ElementInfo("int", 4, -8, 7)
     ELEMENTS[UNSIGNED] = ElementInfo("uint", 4, 0, 15)
-    fits = Row.fits
+    fits = Rule.fits
     as_there = {SIGNED: "int32", UNSIGNED: "uint32"}  # whose rows of the table of element types hold for them
-    Row.fits = lambda row, types, *on: fits(row, tuple(as_there.get(each, each) for each in types), *on)  # type: ignore
+    Rule.fits = lambda row, types, *on: fits(row, tuple(as_there.get(each, each) for each in types), *on)  # type: ignore
     try:
         yield
     finally:
-        Row.fits = fits  # type: ignore[method-assign]
+        Rule.fits = fits  # type: ignore[method-assign]
         del ELEMENTS[SIGNED], ELEMENTS[UNSIGNED]
 
 

@@ -129,8 +129,8 @@ _OF_POSITIONS = (
     arith.ShrOp, arith.AndOp,  # what legalize-arith makes of quotients and remainders
 )  # fmt: skip
 _PLACES = (
-    arith.ConstantOp, tensor.IotaOp, triton.ProgramIdOp, triton.MultiprocessorsOp, gluon.PartOp, gluon.ItemOp,
-    gluon.BalancedOp,
+    arith.ConstantOp, tensor.IotaOp, triton.ProgramIdOp, triton.MultiprocessorsOp, gluon.WarpGroupIdOp,
+    gluon.WorkItemOp, gluon.LongestFirstOp,
 )  # fmt: skip
 
 

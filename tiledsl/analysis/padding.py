@@ -13,14 +13,9 @@ from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import Number, as_constant, constant_of
 from tiledsl.ir.core import Value
 from tiledsl.ir.types import ELEMENTS
+from tiledsl.math_functions import MATH_FUNCTIONS
 
 _EXACT = (0.0, 1.0, -1.0, math.inf, -math.inf)  # floats that are the same in every element type that has them
-_FUNCTIONS: dict[tuple[str, float], float] = {
-    ("exp", -math.inf): 0.0, ("exp2", -math.inf): 0.0, ("exp10", -math.inf): 0.0, ("exp", 0.0): 1.0, ("exp2", 0.0): 1.0,
-    ("exp10", 0.0): 1.0, ("abs", 0.0): 0.0, ("abs", -math.inf): math.inf, ("sqrt", 0.0): 0.0, ("tanh", 0.0): 0.0,
-    ("sin", 0.0): 0.0, ("erf", 0.0): 0.0, ("expm1", 0.0): 0.0, ("log1p", 0.0): 0.0, ("cos", 0.0): 1.0,
-    ("floor", 0.0): 0.0, ("ceil", 0.0): 0.0, ("round", 0.0): 0.0, ("rint", 0.0): 0.0, ("trunc", 0.0): 0.0,
-}  # fmt: skip
 
 
 class Padding:
@@ -123,7 +118,7 @@ def _computed(op: arith.Elementwise, numbers: Sequence[Number], dtype: str) -> N
     elif isinstance(op, arith.CastOp):
         compute = _itself
     elif isinstance(op, arith.MathOp) and len(numbers) == 1 and isinstance(numbers[0], float):
-        return _FUNCTIONS.get((op.function, numbers[0]))
+        return MATH_FUNCTIONS[op.function].exact_at.get(numbers[0])
     else:
         return None
     try:

@@ -402,9 +402,9 @@ def _same(op: Operation, a: Interval) -> Interval:
 _RULES: dict[type[Operation], Callable[..., Interval | None]] = {
     arith.ConstantOp: lambda op: Interval(int(op.value), int(op.value)),
     tensor.IotaOp: lambda op: Interval(0, op.extent - 1),
-    gluon.PartOp: lambda op: Interval(0, op.parts - 1),
-    gluon.ItemOp: lambda op, items: Interval(0, items.hi - 1),
-    gluon.BalancedOp: lambda op, extent, others: Interval(0, max(extent.hi, others.hi) - 1),
+    gluon.WarpGroupIdOp: lambda op: Interval(0, op.parts - 1),
+    gluon.WorkItemOp: lambda op, items: Interval(0, items.hi - 1),
+    gluon.LongestFirstOp: lambda op, extent, others: Interval(0, max(extent.hi, others.hi) - 1),
     arith.AddOp: lambda op, a, b: Interval(a.lo + b.lo, a.hi + b.hi),
     arith.SubOp: lambda op, a, b: Interval(a.lo - b.hi, a.hi - b.lo),
     arith.MulOp: _product,

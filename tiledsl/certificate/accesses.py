@@ -76,7 +76,7 @@ class Accesses:
                 self._while(op, when)
             elif isinstance(op, tile.ParallelOp):
                 self._each_point(op, when)
-            elif isinstance(op, gluon.BalancedOp):
+            elif isinstance(op, gluon.LongestFirstOp):
                 self._balanced(op)
             else:
                 assert not op.regions, f"no rule for {op.name}"
@@ -184,7 +184,7 @@ class Accesses:
         self._inside(op.body, when, *lanes)
         self._parallel = around
 
-    def _balanced(self, op: gluon.BalancedOp) -> None:
+    def _balanced(self, op: gluon.LongestFirstOp) -> None:
         for number, (name, extent) in enumerate(zip(("block", "rest"), op.operands)):
             size = self.element(extent, ())
             made = Variable(op.results[number].name or name, "block", 0, max(0, size.hi - 1), op.loc)
@@ -192,7 +192,7 @@ class Accesses:
             self._own.append(made)
             self._result(op, number, _same(made))
 
-    def item(self, op: gluon.ItemOp) -> Term:
+    def item(self, op: gluon.WorkItemOp) -> Term:
         """The number of a work item, one of as many as the operation says."""
         size = self.element(op.items, ())
         made = Variable("item", "block", 0, max(0, size.hi - 1), op.loc)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tiledsl.ir.types import ELEMENTS, is_float
+from tiledsl.math_functions import MATH_FUNCTIONS
 
 Function = Callable[..., Any]
 
@@ -64,55 +65,6 @@ BINARY: dict[str, Function] = {
 COMPARE: dict[str, Function] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
 }  # fmt: skip
-
-
-def _round_half_away(x: Any) -> Any:
-    whole = np.trunc(x)
-    return np.copysign(whole + (np.abs(x - whole) >= 0.5) * np.sign(x), x)
-
-
-_AS_IN_NUMPY = (
-    "exp exp2 expm1 log log2 log10 log1p sqrt sin cos tan sinh cosh tanh "
-    "floor ceil trunc rint abs isnan isinf isfinite fmod hypot copysign"
-)
-FLOAT_MATH: dict[str, Function] = {
-    **{name: getattr(np, name) for name in _AS_IN_NUMPY.split()},
-    **{name: getattr(np, "arc" + name[1:]) for name in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
-    "exp10": lambda x: np.power(10.0, x),
-    "rsqrt": lambda x: 1.0 / np.sqrt(x),
-    "erf": lambda x: np.vectorize(math.erf, otypes=[np.float64])(x),
-    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
-    "round": _round_half_away,
-    "nearbyint": np.rint,
-    "pow": np.power,
-    "atan2": np.arctan2,
-    "ldexp": lambda x, n: np.ldexp(x, np.asarray(n).astype(np.int32)),
-    "fma": lambda a, b, c: a * b + c,
-    "clamp": lambda x, low, high: np.fmin(np.fmax(x, low), high),
-}  # fmt: skip
-
-
-def _mulhi(a: Any, b: Any) -> Any:
-    bits = np.asarray(a).dtype.itemsize * 8
-    high = (np.asarray(a).astype(object) * np.asarray(b).astype(object)) >> bits
-    return np.asarray(high).astype(np.asarray(a).dtype)
-
-
-def _unsigned(x: Any) -> np.ndarray:
-    array = np.asarray(x)
-    return array.view(f"uint{array.dtype.itemsize * 8}")
-
-
-_INT_MATH: dict[str, Function] = {
-    "abs": np.abs,
-    "clamp": FLOAT_MATH["clamp"],
-    "pow": np.power,
-    "mulhi": _mulhi,
-    "popcount": lambda x: np.vectorize(lambda v: int(v).bit_count(), otypes=[np.int64])(_unsigned(x)),
-    "clz": lambda x: np.vectorize(lambda v: _unsigned(x).dtype.itemsize * 8 - int(v).bit_length(), otypes=[np.int64])(
-        _unsigned(x)
-    ),
-}
 
 
 def combiner(kind: str, propagate_nan: bool = False) -> Any:
@@ -192,15 +144,15 @@ class Algebra:
 
     def math(self, name: str, dtype: str, target: str) -> Function:
         out = self.dtype(target)
-        if not is_float(dtype):
-            if name not in _INT_MATH:
-                raise ExecutorError(f"{name} of {dtype}")
-            return lambda *values: scalar(np.asarray(_INT_MATH[name](*values)).astype(out))
-        if name == "nextafter":
-            return lambda x, y: np.nextafter(x, y)
-        function = FLOAT_MATH.get(name)
-        if function is None:
+        record = MATH_FUNCTIONS[name]
+        on_integers = record.takes in ("bits", "wide ints")
+        if record.takes != "numbers" and on_integers == is_float(dtype):
             raise ExecutorError(f"{name} of {dtype}")
+        function = record.on_arrays
+        if not is_float(dtype):
+            return lambda *values: scalar(np.asarray(function(*values)).astype(out))
+        if name == "nextafter":
+            return function
 
         def compute(*values: Any) -> Any:
             wide = [np.asarray(value).astype(np.float64) for value in values]

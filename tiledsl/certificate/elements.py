@@ -162,8 +162,8 @@ RULES: dict[type[Operation], _Rule] = {
     tensor.IotaOp: lambda program, op, position: position[op.attributes["axis"]],
     triton.ProgramIdOp: lambda program, op, position: program.blocks[op.attributes["axis"]],
     triton.MultiprocessorsOp: lambda program, op, position: Variable("multiprocessors", "size", 1, 1024, op.loc),
-    gluon.PartOp: lambda program, op, position: Variable("part", "block", 0, op.attributes["parts"] - 1, op.loc),
-    gluon.ItemOp: lambda program, op, position: program.item(op),  # type: ignore[arg-type]
+    gluon.WarpGroupIdOp: lambda program, op, position: Variable("part", "block", 0, op.attributes["parts"] - 1, op.loc),
+    gluon.WorkItemOp: lambda program, op, position: program.item(op),  # type: ignore[arg-type]
     arith.AddOp: _binary(add),
     arith.SubOp: _binary(terms.subtract),
     arith.MulOp: _binary(multiply),

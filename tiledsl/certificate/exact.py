@@ -25,7 +25,6 @@ import numpy as np
 from tiledsl.certificate import modular
 from tiledsl.certificate.algebra import (
     COMPARE,
-    FLOAT_MATH,
     Algebra,
     ExecutorError,
     Function,
@@ -34,6 +33,7 @@ from tiledsl.certificate.algebra import (
     scalar,
 )
 from tiledsl.ir.types import ELEMENTS, is_float
+from tiledsl.math_functions import MATH_FUNCTIONS
 
 EXACT = np.dtype([("value", np.float64), ("print", np.uint64)])
 
@@ -178,30 +178,49 @@ class Remembered:
 
     def __init__(self) -> None:
         self.found: dict[Any, np.ndarray] = {}
+        self.contents: dict[int, Any] = {}  # of what was found, by its id, once it was an operand
         self.bytes = 0
 
     def compute(self, key: Any, function: Function, operands: tuple[Any, ...]) -> Any:
         """function(*operands), which must not be written to."""
-        key = key, *map(_content, operands)
+        key = key, *map(self._content, operands)
         if key not in self.found:
             result = function(*operands)
             if not isinstance(result, np.ndarray):
                 return result
             if self.bytes + result.nbytes > _MOST_BYTES:
                 self.found.clear()
+                self.contents.clear()
                 self.bytes = 0
             result.flags.writeable = False
             self.found[key] = result
+            self.contents[id(result)] = None
             self.bytes += result.nbytes
         return self.found[key]
+
+    def _content(self, x: Any) -> Any:
+        if id(x) not in self.contents:
+            return _content(x)
+        found = self.contents[id(x)]
+        if found is None:
+            found = self.contents[id(x)] = _content(x)
+        return found
 
 
 _FEW_ELEMENTS = 512  # to compute with as many is as quick as to look it up
 _MOST_BYTES = 1 << 28
 
 
+_WEIGHTS = np.random.default_rng(0).integers(0, 1 << 64, 1 << 12, np.uint64) | _ONE
+
+
 def _content(x: Any) -> Any:
-    return (x.shape, hash(x.tobytes())) if isinstance(x, (np.ndarray, np.void)) else x
+    """What stands for the contents of an operand; sums of products with random numbers take less time than a hash."""
+    if not isinstance(x, (np.ndarray, np.void)):
+        return x
+    if isinstance(x, np.void) or x.nbytes % (8 * len(_WEIGHTS)) or not x.flags.c_contiguous:
+        return x.shape, hash(x.tobytes())
+    return x.shape, hash((x.reshape(-1).view(np.uint64).reshape(-1, len(_WEIGHTS)) @ _WEIGHTS).tobytes())
 
 
 class ExactAlgebra(Algebra):
@@ -225,7 +244,8 @@ class ExactAlgebra(Algebra):
         self.remembered = remembered or Remembered()
 
     def _remembering(self, function: Function, *key: Any) -> Function:
-        key = self.allowed, self.rounds32, self.depth, *key
+        divides = "reciprocal" in self.allowed and "div" in key  # to nothing else this makes a difference
+        key = self.is_field, "rescaling" in self.allowed, divides, self.rounds32, self.depth, *key
 
         def apply(*operands: Any) -> Any:
             if max(map(np.size, operands)) < _FEW_ELEMENTS:
@@ -398,9 +418,10 @@ class ExactAlgebra(Algebra):
     def math(self, name: str, dtype: str, target: str) -> Function:
         if not is_float(dtype):
             return super().math(name, dtype, target)
-        if name in ("isnan", "isinf", "isfinite"):
-            test = FLOAT_MATH[name]
-            return lambda x: test(x["value"])
+        record = MATH_FUNCTIONS[name]
+        concrete = record.on_arrays
+        if record.takes == "test":
+            return lambda x: concrete(x["value"])
         if name == "clamp":
             return lambda x, low, high: _extremum("min")(_extremum("max")(x, low), high)
         if name == "abs":
@@ -409,8 +430,7 @@ class ExactAlgebra(Algebra):
             )
         if name == "sigmoid":
             return self._sigmoid(dtype)
-        concrete = np.nextafter if name == "nextafter" else FLOAT_MATH.get(name)
-        if concrete is None:
+        if record.takes in ("bits", "wide ints"):
             raise ExecutorError(f"{name} of {dtype}")
         if name == "fma":
             return self._elementwise(name, self._fma, concrete, dtype)
@@ -423,7 +443,7 @@ class ExactAlgebra(Algebra):
         def compute(*arguments: Any) -> Any:
             prints, values = arguments[: len(arguments) // 2], arguments[len(arguments) // 2 :]
             found = modular.symbol(name, *prints)
-            if name in ("floor", "ceil", "trunc", "rint", "round", "nearbyint"):
+            if record.takes == "rounding":
                 return np.where(values[0] == np.rint(values[0]), prints[0], found)
             return found
 

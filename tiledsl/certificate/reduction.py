@@ -8,9 +8,10 @@ the tiles that walk along it, so that what was ragged stays so.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import lcm, prod
 
-from tiledsl.dialects import scf, tile
+from tiledsl.dialects import arith, scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.rewrite import Builder
@@ -41,6 +42,8 @@ def reduced(root: tile.FuncOp, unit: int = 0) -> tile.FuncOp | None:
     for op in list(twin.walk()):
         if isinstance(op, tile.KernelOp):
             grid = [_capped(constant_of(each), counts) for each in op.grid]
+            for axis, most in _plain_indices(op).items():
+                grid[axis] = grid[axis] and min(grid[axis], most)
             if unit == 0 and prod(each or 1 for each in grid) > _MOST_BLOCKS:
                 grid = [each and min(each, _BLOCKS + 1) for each in grid]
             made = [old if new is None else _constant(op, new, old) for new, old in zip(grid, op.grid, strict=True)]
@@ -133,6 +136,27 @@ def _shrink_buffers(root: tile.FuncOp, fixed: int) -> dict[int, int]:
     return counts
 
 
+def _plain_indices(kernel: tile.KernelOp) -> dict[int, int]:
+    """Of axes of the grid that are indices as they are, as batches and heads: the sizes of what they index.
+
+    Otherwise an axis of as many blocks as a size has tiles would keep as many as that.
+    """
+    sizes: dict[int, int] = {}
+    for axis, arg in enumerate(kernel.body.args):
+        for op in arg.uses:
+            indexed: list[tuple[Value, Sequence[Value], Sequence[int]]] = []
+            if isinstance(op, tile.CopyOp):
+                indexed.append((op.source, op.source_offsets, op.source_axes))
+                indexed.append((op.target, op.target_offsets, op.target_axes))
+            elif isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)):
+                indexed.append((op.buffer, op.indices, ()))
+            for buffer, indices, tiled in indexed:
+                for dimension, (size, index) in enumerate(zip(tile.buffer_type(buffer).shape, indices, strict=False)):
+                    if index is arg and dimension not in tiled and isinstance(size, int):
+                        sizes[axis] = max(sizes.get(axis, 0), size)
+    return sizes
+
+
 def _capped(number: object, counts: dict[int, int]) -> int | None:
     return counts.get(number, min(number, _BLOCKS + 1)) if type(number) is int else None
 
@@ -151,9 +175,10 @@ def _walks_memory(loop: scf.ForOp) -> bool:
 
 
 def _shorten(loop: scf.ForOp, counts: dict[int, int]) -> None:
-    """Fewer iterations of a loop with constant bounds: as many as are left of the size, or the first few."""
+    """Fewer iterations of a loop: as many as are left of the size, or, between constant bounds, the first few."""
     bounds = [constant_of(each) for each in (loop.lower, loop.upper, loop.step)]
     if any(type(each) is not int for each in bounds):
+        _shorten_limits(loop, counts)
         return
     lower, upper, step = (int(each) for each in bounds if each is not None)
     trips = len(range(lower, upper, step)) if step else 0
@@ -162,3 +187,16 @@ def _shorten(loop: scf.ForOp, counts: dict[int, int]) -> None:
     left = min(trips, counts.get(trips, _TRIPS))
     operands = [loop.lower, _constant(loop, lower + left * step, loop.upper), *loop.operands[2:]]
     loop.set_operands(operands)
+
+
+def _shorten_limits(loop: scf.ForOp, counts: dict[int, int]) -> None:
+    """Of computed bounds, as a causal loop has them: the numbers of blocks that they end at or are limited to."""
+    left: list[Operation] = [loop]
+    while left:
+        op = left.pop()
+        for number, value in enumerate(op.operands[:2]):
+            blocks = constant_of(value)
+            if type(blocks) is int and counts.get(blocks, blocks) < blocks:
+                op.set_operands([*op.operands[:number], _constant(op, counts[blocks], value), *op.operands[number + 1 :]])
+            elif isinstance(value.op, (arith.MinOp, arith.MaxOp)):
+                left.append(value.op)

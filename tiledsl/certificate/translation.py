@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,15 +20,17 @@ from tiledsl.certificate.algebra import Unsupported
 from tiledsl.certificate.check import Check, Status
 from tiledsl.certificate.exact import CLOSE, EXACT, ExactAlgebra, Remembered, fingerprints, numbers, rounded, unknowns
 from tiledsl.certificate.executor import Executor, ExecutorError
+from tiledsl.certificate.executor.memory import message_of
 from tiledsl.certificate.reduction import reduced
 from tiledsl.certificate.source.module import SourceError, SourceModule
 from tiledsl.codegen.emitted import EmittedModule
+from tiledsl.codegen.names import quoted
 from tiledsl.codegen.triton_source import emit
 from tiledsl.dialects import tile
 from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import Pass, PassManager, Program
 from tiledsl.ir.printer import print_op
-from tiledsl.ir.types import ELEMENTS, BufferType
+from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, is_float
 from tiledsl.ir.verifier import VerifyError, verify
 from tiledsl.location import UNKNOWN
 from tiledsl.passes import default_pipeline
@@ -47,9 +49,12 @@ SPECIAL = np.array([math.nan, math.inf, -math.inf, 0.0, -0.0, 0.5, -1.5, 2.5, 1.
 
 
 Sizes = Literal["ragged", "whole", "single"]
-OTHER_INPUTS: dict[str, Sizes] = {
-    "NaN, infinities, zeros, extreme integers, whole tiles, tensors that begin anywhere": "whole",
-    "sizes of 1": "single",
+# By what they are: the sizes, and what the scalar parameters that are no floats are, None for random numbers.
+OTHER_INPUTS: dict[str, tuple[Sizes, int | None]] = {
+    "NaN, infinities, zeros, extreme integers, whole tiles, tensors that begin anywhere": ("whole", None),
+    "sizes of 1": ("single", None),
+    "scalars of 0": ("ragged", 0),
+    "negative scalars": ("ragged", -1),
 }
 
 
@@ -85,10 +90,13 @@ def certify(make: Callable[[], Kernel]) -> list[Check]:
 
 @dataclass
 class _Run:
-    """What a program left in the memory of its parameters, in one algebra."""
+    """What a program left in the memory of its parameters, in one algebra. Of prints and assertions the messages, of
+    those that it came to and of all that it has."""
 
     arrays: list[Any]
     error: ExecutorError | None = None
+    said: Set[str] = frozenset()
+    messages: Set[str] = frozenset()
 
 
 class _Levels:
@@ -124,17 +132,27 @@ class _Levels:
         if source:
             made.append(self.source_check(before))
         if source and made[-1].status == "tested":
-            for name, sizes in OTHER_INPUTS.items():
-                if sizes != "single" or self.func.symbols:
-                    made += self.other_inputs(name, sizes)
+            values = self.original.body.args[: len(self.names)]
+            has_scalars = any(isinstance(each.type, ScalarType) and not is_float(each.dtype) for each in values)
+            for name, (sizes, scalar) in OTHER_INPUTS.items():
+                if sizes == "whole" or (has_scalars if scalar is not None else self.func.symbols):
+                    made += self.other_inputs(name, sizes, scalar)
         return made
 
-    def first(self, integers: Sequence[int | None] = INTEGERS, sizes: Sizes = "ragged", special: bool = False) -> _Run:
+    def first(
+        self,
+        integers: Sequence[int | None] = INTEGERS,
+        sizes: Sizes = "ragged",
+        special: bool = False,
+        scalar: int | None = None,
+    ) -> _Run:
         """The program as it was elaborated, with the first arguments for which it has a meaning. Raises
         ExecutorError."""
         error: ExecutorError | None = None
         for below in integers:
             self.arguments = arguments_for(self.original, self.seed, below, sizes, special)
+            if scalar is not None:
+                self.arguments = [_replaced(each, scalar) for each in self.arguments]
             made = self.run(self.original, self.allowed)
             if made.error is None:
                 return made
@@ -174,7 +192,7 @@ class _Levels:
             executor.run(root, arrays)
         except ExecutorError as error:
             return _Run(arrays, error)
-        return _Run(arrays)
+        return _Run(arrays, None, executor.said, _messages(root))
 
     def fresh(self) -> list[Any]:
         return [_copied(each) if isinstance(each, np.ndarray) else each for each in self.arguments]
@@ -222,12 +240,12 @@ class _Levels:
         """The text, once the program is lowered; of a program whose sizes are reduced, the text for these."""
         return emit(self.func) if self.is_reduced else self.kernel.module
 
-    def other_inputs(self, name: str, sizes: Sizes) -> list[Check]:
+    def other_inputs(self, name: str, sizes: Sizes, scalar: int | None) -> list[Check]:
         """The text against the program as it was elaborated, on other inputs; nothing if the program has no meaning for
         them. What passes needed of what they allow makes no difference."""
         subject = f"{self.kernel.name} with {name}"
         try:
-            before = self.first(ALL_INTEGERS, sizes, special=sizes == "whole")
+            before = self.first(INTEGERS if scalar is not None else ALL_INTEGERS, sizes, sizes == "whole", scalar)
         except ExecutorError:
             return []
         after = self.run_source(self.module(), self.allowed, is_misaligned=sizes == "whole")
@@ -257,7 +275,8 @@ class _Levels:
             loaded.call(module.into, arrays, [each.dtype for each in self.kernel.params])
         except ExecutorError as error:
             return _Run(arrays, error)
-        return _Run(arrays)
+        found = {each for each in _messages(self.original) if quoted(each) in module.source}
+        return _Run(arrays, None, loaded.language.said, found)
 
     def difference(self, before: _Run, after: _Run, allowed: frozenset[str] = frozenset()) -> tuple[str, str] | None:
         """What differs first, and the place of what wrote it."""
@@ -269,6 +288,8 @@ class _Levels:
             if found is not None:
                 detail, element = found
                 return f"{name}{list(element)} {detail}", _place(_writer(self.func, name))
+        for message in sorted(before.said - after.messages):
+            return f"the message {message!r} of a print or an assertion is lost", ""
         return None
 
 
@@ -331,6 +352,13 @@ def arguments_for(
     return made
 
 
+def _replaced(argument: Any, scalar: int) -> Any:
+    """This number for a scalar that is no float, in its type."""
+    if isinstance(argument, np.ndarray) or argument.dtype == EXACT:
+        return argument
+    return np.asarray(scalar).astype(argument.dtype)[()]
+
+
 def _copied(array: np.ndarray) -> np.ndarray:
     """A copy with the same strides."""
     if array.copy().strides == array.strides or not array.size:
@@ -349,7 +377,7 @@ def _drawn(
 ) -> Any:
     kind = ELEMENTS[dtype].kind
     if kind == "float":
-        values = generator.normal(size=shape)
+        values = _signed_lines(generator, generator.normal(size=shape), -2 if special and len(shape) > 1 else -1)
         with np.errstate(all="ignore"):
             found = np.array(unknowns(rounded(values, dtype), name))
             if special and shape:  # in a few places: a sum with NaN says nothing about its other terms
@@ -367,6 +395,16 @@ def _drawn(
         few = generator.integers(0, 7, shape).astype(dtype)
         return np.asarray(np.choose(generator.integers(0, 3, shape), [any_of_all, extreme, few]))
     return np.asarray(generator.integers(0, below, shape)).astype(dtype)
+
+
+def _signed_lines(generator: np.random.Generator, values: Any, axis: int) -> Any:
+    """The numbers, but that a third of the lines along an axis are negative, and a third positive: what a maximum, a
+    logarithm, or a power relative to it, makes of padding shows in such alone."""
+    if not np.shape(values):
+        return values
+    lines = [1 if at == axis % values.ndim else size for at, size in enumerate(values.shape)]
+    sign = generator.integers(-1, 2, lines)
+    return np.where(sign == 0, values, np.abs(values) * sign)
 
 
 def _symbols(func: tile.FuncOp, sizes: Sizes) -> dict[str, int]:
@@ -392,6 +430,10 @@ def _symbols(func: tile.FuncOp, sizes: Sizes) -> dict[str, int]:
                 made[step] = -(-inner // 16) * 16 + (sizes == "ragged")
             inner += (known(size) - 1) * known(step)
     return made
+
+
+def _messages(root: Operation) -> set[str]:
+    return {message_of(op) for op in root.walk() if isinstance(op, (tile.AssertOp, tile.PrintOp))}
 
 
 def _writer(root: Operation, name: str) -> Operation | None:

@@ -12,13 +12,14 @@ from math import prod
 from typing import NamedTuple
 
 from tiledsl.analysis.affine import bounds
-from tiledsl.codegen.functions import LIBDEVICE_FUNCTIONS, TL_FUNCTIONS, TRITON_TYPES, literal
+from tiledsl.codegen.functions import TRITON_TYPES, literal
 from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import arith, tensor, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS, broadcast_shapes, is_float
+from tiledsl.math_functions import MATH_FUNCTIONS
 
 # Precedence of Python's operators.
 COMPARE, OR, XOR, AND, SHIFT, ADD, MULTIPLY, UNARY, ATOM = range(9)
@@ -237,15 +238,14 @@ class Expressions:
             return self.narrowed(f"tl.minimum(tl.maximum({x}, {low}), {high})", dtype, dtype == "bfloat16")
         if function == "sqrt" and dtype == "float64":
             return Expression(f"tl.sqrt({arguments})")  # correctly rounded there; tl.sqrt_rn takes float32 alone
-        if function in TL_FUNCTIONS:
-            return Expression(f"{TL_FUNCTIONS[function]}({arguments})")
-        name = LIBDEVICE_FUNCTIONS.get(function)
-        if name is None:
-            raise TileError(f"{function} of {dtype} has no counterpart in Triton", op.loc)
+        record = MATH_FUNCTIONS[function]
+        name = record.spelling
+        if name.startswith("tl."):
+            return Expression(f"{name}({arguments})")
         self.uses_libdevice = True
         if op.out.dtype == "bool":
             return Expression(f"{name}({arguments}) != 0", COMPARE)
-        return self.narrowed(f"{name}({arguments})", dtype, function in ("popcount", "clz") and dtype == "int64")
+        return self.narrowed(f"{name}({arguments})", dtype, record.takes == "bits" and dtype == "int64")
 
     def iota(self, op: tensor.IotaOp) -> Expression:
         text = f"tl.arange(0, {op.extent})"

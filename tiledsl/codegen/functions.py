@@ -1,4 +1,4 @@
-"""Names in Triton: element types, mathematical functions, and combining functions that a module defines for itself."""
+"""Names in Triton: element types, and combining functions that a module defines for itself."""
 
 from __future__ import annotations
 
@@ -22,52 +22,6 @@ SIGNATURE_TYPES = {
 }  # fmt: skip
 
 TORCH_TYPES = {name: f"torch.{name}" for name in ELEMENTS}
-
-# Functions of arith.math with a name of their own in triton.language, on float32 and float64 (abs: on integers too).
-TL_FUNCTIONS = {
-    "exp": "tl.exp", "exp2": "tl.exp2", "log": "tl.log", "log2": "tl.log2", "sqrt": "tl.sqrt_rn", "rsqrt": "tl.rsqrt",
-    "sin": "tl.sin", "cos": "tl.cos", "abs": "tl.abs", "floor": "tl.floor", "ceil": "tl.ceil", "erf": "tl.erf",
-    "fma": "tl.fma", "sigmoid": "tl.sigmoid", "clamp": "tl.clamp",
-}  # fmt: skip
-
-# Functions of libdevice, for float32 and float64. Those with int32 results are cast to bool.
-LIBDEVICE_FUNCTIONS = {
-    **{
-        name: f"libdevice.{name}"
-        for name in (
-            "exp10",
-            "expm1",
-            "log10",
-            "log1p",
-            "tan",
-            "asin",
-            "acos",
-            "atan",
-            "sinh",
-            "cosh",
-            "tanh",
-            "asinh",
-            "acosh",
-            "atanh",
-            "trunc",
-            "round",
-            "rint",
-            "nearbyint",
-            "pow",
-            "atan2",
-            "fmod",
-            "hypot",
-            "copysign",
-            "nextafter",
-            "isnan",
-            "isinf",
-        )
-    },
-    "popcount": "libdevice.popc",
-    "clz": "libdevice.clz",
-    "ldexp": "libdevice.ldexp",
-    "mulhi": "libdevice.mulhi",
-}
 
 # Functions that combine two elements in tl.reduce and tl.associative_scan, by name: their bodies.
 COMBINE_FUNCTIONS = {

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tiledsl.codegen.expressions import ADD, AND, ATOM, BINARY, COMPARE, MULTIPLY, OR, PREDICATES, UNARY, Expression
 from tiledsl.codegen.functions import TORCH_TYPES, literal
 from tiledsl.codegen.host_descriptors import descriptor_text, needs_alignment, written_parameters
-from tiledsl.codegen.names import Names, comment, quoted
+from tiledsl.codegen.names import PythonNames, comment, quoted
 from tiledsl.dialects import arith, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
@@ -21,7 +21,7 @@ class HostWriter:
 
     def __init__(self, func: tile.FuncOp, module_names: set[str]) -> None:
         self.func = func
-        self.names = Names(module_names)
+        self.names = PythonNames(module_names)
         self.lines: list[str] = []
         self._text: dict[Value, Expression] = {}
         self.parameters = func.body.args[: len(func.parameters)]

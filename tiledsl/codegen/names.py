@@ -14,7 +14,7 @@ import unicodedata
 RESERVED = {*keyword.kwlist, *dir(builtins), "tl", "triton", "torch", "libdevice", "gdc_wait", "match", "case", "type"}
 
 
-class Names:
+class PythonNames:
     """Hands out names of one scope: a valid identifier each, and each once."""
 
     def __init__(self, taken: set[str] | None = None) -> None:

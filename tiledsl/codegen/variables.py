@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from tiledsl.codegen.names import Names
+from tiledsl.codegen.names import PythonNames
 from tiledsl.dialects import arith, scf, tensor, triton
 from tiledsl.ir.core import Operation, Region, Value
 
@@ -28,7 +28,7 @@ def is_free(value: Value) -> bool:
 class Variables:
     """The variables of one kernel body."""
 
-    def __init__(self, body: Region, names: Names) -> None:
+    def __init__(self, body: Region, names: PythonNames) -> None:
         self.body = body
         self.names = names
         self.inlined: set[Operation] = set()

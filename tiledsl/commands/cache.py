@@ -12,8 +12,8 @@ from tiledsl.commands.table import print_table
 from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
-    from tiledsl.autotuner.storage.cache import Entry
-    from tiledsl.autotuner.storage.comparison import Comparison, Row
+    from tiledsl.autotuner.storage.cache import CacheEntry
+    from tiledsl.autotuner.storage.comparison import ComparedConfig, ConfigComparison
 
 _MOST_TRIALS = 50
 
@@ -88,9 +88,9 @@ def table(kernel: str, path: str | None, everything: bool) -> None:
 
     Cells are times the best time of the problem; mean is geometric. Configurations known for most problems come first.
     """
-    from tiledsl.autotuner.storage.comparison import compare
+    from tiledsl.autotuner.storage.comparison import compare_entries
 
-    found = compare(_chosen(kernel))
+    found = compare_entries(_chosen(kernel))
     if not found.rows:
         raise TileError(f"no configuration of {kernel!r} has a time")
     for number, (problem, best) in enumerate(zip(found.problems, found.best), 1):
@@ -106,8 +106,8 @@ def table(kernel: str, path: str | None, everything: bool) -> None:
         _write_csv(found, path)
 
 
-def _write_csv(found: Comparison, path: str) -> None:
-    def cells(row: Row) -> list[str]:
+def _write_csv(found: ConfigComparison, path: str) -> None:
+    def cells(row: ComparedConfig) -> list[str]:
         times = ["" if each is None else f"{each:.6f}" for each in row.milliseconds]
         return [f"{row.mean:.4f}", f"{row.worst:.4f}", *times]
 
@@ -166,14 +166,14 @@ def clear(name: str | None, older_than: float | None, yes: bool) -> None:
     click.echo(f"deleted {delete(found)} results")
 
 
-def _entries(kernel: str | None) -> list[Entry]:
+def _entries(kernel: str | None) -> list[CacheEntry]:
     from tiledsl.autotuner.storage.cache import entries
     from tiledsl.settings import current
 
     return entries(current().cache_dir, kernel)
 
 
-def _chosen(name: str) -> list[Entry]:
+def _chosen(name: str) -> list[CacheEntry]:
     """The entries that KERNEL or KERNEL/KEY names. TileError if there are none."""
     kernel, _, digits = name.partition("/")
     found = [entry for entry in _entries(kernel) if entry.digest.startswith(digits)] if kernel else []
@@ -183,7 +183,7 @@ def _chosen(name: str) -> list[Entry]:
     return found
 
 
-def _explain_stored(found: Sequence[Entry]) -> str:
+def _explain_stored(found: Sequence[CacheEntry]) -> str:
     """How a kernel's keys differ from the newest, and that from this machine."""
     from tiledsl.autotuner.storage.key import difference_lines, environment
     from tiledsl.runtime.target import Target

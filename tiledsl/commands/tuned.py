@@ -120,7 +120,7 @@ def compare(path: Path, program: str, target: str | None, warn: float | None, fa
     options: dict[str, Any] = {} if target is None else {"target": target}
     limits = {"warn": comparing.WARN if warn is None else warn, "fail": comparing.FAIL if fail is None else fail}
     found = []
-    for each in comparing.compare(function, file, **limits, **options):
+    for each in comparing.compare_problem(function, file, **limits, **options):
         found.append(each)
         parts = [f"stated {each.entry.latency_ms:.4g} ms"]
         if each.latency_ms is not None:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.fields import attr, operand, operands, result
 from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, Type, broadcast_shapes, is_float, with_shape
+from tiledsl.math_functions import MATH_FUNCTIONS, names
 
 Number = bool | int | float
 
@@ -545,21 +546,11 @@ class NotOp(Elementwise):
         return self.like_result(inner.source) if isinstance(inner, NotOp) else None
 
 
-# Functions of MathOp with the number of their operands. All are on floats but abs and clamp, which take integers too.
-MATH_FUNCTIONS: dict[str, int] = {
-    **dict.fromkeys(
-        "exp exp2 exp10 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-        "atanh erf sigmoid floor ceil trunc round rint nearbyint abs isnan isinf isfinite popcount clz".split(),
-        1,
-    ),
-    **dict.fromkeys(["pow", "atan2", "fmod", "hypot", "copysign", "nextafter", "ldexp", "mulhi"], 2),
-    "fma": 3,
-    "clamp": 3,
-}
+_TESTS = frozenset(names("test"))
 
 
 class MathOp(Elementwise):
-    """A named function, elementwise; MATH_FUNCTIONS lists them. isnan, isinf and isfinite give bool.
+    """A named function of math_functions.py, elementwise. isnan, isinf and isfinite give bool.
 
     `round` rounds halves away from zero, `rint` and `nearbyint` to even. clamp(x, low, high).
 
@@ -572,11 +563,12 @@ class MathOp(Elementwise):
     out = result(ScalarType, TensorType)
 
     def result_dtype(self) -> str:
-        return "bool" if self.attributes["function"] in ("isnan", "isinf", "isfinite") else self.operands[0].dtype
+        return "bool" if self.attributes["function"] in _TESTS else self.operands[0].dtype
 
     def verify(self) -> None:
         super().verify()
-        if MATH_FUNCTIONS.get(self.function) != len(self.operands):
+        known = MATH_FUNCTIONS.get(self.function)
+        if known is None or known.arity != len(self.operands):
             raise ValueError(f"no function {self.function!r} of {len(self.operands)} arguments")
 
     def fold(self) -> Sequence[Value | Number] | None:
@@ -584,13 +576,10 @@ class MathOp(Elementwise):
         dtype = self.out.dtype
         if number is None or dtype not in ("float32", "float64") or len(self.operands) != 1:
             return None
-        exact: dict[str, Callable[[Any], float]] = {
-            "exp": math.exp, "exp2": lambda x: 2.0**x, "log": math.log, "log2": math.log2, "sqrt": math.sqrt,
-            "rsqrt": lambda x: 1 / math.sqrt(x), "abs": abs,
-        }  # fmt: skip
-        if self.function not in exact:
+        known = MATH_FUNCTIONS[self.function]
+        if not known.folds or known.host is None:
             return None
         try:
-            return [rounded(float(exact[self.function](rounded(number, dtype))), dtype)]
+            return [rounded(float(known.host(rounded(number, dtype))), dtype)]
         except (ValueError, OverflowError, ZeroDivisionError):
             return None

@@ -13,7 +13,7 @@ from tiledsl.ir.fields import attr, operand, operands, result
 from tiledsl.ir.types import BufferType, ScalarType, TensorType, Type
 
 
-class PartOp(Operation):
+class WarpGroupIdOp(Operation):
     """Which consumer this is, from 0 to parts - 1. Example: `%part = gluon.part {parts = 2} : int32`"""
 
     name = "gluon.part"
@@ -24,7 +24,7 @@ class PartOp(Operation):
         return [ScalarType("int32")]
 
 
-class ItemOp(Operation):
+class WorkItemOp(Operation):
     """Which of `items` work items a program is at: it takes all whose number is its own modulo the number of programs.
 
     Example: `%item = gluon.item %items : int32`
@@ -38,7 +38,7 @@ class ItemOp(Operation):
         return [ScalarType("int32")]
 
 
-class BalancedOp(Operation):
+class LongestFirstOp(Operation):
     """A block of a grid of `extent` times `others` blocks, which takes the longer, the greater its `index` is.
 
     What follows in the body runs for each block that a program takes. First these are pairs of a long and a short one,

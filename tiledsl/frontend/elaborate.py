@@ -11,7 +11,7 @@ from typing import Any
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError, way_out
 from tiledsl.frontend import syntax
-from tiledsl.frontend.names import Names, outer_names
+from tiledsl.frontend.names import Scope, outer_names
 from tiledsl.frontend.parser import parse_function
 from tiledsl.frontend.statements import Returned, Statements
 from tiledsl.ir.core import Value
@@ -47,12 +47,12 @@ def elaborate_tree(
     outer: Callable[[str], Any],
     out_idx: Sequence[int] = (),
     annotations: Mapping[str, Any] | None = None,
-    statements: Callable[[Context, Names], Statements] = Statements,
+    statements: Callable[[Context, Scope], Statements] = Statements,
 ) -> tile.FuncOp:
     """The program of a parsed function. `annotations` are the parameters' types where they are known already."""
     ctx = Context(tree.name)
     ctx.loc = tree.loc
-    names = Names(outer)
+    names = Scope(outer)
     names.body = tree.body
     scope = statements(ctx, names)
     with ctx.activate():
@@ -252,7 +252,7 @@ def _run_in(
     ctx: EagerContext, tree: syntax.Function, function: Any, arguments: Mapping[str, Any], outer: Any
 ) -> Returned | None:
     ctx.loc = tree.loc
-    scope = EagerStatements(ctx, Names(outer))
+    scope = EagerStatements(ctx, Scope(outer))
     scope.pending = {parameter.name: arguments.get(parameter.name) for parameter in tree.parameters}
     with ctx.activate():
         _bind_parameters(scope, tree, function)
@@ -328,5 +328,5 @@ def call_macro(
     ctx = context(f"the macro {function.__name__}")
     tree = parse_function(function)
     outer = outer_names(function, frame_locals)
-    scope = EagerStatements(ctx, Names(outer)) if isinstance(ctx, EagerContext) else Statements(ctx, Names(outer))
+    scope = EagerStatements(ctx, Scope(outer)) if isinstance(ctx, EagerContext) else Statements(ctx, Scope(outer))
     return scope.call_function(tree, {}, outer, arguments, dict(keywords))

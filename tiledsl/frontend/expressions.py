@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import tiledsl.language.maths as maths
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
-from tiledsl.frontend.names import Names, UnknownName
+from tiledsl.frontend.names import Scope, UnknownName
 from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.context import Context
 from tiledsl.language.expression import (
@@ -96,7 +96,7 @@ class Expressions:
         kinds = syntax.Expression.__subclasses__() + syntax.Statement.__subclasses__()
         cls.handlers = {kind: getattr(cls, cls.methods.get(kind, "_refuse")) for kind in kinds}
 
-    def __init__(self, ctx: Context, names: Names) -> None:
+    def __init__(self, ctx: Context, names: Scope) -> None:
         self.ctx = ctx
         self.names = names
         self._host_ranges = False

@@ -19,7 +19,7 @@ from tiledsl.location import Loc
 
 
 @dataclass(slots=True)
-class Gone:
+class OutOfScope:
     """The binding of a name after the device loop or branch that made it."""
 
     loc: Loc
@@ -58,7 +58,7 @@ class _Region:
     rebound: set[str] = field(default_factory=set)
 
 
-class Names:
+class Scope:
     """Local names on top of an outer lookup (closure, frame, globals, builtins)."""
 
     def __init__(self, outer: Callable[[str], Any]) -> None:
@@ -70,7 +70,7 @@ class Names:
     def read(self, name: str) -> Any:
         """The value of a local name. Raises TileError for one that ended with a loop or branch."""
         value = self.local[name]
-        if type(value) is Gone:
+        if type(value) is OutOfScope:
             raise value.error(name)
         for region in self._regions:
             if name in region.before:
@@ -125,9 +125,9 @@ class Names:
                     [f"make it a variable: {name} = T.alloc_var(dtype, init) before the loop"],
                 )
             if in_kernel and (isinstance(value, Var) or (isinstance(value, Buffer) and value.scope() != "global")):
-                self.local[name] = Gone(loc, False, is_buffer=True)
+                self.local[name] = OutOfScope(loc, False, is_buffer=True)
             elif _is_device(value) or old is not before:
-                self.local[name] = Gone(loc, old is not before)
+                self.local[name] = OutOfScope(loc, old is not before)
 
     def _ends_with_block(self, name: str, loc: Loc, rebound_before: Sequence[frozenset[str]]) -> None:
         """A block that binds a name before it reads it has a name of its own: loops around keep theirs."""

@@ -31,7 +31,7 @@ from tiledsl.errors import TileError, register_source, value_options, way_out
 from tiledsl.frontend import syntax
 from tiledsl.frontend.elaborate import elaborate_tree
 from tiledsl.frontend.expressions import MAX_HOST_ITERATIONS
-from tiledsl.frontend.names import Names, targets, unknown_name
+from tiledsl.frontend.names import Scope, targets, unknown_name
 from tiledsl.frontend.parser import parse_module
 from tiledsl.frontend.statements import Statements
 from tiledsl.language.buffer import Buffer, Reference, TensorSpec, Var
@@ -130,13 +130,13 @@ class _Function:
 class TextStatements(Statements):
     """Statements of a text: everything that could reach Python or run without end is refused."""
 
-    def __init__(self, ctx: Context, names: Names, language: _Language, steps: list[int]) -> None:
+    def __init__(self, ctx: Context, names: Scope, language: _Language, steps: list[int]) -> None:
         super().__init__(ctx, names)
         self.language = language
         self.steps = steps  # one number, shared with the functions that are expanded
 
     def nested(self, outer: Callable[[str], Any]) -> Statements:
-        return TextStatements(self.ctx, Names(outer), self.language, self.steps)
+        return TextStatements(self.ctx, Scope(outer), self.language, self.steps)
 
     # Bounded work
 
@@ -322,7 +322,7 @@ class TextProgram:
                 return known[name]
             raise unknown_name(name, known)
 
-        def make(ctx: Context, names: Names) -> Statements:
+        def make(ctx: Context, names: Scope) -> Statements:
             scope = TextStatements(ctx, names, language, steps)
             _define(self.module, self.parameters, scope, known, look)
             return scope

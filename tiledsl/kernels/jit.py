@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tiledsl.dialects.tile import FuncOp
     from tiledsl.frontend import syntax
     from tiledsl.frontend.elaborate import Arguments
-    from tiledsl.runtime.launch import Caller
+    from tiledsl.runtime.launch import Launcher
 
 
 def resolve_target(target: Any) -> Target:
@@ -108,7 +108,7 @@ class JitFunction:
         self.signature = inspect.signature(function)
         self._kernels: dict[Any, Kernel] = {}
         self._known: dict[Any, Any] = {}  # what serves a call, by call_key
-        self._last: tuple[Caller, Any] | None = None  # of a call with nothing but tensors, and the target
+        self._last: tuple[Launcher, Any] | None = None  # of a call with nothing but tensors, and the target
         self._last_program: tuple[Any, FuncOp] | None = None
         self._dynamic: dict[Any, dict[str, tuple[frozenset[int], frozenset[int] | None]]] = {}
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tiledsl.kernels.torch_op import Backward
     from tiledsl.levels.artifact import Artifact
     from tiledsl.runtime.compile import CompiledKernel
-    from tiledsl.runtime.launch import Caller
-    from tiledsl.runtime.launch_stored import Kept
+    from tiledsl.runtime.launch import Launcher
+    from tiledsl.runtime.launch_stored import CachedBinary
     from tiledsl.runtime.parameter import Parameter
     from tiledsl.runtime.resources import Resources
 
@@ -276,17 +276,17 @@ class Kernel:
             for emitted, place in zip(self.module.kernels, chain(vars(self).get("_places", ()), repeat(None))):
                 guard(getattr(loaded, emitted.name), self.target, partial(self._located, place))
         for each in self.kept:
-            from tiledsl.runtime.launch_stored import offer
+            from tiledsl.runtime.launch_stored import install
 
-            offer(getattr(loaded, each.name), each)
+            install(getattr(loaded, each.name), each)
         return loaded
 
     # What another process kept of the jitted functions.
-    kept: Sequence[Kept] = ()
+    kept: Sequence[CachedBinary] = ()
 
     # What runs a call, by its number of arguments; replaced, never changed. `call_scope` and `call_text` are of the
     # function that calls run: see launch.write_call.
-    callers: Mapping[int, Caller] = {}
+    callers: Mapping[int, Launcher] = {}
     call_scope: dict[str, Any] = {}
     call_text = ""
     operators: Mapping[int, Any] = {}
@@ -329,17 +329,17 @@ class Kernel:
             arguments = with_outputs(self, arguments)
         return self.caller(len(arguments)).bound(arguments)
 
-    def caller(self, count: int) -> Caller:
+    def caller(self, count: int) -> Launcher:
         """The object that runs calls with `count` arguments. Raises TileError if no call has that many."""
         if count not in self.callers:
             given = self._given(count)
-            from tiledsl.runtime.launch import Caller
+            from tiledsl.runtime.launch import Launcher
 
             into = given is self.params
             function = self.module.into if into else self.module.entry
             with _making_callers:
                 if count not in self.callers:
-                    made = Caller(self, given, function, self.outputs if into else ())
+                    made = Launcher(self, given, function, self.outputs if into else ())
                     self.callers = {**self.callers, count: made}
         return self.callers[count]
 

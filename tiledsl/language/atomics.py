@@ -70,7 +70,8 @@ def _is_scalar(value: Any) -> bool:
 
 def _tile(what: str, kind: str, dst: Reference, value: Any, order: str | None) -> None:
     """An atomic update of a tile: a parallel loop over the elements that a copy of the same arguments would touch."""
-    from tiledsl.language.operations import alloc_fragment, fill
+    from tiledsl.language.allocation import alloc_fragment
+    from tiledsl.language.operations import fill
 
     ctx = context(what)
     if _is_scalar(value):

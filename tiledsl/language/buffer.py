@@ -19,10 +19,10 @@ from tiledsl.language.expression import (
     as_value,
     context,
     describe,
-    difference,
     is_number,
     plain,
 )
+from tiledsl.language.linear import difference
 from tiledsl.location import Loc
 
 

@@ -17,7 +17,8 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, BufferType, ScalarType, is_float
 from tiledsl.language.buffer import Buffer, Reference, TensorSpec
 from tiledsl.language.dtypes import canonical
-from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, as_value, describe, linear, plain
+from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, as_value, describe, plain
+from tiledsl.language.linear import linear
 from tiledsl.language.negative_indices import count_from_the_end
 from tiledsl.location import UNKNOWN, Loc
 

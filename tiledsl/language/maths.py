@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-import math as host
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -29,42 +29,24 @@ from tiledsl.language.expression import (
     select,
     unary,
 )
-
-_HOST: dict[str, Callable[..., Any]] = {
-    "exp": host.exp, "exp2": lambda x: 2.0**x, "exp10": lambda x: 10.0**x, "expm1": host.expm1, "log": host.log,
-    "log2": host.log2, "log10": host.log10, "log1p": host.log1p, "sqrt": host.sqrt, "rsqrt": lambda x: 1 / host.sqrt(x),
-    "sin": host.sin, "cos": host.cos, "tan": host.tan, "asin": host.asin, "acos": host.acos, "atan": host.atan,
-    "sinh": host.sinh, "cosh": host.cosh, "tanh": host.tanh, "asinh": host.asinh, "acosh": host.acosh,
-    "atanh": host.atanh, "erf": host.erf, "sigmoid": lambda x: 1 / (1 + host.exp(-x)), "floor": host.floor,
-    "ceil": host.ceil, "trunc": host.trunc, "rint": builtins.round, "nearbyint": builtins.round,
-    "isnan": host.isnan, "isinf": host.isinf,
-    "isfinite": host.isfinite, "atan2": host.atan2, "fmod": host.fmod, "hypot": host.hypot, "copysign": host.copysign,
-    "pow": builtins.pow, "fma": lambda a, b, c: a * b + c,
-    "round": lambda x: x if isinstance(x, int) else host.copysign(host.floor(builtins.abs(x) + 0.5), x),
-    "popcount": lambda x: bin(_bits_of(x)[0]).count("1"),
-    "clz": lambda x: _bits_of(x)[1] - _bits_of(x)[0].bit_length(),
-}  # fmt: skip
+from tiledsl.math_functions import MATH_FUNCTIONS
 
 
-def _bits_of(x: Any) -> tuple[int, int]:
-    """The bits of a Python integer, as a number, and how many it has: 32, or 64 where it needs them."""
-    if not isinstance(x, int):
-        raise TypeError("it counts bits of integers")
-    width = 32 if -(1 << 31) <= x < 1 << 32 else 64
-    if not -(1 << 63) <= x < 1 << 64:
-        raise ValueError("it has more than 64 bits")
-    return x & (1 << width) - 1, width
+def math_function(name: str) -> Callable[..., Any]:
+    """The function of `T` for a record of math_functions.py."""
+    record = MATH_FUNCTIONS[name]
+    host = record.host
+    assert host is not None
 
-
-def _function(name: str) -> Callable[..., Any]:
     def function(*arguments: Any) -> Any:
         numbers = [plain(x) for x in arguments]
         if builtins.all(is_number(x) for x in numbers):
-            return on_host(f"T.{name}", _HOST[name], *numbers)
+            return on_host(f"T.{name}", host, *numbers)
         return call(name, *numbers)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"{_MEANINGS.get(name, f'{name}(x)')}. {_GIVES.get(name, _FLOATS)}"
+    function.__module__ = "tiledsl.language"
+    function.__doc__ = f"{record.meaning or f'{name}(x)'}. {_GIVES.get(record.takes, _FLOATS)}"
     return function
 
 
@@ -74,32 +56,8 @@ _FLOATS = (
 )
 _TESTS = "Takes a scalar or number of any type, and gives a bool. Raises TileError for what is no value."
 _COUNTS = "Takes an integer, a scalar or number, and gives one of its type. Raises TileError for floats and bool."
-_GIVES = dict.fromkeys(("isnan", "isinf", "isfinite"), _TESTS) | dict.fromkeys(("popcount", "clz"), _COUNTS)
-_MEANINGS = {
-    "exp": "e ** x", "exp2": "2 ** x", "exp10": "10 ** x", "expm1": "e ** x - 1, exact near 0",
-    "log": "The natural logarithm",
-    "log2": "The logarithm to base 2", "log10": "The logarithm to base 10", "log1p": "log(1 + x), exact near 0",
-    "sqrt": "The square root", "rsqrt": "1 / sqrt(x)", "erf": "The error function", "sigmoid": "1 / (1 + exp(-x))",
-    "floor": "The greatest whole number that is not above x", "ceil": "The least whole number that is not below x",
-    "trunc": "The whole number next to x towards 0", "rint": "The nearest whole number; halves go to the even one",
-    "nearbyint": "The nearest whole number; halves go to the even one", "isnan": "Whether x is a NaN",
-    "isinf": "Whether x is infinite", "isfinite": "Whether x is neither infinite nor a NaN",
-    "atan2": "The angle of the point (x, y), of atan2(y, x)", "fmod": "The remainder of x / y, with the sign of x",
-    "hypot": "sqrt(x * x + y * y)", "copysign": "The magnitude of x with the sign of y",
-    "fma": "a * b + c, rounded once on a GPU", "popcount": "The number of bits that are 1",
-    "clz": "The number of bits that are 0 before the first 1",
-}  # fmt: skip
-
-
-exp, exp2, exp10, expm1, log, log2, log10, log1p = map(_function, "exp exp2 exp10 expm1 log log2 log10 log1p".split())
-sqrt, rsqrt, sin, cos, tan, asin, acos, atan = map(_function, "sqrt rsqrt sin cos tan asin acos atan".split())
-sinh, cosh, tanh, asinh, acosh, atanh, erf, sigmoid = map(
-    _function, "sinh cosh tanh asinh acosh atanh erf sigmoid".split()
-)
-floor, ceil, trunc, rint, nearbyint = map(_function, "floor ceil trunc rint nearbyint".split())
-_ROUND = {"ties-to-even": rint, "ties-away-from-zero": _function("round")}
-isnan, isinf, isfinite, atan2, fmod, hypot = map(_function, "isnan isinf isfinite atan2 fmod hypot".split())
-copysign, fma, popcount, clz = map(_function, "copysign fma popcount clz".split())
+_GIVES = {"test": _TESTS, "bits": _COUNTS}
+_ROUND = {"ties-to-even": math_function("rint"), "ties-away-from-zero": math_function("round")}
 
 
 def round(x: Any, rounding_mode: str = "ties-to-even") -> Any:
@@ -305,7 +263,7 @@ def infinity(dtype: Any = "float32") -> float:
     """Positive infinity of a float type. Raises TileError for integers, and for what is no element type (`dtype`)."""
     if not is_float(canonical(dtype)):
         raise TileError(f"T.infinity: {dtype} has no infinity; use T.max_value({str(dtype)!r})")
-    return host.inf
+    return math.inf
 
 
 def max_value(dtype: Any) -> Any:

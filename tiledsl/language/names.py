@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tiledsl.language.dtypes as _dtypes
+import tiledsl.language.maths as _maths
 from tiledsl.frontend.program import Macro, PrimFunc, inline, macro, prim_func
+from tiledsl.language.allocation import alloc_buffer, alloc_fragment, alloc_global, alloc_local, alloc_shared, alloc_var
 from tiledsl.language.asynchronous import (
     async_copy,
     ptx_commit_group,
@@ -69,82 +71,37 @@ from tiledsl.language.maths import (
     Or,
     Select,
     abs,
-    acos,
-    acosh,
     align_up,
     all,
     any,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
     bitwise_and,
     bitwise_not,
     bitwise_or,
     bitwise_xor,
     cdiv,
-    ceil,
     ceildiv,
     clamp,
-    clz,
-    copysign,
-    cos,
-    cosh,
     div,
-    erf,
-    exp,
-    exp2,
-    exp10,
-    expm1,
-    floor,
     floordiv,
     floormod,
-    fma,
-    fmod,
-    hypot,
     if_then_else,
     infinity,
-    isfinite,
-    isinf,
-    isnan,
     likely,
-    log,
-    log1p,
-    log2,
-    log10,
     max,
     max_value,
     min,
     min_value,
-    nearbyint,
-    popcount,
     pow,
     power,
     reinterpret,
-    rint,
     round,
-    rsqrt,
     shift_left,
     shift_right,
-    sigmoid,
-    sin,
-    sinh,
-    sqrt,
-    tan,
-    tanh,
-    trunc,
     truncdiv,
     truncmod,
 )
 from tiledsl.language.operations import (
     GemmWarpPolicy,
-    alloc_buffer,
-    alloc_fragment,
-    alloc_global,
-    alloc_local,
-    alloc_shared,
-    alloc_var,
     annotate_safe_value,
     c2d_im2col,
     clear,
@@ -200,6 +157,18 @@ bool, float, int, uint = (_dtypes.canonical(name) for name in ("bool", "float", 
 float8_e4m3, half, double, tfloat32, short, long = (
     _dtypes.canonical(name) for name in ("float8_e4m3", "half", "double", "tfloat32", "short", "long")
 )
+exp, exp2, exp10, expm1, log, log2, log10, log1p = map(
+    _maths.math_function, "exp exp2 exp10 expm1 log log2 log10 log1p".split()
+)
+sqrt, rsqrt, sin, cos, tan, asin, acos, atan = map(
+    _maths.math_function, "sqrt rsqrt sin cos tan asin acos atan".split()
+)
+sinh, cosh, tanh, asinh, acosh, atanh = map(_maths.math_function, "sinh cosh tanh asinh acosh atanh".split())
+erf, sigmoid, atan2, fmod, hypot, copysign, fma = map(
+    _maths.math_function, "erf sigmoid atan2 fmod hypot copysign fma".split()
+)
+floor, ceil, trunc, rint, nearbyint = map(_maths.math_function, "floor ceil trunc rint nearbyint".split())
+isnan, isinf, isfinite, popcount, clz = map(_maths.math_function, "isnan isinf isfinite popcount clz".split())
 __exp, __exp10, __log, __log2, __log10, __sin, __cos, __tan = exp, exp10, log, log2, log10, sin, cos, tan
 HIDDEN = ("__exp", "__exp10", "__log", "__log2", "__log10", "__sin", "__cos", "__tan")  # beside those of __all__
 reduce_and, reduce_or = reduce_bitand, reduce_bitor

@@ -1,15 +1,16 @@
-"""Tile operations: allocation, copy, fill, gemm, reductions, scans, views."""
+"""Tile operations: copy, fill, gemm, reductions, scans, views."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Region
 from tiledsl.ir.types import INT32, BufferType, ScalarType
+from tiledsl.language.allocation import alloc_fragment
 from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.dtypes import canonical
 from tiledsl.language.expression import (
@@ -28,101 +29,6 @@ from tiledsl.language.expression import (
 from tiledsl.language.loops import check_elements
 from tiledsl.language.regions import INNER, pair, region_of, shape_text
 from tiledsl.legality import verdict
-
-
-def _alloc(what: str, shape: Any, dtype: Any, scope: str) -> Buffer:
-    dims = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-    dims = tuple(map(plain, dims))
-    for axis, dim in enumerate(dims):
-        if isinstance(dim, bool) or not isinstance(dim, int):
-            hint = "" if dim is None else "; on-chip buffers need constant shapes"
-            raise TileError(f"{what}: dimension {axis} is {describe(dim)}{hint}")
-        if dim <= 0:
-            raise TileError(f"{what}: dimension {axis} is {dim}; dimensions are at least 1")
-    if not dims and what != "T.alloc_var":
-        raise TileError(f"{what}: the shape is empty; use T.alloc_var for a scalar")
-    check_elements(what, dims)
-    return Buffer(context(what).alloc(BufferType(dims, canonical(dtype).name, scope), what))
-
-
-def alloc_shared(shape: Any, dtype: Any, scope: str = "shared.dyn") -> Buffer:
-    """A tile of the block in shared memory, initially undefined. Triton decides where it is actually placed.
-
-    `shape` is an integer or several, `dtype` any element type; `scope` has no effect. Raises TileError for a dimension
-    that is no constant or below 1, for more than 2^20 elements, and outside of a kernel.
-    """
-    return _alloc("T.alloc_shared", shape, dtype, "shared")
-
-
-def alloc_fragment(shape: Any, dtype: Any, scope: str = "local.fragment") -> Buffer:
-    """A tile of the block in registers, initially undefined. `shape`, `dtype` and errors are T.alloc_shared's.
-
-    Raises TileError for a dimension that is no constant or below 1, for more than 2^20 elements, and outside of a
-    kernel.
-    """
-    return _alloc("T.alloc_fragment", shape, dtype, "fragment")
-
-
-def alloc_local(shape: Any, dtype: Any, scope: str = "local") -> Buffer:
-    """A small array, initially undefined; in a T.Parallel loop, each iteration has its own.
-
-    `shape`, `dtype` are as in T.alloc_shared. Raises TileError for a dimension that is no constant or below 1, for more
-    than 2^20 elements, and outside of a kernel.
-    """
-    return _alloc("T.alloc_local", shape, dtype, "local")
-
-
-def alloc_var(dtype: Any, *args: Any, scope: str = "local.var", init: Any = None) -> Var:
-    """A mutable scalar of type `dtype`: `x = T.alloc_var(dtype, init)`; later `x = e` and `x += e` store.
-
-    `init` is a number or scalar, converted to `dtype`; without it the variable is undefined. Raises TileError for a
-    type that does not exist, and outside of a kernel.
-    """
-    if args and init is None and not isinstance(args[0], str):
-        init = args[0]
-    var = Var(_alloc("T.alloc_var", (), dtype, "local").value)
-    if init is not None:
-        var.store(init)
-    return var
-
-
-def alloc_global(shape: Any, dtype: Any, scope: str = "global") -> Buffer:
-    """A workspace in global memory, allocated at each call of the program and not initialised.
-
-    `shape` has integers of at least 1 and T.dynamic symbols; `dtype` is any element type. Raises TileError for other
-    dimensions, and inside of T.Kernel.
-    """
-    return context("T.alloc_global").workspace(shape, dtype)
-
-
-def alloc_buffer(
-    shape: Any,
-    dtype: Any = "float32",
-    data: Any = None,
-    strides: Any = None,
-    elem_offset: Any = None,
-    scope: str = "global",
-    align: int = -1,
-    offset_factor: int = 0,
-    buffer_type: str = "default",
-    axis_separators: Any = None,
-    annotations: Any = None,
-) -> Buffer:
-    """A buffer of `shape` and `dtype` in the given scope: global (a workspace), shared, local.fragment or local.
-
-    data, strides and elem_offset, which would determine where the elements are, raise TileError, as do shapes that the
-    scope's own function (T.alloc_global, T.alloc_shared, ...) refuses. The other keywords have no effect.
-    """
-    for name, value in (("data", data), ("strides", strides), ("elem_offset", elem_offset)):
-        if value is not None:
-            raise TileError(f"T.alloc_buffer: {name} has no Triton form; leave it out")
-    if scope == "global":
-        return alloc_global(shape, dtype)
-    kind = "shared" if scope.startswith("shared") else "fragment" if "fragment" in scope else "local"
-    return _alloc("T.alloc_buffer", shape, dtype, kind)
-
-
-# Regions
 
 
 def copy(

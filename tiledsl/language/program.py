@@ -11,6 +11,7 @@ from typing import Any
 
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError, user_loc
+from tiledsl.language.allocation import alloc_var
 from tiledsl.language.buffer import Buffer, TensorSpec, Var
 from tiledsl.language.context import EagerContext
 from tiledsl.language.dtypes import on_call
@@ -26,7 +27,6 @@ from tiledsl.language.expression import (
     is_number,
     plain,
 )
-from tiledsl.language.operations import alloc_var
 from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 
 

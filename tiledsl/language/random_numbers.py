@@ -36,7 +36,7 @@ def rng_init(seed: Any, seq: Any = None, off: Any = 0, generator: str = _GENERAT
     on the order of the block's draws alone, and differ from those of TileLang, which draws for each thread. Raises
     TileError for another generator, and in a T.Parallel loop.
     """
-    from tiledsl.language.operations import alloc_var
+    from tiledsl.language.allocation import alloc_var
 
     ctx = context("T.rng_init")
     if generator != _GENERATOR:

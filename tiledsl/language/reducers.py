@@ -9,9 +9,10 @@ from tiledsl.dialects import arith, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Value
+from tiledsl.language.allocation import alloc_fragment
 from tiledsl.language.buffer import Buffer, Reference
 from tiledsl.language.expression import Scalar, as_value, compare, context, describe, select
-from tiledsl.language.operations import alloc_fragment, copy, fill, reduce, reshape, whole
+from tiledsl.language.operations import copy, fill, reduce, reshape, whole
 from tiledsl.legality import verdict
 
 # How a reducer's contributions are combined: the kind of tile.atomic, of tensor.reduce, and the operator.

@@ -17,9 +17,9 @@ from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.files import write_file
-from tiledsl.levels.apart import make_apart
 from tiledsl.levels.bundle import LevelFile
 from tiledsl.levels.record import LEVELS, Record
+from tiledsl.levels.subprocess_compile import compile_in_subprocess
 from tiledsl.location import Loc
 from tiledsl.runtime.compile import Asm, CompiledKernel, CompileError, check_shared, reported
 from tiledsl.runtime.target import Target
@@ -63,7 +63,7 @@ def build(file: LevelFile, record: Record, target: Target) -> CompiledKernel:
     if not described.is_file():
         is_edited = file.level in _TEXTS and record.files.get(file.level) != file.digest
         if is_edited and sys.executable:
-            make_apart(file, record, target, folder, key)
+            compile_in_subprocess(file, record, target, folder, key)
         else:
             with reported(record.name, target) as capture:
                 make(file, record, target, folder, key, capture.text)

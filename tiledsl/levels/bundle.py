@@ -11,7 +11,7 @@ from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.files import write_file
-from tiledsl.levels import facts
+from tiledsl.levels import metadata
 from tiledsl.levels.record import BINARIES, LEVELS, Argument, Record, parsed
 from tiledsl.runtime.compile import CompiledKernel
 
@@ -52,14 +52,14 @@ def save(
     """Write a compiled kernel's levels and, last, its JSON file; the paths. Raises TileError if it cannot."""
     contents = {level: compiled.asm[level] for level in LEVELS if level in compiled.asm}
     files = {level: each if isinstance(each, bytes) else each.encode() for level, each in contents.items()}
-    sizes = facts.read("cubin", files["cubin"]).parameter_bytes if "cubin" in files else None
-    metadata = {key: value for key, value in compiled.metadata.items() if key != "target"}
+    sizes = metadata.read("cubin", files["cubin"]).parameter_bytes if "cubin" in files else None
+    launch = {key: value for key, value in compiled.metadata.items() if key != "target"}
     target = compiled.target.triton_target()
     described = {"backend": target.backend, "arch": target.arch, "warp_size": target.warp_size}
     record = Record(
         str(compiled.name),
         compiled.target,
-        {**metadata, "target": described},
+        {**launch, "target": described},
         compiled.options,
         tuple(arguments),
         sizes,

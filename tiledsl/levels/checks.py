@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tiledsl.errors import TileError
-from tiledsl.levels.facts import Facts, expected_bytes, expected_types, read, same_parameters
+from tiledsl.levels.metadata import Facts, expected_bytes, expected_types, read, same_parameters
 from tiledsl.levels.record import NEEDED, Argument, Record
 from tiledsl.runtime.target import Target
 

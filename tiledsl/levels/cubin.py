@@ -14,7 +14,7 @@ _WITH_SIZE = 4  # the format of an attribute whose value has a size of its own
 
 
 @dataclass(frozen=True)
-class Entry:
+class CubinEntry:
     """A kernel in a cubin: the sizes of its parameters in bytes, and threads of a block if it fixes them."""
 
     name: str
@@ -22,7 +22,7 @@ class Entry:
     threads: int | None
 
 
-def entries(binary: bytes) -> list[Entry]:
+def entries(binary: bytes) -> list[CubinEntry]:
     """The kernels of a cubin. ValueError for what is none."""
     try:
         return [_entry(name, data) for name, data in _sections(binary) if name.startswith(_INFO)]
@@ -59,7 +59,7 @@ def _sections(binary: bytes) -> Iterator[tuple[str, bytes]]:
         yield name, b"" if header[1] == _NO_BITS else binary[header[4] : header[4] + header[5]]
 
 
-def _entry(section: str, data: bytes) -> Entry:
+def _entry(section: str, data: bytes) -> CubinEntry:
     sizes: dict[int, int] = {}
     threads = None
     place = 0
@@ -76,4 +76,4 @@ def _entry(section: str, data: bytes) -> Entry:
         elif attribute == _REQNTID:
             x, y, z = struct.unpack("<III", value)
             threads = x * y * z
-    return Entry(section[len(_INFO) :], tuple(sizes[number] for number in sorted(sizes)), threads)
+    return CubinEntry(section[len(_INFO) :], tuple(sizes[number] for number in sorted(sizes)), threads)

@@ -13,7 +13,7 @@ from tiledsl.codegen.emitted import EmittedKernel
 from tiledsl.codegen.names import quoted
 from tiledsl.digests import source_digest
 from tiledsl.errors import TileError
-from tiledsl.levels import facts
+from tiledsl.levels import metadata
 from tiledsl.levels.artifact import Artifact, artifact
 from tiledsl.levels.bundle import LevelFile, check_level, digest, folder_path, is_content, open_level, save
 from tiledsl.levels.checks import check_allow
@@ -106,7 +106,7 @@ def _own_record(origin: Kernel, emitted: EmittedKernel) -> Record:
         {name: value for name, value in compiled.metadata.items() if name not in ("target", "hash")},
         compiled.options,
         arguments,
-        None if binary is None else facts.read("cubin", binary).parameter_bytes,
+        None if binary is None else metadata.read("cubin", binary).parameter_bytes,
         language,
         source_digest(origin.source),
         {level: digest(_bytes(compiled.asm[level])) for level in LEVELS if level in compiled.asm},
@@ -118,7 +118,7 @@ def _check_origin(origin: Kernel, file: LevelFile, record: Record | None, allow:
     if record is not None and record.source:
         same: bool | None = record.source == source_digest(origin.source)
     else:
-        folders = facts.read(file.level, file.content).sources
+        folders = metadata.read(file.level, file.content).sources
         same = hashlib.sha256(origin.source.encode()).hexdigest()[:16] in folders if folders else None
     if same:
         return []

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from tiledsl.math_functions import MATH_FUNCTIONS, MathFunction, names
+
 Array = Any
 _Function = tuple[Callable[..., Array], str]  # result type: "same" as the inputs, "bool", "int32", "int64", or another
 
@@ -25,37 +27,12 @@ def _special(name: str) -> Callable[..., Array]:
     return call
 
 
-def _round_half_away(x: Array) -> Array:
-    return np.where(np.abs(x) < 2.0**52, np.copysign(np.floor(np.abs(x.astype(np.float64)) + 0.5), x), x)
-
-
 def _in_double(op: Callable[..., Array]) -> Callable[..., Array]:
     return lambda *args: op(*[a.astype(np.float64) if a.dtype.kind == "f" else a for a in args])
 
 
 def _norm(*args: Array) -> Array:
     return np.sqrt(sum(a.astype(np.float64) ** 2 for a in args))
-
-
-def _count_bits(x: Array) -> Array:
-    unsigned = x.view(f"u{x.itemsize}")
-    total = np.zeros(x.shape, dtype=np.int32)
-    for shift in range(8 * x.itemsize):
-        total += ((unsigned >> unsigned.dtype.type(shift)) & unsigned.dtype.type(1)).astype(np.int32)
-    return total
-
-
-def _leading_zeros(x: Array) -> Array:
-    unsigned = x.view(f"u{x.itemsize}")
-    total = np.full(x.shape, 8 * x.itemsize, dtype=np.int32)
-    for shift in range(8 * x.itemsize):
-        total -= ((unsigned >> unsigned.dtype.type(shift)) != 0).astype(np.int32)
-    return total
-
-
-def _find_first_set(x: Array) -> Array:
-    lowest = x & -x
-    return np.where(x == 0, 0, 8 * x.itemsize - _leading_zeros(lowest))
 
 
 def _reverse_bits(x: Array) -> Array:
@@ -67,32 +44,34 @@ def _reverse_bits(x: Array) -> Array:
     return result.view(x.dtype)
 
 
-def _multiply_high(x: Array, y: Array) -> Array:
-    bits = 8 * x.itemsize
-    return ((x.astype(object) * y.astype(object)) >> bits).astype(x.dtype)
-
-
 def _same(**functions: Callable[..., Array]) -> dict[str, _Function]:
     return {name: (function, "same") for name, function in functions.items()}
 
 
+def _first_set(x: Array) -> Array:
+    return np.where(x == 0, 0, 8 * x.itemsize - _leading_zeros(x & -x))
+
+
+def _of_record(record: MathFunction) -> _Function:
+    """In the arguments' element type where NumPy has the function, else in float64."""
+    function = record.on_arrays if isinstance(record.numpy, str) and record.numpy else _in_double(record.on_arrays)
+    return function, {"test": "bool", "bits": "int32"}.get(record.takes, "same")
+
+
+_INTEGERS = names("bits", "wide ints")
+_RECORDS = {each.library_name: each for each in MATH_FUNCTIONS.values()}
+_leading_zeros, _round_half_away = (MATH_FUNCTIONS[name].on_arrays for name in ("clz", "round"))
 FLOAT_FUNCTIONS: dict[str, _Function] = {
     **_same(
-        abs=np.abs, floor=np.floor, ceil=np.ceil, trunc=np.trunc, rint=np.rint, nearbyint=np.rint,
-        round=_round_half_away, sqrt=np.sqrt, rsqrt=lambda x: 1 / np.sqrt(x), cbrt=np.cbrt,
-        rcbrt=lambda x: 1 / np.cbrt(x), exp=np.exp, exp2=np.exp2, exp10=_in_double(lambda x: 10.0**x),
-        expm1=np.expm1, log=np.log, log2=np.log2, log10=np.log10, log1p=np.log1p, sin=np.sin, cos=np.cos, tan=np.tan,
-        asin=np.arcsin, acos=np.arccos, atan=np.arctan, atan2=np.arctan2, sinh=np.sinh, cosh=np.cosh, tanh=np.tanh,
-        asinh=np.arcsinh, acosh=np.arccosh, atanh=np.arctanh,
+        cbrt=np.cbrt, rcbrt=lambda x: 1 / np.cbrt(x),
         sinpi=_in_double(lambda x: np.sin(np.pi * np.fmod(x, 2.0))),
         cospi=_in_double(lambda x: np.cos(np.pi * np.fmod(x, 2.0))),
-        pow=np.power, fmod=np.fmod, remainder=lambda x, y: x - y * np.rint(x / y), hypot=np.hypot,
+        remainder=lambda x, y: x - y * np.rint(x / y),
         rhypot=lambda x, y: 1 / np.hypot(x, y), norm3d=_norm, norm4d=_norm,
         rnorm3d=lambda *a: 1 / _norm(*a), rnorm4d=lambda *a: 1 / _norm(*a),
-        copysign=np.copysign, nextafter=np.nextafter, fdim=lambda x, y: np.fmax(x - y, 0),
+        fdim=lambda x, y: np.fmax(x - y, 0),
         logb=lambda x: np.floor(np.log2(np.abs(x))), saturatef=lambda x: np.clip(np.nan_to_num(x, nan=0.0), 0, 1),
-        ldexp=np.ldexp, scalbn=np.ldexp, fma=_in_double(lambda x, y, z: x * y + z),
-        erf=_special("erf"), erfc=_special("erfc"), erfinv=_special("erfinv"), erfcx=_special("erfcx"),
+        scalbn=np.ldexp, erfc=_special("erfc"), erfinv=_special("erfinv"), erfcx=_special("erfcx"),
         erfcinv=lambda x: _special("erfinv")(1 - x), normcdf=_special("ndtr"), normcdfinv=_special("ndtri"),
         lgamma=_special("gammaln"),
         tgamma=_in_double(lambda x: np.where(
@@ -105,7 +84,7 @@ FLOAT_FUNCTIONS: dict[str, _Function] = {
         fma_rn=_in_double(lambda x, y, z: x * y + z), div_rn=np.divide, rcp_rn=np.reciprocal, sqrt_rn=np.sqrt,
         rsqrt_rn=lambda x: 1 / np.sqrt(x), add_rn=np.add, sub_rn=np.subtract, mul_rn=np.multiply,
     ),
-    "isnan": (np.isnan, "bool"), "isinf": (np.isinf, "bool"), "finitef": (np.isfinite, "bool"),
+    "finitef": (np.isfinite, "bool"),
     "isfinited": (np.isfinite, "bool"), "signbit": (np.signbit, "bool"),
     "ilogb": (lambda x: np.floor(np.log2(np.abs(x))), "int32"),
     "llrint": (np.rint, "int64"), "llround": (_round_half_away, "int64"),
@@ -114,11 +93,12 @@ FLOAT_FUNCTIONS: dict[str, _Function] = {
     "float2ll_rn": (np.rint, "int64"), "float2ll_rz": (np.trunc, "int64"),
     "float_as_int": (lambda x: x.view(np.int32), "int32"), "double_as_longlong": (lambda x: x.view(np.int64), "int64"),
     "double2float_rn": (lambda x: x.astype(np.float32), "float32"),
+    **{name: _of_record(each) for name, each in _RECORDS.items() if each.name not in _INTEGERS},
 }  # fmt: skip
 
 INT_FUNCTIONS: dict[str, _Function] = {
-    **_same(abs=np.abs, brev=_reverse_bits, mulhi=_multiply_high),
-    "popc": (_count_bits, "int32"), "clz": (_leading_zeros, "int32"), "ffs": (_find_first_set, "int32"),
+    **{name: _of_record(each) for name, each in _RECORDS.items() if each.name in (*_INTEGERS, "abs")},
+    "brev": (_reverse_bits, "same"), "ffs": (_first_set, "int32"),
     "int2float_rn": (lambda x: x, "float32"), "ll2float_rn": (lambda x: x, "float32"),
     "int2double_rn": (lambda x: x, "float64"), "ll2double_rn": (lambda x: x, "float64"),
     "int_as_float": (lambda x: x.view(np.float32), "float32"),

@@ -68,7 +68,7 @@ class Signature:
     guards: tuple[Callable[..., bool], ...] = ()
 
 
-class Caller:
+class Launcher:
     """A kernel called with its inputs, or with all its parameters.
 
     Several threads may call it: what they share are dicts and tuples that are replaced whole, and the first call with a

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.runtime import launch_triton
-from tiledsl.runtime.launch_trace import Descriptor, Made, Pointer, Scalar, Trace
+from tiledsl.runtime.launch_trace import Allocation, Descriptor, Pointer, Scalar, Trace
 
 if TYPE_CHECKING:
-    from tiledsl.runtime.launch import Caller
+    from tiledsl.runtime.launch import Launcher
 
 _INT_KIND = "({0} == 1, {0} & 15 == 0, -0x80000000 <= {0} < 0x80000000)"
 """What Triton compiles for of an integer; its value is handed on."""
@@ -76,7 +76,7 @@ def pointer(name: str) -> str:
     return f"ptr_{name}"
 
 
-def write_call(writer: Writer, callers: Sequence[Caller]) -> None:
+def write_call(writer: Writer, callers: Sequence[Launcher]) -> None:
     """`call`: what a kernel's `__call__` is, for as many arguments as these callers take; `cold` for everything else.
 
     With tensors like those of the caller's first plan it launches, after guards; with others seen lately it runs their
@@ -105,7 +105,7 @@ def write_call(writer: Writer, callers: Sequence[Caller]) -> None:
     writer.add(otherwise, indent=1)
 
 
-def _write_known(writer: Writer, caller: Caller, quiet: str) -> None:
+def _write_known(writer: Writer, caller: Launcher, quiet: str) -> None:
     """The way of a call with a signature that was seen before."""
     tensors = [caller.names[number] for number in caller.tensors]
     scalars, read, count = caller.scalars, caller.read, len(caller.names)
@@ -191,7 +191,7 @@ def write_bound(writer: Writer, trace: Trace, device: int, values: Mapping[str, 
     writer.indent -= 1
 
 
-def make(writer: Writer, made: Made, device: int) -> str:
+def make(writer: Writer, made: Allocation, device: int) -> str:
     """An expression that makes a tensor on the current device."""
     dtype = writer.name(str(made.dtype).removeprefix("torch."), made.dtype)
     if made.function == "empty_strided":

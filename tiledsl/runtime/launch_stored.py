@@ -40,7 +40,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedBinary:
     """The binaries of one jitted function in a folder; `source` is the SHA-256 of its module's text.
 
     `<name>.<16 digits>.kept.json` says what one was compiled for, beside it lie Triton's metadata and the binary.
@@ -53,7 +53,7 @@ class Kept:
     def load(self, src: Any, target: Any, options: Mapping[str, Any]) -> Any:
         """Triton's compiled kernel for its ASTSource; None if there is none for it, or the files make no sense."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-            wanted = {"source": self.source, **asked(src, target, options)}
+            wanted = {"source": self.source, **cache_key(src, target, options)}
             place = self._place(wanted)
             if _is_watched():
                 return None
@@ -82,7 +82,7 @@ class Kept:
         """
         if len(list(self.folder.glob(f"{self.name}.*.kept.json"))) >= _MOST:
             return []
-        wanted = {"source": self.source, **asked(compiled.src, compiled.metadata.target, options)}
+        wanted = {"source": self.source, **cache_key(compiled.src, compiled.metadata.target, options)}
         contents = {kind: bytes(compiled.asm[kind]) for kind in BINARIES if kind in compiled.asm}
         metadata = next(path for name, path in compiled.metadata_group.items() if name.endswith(".json"))
         try:
@@ -108,7 +108,7 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def asked(src: Any, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+def cache_key(src: Any, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """What Triton compiles for besides the function's text, as JSON values: arguments, options, target, Triton itself.
 
     src: Triton's ASTSource; options: as triton.compile takes them. Raises what Triton raises for wrong options.
@@ -132,7 +132,7 @@ def asked(src: Any, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(values, default=str)))
 
 
-def offer(function: Any, kept: Kept) -> None:
+def install(function: Any, kept: CachedBinary) -> None:
     """Have a jitted function that has not run yet take what was kept where it would compile, and keep the rest."""
     # An unknown Triton, or one that has already looked, or that takes a level of the kernel.
     if knobs() is None or function.device_caches or hasattr(function, "artifact"):

@@ -22,7 +22,7 @@ class Untraceable(Exception):
 
 
 @dataclass(frozen=True)
-class Made:
+class Allocation:
     """A workspace or output that the host function makes: `function` of torch ("empty_strided", "zeros", ...) with
     `arguments`; "empty" has become "empty_strided"."""
 
@@ -61,7 +61,7 @@ class Descriptor:
 
 
 @dataclass(frozen=True)
-class Launch:
+class TracedLaunch:
     """One kernel: Triton's compiled kernel, the grid's three sizes, and an argument for each parameter."""
 
     compiled: Any
@@ -74,8 +74,8 @@ class Trace:
     """`read` has the scalars whose values the host function looked at, so that the trace holds for these alone.
     `returned` has the names of what it returned, in the form in which it did: one, a tuple, a list or None."""
 
-    made: list[Made] = field(default_factory=list)
-    launches: list[Launch] = field(default_factory=list)
+    made: list[Allocation] = field(default_factory=list)
+    launches: list[TracedLaunch] = field(default_factory=list)
     read: set[str] = field(default_factory=set)
     returned: str | tuple[str, ...] | list[str] | None = None
 
@@ -235,7 +235,7 @@ class _Torch:
         if device != self._device:
             raise Untraceable(f"a tensor on {device}, beside arguments on {self._device}")
         name, shape = f"made{len(self._trace.made)}", arguments[0]
-        self._trace.made.append(Made(function, arguments, dtype))
+        self._trace.made.append(Allocation(function, arguments, dtype))
         strides = arguments[1] if len(arguments) > 1 else row_major(shape)
         return _Tensor(name, dtype, device, shape, strides, 0)  # what torch allocates is aligned, as 0 is
 
@@ -266,7 +266,7 @@ class _Recorder:
                 compiled = compiled.result() if hasattr(compiled, "result") else compiled
             if compiled is None:
                 raise Untraceable("a hook keeps Triton from compiling")
-            self._trace.launches.append(Launch(compiled, sizes, tuple(noted)))
+            self._trace.launches.append(TracedLaunch(compiled, sizes, tuple(noted)))
 
         return record
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
-from tiledsl.analysis.index_walks import Index, backwards, classify, covers_whole, digits
+from tiledsl.analysis.strided_access import Index, backwards, classify, covers_whole, digits
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Value

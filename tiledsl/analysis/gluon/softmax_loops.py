@@ -20,19 +20,17 @@ from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Effect, Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS
+from tiledsl.math_functions import MATH_FUNCTIONS
 
 ROWS_OF_CONSUMER = 64  # of a warp group's matrix instruction
 HALVES = ("float16", "bfloat16")
-FUNCTIONS = frozenset(
-    {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "abs", "floor", "ceil", "erf", "fma", "sigmoid"}
-)
 REDUCTIONS = frozenset({"sum", "max", "min"})
 _ALLOWED = (
     arith.ConstantOp, arith.BinaryOp, arith.CmpOp, arith.SelectOp, arith.CastOp, arith.BitcastOp, arith.NegOp,
     arith.NotOp, arith.MathOp, tensor.IotaOp, tensor.ReshapeOp, tensor.ReduceOp, tensor.BroadcastOp,
     tensor.TransposeOp, tensor.DotOp,
-    tile.LoadOp, tile.StoreOp, tile.AssumeOp, gluon.LoadBoxOp, gluon.StoreBoxOp, gluon.PartOp, gluon.ItemOp,
-    gluon.BalancedOp, gluon.RescaleOp,
+    tile.LoadOp, tile.StoreOp, tile.AssumeOp, gluon.LoadBoxOp, gluon.StoreBoxOp, gluon.WarpGroupIdOp, gluon.WorkItemOp,
+    gluon.LongestFirstOp, gluon.RescaleOp,
     scf.ForOp, scf.IfOp, scf.YieldOp,
     triton.ProgramIdOp, triton.AddPtrOp, triton.LoadOp, triton.StoreOp,
 )  # fmt: skip
@@ -258,7 +256,7 @@ def check_rows(body: Region, rows: int, columns: Sequence[int], operands: set[Op
             if op.out.dtype != "int32":
                 raise NotRecognised(f"indices of {op.out.dtype}", op)
         elif isinstance(op, arith.MathOp):
-            if op.function not in FUNCTIONS:
+            if not MATH_FUNCTIONS[op.function].spelling.startswith("tl."):  # Gluon has the same
                 raise NotRecognised(f"the function {op.function}", op)
         elif isinstance(op, tensor.TransposeOp):
             raise NotRecognised("a transpose", op)

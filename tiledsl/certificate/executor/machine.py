@@ -136,6 +136,7 @@ class Executor:
         self.part = self.turn = 0  # which part of a block's rows, and which of a program's work items
         self.turns = 1
         self.memories: dict[int, tuple[np.ndarray, Memory]] = {}
+        self.said: set[str] = set()  # the messages of prints and assertions that were reached
 
     def run(self, func: Operation, arguments: Sequence[Any]) -> list[np.ndarray]:
         """See `run` of this module."""

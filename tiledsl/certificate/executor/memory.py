@@ -19,6 +19,7 @@ from tiledsl.certificate.executor.machine import (
     meaning,
     value_meaning,
 )
+from tiledsl.codegen.names import printable
 from tiledsl.dialects.tile import buffer_type
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import BufferType
@@ -278,11 +279,32 @@ def _copy(op: Operation, executor: Executor) -> Step:
             indices[axis] = indices[axis] + np.arange(size).reshape(line)
         return indices
 
+    def part(env: Env, buffer: Value, offsets: list[Value], axes: tuple[int, ...]) -> np.ndarray | None:
+        """The elements as a part of the array; None if some are outside."""
+        array = env[buffer]
+        chosen: list[Any] = [int(env[offset]) for offset in offsets] if offsets else [0] * array.ndim
+        inside = all(0 <= start < size for start, size in zip(chosen, array.shape, strict=True))
+        for axis, size in zip(axes, shape, strict=True):
+            inside = inside and chosen[axis] + size <= array.shape[axis]
+            chosen[axis] = slice(chosen[axis], chosen[axis] + size)
+        if not inside:
+            return None
+        found: np.ndarray = array[tuple(chosen)].transpose([sorted(axes).index(axis) for axis in axes])
+        return found
+
     def step(env: Env) -> None:
         source, target = fields["source"], fields["target"]
-        at = places(env, source, fields["source_offsets"], attributes["source_axes"])
-        active = _active(source, env[source], at, None, False)
-        tile = read_elements(env[source], at, active, safe, shape)
+        tile: Any = part(env, source, fields["source_offsets"], attributes["source_axes"])
+        if tile is None:
+            at = places(env, source, fields["source_offsets"], attributes["source_axes"])
+            active = _active(source, env[source], at, None, False)
+            tile = read_elements(env[source], at, active, safe, shape)
+        elif source is target:
+            tile = tile.copy()
+        goal = part(env, target, fields["target_offsets"], attributes["target_axes"])
+        if goal is not None:
+            goal[...] = convert(tile)
+            return
         at = places(env, target, fields["target_offsets"], attributes["target_axes"])
         active = _active(target, env[target], at, None, False)
         write_elements(env[target], at, active, convert(tile), shape)
@@ -392,9 +414,16 @@ def programs_of(op: Operation) -> Any:
     return run_all
 
 
+def message_of(op: Operation) -> str:
+    """The message of a print or an assertion, as the source has it."""
+    message = str(op.attributes["message"])
+    return printable(message or "value") if op.name == "tile.print" else message
+
+
 @meaning("tile.print")
 def _print(op: Operation, executor: Executor) -> Step:
     def step(env: Env) -> None:
+        executor.said.add(message_of(op))
         if executor.printed is not None:
             executor.printed.append((op.attributes["message"], [np.copy(env[value])[()] for value in op.operands]))
 
@@ -402,8 +431,10 @@ def _print(op: Operation, executor: Executor) -> Step:
 
 
 @meaning("tile.assert", "tile.assume")
-def _assert(op: Operation, _: Executor) -> Step:
+def _assert(op: Operation, executor: Executor) -> Step:
     def step(env: Env) -> None:
+        if op.name == "tile.assert":
+            executor.said.add(message_of(op))
         if not np.all(env[op.operands[0]]):
             raise ExecutorError(f"{op.name} does not hold: {op.attributes.get('message', '')}")
 

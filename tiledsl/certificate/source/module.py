@@ -61,13 +61,18 @@ class _Device:
 
 
 class HostTensor:
-    """A torch tensor to the launcher: an array of an algebra's elements."""
+    """A torch tensor to the launcher: an array of an algebra's elements, and an address as tensors have them."""
 
     is_cuda = False
     device = _Device()
 
-    def __init__(self, array: np.ndarray, dtype: str, is_misaligned: bool = False) -> None:
-        self.array, self.dtype, self.is_misaligned = array, dtype, is_misaligned
+    def __init__(
+        self, array: np.ndarray, dtype: str, is_misaligned: bool = False, address: int | None = None
+    ) -> None:
+        self.array, self.dtype = array, dtype
+        # Elements of an algebra take at least as much memory as real ones: what is apart stays so.
+        first = array.__array_interface__["data"][0] // 16 * 16
+        self.address = address if address is not None else first + is_misaligned * self.element_size()
         self.shape = array.shape
 
     def stride(self, axis: int | None = None) -> Any:
@@ -75,19 +80,54 @@ class HostTensor:
         return steps if axis is None else steps[axis]
 
     def data_ptr(self) -> int:
-        first = id(self.array.base if self.array.base is not None else self.array) * 16
-        return first + self.is_misaligned * ELEMENTS[self.dtype].bits // 8
+        return self.address
+
+    def numel(self) -> int:
+        return self.array.size
+
+    def element_size(self) -> int:
+        return ELEMENTS[self.dtype].bits // 8
 
     def view(self, shape: Any) -> HostTensor:
         if isinstance(shape, str):
             if shape != self.dtype:
                 raise Unsupported(f"memory of {self.dtype} is seen as {shape}")
             return self
-        return HostTensor(self.array.reshape(shape), self.dtype, self.is_misaligned)
+        return HostTensor(self.array.reshape(shape), self.dtype, address=self.address)
+
+    def as_strided(self, shape: Sequence[int], strides: Sequence[int]) -> HostTensor:
+        last = sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+        if 0 not in shape and last >= self.array.size:
+            raise ExecutorError(f"{tuple(shape)} with strides {tuple(strides)} of {self.array.size} elements")
+        steps = [step * self.array.itemsize for step in strides]
+        made = np.lib.stride_tricks.as_strided(self.array, tuple(shape), steps)
+        return HostTensor(made, self.dtype, address=self.address)
 
     def copy_(self, other: HostTensor) -> HostTensor:
         self.array[...] = other.array
         return self
+
+
+class _Bytes(HostTensor):
+    """Memory that the launcher asked for, of which a part becomes a tensor of another type, without contents."""
+
+    def __init__(self, algebra: Algebra, array: np.ndarray, address: int | None = None) -> None:
+        super().__init__(array, "uint8", address=address)
+        self.algebra = algebra
+
+    def __getitem__(self, part: slice) -> _Bytes:
+        if not 0 <= part.start <= part.stop <= self.array.size or part.step is not None:
+            raise ExecutorError(f"{part} of {self.array.size} bytes")
+        return _Bytes(self.algebra, self.array[part], self.address + part.start)
+
+    def view(self, shape: Any) -> HostTensor:
+        if not isinstance(shape, str) or shape == "uint8":
+            return super().view(shape)
+        size = ELEMENTS[shape].bits // 8
+        if self.address % size or self.array.size % size:
+            raise ExecutorError(f"{self.array.size} bytes at {self.address} are seen as {shape}")
+        made = np.full(self.array.size // size, self.algebra.poison(shape), self.algebra.dtype(shape))
+        return HostTensor(made, shape, address=self.address)
 
 
 class SourceModule:
@@ -172,14 +212,15 @@ class SourceModule:
             "torch": torch, "functools": functools, "triton": triton, "triton.language": language,
             "triton.tools.tensor_descriptor": described,
             "triton.language.extra": SimpleNamespace(libdevice=self.language.libdevice()),
-            "triton.language.extra.cuda": SimpleNamespace(gdc_wait=lambda: None),
+            "triton.language.extra.cuda": SimpleNamespace(gdc_wait=self.language.gdc_wait),
         }  # fmt: skip
 
     # torch
 
-    def _empty(self, shape: Sequence[int], dtype: str, device: Any = None) -> HostTensor:
-        made = np.full(tuple(map(int, shape)), self.algebra.poison(dtype), self.algebra.dtype(dtype))
-        return HostTensor(made, dtype)
+    def _empty(self, shape: Sequence[int] | int, dtype: str, device: Any = None) -> HostTensor:
+        extents = tuple(map(int, shape)) if isinstance(shape, Sequence) else (int(shape),)
+        made = np.full(extents, self.algebra.poison(dtype), self.algebra.dtype(dtype))
+        return _Bytes(self.algebra, made) if dtype == "uint8" and len(extents) == 1 else HostTensor(made, dtype)
 
     def _empty_strided(self, shape: Sequence[int], strides: Sequence[int], dtype: str, device: Any) -> HostTensor:
         last = sum((dim - 1) * step for dim, step in zip(shape, strides, strict=True))
@@ -198,7 +239,7 @@ class SourceModule:
             raise ExecutorError(f"a descriptor with strides {tuple(strides)} of {base.dtype}")
         steps = [step * flat.itemsize for step in strides]
         array = np.lib.stride_tricks.as_strided(flat, tuple(shape), steps)
-        return Descriptor(self.algebra, base.dtype, array, block, *layout)
+        return Descriptor(self.language, base.dtype, array, block, *layout)
 
     def _memory(self, array: np.ndarray) -> Memory:
         if id(array) not in self.memories:
@@ -251,6 +292,7 @@ class Jitted:
             language.warps = int(options.get("num_warps", 4))
             for point in itertools.product(*(range(size) for size in reversed(language.grid))):
                 language.program = tuple(reversed(point))
+                language.must_wait = bool(options.get("launch_pdl"))
                 self.function(*values)
 
         return launch

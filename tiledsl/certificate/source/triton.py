@@ -12,25 +12,27 @@ import numpy as np
 from tiledsl.certificate.algebra import Algebra, ExecutorError
 from tiledsl.certificate.executor.memory import atomically
 from tiledsl.certificate.source.tensor import DType, Tensor, common, lift, operands, spread
-from tiledsl.codegen.functions import LIBDEVICE_FUNCTIONS, TL_FUNCTIONS, TRITON_TYPES
+from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.ir.types import ELEMENTS, is_float
+from tiledsl.math_functions import MATH_FUNCTIONS
 
-_FUNCTIONS = {text.partition(".")[2]: name for name, text in TL_FUNCTIONS.items()} | {"sqrt": "sqrt"}
-_LIBDEVICE = {text.partition(".")[2]: name for name, text in LIBDEVICE_FUNCTIONS.items()}
-_GIVES_INT32 = ("isnan", "isinf", "popcount", "clz")
+_FUNCTIONS = {each.spelling[3:]: name for name, each in MATH_FUNCTIONS.items() if each.spelling.startswith("tl.")}
+_FUNCTIONS["sqrt"] = "sqrt"  # of float64
+_LIBDEVICE = {each.library_name: name for name, each in MATH_FUNCTIONS.items() if "libdevice." in each.spelling}
 
 
 class Descriptor:
     """What a kernel has of a host-side descriptor: blocks of a strided view of memory."""
 
     def __init__(
-        self, algebra: Algebra, dtype: str, array: np.ndarray, block: Sequence[int], layout: Any = None
+        self, language: Language, dtype: str, array: np.ndarray, block: Sequence[int], layout: Any = None
     ) -> None:
-        self.algebra, self.element, self.array, self.block = algebra, dtype, array, tuple(block)
-        self.layout = layout
+        self.language, self.element, self.array, self.block = language, dtype, array, tuple(block)
+        self.algebra, self.layout = language.algebra, layout
 
     def places(self, starts: Sequence[Any]) -> tuple[Any, Any]:
         """The indices of a block's elements, and which of them lie inside."""
+        self.language.touch()
         if len(starts) != len(self.block):
             raise ExecutorError(f"{len(starts)} starts for a block {self.block}")
         indices, inside, rank = [], np.ones(self.block, bool), len(self.block)
@@ -62,6 +64,8 @@ class Language:
         self.program: tuple[int, ...] = ()
         self.grid: tuple[int, ...] = ()
         self.warps = 4
+        self.must_wait = False  # the program began while the kernel before may still write
+        self.said: set[str] = set()  # the messages of prints and assertions that were reached
         self.orders: set[str] = set()  # what hardware adds up in an order of its own, and what decides about that
 
     def module(self) -> SimpleNamespace:
@@ -72,16 +76,15 @@ class Language:
             for name in (
                 "program_id num_programs arange zeros full load store dot trans permute reshape broadcast_to cast "
                 "where maximum minimum clamp fma sum max min xor_sum reduce cumsum cumprod associative_scan gather "
-                "range"
+                "range device_assert device_print"
             ).split()
         }
         functions = {each: self._function(name) for each, name in _FUNCTIONS.items() if each not in own}
         atomics = {
             f"atomic_{each}": self._atomic(each) for each in ("add", "max", "min", "and", "or", "xor", "xchg")
         }  # fmt: skip
-        nothing = dict.fromkeys(("device_print", "device_assert", "debug_barrier"), lambda *_, **__: None)
         return SimpleNamespace(
-            **types, **functions, **atomics, **nothing, **own, assume=_assume, static_range=range,
+            **types, **functions, **atomics, **own, assume=_assume, debug_barrier=lambda: None, static_range=range,
             constexpr=lambda value: value, PropagateNan=SimpleNamespace(ALL="all", NONE="none"),
         )  # fmt: skip
 
@@ -93,6 +96,22 @@ class Language:
 
     def _lift(self, value: Any) -> Tensor:
         return lift(self.algebra, value)
+
+    def gdc_wait(self) -> None:
+        self.must_wait = False
+
+    def touch(self) -> None:
+        """Called before each access to global memory."""
+        if self.must_wait:
+            raise ExecutorError("global memory is touched before the kernel before is waited for")
+
+    def device_assert(self, condition: Any, message: str = "") -> None:
+        self.said.add(message)
+        if not np.all(self._lift(condition).array):
+            raise ExecutorError(f"an assertion does not hold: {message}")
+
+    def device_print(self, message: str, *_: Any, **__: Any) -> None:
+        self.said.add(message)
 
     # Making values
 
@@ -179,10 +198,11 @@ class Language:
             values = [lift(self.algebra, each, known[0] if known else None) for each in given]
             dtype = values[0].element
             spread(values)
-            if name not in ("abs", "popcount", "clz", "mulhi") and (not is_float(dtype) or ELEMENTS[dtype].bits < 32):
+            takes = MATH_FUNCTIONS[name].takes
+            on_any = name == "abs" or takes in ("bits", "wide ints")
+            if not on_any and (not is_float(dtype) or ELEMENTS[dtype].bits < 32):
                 raise ExecutorError(f"{name} of {dtype}")
-            integral = name in ("popcount", "clz")
-            gives_bool = name in ("isnan", "isinf")
+            integral, gives_bool = takes == "bits", takes == "test"
             target = "bool" if gives_bool else dtype
             made = self.algebra.math(name, dtype, target)(*[each.array for each in values])
             if gives_bool or integral:
@@ -293,6 +313,7 @@ class Language:
     # Memory
 
     def _active(self, pointer: Any, mask: Any, shape: tuple[int, ...]) -> Any:
+        self.touch()
         if not isinstance(pointer, Tensor) or pointer.memory is None:
             raise ExecutorError(f"memory is accessed through {pointer!r}")
         valid = pointer.memory.valid

@@ -18,7 +18,7 @@ from tiledsl.codegen.expressions import ADD
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import Layouts
 from tiledsl.codegen.gluon.writer import SpecializedWriter, accumulator_layout, box_bytes, dependents, needed_for
-from tiledsl.codegen.names import Names
+from tiledsl.codegen.names import PythonNames
 from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import gluon, tensor, triton
 from tiledsl.ir.core import Effect, Operation, Region, Value
@@ -27,7 +27,7 @@ from tiledsl.ir.core import Effect, Operation, Region, Value
 class _Variables(Variables):
     """What belongs to a product in flight has a second variable, for the product that is in flight beside it."""
 
-    def __init__(self, body: Region, names: Names, found: TiledProduct) -> None:
+    def __init__(self, body: Region, names: PythonNames, found: TiledProduct) -> None:
         super().__init__(body, names)
         self.other = False  # whether second variables are meant
         own = [found.op.index, found.product.out, *(value for op in found.beside for value in op.results)]
@@ -87,7 +87,7 @@ class ProductKernelWriter(SpecializedWriter):
     def producer(self, name: str) -> list[str]:
         found = self.found
         needed = needed_for([*found.left.offsets, *found.right.offsets, *found.op.operands[:2]])
-        by_part = dependents([op for op in self.launch.body if isinstance(op, gluon.PartOp)], needed)
+        by_part = dependents([op for op in self.launch.body if isinstance(op, gluon.WarpGroupIdOp)], needed)
         self.line(f"{self.stage} = 0")
         self.line(f"{self.phase} = 1  # the first turn of an empty place does not wait")
         self.items()

@@ -21,7 +21,7 @@ from tiledsl.analysis.ranges import Ranges
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import Layouts
 from tiledsl.codegen.gluon.writer import SpecializedWriter, accumulator_layout, dependents, needed_for
-from tiledsl.codegen.names import Names
+from tiledsl.codegen.names import PythonNames
 from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import gluon, triton
 from tiledsl.dialects.arith import constant_of
@@ -33,7 +33,7 @@ class _Variables(Variables):
     """The loops hand all carried values on: they share variables throughout. So do factors that the next turn reads,
     and nothing else has their variable."""
 
-    def __init__(self, body: Region, names: Names, found: SoftmaxLoops) -> None:
+    def __init__(self, body: Region, names: PythonNames, found: SoftmaxLoops) -> None:
         self._found = found
         self._held = late_factors(found)
         super().__init__(body, names)
@@ -61,7 +61,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
     def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
         self.found = found = _schedule(find_softmax_loops(launch.body))
         self.stages = found.loops[0].op.num_stages
-        parts = next(int(op.parts) for op in launch.body if isinstance(op, gluon.PartOp))
+        parts = next(int(op.parts) for op in launch.body if isinstance(op, gluon.WarpGroupIdOp))
         self.late = bool(late_factors(found))
         self.ranges = Ranges.around(launch)
         if any(isinstance(op, gluon.RescaleOp) and op.skip for loop in found.loops for op in loop.rescale):
@@ -136,7 +136,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
         ]
         bounds = [value for loop in found.loops for value in loop.op.operands[:2]]
         needed = needed_for([*offsets, *bounds])
-        by_part = dependents([op for op in self.launch.body if isinstance(op, gluon.PartOp)], needed)
+        by_part = dependents([op for op in self.launch.body if isinstance(op, gluon.WarpGroupIdOp)], needed)
         stage, phase = self.stage[self.k], self.phase[self.k]
         self.line(f"{stage} = 0")
         self.line(f"{phase} = 1  # the first turn of an empty place does not wait")

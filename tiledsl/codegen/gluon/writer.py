@@ -12,7 +12,7 @@ from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import GluonExpressions, Layouts
 from tiledsl.codegen.kernels import AWAIT, KernelWriter
-from tiledsl.codegen.names import Names
+from tiledsl.codegen.names import PythonNames
 from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import gluon, triton
 from tiledsl.ir.core import Effect, Operation, Value
@@ -30,15 +30,15 @@ class SpecializedWriter(KernelWriter, ABC):
 
     def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
         self.launch = launch
-        self.item = next((op for op in launch.body if isinstance(op, (gluon.ItemOp, gluon.BalancedOp))), None)
-        self.parts = next(int(op.parts) for op in launch.body if isinstance(op, gluon.PartOp))
+        self.item = next((op for op in launch.body if isinstance(op, (gluon.WorkItemOp, gluon.LongestFirstOp))), None)
+        self.parts = next(int(op.parts) for op in launch.body if isinstance(op, gluon.WarpGroupIdOp))
         self.constants: dict[str, str] = {}
         self.out_buffers: dict[gluon.StoreBoxOp, str] = {}
         self.rings: dict[str, str] = {}
         self.full: dict[str, str] = {}
         self.empty: dict[str, str] = {}
         self.layouts = self.make_layouts(module_names)
-        self.names = Names(module_names)
+        self.names = PythonNames(module_names)
         self.variables = self.make_variables()
         self.expressions = GluonExpressions(self.variables, self.layouts)
         self.lines: list[str] = []
@@ -49,9 +49,9 @@ class SpecializedWriter(KernelWriter, ABC):
         described = {value for value in launch.body.args if isinstance(outside[value].op, triton.DescriptorOp)}
         self.arguments = [value for value in launch.body.args if value not in described]
         claim = self.names.claim
-        self.part = self.variables.name(next(op.out for op in launch.body if isinstance(op, gluon.PartOp)))
+        self.part = self.variables.name(next(op.out for op in launch.body if isinstance(op, gluon.WarpGroupIdOp)))
         self.consumer, self.turn = claim("consumer"), claim("turn")
-        if isinstance(self.item, gluon.BalancedOp):
+        if isinstance(self.item, gluon.LongestFirstOp):
             self.helpers = (*self.helpers, api.BALANCED)
             self.unpaired, self.rows, self.row = claim("unpaired"), claim("rows"), claim("row")
             self.first, self.second = claim("first"), claim("second")
@@ -144,9 +144,9 @@ class SpecializedWriter(KernelWriter, ABC):
                 self.statement(op)
 
     def statement(self, op: Operation) -> None:
-        if isinstance(op, gluon.PartOp):
+        if isinstance(op, gluon.WarpGroupIdOp):
             self.line(f"{self.part} = gl.to_tensor({self.consumer})")
-        elif isinstance(op, (gluon.ItemOp, gluon.BalancedOp)):
+        elif isinstance(op, (gluon.WorkItemOp, gluon.LongestFirstOp)):
             pass  # the loops around count them
         elif isinstance(op, gluon.StoreBoxOp):
             self.send_box(op)
@@ -158,14 +158,14 @@ class SpecializedWriter(KernelWriter, ABC):
 
     def items(self) -> None:
         """The loops over a program's work items; what follows is their body."""
-        if isinstance(self.item, gluon.ItemOp):
+        if isinstance(self.item, gluon.WorkItemOp):
             items = self.expressions.text(self.item.items)
             self.line(f"for {self.name(self.item.out)} in range(gl.program_id(0), {items}, gl.num_programs(0)):")
             self.indent += "    "
         elif self.item is not None:
             self._balanced_items(self.item)
 
-    def _balanced_items(self, op: gluon.BalancedOp) -> None:
+    def _balanced_items(self, op: gluon.LongestFirstOp) -> None:
         """The loops over rows of programs, and over a pair's blocks. The longer one comes first."""
         grid = f"{self.expressions.text(op.extent)}, {self.expressions.text(op.others)}"
         self.line(f"{self.unpaired}, {self.rows} = _unpaired({grid}, gl.num_programs(0))")

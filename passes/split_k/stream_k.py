@@ -17,7 +17,7 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
 from tiledsl.passes.index_arithmetic import IndexArithmetic
 from tiledsl.passes.map_grid import STREAMS, fold_grid, swizzle_of
-from tiledsl.passes.partial_sums import (
+from tiledsl.passes.split_k.partial_sums import (
     NotSplit,
     add_parts,
     allocate_parts,

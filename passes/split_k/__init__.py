@@ -14,7 +14,7 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
-from tiledsl.passes.partial_sums import (
+from tiledsl.passes.split_k.partial_sums import (
     NotSplit,
     add_parts,
     allocate_parts,
@@ -23,7 +23,7 @@ from tiledsl.passes.partial_sums import (
     load_part,
     store_part,
 )
-from tiledsl.passes.stream_k import stream
+from tiledsl.passes.split_k.stream_k import stream
 
 _log = logging.getLogger("tiledsl")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tiledsl.analysis.affine import bounds
-from tiledsl.analysis.index_walks import covers_whole
+from tiledsl.analysis.strided_access import covers_whole
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
@@ -15,7 +15,7 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, Type, with_shape
-from tiledsl.passes.on_chip_access import ScatterTooLarge, load, replace, store
+from tiledsl.passes.promote_buffers.access import ScatterTooLarge, load, replace, store
 from tiledsl.passes.tile_values import zero
 
 

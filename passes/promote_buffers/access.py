@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import prod
 
 from tiledsl.analysis.affine import bounds
-from tiledsl.analysis.index_walks import Index, backwards, classify, digits, in_order
+from tiledsl.analysis.strided_access import Index, backwards, classify, digits, in_order
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Value

@@ -14,7 +14,6 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BOOL, INT32, BufferType, broadcast_shapes, with_shape
-from tiledsl.passes.parallel_writes import combine_on_chip, fewer_atomics, is_reducer_update, one_writer, place
 from tiledsl.passes.tile_values import (
     both,
     broadcast,
@@ -22,6 +21,13 @@ from tiledsl.passes.tile_values import (
     iota,
     reduced,
     selected,
+)
+from tiledsl.passes.vectorize_parallel.writes import (
+    combine_on_chip,
+    fewer_atomics,
+    is_reducer_update,
+    one_writer,
+    place,
 )
 
 

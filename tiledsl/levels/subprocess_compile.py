@@ -18,7 +18,7 @@ from tiledsl.runtime.compile import CompileError
 from tiledsl.runtime.target import Target
 
 
-def make_apart(file: LevelFile, record: Record, target: Target, folder: Path, key: str) -> None:
+def compile_in_subprocess(file: LevelFile, record: Record, target: Target, folder: Path, key: str) -> None:
     """`build.make` in another process (compile_worker). Raises what that raises, CompileError too if it dies."""
     asked = pickle.dumps(
         (file.level, file.data, file.path, record.text(), str(target), folder.absolute(), key), protocol=4

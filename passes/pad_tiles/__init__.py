@@ -15,7 +15,7 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, broadcast_shapes, is_float
-from tiledsl.passes.padded_reshape import keeps_order, reshape_by_gather
+from tiledsl.passes.pad_tiles.reshape import keeps_order, reshape_by_gather
 from tiledsl.passes.tile_values import converted
 
 MAX_ELEMENTS = 1 << 20  # Triton's TRITON_MAX_TENSOR_NUMEL

@@ -81,7 +81,7 @@ def backwards(index: Value) -> tuple[int, int, int, Value, int] | None:
     return (axis, extent, step, op.lhs, offset) if step >= 1 and isinstance(offset, int) else None
 
 
-class Digit(NamedTuple):
+class SubIndex(NamedTuple):
     """One digit of an index in mixed radix: `offset` plus the value `walk`, which is in 0 .. extent - 1."""
 
     size: int
@@ -90,7 +90,7 @@ class Digit(NamedTuple):
     offset: int = 0
 
 
-def digits(index: Value, dim: int) -> list[Digit] | None:
+def digits(index: Value, dim: int) -> list[SubIndex] | None:
     """The digits of an index such as i * 8 + j (most significant first), for a dimension of `dim` elements.
 
     The dimension can then be treated as several, each with an index of its own. None if the index is not a sum of this
@@ -112,7 +112,7 @@ def digits(index: Value, dim: int) -> list[Digit] | None:
             terms.append((coefficient, ends[1] + 1, walk))
     if len(terms) < 2 or not 0 <= offset < dim:
         return None
-    made: list[Digit] = []
+    made: list[SubIndex] = []
     unit = dim
     last: tuple[int, int, Value | None] = (1, 1, None)
     for step, extent, value in [*sorted(terms, key=lambda term: -term[0]), last]:
@@ -122,7 +122,7 @@ def digits(index: Value, dim: int) -> list[Digit] | None:
             return None
         offset, unit = offset % step, step
         if size > 1:
-            made.append(Digit(size, value, extent, start))
+            made.append(SubIndex(size, value, extent, start))
     return made
 
 
@@ -149,7 +149,7 @@ def covers_whole(indices: Sequence[Value], mask: Value | None, shape: Shape) -> 
             one = classify([index], (dim,))[0]
             if one.kind != "identity" and (dim != 1 or prod(index.shape) != 1):
                 return False
-            parts = [Digit(dim, index, one.extent)] if one.kind == "identity" else []
+            parts = [SubIndex(dim, index, one.extent)] if one.kind == "identity" else []
         for part in parts:
             if part.walk is None or not part.walk.shape or part.extent != part.size:
                 return False

@@ -23,7 +23,7 @@ from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Patterns, Rewriter, apply_patterns, pattern
 from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, broadcast_shapes, is_float, is_integer
-from tiledsl.passes.canonicalize_control_flow import CONTROL_FLOW_PATTERNS
+from tiledsl.passes.canonicalize.control_flow import CONTROL_FLOW_PATTERNS
 from tiledsl.passes.dce import drop_dead_carried, erase_unused
 
 MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}

@@ -13,7 +13,7 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
 from tiledsl.passes.index_arithmetic import IndexArithmetic
-from tiledsl.passes.persistent import gains_by_persistence, make_persistent, may_flatten, may_persist
+from tiledsl.passes.map_grid.persistent import gains_by_persistence, make_persistent, may_flatten, may_persist
 from tiledsl.passes.unused_options import changed, remark_unused
 
 MAX_YZ = 65535  # CUDA's limit for the second and third grid dimension

@@ -16,7 +16,8 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder, Patterns, Rewriter, apply_patterns, pattern
 from tiledsl.ir.types import ELEMENTS, ScalarType, is_float, with_shape
 from tiledsl.legality import verdict
-from tiledsl.passes.legalize_dtypes import cast, check_legal, dtype_patterns
+from tiledsl.math_functions import MATH_FUNCTIONS
+from tiledsl.passes.legalize_arith.dtypes import cast, check_legal, dtype_patterns
 
 
 def _scalar(builder: Builder, number: bool | int | float, like: Value) -> Value:
@@ -152,7 +153,7 @@ def spell_out_function(op: MathOp, rw: Rewriter) -> bool:
 def _difference_of_scaled(op: MathOp) -> tuple[arith.MulOp, arith.MulOp] | None:
     """The products a * c and b * c of an exponential of their difference; None for others."""
     difference = op.arguments[0].op
-    if op.function not in ("exp", "exp2", "exp10") or not isinstance(difference, arith.SubOp):
+    if MATH_FUNCTIONS[op.function].base is None or not isinstance(difference, arith.SubOp):
         return None
     lhs, rhs = difference.lhs.op, difference.rhs.op
     if not (isinstance(lhs, arith.MulOp) and isinstance(rhs, arith.MulOp)) or lhs.lhs.type != rhs.lhs.type:

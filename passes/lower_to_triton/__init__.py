@@ -19,7 +19,7 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, ScalarType, broadcast_shapes, with_shape
 from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 from tiledsl.passes.gluon.lower_gluon import lower_gluon
-from tiledsl.passes.lower_blocks import lower_blocks
+from tiledsl.passes.lower_to_triton.blocks import lower_blocks
 from tiledsl.passes.unused_options import changed, remark_unused
 
 Access = tile.LoadOp | tile.StoreOp | tile.AtomicOp
@@ -37,7 +37,7 @@ class LowerToTriton(Pass):
              %q = triton.addptr %p, %tensor_offset      (the tile's shape: the same in every iteration)
              %x = triton.load %q mask=%m other=%zero
 
-    Block loads and stores go through descriptors, which the host creates (lower_blocks.py).
+    Block loads and stores go through descriptors, which the host creates (blocks.py).
 
     Needs:   guard-accesses, promote-buffers: no on-chip buffers are left. Offsets are int32 where they provably fit.
     `index_bits` forces 32 or 64 bits for all offsets; 0 decides for each access. num_warps, num_stages, num_ctas,

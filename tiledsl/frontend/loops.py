@@ -1,0 +1,304 @@
+"""Loops: over Python values now, over device values as operations; break and continue as flags."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tiledsl.dialects import scf, tile
+from tiledsl.errors import TileError
+from tiledsl.frontend import syntax
+from tiledsl.frontend.blocks import Blocks, Jumps, is_tuple, jumping
+from tiledsl.frontend.expressions import DEVICE_LOOPS, MAX_HOST_ITERATIONS, snapshot
+from tiledsl.ir.core import Region
+from tiledsl.ir.types import INT32, ScalarType
+from tiledsl.language.buffer import Buffer, Var
+from tiledsl.language.context import TileLoop
+from tiledsl.language.expression import (
+    Expr,
+    Scalar,
+    as_bool,
+    as_value,
+    binary,
+    compare,
+    describe,
+    logical,
+    unary,
+)
+from tiledsl.language.loops import LoopNest, ParallelLoop, PersistentLoop, SerialLoop
+from tiledsl.language.maths import ceildiv
+from tiledsl.language.maths import min as minimum
+
+
+class _Break(Exception):
+    pass
+
+
+class _Continue(Exception):
+    pass
+
+
+class Loops(Blocks):
+    """Executes loops."""
+
+    def _for(self, node: syntax.For) -> None:
+        iterable = self.evaluate(node.iterable)
+        if isinstance(iterable, DEVICE_LOOPS):
+            self._need_kernel("for", node)
+            if node.orelse:
+                raise TileError("a device loop has no else", node.orelse[0].loc)
+            if isinstance(iterable, SerialLoop):
+                self._serial(node, iterable)
+            elif isinstance(iterable, LoopNest):
+                self._nest(node, iterable)
+            elif isinstance(iterable, ParallelLoop):
+                self._parallel(node, iterable)
+            else:
+                self._persistent(node, iterable)
+            return
+        if isinstance(iterable, (Expr, Buffer)):
+            raise TileError(
+                f"a loop needs T.serial, T.Parallel, ... or a Python sequence, not {describe(iterable)}", node.loc
+            )
+        self._jumps.append(self._device_depth)
+        try:
+            for item in self._iterate(node.iterable, iterable):
+                self.assign(node.target, item)
+                try:
+                    self.block(node.body)
+                except _Continue:
+                    continue
+            self.block(node.orelse)
+        except _Break:
+            pass
+        finally:
+            self._jumps.pop()
+
+    def _serial(self, node: syntax.For, loop: SerialLoop) -> None:
+        bounds = [loop.start, loop.stop, loop.step]
+        wide = any(isinstance(bound, Expr) and bound.dtype in ("int64", "uint64", "uint32") for bound in bounds)
+        dtype = "int64" if wide else "int32"
+        self.ctx.builder.loc = node.loc
+        values = [as_value(bound, dtype) for bound in bounds]
+        region = Region([ScalarType(dtype)])
+
+        def body() -> None:
+            self.assign(node.target, Scalar(region.args[0]))
+            self.ctx.builder.loc = node.loc
+            self._guarded(node, node.body)
+
+        self._device_loop(node, [region], body)
+        scf.yielding(region)
+        stages, unroll = loop.num_stages, loop.unroll
+        self.ctx.builder.insert(
+            scf.ForOp(*values, [], num_stages=stages, unroll=unroll, regions=[region], loc=node.loc)
+        )
+
+    def _device_loop(
+        self,
+        node: syntax.For | syntax.While,
+        regions: list[Region],
+        body: Callable[[], None],
+        tile_loop: TileLoop | None = None,
+    ) -> None:
+        """Run `body` into the last region, with the loop's names and its jump flags around it."""
+        breaks = jumping(node.body)
+        jumps = None
+        if breaks:
+            jumps = Jumps(self.ctx, "break" in breaks)
+            if jumps.stop is not None:
+                jumps.stop.store(False)
+        self._jumps.append(jumps)
+        self.ctx.loops.append(tile_loop)
+        self._device_depth += 1
+        try:
+            with self.ctx.inside(regions[-1]), self.names.device_region(node.loc, repeats=True):
+                body()
+        finally:
+            self._device_depth -= 1
+            self.ctx.loops.pop()
+            self._jumps.pop()
+
+    def _guarded(self, node: syntax.Node, statements: Sequence[syntax.Statement], condition: Any = None) -> None:
+        """A loop's body, where a condition holds and the loop has not ended."""
+        jumps = self._jumps[-1]
+        if isinstance(jumps, Jumps):
+            jumps.skip.store(False)
+            if jumps.stop is not None:
+                go_on = unary("not", Scalar(jumps.stop.value()))
+                condition = go_on if condition is None else logical("and", go_on, condition)
+        if condition is None:
+            self.block(statements)
+        else:
+            self._branch(as_value(condition), statements, (), node.loc)
+
+    def _nest(self, node: syntax.For, nest: LoopNest) -> None:
+        """The loops of T.grid: each but the outermost is the body of the one before."""
+        loops = nest.loops
+        if len(loops) == 1 and not is_tuple(node.target):
+            self._serial(node, loops[0])
+            return
+        targets = node.target.elements if isinstance(node.target, (syntax.Tuple, syntax.List)) else ()
+        if len(targets) != len(loops):
+            raise TileError(f"T.grid of {len(loops)} extents needs as many names", node.target.loc)
+        if len(loops) > 1 and "break" in jumping(node.body):
+            raise TileError(
+                "break in T.grid: it would end the innermost loop only; write the loops one by one", node.loc
+            )
+        inner = node
+        for target, loop in reversed(list(zip(targets, loops, strict=True))[1:]):
+            made = replace(inner, target=target, iterable=syntax.Constant(node.iterable.loc, loop))
+            inner = replace(node, body=(made,))
+        self._serial(replace(inner, target=targets[0]), loops[0])
+
+    def _parallel(self, node: syntax.For, loop: ParallelLoop) -> None:
+        if "break" in jumping(node.body):
+            raise TileError("the iterations of T.Parallel are independent: there is no break", node.loc)
+        self._chunks(node, loop, loop.chunked, {})
+
+    def _chunks(self, node: syntax.For, loop: ParallelLoop, axes: Sequence[int], starts: dict[int, Any]) -> None:
+        """Serial loops over the tiles along `axes`, and in them the iterations of a tile from `starts`."""
+        if not axes:
+            self._tile(node, loop, starts)
+            return
+        size = loop.extents[axes[0]]
+        stop = as_value(ceildiv(loop.limits[axes[0]], size), "int32")
+        region = Region([INT32])
+        (index,) = region.args
+        bounds = [as_value(0, "int32"), stop, as_value(1, "int32")]
+        self._device_depth += 1
+        with self.ctx.inside(region), self.names.device_region(node.loc, repeats=True):
+            start = binary("mul", Scalar(index), size)
+            self._chunks(node, loop, axes[1:], {**starts, axes[0]: start})
+        self._device_depth -= 1
+        scf.yielding(region)
+        self.ctx.builder.insert(scf.ForOp(*bounds, [], regions=[region], loc=node.loc))
+
+    def _tile(self, node: syntax.For, loop: ParallelLoop, starts: dict[int, Any]) -> None:
+        region = Region([INT32] * len(loop.extents))
+
+        def body() -> None:
+            indices: list[Any] = [Scalar(arg) for arg in region.args]
+            for axis, start in starts.items():
+                indices[axis] = start + indices[axis]
+            self.assign(node.target, tuple(indices) if len(indices) > 1 or is_tuple(node.target) else indices[0])
+            self.ctx.builder.loc = node.loc
+            inside = None
+            for index, limit in zip(indices, loop.limits, strict=False):
+                if limit is not None:
+                    below = compare("lt", index, limit)
+                    inside = below if inside is None else logical("and", inside, below)
+            self._guarded(node, node.body, inside)
+
+        made = TileLoop(self.ctx.builder, [Scalar(arg) for arg in region.args], loop.extents)
+        self._device_loop(node, [region], body, made)
+        self.ctx.builder.insert(tile.ParallelOp(extents=loop.extents, regions=[region], loc=node.loc))
+
+    def _persistent(self, node: syntax.For, loop: PersistentLoop) -> None:
+        """Block `index` of `wave_size` takes the tiles index, index + wave_size, ... of the domain.
+
+        The first dimension is walked in groups of `group_size`, for locality.
+        """
+        *outer, rows, columns = (1, *loop.domain) if len(loop.domain) == 1 else loop.domain
+        total: Any = rows * columns
+        for size in outer:
+            total = total * size
+        region = Region([INT32])
+
+        def body() -> None:
+            tile_id: Any = Scalar(region.args[0])
+            rest, number = tile_id // (rows * columns), tile_id % (rows * columns)
+            width = loop.group_size * columns
+            group = number // width
+            height = minimum(rows - group * loop.group_size, loop.group_size)
+            row = group * loop.group_size + number % width % height
+            indices: list[Any] = [row, number % width // height]
+            for size in reversed(outer):
+                indices.insert(0, rest % size)
+                rest = rest // size
+            indices = indices[-len(loop.domain) :]
+            self.assign(node.target, tuple(map(snapshot, indices)) if len(indices) > 1 else indices[0])
+            self._guarded(node, node.body)
+
+        values = [as_value(x, "int32") for x in (loop.index, total, loop.wave_size)]
+        self._device_loop(node, [region], body)
+        scf.yielding(region)
+        self.ctx.builder.insert(scf.ForOp(*values, [], regions=[region], loc=node.loc))
+
+    def _while(self, node: syntax.While) -> None:
+        before, after = Region(), Region()
+        with self.ctx.inside(before):
+            test = self.evaluate(node.test)
+        if not isinstance(test, Expr):
+            for op in reversed(before):
+                op.erase()
+            self._host_while(node, test)
+            return
+        self._need_kernel("while", node)
+        if node.orelse:
+            raise TileError("a device loop has no else", node.orelse[0].loc)
+        stop: list[Var | None] = [None]
+
+        def body() -> None:
+            jumps = self._jumps[-1]
+            stop[0] = jumps.stop if isinstance(jumps, Jumps) else None
+            self._guarded(node, node.body)
+
+        self._device_loop(node, [after], body)
+        with self.ctx.inside(before):
+            go_on = as_bool(test)
+            if stop[0] is not None:
+                go_on = logical("and", go_on, unary("not", Scalar(stop[0].value())))
+            before.insert(scf.ConditionOp(as_value(go_on), [], loc=node.loc))
+        scf.yielding(after)
+        self.ctx.builder.insert(scf.WhileOp([], result_types=[], regions=[before, after], loc=node.loc))
+
+    def _host_while(self, node: syntax.While, test: Any) -> None:
+        self._jumps.append(self._device_depth)
+        try:
+            for _ in range(MAX_HOST_ITERATIONS):
+                if not test:
+                    self.block(node.orelse)
+                    return
+                self._check_length(node)
+                with contextlib.suppress(_Continue):
+                    self.block(node.body)
+                test = self.evaluate(node.test)
+            raise TileError(
+                f"this loop, which runs while the program is built, does not end after {MAX_HOST_ITERATIONS} rounds",
+                node.loc,
+            )
+        except _Break:
+            pass
+        finally:
+            self._jumps.pop()
+
+    def _break(self, node: syntax.Node) -> None:
+        jumps = self._loop_flags("break", node)
+        if jumps is None:
+            raise _Break
+        if jumps.stop is None:
+            raise TileError("T.loop_break outside of a loop that it can end", node.loc)
+        jumps.stop.store(True)
+        jumps.skip.store(True)
+
+    def _continue(self, node: syntax.Node) -> None:
+        jumps = self._loop_flags("continue", node)
+        if jumps is None:
+            raise _Continue
+        jumps.skip.store(True)
+
+    def _loop_flags(self, what: str, node: syntax.Node) -> Jumps | None:
+        """The flags of the innermost loop; None for a loop that runs while the program is built."""
+        if not self._jumps:
+            raise TileError(f"`{what}` outside of a loop", node.loc)
+        jumps = self._jumps[-1]
+        if isinstance(jumps, int) and jumps != self._device_depth:
+            raise TileError(
+                f"`{what}` of a loop that runs while the program is built depends on a value known only on the device",
+                node.loc,
+                ["make it a device loop: for i in T.serial(n)"],
+            )
+        return jumps if isinstance(jumps, Jumps) else None

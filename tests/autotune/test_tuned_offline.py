@@ -23,7 +23,7 @@ from tests.autotune.programs import scale_program, twice
 from tests.support import forked
 from tiledsl.autotuner.decorator import AutotunedFunction
 from tiledsl.autotuner.tuned import trials
-from tiledsl.autotuner.tuned.compare_problem import compare_problem, verdicts
+from tiledsl.autotuner.tuned.compare import compare_problem, verdicts
 from tiledsl.autotuner.tuned.file import BY_HAND, TunedFile, change, dump, read, trials_path
 from tiledsl.autotuner.tuned.report import TuneReport
 from tiledsl.errors import TileError

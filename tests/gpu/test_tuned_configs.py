@@ -12,7 +12,7 @@ import tiledsl
 from tests.autotune.programs import gemm_builder
 from tiledsl.autotuner.tuned import trials
 from tiledsl.autotuner.tuned.check import check
-from tiledsl.autotuner.tuned.compare_problem import compare_problem, verdicts
+from tiledsl.autotuner.tuned.compare import compare_problem, verdicts
 from tiledsl.autotuner.tuned.file import read, trials_path
 from tiledsl.errors import TileError
 from tiledsl.runtime.versions import triton_version

@@ -5,24 +5,24 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, replace
 from inspect import Parameter
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.context.active import active
 from tiledsl.autotuner.engine import TuningProblem
 from tiledsl.autotuner.measuring.inputs import given_inputs
-from tiledsl.autotuner.options import Numerics, TuneOptions
+from tiledsl.autotuner.option import takes, with_changes
+from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tunables, tunables, with_seeds
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import asked_key
-from tiledsl.autotuner.tuning import tune
+from tiledsl.autotuner.task import tune
 from tiledsl.errors import TileError, value_options, way_out
 from tiledsl.kernels.calls import MOST_CALLS, call_key, tuner_settings
 from tiledsl.kernels.jit import JitFunction, _key, resolve_target
-from tiledsl.runtime.supply import TensorSupplyType
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -202,7 +202,7 @@ class AutotunedFunction:
 
     def with_options(self, **changes: Any) -> AutotunedFunction:
         """The function with some of its TuneOptions changed; it remembers nothing yet in memory."""
-        return AutotunedFunction(self.jit, self.configs, _with(self.options, changes))
+        return AutotunedFunction(self.jit, self.configs, with_changes(self.options, changes))
 
     def untuned(self, *arguments: Any, **keywords: Any) -> Any:
         """The kernel of the first configuration for these arguments; nothing is tuned, read or stored."""
@@ -280,55 +280,18 @@ class AutotunedFunction:
         return f"<autotuned {self.name}>"
 
 
-def autotune(
-    *misplaced: Any,
-    configs: Any = None,
-    warmup: float = 25,
-    rep: float = 100,
-    timeout: float = 100,
-    supply_type: TensorSupplyType | str = TensorSupplyType.Auto,
-    ref_prog: Callable[..., Any] | None = None,
-    supply_prog: Callable[..., Any] | None = None,
-    rtol: float | None = None,
-    atol: float | None = None,
-    max_mismatched_ratio: float = 0.01,
-    skip_check: bool = False,
-    manual_check_prog: Callable[..., Any] | None = None,
-    cache_input_tensors: bool = False,
-    do_not_specialize: Any = None,
-    early_stop: bool = False,
-    early_stop_factor: float = 2.0,
-    jobs: int | None = None,
-    target: Any = None,
-    cache: bool = True,
-    devices: Any = None,
-    isolate: bool = True,
-    run_timeout: float | None = None,
-    budget: float | None = None,
-    prune: bool | Callable[..., Any] = True,
-    search: str = "auto",
-    progress: bool | None = None,
-    timer: str | None = None,
-    max_trials: int | None = None,
-    seed_configs: Any = (),
-    store: str | os.PathLike[str] | None = None,
-    key: Callable[..., Any] | None = None,
-    shape_grouped: bool = False,
-    backend: Any = None,
-    verify_at: Mapping[str, Any] | None = None,
-    keep_all: bool = False,
-    min_improvement: float = 0.0,
-    tuned: Any = (),
-    bucket: str | None = None,
-    nearest: bool = True,
-    on_miss: Literal["tune", "first", "error"] = "tune",
-    group: Any = None,
-    group_timeout: float = 300,
-    numerics: Numerics | None = None,
-    reference_config: Mapping[str, Any] | None = None,
-    rows: str | None = None,
-    verify: bool = False,
-) -> Callable[[Any], AutotunedFunction]:
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True, kw_only=True)
+    class _Arguments(TuneOptions):
+        configs: Any = None
+
+else:
+    _Arguments = TuneOptions
+
+
+@takes(_Arguments)
+def autotune(*misplaced: Any, configs: Any = None, **options: Any) -> Callable[[Any], AutotunedFunction]:
     """Decorator above @tiledsl.jit: choose the best of several configurations at the first call with given arguments.
 
     configs: dicts of tunables (parameters of the function, and `pass_configs`), or a function of the call's arguments
@@ -341,20 +304,13 @@ def autotune(
         raise TileError("autotune takes keywords only: write @tiledsl.autotune(configs=[{...}, ...])")
     if configs is None:
         raise TileError("autotune needs configurations: write @tiledsl.autotune(configs=[{...}, ...])")
-    options = TuneOptions(
-        warmup, rep, timeout, ref_prog, supply_prog, supply_type, rtol, atol, max_mismatched_ratio, skip_check,
-        manual_check_prog, cache_input_tensors, early_stop, early_stop_factor, do_not_specialize, jobs,
-        target, cache, devices, isolate, run_timeout, budget, prune, search, progress, timer, max_trials,
-        seed_configs, store, key, shape_grouped, backend, verify_at, keep_all, min_improvement,
-        tuned, bucket, nearest, on_miss,
-        group, group_timeout, numerics, reference_config, rows, verify,
-    )  # fmt: skip
+    chosen = with_changes(TuneOptions(), options)
 
     def decorate(function: Any) -> AutotunedFunction:
         if not isinstance(function, JitFunction):
             shown = getattr(function, "__name__", repr(function))
             raise TileError(f"@tiledsl.autotune stands above @tiledsl.jit; {shown} is not jitted")
-        return AutotunedFunction(function, configs, options)
+        return AutotunedFunction(function, configs, chosen)
 
     return decorate
 
@@ -391,13 +347,15 @@ class AutoTuner:
 
     def set_profile_args(self, **options: Any) -> AutoTuner:
         """How configurations are checked and timed: the fields of TuneOptions."""
-        self.options = _with(self.options, options)
+        self.options = with_changes(self.options, options)
         return self
 
     def run(self, warmup: float | None = None, rep: float | None = None, timeout: float | None = None, **options: Any) -> AutotuneResult:  # fmt: skip # noqa: E501
         """Tune, with the builder's defaults for what the configurations leave out. Results are stored on disk."""
         named = {"warmup": warmup, "rep": rep, "timeout": timeout}
-        chosen = _with(self.options, {name: value for name, value in named.items() if value is not None} | options)
+        chosen = with_changes(
+            self.options, {name: value for name, value in named.items() if value is not None} | options
+        )
         function = self.function
         if isinstance(function, AutotunedFunction):
             function = function.jit
@@ -433,11 +391,3 @@ def _check_without_arguments(tuned: AutotunedFunction) -> None:
                 "or put @tiledsl.autotune above @tiledsl.jit and call the builder with them",
             ],
         )
-
-
-def _with(options: TuneOptions, changes: Mapping[str, Any]) -> TuneOptions:
-    known = {each.name for each in fields(TuneOptions)}
-    unknown = [name for name in changes if name not in known]
-    if unknown:
-        raise TileError(f"autotune has no option {unknown[0]!r}", notes=[f"there are {', '.join(sorted(known))}"])
-    return replace(options, **changes)

@@ -1,4 +1,4 @@
-"""One tuning run, from configurations to a result: recall, lower, prune, order, run, choose."""
+"""The tuning of a kernel: its problem as a task, what is left out, how its configurations run, what comes of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
 from tiledsl.autotuner.storage.store import Store
-from tiledsl.autotuner.trial import Trial, config_text, summary_of_failures
+from tiledsl.autotuner.task import RunnableTask, none_works
+from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.digests import source_digest
 from tiledsl.errors import TileError
 from tiledsl.kernels.jit import no_program
@@ -39,7 +40,7 @@ _log = logging.getLogger("tiledsl")
 
 
 @dataclass
-class TuningProblem:
+class TuningProblem(RunnableTask[AutotuneResult]):
     """What is tuned: a builder and the arguments of one call.
 
     `build` makes the kernel of a configuration for a target; `program` only elaborates it. `values` are the call's
@@ -93,75 +94,134 @@ class TuningProblem:
             device=options.devices[0] if options.devices else None,
         )
 
+    @property
+    def limits(self) -> str:
+        options = self.options
+        return canonical([options.search, options.max_trials, options.budget, options.prune, options.early_stop])
 
-def limits_of(options: TuneOptions) -> str:
-    """A text for what decides which configurations are left out."""
-    return canonical([options.search, options.max_trials, options.budget, options.prune, options.early_stop])
+    @property
+    def keeps_all(self) -> bool:
+        return self.options.keep_all
 
-
-def tune_here(problem: TuningProblem, store: Store | None, done: Mapping[str, Any], ranks: Ranks) -> AutotuneResult:
-    # What recalls a result loads none of these: they take longer to import than it takes.
-    from tiledsl.autotuner import selection
-    from tiledsl.autotuner.group.trials import in_common
-    from tiledsl.autotuner.progress import Progress
-    from tiledsl.autotuner.run import TuningRun
-    from tiledsl.autotuner.search import make_strategy
-    from tiledsl.autotuner.verifying.certified import certified
-
-    _check_text(problem)
-    options = problem.options
-    trials = _restore(problem, store, done)
-    log = None if store is None or not store.writing else store.folder / "tuning.log"
-    with Progress(len(trials), False if ranks.rank else options.progress, log, f"tuning {problem.name}") as progress:
-
-        def ended(trial: Trial) -> None:
-            progress.update(trial)
-            if store is not None:
-                store.append(trial)
-
-        before = ranks.exchange("the last winner", None if store is None else store.previous_winner())[0]
-        incumbent = next((trial.index for trial in trials if config_key(trial.config) == before), None)
-        run = TuningRun(problem, trials, ended, incumbent, ranks)
-        if problem.started is not None:
-            problem.started(run)
-        complete = True
+    def recall(self, store: Store) -> AutotuneResult | None:
+        """The stored winner, its kernel built again; None if there is none, or if its source has changed since."""
+        remembered = store.load(self.configs)
+        if remembered is None or not any(trial.ok for trial in remembered.trials):
+            return None
+        for trial in remembered.trials:
+            trial.build = partial(self.build, trial.config, self.target)
+        unseen = store.key.exact or remembered.other_versions  # the key says all there is to say: built when first used
         try:
-            order = _ordered(run, problem)
-            if ranks.size > 1:
-                order = in_common(ranks, trials, order)
-            for trial in trials:
-                progress.update(trial)
-            if order or (run.measured and selection.lacks_final_round(trials)) or options.numerics is not None:
-                run.go(
-                    make_strategy(
-                        options.search, len(trials), order, options.max_trials, 0, problem.configs, options.budget
-                    )
-                )
-            else:
-                run.close()
-        except KeyboardInterrupt:
-            if ranks.size > 1 or not any(trial.ok for trial in trials):
-                raise
-            complete = False
-            _log.warning("autotune: interrupted; the result is the best of those tried so far")
+            result = result_of(self, remembered, store if unseen else None)
+        except Exception as error:
+            _log.warning("autotune: what %s was tuned to no longer builds (%s); tuning again", self.name, error)
+            return None
+        compare = not unseen and not self.options.do_not_specialize
+        if compare and source_digest(result.kernel.source) != result.best.source_hash:
+            _log.info("autotune: the source of %s has changed since it was tuned; tuning again", self.name)
+            return None
+        return replace(result, from_cache="disk")
+
+    def with_best(self, known: AutotuneResult, best: Trial) -> AutotuneResult:
+        outcome = CachedResult(list(known.trials), known.latency_kind, known.ref_latency, best.index)
+        return replace(result_of(self, outcome), from_cache="disk")
+
+    def for_share(self, neighbours: int) -> TuningProblem:
+        """For a rank that shares its machine: it measures on its own GPU, and compiles in fewer processes."""
+        from tiledsl.autotuner.measuring.measure import can_measure
+
+        options = self.options
+        jobs = max(1, current(jobs=options.jobs).workers // neighbours)
+        devices = options.devices
+        if devices is None and can_measure(self.target):
+            import torch
+
+            devices = (torch.cuda.current_device(),)
+        return replace(self, options=replace(options, jobs=jobs, devices=devices))
+
+    def restore(self, store: Store | None, done: Mapping[str, Any]) -> list[Trial]:
+        """As of any task, unless their source has changed since. TileError for mistakes in the function's text."""
+        _check_text(self)
+        trials = super().restore(store, done)
+        for index, trial in enumerate(trials):
+            trial.build = partial(self.build, trial.config, self.target)
+            if trial.source_hash and not self.options.do_not_specialize:
+                with contextlib.suppress(Exception):
+                    if source_digest(trial.build().source) != trial.source_hash:
+                        trials[index] = Trial(index, trial.config, build=trial.build)
+        return trials
+
+    def begin(
+        self, trials: Sequence[Trial], store: Store | None, ended: Callable[[Trial], None], ranks: Ranks
+    ) -> InProcesses:
+        return InProcesses(self, trials, store, ended, ranks)
+
+    def result(self, outcome: CachedResult, complete: bool) -> AutotuneResult:
+        return replace(result_of(self, outcome), complete=complete)
+
+    def chosen(self, result: AutotuneResult) -> AutotuneResult:
+        return result
+
+
+class InProcesses:
+    """Kernels are compiled, checked and timed in processes, while the search goes on; see run.TuningRun.
+
+    A single kernel waits for no other rank, so ranks need not time a configuration at the same moment; what each finds
+    is brought together before the search goes on, before the final round and after it.
+    """
+
+    def __init__(
+        self,
+        problem: TuningProblem,
+        trials: Sequence[Trial],
+        store: Store | None,
+        ended: Callable[[Trial], None],
+        ranks: Ranks,
+    ) -> None:
+        from tiledsl.autotuner.run import TuningRun
+
+        self._problem, self._trials, self._ranks = problem, trials, ranks
+        self._order: list[int] = []
+        before = ranks.exchange("the last winner", None if store is None else store.previous_winner())[0]
+        self._incumbent = next((trial.index for trial in trials if config_key(trial.config) == before), None)
+        self._run = TuningRun(problem, trials, ended, self._incumbent, ranks)
+        if problem.started is not None:
+            problem.started(self._run)
+
+    def prune(self) -> None:
+        from tiledsl.autotuner.group.trials import in_common
+
+        self._order = _ordered(self._run, self._problem)
+        if self._ranks.size > 1:
+            self._order = in_common(self._ranks, self._trials, self._order)
+
+    def run(self) -> None:
+        from tiledsl.autotuner import selection
+        from tiledsl.autotuner.search import make_strategy
+
+        run, trials, order, options = self._run, self._trials, self._order, self._problem.options
+        if order or (run.measured and selection.lacks_final_round(trials)) or options.numerics is not None:
+            configs = self._problem.configs
+            run.go(make_strategy(options.search, len(trials), order, options.max_trials, 0, configs, options.budget))
+        else:
+            run.close()
+
+    def choose(self) -> CachedResult:
+        from tiledsl.autotuner import selection
+        from tiledsl.autotuner.verifying.certified import certified
+
+        trials, options, ranks, run = self._trials, self._problem.options, self._ranks, self._run
         for trial in trials:
             if trial.same_as is not None:
                 trial.share(trials[trial.same_as])
 
-        def choose() -> Trial | None:
-            found = selection.winner(trials, incumbent, options.min_improvement)
+        def winner() -> Trial | None:
+            found = selection.winner(trials, self._incumbent, options.min_improvement)
             return None if found is None else trials[ranks.exchange("the winner", found.index)[0]]
 
-        best = certified(trials, choose, options.timeout, ranks) if options.verify else choose()
-        ref_latency = run.ref_latency
-        outcome = CachedResult(
-            trials, "measured" if run.measured else "estimated", ref_latency, None if best is None else best.index
-        )
-        if store is not None and complete:
-            store.finish(outcome, options.keep_all)
-        result = replace(result_of(problem, outcome), complete=complete)
-        progress.close(result)
-    return result
+        best = certified(trials, winner, options.timeout, ranks) if options.verify else winner()
+        kind = "measured" if run.measured else "estimated"
+        return CachedResult(list(trials), kind, run.ref_latency, None if best is None else best.index)
 
 
 def _check_text(problem: TuningProblem) -> None:
@@ -172,21 +232,6 @@ def _check_text(problem: TuningProblem) -> None:
         parse_function(problem.function)
     elif isinstance(problem.function, FunctionType) and returns_nothing(problem.function):
         raise no_program(problem.name, "nothing")
-
-
-def _restore(problem: TuningProblem, store: Store | None, done: Mapping[str, Any]) -> list[Trial]:
-    """The trials; those that an earlier run has ended as it left them, unless their source has changed since."""
-    trials = []
-    for index, config in enumerate(problem.configs):
-        trial = store.restore(index, config, done) if store is not None else None
-        build = partial(problem.build, config, problem.target)
-        if trial is not None and trial.source_hash and not problem.options.do_not_specialize:
-            with contextlib.suppress(Exception):
-                if source_digest(build().source) != trial.source_hash:
-                    trial = None
-        trials.append(trial or Trial(index, config))
-        trials[-1].build = build
-    return trials
 
 
 def _ordered(run: TuningRun, problem: TuningProblem) -> list[int]:
@@ -283,10 +328,7 @@ def result_of(problem: TuningProblem, outcome: CachedResult, store: Store | None
     """The winner's kernel with what is known of it; built now, or with a store when it is first looked into."""
     best = _winner(outcome.trials) if outcome.best is None else outcome.trials[outcome.best]
     if best is None:
-        raise TileError(
-            f"autotune: none of {len(outcome.trials)} configurations of {problem.name} works on {problem.target}",
-            notes=summary_of_failures(outcome.trials),
-        )
+        raise none_works(problem.name, outcome.trials, f" on {problem.target}")
     if store is None:
         kernel = best.kernel
     else:
@@ -305,23 +347,3 @@ def _winner(trials: Sequence[Trial]) -> Trial | None:
     from tiledsl.autotuner import selection
 
     return selection.winner(trials)
-
-
-def recall(problem: TuningProblem, store: Store) -> AutotuneResult | None:
-    """The stored winner, its kernel built again; None if there is none, or if its source has changed since."""
-    remembered = store.load(problem.configs)
-    if remembered is None or not any(trial.ok for trial in remembered.trials):
-        return None
-    for trial in remembered.trials:
-        trial.build = partial(problem.build, trial.config, problem.target)
-    unseen = store.key.exact or remembered.other_versions  # the key says all there is to say: built when first used
-    try:
-        result = result_of(problem, remembered, store if unseen else None)
-    except Exception as error:
-        _log.warning("autotune: what %s was tuned to no longer builds (%s); tuning again", problem.name, error)
-        return None
-    compare = not unseen and not problem.options.do_not_specialize
-    if compare and source_digest(result.kernel.source) != result.best.source_hash:
-        _log.info("autotune: the source of %s has changed since it was tuned; tuning again", problem.name)
-        return None
-    return replace(result, from_cache="disk")

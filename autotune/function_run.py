@@ -6,12 +6,11 @@ import copy
 import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 from tiledsl.autotuner import selection
+from tiledsl.autotuner.function_options import FunctionOptions
 from tiledsl.autotuner.group.agree import merged
 from tiledsl.autotuner.group.clock import AgreedClock
 from tiledsl.autotuner.group.ranks import Ranks, RanksLost, failure_status
@@ -19,7 +18,6 @@ from tiledsl.autotuner.measuring import watched
 from tiledsl.autotuner.measuring.again import varied
 from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.inputs import changed, copies
-from tiledsl.autotuner.measuring.timing import clock, summarize
 from tiledsl.autotuner.numerics import reference_index, settle_doubts
 from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.autotuner.verifying.bits import adversarial_inputs, fingerprint
@@ -28,6 +26,7 @@ from tiledsl.autotuner.verifying.tolerance import TF32, Tolerance
 from tiledsl.autotuner.verifying.verify import KernelOutputs, check_outputs
 from tiledsl.digests import digest
 from tiledsl.errors import TileError
+from tiledsl.runtime.timing import clock, summarize
 
 _FIRST_PASS = 0.25  # of `rep`, in the first measurement
 _STALE = 0.1  # of the elements of a result must change with the values for results that do not to be old ones
@@ -68,20 +67,21 @@ class FunctionRun:
     yet.
     """
 
-    def __init__(self, call: Call, trials: Sequence[Trial], options: Mapping[str, Any], ranks: Ranks) -> None:
+    def __init__(self, call: Call, trials: Sequence[Trial], options: FunctionOptions, ranks: Ranks) -> None:
         self._call, self._trials, self._options, self._ranks = call, trials, options, ranks
         self._references: list[Any] = []
-        if options["ref_prog"] is not None:
+        if options.ref_prog is not None:
             self._ranks.together("running ref_prog", self._run_reference)
-        watch = _clock(options["timer"], call.on_gpu)
+        watch = clock(options.timer, "event", call.on_gpu)
         self._watch = watch if ranks.size == 1 else AgreedClock(watch, ranks)
-        self._guard = watched.Guard(sys.modules[__name__], FunctionRun, _WallClock, _Timed)
+        self._guard = watched.Guard(sys.modules[__name__], FunctionRun)
         self._generators: dict[Any, Any] = {}
-        numerics = options.get("numerics")
-        self._wanted = None if numerics is None else reference_index([t.config for t in trials], options["reference_config"])  # fmt: skip # noqa: E501
+        numerics = options.numerics
+        self._wanted = None if numerics is None else reference_index([t.config for t in trials], options.reference_config)  # fmt: skip # noqa: E501
 
     def _run_reference(self) -> None:
-        self._references = Reference(self._options["ref_prog"], list(self._call.values.values())).candidates
+        assert self._options.ref_prog is not None
+        self._references = Reference(self._options.ref_prog, list(self._call.values.values())).candidates
 
     def first(self, trial: Trial) -> None:
         """Check a configuration and time it. What the function raises ends only this trial."""
@@ -90,8 +90,8 @@ class FunctionRun:
             given, touched, seen = self._try(trial, self._check)
             if trial.status == "new" and self._is_fair(trial):
                 quick, prepared = self._prepare(trial, given, touched)
-                prepared.warm(options["warmup"] * _FIRST_PASS)
-                samples = prepared.sample(options["rep"] * _FIRST_PASS, quick)
+                prepared.warm(options.warmup * _FIRST_PASS)
+                samples = prepared.sample(options.rep * _FIRST_PASS, quick)
                 self._look_behind(trial, given, quick)
                 self._try_again(trial, given, seen)
                 if trial.status == "new":
@@ -145,12 +145,12 @@ class FunctionRun:
         names, options = list(found.given), self._options
         ran = KernelOutputs(names, found.results, list(found.given.values()), [names.index(name) for name in touched])
         roundoff = TF32 if self._call.on_gpu else 0.0
-        limits = Tolerance(options["rtol"], options["atol"], options["max_mismatched_ratio"], roundoff)
+        limits = Tolerance(options.rtol, options.atol, options.max_mismatched_ratio, roundoff)
         return check_outputs(ran, references, limits)
 
     def _look_behind(self, trial: Trial, given: dict[str, Any], quick: float) -> None:
         """Fail a configuration that works on where the clock does not see it."""
-        if not self._call.on_gpu or self._options["timer"] is not None:
+        if not self._call.on_gpu or self._options.timer is not None:
             return
         late = self._ranks.together(
             "looking at other streams",
@@ -162,7 +162,8 @@ class FunctionRun:
 
     def _try_again(self, trial: Trial, given: dict[str, Any], seen: Sequence[Any]) -> None:
         """Check a configuration on new values at the addresses at which it was timed; the reference comes after it."""
-        if trial.status != "new" or not self._references:
+        ref_prog = self._options.ref_prog
+        if trial.status != "new" or not self._references or ref_prog is None:
             return
 
         def attempt() -> dict[str, Any]:
@@ -175,7 +176,7 @@ class FunctionRun:
             if found.late:
                 return {"status": "mismatch", "message": found.late}
             try:
-                right = Reference(self._options["ref_prog"], list(fresh.values())).candidates
+                right = Reference(ref_prog, list(fresh.values())).candidates
             except TileError:
                 return {}
             touched = [name for name, old in fresh.items() if changed(found.given[name], old)]
@@ -252,7 +253,7 @@ class FunctionRun:
         reference = self._trials[self._wanted]
         if not reference.ok:
             raise TileError(
-                f"autotune: numerics={self._options['numerics']!r}: the reference configuration, "
+                f"autotune: numerics={self._options.numerics!r}: the reference configuration, "
                 f"{config_text(reference.config)}, does not work",
                 notes=[f"{reference.status}: {reference.message}", "name another one with reference_config={...}"],
             )
@@ -274,7 +275,7 @@ class FunctionRun:
             except Exception as error:
                 message = str(error) if isinstance(error, TileError) else f"{type(error).__name__}: {error}"
                 failures[str(trial.index)] = {"status": failure_status(error), "message": message}
-        rounds, lasting = race(racers, self._options["rep"], lambda name: None, self._call.on_gpu)
+        rounds, lasting = race(racers, self._options.rep, lambda name: None, self._call.on_gpu)
         selection.record_final(self._trials, {"rounds": rounds, "lasting": lasting, "failures": failures})
 
 
@@ -283,44 +284,3 @@ def _share_that_differs(now: Any, old: Any) -> float:
         return 0.0
     differ = now != old
     return float((differ & ~(now.isnan() & old.isnan()) if now.dtype.is_floating_point else differ).double().mean())
-
-
-def _clock(timer: str | None, on_gpu: bool) -> Any:
-    return clock(timer, "event") if timer is not None or on_gpu else _WallClock()
-
-
-class _WallClock:
-    """Times functions that run on the CPU; the interface is timing.Stopwatch's."""
-
-    method = "wall clock"
-    config: Mapping[str, Any]
-
-    def quick(self, call: Callable[[], Any], reset: Callable[[], Any] | None) -> float:
-        return min(self._sample(call, reset) for _ in range(3))
-
-    def prepare(self, calls: Callable[[int], Sequence[Any]], nbytes: int, quick: float, reset: Any) -> _Timed:
-        return _Timed(self, calls(1)[0], reset)
-
-    def _sample(self, call: Callable[[], Any], reset: Callable[[], Any] | None) -> float:
-        if reset is not None:
-            reset()
-        start = perf_counter()
-        call()
-        return max((perf_counter() - start) * 1e3, 1e-6)
-
-
-@dataclass
-class _Timed:
-    watch: _WallClock
-    call: Callable[[], Any]
-    reset: Callable[[], Any] | None
-    method: str = "wall clock"
-
-    def warm(self, milliseconds: float) -> None:
-        spent = 0.0
-        while spent < milliseconds:
-            spent += self.watch._sample(self.call, self.reset)
-
-    def sample(self, milliseconds: float, quick: float) -> list[float]:
-        count = min(1000, max(5, int(milliseconds / quick)))
-        return [self.watch._sample(self.call, self.reset) for _ in range(count)]

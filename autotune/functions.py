@@ -16,21 +16,24 @@ import inspect
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from tiledsl.autotuner.context.active import active
+from tiledsl.autotuner.function_options import FunctionOptions
 from tiledsl.autotuner.function_run import Call, copy_config
-from tiledsl.autotuner.group.ranks import Alone, process_group, session
 from tiledsl.autotuner.numerics import reference_index
-from tiledsl.autotuner.options import Numerics, TuneOptions
+from tiledsl.autotuner.option import takes, with_changes
 from tiledsl.autotuner.space import call_configs, check_configs, config_key, fix, given_tunables, tunables
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
+from tiledsl.autotuner.task import tune
 from tiledsl.autotuner.trial import Trial, config_text, summary_of_failures
 from tiledsl.errors import TileError, user_loc
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
+
+Configs = Iterable[Mapping[str, Any]] | Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,13 @@ class TunedFunction:
     """A function under @tune_function: called without its tunables it runs with the best configuration for such
     arguments, which it finds at the first call. A tunable that a call passes is fixed, and the others are tuned."""
 
-    def __init__(self, function: Callable[..., Any], configs: Any, options: Mapping[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Any], configs: Any, options: FunctionOptions) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.name = function.__name__
         self.signature = inspect.signature(function)
         self.configs = configs if callable(configs) else check_configs(configs, self.signature, self.name)
-        self.options = dict(options)
+        self.options = options
         self._results: dict[str, FunctionResult] = {}
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -120,7 +123,7 @@ class TunedFunction:
         names = tunables(configs)
         self._check_given(given, names)
         values = {name: value for name, value in given.items() if name not in names}
-        return Call(self.function, values, self.options["as_is"]), fix(configs, given_tunables(given, names))
+        return Call(self.function, values, self.options.as_is), fix(configs, given_tunables(given, names))
 
     def _check_given(self, given: Mapping[str, Any], names: Sequence[str]) -> None:
         for name, parameter in self.signature.parameters.items():
@@ -129,43 +132,39 @@ class TunedFunction:
                 raise TileError(f"{self.name} is called without {name!r}, which is not a tunable", user_loc())
 
     def _memory_key(self, values: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> str:
-        own = self.options["key"]
+        own = self.options.key
         wanted = values if own is None else asked_key(own, values)
         return canonical([wanted, [dict(config) for config in configs]])
 
     def _from_disk_or_tuned(self, call: Call, configs: Sequence[dict[str, Any]]) -> FunctionResult:
         from tiledsl.autotuner.function_tuning import FunctionTuning
 
-        key = self._key(call, configs) if self.options["cache"] else None
-        tuning = FunctionTuning(self.name, call, configs, key, self.options)
-        group = process_group(self.options["group"], call.values)
-        if group is None:
-            return _result(*tuning.alone(Alone()))
-        with session(group, self.options["group_timeout"], f"tuning {self.name}") as ranks:
-            return _result(*tuning.together(ranks))
+        key = self._key(call, configs) if self.options.cache else None
+        found = tune(FunctionTuning(self.name, call, configs, key, self.options))
+        return _result(found.trials, found.best, found.from_cache, found.complete)
 
     def _key(self, call: Call, configs: Sequence[dict[str, Any]]) -> Key | None:
         options = self.options
         policy = {
-            "check": [options["rtol"], options["atol"], options["max_mismatched_ratio"]],
-            "timing": [options["warmup"], options["rep"], options["timer"]],
+            "check": [options.rtol, options.atol, options.max_mismatched_ratio],
+            "timing": [options.warmup, options.rep, options.timer],
             **self._numerics(configs),
             "host": "" if call.on_gpu else f"{platform.machine()} x {os.cpu_count()}",
         }
         values: Mapping[str, Any] = call.values
-        if options["key"] is not None:
-            values = {"key": asked_key(options["key"], call.values)}
+        if options.key is not None:
+            values = {"key": asked_key(options.key, call.values)}
         target = Target.parse("auto" if call.on_gpu else "interpret")
-        references = [options["ref_prog"]]
+        references = [options.ref_prog]
         return tuning_key(
             self.name, self.function, values, configs, target, call.on_gpu, references=references, policy=policy
         )
 
     def _numerics(self, configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        mode = self.options["numerics"]
+        mode = self.options.numerics
         if mode is None:
             return {}
-        return {"numerics": [mode, config_key(configs[reference_index(configs, self.options["reference_config"])])]}
+        return {"numerics": [mode, config_key(configs[reference_index(configs, self.options.reference_config)])]}
 
     def __repr__(self) -> str:
         return f"<tuned function {self.name}>"
@@ -175,55 +174,35 @@ def _result(trials: Sequence[Trial], best: Trial, from_cache: Literal["", "disk"
     return FunctionResult(dict(best.config), best.latency or 0.0, tuple(trials), from_cache, complete)
 
 
-def tune_function(
-    configs: Iterable[Mapping[str, Any]] | Callable[..., Any],
-    *,
-    ref_prog: Callable[..., Any] | None = None,
-    key: Callable[..., Any] | None = None,
-    prune: Callable[..., Any] | None = None,
-    warmup: float = 25,
-    rep: float = 100,
-    rtol: float | None = None,
-    atol: float | None = None,
-    max_mismatched_ratio: float = 0.01,
-    cache: bool = True,
-    store: str | os.PathLike[str] | None = None,
-    progress: bool | None = None,
-    timer: str | None = None,
-    as_is: Iterable[str] = (),
-    group: Any = None,
-    group_timeout: float = 300,
-    numerics: Numerics | None = None,
-    reference_config: Mapping[str, Any] | None = None,
-) -> Callable[[Callable[..., Any]], TunedFunction]:
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True, kw_only=True)
+    class _Arguments(FunctionOptions):
+        configs: Configs = field(kw_only=False)
+
+else:
+    _Arguments = FunctionOptions
+
+
+@takes(_Arguments)
+def tune_function(configs: Configs, **options: Any) -> Callable[[Callable[..., Any]], TunedFunction]:
     """Decorator for any function: choose the best of several configurations, dicts of some of its parameters.
 
-    Options are those of @tiledsl.autotune. A result holds for arguments of the same values, and tensors of the same
+    For the options, see FunctionOptions. A result holds for arguments of the same values, and tensors of the same
     shapes, strides and dtypes; `key`, a function of the arguments by name without the tunables, says otherwise.
-    Functions of CPU tensors are timed by the clock on the wall. as_is: arguments that are passed as they are, not as
-    copies, such as symmetric memory. group: all ranks run a configuration at the same time and equally often, so that
-    it may hold collectives. If it fails on one rank before one, others wait there for as long as torch lets them.
+    Functions of CPU tensors are timed by the clock on the wall. group: all ranks run a configuration at the same time
+    and equally often, so that it may hold collectives. If it fails on one rank before one, others wait there for as
+    long as torch lets them.
     numerics: with "same-bits" only configurations can win whose results had the bits of the reference configuration's,
     on the call's values and on some whose sums cancel; what a function computes is tried, not known.
 
     Example: `@tune_function([{"split": 1}, {"split": 4}], ref_prog=torch.matmul)` above `def product(A, B, split)`
     """
-    named: dict[str, Any] = {
-        "ref_prog": ref_prog, "key": key, "prune": prune, "warmup": warmup, "rep": rep, "rtol": rtol, "atol": atol,
-        "max_mismatched_ratio": max_mismatched_ratio, "cache": cache, "store": store, "progress": progress,
-        "timer": timer, "as_is": (as_is,) if isinstance(as_is, str) else tuple(as_is), "group": group,
-        "group_timeout": group_timeout, "numerics": numerics, "reference_config": reference_config,
-    }  # fmt: skip
-    if prune is not None and not callable(prune):
-        raise TileError(f"tune_function: prune is {prune!r}; it is a function of a configuration")
-    if numerics == "batch-invariant":
-        raise TileError("tune_function: numerics may be 'same-bits'; what counts rows is not known of a function")
-    others = ("prune", "as_is")
-    TuneOptions(**{name: value for name, value in named.items() if name not in others})  # raises for what is wrong
+    chosen = with_changes(FunctionOptions(), options, "tune_function")
 
     def decorate(function: Callable[..., Any]) -> TunedFunction:
         if not inspect.isfunction(function):
             raise TileError(f"tune_function stands above a function, not {function!r}")
-        return TunedFunction(function, configs, named)
+        return TunedFunction(function, configs, chosen)
 
     return decorate

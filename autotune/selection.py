@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tiledsl.autotuner.measuring.final_round import compare, open_by, tie
-from tiledsl.autotuner.measuring.timing import summarize
 from tiledsl.autotuner.trial import Trial, config_text
+from tiledsl.runtime.timing import summarize
 
 FINALISTS, _MOST_FINALISTS = 5, 16
 _CLOSE = 1.15  # times the best one's latency: slower ones do not win in the final round

@@ -63,7 +63,7 @@ def work(names: Sequence[str], to: Path, quick: bool, device: str = "cuda", gene
     from benchmarks.ours import with_generated_space
     from benchmarks.row import Context
     from benchmarks.rows import all_rows
-    from tiledsl.autotuner.measuring.timing import cache_bytes
+    from tiledsl.runtime.timing import cache_bytes
 
     def tell(message: Any) -> None:
         with to.open("a", encoding="utf-8") as file:

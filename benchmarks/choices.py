@@ -158,7 +158,7 @@ def measure(
 
 def as_the_tuner(calls: Calls) -> Times:
     """Medians of the samples of each round, in milliseconds."""
-    from tiledsl.autotuner.measuring.timing import Stopwatch
+    from tiledsl.runtime.timing import Stopwatch
 
     watch = Stopwatch()
     quick = {way: watch.quick(call) for way, call in calls.items()}

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tiledsl.autotuner.measuring.timing import capture
+from tiledsl.runtime.timing import capture
 
 _MOST_NODES = 1000  # calls in one graph
 _HIDING_CYCLES = 600_000  # a third of a millisecond: while the device spins, the host queues what is timed

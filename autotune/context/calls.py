@@ -36,7 +36,7 @@ def call_function(tuned: TunedFunction, arguments: Sequence[Any], keywords: Mapp
 
     def trials() -> list[Trial]:
         found = [Trial(index, config) for index, config in enumerate(configs)]
-        prune = tuned.options["prune"]
+        prune = tuned.options.prune
         for index, reason in (left_out(found, prune, call.values) if prune is not None else {}).items():
             found[index].fail("pruned", reason)
         return found
@@ -47,7 +47,7 @@ def call_function(tuned: TunedFunction, arguments: Sequence[Any], keywords: Mapp
         on_gpu=call.on_gpu,
         launch=launch,
         trials=trials,
-        disk_key=lambda: tuned._key(call, configs) if tuned.options["cache"] else None,
+        disk_key=lambda: tuned._key(call, configs) if tuned.options.cache else None,
         remember=lambda trials, best: tuned.remember(key, trials, best),
     )
     return session.call(identity, offer)

@@ -6,20 +6,18 @@ import contextlib
 import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from tiledsl.autotuner.context.launches import Events, Fake, LaunchClock, WallClock
 from tiledsl.autotuner.context.tuning import Offer, Tuning
-from tiledsl.autotuner.group.agree import agree_on_problem, recalled_by_all
 from tiledsl.autotuner.group.ranks import Ranks, RanksLost, failure_status, session, where
 from tiledsl.autotuner.progress import Progress
-from tiledsl.autotuner.selection import winner
 from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.storage.store import Store
-from tiledsl.autotuner.trial import config_text
+from tiledsl.autotuner.task import Found, TuningTask, recall_together, recalled
+from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.errors import TileError
+from tiledsl.runtime.timing import Clock, launch_clock
 from tiledsl.settings import current
 
 _log = logging.getLogger("tiledsl")
@@ -39,6 +37,31 @@ class Rules:
     group_timeout: float
 
 
+class InContext(TuningTask[Found]):
+    """A kernel with one key: its configurations are run launch by launch, by the function around it."""
+
+    def __init__(self, tuning: Tuning, rules: Rules) -> None:
+        self.name, self.options, self._offer = tuning.offer.name, rules, tuning.offer
+        self.configs = [trial.config for trial in tuning.trials]
+
+    def key(self) -> Key | None:
+        rules = self.options
+        key = self._offer.disk_key() if rules.cache else None
+        if key is None:
+            return None
+        context = {"function": rules.name, "launches": [rules.warmup, rules.repeat], "timer": rules.timer}
+        return Key(key.kernel, {**key.fields, "context": context}, key.exact)
+
+    def fields(self) -> Mapping[str, Any]:
+        return {"key": self._offer.key}
+
+    def recall(self, store: Store) -> Found | None:
+        return recalled(store, self.configs)
+
+    def with_best(self, known: Found, best: Trial) -> Found:
+        return known._replace(best=best)
+
+
 @dataclass
 class _Turn:
     is_try: bool
@@ -53,7 +76,7 @@ class ContextSession:
         self.rules, self._group, self._scope = rules, group, scope
         self._tunings: dict[Hashable, Tuning] = {}
         self._stores: dict[int, Store] = {}  # by the tuning's id
-        self._clocks: dict[bool, LaunchClock] = {}
+        self._clocks: dict[bool, Clock] = {}
         self._ranks: Ranks | None = None
         self._run = 0
         self._advances = 0  # launches of configurations that are tried
@@ -77,7 +100,9 @@ class ContextSession:
             trial = tuning.trials[index]
 
             def timed(call: Callable[[], Any], trial: Any = trial, taken: list[Any] = taken) -> Any:
-                value, mark = self._clock(offer.on_gpu).time(trial.config, call)
+                clock = self._clock(offer.on_gpu)
+                clock.config = trial.config
+                value, mark = clock.time(call)
                 taken.append(mark)
                 return value
 
@@ -133,40 +158,30 @@ class ContextSession:
             raise Tuning(offer, 0, 1, trials, "").failure()
         if len(trials) == 1:
             return Tuning(offer, 0, 1, trials, "", best=trials[0])
-        tuning = Tuning(offer, self.rules.warmup, self.rules.repeat, trials, self._clock(offer.on_gpu).method)
-        key = offer.disk_key() if self.rules.cache else None
-        if key is not None:
-            rules = self.rules
-            context = {"function": rules.name, "launches": [rules.warmup, rules.repeat], "timer": rules.timer}
-            key = Key(key.kernel, {**key.fields, "context": context}, key.exact)
-        found = self._recalled(tuning, key)
+        method = self._clock(offer.on_gpu).method
+        if self.rules.timer is None:
+            method += " in context"
+        tuning = Tuning(offer, self.rules.warmup, self.rules.repeat, trials, method)
+        found = self._recalled(tuning)
         if found is not None:
-            tuning.trials, tuning.best = found
-            offer.remember(*found)
+            tuning.trials, tuning.best = list(found.trials), found.best
+            offer.remember(found.trials, found.best)
         return tuning
 
-    def _recalled(self, tuning: Tuning, key: Key | None) -> Any:
-        root = Path(self.rules.store or current().cache_dir)
-        configs, always_tune = [trial.config for trial in tuning.trials], current().always_tune
+    def _recalled(self, tuning: Tuning) -> Found | None:
+        task = InContext(tuning, self.rules)
         if self._group is not None:
             if self._ranks is None:
                 shown = f"tuning in {self.rules.name}"
                 self._ranks = self._scope.enter_context(session(self._group, self.rules.group_timeout, shown))
-            fields = {"key": tuning.offer.key} if key is None else key.fields
-            name = tuning.offer.name
-            agreed = agree_on_problem(self._ranks, name, configs, key, fields, "", root, always_tune)
-            if agreed.key is None:
-                return None
-            store = Store.open(root, agreed.key)
-            store.writing = agreed.writes
+            _, store, known = recall_together(task, self._ranks)
+        else:
+            key = task.key()
+            store = None if key is None else Store.open(task.root, key)
+            known = None if store is None or current().always_tune else task.recall(store)
+        if store is not None:
             self._stores[id(tuning)] = store
-            return recalled_by_all(self._ranks, store, configs, agreed.always_tune)
-        if key is None:
-            return None
-        store = self._stores[id(tuning)] = Store.open(root, key)
-        known = None if always_tune else store.load(configs)
-        best = None if known is None else winner(known.trials)
-        return None if known is None or best is None else (known.trials, best)
+        return known
 
     def _conclude(self, tuning: Tuning) -> None:
         tuning.conclude()
@@ -184,10 +199,9 @@ class ContextSession:
                 progress.update(trial)
             progress.close(config_text(tuning.best.config))
 
-    def _clock(self, on_gpu: bool) -> LaunchClock:
+    def _clock(self, on_gpu: bool) -> Clock:
         if on_gpu not in self._clocks:
-            fake = self.rules.timer
-            self._clocks[on_gpu] = Fake(fake) if fake is not None else Events() if on_gpu else WallClock()
+            self._clocks[on_gpu] = launch_clock(self.rules.timer, on_gpu)
         return self._clocks[on_gpu]
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tiledsl.autotuner import selection
-from tiledsl.autotuner.measuring.timing import summarize
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.trial import Trial, summary_of_failures
 from tiledsl.errors import TileError
+from tiledsl.runtime.timing import summarize
 
 
 class Turn(Protocol):

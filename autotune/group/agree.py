@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.autotuner.group.ranks import Ranks, place
-from tiledsl.autotuner.selection import winner
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage.key import Key, differences
-from tiledsl.autotuner.storage.store import Store
-from tiledsl.autotuner.trial import Trial, config_text
+from tiledsl.autotuner.trial import config_text
 from tiledsl.errors import TileError
 
 # Fields of a key in which ranks may differ: rank 0's count. Closures may hold a rank's number, machines their drivers.
@@ -73,20 +71,6 @@ def agree_on_problem(
     return Agreed(
         common, first["limits"], writes, any(each["always_tune"] for each in said), places.count(places[ranks.rank])
     )
-
-
-def recalled_by_all(
-    ranks: Ranks, store: Store, configs: Sequence[dict[str, Any]], always_tune: bool
-) -> tuple[list[Trial], Trial] | None:
-    """The trials and the winner that are on disk; None unless all ranks have some. Rank 0's winner counts."""
-    known = None if always_tune else store.load(configs)
-    best = None if known is None else winner(known.trials)
-    places = ranks.exchange("what is remembered", None if best is None else best.index)
-    if any(place is None for place in places):
-        return None
-    assert known is not None
-    chosen = known.trials[places[0]]
-    return (known.trials, chosen) if all(ranks.exchange("whether it works", chosen.ok)) else None
 
 
 def _disagreements(first: Mapping[str, Any], other: Mapping[str, Any], rank: int) -> list[str]:

@@ -15,7 +15,7 @@ _log = logging.getLogger("tiledsl")
 
 
 class AgreedClock:
-    """A clock whose times are the largest over the ranks, on all of them; see timing.Stopwatch for the methods.
+    """A clock whose times are the largest over the ranks, on all of them; see timing.Clock for the methods.
 
     All ranks make the same number of calls and begin at the same time, so that a function with collectives inside ends.
     """

@@ -15,11 +15,11 @@ from tiledsl.autotuner.measuring.again import Further
 from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.jobs import Job, Policy
-from tiledsl.autotuner.measuring.timing import clock, summarize
 from tiledsl.autotuner.verifying import bits
 from tiledsl.autotuner.verifying.reference import Expected, tensors
 from tiledsl.autotuner.verifying.verify import KernelOutputs, check_outputs
 from tiledsl.digests import digest
+from tiledsl.runtime.timing import clock, summarize
 
 _HOPELESS, _HOPELESS_PASS = 2.0, 0.05  # times the best, and the share of `rep` that such a configuration gets
 _FAR = 1.3  # times the best quick estimate, which is several percent off: such a configuration is as hopeless

@@ -18,6 +18,8 @@ from typing import Any
 
 from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.errors import TileError
+from tiledsl.runtime import timing
+from tiledsl.runtime.timing import WallClock
 
 _JOIN_SECONDS = 1.0
 _LATE_MS, _LATE_SHARE = 0.05, 0.1  # of work on other streams: what waiting itself takes, and a share of the call's time
@@ -93,16 +95,14 @@ def late_milliseconds(call: Callable[[], Any], reset: Callable[[], Any] | None) 
     """For how long the GPU works on after the current stream has done a call; the least of a few."""
     import torch
 
-    found = []
+    found, wall = [], WallClock()
     for _ in range(_TRIES):
         if reset is not None:
             reset()
         torch.cuda.synchronize()
         call()
         torch.cuda.current_stream().synchronize()
-        start = time.perf_counter()
-        torch.cuda.synchronize()
-        found.append((time.perf_counter() - start) * 1e3)
+        found.append(wall.read(wall.time(torch.cuda.synchronize)[1]))
     return min(found)
 
 
@@ -179,7 +179,7 @@ def _guarded(more: Sequence[Any]) -> dict[Any, tuple[str, ...]]:
     import torch
 
     from tiledsl.autotuner import selection
-    from tiledsl.autotuner.measuring import final_round, inputs, timing
+    from tiledsl.autotuner.measuring import final_round, inputs
     from tiledsl.autotuner.verifying import compare, reference, tolerance, verify
 
     found: dict[Any, tuple[str, ...]] = {
@@ -205,10 +205,9 @@ def _guarded(more: Sequence[Any]) -> dict[Any, tuple[str, ...]]:
         torch.cuda: ("synchronize", "Event", "current_stream", "Stream"),
         torch.cuda.Event: ("record", "elapsed_time", "synchronize", "wait"),
         torch.cuda.Stream: ("synchronize", "wait_stream", "wait_event"),
-        timing.Stopwatch: ("quick", "prepare", "_events", "_warm"),
-        timing.Prepared: ("sample", "warm"),
     }
-    ours = (selection, final_round, inputs, timing, compare, reference, tolerance, verify, tolerance.Tolerance)
+    clocks = (timing, timing.Clock, timing.EventClock, timing.Stopwatch, timing.WallClock, timing.Prepared)
+    ours = (selection, final_round, inputs, compare, reference, tolerance, verify, tolerance.Tolerance, *clocks)
     for owner in (*ours, *more):
         found[owner] = tuple(name for name, value in vars(owner).items() if callable(value))
     return found

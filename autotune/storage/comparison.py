@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,51 +14,84 @@ from tiledsl.autotuner.storage.cache import CacheEntry
 
 @dataclass(frozen=True)
 class ComparedConfig:
-    """A configuration: its milliseconds for each problem (None: not known, or it does not work there), and how many
-    times the problem's best time that is, in the geometric mean and at worst, over the problems where it is known."""
+    """A configuration: its milliseconds for each problem (None: not known, or it does not work there), and times the
+    problem's best time."""
 
     config: Mapping[str, Any]
     milliseconds: tuple[float | None, ...]
-    mean: float
-    worst: float
+    slowdowns: tuple[float | None, ...]
 
     @property
     def known(self) -> int:
         """For how many problems."""
-        return sum(each is not None for each in self.milliseconds)
+        return sum(each is not None for each in self.slowdowns)
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean of the slowdowns that are known."""
+        return math.exp(sum(math.log(each) for each in self.slowdowns if each is not None) / self.known)
+
+    @property
+    def worst(self) -> float:
+        """The largest slowdown."""
+        return max(each for each in self.slowdowns if each is not None)
+
+    @property
+    def merit(self) -> tuple[int, float]:
+        """Smaller for more robust configurations: known for more problems, of these better on average."""
+        return -self.known, self.mean
+
+    def cells(self, digits: int) -> list[str]:
+        """The slowdowns for people."""
+        return ["-" if each is None else f"{each:.{digits}f}" for each in self.slowdowns]
 
 
 @dataclass(frozen=True)
-class CacheComparison:
-    """Problems by what tells them apart, each one's best time, and configurations, those known for most problems first,
-    of these the best on average."""
+class ConfigComparison:
+    """Problems by what tells them apart, each one's best time, and configurations with a time for one of them at least,
+    the most robust first."""
 
     problems: tuple[str, ...]
     best: tuple[float, ...]
     rows: tuple[ComparedConfig, ...]
 
-    def relative(self, row: ComparedConfig) -> list[float | None]:
-        """Times the best time, for each problem."""
-        return [None if own is None else own / best for own, best in zip(row.milliseconds, self.best)]
+    @staticmethod
+    def of(
+        problems: Sequence[str],
+        best: Sequence[float],
+        times: Iterable[tuple[Mapping[str, Any], Sequence[float | None]]],
+    ) -> ConfigComparison:
+        """From the milliseconds of each configuration for each problem; of equally good ones the first comes first."""
+        rows = [
+            ComparedConfig(
+                config, tuple(own), tuple(None if ms is None else ms / least for ms, least in zip(own, best))
+            )
+            for config, own in times
+        ]
+        return ConfigComparison(tuple(problems), tuple(best), tuple(sorted(rows, key=lambda row: row.merit)))
+
+    def as_csv(self, heads: Sequence[str], cells: Callable[[ComparedConfig], Sequence[Any]]) -> str:
+        """For programs: a column for each tunable, then what `cells` gives for a row, under `heads`."""
+        names = list(dict.fromkeys(name for row in self.rows for name in row.config))
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*names, *heads])
+        writer.writerows([*(row.config.get(name, "") for name in names), *cells(row)] for row in self.rows)
+        return file.getvalue()
 
 
-def compare_entries(entries: Sequence[CacheEntry]) -> CacheComparison:
-    """Compare the results of one kernel; those with no time at all are left out."""
-    tables = [(entry, _times(entry)) for entry in entries]
-    tables = [(entry, times) for entry, times in tables if times]
+def compare_entries(entries: Sequence[CacheEntry]) -> ConfigComparison:
+    """Compare the stored results of one kernel; those with no time at all are left out."""
+    tables = [(entry, times) for entry in entries if (times := _times(entry))]
     configs: dict[str, Mapping[str, Any]] = {}
     for _, times in tables:
         for key, (config, _) in times.items():
             configs.setdefault(key, config)
-    best = tuple(min(each for _, each in times.values()) for _, times in tables)
-    rows = []
-    for key, config in configs.items():
-        found = tuple(times[key][1] if key in times else None for _, times in tables)
-        ratios = [own / least for own, least in zip(found, best) if own is not None]
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        rows.append(ComparedConfig(config, found, mean, max(ratios)))
-    rows.sort(key=lambda row: (-row.known, row.mean))
-    return CacheComparison(tuple(_labels([entry for entry, _ in tables])), best, tuple(rows))
+    best = [min(each for _, each in times.values()) for _, times in tables]
+    found = [
+        (config, [times[key][1] if key in times else None for _, times in tables]) for key, config in configs.items()
+    ]
+    return ConfigComparison.of(_labels([entry for entry, _ in tables]), best, found)
 
 
 def _times(entry: CacheEntry) -> dict[str, tuple[Mapping[str, Any], float]]:

@@ -98,7 +98,8 @@ class TunedConfigs:
         """The decorator's, a relative one from where the function's file lies, and the setting's."""
         code = getattr(self._function.jit.function, "__code__", None)
         home = Path("" if code is None else os.path.dirname(code.co_filename))
-        own = tuple(home / each for each in self._function.options.tuned)
+        folders: Any = self._function.options.tuned  # a tuple, since it was checked
+        own = tuple(home / each for each in folders)
         return tuple(dict.fromkeys([*own, *current().tuned_configs]))
 
     def match(self, values: Mapping[str, Any], given: Mapping[str, Any], target: Target) -> TunedMatch:

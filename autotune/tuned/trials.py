@@ -7,17 +7,15 @@ and GPU counts. Run time does not need the file.
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tiledsl.autotuner.storage import journal
-from tiledsl.autotuner.trial import Trial, config_text
+from tiledsl.autotuner.storage.comparison import ConfigComparison
+from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.tuned.arguments import as_json
 from tiledsl.autotuner.tuned.entry import TunedEntry, arguments_text, as_text, order_of
 from tiledsl.autotuner.tuned.file import SCHEMA, Default, TunedFile, most_common
@@ -111,79 +109,28 @@ def choose_default(file: TunedFile, tried: Mapping[tuple[str, str, str], Tried])
     """The most robust of the entries' configurations: it works for most arguments, and its slowdown against the best
     has the smallest geometric mean; of equally good ones that of the largest arguments. The most common one where some
     entries' trials are not known."""
-    table = Table.of(file, tried)
-    if any(of_entry(tried, entry) is None for entry in file.entries) or not table.configs:
+    rows = compared(file, tried).rows
+    if any(of_entry(tried, entry) is None for entry in file.entries) or not rows:
         return most_common(file)
-    row = min(range(len(table.configs)), key=lambda index: (*table.merit(index), -index))
-    works, mean = table.works(row), table.mean(row)
-    entry = next(entry for entry in file.entries if as_text(entry.config) == as_text(table.configs[row]))
-    why = f"works for {works} of {len(table.entries)} entries, {mean:.3f} of the best's time in geometric mean"
+    _, row = min(enumerate(rows), key=lambda each: (*each[1].merit, -each[0]))
+    entry = next(entry for entry in file.entries if as_text(entry.config) == as_text(row.config))
+    why = f"works for {row.known} of {len(file.entries)} entries, {row.mean:.3f} of the best's time in geometric mean"
     return Default(dict(entry.config), entry.source, why)
 
 
-@dataclass(frozen=True)
-class Table:
-    """The winners' configurations against entries: slowdowns[config][entry] is the configuration's latency over the
-    best one's; None where it does not work, or was not measured to the end."""
-
-    entries: tuple[TunedEntry, ...]
-    configs: tuple[dict[str, Any], ...]
-    slowdowns: tuple[tuple[float | None, ...], ...]
-
-    @staticmethod
-    def of(file: TunedFile, tried: Mapping[tuple[str, str, str], Tried]) -> Table:
-        """The table of a file; without trials only an entry's own configuration is known."""
-        entries = tuple(sorted(file.entries, key=order_of))
-        configs = {as_text(entry.config): entry.config for entry in entries}
-        rows = []
-        for text in configs:
-            row: list[float | None] = []
-            for entry in entries:
-                known = of_entry(tried, entry)
-                latency = entry.latency_ms if as_text(entry.config) == text else None
-                if latency is None and known is not None:
-                    latency = known.latencies.get(text)
-                row.append(None if latency is None else latency / entry.latency_ms)
-            rows.append(tuple(row))
-        table = Table(entries, tuple(configs.values()), tuple(rows))
-        order = sorted(range(len(rows)), key=table.merit)
-        return Table(entries, tuple(table.configs[i] for i in order), tuple(rows[i] for i in order))
-
-    def works(self, row: int) -> int:
-        """For how many entries a configuration's latency is known."""
-        return sum(value is not None for value in self.slowdowns[row])
-
-    def mean(self, row: int) -> float:
-        """The geometric mean of a configuration's slowdowns."""
-        known = [value for value in self.slowdowns[row] if value is not None]
-        return math.exp(sum(map(math.log, known)) / len(known)) if known else math.inf
-
-    def worst(self, row: int) -> float:
-        """A configuration's largest slowdown."""
-        return max((value for value in self.slowdowns[row] if value is not None), default=math.inf)
-
-    def merit(self, row: int) -> tuple[int, float]:
-        """Smaller for more robust configurations."""
-        return -self.works(row), self.mean(row)
-
-    def lines(self) -> tuple[list[str], list[list[str]]]:
-        """Heads and rows for people: slowdowns, their geometric mean, the worst, and for how many entries."""
-        heads = ["configuration", "mean", "worst", "works", *(arguments_text(each.arguments) for each in self.entries)]
-        rows = []
-        for place, config in enumerate(self.configs):
-            cells = ["-" if value is None else f"{value:.2f}" for value in self.slowdowns[place]]
-            works = f"{self.works(place)}/{len(self.entries)}"
-            rows.append([config_text(config), f"{self.mean(place):.3f}", f"{self.worst(place):.2f}", works, *cells])
-        return heads, rows
-
-    def as_csv(self) -> str:
-        """The same for programs: a column for each tunable and each entry, numbers in full, unknown ones empty."""
-        names = list(dict.fromkeys(name for config in self.configs for name in config))
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*names, "mean", "worst", "works", *(arguments_text(each.arguments) for each in self.entries)])
-        for place, config in enumerate(self.configs):
-            cells = ["" if value is None else value for value in self.slowdowns[place]]
-            own = [config.get(name, "") for name in names]
-            writer.writerow([*own, self.mean(place), self.worst(place), self.works(place), *cells])
-        return file.getvalue()
+def compared(file: TunedFile, tried: Mapping[tuple[str, str, str], Tried]) -> ConfigComparison:
+    """The winners' configurations against entries, relative to the winner's latency; without trials only an entry's own
+    configuration is known."""
+    entries = sorted(file.entries, key=order_of)
+    found = []
+    for text, config in {as_text(entry.config): entry.config for entry in entries}.items():
+        times: list[float | None] = []
+        for entry in entries:
+            known = of_entry(tried, entry)
+            latency = entry.latency_ms if as_text(entry.config) == text else None
+            if latency is None and known is not None:
+                latency = known.latencies.get(text)
+            times.append(latency)
+        found.append((config, times))
+    problems = [arguments_text(entry.arguments) for entry in entries]
+    return ConfigComparison.of(problems, [entry.latency_ms for entry in entries], found)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.autotune import fake_timers
-from tiledsl.autotuner import tuning
+from tiledsl.autotuner import task
 from tiledsl.autotuner.measuring import measure
 
 
@@ -34,7 +34,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(owner, name, call)
 
-    counted(tuning, "tune_here", "run")
+    counted(task, "carry_out", "run")
     counted(measure.MeasurementBackend, "submit", "verify")
     return counts
 

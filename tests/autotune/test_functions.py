@@ -250,7 +250,7 @@ def test_methods() -> None:
         (lambda: tune_function([{"b": 1}])(lambda a: a), "sets 'b', which is not a parameter"),
         (lambda: tune_function([])(lambda a: a), "no configuration"),
         (lambda: tune_function([{"a": 1}])(scale), "stands above a function"),
-        (lambda: tune_function([{"a": 1}], key=3), "key is a function"),
+        (lambda: tune_function([{"a": 1}], key=3), "key is 3; it must be a function"),
         (lambda: tune_function([{"a": 1}], prune=3), "prune is 3"),
         (lambda: tune_function([{"a": 1}], rep=-1), "rep is -1; it must be a number of milliseconds, more than 0"),
         (lambda: tune_function([{"a": 1}], warmup=float("inf")), "warmup is inf"),

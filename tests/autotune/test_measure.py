@@ -12,16 +12,17 @@ import torch
 
 import tiledsl
 from tiledsl.autotuner import selection
-from tiledsl.autotuner.measuring import timing, wire
+from tiledsl.autotuner.measuring import wire
 from tiledsl.autotuner.measuring.bench import Bench
 from tiledsl.autotuner.measuring.inputs import changed, copies, stand_ins
 from tiledsl.autotuner.measuring.jobs import Policy
 from tiledsl.autotuner.measuring.scratch import Scratch
-from tiledsl.autotuner.measuring.timing import Stopwatch, longest_in_graph, summarize
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.verifying.reference import Expected
 from tiledsl.autotuner.verifying.tolerance import Tolerance
+from tiledsl.runtime import timing
+from tiledsl.runtime.timing import Stopwatch, longest_in_graph, summarize
 
 VALUES = [
     torch.arange(6, dtype=torch.float16).reshape(2, 3),
@@ -192,7 +193,7 @@ def test_a_failure_in_the_final_round_counts() -> None:
         ({"devices": 0}, "devices is 0; it must be a list of GPU numbers"),
         ({"devices": []}, "it must be a list of GPU numbers"),
         ({"devices": [-1]}, "it must be a list of GPU numbers"),
-        ({"backend": "cupti"}, "the tuner times by 'event' or 'cudagraph'"),
+        ({"backend": "cupti"}, "backend is 'cupti'; it must be 'event' or 'cudagraph'"),
         ({"prune": 3}, "it must be a bool or a function of a configuration"),
         ({"min_improvement": 3}, "min_improvement is 3; it must be from 0 to 1"),
         ({"max_mismatched_ratio": "few"}, "max_mismatched_ratio is 'few'; it must be from 0 to 1"),

@@ -209,16 +209,16 @@ def test_the_default_is_the_most_robust_configuration(tmp_path: Path, timer: Any
     assert blocks(path) == {64: 64, 128: 64, 192: 32, 256: 16}
     assert file.default is not None and file.default.config == {"block": 32}
     assert file.default.why == "works for 4 of 4 entries, 1.122 of the best's time in geometric mean"
-    table = trials.Table.of(file, trials.read(trials_path(path)))
-    assert [config["block"] for config in table.configs] == [32, 16, 64]
-    assert table.slowdowns[0] == pytest.approx((1.2, 1.1, 1.0, 1.2)) and table.worst(2) == 9.0
-    assert table.as_csv().splitlines()[0] == "block,mean,worst,works,size=64,size=128,size=192,size=256"
+    table = trials.compared(file, trials.read(trials_path(path)))
+    assert table.problems == ("size=64", "size=128", "size=192", "size=256")
+    assert [row.config["block"] for row in table.rows] == [32, 16, 64]
+    assert table.rows[0].slowdowns == pytest.approx((1.2, 1.1, 1.0, 1.2)) and table.rows[2].worst == 9.0
+    assert table.as_csv(["mean"], lambda row: [row.worst]).splitlines()[::3] == ["block,mean", "64,9.0"]
     change(path, "scale", "interpret", lambda f: replace(f, default=replace(f.default, why=BY_HAND)))
     now = (1.0, 1.0, 0.1)
     assert statuses(plain.tune_into(tmp_path / "plain", [(512,)])) == ["tuned"]
     assert read(path).default == replace(file.default, why=BY_HAND)
-    alone = trials.Table.of(file, {})
-    assert [alone.works(row) for row in range(3)] == [2, 1, 1]
+    assert [row.known for row in trials.compared(file, {}).rows] == [2, 1, 1]
 
 
 def test_ctrl_c_ends_the_run_and_the_next_goes_on(tmp_path: Path, timer: Any) -> None:

@@ -295,7 +295,7 @@ def test_a_worker_writes_a_line_for_each_row(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("benchmarks.rows.all_rows", lambda: rows)
     monkeypatch.setattr("benchmarks.gpu.CudaClock", lambda: clock)
     monkeypatch.setattr("benchmarks.gpu.describe", lambda: {"gpu": "none"})
-    monkeypatch.setattr("tiledsl.autotuner.measuring.timing.cache_bytes", lambda: 0)
+    monkeypatch.setattr("tiledsl.runtime.timing.cache_bytes", lambda: 0)
     monkeypatch.setattr("benchmarks.ceilings.ceilings", lambda clock, plan: CEILINGS)
     to = tmp_path / "results.jsonl"
     assert work(["gemm: b", "gemm: a"], to, quick=True, device="cpu") == 0

@@ -50,7 +50,7 @@ def test_a_real_round_trip(tmp_path: Path) -> None:
         assert entry.versions["triton"] == triton_version()
     function = gemm(tuned=tmp_path / "configs", bucket="size", on_miss="error", cache=False)
     assert check(report.path, function) == []
-    print(*trials.Table.of(file, trials.read(trials_path(report.path))).lines()[1], sep="\n")
+    print(*trials.compared(file, trials.read(trials_path(report.path))).rows, sep="\n")
     assert function.tune_into(tmp_path / "configs", [{"size": size} for size in sizes]).summary().endswith("3 skipped")
     for size, kind in ((1024, "exact"), (768, "bucket"), (4096, "bucket")):
         result = function(size=size)

@@ -13,7 +13,7 @@ from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.storage.cache import CacheEntry
-    from tiledsl.autotuner.storage.comparison import CacheComparison
+    from tiledsl.autotuner.storage.comparison import ComparedConfig, ConfigComparison
 
 _MOST_TRIALS = 50
 
@@ -97,8 +97,7 @@ def table(kernel: str, path: str | None, everything: bool) -> None:
         click.echo(f"{number}: {_safe(problem)}, best {best:.4f} ms")
     rows = []
     for row in found.rows if everything else found.rows[:_MOST_TRIALS]:
-        cells = ["-" if ratio is None else f"{ratio:.3f}" for ratio in found.relative(row)]
-        rows.append([_config({"config": row.config}), f"{row.mean:.3f}", f"{row.worst:.3f}", *cells])
+        rows.append([_config({"config": row.config}), f"{row.mean:.3f}", f"{row.worst:.3f}", *row.cells(3)])
     numbers = [str(number) for number in range(1, len(found.problems) + 1)]
     print_table(["configuration", "mean", "worst", *numbers], rows, "l" + "r" * (len(numbers) + 2))
     if len(rows) < len(found.rows):
@@ -107,18 +106,14 @@ def table(kernel: str, path: str | None, everything: bool) -> None:
         _write_csv(found, path)
 
 
-def _write_csv(found: CacheComparison, path: str) -> None:
-    import csv
+def _write_csv(found: ConfigComparison, path: str) -> None:
+    def cells(row: ComparedConfig) -> list[str]:
+        times = ["" if each is None else f"{each:.6f}" for each in row.milliseconds]
+        return [f"{row.mean:.4f}", f"{row.worst:.4f}", *times]
 
-    names = list(dict.fromkeys(name for row in found.rows for name in row.config))
     try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow([*names, "mean", "worst", *(f"ms: {problem}" for problem in found.problems)])
-            for row in found.rows:
-                times = ["" if each is None else f"{each:.6f}" for each in row.milliseconds]
-                values = [row.config.get(name, "") for name in names]
-                writer.writerow([*values, f"{row.mean:.4f}", f"{row.worst:.4f}", *times])
+        with open(path, "w", encoding="utf-8", newline="\r\n") as file:
+            file.write(found.as_csv(["mean", "worst", *(f"ms: {problem}" for problem in found.problems)], cells))
     except OSError as error:
         raise TileError(f"cannot write {path} ({error})") from None
 

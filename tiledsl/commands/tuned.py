@@ -50,6 +50,7 @@ def table(paths: tuple[Path, ...], csv: Path | None) -> None:
 
     The times are of `...trials.jsonl` beside a file; without it only the winners' are known.
     """
+    from tiledsl.autotuner.trial import config_text
     from tiledsl.autotuner.tuned import trials
     from tiledsl.autotuner.tuned.file import trials_path
     from tiledsl.files import write_output
@@ -58,19 +59,21 @@ def table(paths: tuple[Path, ...], csv: Path | None) -> None:
     if csv is not None and len(found) != 1:
         raise TileError(f"--csv is for one file; there are {len(found)}")
     for path, file in found:
-        made = trials.Table.of(file, trials.read(trials_path(path)))
-        heads, rows = made.lines()
+        compared = trials.compared(file, trials.read(trials_path(path)))
+        total, heads = len(compared.problems), ["mean", "worst", "works", *compared.problems]
+        rows = [
+            [config_text(row.config), f"{row.mean:.3f}", f"{row.worst:.2f}", f"{row.known}/{total}", *row.cells(2)]
+            for row in compared.rows
+        ]
         click.echo(f"{path}: {file.function} on {file.target}")
-        print_table([_safe(head) for head in heads], [[_safe(cell) for cell in row] for row in rows], _sides(heads))
+        shown = [[_safe(cell) for cell in row] for row in rows]
+        print_table([_safe(head) for head in ["configuration", *heads]], shown, "l" + "r" * len(heads))
         if csv is not None:
+            content = compared.as_csv(heads, lambda row: [row.mean, row.worst, row.known, *row.slowdowns])
             try:
-                write_output(csv, made.as_csv().encode())
+                write_output(csv, content.encode())
             except OSError as error:
                 raise TileError(f"{csv} cannot be written: {error.strerror}") from error
-
-
-def _sides(heads: list[str]) -> str:
-    return "l" + "r" * (len(heads) - 1)
 
 
 @tuned.command()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from tiledsl.errors import TileError
 from tiledsl.runtime.supply import ParamInfo, TensorSupplyType, make_inputs
+from tiledsl.runtime.timing import FLUSH_BYTES, EventClock, WallClock, capture
 
 Backend = Literal["event", "cupti", "cudagraph"]
-_FLUSH_BYTES = 256 << 20  # more than any GPU's last-level cache: 50 MB on H100, 126 MB on B200, 256 MB on MI300
 _CPU_REPEATS = 3
 
 
@@ -53,12 +52,14 @@ def do_bench(
         raise TileError(f"unknown return_mode {return_mode!r}", notes=["it is min, max, mean or median"])
     warm_calls, timed_calls = n_warmup or _n_warmup or None, n_repeat or _n_repeat or None
     if not torch.cuda.is_available():
-        return _summary(_wall_clock(fn, timed_calls), quantiles, return_mode)
+        fn()
+        calls = min(timed_calls or _CPU_REPEATS, _CPU_REPEATS)
+        return _summary(WallClock().times(fn, calls), quantiles, return_mode)
     fn()
     torch.cuda.synchronize()
-    cache = torch.empty(_FLUSH_BYTES if flush_l2 else 0, dtype=torch.int8, device="cuda")
+    clock = EventClock(FLUSH_BYTES if flush_l2 else 0)
     if warm_calls is None or timed_calls is None:
-        estimate = max(_events(fn, cache, 5), default=1.0)
+        estimate = max(clock.times(fn, 5), default=1.0)
         estimate = max(estimate, 1e-3)
         warm_calls = warm_calls or max(1, int(warmup / estimate))
         timed_calls = timed_calls or max(1, int(rep / estimate))
@@ -66,73 +67,12 @@ def do_bench(
         fn()
     torch.cuda.synchronize()
     if backend == "event":
-        times = _events(fn, cache, timed_calls)
+        times = clock.times(fn, timed_calls)
     elif backend == "cupti":
-        times = [_kernel_time(fn, cache, timed_calls)]
+        times = [clock.kernel_time(fn, timed_calls)]
     else:
-        times = _graph(fn, cache, timed_calls)
+        times = [each / timed_calls for each in clock.times(capture([fn], timed_calls).replay, 10)]
     return _summary(times, quantiles, return_mode)
-
-
-def _wall_clock(fn: Callable[[], Any], calls: int | None) -> list[float]:
-    fn()
-    times = []
-    for _ in range(min(calls or _CPU_REPEATS, _CPU_REPEATS)):
-        start = time.perf_counter()
-        fn()
-        times.append((time.perf_counter() - start) * 1e3)
-    return times
-
-
-def _events(fn: Callable[[], Any], cache: Any, calls: int) -> list[float]:
-    import torch
-
-    starts = [torch.cuda.Event(enable_timing=True) for _ in range(calls)]
-    ends = [torch.cuda.Event(enable_timing=True) for _ in range(calls)]
-    for start, end in zip(starts, ends):
-        cache.zero_()
-        start.record()
-        fn()
-        end.record()
-    torch.cuda.synchronize()
-    return [float(start.elapsed_time(end)) for start, end in zip(starts, ends)]
-
-
-def _kernel_time(fn: Callable[[], Any], cache: Any, calls: int) -> float:
-    """Mean over the calls of the device time of the kernels that `fn` launches, without the flush's own kernel."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    def kernels(work: Callable[[], Any], times: int) -> dict[str, tuple[int, float]]:
-        with profile(activities=[ProfilerActivity.CUDA]) as trace:
-            for _ in range(times):
-                cache.zero_()
-                work()
-            torch.cuda.synchronize()
-        return {event.key: (event.count, float(event.self_device_time_total)) for event in trace.key_averages()}
-
-    flush = kernels(lambda: None, 1)
-    total = 0.0
-    for name, (count, microseconds) in kernels(fn, calls).items():
-        # The flush has launched its kernels once a call; what is left of the same name is of `fn`.
-        own = count - calls * flush[name][0] if name in flush else count
-        total += microseconds * max(own, 0) / count
-    return total / calls / 1e3
-
-
-def _graph(fn: Callable[[], Any], cache: Any, calls: int) -> list[float]:
-    import torch
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        fn()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(calls):
-            fn()
-    return [elapsed / calls for elapsed in _events(graph.replay, cache, 10)]
 
 
 def _summary(times: list[float], quantiles: Sequence[float] | None, mode: str) -> Any:

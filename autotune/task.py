@@ -1,0 +1,249 @@
+"""One tuning task, from its configurations to a result: recall, agree, restore, run, choose, keep.
+
+What is tuned says how its configurations are run: kernels in processes (`engine.TuningProblem`), Python functions in
+place (`function_tuning.FunctionTuning`), what runs in context launch by launch. Each alone, or by all ranks of a group.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+from tiledsl.autotuner.group.ranks import Alone, Ranks, process_group, session
+from tiledsl.autotuner.storage.cache import CachedResult
+from tiledsl.autotuner.storage.fingerprint import canonical
+from tiledsl.autotuner.storage.key import Key
+from tiledsl.autotuner.storage.store import Store
+from tiledsl.autotuner.trial import Trial, config_text, summary_of_failures
+from tiledsl.errors import TileError
+from tiledsl.settings import current
+
+if TYPE_CHECKING:
+    from tiledsl.autotuner.group.agree import Agreed
+
+_log = logging.getLogger("tiledsl")
+
+
+class Result(Protocol):
+    """What a task ends with."""
+
+    @property
+    def trials(self) -> Sequence[Trial]: ...
+
+    @property
+    def best(self) -> Trial: ...
+
+
+class Found(NamedTuple):
+    """The result of a function or of a kernel in context. complete: all configurations were tried."""
+
+    trials: Sequence[Trial]
+    best: Trial
+    from_cache: Literal["", "disk"] = ""
+    complete: bool = True
+
+
+R = TypeVar("R", bound=Result)
+
+
+class Execution(Protocol):
+    """How the configurations of a task are run."""
+
+    def prune(self) -> None:
+        """End the trials that are not worth running."""
+
+    def run(self) -> None:
+        """Give every trial that is new its outcome. KeyboardInterrupt may leave some without."""
+
+    def choose(self) -> CachedResult:
+        """The outcome; `best` is None where no trial works, and the same on all ranks."""
+
+
+class TuningTask(ABC, Generic[R]):
+    """What is tuned. values: the call's arguments by name; options: which group tunes, where results are kept, and
+    whether progress is shown."""
+
+    name: str
+    values: Mapping[str, Any]
+    configs: Sequence[dict[str, Any]]
+    options: Any
+
+    @property
+    def root(self) -> Path:
+        """Where results are kept."""
+        return Path(self.options.store or current().cache_dir)
+
+    @property
+    def limits(self) -> str:
+        """A text for what decides which configurations are left out."""
+        return ""
+
+    @abstractmethod
+    def key(self) -> Key | None:
+        """What a stored result depends on; None if results are not stored, or if that cannot be determined."""
+
+    def fields(self) -> Mapping[str, Any]:
+        """In place of the key's fields where there is no key."""
+        return {"arguments": {name: canonical(value) for name, value in self.values.items()}}
+
+    @abstractmethod
+    def recall(self, store: Store) -> R | None:
+        """The stored result; None if there is none."""
+
+    @abstractmethod
+    def with_best(self, known: R, best: Trial) -> R:
+        """A stored result with the winner of rank 0."""
+
+
+class RunnableTask(TuningTask[R]):
+    """A task that is run from beginning to end."""
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether what every working trial became is kept, not only the winner."""
+        return False
+
+    def for_share(self, neighbours: int) -> RunnableTask[R]:
+        """The task for one of several processes that tune on the same machine."""
+        return self
+
+    def title(self, ranks: Ranks) -> str:
+        return f"tuning {self.name}"
+
+    def log_level(self, ranks: Ranks) -> int:
+        """At which its progress is logged."""
+        return logging.DEBUG
+
+    def restore(self, store: Store | None, done: Mapping[str, Any]) -> list[Trial]:
+        """The trials; those that an earlier run has ended as it left them."""
+        return [
+            (None if store is None else store.restore(index, config, done)) or Trial(index, config)
+            for index, config in enumerate(self.configs)
+        ]
+
+    @abstractmethod
+    def begin(
+        self, trials: Sequence[Trial], store: Store | None, ended: Callable[[Trial], None], ranks: Ranks
+    ) -> Execution:
+        """Get ready to run. `ended` is told of each trial that ends."""
+
+    @abstractmethod
+    def result(self, outcome: CachedResult, complete: bool) -> R:
+        """The result of a run. TileError if no trial works."""
+
+    def chosen(self, result: R) -> Any:
+        """What is shown of a result at the end."""
+        return config_text(result.best.config)
+
+
+def tune(task: RunnableTask[R]) -> R:
+    """The best configuration's result, from disk if it is known there. TileError if none works.
+
+    Ctrl-C ends a run: its result is the best so far, with a warning. It is not stored as the result, but the trials
+    that had ended are. KeyboardInterrupt if none had.
+    """
+    group = process_group(task.options.group, task.values)
+    if group is not None:
+        with session(group, task.options.group_timeout, f"tuning {task.name}") as ranks:
+            return _tune_together(task, ranks)
+    key, always_tune = task.key(), current().always_tune
+    if key is None:
+        return carry_out(task, None, {}, Alone())
+    store = Store.open(task.root, key, task.limits)
+    known = None if always_tune else task.recall(store)
+    if known is not None:
+        return known
+    with store.lock():
+        known = None if always_tune else task.recall(store)  # another process may just have tuned it
+        return known or carry_out(task, store, {} if always_tune else store.finished(), Alone())
+
+
+def _tune_together(task: RunnableTask[R], ranks: Ranks) -> R:
+    """On all ranks. One process of those that keep results in the same place writes. They take no lock: others that
+    tune the same at the same time would wait for those that wait for them."""
+    agreed, store, known = recall_together(task, ranks)
+    if known is not None:
+        return known
+    task = task.for_share(agreed.neighbours)
+    if store is None:
+        return carry_out(task, None, {}, ranks)
+    done = store.finished() if ranks.rank == 0 and not agreed.always_tune else {}
+    return carry_out(task, store, ranks.exchange("trials of earlier runs", done)[0], ranks)
+
+
+def recall_together(task: TuningTask[R], ranks: Ranks) -> tuple[Agreed, Store | None, R | None]:
+    """What the ranks agree on, where the result is kept, and the stored one, if all ranks have one: then that of rank 0
+    counts."""
+    from tiledsl.autotuner.group.agree import agree_on_problem
+
+    key = task.key()
+    fields = task.fields() if key is None else key.fields
+    agreed = agree_on_problem(
+        ranks, task.name, task.configs, key, fields, task.limits, task.root, current().always_tune
+    )
+    if agreed.key is None:
+        return agreed, None, None
+    store = Store.open(task.root, agreed.key, agreed.limits)
+    store.writing = agreed.writes
+    known = None if agreed.always_tune else task.recall(store)
+    places = ranks.exchange("what is remembered", None if known is None else known.best.index)
+    if known is None or any(place is None for place in places):
+        return agreed, store, None
+    best = known.trials[places[0]]
+    if not all(ranks.exchange("whether it works", best.ok)):
+        return agreed, store, None
+    return agreed, store, known if known.best.index == places[0] else task.with_best(known, best)
+
+
+def carry_out(task: RunnableTask[R], store: Store | None, done: Mapping[str, Any], ranks: Ranks) -> R:
+    """Run a task. done: what earlier runs have left of it."""
+    from tiledsl.autotuner.progress import Progress  # recalling a result takes less time than loading it
+
+    trials = task.restore(store, done)
+    log = None if store is None or not store.writing else store.folder / "tuning.log"
+    shown = False if ranks.rank else task.options.progress
+    with Progress(len(trials), shown, log, task.title(ranks), task.log_level(ranks)) as progress:
+
+        def ended(trial: Trial) -> None:
+            progress.update(trial)
+            if store is not None:
+                store.append(trial)
+
+        execution, complete = task.begin(trials, store, ended, ranks), True
+        try:
+            execution.prune()
+            for trial in trials:
+                progress.update(trial)
+            execution.run()
+        except KeyboardInterrupt:
+            if ranks.size > 1 or not any(trial.ok for trial in trials):
+                raise
+            complete = False
+            _log.warning("autotune: interrupted; the result is the best of those tried so far")
+        outcome = execution.choose()
+        if store is not None and complete:
+            store.finish(outcome, task.keeps_all)
+        if outcome.best is None:
+            progress.close()
+        result = task.result(outcome, complete)
+        progress.close(task.chosen(result))
+    return result
+
+
+def recalled(store: Store, configs: Sequence[dict[str, Any]]) -> Found | None:
+    """The stored result of what needs nothing built."""
+    from tiledsl.autotuner.selection import winner
+
+    known = store.load(configs)
+    best = None if known is None else winner(known.trials)
+    return None if known is None or best is None else Found(known.trials, best, "disk")
+
+
+def none_works(name: str, trials: Sequence[Trial], where: str = "") -> TileError:
+    """What is raised where no configuration works."""
+    return TileError(
+        f"autotune: none of {len(trials)} configurations of {name} works{where}", notes=summary_of_failures(trials)
+    )

@@ -197,6 +197,8 @@ def _shorten_limits(loop: scf.ForOp, counts: dict[int, int]) -> None:
         for number, value in enumerate(op.operands[:2]):
             blocks = constant_of(value)
             if type(blocks) is int and counts.get(blocks, blocks) < blocks:
-                op.set_operands([*op.operands[:number], _constant(op, counts[blocks], value), *op.operands[number + 1 :]])
+                op.set_operands(
+                    [*op.operands[:number], _constant(op, counts[blocks], value), *op.operands[number + 1 :]]
+                )
             elif isinstance(value.op, (arith.MinOp, arith.MaxOp)):
                 left.append(value.op)

@@ -23,12 +23,14 @@ FEW_ELEMENTS = 1 << 16
 _BLOCKS = 2  # full ones along a size
 _TRIPS = 4
 _MOST_BLOCKS = 12
+_FEW_BLOCKS = 9  # if there are more, a size with a remainder keeps one full block beside it
 
 
-def reduced(root: tile.FuncOp, unit: int = 0) -> tile.FuncOp | None:
+def reduced(root: tile.FuncOp, unit: int = 0, blocks: int = _BLOCKS) -> tile.FuncOp | None:
     """A smaller program, or None where the program is small or cannot be made so. The program itself is not changed.
 
-    unit: what sizes along which tiles walk become, but for their remainder by it; 0: two tiles.
+    unit: what sizes along which tiles walk become, but for their remainder by it; 0: two tiles. blocks: how many full
+    ones there are beside a remainder.
     """
     if (
         unit == 0
@@ -38,12 +40,15 @@ def reduced(root: tile.FuncOp, unit: int = 0) -> tile.FuncOp | None:
         return None
     twin = root.clone({})
     assert isinstance(twin, tile.FuncOp)
-    counts = _shrink_buffers(twin, unit)
+    counts = _shrink_buffers(twin, unit, blocks)
     for op in list(twin.walk()):
         if isinstance(op, tile.KernelOp):
             grid = [_capped(constant_of(each), counts) for each in op.grid]
             for axis, most in _plain_indices(op).items():
-                grid[axis] = grid[axis] and min(grid[axis], most)
+                number = grid[axis]
+                grid[axis] = number if number is None else min(number, most)
+            if unit == 0 and blocks > 1 and prod(each or 1 for each in grid) > _FEW_BLOCKS:
+                return reduced(root, blocks=1)
             if unit == 0 and prod(each or 1 for each in grid) > _MOST_BLOCKS:
                 grid = [each and min(each, _BLOCKS + 1) for each in grid]
             made = [old if new is None else _constant(op, new, old) for new, old in zip(grid, op.grid, strict=True)]
@@ -104,7 +109,7 @@ def _depends(value: Value, on: Value) -> bool:
     return False
 
 
-def _shrink_buffers(root: tile.FuncOp, fixed: int) -> dict[int, int]:
+def _shrink_buffers(root: tile.FuncOp, fixed: int, blocks: int) -> dict[int, int]:
     """Make the buffers smaller; returns how many blocks are left of so many along each size."""
     walked = _tiles(root)
     buffers = dict.fromkeys(each for op in root.walk() for each in _buffers(op))
@@ -119,7 +124,7 @@ def _shrink_buffers(root: tile.FuncOp, fixed: int) -> dict[int, int]:
                 if isinstance(size, int) and size > 2 * fixed:
                     left[buffer, axis] = size, fixed + size % fixed, size
             elif isinstance(size, int) and size > (_BLOCKS + 1) * unit:
-                left[buffer, axis] = size, _BLOCKS * unit + size % unit, unit
+                left[buffer, axis] = size, (blocks if size % unit else _BLOCKS) * unit + size % unit, unit
             if isinstance(size, int) and (buffer, axis) not in left:
                 counts.update({-(-size // extent): -(-size // extent) for extent in extents})
     # What has one size and nearly one tile is the same thing: the rows of K and V, and those of Q, in attention.
@@ -131,8 +136,8 @@ def _shrink_buffers(root: tile.FuncOp, fixed: int) -> dict[int, int]:
         shape = (*type.shape[:axis], small, *type.shape[axis + 1 :])
         buffer.set_type(BufferType(shape, type.dtype, type.scope))
         for extent in walked.get((buffer, axis), {1}):
-            blocks = -(-size // extent)
-            counts[blocks] = max(counts.get(blocks, 0), -(-small // extent))
+            tiles = -(-size // extent)
+            counts[tiles] = max(counts.get(tiles, 0), -(-small // extent))
     return counts
 
 

@@ -152,6 +152,33 @@ def test_computed_bounds_of_loops_are_reduced() -> None:
     assert constant_of(loop.lower) is None and constant_of(loop.upper) == 2
 
 
+DIVIDED = """
+@T.prim_func
+def main(A: T.Tensor((4001, 64), "float32"), B: T.Tensor((64, 64), "float32")):
+    with T.Kernel(1, threads=128) as bx:
+        a = T.alloc_fragment((64, 64), "float32")
+        total = T.alloc_fragment((64, 64), "float32")
+        T.clear(total)
+        for k in T.serial(0, 62):
+            T.copy(A[k * 64, 0], a)
+            for i, j in T.Parallel(64, 64):
+                total[i, j] += a[i, j]
+        for k in T.serial(62, 63):
+            T.copy(A[k * 64, 0], a)
+            for i, j in T.Parallel(64, 64):
+                total[i, j] += a[i, j]
+        T.copy(total, B)
+"""
+
+
+def test_the_loop_for_a_remainder_stays_where_it_is() -> None:
+    small = reduced(tiledsl.parse(DIVIDED).build())
+    assert small is not None
+    loops = [op for op in small.walk() if isinstance(op, scf.ForOp)]
+    assert [(constant_of(each.lower), constant_of(each.upper)) for each in loops] == [(0, 2), (2, 3)]
+    assert small.body.args[0].type.static_shape == (2 * 64 + 33, 64)
+
+
 def test_a_split_sum_is_allowed_by_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     make = lambda: product(pass_configs={"split-k.splits": 2})
     (split,) = [each for each in check_passes(make()) if each.subject.startswith("split-k")]

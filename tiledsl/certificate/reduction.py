@@ -127,6 +127,7 @@ def _shrink_buffers(root: tile.FuncOp, fixed: int, blocks: int) -> dict[int, int
                 left[buffer, axis] = size, (blocks if size % unit else _BLOCKS) * unit + size % unit, unit
             if isinstance(size, int) and (buffer, axis) not in left:
                 counts.update({-(-size // extent): -(-size // extent) for extent in extents})
+    full: dict[int, int] = {}  # the same of full blocks
     # What has one size and nearly one tile is the same thing: the rows of K and V, and those of Q, in attention.
     for (buffer, axis), (size, small, unit) in left.items():
         for other, most, _ in left.values():
@@ -138,7 +139,9 @@ def _shrink_buffers(root: tile.FuncOp, fixed: int, blocks: int) -> dict[int, int
         for extent in walked.get((buffer, axis), {1}):
             tiles = -(-size // extent)
             counts[tiles] = max(counts.get(tiles, 0), -(-small // extent))
-    return counts
+            if size % extent:
+                full[size // extent] = max(full.get(size // extent, 0), small // extent)
+    return {**full, **counts}
 
 
 def _plain_indices(kernel: tile.KernelOp) -> dict[int, int]:
@@ -187,6 +190,11 @@ def _shorten(loop: scf.ForOp, counts: dict[int, int]) -> None:
         return
     lower, upper, step = (int(each) for each in bounds if each is not None)
     trips = len(range(lower, upper, step)) if step else 0
+    if lower > 0 and step == 1 and counts.get(lower, lower) < lower:  # what is left behind another loop
+        start = counts[lower]
+        end = _constant(loop, counts.get(upper, start + min(trips, _TRIPS)), loop.upper)
+        loop.set_operands([_constant(loop, start, loop.lower), end, *loop.operands[2:]])
+        return
     if trips <= _TRIPS and trips not in counts:
         return
     left = min(trips, counts.get(trips, _TRIPS))

@@ -1,7 +1,7 @@
 """How many mistakes in passes a certificate notices: `python -m tests.certificate.pass_mutants COUNT [SEED] [FILE]`.
 
-Mutants of passes/ and of the analyses that passes ask are drawn until COUNT of them have changed a kernel of examples/, or made its lowering fail. Sources
-that differ in names and comments alone are the same. Each mutant is one of:
+Mutants of passes/ and of the analyses that passes ask are drawn until COUNT of them have changed a kernel of examples/,
+or made its lowering fail. Sources that differ in names and comments alone are the same. Each mutant is one of:
 
 - caught by what `verify` looks at in passes and their result, or by the lowering itself;
 - unchecked, where something is unknown;
@@ -77,10 +77,12 @@ def in_a_fork(function: Callable[[], Any]) -> Any:
 
 
 def functions() -> dict[str, list[FunctionType]]:
-    """The functions of each file of FOLDERS that are loaded."""
+    """The functions of the compiler that are loaded, by file."""
     found = defaultdict(list)
     for each in gc.get_objects():
-        if isinstance(each, FunctionType) and any(folder in each.__code__.co_filename for folder in ("passes", "analysis")):
+        if isinstance(each, FunctionType) and any(
+            folder in each.__code__.co_filename for folder in ("passes", "analysis")
+        ):
             found[os.path.realpath(each.__code__.co_filename)].append(each)
     return found
 
@@ -157,7 +159,7 @@ def load_anew(path: Path, text: bytes) -> None:
 # What they do
 
 
-def sources() -> list[list[tuple[str, list[Meaning]]]]:
+def sources() -> Before:
     """Of the kernels of each case, the texts and what they do."""
     from tests.support.example_kernels import kernels_of
 
@@ -184,7 +186,11 @@ def structure(source: str) -> str:
 
 
 def outcome(
-    path: Path, old: bytes, new: bytes, before: list[list[tuple[str, list[Meaning]]]], known: dict[str, list[FunctionType]]
+    path: Path,
+    old: bytes,
+    new: bytes,
+    before: list[list[tuple[str, list[Meaning]]]],
+    known: dict[str, list[FunctionType]],
 ) -> dict[str, str]:
     """What becomes of a mutant: {"same": ""}, or another kind with a sentence."""
     if not replace_code(path, old, new, known):
@@ -235,6 +241,9 @@ class Meaning:
     given: list[Any]
     is_odd: bool  # whether tensors begin at odd elements
     results: dict[str, list[Any]]  # of the program, and of the text without mistakes
+
+
+Before = list[list[tuple[str, list[Meaning]]]]  # the texts of each case without mistakes, and what they do
 
 
 def meanings(kernel: Any) -> list[Meaning]:

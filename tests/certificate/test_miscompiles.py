@@ -12,9 +12,7 @@ from tests.support.example_kernels import kernels_of
 from tests.support.example_modules import load_example
 from tests.support.mutated import mutate
 from tiledsl.analysis.affine import LinearForm
-from tiledsl.codegen.expressions import Expressions
 from tiledsl.codegen.kernels import KernelWriter
-from tiledsl.dialects import arith
 from tiledsl.passes import (
     canonicalize,
     cse,
@@ -23,13 +21,13 @@ from tiledsl.passes import (
     lower_to_triton,
     map_grid,
     pad_tiles,
-    partial_sums,
     peel_loops,
-    persistent,
     promote_buffers,
     split_k,
     vectorize_parallel,
 )
+from tiledsl.passes.map_grid import persistent
+from tiledsl.passes.split_k import partial_sums
 
 pytest.importorskip("z3")
 
@@ -160,7 +158,8 @@ def product(target: str = "cuda:80", pass_configs: Any = None, **sizes: int) -> 
 # A function, a text in it, what stands there by mistake, and a kernel that shows it.
 MISCOMPILES: dict[str, tuple[Any, str, str, Callable[[], tiledsl.Kernel]]] = {
     "a mask is dropped where copies become pointers": (
-        lower_to_triton._KernelLowering.lower_access, "pointer, op.value, op.mask, cache", "pointer, op.value, None, cache",
+        lower_to_triton._KernelLowering.lower_access, "pointer, op.value, op.mask, cache",
+        "pointer, op.value, None, cache",
         product(),
     ),
     "a bound includes its end": (guard_accesses._Guard.access, '"lt", bound))', '"le", bound))', product()),
@@ -187,7 +186,8 @@ MISCOMPILES: dict[str, tuple[Any, str, str, Callable[[], tiledsl.Kernel]]] = {
         product(pass_configs={"split-k.splits": 2}),
     ),
     "split sums start from another part": (
-        partial_sums.add_parts, "arith.AddOp(carried, load(inside, part))", "arith.AddOp(load(inside, part), load(inside, part))",
+        partial_sums.add_parts, "arith.AddOp(carried, load(inside, part))",
+        "arith.AddOp(load(inside, part), load(inside, part))",
         product(pass_configs={"split-k.splits": 2}),
     ),
     "a row of blocks is wider than it is": (
@@ -200,11 +200,13 @@ MISCOMPILES: dict[str, tuple[Any, str, str, Callable[[], tiledsl.Kernel]]] = {
         map_grid.fold_grid, "bx, by = _panels", "by, bx = _panels", example("gemm_lazy"),
     ),
     "a program takes its neighbour's blocks, too": (
-        persistent.make_persistent, "_inside(at, blocks), programs, []", "_inside(at, blocks), at.constant(1, INT32), []",
+        persistent.make_persistent, "_inside(at, blocks), programs, []",
+        "_inside(at, blocks), at.constant(1, INT32), []",
         of("counts", **{"map-grid.persistent": 1}),
     ),
     "the padding of a maximum is 0": (
-        pad_tiles._Padder._operation, "tensor.neutral(op.kind, op.source.dtype)", "arith.as_constant(0, op.source.dtype)",
+        pad_tiles._Padder._operation, "tensor.neutral(op.kind, op.source.dtype)",
+        "arith.as_constant(0, op.source.dtype)",
         example("softmax"),
     ),
     "the padding of a product's operand is left": (
@@ -212,7 +214,8 @@ MISCOMPILES: dict[str, tuple[Any, str, str, Callable[[], tiledsl.Kernel]]] = {
         of("a product of powers"),
     ),
     "constants are added that are subtracted": (
-        canonicalize.combine_added_constants, "total = -number if isinstance(op, SubOp) else number", "total = number", of("constants"),
+        canonicalize.combine_added_constants, "total = -number if isinstance(op, SubOp) else number", "total = number",
+        of("constants"),
     ),
     "a comparison is mirrored wrongly": (
         guard_accesses._Guard._compare, "predicate=predicate", 'predicate="lt"', of("rows from the end"),
@@ -227,11 +230,13 @@ MISCOMPILES: dict[str, tuple[Any, str, str, Callable[[], tiledsl.Kernel]]] = {
         of("a branch writes"),
     ),
     "the else branch is for the same lanes": (
-        vectorize_parallel._Vectorizer._if, "arith.NotOp(condition)", "arith.NotOp(builder.insert(arith.NotOp(condition)).result)",
+        vectorize_parallel._Vectorizer._if, "arith.NotOp(condition)",
+        "arith.NotOp(builder.insert(arith.NotOp(condition)).result)",
         of("lanes choose"),
     ),
     "a sum is added behind a product": (
-        lower_tile_ops._gemm, "tensor.DotOp(a, b, accumulator,", "tensor.DotOp(a, b, zero(builder, shape[-2:], op.c.dtype),",
+        lower_tile_ops._gemm, "tensor.DotOp(a, b, accumulator,",
+        "tensor.DotOp(a, b, zero(builder, shape[-2:], op.c.dtype),",
         of("a product of tiles"),
     ),
     "an operand is transposed": (
@@ -240,7 +245,8 @@ MISCOMPILES: dict[str, tuple[Any, str, str, Callable[[], tiledsl.Kernel]]] = {
     ),
     "a store is dropped": (KernelWriter.store, "self.line(", "(lambda text: None)(", of("a branch writes")),
     "an atomic is doubled": (
-        KernelWriter.atomic, "text = self.atomic_text(op)", "text = self.atomic_text(op); self.line(text)", of("counts"),
+        KernelWriter.atomic, "text = self.atomic_text(op)",
+        "text = self.atomic_text(op); self.line(text)", of("counts"),
     ),
     "an assertion is dropped": (KernelWriter.check, "self.line(", "(lambda text: None)(", of("an assertion")),
     "a kernel does not wait for the one before": (

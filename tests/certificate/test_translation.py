@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import tiledsl
+from tests.certificate.pass_mutants import INPUTS, meanings, unlike
 from tests.support.example_kernels import NAMES, kernels_of
 from tests.support.example_modules import load_example
 from tests.support.mutated import mutate
@@ -18,6 +19,8 @@ from tiledsl.certificate.signature import strict_signature
 from tiledsl.certificate.translation import OTHER_INPUTS, certify, check_passes, check_source, check_translation
 from tiledsl.codegen.expressions import Expressions
 from tiledsl.codegen.kernels import KernelWriter
+from tiledsl.dialects import scf
+from tiledsl.dialects.arith import constant_of
 from tiledsl.passes import (
     guard_accesses,
     lower_tile_ops,
@@ -125,6 +128,55 @@ def test_a_large_problem_is_reduced_to_a_few_blocks() -> None:
     shapes = [value.type.static_shape for value in small.body.args]
     assert shapes == [(256, 128), (128, 256 + 40), (256, 256 + 40)]
     assert not bad(check_translation(kernel))
+
+
+CAUSAL = """
+@T.prim_func
+def main(A: T.Tensor((8192, 64), "float32"), B: T.Tensor((8192, 64), "float32")):
+    with T.Kernel(128, threads=128) as bx:
+        a = T.alloc_fragment((64, 64), "float32")
+        total = T.alloc_fragment((64, 64), "float32")
+        T.clear(total)
+        for k in T.serial(bx, 128):
+            T.copy(A[k * 64, 0], a)
+            for i, j in T.Parallel(64, 64):
+                total[i, j] += a[i, j]
+        T.copy(total, B[bx * 64, 0])
+"""
+
+
+def test_computed_bounds_of_loops_are_reduced() -> None:
+    small = reduced(tiledsl.parse(CAUSAL).build())
+    assert small is not None
+    (loop,) = [op for op in small.walk() if isinstance(op, scf.ForOp)]
+    assert constant_of(loop.lower) is None and constant_of(loop.upper) == 2
+
+
+DIVIDED = """
+@T.prim_func
+def main(A: T.Tensor((4001, 64), "float32"), B: T.Tensor((64, 64), "float32")):
+    with T.Kernel(1, threads=128) as bx:
+        a = T.alloc_fragment((64, 64), "float32")
+        total = T.alloc_fragment((64, 64), "float32")
+        T.clear(total)
+        for k in T.serial(0, 62):
+            T.copy(A[k * 64, 0], a)
+            for i, j in T.Parallel(64, 64):
+                total[i, j] += a[i, j]
+        for k in T.serial(62, 63):
+            T.copy(A[k * 64, 0], a)
+            for i, j in T.Parallel(64, 64):
+                total[i, j] += a[i, j]
+        T.copy(total, B)
+"""
+
+
+def test_the_loop_for_a_remainder_stays_where_it_is() -> None:
+    small = reduced(tiledsl.parse(DIVIDED).build())
+    assert small is not None
+    loops = [op for op in small.walk() if isinstance(op, scf.ForOp)]
+    assert [(constant_of(each.lower), constant_of(each.upper)) for each in loops] == [(0, 2), (2, 3)]
+    assert small.body.args[0].type.static_shape == (2 * 64 + 33, 64)
 
 
 def test_a_split_sum_is_allowed_by_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +292,23 @@ def test_rare_mistakes_in_the_source_are_noticed(name: str) -> None:
     kernel.module = replace(kernel.module, source=kernel.source.replace(old, new))
     checks = [each for each in check_source(kernel) if each.status == "failed"]
     assert [each.subject for each in checks] == [f"{kernel.name} with {next(iter(OTHER_INPUTS))}"]
+
+
+@pytest.mark.parametrize(
+    ("new", "fault"),
+    [
+        ("tl.maximum(A_tile, 0.0) * 1.0", ""),
+        ("tl.maximum(A_tile, 0.5)", "elements of B are not those of the text"),
+        ("tl.maximum(tl.load(A + 60 + tl.arange(0, 32)), 0.0)", "is accessed"),
+    ],
+)
+def test_equivalent_texts_have_equal_bits(new: str, fault: str) -> None:
+    kernel = tiledsl.compile(tiledsl.parse(LARGEST), target="cuda:90")
+    expected = meanings(kernel)
+    assert len(expected) == len(INPUTS) and "tl.maximum(A_tile, 0.0)" in kernel.source
+    kernel.module = replace(kernel.module, source=kernel.source.replace("tl.maximum(A_tile, 0.0)", new))
+    found = unlike(kernel, expected)
+    assert fault in found if fault else not found
 
 
 def test_an_error_in_the_source_names_its_line_and_the_users() -> None:

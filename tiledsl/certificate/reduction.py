@@ -23,12 +23,14 @@ FEW_ELEMENTS = 1 << 16
 _BLOCKS = 2  # full ones along a size
 _TRIPS = 4
 _MOST_BLOCKS = 12
+_FEW_BLOCKS = 9  # if there are more, a size with a remainder keeps one full block beside it
 
 
-def reduced(root: tile.FuncOp, unit: int = 0) -> tile.FuncOp | None:
+def reduced(root: tile.FuncOp, unit: int = 0, blocks: int = _BLOCKS) -> tile.FuncOp | None:
     """A smaller program, or None where the program is small or cannot be made so. The program itself is not changed.
 
-    unit: what sizes along which tiles walk become, but for their remainder by it; 0: two tiles.
+    unit: what sizes along which tiles walk become, but for their remainder by it; 0: two tiles. blocks: how many full
+    ones there are beside a remainder.
     """
     if (
         unit == 0
@@ -38,12 +40,15 @@ def reduced(root: tile.FuncOp, unit: int = 0) -> tile.FuncOp | None:
         return None
     twin = root.clone({})
     assert isinstance(twin, tile.FuncOp)
-    counts = _shrink_buffers(twin, unit)
+    counts = _shrink_buffers(twin, unit, blocks)
     for op in list(twin.walk()):
         if isinstance(op, tile.KernelOp):
             grid = [_capped(constant_of(each), counts) for each in op.grid]
             for axis, most in _plain_indices(op).items():
-                grid[axis] = grid[axis] and min(grid[axis], most)
+                number = grid[axis]
+                grid[axis] = number if number is None else min(number, most)
+            if unit == 0 and blocks > 1 and prod(each or 1 for each in grid) > _FEW_BLOCKS:
+                return reduced(root, blocks=1)
             if unit == 0 and prod(each or 1 for each in grid) > _MOST_BLOCKS:
                 grid = [each and min(each, _BLOCKS + 1) for each in grid]
             made = [old if new is None else _constant(op, new, old) for new, old in zip(grid, op.grid, strict=True)]
@@ -104,7 +109,7 @@ def _depends(value: Value, on: Value) -> bool:
     return False
 
 
-def _shrink_buffers(root: tile.FuncOp, fixed: int) -> dict[int, int]:
+def _shrink_buffers(root: tile.FuncOp, fixed: int, blocks: int) -> dict[int, int]:
     """Make the buffers smaller; returns how many blocks are left of so many along each size."""
     walked = _tiles(root)
     buffers = dict.fromkeys(each for op in root.walk() for each in _buffers(op))
@@ -119,9 +124,10 @@ def _shrink_buffers(root: tile.FuncOp, fixed: int) -> dict[int, int]:
                 if isinstance(size, int) and size > 2 * fixed:
                     left[buffer, axis] = size, fixed + size % fixed, size
             elif isinstance(size, int) and size > (_BLOCKS + 1) * unit:
-                left[buffer, axis] = size, _BLOCKS * unit + size % unit, unit
+                left[buffer, axis] = size, (blocks if size % unit else _BLOCKS) * unit + size % unit, unit
             if isinstance(size, int) and (buffer, axis) not in left:
                 counts.update({-(-size // extent): -(-size // extent) for extent in extents})
+    full: dict[int, int] = {}  # the same of full blocks
     # What has one size and nearly one tile is the same thing: the rows of K and V, and those of Q, in attention.
     for (buffer, axis), (size, small, unit) in left.items():
         for other, most, _ in left.values():
@@ -131,9 +137,11 @@ def _shrink_buffers(root: tile.FuncOp, fixed: int) -> dict[int, int]:
         shape = (*type.shape[:axis], small, *type.shape[axis + 1 :])
         buffer.set_type(BufferType(shape, type.dtype, type.scope))
         for extent in walked.get((buffer, axis), {1}):
-            blocks = -(-size // extent)
-            counts[blocks] = max(counts.get(blocks, 0), -(-small // extent))
-    return counts
+            tiles = -(-size // extent)
+            counts[tiles] = max(counts.get(tiles, 0), -(-small // extent))
+            if size % extent:
+                full[size // extent] = max(full.get(size // extent, 0), small // extent)
+    return {**full, **counts}
 
 
 def _plain_indices(kernel: tile.KernelOp) -> dict[int, int]:
@@ -182,6 +190,11 @@ def _shorten(loop: scf.ForOp, counts: dict[int, int]) -> None:
         return
     lower, upper, step = (int(each) for each in bounds if each is not None)
     trips = len(range(lower, upper, step)) if step else 0
+    if lower > 0 and step == 1 and counts.get(lower, lower) < lower:  # what is left behind another loop
+        start = counts[lower]
+        end = _constant(loop, counts.get(upper, start + min(trips, _TRIPS)), loop.upper)
+        loop.set_operands([_constant(loop, start, loop.lower), end, *loop.operands[2:]])
+        return
     if trips <= _TRIPS and trips not in counts:
         return
     left = min(trips, counts.get(trips, _TRIPS))
@@ -197,6 +210,8 @@ def _shorten_limits(loop: scf.ForOp, counts: dict[int, int]) -> None:
         for number, value in enumerate(op.operands[:2]):
             blocks = constant_of(value)
             if type(blocks) is int and counts.get(blocks, blocks) < blocks:
-                op.set_operands([*op.operands[:number], _constant(op, counts[blocks], value), *op.operands[number + 1 :]])
+                op.set_operands(
+                    [*op.operands[:number], _constant(op, counts[blocks], value), *op.operands[number + 1 :]]
+                )
             elif isinstance(value.op, (arith.MinOp, arith.MaxOp)):
                 left.append(value.op)

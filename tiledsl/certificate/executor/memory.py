@@ -289,7 +289,7 @@ def _copy(op: Operation, executor: Executor) -> Step:
             chosen[axis] = slice(chosen[axis], chosen[axis] + size)
         if not inside:
             return None
-        found: np.ndarray = array[tuple(chosen)].transpose([sorted(axes).index(axis) for axis in axes])
+        found: np.ndarray = array[(*chosen, ...)].transpose([sorted(axes).index(axis) for axis in axes])
         return found
 
     def step(env: Env) -> None:

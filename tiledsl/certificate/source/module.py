@@ -66,9 +66,7 @@ class HostTensor:
     is_cuda = False
     device = _Device()
 
-    def __init__(
-        self, array: np.ndarray, dtype: str, is_misaligned: bool = False, address: int | None = None
-    ) -> None:
+    def __init__(self, array: np.ndarray, dtype: str, is_misaligned: bool = False, address: int | None = None) -> None:
         self.array, self.dtype = array, dtype
         # Elements of an algebra take at least as much memory as real ones: what is apart stays so.
         first = array.__array_interface__["data"][0] // 16 * 16

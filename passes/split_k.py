@@ -125,7 +125,7 @@ def _only_adds(loop: scf.ForOp) -> bool:
         return False
     while True:
         users = list(carried.uses)
-        if len(users) != 1 or users[0].parent is not loop.body:
+        if len(users) != 1:
             return False
         (user,) = users
         if user is loop.body.terminator:

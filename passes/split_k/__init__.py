@@ -125,11 +125,11 @@ def _only_adds(loop: scf.ForOp) -> bool:
         return False
     while True:
         users = list(carried.uses)
-        if len(users) != 1 or users[0].parent is not loop.body:
+        if len(users) != 1:
             return False
         (user,) = users
         if user is loop.body.terminator:
-            return carried in user.operands
+            return True
         adds = isinstance(user, arith.AddOp) and user.lhs is not user.rhs and user.result.shape == carried.shape
         multiplies = isinstance(user, tensor.DotOp) and user.accumulator is carried and carried.uses[user] == 1
         if not (adds or multiplies):

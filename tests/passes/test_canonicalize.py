@@ -406,3 +406,22 @@ def test_effects_stay() -> None:
 @given(programs(), st.integers(0, 99))
 def test_meaning_stays(func, seed) -> None:  # type: ignore[no-untyped-def]
     check_pass(Canonicalize(), func, inputs_for(func, seed))
+
+
+def test_floats_are_not_multiplied_in_another_order() -> None:
+    body = """
+    %x = arith.mul %f, %c0.1 : float32
+    %y = arith.mul %x, %c0.3 : float32
+    %z = arith.add %y, %c0.1 : float32
+    %w = arith.add %z, %c0.3 : float32
+    tile.store %w, %A[%bx, %bx]"""
+    filecheck(
+        after(Canonicalize(), body),
+        """
+        %x = arith.mul %f, %c0p1 : float32
+        %y = arith.mul %x, %c0p3 : float32
+        %z = arith.add %y, %c0p1 : float32
+        %w = arith.add %z, %c0p3 : float32
+        tile.store %w, %A[%bx, %bx]
+        """,
+    )

@@ -4,13 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.passes.ir_cases import after, filecheck
+from tests.passes.ir_cases import after, filecheck, program
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.dialects.arith import ConstantOp
 from tiledsl.dialects.triton import DescriptorOp
 from tiledsl.ir.core import Region
 from tiledsl.ir.types import INT32, BufferType
 from tiledsl.passes.cse import Cse
+from tiledsl.passes.guard_accesses import GuardAccesses
+from tiledsl.passes.lower_to_triton import LowerToTriton
 
 
 def test_equal_operations_are_merged_also_with_operands_swapped_and_in_inner_regions() -> None:
@@ -69,6 +71,20 @@ def test_attributes_given_in_another_order_are_told_apart_by_their_names() -> No
     other = DescriptorOp(region.args[0], dims=(0, 1), block=(1, 0))
     assert one.signature != other.signature
     assert one.signature == DescriptorOp(region.args[0], block=(0, 1), dims=(1, 0)).signature
+
+
+def test_a_store_through_a_pointer_may_write_what_any_other_reads() -> None:
+    made = program("""
+    %x = tile.load %N[%bx] : int32
+    %y = tile.load %N[%bx] : int32
+    %z = arith.add %x, %y : int32
+    tile.store %z, %N[%s]
+    %u = tile.load %N[%bx] : int32
+    tile.store %u, %N[%s]""")
+    for each in (GuardAccesses(enabled=False), LowerToTriton(), Cse()):
+        each.run(made)
+    names = [op.name for op in made.root.walk() if op.name in ("triton.load", "triton.store")]
+    assert names == ["triton.load", "triton.store", "triton.load", "triton.store"]
 
 
 def test_subtraction_is_not_symmetric() -> None:

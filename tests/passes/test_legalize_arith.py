@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.passes.ir_cases import after, filecheck, program
+from tests.support.executor import run
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.passes.dce import Dce
 from tiledsl.passes.legalize_arith import LegalizeArith
@@ -283,3 +285,51 @@ def test_a_scalar_beside_a_constant_tensor_gives_a_tensor(operation: str, number
     %i = tensor.iota {{axis = 0}} : tensor<4xint32>
     tile.store %y, %N[%i]"""
     check(body)
+
+
+@pytest.mark.parametrize("out", ["int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize(
+    ("a", "b", "inner"),
+    [
+        ("int32", "int32", 16),
+        ("uint8", "int8", 16),
+        ("int16", "int8", 1024),
+        ("int16", "uint16", 16),
+        ("uint32", "int8", 16),
+    ],
+)
+def test_products_of_parts_are_those_of_whole_integers(a: str, b: str, inner: int, out: str) -> None:
+    """Of numbers up to the ends of their types: integers wrap, and floats round the exact sum."""
+    body = f"""
+    %i = tensor.iota {{axis = 0}} : tensor<16x1xint32>
+    %j = tensor.iota {{axis = 1}} : tensor<1x16xint32>
+    %k = tensor.iota {{axis = 1}} : tensor<1x{inner}xint32>
+    %l = tensor.iota {{axis = 0}} : tensor<{inner}x1xint32>
+    %x = tile.load %X[%i, %k] : tensor<16x{inner}x{a}>
+    %y = tile.load %Y[%l, %j] : tensor<{inner}x16x{b}>
+    %z = tile.load %Z[%i, %j] : tensor<16x16x{out}>
+    %d = tensor.dot %x, %y, %z : tensor<16x16x{out}>
+    tile.store %d, %Z[%i, %j]"""
+    made = program(body, parameters=f"X: 16*{inner}*{a}, Y: {inner}*16*{b}, Z: 16*16*{out}", grid=(1,))
+    LegalizeArith().run(made)
+    generator = np.random.default_rng(3)
+    inputs = []
+    for dtype, shape in ((a, (16, inner)), (b, (inner, 16))):
+        info = np.iinfo(dtype)
+        numbers = generator.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
+        numbers[0], numbers[:, 0] = info.min, info.min
+        inputs.append(numbers)
+    expected = inputs[0].astype(object) @ inputs[1].astype(object) + 3
+    inputs.append(np.full((16, 16), 3, out))
+    run(made.root, inputs)
+    if out.startswith("int"):
+        bits = np.iinfo(out).bits
+        assert (inputs[2] == (expected + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)).all()  # wrapped
+    else:
+        np.testing.assert_allclose(inputs[2], expected.astype(np.float64), rtol=1e-6 if out == "float32" else 1e-14)
+
+
+@pytest.mark.parametrize("types", [("float32", "float32", "float16"), ("float32", "float32", "float64")])
+def test_a_dot_keeps_its_precision(types: tuple[str, str, str]) -> None:
+    lines = after(LegalizeArith(), _dot(*types, precision='{precision = "ieee"}'))
+    filecheck(lines, 'CHECK: tensor.dot {{.*}} {precision = "ieee"}')

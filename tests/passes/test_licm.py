@@ -61,6 +61,21 @@ def test_a_division_that_may_overflow_stays(divisor: str, moves: bool) -> None:
     assert any("floordiv" in line for line in lines) is moves
 
 
+@pytest.mark.parametrize(
+    ("bounds", "moves"),
+    [
+        ("%c0, %c5, %c1", True), ("%c5, %c0, %c-1", True), ("%m, %c0, %c-1", True), ("%c0, %m, %c1", True),
+        ("%c5, %c0, %c1", False), ("%c0, %c5, %c-1", False), ("%c0, %m, %c-1", False), ("%m, %c0, %c1", False),
+        ("%c0, %c0, %c1", False), ("%c0, %c0, %c-1", False), ("%c0, %c5, %s", False),
+    ],
+)  # fmt: skip
+def test_which_loops_run(bounds: str, moves: bool) -> None:
+    quiet = f"""scf.for {bounds} (%i: int32) {{
+      %x = tile.load %N[%bx] : int32 %q = arith.floordiv %s, %bx : int32 scf.yield }}"""
+    assert any("floordiv" in line for line in before_loop(quiet)) is moves
+    assert any("tile.load" in line for line in before_loop(quiet)) is moves
+
+
 def test_loads_move_out_of_loops_that_run_and_write_nothing() -> None:
     quiet = LOOP.replace("tile.assume %b", "")
     assert any("tile.load" in line for line in before_loop(quiet.format(upper="%m", effect="")))

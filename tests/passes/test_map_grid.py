@@ -124,3 +124,11 @@ def test_other_grids_stay(grid: tuple[Any, ...]) -> None:
 def test_panel_size_must_be_positive() -> None:
     with pytest.raises(TileError, match="no positive panel size"):
         MapGrid().run(program((4, 4), '(("swizzle", (0, "row")),)'))
+
+
+@pytest.mark.parametrize(("extent", "dimensions"), [(65535, 2), (65536, 1)])
+def test_a_grid_folds_where_its_second_dimension_is_larger_than_cuda_allows(extent: int, dimensions: int) -> None:
+    made = program((4, extent))
+    MapGrid(persistent=0).run(made)
+    (kernel,) = (op for op in made.root.walk() if isinstance(op, tile.KernelOp))
+    assert len(kernel.grid) == dimensions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any
 
@@ -14,7 +15,10 @@ from tests.autotune import kernels
 from tests.support.example_modules import load_example
 from tiledsl import logs
 from tiledsl.analysis.gluon import support
+from tiledsl.dialects import tile
 from tiledsl.errors import TileError
+from tiledsl.ir.pass_manager import parse_program
+from tiledsl.passes.select_emitter import NotRecognised, _box_of
 
 F = "float32"
 
@@ -317,3 +321,31 @@ def test_launch_options_of_the_program_are_told_too() -> None:
     assert is_gluon(kernel)
     assert [remark.split(",")[0] for remark in kernel.remarks] == ["maxnreg=128 has no effect in Gluon"]
     assert not any("no effect" in remark for remark in tiledsl.compile(product, target="cuda:90").remarks)
+
+
+@pytest.mark.parametrize(
+    ("type", "is_box"),
+    [
+        ("64*128*float16, global", True), ("64*8*float16, global", True), ("64*4*float16, global", False),
+        ("64*128*float16, global, strides(256, 1)", False), ("64*128*float16, global, strides(128, 1)", False),
+        ("64*m*float16, global", False), ("2*2*2*2*64*128*float16, global", False), ("128*float16, global", False),
+    ],
+)  # fmt: skip
+def test_which_buffers_tma_moves_boxes_of(type: str, is_box: bool) -> None:
+    leading = "%bx, " * (type.split(" ")[0].count("*") - 2)
+    places = "%j" if leading == "" and type.startswith("128") else f"{leading}%i, %j"
+    text = f"""
+    tile.func {{sym_name = "test", parameters = ("A",), symbols = ("m",), symbol_sources = ("A.1",)}}
+        (%A: buffer<{type}>, %m: int32) {{
+      %grid = arith.constant {{value = 2}} : int32
+      tile.kernel [%grid] (%bx: int32) {{
+        %i = tensor.iota {{axis = 0}} : tensor<16x1xint32>
+        %j = tensor.iota {{axis = 1}} : tensor<1x8xint32>
+        %x = tile.load %A[{places}] : tensor<{"1" if places == "%j" else "16"}x8xfloat16>
+        scf.yield
+      }}
+      scf.yield
+    }}"""
+    (load,) = (op for op in parse_program(text).root.walk() if isinstance(op, tile.LoadOp))
+    with contextlib.nullcontext() if is_box else pytest.raises(NotRecognised):
+        _box_of(load, load.out.type)

@@ -80,6 +80,28 @@ def test_an_assertion_under_a_condition_asks_only_where_that_holds() -> None:
     )
 
 
+def test_the_bounds_of_points_that_do_not_take_part_are_not_asked_for() -> None:
+    body = """
+    tile.parallel {extents = (4,)} (%i: int32) {
+      %c = arith.cmp %i, %s {predicate = "lt"} : bool
+      scf.if %c {
+        %n = tile.load %N[%i] : int32
+        scf.for %c0, %n, %c1 (%k: int32) { tile.print [%k] {message = "k"} scf.yield }
+        scf.yield
+      } { scf.yield }
+    }"""
+    filecheck(
+        after(VectorizeParallel(), body),
+        """
+        CHECK: %c = arith.cmp %i, %s
+        CHECK-NEXT: %n = tile.load %N[%i] mask=%c : tensor<4xint32>
+        CHECK-NEXT: [[UPPER:%.+]] = arith.select %c, %n, %c0 : tensor<4xint32>
+        CHECK-NEXT: [[END:%.+]] = tensor.reduce [[UPPER]] {kind = "max", axis = 0} : int32
+        CHECK-NEXT: scf.for %c0, [[END]], %c1
+        """,
+    )
+
+
 BODIES = {
     "transposed_read": "PAR { %x = tile.load %A[%i, %j] : float32 tile.store %x, %a[%i, %j] }",
     "broadcast_row": "PAR { %x = tile.load %w[%j] : float32 tile.store %x, %a[%i, %j] }",
@@ -213,6 +235,9 @@ BODIES = {
                        %x = tile.load %t : int32 %y = arith.sub %x, %c2 : int32 tile.store %y, %t scf.yield }
                        scf.yield } { scf.yield }
                        %x = tile.load %t : int32 %y = arith.cast %x : float32 tile.store %y, %a[%i, %j] }""",
+    "down_from_the_point": """PAR { scf.for %i, %c-1, %c-1 (%k: int32) { %x = tile.load %b[%k, %j] : float32
+                       %y = tile.load %a[%i, %j] : float32 %z = arith.add %x, %y : float32
+                       tile.store %z, %a[%i, %j] scf.yield } }""",
     "guarded_masked_loads": """PAR { %c = arith.cmp %j, %c6 {predicate = "lt"} : bool
                        %d = arith.cmp %i, %c2 {predicate = "ge"} : bool scf.if %c {
                        %x = tile.load %I[%i, %j] mask=%d : int32 %y = arith.cast %x : float32
@@ -251,6 +276,11 @@ def test_random_programs(func: FuncOp, seed: int) -> None:
 
 REFUSED = {
     "race": ("PAR { %x = tile.load %a[%i, %j] : float32 tile.store %x, %v[%i] }", "write the same element of v"),
+    "race along one axis": (
+        """PAR { %x = tile.load %a[%i, %j] : float32 %c = arith.cmp %j, %c3 {predicate = "eq"} : bool
+           scf.if %c { tile.store %x, %v[%c0] scf.yield } { scf.yield } }""",
+        "write the same element of v",
+    ),
     "accumulation": (
         """PAR { %x = tile.load %a[%i, %j] : float32 %y = tile.load %v[%i] : float32
            %z = arith.add %x, %y : float32 tile.store %z, %v[%i] }""",

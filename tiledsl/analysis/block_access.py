@@ -52,7 +52,7 @@ def block_of(op: Access, func: tile.FuncOp) -> Block:
         terms, iota = _parts(index)
         summands.append(tuple(terms))
         if iota is not None and iota.extent > 1:
-            if axes[iota.axis] >= 0 or iota.extent != shape[iota.axis]:
+            if axes[iota.axis] >= 0:
                 raise NoBlock("one dimension of the tile walks along two of the buffer")
             axes[iota.axis] = dim
     for axis, size in zip(axes, shape):

@@ -73,6 +73,26 @@ def test_masks_that_are_the_bounds(index: str, predicate: str, number: int, is_b
     filecheck(after(SelectAccess(mode="tma"), body), block if is_bound else "CHECK: tile.load %A[%p, %j] mask=%w")
 
 
+def test_a_start_that_is_a_difference() -> None:
+    body = """
+    %i = tensor.iota {axis = 0} : tensor<16x1xint32>
+    %j = tensor.iota {axis = 1} : tensor<1x16xint32>
+    %n = arith.sub %i, %s : tensor<16x1xint32>
+    %q = arith.mul %bx, %c16 : int32
+    %o = arith.sub %j, %q : tensor<1x16xint32>
+    %p = arith.add %o, %c32 : tensor<1x16xint32>
+    %x = tile.load %A[%n, %p] {guarded = true} : tensor<16x16xfloat32>"""
+    filecheck(
+        after(SelectAccess(mode="tma"), body),
+        """
+        %q = arith.mul %bx, %c16 : int32
+        %0 = arith.sub %c0, %s : int32
+        %1 = arith.sub %c32, %q : int32
+        %x = tile.load_block %A[%0, %1] {axes = (0, 1)} : tensor<16x16xfloat32>
+        """,
+    )
+
+
 def test_a_default_that_is_not_zero_and_an_alternative_are_no_bounds() -> None:
     mask = '%m = arith.cmp %p, %c64 {predicate = "lt"} : tensor<16x1xbool>'
     load = "%x = tile.load %A[%p, %j] mask=%w OTHER {guarded = true} : tensor<16x16xfloat32>"

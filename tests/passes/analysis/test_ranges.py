@@ -251,3 +251,21 @@ def test_the_executor_agrees_on_a_kernel() -> None:
     stored = arguments[2][:96]  # type: ignore[index]
     assert (low, high) == (0, 6 * 13 + 13)
     assert low <= stored.min() and stored.max() <= high
+
+
+def test_an_index_may_be_taken_from_the_last_one_and_from_no_earlier_one() -> None:
+    body = """
+    scf.for %c0, %m, %c1 (%k: int32) {
+      %last = arith.sub %m, %c1 : int32
+      %earlier = arith.sub %m, %c2 : int32
+      %whole = arith.sub %m, %k : int32
+      %reversed = arith.sub %last, %k : int32
+      %too_far = arith.sub %earlier, %k : int32
+      %sign = arith.sub %k, %c3 : int32
+      %larger = arith.sub %last, %sign : int32
+      scf.yield
+    }
+    %y = arith.add %bx, %c0 : int32"""
+    ranges, named = ranges_of(body)
+    names = ("whole", "reversed", "too_far", "larger")
+    assert [ranges.is_nonnegative(named[name]) for name in names] == [True, True, False, False]

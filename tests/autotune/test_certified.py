@@ -6,12 +6,14 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import tiledsl
 import tiledsl.language as T
+from tiledsl.autotuner.group.ranks import Alone
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.verifying import certified
@@ -87,6 +89,19 @@ def test_a_stored_certificate_of_another_source_is_ignored_with_a_reason(caplog:
         trial.certificate = {"schema": 7}
         assert certified.certificate_of(trial) is None
     assert "its source is another one" in caplog.text and "no certificate of schema" in caplog.text
+
+
+@pytest.mark.parametrize(("source", "winner"), [("", 1), ("abc", None)])
+def test_only_trials_of_one_known_source_share_a_disproof(
+    source: str, winner: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = [Trial(index, {}, "ok", latency=1.0 + index, source_hash=source) for index in range(2)]
+    found = {0: SimpleNamespace(ok=False, reason="it races"), 1: SimpleNamespace(ok=True)}
+    monkeypatch.setattr(certified, "own", lambda trial: found[trial.index])
+    best = certified.certified(trials, lambda: next((each for each in trials if each.ok), None), 1.0, Alone())
+    assert best is (None if winner is None else trials[winner])
+    assert trials[0].status == "disproved" and trials[0].message == "it races"
+    assert trials[1].status == ("disproved" if winner is None else "ok")
 
 
 def test_verify_must_be_a_bool() -> None:

@@ -97,7 +97,7 @@ def test_only_trials_of_one_known_source_share_a_disproof(
 ) -> None:
     trials = [Trial(index, {}, "ok", latency=1.0 + index, source_hash=source) for index in range(2)]
     found = {0: SimpleNamespace(ok=False, reason="it races"), 1: SimpleNamespace(ok=True)}
-    monkeypatch.setattr(certified, "own", lambda trial: found[trial.index])
+    monkeypatch.setattr(certified, "certificate_of", lambda trial: found[trial.index])
     best = certified.certified(trials, lambda: next((each for each in trials if each.ok), None), 1.0, Alone())
     assert best is (None if winner is None else trials[winner])
     assert trials[0].status == "disproved" and trials[0].message == "it races"

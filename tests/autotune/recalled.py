@@ -22,8 +22,8 @@ SIZE = 256
 NOT_NEEDED = (
     "rich", "joblib", "networkx", "filelock", "platformdirs", "lark", "tiledsl.ir.core", "tiledsl.ir.printer",
     "tiledsl.ir.pass_manager", "tiledsl.dialects", "tiledsl.analysis", "tiledsl.frontend", "tiledsl.passes",
-    "tiledsl.language.names", "tiledsl.language.program", "tiledsl.codegen.triton_source", "tiledsl.runtime.lowering", "tiledsl.autotuner.run",
-    "tiledsl.autotuner.search", "tiledsl.autotuner.progress", "tiledsl.autotuner.compiling",
+    "tiledsl.language.names", "tiledsl.language.program", "tiledsl.codegen.triton_source", "tiledsl.runtime.lowering",
+    "tiledsl.autotuner.run", "tiledsl.autotuner.search", "tiledsl.autotuner.progress", "tiledsl.autotuner.compiling",
     "tiledsl.autotuner.predicting", "tiledsl.autotuner.verifying", "tiledsl.autotuner.measuring.measure",
     "tiledsl.autotuner.measuring.bench",
 )  # fmt: skip

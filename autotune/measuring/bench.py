@@ -334,6 +334,15 @@ def poison(tensor: Any) -> None:
         tensor.fill_(1 if dtype is torch.bool else torch.iinfo(dtype).max - 5)
 
 
+def with_poison(inputs: Sequence[Any], positions: Sequence[int]) -> list[Any]:
+    """The inputs with poisoned copies of those at some positions."""
+    found = list(inputs)
+    for at in positions:
+        found[at] = copies([inputs[at]])[0]
+        poison(found[at])
+    return found
+
+
 def set_folders(triton_cache_dir: str | None) -> None:
     """Make Triton find what the compile processes compiled."""
     if triton_cache_dir is None:

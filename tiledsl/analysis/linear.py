@@ -40,8 +40,7 @@ class LinearForm:
         out = LinearForm(dict(self.terms), self.slack + abs(factor) * other.slack)
         for factors, coefficient in other.terms.items():
             out.add(factors, coefficient * factor)
-        if factor < 0 and other.slack:
-            out.add((), factor * other.slack)
+        out.add((), min(0, factor) * other.slack)
         return out
 
     def times(self, other: LinearForm) -> LinearForm:
@@ -109,7 +108,7 @@ class Reader:
         if isinstance(op, arith.NegOp):
             form = self.read(op.source)
             return None if form is None else LinearForm().plus(form, -1)
-        return self.read(op.operands[0]) if self.looks_through(op) else None
+        return self.read(*op.operands) if self.looks_through(op) else None
 
     def plus(self, lhs: Value, rhs: Value, factor: int) -> LinearForm | None:
         """lhs + factor * rhs as a sum."""

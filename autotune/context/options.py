@@ -25,12 +25,12 @@ class ContextOptions(TaskOptions):
     )
     restore_value: Iterable[str] = option(
         "Measuring", (), None,
-        """tensors among the function's parameters, which are given back their values before the call, before each further
-        run.""",
+        """names of tensors among the function's parameters, which get their values from before the call before each
+        further run.""",
         lambda value: as_tuple(value, str),
     )
     reset_to_zero: Iterable[str] = option(
-        "Measuring", (), None, "tensors among its parameters, which are set to zero before each further run.",
+        "Measuring", (), None, "names of parameters that are tensors and are set to zero before each further run.",
         lambda value: as_tuple(value, str),
     )
     # fmt: on

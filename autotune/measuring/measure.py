@@ -11,9 +11,9 @@ from typing import Any
 
 from tiledsl.autotuner.measuring import wire
 from tiledsl.autotuner.measuring.again import Further, further_inputs
-from tiledsl.autotuner.measuring.bench import Bench, with_poison
+from tiledsl.autotuner.measuring.bench import Bench
 from tiledsl.autotuner.measuring.bench_pool import BenchPool, WorkerSession, faster
-from tiledsl.autotuner.measuring.inputs import are_drawn, copies, kernel_inputs, stand_ins
+from tiledsl.autotuner.measuring.inputs import are_drawn, copies, kernel_inputs, stand_ins, with_poison
 from tiledsl.autotuner.measuring.jobs import Job, Policy
 from tiledsl.autotuner.measuring.scratch import Scratch
 from tiledsl.autotuner.options import TuneOptions

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.autotuner.measuring import wire
-from tiledsl.autotuner.measuring.inputs import changed, copies
+from tiledsl.autotuner.measuring.inputs import changed, copies, poison
 from tiledsl.autotuner.verifying.compare import difference, rms
 from tiledsl.autotuner.verifying.named import named
 from tiledsl.errors import TileError
@@ -88,8 +88,6 @@ class Reference:
 def unread(ref_prog: Callable[..., Any], inputs: Sequence[Any]) -> list[int]:
     """The positions of tensors whose values ref_prog does not depend on, such as those that it overwrites: what they
     hold before may be anything. An exception of ref_prog comes again where it matters."""
-    from tiledsl.autotuner.measuring.bench import poison
-
     tensors_at = [at for at, item in enumerate(inputs) if hasattr(item, "data_ptr") and item.numel()]
     found = []
     try:

@@ -15,13 +15,13 @@ from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.storage.store import Store
-from tiledsl.autotuner.task import Found, RunnableTask, none_works, recalled
+from tiledsl.autotuner.task import Found, FoundTask, RunnableTask
 from tiledsl.autotuner.trial import Trial
 
 _log = logging.getLogger("tiledsl")
 
 
-class FunctionTuning(RunnableTask[Found]):
+class FunctionTuning(FoundTask, RunnableTask[Found]):
     """A function's call with its configurations. key: what a result on disk depends on; None: it is not kept."""
 
     def __init__(
@@ -37,27 +37,13 @@ class FunctionTuning(RunnableTask[Found]):
     def key(self) -> Key | None:
         return self._key
 
-    def recall(self, store: Store) -> Found | None:
-        return recalled(store, self.configs)
-
-    def with_best(self, known: Found, best: Trial) -> Found:
-        return known._replace(best=best)
-
     def title(self, ranks: Ranks) -> str:
         return super().title(ranks) + (f" on {ranks.size} ranks" if ranks.size > 1 else "")
-
-    def log_level(self, ranks: Ranks) -> int:
-        return logging.DEBUG if ranks.rank else logging.INFO
 
     def begin(
         self, trials: Sequence[Trial], store: Store | None, ended: Callable[[Trial], None], ranks: Ranks
     ) -> InPlace:
         return InPlace(self, trials, ended, ranks)
-
-    def result(self, outcome: CachedResult, complete: bool) -> Found:
-        if outcome.best is None:
-            raise none_works(self.name, outcome.trials)
-        return Found(outcome.trials, outcome.trials[outcome.best], "", complete)
 
 
 class InPlace:

@@ -69,6 +69,7 @@ TYPES: dict[str, dict[str, str]] = {
     "tile.print": {"x": "float32"},
     "tile.assert": {"c": "bool"},
     "tile.assume": {"c": "bool"},
+    "thread.shuffle": {"lane": "int32"},
     "triton.launch": {"gx": "int32", "A": "buffer<300*float16, global>", "n": "int32"},
     "triton.addptr": {"A": "*float16", "offsets": "tensor<128x64xint32>"},
     "triton.load": {"p": "*int32", "m": "bool"},

@@ -276,12 +276,16 @@ class ScanOp(Operation):
 class ParallelOp(Operation):
     """Independent iterations over a box of constant extents; the body sees one point, as int32 indices.
 
+    With `lockstep`, the points are the threads of the block, and do each operation of the body together. Operations on
+    whole buffers are in it done once, by all; local buffers are each thread's own.
+
     Example: `tile.parallel {extents = (128, 64)} (%i: int32, %j: int32) { ... }`
     """
 
     name = "tile.parallel"
     effects = Effect.REGION | Effect.ORDERED
     extents = attr(tuple)
+    lockstep = attr(bool, False)
     body = region()
 
     def verify(self) -> None:

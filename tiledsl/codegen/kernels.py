@@ -279,6 +279,7 @@ class KernelWriter:
         self.line(f"tl.store({', '.join(parts + _cache_options(op.cache, op.eviction))})")
 
     def load_block(self, op: triton.LoadBlockOp) -> None:
+        assert not op.axes, f"only Gluon leaves out dimensions of {op!r}"
         self.line(f"{self.name(op.out)} = {self.expressions.text(op.descriptor)}.load([{self.starts_text(op)}])")
 
     def store_block(self, op: triton.StoreBlockOp) -> None:

@@ -31,7 +31,7 @@ def test_a_configuration_that_ends_its_process_costs_only_itself() -> None:
 def test_arguments_travel_as_they_are() -> None:
     x, y = torch.randn(4, 4), torch.zeros(4, 4).T
     result = double_into.tune(x, y, (1, 2))
-    with pytest.raises(TileError, match="object of type .int. has no len|int. object is not subscriptable"):
+    with pytest.raises(TileError, match="object is not subscriptable"):
         double_into.tune(x, y, 3)
     assert result.config == {"way": "fast"} and not y.any() and result.in_process == ""
 

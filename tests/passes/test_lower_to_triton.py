@@ -208,6 +208,32 @@ def test_masks_and_shapes() -> None:
     ]
 
 
+def test_terms_that_are_subtracted_come_last() -> None:
+    body = """%d = arith.mul %by, %c16 : int32
+    %0 = arith.sub %i, %d : tensor<16x1xint32>
+    %p = arith.add %0, %bx : tensor<16x1xint32>
+    tile.store %c0, %A[%p, %c1] {guarded = true}"""
+    assert lines(lower("M*128*int32, global", body, index_bits=32, symbols="M"))[3:] == [
+        "%1 = arith.constant {value = 128} : int32",
+        "%2 = arith.mul %bx, %1 : int32",
+        "%3 = arith.constant {value = 1} : int32",
+        "%4 = arith.add %2, %3 : int32",
+        "%5 = arith.mul %d, %1 : int32",
+        "%6 = arith.sub %4, %5 : int32",
+        "%7 = triton.addptr %A_1, %6 : *int32",
+        "%8 = arith.mul %i, %1 : tensor<16x1xint32>",
+        "%9 = triton.addptr %7, %8 : tensor<16x1x*int32>",
+        "triton.store %9, %c0",
+    ]
+
+
+@pytest.mark.parametrize(("threads", "warps"), [(16, 1), (32, 1), (96, 2), (384, 8)])
+def test_warps_are_a_power_of_two(threads: int, warps: int) -> None:
+    program = lower("64*128*float16, global", ROWS, kernel=f"threads = {threads}")
+    (launch,) = [op for op in program.root.walk() if isinstance(op, triton.LaunchOp)]
+    assert dict(launch.options)["num_warps"] == warps
+
+
 def test_launch_is_isolated() -> None:
     program = lower("M*N*float16, global", ROWS, symbols="M N", kernel='threads = 384, options = (("maxnreg", 128),)')
     launch = next(op for op in program.root.walk() if isinstance(op, triton.LaunchOp))

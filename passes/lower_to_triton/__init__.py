@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tiledsl.analysis.affine import Factors, LinearForm, constant_form, form_bounds, linear_form
+from tiledsl.analysis.affine import form_bounds, linear_form
+from tiledsl.analysis.linear import Factors, LinearForm, constant_form, single_form
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
@@ -160,18 +161,19 @@ class _KernelLowering:
         )
         self.launch = Builder.at(kernel).insert(launch)
         kernel.erase()
-        if kernel.option("emitter") == "gluon":
+        for_gluon = kernel.option("emitter") == "gluon"
+        ops = list(self.body.walk())
+        for view in of_kinds(ops, tile.ViewOp):
+            view.move_before(launch)  # a view of global memory: the host makes it
+        blocks: list[tile.LoadBlockOp | tile.StoreBlockOp] = of_kinds(ops, tile.LoadBlockOp, tile.StoreBlockOp)
+        lower_blocks(blocks, Builder.at(launch), for_gluon)
+        if for_gluon:
             lower_gluon(launch, indices, kernel.option("persistent") is not False)
         else:
             at_start = Builder(self.body, self.body.first, kernel.loc)
             for axis, index in enumerate(indices):
                 index.replace_with(at_start.insert(triton.ProgramIdOp(axis=axis, names=[index.name])).result)
         self.body.set_args([])
-        ops = list(self.body.walk())
-        for view in of_kinds(ops, tile.ViewOp):
-            view.move_before(launch)  # a view of global memory: the host makes it
-        blocks: list[tile.LoadBlockOp | tile.StoreBlockOp] = of_kinds(ops, tile.LoadBlockOp, tile.StoreBlockOp)
-        lower_blocks(blocks, Builder.at(launch))
         ops = list(self.body.walk())
         left = of_kinds(ops, *_PROMOTED)
         assert not left, f"{left[0]!r} is left; promote-buffers removes it"
@@ -297,9 +299,7 @@ class _KernelLowering:
     def extent(self, dim: int | str) -> LinearForm:
         if isinstance(dim, int):
             return constant_form(dim)
-        value = self.capture(self.func.symbol(dim))
-        number = constant_of(value)
-        return LinearForm({(value,): 1}) if number is None else constant_form(int(number))
+        return single_form(self.capture(self.func.symbol(dim)))
 
     def materialize(self, at: Builder, form: LinearForm, width: Width) -> Value:
         """The operations for a sum, all in one integer type; negative terms come last."""

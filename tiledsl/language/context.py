@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tiledsl.language.operations as operations
+from tiledsl.analysis.linear import constant_form
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import as_constant
 from tiledsl.errors import TileError, value_options, way_out
@@ -20,6 +21,7 @@ from tiledsl.language.dtypes import canonical
 from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, as_value, describe, plain
 from tiledsl.language.linear import linear
 from tiledsl.language.negative_indices import count_from_the_end
+from tiledsl.language.thread_block import ThreadBlock
 from tiledsl.location import UNKNOWN, Loc
 
 if TYPE_CHECKING:
@@ -95,6 +97,7 @@ class Context:
         self.of_tiles: set[Operation | None] = set()  # accesses to the elements of a tile that begins at an index
         self.kernel: tile.KernelOp | None = None
         self.kernel_options: dict[str, Any] = {}
+        self.threads: ThreadBlock | None = None  # of the kernel
         self._last_alloc: tile.AllocOp | None = None
         self.loc: Loc = UNKNOWN
         self.loops: list[TileLoop | None] = []  # that are being built, outermost first; None for serial ones
@@ -156,10 +159,12 @@ class Context:
 
     def _solve(self, dim: Any, source: str) -> None:
         """A dimension that is a symbol times a constant plus a constant tells the symbol, if none by itself does."""
-        terms, number = linear(as_value(dim))
+        form = linear(dim)
+        number = form.constant
+        terms = form.plus(constant_form(-number)).terms
         if len(terms) != 1:
             return
-        ((value, coefficient),) = terms.items()
+        (((value,), coefficient),) = terms.items()
         if coefficient > 0 and value.name in self.symbols and self.symbols[value.name] is value:
             known = f"{source}{-number:+d}" if number else source
             self._solved.setdefault(value.name, known if coefficient == 1 else f"{known}//{coefficient}")
@@ -200,9 +205,15 @@ class Context:
 
     # Buffers
 
-    def begin_kernel(self, kernel: tile.KernelOp, options: dict[str, Any]) -> None:
-        """On-chip buffers and hints belong to this kernel from now on."""
+    def begin_kernel(self, kernel: tile.KernelOp, options: dict[str, Any], threads: Sequence[int]) -> None:
+        """On-chip buffers, hints and threads (their numbers along x, y, z) belong to this kernel from now on."""
         self.kernel, self.kernel_options, self._last_alloc = kernel, dict(options), None
+        self.threads = ThreadBlock(threads)
+
+    def is_of_thread(self, *buffers: Buffer) -> bool:
+        """Whether one of the buffers is an array that each thread has for itself, in a body that threads run."""
+        has_threads = self.threads is not None and self.threads.body is not None
+        return has_threads and any(buffer.scope() == "local" for buffer in buffers)
 
     def alloc(self, type: BufferType, what: str, name: str = "") -> Value:
         """An on-chip buffer. It is visible in the whole kernel, wherever it is allocated."""
@@ -282,8 +293,8 @@ class Context:
 
     def constant(self, x: Any) -> int | None:
         """An expression's value where it is constant."""
-        terms, number = linear(as_value(x))
-        return None if terms else number
+        form = linear(x)
+        return form.constant if form.is_constant else None
 
     def most(self, x: Any) -> int:
         """The most that an integer expression in a kernel can be, as far as its operations tell."""

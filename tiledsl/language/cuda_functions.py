@@ -31,7 +31,7 @@ from tiledsl.language.expression import (
     plain,
 )
 from tiledsl.language.expression import cast as nearest
-from tiledsl.language.hints import sync_threads, sync_warp
+from tiledsl.language.threads import sync_threads, sync_warp
 from tiledsl.math_functions import MATH_FUNCTIONS
 
 _MODES = {"rp": "ru", "rm": "rd", **{mode: mode for mode in MODES}}  # PTX and CUDA C name them differently

@@ -10,10 +10,8 @@ from tiledsl.errors import TileError
 
 # The reason, and the names that it holds for: a name with * or [] in it is a pattern.
 _REASONS = {
-    "thread-level code has no Triton form; write the loop over the tile with T.Parallel": """
-        get_thread_binding get_thread_bindings thread_binding get_thread_extent get_thread_extents
-        get_lane_idx get_warp_idx get_warp_idx_sync get_warp_group_idx shuffle_elect access_ptr tvm_access_ptr
-        address_of launch_thread env_thread tvm_thread_invariant tvm_warp_activemask
+    "addresses have no Triton form; index the buffer": """
+        access_ptr tvm_access_ptr address_of
     """,
     "a thread's vectors have no Triton form; write the loop over their elements with T.Parallel": """
         *float*x[0-9]* *int*x[0-9]* boolx[0-9]* add2 sub2 mul2 fma2 max2 min2 abs2 ldg[0-9]* lds[0-9]* stg[0-9]*
@@ -45,11 +43,8 @@ _REASONS = {
         gemm_sp wgmma_gemm_sp tcgen05_gemm_sp ptx_mma_sp ptx_wgmma_sp_* *SparseTensorCoreIntrinEmitter
     """,
     ("warp-level communication has no Triton form; use T.reduce_sum, T.reduce_max or T.cumsum on a fragment"): """
-        shfl_sync shfl_up shfl_down shfl_xor tvm_warp_shuffle tvm_warp_shuffle_up tvm_warp_shuffle_down
-        warp_reduce_sum warp_reduce_max
-        warp_reduce_min warp_reduce_bitand warp_reduce_bitor tvm_thread_allreduce comm_reducer any_sync match_all_sync
-        all_sync ballot ballot_sync activemask match_any_sync syncthreads_and syncthreads_or
-        syncthreads_count
+        tvm_thread_allreduce comm_reducer activemask match_any_sync match_all_sync
+        launch_thread env_thread tvm_thread_invariant tvm_warp_activemask
     """,
     "C code and intrinsics have no Triton form; write the arithmetic in the tile language": """
         call_* evaluate attr dp4a pragma_import_c CUDASourceCodeKernel __fns q_multiply_shift*

@@ -372,7 +372,7 @@ def tvm_thread_allreduce(*freduce_args: Any, dtype: Any = "handle") -> None:
         axes.append(bindings.index(index.value()))
     shape = block.extents[::-1]
     values = alloc_fragment(shape, out.dtype if isinstance(out, Var) else out.buffer.dtype)
-    place = tuple(Scalar(each) for each in reversed(bindings))
+    place: tuple[Any, ...] = tuple(Scalar(each) for each in reversed(bindings))
     values[place].store(value)
     for axis in axes:
         at = len(shape) - 1 - axis

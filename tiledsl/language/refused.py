@@ -43,11 +43,11 @@ _REASONS = {
         gemm_sp wgmma_gemm_sp tcgen05_gemm_sp ptx_mma_sp ptx_wgmma_sp_* *SparseTensorCoreIntrinEmitter
     """,
     ("warp-level communication has no Triton form; use T.reduce_sum, T.reduce_max or T.cumsum on a fragment"): """
-        tvm_thread_allreduce comm_reducer activemask match_any_sync match_all_sync
+        activemask match_any_sync match_all_sync
         launch_thread env_thread tvm_thread_invariant tvm_warp_activemask
     """,
     "C code and intrinsics have no Triton form; write the arithmetic in the tile language": """
-        call_* evaluate attr dp4a pragma_import_c CUDASourceCodeKernel __fns q_multiply_shift*
+        call_* dp4a pragma_import_c CUDASourceCodeKernel __fns q_multiply_shift*
     """,
     "the instructions of tensor cores are Triton's choice; write the product with T.gemm": """
         tvm_mfma tvm_mfma_store ptx_mma ptx_mma_* ptx_ldmatrix* mma_* mfma* wgmma_mma ptx_wgmma_*

@@ -118,7 +118,7 @@ def _check_width(type: BufferType, axes: Iterable[int], shape: Iterable[int]) ->
 
 
 def _check_rows(type: BufferType) -> None:
-    """What is stored behind a row that ends within 16 bytes was written on an H200, where the row's pitch leaves room."""
+    """What lies behind a row that ends within 16 bytes was written by such stores on an H200."""
     extent, bits = type.shape[-1], ELEMENTS[type.dtype].bits
     if isinstance(extent, int) and extent * bits % (ALIGNMENT * 8):
         raise NoBlock(f"its rows have {extent * bits // 8} bytes, not a multiple of {ALIGNMENT}")

@@ -381,14 +381,14 @@ class TileSteps(Writer):
         self.locked = {*locked, tile.memory}
         with self.inside_of(f"for {i} in T.Parallel({rows}):"):
             self.loops = {**self.loops, i: rows}
-            with self.inside_of(
-                f"for {k} in {self.pick((f'T.serial({columns})', f'range({columns})', f'T.unroll({columns})'))}:"
-            ):
+            kind = self.pick(("T.serial", "range", "T.unroll", "T.vectorized", "T.vectorized"))
+            with self.inside_of(f"for {k} in {kind}({columns}):"):
                 self.loops = {**self.loops, k: columns}
                 value = self.value(tile.dtype, 1)
                 before = f"{tile.name}[{i}, T.max({k} - 1, 0)]"
+                place = f"{tile.name}[{i}, {self.pick((k, k, f'{k} // 2', f'{k} % 2', '0'))}]"
                 text = self.converted(self.combined(before, value, tile.dtype), *self.types(tile.dtype))
-                self.write(f"{tile.name}[{i}, {k}] = {text if self.chance(0.6) else value}")
+                self.write(f"{place} = {text if self.chance(0.6) else value}")
         self.locked = locked
 
     def swap(self) -> None:

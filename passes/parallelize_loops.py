@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tiledsl.analysis.affine import LinearForm, linear_form
+from tiledsl.analysis.affine import linear_form
+from tiledsl.analysis.linear import LinearForm
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import AddOp, CastOp, MulOp, constant_of
 from tiledsl.ir.core import Operation, Region, Value

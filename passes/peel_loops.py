@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tiledsl.analysis.affine import INDEX_DTYPES
-from tiledsl.analysis.loop_masks import Form, conditions_of
+from tiledsl.analysis.linear import LinearForm, single_form
+from tiledsl.analysis.loop_masks import conditions_of
 from tiledsl.analysis.ranges import Ranges, dtype_interval
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
@@ -162,16 +163,14 @@ class _Count:
     divisor: int
 
     @staticmethod
-    def of(form: Form, loop: scf.ForOp, step: int) -> _Count:
-        # The condition holds in iteration t where form.index * step * t + start >= 0.
-        number = constant_of(loop.lower)
-        lower = Form(terms={loop.lower: 1}) if number is None else Form(low=int(number), high=int(number))
-        start = form.plus(lower, form.index)
-        divisor = abs(form.index or 1) * step  # a guard may not change: then it is far from 0 if it holds
-        if form.index > 0:
-            start = Form().plus(start, -1)
-            return _Count(False, tuple(start.terms.items()), start.high + divisor - 1, divisor)
-        return _Count(True, tuple(start.terms.items()), start.low + divisor, divisor)
+    def of(form: LinearForm, loop: scf.ForOp, step: int) -> _Count:
+        # The condition holds in iteration t where index * step * t + start >= 0.
+        index = form.coefficient(loop.index)
+        start = form.substituted(loop.index, single_form(loop.lower))
+        divisor = abs(index or 1) * step  # a guard may not change: then it is far from 0 if it holds
+        grows, sign = index > 0, -1 if index > 0 else 1
+        terms = tuple((factors[0], sign * factor) for factors, factor in start.terms.items() if factors)
+        return _Count(not grows, terms, sign * start.constant + divisor - grows, divisor)
 
     def leaves_some(self, loop: scf.ForOp, step: int, ranges: Ranges) -> bool:
         """Whether the condition may hold in some iteration."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from tiledsl.analysis.affine import LinearForm, is_position, linear_form
+from tiledsl.analysis.affine import is_position, linear_form
+from tiledsl.analysis.linear import LinearForm
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tiledsl.analysis.affine import Factors, LinearForm, constant_form, form_bounds, linear_form
+from tiledsl.analysis.affine import form_bounds, linear_form
+from tiledsl.analysis.linear import Factors, LinearForm, constant_form, single_form
 from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
@@ -297,9 +298,7 @@ class _KernelLowering:
     def extent(self, dim: int | str) -> LinearForm:
         if isinstance(dim, int):
             return constant_form(dim)
-        value = self.capture(self.func.symbol(dim))
-        number = constant_of(value)
-        return LinearForm({(value,): 1}) if number is None else constant_form(int(number))
+        return single_form(self.capture(self.func.symbol(dim)))
 
     def materialize(self, at: Builder, form: LinearForm, width: Width) -> Value:
         """The operations for a sum, all in one integer type; negative terms come last."""

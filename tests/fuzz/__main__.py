@@ -168,6 +168,8 @@ class Run:
             self.counts[kind][outcome.status] += 1
             self.seconds[kind] += seconds
             self.groups[kind, outcome.status, outcome.group].append((job, outcome.detail))
+            if outcome.status not in (*KEPT, "refused"):  # at once: a run that is ended early has told them
+                print(f"{job['seed']} {kind} {outcome.status}: {outcome.detail}", flush=True)
             if kind == RAN:
                 total = sum(self.counts[RAN].values())
                 alike = [key for key in self.groups if key[0] == RAN and key[1] != "discarded"]

@@ -9,56 +9,18 @@ handed to a kernel as a number is none, nor is what a hash makes of an index.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from tiledsl.analysis.ranges import Ranges, dtype_interval, origin, owner_of
+from tiledsl.analysis.linear import Factors, LinearForm, Reader
+from tiledsl.analysis.ranges import EVERYTHING, Interval, Ranges, dtype_interval, origin, owner_of
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
-from tiledsl.ir.core import Value
+from tiledsl.ir.core import Operation, Value
 
-Factors = tuple[Value, ...]
 INDEX_DTYPES = ("int32", "int64")  # of indices; pointers are as wide as the second
 MAX_TERMS = 8  # a product of sums is multiplied out only while it stays this small
 LARGEST_FACTOR = 2**16  # that a position is multiplied with: a tile size or a row stride; what is larger is a hash
-
-
-@dataclass
-class LinearForm:
-    """The sum over `terms` of coefficient * product of values; the empty product is the constant term."""
-
-    terms: dict[Factors, int] = field(default_factory=dict)
-
-    def add(self, factors: Factors, coefficient: int) -> None:
-        total = self.terms.get(factors, 0) + coefficient
-        if total:
-            self.terms[factors] = total
-        else:
-            self.terms.pop(factors, None)
-
-    def plus(self, other: LinearForm, factor: int = 1) -> LinearForm:
-        out = LinearForm(dict(self.terms))
-        for factors, coefficient in other.terms.items():
-            out.add(factors, coefficient * factor)
-        return out
-
-    def times(self, other: LinearForm) -> LinearForm:
-        out = LinearForm()
-        for left, a in self.terms.items():
-            for right, b in other.terms.items():
-                out.add(left + right, a * b)
-        return out
-
-    def split(self) -> tuple[LinearForm, LinearForm]:
-        """The scalar terms, and the terms with a tensor among their factors."""
-        scalar, tensors = LinearForm(), LinearForm()
-        for factors, coefficient in self.terms.items():
-            (tensors if any(each.shape for each in factors) else scalar).terms[factors] = coefficient
-        return scalar, tensors
-
-
-def constant_form(number: int) -> LinearForm:
-    return LinearForm({(): number} if number else {})
 
 
 def linear_form(value: Value, through_names: bool = False, ranges: Ranges | None = None) -> LinearForm:
@@ -68,52 +30,46 @@ def linear_form(value: Value, through_names: bool = False, ranges: Ranges | None
     the user's program stays a term, so that the name appears in the source; with `through_names` it is looked through
     as well. `ranges` may know more of the values.
     """
-    number = constant_of(value)
-    if number is not None:
-        return constant_form(int(number))
-    whole = LinearForm({(value,): 1})
-    if value.name and not value.shape and not through_names:
-        return whole
-    ranges = Ranges() if ranges is None else ranges
-    op = value.op
-    if isinstance(op, tensor.BroadcastOp):
-        return linear_form(op.source, through_names, ranges)
-    if isinstance(op, arith.CastOp) and (op.source.dtype, value.dtype) == INDEX_DTYPES:
-        made = linear_form(op.source, through_names, ranges)
-        return made if _wrapped(made, op.source.dtype, ranges) == "nothing" else whole
-    if isinstance(op, (arith.AddOp, arith.SubOp, arith.MulOp)):
-        lhs, rhs = (linear_form(each, through_names, ranges) for each in op.operands)
-        if not isinstance(op, arith.MulOp):
-            made = lhs.plus(rhs, 1 if isinstance(op, arith.AddOp) else -1)
-        elif len(lhs.terms) * len(rhs.terms) <= MAX_TERMS and (
-            _is_constant(lhs) or _is_constant(rhs) or _is_mixed(lhs, rhs)
-        ):
-            made = lhs.times(rhs)
-        else:
-            return whole
-    elif isinstance(op, arith.NegOp):
-        made = LinearForm().plus(linear_form(op.source, through_names, ranges), -1)
-    else:
-        return whole
-    # Sums of int64 wrap as pointers do.
-    return made if value.dtype == INDEX_DTYPES[1] or _wrapped(made, value.dtype, ranges) != "any" else whole
+    form = _IndexReader(through_names, Ranges() if ranges is None else ranges).read(value)
+    assert form is not None
+    return form
+
+
+@dataclass
+class _IndexReader(Reader):
+    through_names: bool
+    ranges: Ranges
+
+    def stops(self, value: Value) -> bool:
+        return bool(value.name) and not value.shape and not self.through_names
+
+    def looks_through(self, op: Operation) -> bool:
+        return isinstance(op, tensor.BroadcastOp) or widens_index(op)
+
+    def product(self, lhs: LinearForm, rhs: LinearForm) -> LinearForm | None:
+        if len(lhs.terms) * len(rhs.terms) > MAX_TERMS:
+            return None
+        return lhs.times(rhs) if lhs.is_constant or rhs.is_constant or _is_mixed(lhs, rhs) else None
+
+    def holds(self, value: Value, form: LinearForm) -> bool:
+        op = value.op
+        if isinstance(op, arith.CastOp):
+            return _wrapped(form, op.source.dtype, self.ranges) == "nothing"
+        if isinstance(op, tensor.BroadcastOp) or value.dtype == INDEX_DTYPES[1]:  # sums of int64 wrap as pointers do
+            return True
+        return _wrapped(form, value.dtype, self.ranges) != "any"
+
+
+def widens_index(op: Operation) -> bool:
+    """Whether an operation casts an index to the wider of the two types that indices have."""
+    return isinstance(op, arith.CastOp) and (op.source.dtype, op.out.dtype) == INDEX_DTYPES
 
 
 def _wrapped(form: LinearForm, dtype: str, ranges: Ranges) -> str:
     """What a signed type makes of a sum that it does not hold: there is "nothing" such, it is "negative", or "any"
     number."""
     low, high = map(int, dtype_interval(dtype))
-    ends: list[Bounds] = []
-    for factors, coefficient in form.terms.items():
-        each: Bounds = (coefficient, coefficient)
-        for value in factors:
-            each = _hull(int(a * b) for a in each for b in ranges.of(value))
-        ends.append(each)
-    least, most = sum(end[0] for end in ends), sum(end[1] for end in ends)
-    if least < low or most > high:
-        placed = [each for each, (factors, factor) in zip(ends, form.terms.items()) if _is_placed(factors, factor)]
-        first, last = sum(end[0] for end in placed), sum(end[1] for end in placed)
-        least, most = least - first + max(first, low), most - last + min(last, high)
+    least, most = form_interval(form, ranges, Interval(low, high), _is_placed)
     if least < low:
         return "any"
     return "nothing" if most <= high else "negative" if most <= 2 * high + 1 else "any"
@@ -160,10 +116,6 @@ def is_position(value: Value) -> bool:
     return True
 
 
-def _is_constant(form: LinearForm) -> bool:
-    return all(not factors for factors in form.terms)
-
-
 def _is_mixed(lhs: LinearForm, rhs: LinearForm) -> bool:
     """One side is a scalar and the other has both a scalar and a tensor part, which multiplying out separates."""
     for one, other in ((lhs, rhs), (rhs, lhs)):
@@ -172,22 +124,35 @@ def _is_mixed(lhs: LinearForm, rhs: LinearForm) -> bool:
     return False
 
 
+def form_interval(
+    form: LinearForm,
+    ranges: Ranges,
+    limits: Interval = EVERYTHING,
+    is_placed: Callable[[Factors, int], bool] | None = None,
+) -> Interval:
+    """The least and the greatest value of a sum, whose terms that are placed stay together within the limits."""
+    placed, others = Interval(0, form.slack), Interval(0, 0)
+    for factors, coefficient in form.terms.items():
+        ends = Interval(coefficient, coefficient)
+        for value in factors:
+            ends = _hull(a * b for a in ends for b in ranges.of(value))
+        if is_placed is not None and is_placed(factors, coefficient):
+            placed = Interval(placed.lo + ends.lo, placed.hi + ends.hi)
+        else:
+            others = Interval(others.lo + ends.lo, others.hi + ends.hi)
+    return Interval(max(limits.lo, placed.lo) + others.lo, min(limits.hi, placed.hi) + others.hi)
+
+
 Bounds = tuple[int, int]
 
 
 def form_bounds(form: LinearForm, ranges: Ranges | None = None) -> Bounds | None:
     """The least and the greatest value of a sum, or None if a term has no known bounds."""
     ranges = Ranges() if ranges is None else ranges
-    low = high = 0
-    for factors, coefficient in form.terms.items():
-        ends: Bounds = (coefficient, coefficient)
-        for value in factors:
-            inner = bounds(value, ranges)
-            if inner is None:
-                return None
-            ends = _hull(a * b for a in ends for b in inner)
-        low, high = low + ends[0], high + ends[1]
-    return low, high
+    if any(bounds(value, ranges) is None for factors in form.terms for value in factors):
+        return None
+    low, high = form_interval(form, ranges)
+    return int(low), int(high)
 
 
 def bounds(value: Value, ranges: Ranges | None = None) -> Bounds | None:
@@ -196,6 +161,6 @@ def bounds(value: Value, ranges: Ranges | None = None) -> Bounds | None:
     return None if found == dtype_interval(value.dtype) else (int(found.lo), int(found.hi))
 
 
-def _hull(numbers: Iterable[int]) -> Bounds:
+def _hull(numbers: Iterable[float | int]) -> Interval:
     each = list(numbers)
-    return min(each), max(each)
+    return Interval(min(each), max(each))

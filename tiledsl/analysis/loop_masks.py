@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
-from tiledsl.analysis.affine import INDEX_DTYPES, LARGEST_FACTOR, is_position
+from tiledsl.analysis.affine import INDEX_DTYPES, LARGEST_FACTOR, bounds, form_interval, is_position, widens_index
+from tiledsl.analysis.linear import LinearForm, Reader, constant_form, single_form
 from tiledsl.analysis.ranges import Interval, Ranges, dtype_interval
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
@@ -23,58 +24,41 @@ _VAGUE = 2**30  # a range that reaches this far comes of what is known at run ti
 _ACCESSES = (tile.LoadOp, tile.StoreOp, tile.AtomicOp)
 
 
-@dataclass
-class Form:
-    """`index` * the loop index + the sum of `terms` (scalars from outside the loop) + a number from `low` to `high`."""
-
-    index: int = 0
-    terms: dict[Value, int] = field(default_factory=dict)
-    low: int = 0
-    high: int = 0
-
-    def plus(self, other: Form, factor: int = 1) -> Form:
-        """self + factor * other."""
-        terms = dict(self.terms)
-        for value, coefficient in other.terms.items():
-            terms[value] = terms.get(value, 0) + factor * coefficient
-            if not terms[value]:
-                del terms[value]
-        low, high = sorted((factor * other.low, factor * other.high))
-        return Form(self.index + factor * other.index, terms, self.low + low, self.high + high)
-
-
 @dataclass(frozen=True)
 class Condition:
-    """A comparison that is `wanted` for all of its elements wherever `form` >= 0 and all `guards` >= 0 (ignoring their
-    `high`). Guards do not grow with the loop's index."""
+    """A comparison that is `wanted` for all of its elements wherever `form` >= 0 and all `guards` >= 0 (whatever the
+    slack adds). They are sums of the loop's index and of scalars from outside; guards do not grow with the index."""
 
     comparison: arith.CmpOp
     wanted: bool
-    form: Form
-    guards: tuple[Form, ...] = ()
+    form: LinearForm
+    guards: tuple[LinearForm, ...] = ()
 
 
 def conditions_of(loop: scf.ForOp, ranges: Ranges) -> Iterator[Condition]:
     """The conditions that change linearly with the loop's index and whose value matters for the work that is done."""
-    inside = {value for op in loop.walk() for region in op.regions for value in region.args}
-    inside.update(value for op in loop.body.walk() for value in op.results)
+    reader = _LoopReader(loop, ranges)
     for op in loop.body.walk():
         if isinstance(op, arith.CmpOp) and op.lhs.dtype in INDEX_DTYPES and op.predicate not in ("eq", "ne"):
-            lhs, rhs = (_form(value, loop, inside, ranges) for value in (op.lhs, op.rhs))
+            lhs, rhs = map(reader.read, (op.lhs, op.rhs))
             wanted = _wanted(op.out)
-            if lhs is None or rhs is None or lhs.index == rhs.index or wanted is None:
+            if lhs is None or rhs is None or wanted is None:
                 continue
             less = op.predicate in ("lt", "le")
             difference = rhs.plus(lhs, -1) if less else lhs.plus(rhs, -1)  # it holds where this is >= 0, or > 0
+            if not difference.coefficient(loop.index):
+                continue
             strict = op.predicate in ("lt", "gt")
             if not wanted:  # x >= 0 does not hold where -x > 0
-                difference, strict = Form().plus(difference, -1), not strict
+                difference, strict = LinearForm().plus(difference, -1), not strict
             sides = (lhs, rhs) if less is wanted else (rhs, lhs)  # of which the first is wanted to be the lesser
-            form = difference.plus(Form(low=-1, high=-1)) if strict else difference
+            form = difference.plus(constant_form(-1)) if strict else difference
             yield Condition(op, wanted, form, _guards(*sides, op.lhs.dtype, loop, ranges))
 
 
-def _guards(lesser: Form, greater: Form, dtype: str, loop: scf.ForOp, ranges: Ranges) -> tuple[Form, ...]:
+def _guards(
+    lesser: LinearForm, greater: LinearForm, dtype: str, loop: scf.ForOp, ranges: Ranges
+) -> tuple[LinearForm, ...]:
     """What must be >= 0, so that sums which wrap cannot undo that one is less than the other.
 
     Without wrapping it is so. That which is less can only wrap to the greater if it is below all numbers of the type,
@@ -82,75 +66,52 @@ def _guards(lesser: Form, greater: Form, dtype: str, loop: scf.ForOp, ranges: Ra
     """
     low, high = map(int, dtype_interval(dtype))
     guards = []
-    if _ends(lesser, low, high, loop, ranges)[0] < low:
-        guards.append(lesser.plus(Form(low=-low, high=-low)))
-    if _ends(greater, low, high, loop, ranges)[1] > high:
-        guards.append(Form(low=high, high=high).plus(greater, -1))
-    return tuple(_at_first(each, loop) if each.index > 0 else each for each in guards)
+    if _ends(lesser, dtype, ranges).lo < low:
+        guards.append(lesser.plus(constant_form(-low)))
+    if _ends(greater, dtype, ranges).hi > high:
+        guards.append(constant_form(high).plus(greater, -1))
+    first = single_form(loop.lower)
+    return tuple(each.substituted(loop.index, first) if each.coefficient(loop.index) > 0 else each for each in guards)
 
 
-def _ends(form: Form, low: int, high: int, loop: scf.ForOp, ranges: Ranges) -> tuple[float, float]:
-    """The least and the greatest value of a sum, whose positions together are between `low` and `high`."""
-    placed: tuple[float, float] = form.low, form.high
-    others: tuple[float, float] = 0, 0
-    for value, factor in (*form.terms.items(), (loop.index, form.index)):
-        if factor:
-            least, most = sorted(factor * end for end in ranges.of(value))
-            if is_position(value):
-                placed = placed[0] + least, placed[1] + most
-            else:
-                others = others[0] + least, others[1] + most
-    return max(low, placed[0]) + others[0], min(high, placed[1]) + others[1]
+def _ends(form: LinearForm, dtype: str, ranges: Ranges) -> Interval:
+    """The least and the greatest value of a sum, whose positions together are numbers of the type."""
+    return form_interval(form, ranges, dtype_interval(dtype), lambda factors, _: all(map(is_position, factors)))
 
 
-def _at_first(form: Form, loop: scf.ForOp) -> Form:
-    """The form in the loop's first iteration."""
-    number = constant_of(loop.lower)
-    lower = Form(terms={loop.lower: 1}) if number is None else Form(low=int(number), high=int(number))
-    return replace(form, index=0).plus(lower, form.index)
+class _LoopReader(Reader):
+    """Sums of the loop's index and of scalars from outside of it, with constant factors. All else is slack."""
+
+    def __init__(self, loop: scf.ForOp, ranges: Ranges) -> None:
+        self.loop, self.ranges = loop, ranges
+        self.inside = {value for op in loop.walk() for region in op.regions for value in region.args}
+        self.inside.update(value for op in loop.body.walk() for value in op.results)
+
+    def stops(self, value: Value) -> bool:
+        return value is self.loop.index or not value.shape and value not in self.inside
+
+    def looks_through(self, op: Operation) -> bool:
+        return isinstance(op, _SHAPES) or widens_index(op)
+
+    def holds(self, value: Value, form: LinearForm) -> bool:
+        op = value.op
+        if isinstance(op, _SHAPES):
+            return True
+        if isinstance(op, arith.CastOp):
+            everything, ends = dtype_interval(op.source.dtype), _ends(form, op.source.dtype, self.ranges)
+            return everything.lo <= ends.lo and ends.hi <= everything.hi
+        if bounds(value, self.ranges) is not None:
+            return True
+        is_hash = isinstance(op, arith.MulOp) and _is_hash(form)
+        return not is_hash and op is not None and any(_is_vague(self.ranges.of(each)) for each in op.operands)
+
+    def opaque(self, value: Value) -> LinearForm | None:
+        ends = bounds(value, self.ranges)
+        return None if ends is None else LinearForm(constant_form(ends[0]).terms, ends[1] - ends[0])
 
 
-def _form(value: Value, loop: scf.ForOp, inside: set[Value], ranges: Ranges) -> Form | None:
-    """A value as a Form; None if nothing is known about it."""
-    number = constant_of(value)
-    if number is not None:
-        return Form(low=int(number), high=int(number))
-    if value is loop.index:
-        return Form(index=1)
-    if not value.shape and value not in inside:
-        return Form(terms={value: 1})
-    op = value.op
-    if isinstance(op, _SHAPES):
-        return _form(op.source, loop, inside, ranges)
-    if isinstance(op, arith.CastOp) and (op.source.dtype, value.dtype) == INDEX_DTYPES:
-        made, (low, high) = _form(op.source, loop, inside, ranges), map(int, dtype_interval(op.source.dtype))
-        if made is not None:
-            least, most = _ends(made, low, high, loop, ranges)
-            if low <= least and most <= high:
-                return made
-    if isinstance(op, (arith.AddOp, arith.SubOp, arith.MulOp)) and not _may_wrap(op, ranges):
-        lhs, rhs = (_form(each, loop, inside, ranges) for each in (op.lhs, op.rhs))
-        factor = constant_of(op.rhs)
-        if lhs is not None and rhs is not None and not isinstance(op, arith.MulOp):
-            return lhs.plus(rhs, 1 if isinstance(op, arith.AddOp) else -1)
-        if lhs is not None and factor is not None and isinstance(op, arith.MulOp):
-            product = Form().plus(lhs, int(factor))
-            if not _is_hash(product) or ranges.of(op.out) != dtype_interval(op.out.dtype):
-                return product
-    found = ranges.of(value)
-    if found == dtype_interval(value.dtype) or math.isinf(found.lo) or math.isinf(found.hi):
-        return None
-    return Form(low=int(found.lo), high=int(found.hi))
-
-
-def _may_wrap(op: arith.BinaryOp, ranges: Ranges) -> bool:
-    if ranges.of(op.out) != dtype_interval(op.out.dtype):
-        return False
-    return not any(_is_vague(ranges.of(each)) for each in (op.lhs, op.rhs))
-
-
-def _is_hash(form: Form) -> bool:
-    return any(abs(factor) > LARGEST_FACTOR for factor in (form.index, *form.terms.values()))
+def _is_hash(form: LinearForm) -> bool:
+    return any(factors and abs(coefficient) > LARGEST_FACTOR for factors, coefficient in form.terms.items())
 
 
 def _is_vague(found: Interval) -> bool:

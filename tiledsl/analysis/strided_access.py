@@ -7,9 +7,10 @@ from math import prod
 from typing import NamedTuple
 
 from tiledsl.analysis.affine import INDEX_DTYPES, bounds, linear_form
+from tiledsl.analysis.linear import LinearForm, Reader
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
-from tiledsl.ir.core import Value
+from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import Shape
 
 
@@ -159,34 +160,43 @@ def covers_whole(indices: Sequence[Value], mask: Value | None, shape: Shape) -> 
     return len(set(axes)) == len(axes)
 
 
-def _affine(index: Value) -> tuple[int, int, int, Value | int] | None:
-    """(axis, extent, step, offset) of offset + step * iota; the offset may be a value only if the step is 1.
+class _WalkReader(Reader):
+    """Sums of iotas and scalars, with constant factors.
 
     Indices are taken not to wrap, for what lies outside of a tile is undefined; of other types that must be proved.
     """
-    op = index.op
-    if isinstance(op, tensor.IotaOp):
-        return op.axis, op.extent, 1, 0
-    if (isinstance(op, arith.CastOp) or index.dtype not in INDEX_DTYPES) and bounds(index) is None:
+
+    def stops(self, value: Value) -> bool:
+        return not value.shape or isinstance(value.op, tensor.IotaOp)
+
+    def looks_through(self, op: Operation) -> bool:
+        return isinstance(op, arith.CastOp)
+
+    def holds(self, value: Value, form: LinearForm) -> bool:
+        is_cast = isinstance(value.op, arith.CastOp)
+        if (is_cast or value.dtype not in INDEX_DTYPES) and bounds(value) is None:
+            return False
+        return not is_cast or all(each.shape for factors in form.terms for each in factors)
+
+    def opaque(self, value: Value) -> None:
         return None
-    if isinstance(op, arith.CastOp):
-        inner = _affine(op.source)
-        return inner if inner is not None and isinstance(inner[3], int) else None
-    if not isinstance(op, (arith.AddOp, arith.SubOp, arith.MulOp)):
+
+
+_READER = _WalkReader()
+
+
+def _affine(index: Value) -> tuple[int, int, int, Value | int] | None:
+    """(axis, extent, step, offset) of offset + step * iota; the offset may be a value only if the step is 1."""
+    form = _READER.read(index)
+    if form is None:
         return None
-    lhs, rhs = op.lhs, op.rhs
-    if op.commutes and (not lhs.shape or constant_of(lhs) is not None):
-        lhs, rhs = rhs, lhs
-    number, inner = constant_of(rhs), _affine(lhs)
-    if inner is None:
+    offsets, walks = (list(part.terms.items()) for part in form.split())
+    if len(walks) != 1 or len(offsets) > 1:
         return None
-    axis, extent, step, offset = inner
-    if number is None:
-        plain = isinstance(op, arith.AddOp) and not rhs.shape and step == 1 and isinstance(offset, int) and offset == 0
-        return (axis, extent, 1, rhs) if plain else None
-    if not isinstance(offset, int):
-        return None
-    amount = int(number)
-    if isinstance(op, arith.MulOp):
-        return axis, extent, step * amount, offset * amount
-    return axis, extent, step, offset + amount if isinstance(op, arith.AddOp) else offset - amount
+    ((iota,), step), offset = walks[0], form.constant
+    assert isinstance(iota.op, tensor.IotaOp)
+    if offsets and offsets[0][0]:
+        if step != 1 or offsets[0][1] != 1:
+            return None
+        return iota.op.axis, iota.op.extent, 1, offsets[0][0][0]
+    return iota.op.axis, iota.op.extent, step, offset

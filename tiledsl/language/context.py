@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tiledsl.language.operations as operations
+from tiledsl.analysis.linear import constant_form
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import as_constant
 from tiledsl.errors import TileError, value_options, way_out
@@ -156,10 +157,12 @@ class Context:
 
     def _solve(self, dim: Any, source: str) -> None:
         """A dimension that is a symbol times a constant plus a constant tells the symbol, if none by itself does."""
-        terms, number = linear(as_value(dim))
+        form = linear(dim)
+        number = form.constant
+        terms = form.plus(constant_form(-number)).terms
         if len(terms) != 1:
             return
-        ((value, coefficient),) = terms.items()
+        (((value,), coefficient),) = terms.items()
         if coefficient > 0 and value.name in self.symbols and self.symbols[value.name] is value:
             known = f"{source}{-number:+d}" if number else source
             self._solved.setdefault(value.name, known if coefficient == 1 else f"{known}//{coefficient}")
@@ -282,8 +285,8 @@ class Context:
 
     def constant(self, x: Any) -> int | None:
         """An expression's value where it is constant."""
-        terms, number = linear(as_value(x))
-        return None if terms else number
+        form = linear(x)
+        return form.constant if form.is_constant else None
 
     def most(self, x: Any) -> int:
         """The most that an integer expression in a kernel can be, as far as its operations tell."""

@@ -1,47 +1,38 @@
-"""Integer values as sums of values times constants, while a program is built."""
+"""Integers that are known while a program is built: constants, and differences of values that are not."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tiledsl.dialects import arith
+from tiledsl.analysis.linear import LinearForm, Reader, single_form
 from tiledsl.ir.core import Effect, Operation, Value
 from tiledsl.language.expression import as_value, is_number
 
 
-def linear(value: Value) -> tuple[dict[Value, int], int]:
-    """An integer value as a sum of values times constants, plus a constant."""
-    number = arith.constant_of(value)
-    if number is not None:
-        return {}, int(number)
-    op = value.op
-    if isinstance(op, (arith.AddOp, arith.SubOp)):
-        (left, a), (right, b) = linear(op.lhs), linear(op.rhs)
-        sign = 1 if isinstance(op, arith.AddOp) else -1
-        terms = dict(left)
-        for term, factor in right.items():
-            terms[term] = terms.get(term, 0) + sign * factor
-        return {term: factor for term, factor in terms.items() if factor}, a + sign * b
-    if isinstance(op, arith.MulOp):
-        (left, a), (right, b) = linear(op.lhs), linear(op.rhs)
-        for terms, constant, other, factor in ((left, a, right, b), (right, b, left, a)):
-            if not other:
-                return {term: k * factor for term, k in terms.items() if k * factor}, constant * factor
-    return {value: 1}, 0
+class _Differences(Reader):
+    """In which values that are equal for sure are one term."""
+
+    def __init__(self) -> None:
+        self.terms: list[Value] = []
+
+    def opaque(self, value: Value) -> LinearForm:
+        self.terms.append(next((each for each in self.terms if _is_same(each, value)), value))
+        return single_form(self.terms[-1])
+
+
+def linear(x: Any) -> LinearForm:
+    """An integer expression as a sum of values times constants, modulo 2**bits."""
+    form = Reader().read(as_value(x))
+    assert form is not None
+    return form
 
 
 def difference(upper: Any, lower: Any) -> int | None:
     """`upper - lower` where it is a constant, else None."""
     if is_number(upper) and is_number(lower):
         return int(upper - lower)
-    (a, x), (b, y) = linear(as_value(upper)), linear(as_value(lower))
-    rest = dict(b)
-    for term, factor in a.items():
-        found = next((other for other, k in rest.items() if k == factor and _is_same(term, other)), None)
-        if found is None:
-            return None
-        del rest[found]
-    return None if rest else x - y
+    form = _Differences().plus(as_value(upper), as_value(lower), -1)
+    return form.constant if form is not None and form.is_constant else None
 
 
 def _is_same(a: Value, b: Value) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tiledsl.analysis.dependence import depends_on
 from tiledsl.certificate.algebra import Algebra, ExecutorError, scalar
 from tiledsl.certificate.executor.machine import (
     Env,
@@ -103,25 +104,13 @@ def write_elements(array: np.ndarray, indices: Sequence[Any], active: Any, value
     array[places] = spread(value, shape)[active]
 
 
-def _depends(value: Value, on: Sequence[Value]) -> bool:
-    seen, left = set(), [value]
-    while left:
-        each = left.pop()
-        if each in on:
-            return True
-        if each not in seen and each.op is not None:
-            seen.add(each)
-            left += each.op.operands
-    return False
-
-
 def _is_one_place(op: Operation, lanes: Sequence[Value]) -> bool:
     """Whether an operation writes one element of on-chip memory in every lane: each has a value of its own there."""
     if op.name != "tile.store":
         return False
     fields = fields_of(op)
     is_global = buffer_type(fields["buffer"]).scope == "global"
-    return not is_global and not any(_depends(index, lanes) for index in fields["indices"])
+    return not is_global and not any(depends_on(index, lanes) for index in fields["indices"])
 
 
 def _in_lanes(executor: Executor, mask: Any) -> Any:

@@ -1,0 +1,88 @@
+"""Sums of products: their arithmetic, and what the reader that only wrapping limits makes of values."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.passes.ir_cases import kernel_of, program
+from tiledsl.analysis.linear import LinearForm, Reader, constant_form, single_form
+from tiledsl.ir.core import Value
+
+BODY = """
+%i = tensor.iota {axis = 0} : tensor<4xint32>
+%a = arith.add %s, %c3 : int32
+%p = arith.mul %a, %c4 : int32
+%c = arith.sub %p, %bx : int32
+%d = arith.neg %c : int32
+%e = arith.mul %c-2, %d : int32
+%f1 = arith.mul %s, %bx : int32
+%g = arith.sub %f1, %f1 : int32
+%h = arith.cast %a : int64
+%j = arith.mul %g, %f1 : int32
+%t = tensor.broadcast %s : tensor<4xint32>
+"""
+
+
+def named() -> dict[str, Value]:
+    made = program(BODY)
+    found = {value.name: value for op in kernel_of(made).walk() for value in op.results}
+    return found | {arg.name: arg for op in made.root.walk() for region in op.regions for arg in region.args}
+
+
+VALUES = named()
+S, BX, I = VALUES["s"], VALUES["bx"], VALUES["i"]
+
+
+def test_the_arithmetic_of_sums() -> None:
+    one = LinearForm({(S,): 2, (S, BX): 1, (): 3})
+    other = LinearForm({(S,): 1, (BX,): 4, (): -1})
+    assert one.plus(other) == LinearForm({(S,): 3, (S, BX): 1, (BX,): 4, (): 2})
+    assert one.plus(other, -2) == LinearForm({(S, BX): 1, (BX,): -8, (): 5})
+    assert one.plus(one, -1) == LinearForm()
+    assert other.times(other).terms == {
+        (S, S): 1, (S, BX): 4, (S,): -2, (BX, S): 4, (BX, BX): 16, (BX,): -8, (): 1,
+    }  # fmt: skip
+    assert one.times(constant_form(-2)) == constant_form(-2).times(one) == LinearForm().plus(one, -2)
+    assert one.times(constant_form(0)) == LinearForm() == constant_form(0)
+    assert (one.constant, one.coefficient(S), one.coefficient(BX)) == (3, 2, 0)
+    assert [each.is_constant for each in (one, constant_form(5), LinearForm(), LinearForm({}, 1))] == [
+        False, True, True, False,
+    ]  # fmt: skip
+
+
+def test_slack_is_what_differs_by_element() -> None:
+    """All numbers between the least and the greatest, against what the sums of two such numbers are."""
+    for (a, slack), (b, other), factor in itertools.product([(0, 0), (-2, 3), (5, 1)], [(1, 0), (-4, 2)], (-3, 0, 2)):
+        form = LinearForm(constant_form(a).terms, slack).plus(LinearForm(constant_form(b).terms, other), factor)
+        all_of_it = {x + factor * y for x in range(a, a + slack + 1) for y in range(b, b + other + 1)}
+        assert (form.constant, form.constant + form.slack) == (min(all_of_it), max(all_of_it))
+    doubled = LinearForm({(S,): 1, (): 1}, 3).times(constant_form(-2))
+    assert doubled == LinearForm({(S,): -2, (): -8}, 6)
+
+
+def test_a_sum_for_a_term() -> None:
+    form = LinearForm({(S,): 2, (BX,): 3, (S, BX): 1}, 4)
+    assert form.substituted(S, LinearForm({(BX,): 1, (): 5}, 1)) == LinearForm({(BX,): 5, (S, BX): 1, (): 10}, 6)
+    assert form.substituted(I, constant_form(9)) == form
+    assert single_form(S) == LinearForm({(S,): 1})
+    assert single_form(VALUES["c3"]) == LinearForm({(): 3})
+
+
+def test_scalars_and_tensors() -> None:
+    form = LinearForm({(S,): 2, (I,): 3, (S, I): 1, (): 7})
+    assert form.split() == (LinearForm({(S,): 2, (): 7}), LinearForm({(I,): 3, (S, I): 1}))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a", {(S,): 1, (): 3}), ("p", {(S,): 4, (): 12}), ("c", {(S,): 4, (BX,): -1, (): 12}),
+        ("d", {(S,): -4, (BX,): 1, (): -12}), ("e", {(S,): 8, (BX,): -2, (): 24}), ("f1", {(VALUES["f1"],): 1}),
+        ("g", {}), ("h", {(VALUES["h"],): 1}), ("i", {(I,): 1}), ("j", {}), ("t", {(VALUES["t"],): 1}),
+    ],
+)  # fmt: skip
+def test_values_as_sums(name: str, expected: dict[tuple[Value, ...], int]) -> None:
+    """Modulo 2**32; a product of two values that are not known, a cast and a broadcast are terms."""
+    assert Reader().read(VALUES[name]) == LinearForm(expected)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tiledsl.analysis.affine import linear_form
+from tiledsl.analysis.dependence import depends_on
 from tiledsl.analysis.linear import LinearForm
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import AddOp, CastOp, MulOp, constant_of
@@ -20,7 +21,7 @@ Access = tile.LoadOp | tile.StoreOp | tile.AtomicOp
 
 @dataclass(frozen=True)
 class ParallelizeLoops(Pass):
-    """Turn serial loops over rows of on-chip tiles, and T.vectorized, into T.Parallel, where no iteration needs another.
+    """Make serial loops over rows of on-chip tiles, and T.vectorized, parallel, where no iteration needs another.
 
     A row of a tile in registers that is picked by a loop's index costs as much as the whole tile: it is masked, and
     summed over the other rows. So `for i in T.serial(4): for j in T.Parallel(256): s[i, j] = ...` costs four times of
@@ -92,15 +93,14 @@ def _has_independent_lanes(loop: scf.ForOp) -> bool:
         scope = tile.buffer_type(buffer).scope
         if _has_views(buffer) or in_parallel and scope == "local":  # which each point of that has for itself
             return False
-        if all(isinstance(op, tile.AtomicOp) and not op.out.uses and op.kind == writes[0].kind for op in ops):
+        atomics = [op for op in ops if isinstance(op, tile.AtomicOp)]
+        if atomics:
+            if len(atomics) < len(ops) or len({op.kind for op in atomics}) > 1 or any(op.out.uses for op in atomics):
+                return False
             continue
-        if any(isinstance(op, tile.AtomicOp) for op in ops):
-            return False
-        store = writes[0]
-        if len(ops) == 1 and scope != "global" and store.parent in (loop.body, *_branches(loop.body)):
-            if any(_depends(index, loop.index) for index in store.indices):
-                continue
-        if not _tells_apart(ops, loop.index, inside):
+        once = len(ops) == 1 and writes[0].parent in (loop.body, *_branches(loop.body))
+        moves = any(depends_on(index, {loop.index}) for index in writes[0].indices)
+        if not (once and moves and scope != "global" or _tells_apart(ops, loop.index, inside)):
             return False
     return True
 
@@ -116,9 +116,7 @@ def _accesses(loop: scf.ForOp, *others: type[Operation]) -> dict[Value, list[Acc
         elif isinstance(op, scf.ForOp):
             if op.inits or op.num_stages or any(_varies(bound, inside) for bound in op.operands):
                 return None
-        elif not (
-            isinstance(op, (scf.IfOp, scf.YieldOp, tile.ParallelOp, *others)) or (op.is_pure and not op.regions)
-        ):
+        elif not (isinstance(op, (scf.IfOp, scf.YieldOp, tile.ParallelOp, *others)) or (op.is_pure and not op.regions)):
             return None
     return accesses
 
@@ -141,19 +139,6 @@ def _branches(region: Region) -> Iterator[Region]:
             for inner in op.regions:
                 yield inner
                 yield from _branches(inner)
-
-
-def _depends(value: Value, index: Value) -> bool:
-    """Whether a value is computed from an index; what is carried or chosen by regions is not looked into."""
-    pending, seen = [value], set[Value]()
-    while pending:
-        each = pending.pop()
-        if each is index:
-            return True
-        if each not in seen and each.op is not None:
-            seen.add(each)
-            pending += each.op.operands
-    return False
 
 
 def _made_by(op: Operation) -> Iterable[Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tiledsl.analysis.parallel_locals import check_locals
@@ -22,6 +23,7 @@ from tiledsl.passes.tile_values import (
     reduced,
     selected,
 )
+from tiledsl.passes.vectorize_parallel.updates import apply_update, shared_updates
 from tiledsl.passes.vectorize_parallel.writes import (
     combine_on_chip,
     fewer_atomics,
@@ -39,7 +41,8 @@ class VectorizeParallel(Pass):
     dimension. An `if` on a varying condition becomes a mask on stores and atomics. Local buffers that every point
     writes before reading them become fragments with one element for each point.
 
-    tile.atomic on on-chip buffers (T.reducer_update) becomes a read, the combination of all points, and a write.
+    tile.atomic on on-chip buffers (T.reducer_update) becomes a read, the combination of all points, and a write; so
+    does r[i] = r[i] + x[i, j], where points share an element.
 
     Before:  tile.parallel {extents = (128, 64)} (%i, %j) {    After:  %i = tensor.iota : tensor<128x1xint32>
                %x = tile.load %s[%i]                                   %j = tensor.iota : tensor<1x64xint32>
@@ -53,21 +56,28 @@ class VectorizeParallel(Pass):
     def allowances(self, program: Program) -> frozenset[str]:
         # A reducer says nothing of its order.
         atomics = (op for op in program.root.walk() if isinstance(op, tile.AtomicOp))
-        on_chip = any(tile.buffer_type(op.buffer).scope != "global" for op in atomics)
-        return frozenset({"reassociation"} if on_chip else ())
+        shared = any(tile.is_on_chip(op.buffer) for op in atomics) or any(
+            shared_updates(Variance(op)) for op in _outermost(program)
+        )
+        return frozenset({"reassociation"} if shared else ())
 
     def run(self, program: Program) -> None:
-        pending = list(program.root.regions)
-        while pending:
-            for op in list(pending.pop().nested):
-                if isinstance(op, tile.ParallelOp):
-                    _Vectorizer(op).run()
-                else:
-                    pending.extend(op.regions)
+        for parallel in list(_outermost(program)):
+            _Vectorizer(parallel).run()
         for op in of_kinds(program.root.walk(), tile.AtomicOp):  # those outside of every T.Parallel
             if is_reducer_update(op):
                 combine_on_chip(op, Builder.at(op), op.value, list(op.indices), op.mask, 0)
                 op.erase()
+
+
+def _outermost(program: Program) -> Iterator[tile.ParallelOp]:
+    pending = list(program.root.regions)
+    while pending:
+        for op in list(pending.pop().nested):
+            if isinstance(op, tile.ParallelOp):
+                yield op
+            else:
+                pending.extend(op.regions)
 
 
 class _Vectorizer:
@@ -76,6 +86,10 @@ class _Vectorizer:
     def __init__(self, parallel: tile.ParallelOp) -> None:
         self.parallel = parallel
         self.variance = Variance(parallel)
+        if updates := shared_updates(self.variance):
+            for update in updates:
+                apply_update(update)
+            self.variance = Variance(parallel)
         self.rank = len(self.variance.extents)
         self.map: dict[Value, Value] = {}
         self.private: dict[Value, Value] = {}

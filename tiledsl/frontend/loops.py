@@ -91,7 +91,7 @@ class Loops(Blocks):
 
         self._device_loop(node, [region], body)
         scf.yielding(region)
-        hints = {"num_stages": loop.num_stages, "unroll": loop.unroll, "vectorized": loop.vectorized}
+        hints: dict[str, Any] = {"num_stages": loop.num_stages, "unroll": loop.unroll, "vectorized": loop.vectorized}
         self.ctx.builder.insert(scf.ForOp(*values, [], regions=[region], loc=node.loc, **hints))
 
     def _device_loop(

@@ -37,8 +37,11 @@ class Update:
 def shared_updates(variance: Variance) -> list[Update]:
     """The stores of a T.Parallel to on-chip elements that several iterations may combine with values of their own.
 
-    TileError for a store that changes an element in another way once for each of several iterations.
+    Threads that change one element race instead, and have none. TileError for a store that changes an element in
+    another way once for each of several iterations.
     """
+    if variance.parallel.lockstep:
+        return []
     accesses: dict[Value, list[Operation]] = {}
     for op in variance.parallel.body.walk():
         for value in {*op.operands}:

@@ -42,30 +42,30 @@ def one_writer(
     extra = [
         axis
         for axis, size in enumerate(place)
-        if size == 1 and (_varies(value, axis) or mask is not None and _varies(mask, axis))
+        if size == 1 and (varies(value, axis) or mask is not None and varies(mask, axis))
     ]
     if not extra:
         return value, mask
-    summed = [axis for axis in extra if _varies(value, axis)]
+    summed = [axis for axis in extra if varies(value, axis)]
     for axis in extra:
-        if mask is not None and _varies(mask, axis) and axis not in summed:
+        if mask is not None and varies(mask, axis) and axis not in summed:
             mask = reduced(builder, mask, "or", axis, keep=True)
     if summed:
-        if mask is None or not all(_varies(mask, axis) for axis in summed):
+        if mask is None or not all(varies(mask, axis) for axis in summed):
             raise race(op)
         nothing = builder.constant(arith.as_constant(0, value.dtype), with_shape((), value.dtype))
         value = selected(builder, mask, value, nothing)
         for axis in summed:
             value = exact_sum(builder, value, axis, keep=True)
             mask = reduced(builder, mask, "or", axis, keep=True)
-    return _one_element(builder, value, place, mask)
+    return one_element(builder, value, place, mask)
 
 
 def fewer_atomics(
     kind: str, builder: Builder, value: Value, place: Shape, mask: Value | None
 ) -> tuple[Value, Value | None]:
     """Combine the values for one element before the atomic operation, as far as indices show it."""
-    extra = [axis for axis, size in enumerate(place) if size == 1 and _varies(value, axis)]
+    extra = [axis for axis, size in enumerate(place) if size == 1 and varies(value, axis)]
     if not extra:
         return value, mask
     kind = "sum" if kind == "add" else kind
@@ -74,9 +74,9 @@ def fewer_atomics(
         value = selected(builder, mask, value, neutral)
     for axis in extra:
         value = reduced(builder, value, kind, axis, keep=True)
-        if mask is not None and _varies(mask, axis):
+        if mask is not None and varies(mask, axis):
             mask = reduced(builder, mask, "or", axis, keep=True)
-    return _one_element(builder, value, place, mask)
+    return one_element(builder, value, place, mask)
 
 
 def is_reducer_update(op: tile.AtomicOp) -> bool:
@@ -118,7 +118,7 @@ def _by_element(
     shape = broadcast_shapes(*(index.shape for index in indices), value.shape, () if mask is None else mask.shape) or ()
     alone = [
         isinstance(index.op, tensor.IotaOp)
-        and not any(other is not index and other.shape and _varies(other, index.op.axis) for other in indices)
+        and not any(other is not index and other.shape and varies(other, index.op.axis) for other in indices)
         for index in indices
     ]
     kept = {index.op.axis for index, each in zip(indices, alone, strict=True) if each}  # type: ignore[union-attr]
@@ -195,7 +195,7 @@ def _multiples(index: Value) -> dict[int, int] | None:
     return made
 
 
-def _one_element(builder: Builder, value: Value, place: Shape, mask: Value | None) -> tuple[Value, Value | None]:
+def one_element(builder: Builder, value: Value, place: Shape, mask: Value | None) -> tuple[Value, Value | None]:
     """Scalars, if only one element is written in total."""
     if place == (1,) * len(place):
         value = reshaped(builder, value, ()) if value.shape == place else value
@@ -217,5 +217,5 @@ def race(op: tile.StoreOp | tile.WriteOp) -> TileError:
     return TileError(f"T.Parallel: iterations write the same element of {name}", op.loc, notes)
 
 
-def _varies(value: Value, axis: int) -> bool:
+def varies(value: Value, axis: int) -> bool:
     return bool(value.shape) and value.shape[axis] > 1

@@ -122,7 +122,7 @@ class Statements(Loops):
         region = Region([INT32] * len(grid), ["bx", "by", "bz"][: len(grid)])
         op = tile.KernelOp(grid, threads=frame.threads, regions=[region], loc=node.loc)
         ctx.builder.insert(op)
-        ctx.begin_kernel(op, frame.options)
+        ctx.begin_kernel(op, frame.options, frame.thread_extents)
         safe_values = dict(ctx.safe_values)
         try:
             with ctx.inside(region, isolated=True), self.names.device_region(node.loc, False, in_kernel=True):
@@ -131,6 +131,8 @@ class Statements(Loops):
                     self._rename(target, region)
                     self.assign(target, indices if len(indices) > 1 or is_tuple(target) else indices[0])
                 self.block(node.body)
+            assert ctx.threads is not None, "begin_kernel makes them"
+            ctx.threads.enclose(op)
             op.set_attribute("options", tuple(ctx.kernel_options.items()))
         finally:
             ctx.kernel = None

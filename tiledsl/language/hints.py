@@ -32,8 +32,6 @@ no_set_max_nreg, disable_warp_group_reg_alloc, annotate_producer_reg_dealloc, an
 func_attr, annotate_pass_configs, annotate_compile_flags = map(
     hint, "func_attr annotate_pass_configs annotate_compile_flags".split()
 )
-# A block's threads run in step between tile operations, so there is nothing to wait for.
-sync_threads, sync_warp, syncthreads = map(hint, "sync_threads sync_warp syncthreads".split())
 
 # The kernel after may begin when all blocks of this one have ended or said so; emitted kernels leave it at the end.
 pdl_trigger = hint("pdl_trigger")

@@ -47,9 +47,6 @@ from tiledsl.language.hints import (
     func_attr,
     no_set_max_nreg,
     pdl_trigger,
-    sync_threads,
-    sync_warp,
-    syncthreads,
 )
 from tiledsl.language.loops import (
     Parallel,
@@ -148,6 +145,40 @@ from tiledsl.language.program import (
 )
 from tiledsl.language.random_numbers import rng_init, rng_rand, rng_rand_float
 from tiledsl.language.reducers import all_of, alloc_reducer, any_of, finalize_reducer, reducer_init, reducer_update
+from tiledsl.language.threads import (
+    all_sync,
+    any_sync,
+    ballot,
+    ballot_sync,
+    get_lane_idx,
+    get_thread_binding,
+    get_thread_bindings,
+    get_thread_extent,
+    get_thread_extents,
+    get_warp_group_idx,
+    get_warp_idx,
+    get_warp_idx_sync,
+    shfl_down,
+    shfl_sync,
+    shfl_up,
+    shfl_xor,
+    shuffle_elect,
+    sync_threads,
+    sync_warp,
+    syncthreads,
+    syncthreads_and,
+    syncthreads_count,
+    syncthreads_or,
+    thread_binding,
+    tvm_warp_shuffle,
+    tvm_warp_shuffle_down,
+    tvm_warp_shuffle_up,
+    warp_reduce_bitand,
+    warp_reduce_bitor,
+    warp_reduce_max,
+    warp_reduce_min,
+    warp_reduce_sum,
+)
 
 float64, float32, float16, bfloat16 = (_dtypes.DTYPES[name] for name in ("float64", "float32", "float16", "bfloat16"))
 float8_e4m3fn, float8_e5m2 = _dtypes.DTYPES["float8_e4m3fn"], _dtypes.DTYPES["float8_e5m2"]
@@ -198,6 +229,11 @@ __all__ = [
     "round", "rsqrt", "serial", "shift_left", "shift_right", "short", "sigmoid", "sin", "sinh", "sqrt",
     "symbolic", "sync_threads", "sync_warp", "syncthreads", "tan", "tanh", "tfloat32", "transpose", "trunc", "truncdiv",
     "truncmod", "uint", "uint16", "uint32", "uint64", "uint8", "unroll", "use_swizzle", "vectorized", "view",
+    "all_sync", "any_sync", "ballot", "ballot_sync", "get_lane_idx", "get_thread_binding", "get_thread_bindings",
+    "get_thread_extent", "get_thread_extents", "get_warp_group_idx", "get_warp_idx", "get_warp_idx_sync", "shfl_down",
+    "shfl_sync", "shfl_up", "shfl_xor", "shuffle_elect", "syncthreads_and", "syncthreads_count", "syncthreads_or",
+    "thread_binding", "tvm_warp_shuffle", "tvm_warp_shuffle_down", "tvm_warp_shuffle_up", "warp_reduce_bitand",
+    "warp_reduce_bitor", "warp_reduce_max", "warp_reduce_min", "warp_reduce_sum",
     "wait_wgmma", "warpgroup_arrive", "warpgroup_commit_batch", "warpgroup_fence_operand", "warpgroup_wait",
     "wgmma_gemm",
 ]  # fmt: skip

@@ -37,6 +37,7 @@ class KernelFrame:
     grid: tuple[Any, ...]
     threads: int
     options: dict[str, Any] = field(default_factory=dict)
+    thread_extents: tuple[int, ...] = ()  # the threads along x, y and z
 
     def __enter__(self) -> Any:
         raise TileError("T.Kernel opens a kernel only as a `with` statement of a tile program")
@@ -78,7 +79,7 @@ def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any 
         check_launch_option(f"T.Kernel: {name}", name, value)
     if prelude is not None:
         raise TileError("T.Kernel: prelude is C code, which has no Triton form; write it in the tile language")
-    return KernelFrame(tuple(map(plain, blocks)), count, options)
+    return KernelFrame(tuple(map(plain, blocks)), count, options, tuple(parts))
 
 
 @dataclass(frozen=True)

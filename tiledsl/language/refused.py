@@ -8,10 +8,8 @@ from tiledsl.errors import TileError
 
 # The reason, and the names that it holds for.
 _REASONS = {
-    "thread-level code has no Triton form; write the loop over the tile with T.Parallel": """
-        get_thread_binding get_thread_bindings thread_binding get_thread_extent get_thread_extents
-        get_lane_idx get_warp_idx get_warp_idx_sync get_warp_group_idx shuffle_elect access_ptr tvm_access_ptr
-        address_of type_annotation
+    "addresses have no Triton form; index the buffer": """
+        access_ptr tvm_access_ptr address_of type_annotation
     """,
     (
         "explicit barriers and asynchronous copies have no Triton form; use T.copy inside T.Pipelined, which "
@@ -31,11 +29,7 @@ _REASONS = {
         tcgen05_sf_warp_transpose mma_gemm_blockscaled gemm_sp
     """,
     ("warp-level communication has no Triton form; use T.reduce_sum, T.reduce_max or T.cumsum on a fragment"): """
-        shfl_sync shfl_up shfl_down shfl_xor tvm_warp_shuffle tvm_warp_shuffle_up tvm_warp_shuffle_down
-        warp_reduce_sum warp_reduce_max
-        warp_reduce_min warp_reduce_bitand warp_reduce_bitor tvm_thread_allreduce comm_reducer any_sync
-        all_sync ballot ballot_sync activemask match_any_sync syncthreads_and syncthreads_or
-        syncthreads_count
+        tvm_thread_allreduce comm_reducer activemask match_any_sync
     """,
     "C code and intrinsics have no Triton form; write the arithmetic in the tile language": """
         call_extern call_intrin call_pure_extern evaluate attr dp4a pragma_import_c CUDASourceCodeKernel

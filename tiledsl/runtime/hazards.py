@@ -66,7 +66,7 @@ HAZARDS = (
         "flatten-around-pure-loop",
         "fuse-nested-loops asserts for a loop around a single one without effects, before which nothing is computed",
         "3.6",
-        "codegen/kernels.py flattens around loops with effects",
+        "passes/schedule_loops.py leaves the others",
         _REFUSED,
     ),
     Hazard(
@@ -74,7 +74,7 @@ HAZARDS = (
         "fuse-nested-loops gives an if without results a yield of some, where a branch at the end of a loop uses what "
         "is computed behind the inner loop",
         "3.6",
-        "codegen/kernels.py does not flatten such loops",
+        "passes/schedule_loops.py leaves such loops",
         _REFUSED,
     ),
     Hazard(

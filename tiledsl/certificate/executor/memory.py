@@ -21,6 +21,7 @@ from tiledsl.certificate.executor.machine import (
     meaning,
     value_meaning,
 )
+from tiledsl.certificate.executor.threads import of_threads
 from tiledsl.codegen.names import printable
 from tiledsl.dialects.tile import ParallelOp, buffer_type
 from tiledsl.errors import TileError
@@ -116,9 +117,9 @@ def _is_one_place(op: Operation, lanes: Sequence[Value]) -> bool:
     return not is_global and not any(depends_on(index, lanes) for index in fields["indices"])
 
 
-def _in_lanes(executor: Executor, mask: Any) -> Any:
-    """A mask, or None, for the lanes that are active."""
-    if executor.lanes is None or executor.lanes is True:
+def _in_lanes(executor: Executor, mask: Any, of_block: bool = False) -> Any:
+    """A mask, or None, for the lanes that are active; an operation on a whole tile is of the block and not of lanes."""
+    if executor.lanes is None or executor.lanes is True or of_block:
         return mask
     return executor.lanes if mask is None else mask & executor.lanes
 
@@ -129,6 +130,7 @@ def _load(op: Operation, executor: Executor) -> Step:
     buffer, mask, other, indices = (fields[key] for key in ("buffer", "mask", "other", "indices"))
     zero = executor.algebra.constant(0, out.dtype)
     one = not out.shape and mask is None
+    own = buffer in executor.private
 
     def step(env: Env) -> None:
         array = env[buffer]
@@ -139,8 +141,8 @@ def _load(op: Operation, executor: Executor) -> Step:
             else:
                 env[out] = zero if other is None else env[other]
             return
-        places = [env[index] for index in indices]
-        where = _in_lanes(executor, None if mask is None else env[mask])
+        places = [*(executor.lines if own else ()), *(env[index] for index in indices)]
+        where = _in_lanes(executor, None if mask is None else env[mask], bool(out.shape))
         active = _active(buffer, array, places, where, guarded)
         shape = out.shape or _shape(*places, where)
         env[out] = read_elements(array, places, active, zero if other is None else env[other], shape)
@@ -156,7 +158,9 @@ def _shape(*values: Any) -> tuple[int, ...]:
 def _store(op: Operation, executor: Executor) -> Step:
     fields, guarded = fields_of(op), op.attributes["guarded"]
     value, buffer, mask, indices = (fields[key] for key in ("value", "buffer", "mask", "indices"))
-    one = mask is None and not value.shape and not any(index.shape for index in indices)
+    of_block = bool(value.shape) or any(index.shape for index in indices)
+    one = mask is None and not of_block
+    own = buffer in executor.private
 
     def step(env: Env) -> None:
         array = env[buffer]
@@ -165,8 +169,8 @@ def _store(op: Operation, executor: Executor) -> Step:
             if _element_inside(buffer, array, place, guarded):
                 array[place] = env[value]
             return
-        places = [env[index] for index in indices]
-        where = _in_lanes(executor, None if mask is None else env[mask])
+        places = [*(executor.lines if own else ()), *(env[index] for index in indices)]
+        where = _in_lanes(executor, None if mask is None else env[mask], of_block)
         active = _active(buffer, array, places, where, guarded)
         write_elements(array, places, active, env[value], _shape(*places, where, env[value]))
 
@@ -246,10 +250,18 @@ def _read(op: Operation, _: Executor) -> Step:
 
 
 @meaning("tile.write", "tile.fill")
-def _write(op: Operation, _: Executor) -> Step:
+def _write(op: Operation, executor: Executor) -> Step:
     value, buffer = op.operands
+    own = buffer in executor.private
 
     def step(env: Env) -> None:
+        if own:
+            array, given, lanes = env[buffer], env[value], spread(executor.lanes, executor.extents)
+            rest = (1,) * (array.ndim - lanes.ndim)
+            if op.name == "tile.fill" and np.ndim(given):
+                given = given.reshape(given.shape + rest)
+            array[...] = np.where(lanes.reshape(lanes.shape + rest), given, array)
+            return
         env[buffer][...] = env[value]
 
     return step
@@ -362,6 +374,8 @@ def _has_shared_updates(op: Operation) -> bool:
 
 @meaning("tile.parallel")
 def _parallel(op: Operation, executor: Executor) -> Step:
+    if op.attributes["lockstep"]:
+        return of_threads(op, executor)
     body, args, extents = executor.block(op.regions[0]), op.regions[0].args, op.attributes["extents"]
     ranges = [[np.int32(number) for number in range(extent)] for extent in extents]
     # What a lane has for itself has no place here; neither has a loop in a loop.

@@ -371,7 +371,7 @@ class _Vectorizer:
         target = self._target(buffer)
         indices = self._indices(builder, buffer, indices)
         if self.block is not None:
-            value, mask = last_writer(op, builder, value, indices, mask, self.rank)
+            value, mask = last_writer(op, builder, value, indices, mask, len(self.parallel.extents), self.rank)
         elif tile.buffer_type(target).scope != "global":
             value, mask = one_writer(op, builder, value, place(indices, self.rank), mask)
         attributes = op.attributes if isinstance(op, tile.StoreOp) else {}

@@ -289,8 +289,11 @@ def Cast(dtype: Any, value: Any) -> Any:
 def reinterpret(value: Any, dtype: Any) -> Any:
     """The bits of `value`, a scalar, as another element type of that width. The two may come in either order.
 
-    Raises TileError for a `dtype` of another width, and for bool.
+    With the dtype "handle" it is None, a pointer to nothing. Raises TileError for a `dtype` of another width, and for
+    bool.
     """
+    if "handle" in (value, dtype) if isinstance(value, str) else dtype == "handle":
+        return None
     if not isinstance(value, Expr) and not is_number(value):
         value, dtype = dtype, value
     return bitcast(value, dtype)

@@ -29,10 +29,10 @@ _REASONS = {
         tcgen05_sf_warp_transpose mma_gemm_blockscaled gemm_sp
     """,
     ("warp-level communication has no Triton form; use T.reduce_sum, T.reduce_max or T.cumsum on a fragment"): """
-        tvm_thread_allreduce comm_reducer activemask match_any_sync
+        activemask match_any_sync
     """,
     "C code and intrinsics have no Triton form; write the arithmetic in the tile language": """
-        call_extern call_intrin call_pure_extern evaluate attr dp4a pragma_import_c CUDASourceCodeKernel
+        call_extern call_intrin call_pure_extern dp4a pragma_import_c CUDASourceCodeKernel
         tvm_mfma tvm_mfma_store ptx_mma ptx_ldmatrix mma_store
     """,
     ("blocks of one launch cannot wait for each other in Triton; write two T.Kernel blocks, which run in order"): """

@@ -64,7 +64,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     Licm,  # address tensors do not change in loops
     Cse,  # what two loops computed alike stands before both now
     Dce,
-    ScheduleLoops,  # of what is in Gluon: the order of what is left is that of its text
+    ScheduleLoops,  # the order of what is left is that of its text, and what stands in loops will not change
 )
 
 _DEFAULTS = {each: each() for each in PIPELINE}

@@ -1,4 +1,4 @@
-"""The order in which the loops of a kernel for Gluon are written, and what is issued together."""
+"""The order in which the loops of a kernel for Gluon are written, and which loops Triton makes one of."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tiledsl.analysis.gluon.slices import needed_for
 from tiledsl.analysis.gluon.softmax_loops import SoftmaxLoops, find_softmax_loops
 from tiledsl.analysis.gluon.tiled_products import TiledProduct, find_tiled_product, is_softmax
 from tiledsl.analysis.ranges import Ranges
-from tiledsl.dialects import gluon, scf, tensor, triton
+from tiledsl.dialects import arith, gluon, scf, tensor, triton
 from tiledsl.dialects.gluon import targets_gluon
-from tiledsl.ir.core import Effect, Operation
+from tiledsl.ir.core import Effect, Operation, Value
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS
@@ -21,6 +21,8 @@ from tiledsl.ir.types import ELEMENTS
 @dataclass(frozen=True)
 class ScheduleLoops(Pass):
     """Bring the loops of launches for Gluon into the order of their text, and divide them into clusters.
+
+    In launches for Triton, keep loops apart that it fails to flatten into one.
 
     Before:  %out = scf.for ... { %k = triton.load_block ...; %v = triton.load_block ...; %s = tensor.dot %q, %kt, %zero
                                   (update); %acc2 = arith.mul %acc, %f; %out = tensor.dot %p, %v, %acc2; yield }
@@ -39,11 +41,43 @@ class ScheduleLoops(Pass):
     name = "schedule-loops"
 
     def run(self, program: Program) -> None:
-        for launch in [op for op in program.root.nests() if isinstance(op, triton.LaunchOp) and targets_gluon(op)]:
+        for launch in [op for op in program.root.nests() if isinstance(op, triton.LaunchOp)]:
+            if not targets_gluon(launch):
+                _keep_apart(launch)
+                continue
             if isinstance(launch.body.first, gluon.ScheduleOp):
                 continue  # IR that has been through this pass
             schedule = _schedule_softmax(launch) if is_softmax(launch.body) else _schedule_product(launch)
             launch.body.insert(schedule, launch.body.first)
+
+
+def _keep_apart(launch: triton.LaunchOp) -> None:
+    """Take `flatten` from loops that Triton fails to make one of."""
+    for loop in launch.nests():
+        if isinstance(loop, scf.ForOp) and loop.flatten and (not _has_work_to_overlap(loop) or _hands_to_branch(loop)):
+            loop.set_attribute("flatten", False)
+
+
+def _has_work_to_overlap(op: scf.ForOp) -> bool:
+    """Whether a loop inside does more than compute. Up to 3.6, Triton fails to fuse a loop with one that does not, and
+    nothing would be gained by it."""
+    return any(isinstance(loop, scf.ForOp) and not loop.is_pure for loop in op.nests()[1:])
+
+
+def _hands_to_branch(op: scf.ForOp) -> bool:
+    """Whether a branch at the end of a loop uses what is computed behind an inner loop, which Triton 3.6 fails to move
+    along with it."""
+    behind: set[Value] = set()
+    has_loop = False
+    for each in op.body:
+        if isinstance(each, scf.IfOp) and any(
+            not behind.isdisjoint(inner.operands) for region in each.regions for inner in region.walk()
+        ):
+            return True
+        if has_loop and not isinstance(each, arith.ConstantOp):
+            behind.update(each.results)
+        has_loop = has_loop or any(isinstance(inner, scf.ForOp) for inner in each.nests())
+    return False
 
 
 def _schedule_softmax(launch: triton.LaunchOp) -> gluon.ScheduleOp:

@@ -218,6 +218,37 @@ def test_launches_for_triton_stay_as_they_are() -> None:
     assert print_op(root) == before
 
 
+WORK = "%x = triton.load %S : float32\ntriton.store %S, %x"
+PURE = "%x = arith.add %j, %i : int32"
+INNER = "scf.for %c0, %n, %c1[] (%j: int32) {{\n{}\nscf.yield\n}}\n"
+BRANCH = """%m = arith.add %i, %n : int32
+%yes = arith.cmp %n, %c8 {{predicate = "lt"}} : bool
+scf.if %yes {{
+{}
+scf.yield
+}} {{
+scf.yield
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("body", "is_kept"),
+    [
+        (INNER.format(WORK), True),
+        (INNER.format(PURE), False),  # which only computes
+        (WORK, False),  # no loop inside
+        (INNER.format(WORK) + BRANCH.format("%y = arith.add %m, %c1 : int32"), False),  # of what is behind the loop
+        (INNER.format(WORK) + BRANCH.format("%y = arith.add %i, %c1 : int32"), True),
+        (BRANCH.format("%y = arith.add %m, %c1 : int32") + "\n" + INNER.format(WORK), True),
+    ],
+)
+def test_loops_that_triton_fails_to_flatten(body: str, is_kept: bool) -> None:
+    root = launch(f"scf.for %c0, %c8, %c1[] {{flatten = true}} (%i: int32) {{\n{body}\nscf.yield\n}}", "()")
+    before = print_op(root)
+    ScheduleLoops().run(Program(root))
+    assert print_op(root) == (before if is_kept else before.replace(" {flatten = true}", ""))
+
+
 @pytest.mark.parametrize(
     ("operation", "message"),
     [

@@ -18,7 +18,16 @@ from tiledsl.autotuner.measuring.inputs import given_inputs
 from tiledsl.autotuner.option import takes, with_changes
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.results.result import AutotuneResult, owned
-from tiledsl.autotuner.space import call_configs, called_back, check_configs, fix, given_tunables, tunables, with_seeds
+from tiledsl.autotuner.space import (
+    call_configs,
+    called_back,
+    check_configs,
+    dicts,
+    fix,
+    given_tunables,
+    tunables,
+    with_seeds,
+)
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import asked_key
 from tiledsl.autotuner.task import tune
@@ -26,8 +35,6 @@ from tiledsl.autotuner.trial import config_text
 from tiledsl.errors import TileError, user_loc, value_options, way_out
 from tiledsl.kernels.calls import MOST_CALLS, call_key, tuner_settings
 from tiledsl.kernels.jit import JitFunction, _key, resolve_target
-from tiledsl.kernels.named import named_by
-from tiledsl.kernels.triton_function import TritonFunction, dicts, is_triton
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -74,8 +81,8 @@ class AutotunedFunction:
 
     def __getitem__(self, grid: Any) -> AutotunedFunction:
         """A kernel of Triton with another grid: `f[grid](*arguments)`, as Triton launches it."""
-        jit = self.jit
-        if not isinstance(jit, TritonFunction):
+        jit: Any = self.jit
+        if not jit.is_triton:
             raise TileError(f"{self.name} has its own grid: call {self.name}(...)", user_loc())
         same = canonical(grid)
         if same not in self._by_grid:
@@ -196,7 +203,11 @@ class AutotunedFunction:
     def kernel_for(self, values: Mapping[str, Any], config: Mapping[str, Any], target: Target) -> Kernel:
         """The kernel of a configuration for a call's values by name."""
         kernel = self.jit.kernel_for(values, config, target)
-        return named_by(kernel, config) if self.options.named_by_config else kernel
+        if not self.options.named_by_config:
+            return kernel
+        from tiledsl.kernels.named import named_by
+
+        return named_by(kernel, config)
 
     def remember(self, key: Any, result: AutotuneResult) -> None:
         """Keep a result in memory."""
@@ -374,8 +385,9 @@ def autotune(
     chosen = with_changes(TuneOptions(), options)
 
     def decorate(function: Any) -> AutotunedFunction:
-        if is_triton(function):
-            return AutotunedFunction(TritonFunction(function, grid, make_inputs), dicts(configs), chosen)
+        of_triton = None if isinstance(function, JitFunction) else _triton_function(function, grid, make_inputs)
+        if of_triton is not None:
+            return AutotunedFunction(of_triton, dicts(configs), chosen)
         if grid is not None or make_inputs is not None:
             raise TileError(
                 "autotune: grid and make_inputs belong to a kernel under @triton.jit; others say theirs themselves"
@@ -389,6 +401,15 @@ def autotune(
         return AutotunedFunction(function, configs, chosen)
 
     return decorate
+
+
+def _triton_function(function: Any, grid: Any, make_inputs: Any) -> JitFunction | None:
+    """A function under @triton.jit or @gluon.jit as a JitFunction; None for another one."""
+    if not type(function).__module__.startswith("triton."):
+        return None
+    from tiledsl.kernels.triton_function import TritonFunction, is_triton
+
+    return TritonFunction(function, grid, make_inputs) if is_triton(function) else None
 
 
 def _check_triton(jit: JitFunction, options: TuneOptions) -> None:

@@ -276,3 +276,17 @@ def called_back(configs: Sequence[dict[str, Any]], callback: Callable[..., Any] 
             raise TileError(f"autotune: config_callback returns {made!r} for {config_text(each)}, not a dict or None")
         unique.setdefault(config_key(made), dict(made))
     return list(unique.values())
+
+
+def dicts(configs: Any) -> Any:
+    """Configurations as dicts, those that are triton.Config objects too. TileError for one with a pre_hook."""
+    if callable(configs) or isinstance(configs, (str, Mapping)) or not hasattr(configs, "__iter__"):
+        return configs
+    found = []
+    for each in configs:
+        if hasattr(each, "all_kwargs"):
+            if getattr(each, "pre_hook", None) is not None:
+                raise TileError(f"the configuration {each} has a pre_hook, which runs in no other process")
+            each = each.all_kwargs()
+        found.append(each)
+    return found

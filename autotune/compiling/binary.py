@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from ast import FunctionDef, parse, unparse
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +30,5 @@ def _code(compiled: Any) -> str:
 
 def _launcher(source: str) -> str:
     """The host functions: everything that is not in a kernel, without options that show in the machine code."""
-    from ast import FunctionDef, parse, unparse
-
     functions = [each for each in parse(source).body if isinstance(each, FunctionDef) and not each.decorator_list]
     return re.sub(r"num_stages=\d+", "", "\n".join(map(unparse, functions)))

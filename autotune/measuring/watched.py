@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tiledsl.autotuner import selection
+from tiledsl.autotuner.measuring import final_round, inputs
 from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.errors import TileError
 from tiledsl.runtime import timing
@@ -178,8 +180,6 @@ class Guard:
 def _guarded(more: Sequence[Any]) -> dict[Any, tuple[str, ...]]:
     import torch
 
-    from tiledsl.autotuner import selection
-    from tiledsl.autotuner.measuring import final_round, inputs
     from tiledsl.autotuner.verifying import compare, reference, tolerance, verify
 
     found: dict[Any, tuple[str, ...]] = {

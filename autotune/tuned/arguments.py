@@ -13,6 +13,7 @@ from tiledsl.autotuner.storage.fingerprint import OPAQUE, canonical, program_tex
 from tiledsl.autotuner.tuned.entry import as_text
 from tiledsl.digests import digest
 from tiledsl.errors import TileError
+from tiledsl.kernels.jit import _argument
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.decorator import AutotunedFunction
@@ -52,7 +53,6 @@ def given_arguments(function: AutotunedFunction, values: Mapping[str, Any], tune
     wanted = {name: value for name, value in values.items() if name not in tuned and name not in shared}
     if function.jit.is_eager:
         from tiledsl.frontend.elaborate import eager_sizes
-        from tiledsl.kernels.jit import _argument
 
         described = {name: _argument(value) for name, value in wanted.items()}
         sizes = eager_sizes(function.jit.function, described, function.jit.frame_locals)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tiledsl.compat import tuning
 from tiledsl.compat.cpu_device import here
 from tiledsl.compat.maths import cdiv, next_power_of_2
 from tiledsl.frontend.program import PrimFunc
@@ -96,6 +97,4 @@ def set_log_level(level: str | int) -> None:
 
 def autotune(*misplaced: Any, **options: Any) -> Any:
     """`@tilelang.autotune(configs=...)`; see tiledsl.autotune."""
-    from tiledsl.compat import tuning  # loaded when used: it brings joblib
-
     return tuning.autotune(*misplaced, **options)

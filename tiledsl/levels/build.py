@@ -22,6 +22,7 @@ from tiledsl.levels.record import LEVELS, Record
 from tiledsl.levels.subprocess_compile import compile_in_subprocess
 from tiledsl.location import Loc
 from tiledsl.runtime.compile import Asm, CompiledKernel, CompileError, check_shared, reported
+from tiledsl.runtime.launch_stored import library_size
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -48,8 +49,6 @@ def build(file: LevelFile, record: Record, target: Target) -> CompiledKernel:
     from triton._C.libtriton import get_cache_invalidating_env_vars
     from triton.compiler.compiler import CompiledKernel as Compiled
     from triton.compiler.compiler import make_backend
-
-    from tiledsl.runtime.launch_stored import library_size
 
     backend = make_backend(target.triton_target())
     options = _options(file.level, record)

@@ -20,6 +20,7 @@ from tiledsl.levels.kernel import compiled_for
 from tiledsl.levels.record import LEVELS, Argument, Record, parsed
 from tiledsl.levels.specialise import specialise
 from tiledsl.runtime.compile import Asm, CompiledKernel, compile_kernel
+from tiledsl.runtime.module import load_module
 from tiledsl.runtime.resources import Resources
 from tiledsl.runtime.target import Target
 
@@ -305,8 +306,6 @@ def _digest(function: Any) -> str:
 
 def _stand_in(record: Record, file: LevelFile) -> Any:
     """A jitted function with the arguments of a record, which is never compiled."""
-    from tiledsl.runtime.module import load_module
-
     arguments = record.arguments or ()
     unfit = next((each for each in (record.name, *(a.name for a in arguments)) if not _is_name(each)), None)
     if unfit is not None:

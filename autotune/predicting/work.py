@@ -22,10 +22,11 @@ from tiledsl.math_functions import MATH_FUNCTIONS
 
 
 def work_of(kernel: Kernel) -> tuple[Work, ...]:
-    """The launches of a kernel, read once."""
+    """The launches of a kernel, read once; none of a kernel of Triton."""
+    build = kernel._build  # which makes a kernel that is not built yet
     known: tuple[Work, ...] | None = kernel.__dict__.get("_work")
     if known is None:
-        known = kernel.__dict__["_work"] = tuple(read(kernel._build(), kernel.pass_configs))
+        known = kernel.__dict__["_work"] = tuple(read(build(), kernel.pass_configs))
     return known
 
 

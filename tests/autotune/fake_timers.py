@@ -14,6 +14,14 @@ def by_fixture(config: dict[str, Any], call: Callable[[], Any]) -> float:
     return installed[-1](config)
 
 
+def by_tile(config: dict[str, Any], call: Callable[[], Any]) -> float:
+    """Larger tiles are faster; a configuration that says so ends its process."""
+    if config.get("num_stages") == 7:
+        os.kill(os.getpid(), 9)
+    call()
+    return 64.0 / config["BLOCK"]
+
+
 def by_block(config: dict[str, Any], call: Callable[[], Any]) -> float:
     """Larger blocks are faster."""
     call()

@@ -18,6 +18,7 @@ from tiledsl.launch_options import pass_options
 from tiledsl.location import Loc
 from tiledsl.runtime.compile import compile_kernel, guard
 from tiledsl.runtime.launch_checks import by_position, check
+from tiledsl.runtime.launch_stored import CachedBinary, install
 from tiledsl.runtime.module import load_module
 from tiledsl.runtime.supply import ParamInfo
 from tiledsl.runtime.target import Target
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from tiledsl.levels.artifact import Artifact
     from tiledsl.runtime.compile import CompiledKernel
     from tiledsl.runtime.launch import Launcher
-    from tiledsl.runtime.launch_stored import CachedBinary
     from tiledsl.runtime.parameter import Parameter
     from tiledsl.runtime.resources import Resources
 
@@ -273,8 +273,6 @@ class Kernel:
             for emitted, place in zip(self.module.kernels, chain(vars(self).get("_places", ()), repeat(None))):
                 guard(getattr(loaded, emitted.name), self.target, partial(self._located, place))
         for each in self.kept:
-            from tiledsl.runtime.launch_stored import install
-
             install(getattr(loaded, each.name), each)
         return loaded
 

@@ -117,7 +117,7 @@ def test_the_command() -> None:
     assert run.exit_code == 0 and "0 failed" in " ".join(run.output.split()), run.output
     run = CliRunner().invoke(main, ["verify", f"{path}:copied", "-D", "M=100", "-D", "rows=33", "--json"])
     made = Certificate.from_json(run.output)
-    assert run.exit_code == 1 and made.target == "cuda:90" and made.failed[0].place == "racing_copy.py:15:17"
+    assert run.exit_code == 1 and made.target == "cuda:90" and made.failed[0].place == "racing_copy.py:14:17"
 
 
 def test_reading_one_loads_neither_the_compiler_nor_the_solver() -> None:

@@ -115,6 +115,41 @@ def test_sums_with_numbers_from_outside_wrap(moves: str, predicate: str) -> None
     assert divided > 20
 
 
+LOADED = """
+%zero = arith.constant {{value = 0}} : int32
+%sum = scf.for %c0, %c9, %c1[%zero] : int32 (%k: int32, %old: int32) {{
+  %x = tile.load %N[%k] : int32
+  %most = arith.constant {{value = {most}}} : int32
+  %y = arith.and %x, %most : int32
+  %first = arith.mul %k, %c4 : int32
+  {sum}
+  %ok = arith.cmp %moved, %c5 {{predicate = "ge"}} : bool
+  %more = arith.select %ok, %c1, %c0 : int32
+  %twice = arith.add %old, %old : int32
+  %new = arith.add %twice, %more : int32
+  scf.yield [%new]
+}}
+tile.store %sum, %N[%bx]
+"""
+
+
+@pytest.mark.parametrize(
+    ("sum", "most", "divided"),
+    [
+        ("%moved = arith.add %first, %y : int32", 2**30 - 1, True),
+        ("%moved = arith.add %first, %y : int32", 2**31 - 1, False),
+        ("%t = arith.add %y, %y : int32\n%moved = arith.add %first, %t : int32", 2**30 - 1, False),
+        ("%t = arith.mul %y, %c8 : int32\n%moved = arith.add %first, %t : int32", 2**30 + 2**28, False),
+    ],
+)
+def test_sums_with_numbers_from_inside_wrap(sum: str, most: int, divided: bool) -> None:
+    """Such as a loaded number without its sign: what is added to it may make it negative."""
+    root = program(LOADED.format(sum=sum, most=most), grid=(1,)).root
+    inputs = inputs_for(root, 0)
+    inputs[list(root.attributes["parameters"]).index("N")][:] = most
+    assert (len(loops_of(check_pass(PEEL, root, inputs))) > 1) is divided
+
+
 # The form of it
 
 GUARDED = """

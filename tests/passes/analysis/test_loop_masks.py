@@ -133,6 +133,8 @@ EXACT = """
 %i = tensor.iota {{axis = 0}} : tensor<4x1xint32>
 %row = tensor.iota {{axis = 1}} : tensor<1x4xint32>
 %d2 = arith.mul %bx, %c2 : int32
+%negative = arith.min %s, %c0 : int32
+%positive = arith.max %s, %c0 : int32
 scf.for {lower}, {upper}, %c1 (%k: int32) {{
   %x = tile.load %N[%k] : int32
   %u = tile.load %A[%i, %k] : tensor<4x1xfloat32>
@@ -257,7 +259,18 @@ def test_wider_indices() -> None:
     wide = "tensor<4x1xint64>"
     (found,) = claims(f"%y = arith.cast %place : {wide}", "%y, %l")
     assert shown(found.form) == ({"l": 1, "k": -4, "": -4}, 3) and not found.guards
-    assert claims(f"%t = arith.add %place, %s : {COLUMN}\n%y = arith.cast %t : {wide}", "%y, %l") == []
+    for sum, terms in (
+        ("add %place, %s", None), ("sub %s, %place", None),
+        ("add %k4, %negative", {"l": 1, "k": -4, "negative": -1, "": -1}),
+        ("sub %positive, %k4", {"l": 1, "k": 4, "positive": -1, "": -1}),
+    ):  # fmt: skip
+        type = COLUMN if "place" in sum else I32
+        lines = f"""
+        %t = arith.{sum} : {type}
+        %y = arith.cast %t : {type.replace("32", "64")}
+        %none = arith.constant {{value = 0}} : {wide}
+        %w = arith.add %y, %none : {wide}"""
+        assert [shown(each.form)[0] for each in claims(lines, "%w, %l")] == ([] if terms is None else [terms])
 
 
 def test_shapes_are_looked_through() -> None:

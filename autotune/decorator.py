@@ -20,9 +20,10 @@ from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tuna
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import asked_key
 from tiledsl.autotuner.task import tune
-from tiledsl.errors import TileError, value_options, way_out
+from tiledsl.errors import TileError, user_loc, value_options, way_out
 from tiledsl.kernels.calls import MOST_CALLS, call_key, tuner_settings
 from tiledsl.kernels.jit import JitFunction, _key, resolve_target
+from tiledsl.kernels.triton_function import TritonFunction, dicts, is_triton
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -54,13 +55,26 @@ class AutotunedFunction:
             raise TileError(
                 f"autotune of {self.name}: do_not_specialize names {unknown[0]!r}, which is not a parameter"
             )
-        if options.bucket is not None and not jit.is_eager and options.bucket not in jit.signature.parameters:
+        names_its_arguments = not jit.is_eager or jit.is_triton
+        if options.bucket is not None and names_its_arguments and options.bucket not in jit.signature.parameters:
             raise TileError(f"autotune of {self.name}: bucket names {options.bucket!r}, which is not a parameter")
         if not callable(configs) and options.bucket in tunables(self.configs):
             raise TileError(f"autotune of {self.name}: bucket names {options.bucket!r}, which is a tunable")
+        _check_triton(jit, options)
         self._results: dict[Any, AutotuneResult] = {}
+        self._by_grid: dict[str, AutotunedFunction] = {}
         self._target = jit.options.get("target") if options.target is None else options.target
         self._known: dict[Any, Callable[..., Any]] = {}  # what answers calls that look like earlier ones
+
+    def __getitem__(self, grid: Any) -> AutotunedFunction:
+        """A kernel of Triton with another grid: `f[grid](*arguments)`, as Triton launches it."""
+        jit = self.jit
+        if not isinstance(jit, TritonFunction):
+            raise TileError(f"{self.name} has its own grid: call {self.name}(...)", user_loc())
+        same = canonical(grid)
+        if same not in self._by_grid:
+            self._by_grid[same] = AutotunedFunction(jit.with_grid(grid), self.configs, self.options)
+        return self._by_grid[same]
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         if active.get() is not None:
@@ -248,21 +262,22 @@ class AutotunedFunction:
         unknown = [name for name in options.verify_at or () if name not in jit.signature.parameters]
         if unknown:
             raise TileError(f"autotune of {self.name}: verify_at names {unknown[0]!r}, which is not a parameter")
+        of_jit = ("grid", "heuristics") if jit.is_triton else ("out_idx", "pass_configs")
         return TuningProblem(
             name=self.name,
             function=jit.function,
             build=lambda config, target: jit.kernel_for(values, config, target),
-            program=lambda config: jit.program_for(values, config),
+            program=None if jit.is_triton else lambda config: jit.program_for(values, config),
             values=values,
             configs=fix(configs, given_tunables(given, names)),
             target=target,
             options=options,
-            compile_options={name: jit.options.get(name) for name in ("out_idx", "pass_configs")},
+            compile_options={name: jit.options.get(name) for name in of_jit},
             call_inputs=values if jit.is_eager else None,
         )
 
     def _check_call(self, values: Mapping[str, Any], names: Sequence[str]) -> None:
-        if self.jit.is_eager:  # tensors may be left out, and T.const values be given
+        if self.jit.is_eager and not self.jit.is_triton:  # tensors may be left out, and T.const values be given
             return
         parameters = self.jit.signature.parameters
         for name, parameter in parameters.items():
@@ -285,18 +300,31 @@ if TYPE_CHECKING:
     @dataclass(frozen=True, kw_only=True)
     class _Arguments(TuneOptions):
         configs: Any = None
+        grid: Any = None
+        make_inputs: Callable[..., Any] | None = None
 
 else:
     _Arguments = TuneOptions
 
 
 @takes(_Arguments)
-def autotune(*misplaced: Any, configs: Any = None, **options: Any) -> Callable[[Any], AutotunedFunction]:
-    """Decorator above @tiledsl.jit: choose the best of several configurations at the first call with given arguments.
+def autotune(
+    *misplaced: Any,
+    configs: Any = None,
+    grid: Any = None,
+    make_inputs: Callable[..., Any] | None = None,
+    **options: Any,
+) -> Callable[[Any], AutotunedFunction]:
+    """Decorator above @tiledsl.jit, @triton.jit or @gluon.jit: choose the best of several configurations at the first
+    call with given arguments.
 
     configs: dicts of tunables (parameters of the function, and `pass_configs`), or a function of the call's arguments
     that returns them. target: what to tune for, in place of @tiledsl.jit's; for a GPU that is not here, configurations
     are compiled, checked in the interpreter and ranked by estimates. For the other options, see TuneOptions.
+
+    Of a kernel of Triton, grid: as Triton takes it; it may also stand in the call, `f[grid](...)`. make_inputs: a
+    function of a call's numbers, those that it names, that returns its tensors by name; where shapes are tuned offline,
+    nothing else says them. ref_prog, which is called with the tensors among the arguments, writes into its own.
     """
     if misplaced:
         if callable(misplaced[0]) or isinstance(misplaced[0], JitFunction):
@@ -307,12 +335,35 @@ def autotune(*misplaced: Any, configs: Any = None, **options: Any) -> Callable[[
     chosen = with_changes(TuneOptions(), options)
 
     def decorate(function: Any) -> AutotunedFunction:
+        if is_triton(function):
+            return AutotunedFunction(TritonFunction(function, grid, make_inputs), dicts(configs), chosen)
+        if grid is not None or make_inputs is not None:
+            raise TileError(
+                "autotune: grid and make_inputs belong to a kernel under @triton.jit; others say theirs themselves"
+            )
         if not isinstance(function, JitFunction):
             shown = getattr(function, "__name__", repr(function))
-            raise TileError(f"@tiledsl.autotune stands above @tiledsl.jit; {shown} is not jitted")
+            raise TileError(
+                f"@tiledsl.autotune stands above @tiledsl.jit; {shown} is not jitted",
+                notes=["@triton.jit and @gluon.jit will do, too"],
+            )
         return AutotunedFunction(function, configs, chosen)
 
     return decorate
+
+
+def _check_triton(jit: JitFunction, options: TuneOptions) -> None:
+    """TileError for options that ask what is known of programs with an IR of tiles alone."""
+    if not jit.is_triton:
+        return
+    asked = {
+        "numerics": options.numerics, "rows": options.rows, "verify": options.verify, "verify_at": options.verify_at,
+    }  # fmt: skip
+    for name, value in asked.items():
+        if value:
+            raise TileError(
+                f"autotune of {jit.__name__}: {name} needs the IR of a program of tiles; this is a kernel of Triton"
+            )
 
 
 class AutoTuner:

@@ -44,13 +44,14 @@ class TuningProblem(RunnableTask[AutotuneResult]):
     """What is tuned: a builder and the arguments of one call.
 
     `build` makes the kernel of a configuration for a target; `program` only elaborates it. `values` are the call's
-    arguments, tunables included, and `function` is the builder; both matter only for the key.
+    arguments, tunables included, and `function` is the builder; both matter only for the key. Without `program` nothing
+    is known of a configuration before it is compiled, as of a kernel of Triton: none is predicted.
     """
 
     name: str
     function: Callable[..., Any]
     build: Callable[[Mapping[str, Any], Target], Kernel]
-    program: Callable[[Mapping[str, Any]], tuple[FuncOp, Mapping[str, Any]]]
+    program: Callable[[Mapping[str, Any]], tuple[FuncOp, Mapping[str, Any]]] | None
     values: Mapping[str, Any]
     configs: Sequence[dict[str, Any]]
     target: Target
@@ -226,6 +227,8 @@ class InProcesses:
 
 def _check_text(problem: TuningProblem) -> None:
     """Raise TileError for mistakes in the function's text that do not depend on a configuration."""
+    if problem.program is None:
+        return
     if problem.call_inputs is not None:  # the function is the program
         from tiledsl.frontend.parser import parse_function
 
@@ -260,20 +263,25 @@ def prune_and_order(
     if all(trial.status != "new" for trial in trials):
         return []
     from tiledsl.autotuner.predicting.forks import Ended
-    from tiledsl.autotuner.predicting.rank import rank
+    from tiledsl.autotuner.predicting.rank import Ranking, rank
 
     options = problem.options
     workers = current(jobs=options.jobs).workers
     left = [index for index in range(len(trials)) if index not in unwanted]
-    ranking = rank(
-        problem.program,
-        [problem.configs[i] for i in left],
-        problem.target,
-        bool(options.prune),
-        workers,
-        options.timeout if options.isolate else None,
-        meanwhile,
-    ).of(left)
+    if problem.program is None:
+        ranking = Ranking(left, failed=_unbuildable(trials, left))
+        if meanwhile is not None:
+            meanwhile()
+    else:
+        ranking = rank(
+            problem.program,
+            [problem.configs[i] for i in left],
+            problem.target,
+            bool(options.prune),
+            workers,
+            options.timeout if options.isolate else None,
+            meanwhile,
+        ).of(left)
     if len(ranking.failed) == len(trials):
         _raise_shared(list(ranking.failed.values()))
     for index, error in ranking.failed.items():
@@ -289,6 +297,17 @@ def prune_and_order(
     seeds = {config_key(config) for config in options.seed_configs}
     order = [index for index in ranking.order if trials[index].status == "new"]
     return sorted(order, key=lambda index: config_key(trials[index].config) not in seeds)
+
+
+def _unbuildable(trials: Sequence[Trial], indices: Sequence[int]) -> dict[int, BaseException | Any]:
+    """What building a configuration raises, by its index, where that is cheap: nothing is lowered."""
+    found: dict[int, BaseException | Any] = {}
+    for index in indices:
+        try:
+            _ = trials[index].kernel if trials[index].status == "new" else None
+        except Exception as error:
+            found[index] = error
+    return found
 
 
 def _raise_shared(errors: Sequence[Any]) -> None:

@@ -18,6 +18,11 @@ Check = tuple[str, Callable[[Any], Any]]  # what is allowed, in words, and wheth
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# The order of help().
+_SECTIONS = (
+    "Measuring", "Checking", "Numbers that do not depend on luck", "Searching", "Remembering", "Tuned-config files",
+)  # fmt: skip
+
 
 def is_number(value: Any, least: float = -math.inf) -> bool:
     """Whether a value is a finite number, from `least` on."""
@@ -86,10 +91,10 @@ def with_changes(options: R, changes: Mapping[str, Any], taker: str = "autotune"
 
 def by_section(options: Any) -> dict[str, list[Field[Any]]]:
     """The options of a class in the order of help()."""
-    sections: dict[str, list[Field[Any]]] = {}
+    sections: dict[str, list[Field[Any]]] = {name: [] for name in _SECTIONS}
     for each in fields(options):
-        sections.setdefault(each.metadata["section"], []).append(each)
-    return sections
+        sections[each.metadata["section"]].append(each)
+    return {name: listed for name, listed in sections.items() if listed}
 
 
 def described(options: type[R]) -> type[R]:

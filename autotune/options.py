@@ -36,12 +36,10 @@ SHARE = ("from 0 to 1", lambda value: is_number(value, 0) and value <= 1)
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class SharedOptions:
-    """What kernels and Python functions are both tuned with; see TuneOptions and FunctionOptions."""
+class TaskOptions:
+    """What every tuning task has, whatever runs its configurations; see SharedOptions and ContextOptions."""
 
     # fmt: off
-    warmup: float = option("Measuring", 25, NOT_NEGATIVE, "milliseconds spent warming up a configuration.")
-    rep: float = option("Measuring", 100, MILLISECONDS, "milliseconds spent timing a configuration.")
     timer: str | None = option(
         "Measuring", None, ("module:function", lambda value: re.fullmatch(r"[\w.]+:\w+", str(value))),
         "`module:function` that replaces the clock, for tests; see runtime/timing.py.",
@@ -55,6 +53,25 @@ class SharedOptions:
     group_timeout: float = option(
         "Measuring", 300, None, "seconds for which a rank waits for the others before it raises."
     )
+    cache: bool = option("Remembering", True, FLAG, "whether results are stored on disk.")
+    store: Folder | None = option(
+        "Remembering", None, ("a folder", lambda value: is_path(value) and os.fspath(value)),
+        "a folder that replaces the setting cache_dir.",
+    )
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        check_group(self.group, self.group_timeout)
+        check_options(self)
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class SharedOptions(TaskOptions):
+    """What kernels and Python functions are both tuned with; see TuneOptions and FunctionOptions."""
+
+    # fmt: off
+    warmup: float = option("Measuring", 25, NOT_NEGATIVE, "milliseconds spent warming up a configuration.")
+    rep: float = option("Measuring", 100, MILLISECONDS, "milliseconds spent timing a configuration.")
     ref_prog: Callable[..., Any] | None = option(
         "Checking", None, FUNCTION,
         """takes the inputs and returns the right outputs, or None if it writes them into its inputs as the kernel
@@ -82,11 +99,6 @@ class SharedOptions:
         """tunables with their values: the first configuration that has them is the reference (None: the first
         configuration).""",
     )
-    cache: bool = option("Remembering", True, FLAG, "whether results are stored on disk.")
-    store: Folder | None = option(
-        "Remembering", None, ("a folder", lambda value: is_path(value) and os.fspath(value)),
-        "a folder that replaces the setting cache_dir.",
-    )
     key: Callable[..., Any] | None = option(
         "Remembering", None, FUNCTION,
         "takes the call's arguments by name and returns what else a stored result depends on.",
@@ -95,8 +107,7 @@ class SharedOptions:
     # fmt: on
 
     def __post_init__(self) -> None:
-        check_group(self.group, self.group_timeout)
-        check_options(self)
+        super().__post_init__()
         if self.numerics is None and self.reference_config is not None:
             raise TileError(_WITHOUT_NUMERICS.format("reference_config"))
 

@@ -198,7 +198,8 @@ class TuningRun:
 
     def _start_all(self, wanted: Sequence[int]) -> None:
         tasks = []
-        with Forked(self._rehearse, wanted if self.options.isolate else (), self.options.timeout) as forked:
+        rehearsed = wanted if self.options.isolate and self.problem.program is not None else ()
+        with Forked(self._rehearse, rehearsed, self.options.timeout) as forked:
             for index, answer in zip_longest(wanted, forked):
                 self._places[index] = len(self._places)
                 if isinstance(answer, Ended):
@@ -345,9 +346,15 @@ class TuningRun:
         """Configurations that wait to be compiled, and need no less than one that needed too much."""
         assert self._compiler is not None
         least = work_of(self.kernels[failed.index])
+        known = self.problem.program is not None
         why = f"needs no less than {config_text(failed.config)}: {failed.message.splitlines()[0]}"
         for index in sorted(self._compiling):
-            if prune.needs_as_much(work_of(self.kernels[index]), least, self.target) and self._compiler.skip(index):
+            needs = (
+                prune.needs_as_much(work_of(self.kernels[index]), least, self.target)
+                if known
+                else prune.is_at_least(self.trials[index].config, failed.config)
+            )
+            if needs and self._compiler.skip(index):
                 self._compiling.discard(index)
                 self.trials[index].fail("pruned", why)
                 self._announce(self.trials[index])

@@ -1,7 +1,8 @@
 """One tuning task, from its configurations to a result: recall, agree, restore, run, choose, keep.
 
 What is tuned says how its configurations are run: kernels in processes (`engine.TuningProblem`), Python functions in
-place (`function_tuning.FunctionTuning`), what runs in context launch by launch. Each alone, or by all ranks of a group.
+place (`function_tuning.FunctionTuning`), what runs in context launch by launch (`context.session.InContext`). Each
+alone, or by all ranks of a group.
 """
 
 from __future__ import annotations
@@ -97,18 +98,14 @@ class TuningTask(ABC, Generic[R]):
     def with_best(self, known: R, best: Trial) -> R:
         """A stored result with the winner of rank 0."""
 
-
-class RunnableTask(TuningTask[R]):
-    """A task that is run from beginning to end."""
-
     @property
     def keeps_all(self) -> bool:
         """Whether what every working trial became is kept, not only the winner."""
         return False
 
-    def for_share(self, neighbours: int) -> RunnableTask[R]:
-        """The task for one of several processes that tune on the same machine."""
-        return self
+    def shows(self, ranks: Ranks) -> bool | None:
+        """Whether a progress bar is shown (None: if stderr is a terminal)."""
+        return False if ranks.rank else self.options.progress
 
     def title(self, ranks: Ranks) -> str:
         return f"tuning {self.name}"
@@ -125,18 +122,48 @@ class RunnableTask(TuningTask[R]):
         ]
 
     @abstractmethod
-    def begin(
-        self, trials: Sequence[Trial], store: Store | None, ended: Callable[[Trial], None], ranks: Ranks
-    ) -> Execution:
-        """Get ready to run. `ended` is told of each trial that ends."""
-
-    @abstractmethod
     def result(self, outcome: CachedResult, complete: bool) -> R:
         """The result of a run. TileError if no trial works."""
 
     def chosen(self, result: R) -> Any:
         """What is shown of a result at the end."""
         return config_text(result.best.config)
+
+
+class RunnableTask(TuningTask[R]):
+    """A task that runs its configurations by itself, from beginning to end."""
+
+    def for_share(self, neighbours: int) -> RunnableTask[R]:
+        """The task for one of several processes that tune on the same machine."""
+        return self
+
+    @abstractmethod
+    def begin(
+        self, trials: Sequence[Trial], store: Store | None, ended: Callable[[Trial], None], ranks: Ranks
+    ) -> Execution:
+        """Get ready to run. `ended` is told of each trial that ends."""
+
+
+class FoundTask(TuningTask[Found]):
+    """A task of which a stored result is known without building anything."""
+
+    def recall(self, store: Store) -> Found | None:
+        from tiledsl.autotuner.selection import winner
+
+        known = store.load(self.configs)
+        best = None if known is None else winner(known.trials)
+        return None if known is None or best is None else Found(known.trials, best, "disk")
+
+    def with_best(self, known: Found, best: Trial) -> Found:
+        return known._replace(best=best)
+
+    def log_level(self, ranks: Ranks) -> int:
+        return logging.DEBUG if ranks.rank else logging.INFO
+
+    def result(self, outcome: CachedResult, complete: bool) -> Found:
+        if outcome.best is None:
+            raise none_works(self.name, outcome.trials)
+        return Found(outcome.trials, outcome.trials[outcome.best], "", complete)
 
 
 def tune(task: RunnableTask[R]) -> R:
@@ -149,13 +176,12 @@ def tune(task: RunnableTask[R]) -> R:
     if group is not None:
         with session(group, task.options.group_timeout, f"tuning {task.name}") as ranks:
             return _tune_together(task, ranks)
-    key, always_tune = task.key(), current().always_tune
-    if key is None:
-        return carry_out(task, None, {}, Alone())
-    store = Store.open(task.root, key, task.limits)
-    known = None if always_tune else task.recall(store)
+    store, known = recall(task)
     if known is not None:
         return known
+    if store is None:
+        return carry_out(task, None, {}, Alone())
+    always_tune = current().always_tune
     with store.lock():
         known = None if always_tune else task.recall(store)  # another process may just have tuned it
         return known or carry_out(task, store, {} if always_tune else store.finished(), Alone())
@@ -172,6 +198,13 @@ def _tune_together(task: RunnableTask[R], ranks: Ranks) -> R:
         return carry_out(task, None, {}, ranks)
     done = store.finished() if ranks.rank == 0 and not agreed.always_tune else {}
     return carry_out(task, store, ranks.exchange("trials of earlier runs", done)[0], ranks)
+
+
+def recall(task: TuningTask[R]) -> tuple[Store | None, R | None]:
+    """Where the result is kept, and the stored one."""
+    key = task.key()
+    store = None if key is None else Store.open(task.root, key, task.limits)
+    return store, None if store is None or current().always_tune else task.recall(store)
 
 
 def recall_together(task: TuningTask[R], ranks: Ranks) -> tuple[Agreed, Store | None, R | None]:
@@ -198,48 +231,60 @@ def recall_together(task: TuningTask[R], ranks: Ranks) -> tuple[Agreed, Store | 
     return agreed, store, known if known.best.index == places[0] else task.with_best(known, best)
 
 
+class Run(Generic[R]):
+    """A task under way, and how it ends. A context manager: leaving it takes the progress bar away."""
+
+    def __init__(self, task: TuningTask[R], store: Store | None, done: Mapping[str, Any], ranks: Ranks) -> None:
+        """done: what earlier runs have left of the task."""
+        from tiledsl.autotuner.progress import Progress  # recalling a result takes less time than loading it
+
+        self._task, self._store = task, store
+        self.trials = task.restore(store, done)
+        log = None if store is None or not store.writing else store.folder / "tuning.log"
+        self._progress = Progress(len(self.trials), task.shows(ranks), log, task.title(ranks), task.log_level(ranks))
+
+    def __enter__(self) -> Run[R]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.__exit__()
+
+    def show(self) -> None:
+        """Show how all trials stand."""
+        for trial in self.trials:
+            self._progress.update(trial)
+
+    def ended(self, trial: Trial) -> None:
+        """Show and keep the outcome of a trial."""
+        self._progress.update(trial)
+        if self._store is not None:
+            self._store.append(trial)
+
+    def finish(self, outcome: CachedResult, complete: bool = True) -> R:
+        """Keep the outcome if the run is complete. TileError if no trial works."""
+        if self._store is not None and complete:
+            self._store.finish(outcome, self._task.keeps_all)
+        if outcome.best is None:
+            self._progress.close()
+        result = self._task.result(outcome, complete)
+        self._progress.close(self._task.chosen(result))
+        return result
+
+
 def carry_out(task: RunnableTask[R], store: Store | None, done: Mapping[str, Any], ranks: Ranks) -> R:
     """Run a task. done: what earlier runs have left of it."""
-    from tiledsl.autotuner.progress import Progress  # recalling a result takes less time than loading it
-
-    trials = task.restore(store, done)
-    log = None if store is None or not store.writing else store.folder / "tuning.log"
-    shown = False if ranks.rank else task.options.progress
-    with Progress(len(trials), shown, log, task.title(ranks), task.log_level(ranks)) as progress:
-
-        def ended(trial: Trial) -> None:
-            progress.update(trial)
-            if store is not None:
-                store.append(trial)
-
-        execution, complete = task.begin(trials, store, ended, ranks), True
+    with Run(task, store, done, ranks) as run:
+        execution, complete = task.begin(run.trials, store, run.ended, ranks), True
         try:
             execution.prune()
-            for trial in trials:
-                progress.update(trial)
+            run.show()
             execution.run()
         except KeyboardInterrupt:
-            if ranks.size > 1 or not any(trial.ok for trial in trials):
+            if ranks.size > 1 or not any(trial.ok for trial in run.trials):
                 raise
             complete = False
             _log.warning("autotune: interrupted; the result is the best of those tried so far")
-        outcome = execution.choose()
-        if store is not None and complete:
-            store.finish(outcome, task.keeps_all)
-        if outcome.best is None:
-            progress.close()
-        result = task.result(outcome, complete)
-        progress.close(task.chosen(result))
-    return result
-
-
-def recalled(store: Store, configs: Sequence[dict[str, Any]]) -> Found | None:
-    """The stored result of what needs nothing built."""
-    from tiledsl.autotuner.selection import winner
-
-    known = store.load(configs)
-    best = None if known is None else winner(known.trials)
-    return None if known is None or best is None else Found(known.trials, best, "disk")
+        return run.finish(execution.choose(), complete)
 
 
 def none_works(name: str, trials: Sequence[Trial], where: str = "") -> TileError:

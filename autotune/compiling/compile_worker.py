@@ -27,9 +27,9 @@ from typing import Any
 
 from tiledsl.autotuner.compiling import triton_cache
 from tiledsl.autotuner.compiling.binary import binary_hash
-from tiledsl.autotuner.compiling.hardware_orders import hardware_orders
 from tiledsl.autotuner.measuring.scratch import Scratch
 from tiledsl.autotuner.trial import Status
+from tiledsl.autotuner.verifying.hardware_orders import hardware_orders
 from tiledsl.runtime import launch_triton
 from tiledsl.runtime.launch_triton import LibraryKey
 

@@ -3,63 +3,56 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tiledsl.autotuner.context.options import ContextOptions
 from tiledsl.autotuner.context.tuning import Offer, Tuning
-from tiledsl.autotuner.group.ranks import Ranks, RanksLost, failure_status, session, where
-from tiledsl.autotuner.progress import Progress
-from tiledsl.autotuner.storage.cache import CachedResult
+from tiledsl.autotuner.group.ranks import Alone, Ranks, RanksLost, failure_status, session, where
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.storage.store import Store
-from tiledsl.autotuner.task import Found, TuningTask, recall_together, recalled
-from tiledsl.autotuner.trial import Trial, config_text
+from tiledsl.autotuner.task import FoundTask, Run, recall, recall_together
+from tiledsl.autotuner.trial import Trial
 from tiledsl.errors import TileError
 from tiledsl.runtime.timing import Clock, launch_clock
-from tiledsl.settings import current
 
-_log = logging.getLogger("tiledsl")
 _MOST_NEW = 20  # runs one after another in which kernels are called with keys that no earlier run had
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What a function's sessions are told. name: the function's; see tune_in_context for the rest."""
+class InContext(FoundTask):
+    """A kernel with one key: its configurations are run launch by launch, by the function around it, of that name."""
 
-    name: str
-    warmup: int
-    repeat: int
-    cache: bool
-    store: Any
-    timer: str | None
-    group_timeout: float
-
-
-class InContext(TuningTask[Found]):
-    """A kernel with one key: its configurations are run launch by launch, by the function around it."""
-
-    def __init__(self, tuning: Tuning, rules: Rules) -> None:
-        self.name, self.options, self._offer = tuning.offer.name, rules, tuning.offer
-        self.configs = [trial.config for trial in tuning.trials]
+    def __init__(self, offer: Offer, trials: list[Trial], options: ContextOptions, function: str) -> None:
+        self.name, self.options, self._offer, self._trials, self._function = (
+            offer.name,
+            options,
+            offer,
+            trials,
+            function,
+        )
+        self.configs = [trial.config for trial in trials]
 
     def key(self) -> Key | None:
-        rules = self.options
-        key = self._offer.disk_key() if rules.cache else None
+        options = self.options
+        key = self._offer.disk_key() if options.cache else None
         if key is None:
             return None
-        context = {"function": rules.name, "launches": [rules.warmup, rules.repeat], "timer": rules.timer}
+        launches = [options.n_warmup, options.n_repeat]
+        context = {"function": self._function, "launches": launches, "timer": options.timer}
         return Key(key.kernel, {**key.fields, "context": context}, key.exact)
 
     def fields(self) -> Mapping[str, Any]:
         return {"key": self._offer.key}
 
-    def recall(self, store: Store) -> Found | None:
-        return recalled(store, self.configs)
+    def restore(self, store: Store | None, done: Mapping[str, Any]) -> list[Trial]:
+        return self._trials
 
-    def with_best(self, known: Found, best: Trial) -> Found:
-        return known._replace(best=best)
+    def shows(self, ranks: Ranks) -> bool:
+        return False  # several tasks run in turns
+
+    def title(self, ranks: Ranks) -> str:
+        return f"tuning {self.name} in {self._function}"
 
 
 @dataclass
@@ -70,12 +63,13 @@ class _Turn:
 
 
 class ContextSession:
-    """Gives each call of a kernel its configuration, and counts. `group`: a process group whose ranks do the same."""
+    """Gives each call of a kernel its configuration, and counts. function: the name of the one around the kernels;
+    group: a process group whose ranks do the same."""
 
-    def __init__(self, rules: Rules, group: Any, scope: contextlib.ExitStack) -> None:
-        self.rules, self._group, self._scope = rules, group, scope
+    def __init__(self, function: str, options: ContextOptions, group: Any, scope: contextlib.ExitStack) -> None:
+        self._function, self._options, self._group, self._scope = function, options, group, scope
         self._tunings: dict[Hashable, Tuning] = {}
-        self._stores: dict[int, Store] = {}  # by the tuning's id
+        self._tasks: dict[int, tuple[InContext, Store | None]] = {}  # by the tuning's id
         self._clocks: dict[bool, Clock] = {}
         self._ranks: Ranks | None = None
         self._run = 0
@@ -143,7 +137,7 @@ class ContextSession:
         if self._runs_of_new > _MOST_NEW:
             shown = ", ".join(sorted({tuning.offer.name for tuning in called}))
             raise TileError(
-                f"autotune: {self.rules.name}: every run calls {shown} with another key, so that no tuning ends",
+                f"autotune: {self._function}: every run calls {shown} with another key, so that no tuning ends",
                 notes=["give the kernels keys that are the same in each run"],
             )
         for tuning in self._tunings.values():
@@ -159,49 +153,34 @@ class ContextSession:
         if len(trials) == 1:
             return Tuning(offer, 0, 1, trials, "", best=trials[0])
         method = self._clock(offer.on_gpu).method
-        if self.rules.timer is None:
+        if self._options.timer is None:
             method += " in context"
-        tuning = Tuning(offer, self.rules.warmup, self.rules.repeat, trials, method)
-        found = self._recalled(tuning)
+        tuning = Tuning(offer, self._options.n_warmup, self._options.n_repeat, trials, method)
+        task = InContext(offer, trials, self._options, self._function)
+        if self._group is None:
+            store, found = recall(task)
+        else:
+            if self._ranks is None:
+                entered = session(self._group, self._options.group_timeout, f"tuning in {self._function}")
+                self._ranks = self._scope.enter_context(entered)
+            _, store, found = recall_together(task, self._ranks)
+        self._tasks[id(tuning)] = task, store
         if found is not None:
             tuning.trials, tuning.best = list(found.trials), found.best
             offer.remember(found.trials, found.best)
         return tuning
 
-    def _recalled(self, tuning: Tuning) -> Found | None:
-        task = InContext(tuning, self.rules)
-        if self._group is not None:
-            if self._ranks is None:
-                shown = f"tuning in {self.rules.name}"
-                self._ranks = self._scope.enter_context(session(self._group, self.rules.group_timeout, shown))
-            _, store, known = recall_together(task, self._ranks)
-        else:
-            key = task.key()
-            store = None if key is None else Store.open(task.root, key)
-            known = None if store is None or current().always_tune else task.recall(store)
-        if store is not None:
-            self._stores[id(tuning)] = store
-        return known
-
     def _conclude(self, tuning: Tuning) -> None:
-        tuning.conclude()
-        assert tuning.best is not None
+        task, store = self._tasks[id(tuning)]
+        with Run(task, store, {}, self._ranks or Alone()) as run:
+            outcome = tuning.choose()
+            run.show()
+            tuning.best = run.finish(outcome).best
         tuning.offer.remember(tuning.trials, tuning.best)
-        store = self._stores.get(id(tuning))
-        log = None
-        if store is not None:
-            store.finish(CachedResult(tuning.trials, "measured", None, tuning.best.index))
-            log = store.folder / "tuning.log" if store.writing else None
-        title = f"tuning {tuning.offer.name} in {self.rules.name}"
-        level = logging.INFO if self._ranks is None or self._ranks.rank == 0 else logging.DEBUG
-        with Progress(len(tuning.trials), False, log, title, level) as progress:
-            for trial in tuning.trials:
-                progress.update(trial)
-            progress.close(config_text(tuning.best.config))
 
     def _clock(self, on_gpu: bool) -> Clock:
         if on_gpu not in self._clocks:
-            self._clocks[on_gpu] = launch_clock(self.rules.timer, on_gpu)
+            self._clocks[on_gpu] = launch_clock(self._options.timer, on_gpu)
         return self._clocks[on_gpu]
 
 

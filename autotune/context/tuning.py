@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tiledsl.autotuner import selection
+from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.key import Key
-from tiledsl.autotuner.trial import Trial, summary_of_failures
+from tiledsl.autotuner.task import none_works
+from tiledsl.autotuner.trial import Trial
 from tiledsl.errors import TileError
 from tiledsl.runtime.timing import summarize
 
@@ -80,15 +82,14 @@ class Tuning:
             samples += map(read, taken)
             taken.clear()
 
-    def conclude(self) -> None:
-        """Set `best`. TileError if no configuration works."""
+    def choose(self) -> CachedResult:
+        """The outcome, where every configuration has had its turns."""
         for trial, samples in zip(self.trials, self.samples):
             if trial.status == "new":
                 trial.status, trial.timing, trial.latency = "ok", self.method, statistics.median(samples)
                 trial.spread = summarize(samples, "").spread
-        self.best = selection.winner(self.trials)
-        if self.best is None:
-            raise self.failure()
+        best = selection.winner(self.trials)
+        return CachedResult(self.trials, "measured", None, None if best is None else best.index)
 
     def stand_in(self) -> Trial:
         """A configuration that works, for calls of the same run after the last one's turn."""
@@ -96,7 +97,4 @@ class Tuning:
 
     def failure(self) -> TileError:
         """What is raised where no configuration works."""
-        return TileError(
-            f"autotune: none of {len(self.trials)} configurations of {self.offer.name} works",
-            notes=summary_of_failures(self.trials),
-        )
+        return none_works(self.offer.name, self.trials)

@@ -13,7 +13,7 @@ from typing import Any
 from tiledsl.autotuner.measuring import wire
 from tiledsl.autotuner.measuring.again import Further
 from tiledsl.autotuner.measuring.final_round import Racer, race
-from tiledsl.autotuner.measuring.inputs import changed, copies
+from tiledsl.autotuner.measuring.inputs import changed, copies, poison
 from tiledsl.autotuner.measuring.jobs import Job, Policy
 from tiledsl.autotuner.verifying import bits
 from tiledsl.autotuner.verifying.reference import Expected, tensors
@@ -320,18 +320,6 @@ def _results(ran: KernelOutputs) -> list[Any]:
 def _arguments(job: Job, given: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
     rest, made = iter(given), dict(zip(job.outputs, outputs))
     return [made[at] if at in made else next(rest) for at in range(len(job.params))]
-
-
-def poison(tensor: Any) -> None:
-    """Fill a tensor with NaN, or with a number that no kernel is likely to write."""
-    import torch
-
-    dtype = tensor.dtype
-    if dtype.is_floating_point or dtype.is_complex:
-        # fill_ does not know every eight-bit type; those without a NaN hold their largest value
-        tensor.copy_(torch.full((), math.nan, device=tensor.device).to(dtype).expand(tensor.shape))
-    else:
-        tensor.fill_(1 if dtype is torch.bool else torch.iinfo(dtype).max - 5)
 
 
 def set_folders(triton_cache_dir: str | None) -> None:

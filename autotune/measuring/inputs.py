@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -119,3 +120,24 @@ def changed(now: Any, old: Any) -> bool:
     if now.dtype.is_floating_point:
         same |= now.isnan() & old.isnan()
     return not bool(same.all())
+
+
+def poison(tensor: Any) -> None:
+    """Fill a tensor with NaN, or with a number that no kernel is likely to write."""
+    import torch
+
+    dtype = tensor.dtype
+    if dtype.is_floating_point or dtype.is_complex:
+        # fill_ does not know every eight-bit type; those without a NaN hold their largest value
+        tensor.copy_(torch.full((), math.nan, device=tensor.device).to(dtype).expand(tensor.shape))
+    else:
+        tensor.fill_(1 if dtype is torch.bool else torch.iinfo(dtype).max - 5)
+
+
+def with_poison(inputs: Sequence[Any], positions: Sequence[int]) -> list[Any]:
+    """The inputs with poisoned copies of those at some positions."""
+    found = list(inputs)
+    for at in positions:
+        found[at] = _copy(inputs[at])
+        poison(found[at])
+    return found

@@ -9,17 +9,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from tiledsl.autotuner.function_options import FunctionOptions
 from tiledsl.autotuner.measuring import wire
 from tiledsl.autotuner.measuring.again import Further, further_inputs
 from tiledsl.autotuner.measuring.bench import Bench
 from tiledsl.autotuner.measuring.bench_pool import BenchPool, WorkerSession, faster
-from tiledsl.autotuner.measuring.inputs import are_drawn, copies, kernel_inputs, stand_ins
+from tiledsl.autotuner.measuring.inputs import are_drawn, copies, kernel_inputs, stand_ins, with_poison
 from tiledsl.autotuner.measuring.jobs import Job, Policy
 from tiledsl.autotuner.measuring.scratch import Scratch
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.verifying.named import watched
-from tiledsl.autotuner.verifying.reference import Reference
-from tiledsl.autotuner.verifying.tolerance import Tolerance, roundings
+from tiledsl.autotuner.verifying.reference import Reference, unread
+from tiledsl.autotuner.verifying.tolerance import Tolerance, roundings_of
 from tiledsl.errors import TileError
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.module import writable_folder
@@ -91,8 +92,10 @@ class Given:
         given = Given(inputs, None, stand_ins(inputs), [], device)
         if options.checks:
             assert options.ref_prog is not None
+            if getattr(kernel, "overwrites", False):  # its outputs are among them, and may hold what is right already
+                inputs = given.inputs = with_poison(inputs, unread(options.ref_prog, inputs))
             given.reference = Reference(options.ref_prog, inputs)
-            given.roundings = roundings(kernel._build())
+            given.roundings = roundings_of(kernel)
             if options.manual_check_prog is None:
                 is_drawn = are_drawn(kernel, options, call_inputs)
                 given.further = further_inputs(kernel, inputs, options.ref_prog, is_drawn)
@@ -237,7 +240,7 @@ def devices(target: Target, options: TuneOptions) -> list[str]:
     return [str(number) if can_measure(target) else "cpu" for number in numbers]
 
 
-def device_numbers(target: Target, options: TuneOptions) -> list[int]:
+def device_numbers(target: Target, options: TuneOptions | FunctionOptions) -> list[int]:
     """The GPUs that may measure: those given, else all that are like the current one, which comes first. TileError for
     given ones that are not there, or of different models, whose times do not compare."""
     if not can_measure(target):

@@ -81,7 +81,7 @@ def spoil_free_memory(like: Any) -> None:
     next: what is returned without being written then shows."""
     import torch
 
-    from tiledsl.autotuner.measuring.bench import poison
+    from tiledsl.autotuner.measuring.inputs import poison
 
     held = []
     for dtype in {like.dtype, torch.float32 if like.dtype is torch.float64 else like.dtype}:

@@ -60,6 +60,17 @@ def needs_as_much(one: Sequence[Work], other: Sequence[Work], target: Target) ->
     return True
 
 
+def is_at_least(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether a configuration has the same number of warps as another one, and no number that is smaller: of programs
+    that are not known, tiles and stages count for shared memory, and both grow with their numbers."""
+    if one.keys() != other.keys() or one.get("num_warps") != other.get("num_warps"):
+        return False
+    return all(
+        value >= other[name] if type(value) is int and type(other[name]) is int else value == other[name]
+        for name, value in one.items()
+    )
+
+
 def prune_compiled(
     resources: Resources | Mapping[str, Any], target: Target, max_spills: int | None = HEAVY_SPILLS
 ) -> str | None:

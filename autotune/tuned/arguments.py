@@ -50,7 +50,9 @@ def given_arguments(function: AutotunedFunction, values: Mapping[str, Any], tune
     """
     shared = function.options.do_not_specialize
     wanted = {name: value for name, value in values.items() if name not in tuned and name not in shared}
-    if function.jit.is_eager:
+    if function.jit.is_triton:
+        wanted = {n: v.dtype if hasattr(v, "data_ptr") else v for n, v in wanted.items()}
+    elif function.jit.is_eager:
         from tiledsl.frontend.elaborate import eager_sizes
         from tiledsl.kernels.jit import _argument
 
@@ -83,7 +85,8 @@ def without_defaults(arguments: Mapping[str, Any], known: Mapping[str, Any]) -> 
 def source_of(function: AutotunedFunction, tuned: Collection[str]) -> str:
     """16 hexadecimal digits for the function: its code and what it refers to, without the defaults of `tuned`, and the
     options of @tiledsl.jit. Comments, layout and where it is defined do not count."""
-    options = {name: function.jit.options.get(name) for name in ("out_idx", "pass_configs")}
+    names = ("grid", "heuristics") if function.jit.is_triton else ("out_idx", "pass_configs")
+    options = {name: function.jit.options.get(name) for name in names}
     return digest(program_text(function.jit.function, tuned) + canonical(options))[:16]
 
 

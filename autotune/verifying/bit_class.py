@@ -2,7 +2,7 @@
 
 Two configurations of one program compute the same sums; their bits differ where they add in another order, round to
 another type, or leave that to other instructions. `program_class` reads the first two from the program, once its tiles
-are values and before anything depends on the emitter; `compiling/hardware_orders.py` reads the third from what Triton
+are values and before anything depends on the emitter; `hardware_orders.py` reads the third from what Triton
 made of it.
 
 What is taken to be equal is little, and is the following.
@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tiledsl.analysis.dependence import depends_on
 from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.digests import digest
@@ -235,7 +236,7 @@ class _Reader:
     def _ascends(self, side: Value, index: Value, extent: int, axis: int) -> bool:
         """Whether iteration k has the elements from k * extent on, in order, of each operand that the loop loads."""
         for load in self._loads(side):
-            moving = [each for each in load.indices if _depends(each, index)]
+            moving = [each for each in load.indices if depends_on(each, [index])]
             if len(moving) > 1 or (moving and _advance(moving[0], index) != (extent, extent)):
                 return False
         return True
@@ -244,7 +245,7 @@ class _Reader:
         sizes = []
         for load in self._loads(side):
             assert isinstance(load.buffer.type, BufferType)
-            sizes += [load.buffer.type.shape[n] for n, each in enumerate(load.indices) if _depends(each, index)]
+            sizes += [load.buffer.type.shape[n] for n, each in enumerate(load.indices) if depends_on(each, [index])]
         return sizes
 
     def _without_index(self, side: Value) -> Form:
@@ -390,19 +391,6 @@ def _shapes(op: Operation) -> list[Any]:
     return found
 
 
-def _depends(value: Value, index: Value) -> bool:
-    seen: set[Value] = set()
-    stack = [value]
-    while stack:
-        each = stack.pop()
-        if each is index:
-            return True
-        if each not in seen and each.op is not None:
-            seen.add(each)
-            stack.extend(each.op.operands)
-    return False
-
-
 def _advance(value: Value, index: Value) -> tuple[int, int] | None:
     """(step, extent) of an index that is step * k + 0, 1, 2, ..., extent - 1 + something that does not move; None for
     any other."""
@@ -413,7 +401,7 @@ def _advance(value: Value, index: Value) -> tuple[int, int] | None:
         return 1, 1
     if isinstance(op, tensor.IotaOp):
         return 0, op.extent
-    if not _depends(value, index) and value.shape == ():
+    if not depends_on(value, [index]) and value.shape == ():
         return 0, 1
     if isinstance(op, arith.MulOp):
         for one, other in (op.operands, op.operands[::-1]):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.autotuner.measuring import wire
-from tiledsl.autotuner.measuring.inputs import changed, copies
+from tiledsl.autotuner.measuring.inputs import changed, copies, poison
 from tiledsl.autotuner.verifying.compare import difference, rms
 from tiledsl.autotuner.verifying.named import named
 from tiledsl.errors import TileError
@@ -83,6 +83,37 @@ class Reference:
         """The tensors that ref_prog returned for the inputs as they are; those it changed, if it returned none."""
         written = self.candidates[-1]
         return written.returned or list(written.changed.values())
+
+
+def unread(ref_prog: Callable[..., Any], inputs: Sequence[Any]) -> list[int]:
+    """The positions of tensors whose values ref_prog does not depend on, such as those that it overwrites: what they
+    hold before may be anything. An exception of ref_prog comes again where it matters."""
+    tensors_at = [at for at, item in enumerate(inputs) if hasattr(item, "data_ptr") and item.numel()]
+    found = []
+    try:
+        plain = _results(ref_prog, copies(inputs))
+        for at in tensors_at:
+            given = copies(inputs)
+            poison(given[at])
+            before = copies([given[at]])[0]
+            again = _results(ref_prog, given)
+            same = len(again) == len(plain) and all(
+                one.shape == other.shape and one.dtype == other.dtype and not changed(one, other)
+                for place, (one, other) in enumerate(zip(again, plain)) if place != at
+            )  # fmt: skip
+            if same and (not changed(again[at], plain[at]) or not changed(again[at], before)):
+                found.append(at)
+    except (Exception, SystemExit):
+        return []
+    return found
+
+
+def _results(ref_prog: Callable[..., Any], given: list[Any]) -> list[Any]:
+    """The arguments after a call, scalars as they are, and behind them what it returned."""
+    import torch
+
+    returned = copies(tensors(ref_prog(*given)))
+    return [item if hasattr(item, "data_ptr") else torch.tensor(0) for item in given] + returned
 
 
 def _run(ref_prog: Callable[..., Any], inputs: list[Any]) -> Expected:

@@ -81,6 +81,13 @@ class Tolerance:
         return min(LOOSEST, 2 * coarsest), min(LOOSEST, atol)
 
 
+def roundings_of(kernel: Any) -> tuple[float, bool]:
+    """As `roundings`, of a kernel; one of Triton says them itself."""
+    build = kernel._build
+    known: tuple[float, bool] | None = vars(kernel).get("roundings")
+    return roundings(build()) if known is None else known
+
+
 def roundings(root: Any) -> tuple[float, bool]:
     """Of a program as elaborated: the coarsest unit roundoff of products whose operands are rounded to tf32, or 0; and
     whether it has values of 16 bits or less."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.analysis.affine import bounds
 from tiledsl.analysis.parallel_locals import check_locals
 from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.dialects import arith, scf, tile
@@ -22,6 +23,8 @@ from tiledsl.passes.tile_values import (
     reduced,
     selected,
 )
+from tiledsl.passes.vectorize_parallel.threads import Block, last_writer, threads_where
+from tiledsl.passes.vectorize_parallel.updates import apply_update, shared_updates
 from tiledsl.passes.vectorize_parallel.writes import (
     combine_on_chip,
     fewer_atomics,
@@ -39,7 +42,8 @@ class VectorizeParallel(Pass):
     dimension. An `if` on a varying condition becomes a mask on stores and atomics. Local buffers that every point
     writes before reading them become fragments with one element for each point.
 
-    tile.atomic on on-chip buffers (T.reducer_update) becomes a read, the combination of all points, and a write.
+    tile.atomic on on-chip buffers (T.reducer_update) becomes a read, the combination of all points, and a write; so
+    does r[i] = r[i] + x[i, j], where points share an element.
 
     Before:  tile.parallel {extents = (128, 64)} (%i, %j) {    After:  %i = tensor.iota : tensor<128x1xint32>
                %x = tile.load %s[%i]                                   %j = tensor.iota : tensor<1x64xint32>
@@ -53,14 +57,18 @@ class VectorizeParallel(Pass):
     def allowances(self, program: Program) -> frozenset[str]:
         # A reducer says nothing of its order.
         atomics = (op for op in program.root.walk() if isinstance(op, tile.AtomicOp))
-        on_chip = any(tile.buffer_type(op.buffer).scope != "global" for op in atomics)
-        return frozenset({"reassociation"} if on_chip else ())
+        shared = any(tile.is_on_chip(op.buffer) for op in atomics) or any(
+            shared_updates(Variance(op)) for op in of_kinds(program.root.walk(), tile.ParallelOp) if _is_outermost(op)
+        )
+        return frozenset({"reassociation"} if shared else ())
 
     def run(self, program: Program) -> None:
         pending = list(program.root.regions)
         while pending:
-            for op in list(pending.pop().nested):
+            region = pending.pop()
+            for op in list(region.nested):
                 if isinstance(op, tile.ParallelOp):
+                    pending += [region] if op.lockstep else []  # once more, for what its whole block does
                     _Vectorizer(op).run()
                 else:
                     pending.extend(op.regions)
@@ -70,20 +78,33 @@ class VectorizeParallel(Pass):
                 op.erase()
 
 
+def _is_outermost(op: tile.ParallelOp) -> bool:
+    around = op.parent_op
+    while around is not None and not isinstance(around, tile.ParallelOp):
+        around = around.parent_op
+    return around is None
+
+
 class _Vectorizer:
     """Emits the tile form of one outermost tile.parallel before it, and erases it."""
 
     def __init__(self, parallel: tile.ParallelOp) -> None:
         self.parallel = parallel
         self.variance = Variance(parallel)
+        if updates := shared_updates(self.variance):
+            for update in updates:
+                apply_update(update)
+            self.variance = Variance(parallel)
         self.rank = len(self.variance.extents)
         self.map: dict[Value, Value] = {}
         self.private: dict[Value, Value] = {}
         self.points: dict[int, Value] = {}  # dimension -> its index
         self.active = 0  # the dimensions of the parallel that is being emitted
+        self.block = Block(self.variance, self.map, self.private) if parallel.lockstep else None
 
     def run(self) -> None:
-        check_locals(self.variance)
+        if self.block is None:
+            check_locals(self.variance)
         builder = Builder.at(self.parallel)
         for buffer in self.variance.private:
             own = tile.buffer_type(buffer)
@@ -112,7 +133,9 @@ class _Vectorizer:
     def _body(self, region: Region, builder: Builder, mask: Value | None) -> None:
         for op in region:
             builder.loc = op.loc
-            if isinstance(op, tile.ParallelOp):
+            if self.block is not None and self.block.takes(op):
+                self.block.emit(op, builder, mask)
+            elif isinstance(op, tile.ParallelOp):
                 self._nested(op, builder, mask)
             elif isinstance(op, scf.IfOp):
                 self._if(op, builder, mask)
@@ -170,6 +193,9 @@ class _Vectorizer:
 
     def _if(self, op: scf.IfOp, builder: Builder, mask: Value | None) -> None:
         condition = self._mapped(op.condition)
+        if condition.shape and self.block is not None and self.block.acts_in(op):
+            self._apart(op, condition, builder, mask)
+            return
         if condition.shape:
             self._body(op.then, builder, both(builder, mask, condition))
             if op.orelse.first is not op.orelse.last:
@@ -193,6 +219,28 @@ class _Vectorizer:
         types = [value.type for value in regions[0].terminator.operands]
         copy = builder.insert(scf.IfOp(condition, result_types=types, regions=regions, loc=op.loc))
         self._results(op, copy)
+
+    def _apart(self, op: scf.IfOp, condition: Value, builder: Builder, mask: Value | None) -> None:
+        """Branches that some threads take, with statements of the whole block: each runs once, if any thread does."""
+        assert self.block is not None, "only threads have a block"
+        self.block.check_order(op)
+        negated = builder.insert(arith.NotOp(condition)).result
+        for branch, where in ((op.then, condition), (op.orelse, negated)):
+            taken = both(builder, mask, where)
+            assert taken is not None, "a branch has a condition"
+            takers = threads_where(taken)
+            if takers == 0 or branch.first is branch.last:
+                continue
+            if takers or not self.block.acts_in(branch):
+                with self.block.admitting(taken):
+                    self._body(branch, builder, taken)
+                continue
+            inner = Region()
+            with self.block.admitting(taken):
+                self._body(branch, Builder(inner, loc=op.loc), taken)
+            regions = [scf.yielding(inner), scf.yielding(Region())]
+            anyone = self._over_all(builder, taken, "or")
+            builder.insert(scf.IfOp(anyone, result_types=[], regions=regions, loc=op.loc))
 
     def _for(self, op: scf.ForOp, builder: Builder, mask: Value | None) -> None:
         lower, upper, step = (self._mapped(value) for value in (op.lower, op.upper, op.step))
@@ -286,7 +334,8 @@ class _Vectorizer:
         other = None if isinstance(op, tile.ReadOp) or op.other is None else self._mapped(op.other)
         if other is not None and other.shape:
             raise TileError("a load's default value varies inside T.Parallel", op.loc)
-        if tile.buffer_type(buffer).scope == "global" and mask is not None:
+        is_global = tile.buffer_type(buffer).scope == "global"
+        if mask is not None and (is_global or self.block is not None and not self._fits(buffer, inner)):
             shape = broadcast_shapes(*(index.shape for index in inner))
             if broadcast_shapes(shape, mask.shape) == shape:
                 own_mask = both(builder, own_mask, mask)
@@ -303,6 +352,12 @@ class _Vectorizer:
         if isinstance(op, tile.ReadOp) and op.result.shape:  # one element, read as a tensor of one element
             raise TileError(f"{buffer.name or 'a buffer'} is read as a whole inside T.Parallel", op.loc)
 
+    def _fits(self, buffer: Value, indices: list[Value]) -> bool:
+        """Whether indices lie inside of an on-chip buffer, as far as their operations show."""
+        known = [bounds(index) for index in indices]
+        sizes = tile.buffer_type(buffer).static_shape
+        return all(each and each[0] >= 0 and each[1] < size for each, size in zip(known, sizes, strict=True))
+
     def _store(self, op: tile.StoreOp | tile.WriteOp, builder: Builder, mask: Value | None) -> None:
         buffer, value = op.buffer, self._mapped(op.value)
         if isinstance(op, tile.WriteOp):
@@ -315,7 +370,9 @@ class _Vectorizer:
             mask = both(builder, mask, None if op.mask is None else self._mapped(op.mask))
         target = self._target(buffer)
         indices = self._indices(builder, buffer, indices)
-        if tile.buffer_type(target).scope != "global":
+        if self.block is not None:
+            value, mask = last_writer(op, builder, value, indices, mask, len(self.parallel.extents), self.rank)
+        elif tile.buffer_type(target).scope != "global":
             value, mask = one_writer(op, builder, value, place(indices, self.rank), mask)
         attributes = op.attributes if isinstance(op, tile.StoreOp) else {}
         builder.insert(tile.StoreOp(value, target, indices, mask, loc=op.loc, **attributes))

@@ -14,6 +14,14 @@ def by_fixture(config: dict[str, Any], call: Callable[[], Any]) -> float:
     return installed[-1](config)
 
 
+def by_tile(config: dict[str, Any], call: Callable[[], Any]) -> float:
+    """Larger tiles are faster; a configuration that says so ends its process."""
+    if config.get("num_stages") == 7:
+        os.kill(os.getpid(), 9)
+    call()
+    return 64.0 / config["BLOCK"]
+
+
 def by_block(config: dict[str, Any], call: Callable[[], Any]) -> float:
     """Larger blocks are faster."""
     call()
@@ -46,3 +54,9 @@ def noted(config: dict[str, Any], call: Callable[[], Any]) -> float:
     with open(notes, "a", encoding="utf-8") as file:
         file.write(f"{os.getpid()} {config['tag']} {config['block']}\n")
     return config["block"] / 64.0 if os.path.exists(f"{notes}.reversed") else 64.0 / config["block"]
+
+
+def by_way(config: dict[str, Any], call: Callable[[], Any]) -> float:
+    """What is "fast" takes half as long as others."""
+    call()
+    return 0.5 if config["way"] == "fast" else 1.0

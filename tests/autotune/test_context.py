@@ -436,7 +436,7 @@ def test_eager_kernels() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: tune_in_context(n_repeat=0), "n_repeat is 0; it is a whole number from 1 on"),
+        (lambda: tune_in_context(n_repeat=0), "n_repeat is 0; it must be a whole number, at least 1"),
         (lambda: tune_in_context(n_warmup=True), "n_warmup is True"),
         (lambda: tune_in_context(3), "stands above a function"),
         (lambda: tune_in_context(restore_value="y")(lambda x: x), "has no parameter 'y'"),

@@ -14,10 +14,10 @@ import torch
 import tiledsl
 import tiledsl.language as T
 from tests.autotune.kernels import attention, gemm
-from tiledsl.autotuner.compiling.hardware_orders import hardware_orders
 from tiledsl.autotuner.tuned.file import path_of, read_or_new
 from tiledsl.autotuner.verifying import bits
 from tiledsl.autotuner.verifying.bit_class import program_class
+from tiledsl.autotuner.verifying.hardware_orders import hardware_orders
 from tiledsl.runtime.target import Target
 
 

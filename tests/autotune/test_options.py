@@ -10,17 +10,25 @@ from typing import Any
 import pytest
 
 import tiledsl
-from tiledsl.autotuner import TuneOptions, tune_function
+from tiledsl.autotuner import TuneOptions, tune_function, tune_in_context
+from tiledsl.autotuner.context.options import ContextOptions
 from tiledsl.autotuner.function_options import FunctionOptions
+from tiledsl.autotuner.option import by_section
 
 
-@pytest.mark.parametrize(("decorator", "options"), [(tiledsl.autotune, TuneOptions), (tune_function, FunctionOptions)])
-def test_help_shows_every_option(decorator: Any, options: Any) -> None:
+@pytest.mark.parametrize(
+    ("decorator", "first", "options", "another"),
+    [
+        (tiledsl.autotune, "configs", TuneOptions, "warmup"),
+        (tune_function, "configs", FunctionOptions, "warmup"),
+        (tune_in_context, "function", ContextOptions, "timer"),
+    ],
+)
+def test_help_shows_every_option(decorator: Any, first: str, options: Any, another: str) -> None:
     parameters = inspect.signature(decorator).parameters
-    assert next(iter(parameters)) == "configs" and {*parameters} == {
-        "configs",
-        *(each.name for each in fields(options)),
-    }
+    own = {first, "grid", "make_inputs"} if decorator is tiledsl.autotune else {first}
+    assert next(iter(parameters)) == first
+    assert {*parameters} == {*own, *(each.name for each in fields(options))}
     text = inspect.getdoc(options)
     assert text is not None and max(map(len, text.splitlines())) <= 120
     for each in fields(options):
@@ -28,8 +36,17 @@ def test_help_shows_every_option(decorator: Any, options: Any) -> None:
         assert (shown.default, shown.annotation, shown.kind) == (each.default, each.type, shown.KEYWORD_ONLY)
         assert f"\n{each.name}: {each.metadata['doc'].splitlines()[0]}" in text
         assert getattr(options(), each.name) == each.default
-    with pytest.raises(tiledsl.TileError, match=r"has no option 'wormup'\n  note: there are .*, warmup"):
-        decorator(configs=[{"block": 1}], wormup=1)
+    with pytest.raises(tiledsl.TileError, match=rf"has no option 'wormup'\n  note: there are .*, {another}"):
+        decorator(**{first: [{"block": 1}], "wormup": 1})
+
+
+def test_sections_have_one_order() -> None:
+    text = inspect.getdoc(TuneOptions) or ""
+    named = [line for line in text.splitlines() if line in by_section(TuneOptions)]
+    assert named == [
+        "Measuring", "Checking", "Numbers that do not depend on luck", "Searching", "Remembering", "Tuned-config files",
+    ]  # fmt: skip
+    assert [*by_section(ContextOptions)] == ["Measuring", "Remembering"]
 
 
 def test_lists_become_tuples() -> None:

@@ -248,8 +248,10 @@ Before = list[list[tuple[str, list[Meaning]]]]  # the texts of each case without
 
 def meanings(kernel: Any) -> list[Meaning]:
     """What a kernel does on INPUTS. Raises ExecutorError for what cannot be executed."""
-    from tiledsl.certificate.exact import EXACT, Remembered, rounded, unknowns
+    from tiledsl.certificate.exact import EXACT, unknowns
     from tiledsl.certificate.executor import Executor, ExecutorError
+    from tiledsl.certificate.formats import rounded
+    from tiledsl.certificate.remembered import Remembered
     from tiledsl.certificate.translation import ALL_INTEGERS, INTEGERS, MOST_ITERATIONS, arguments_for
 
     root = kernel._build()

@@ -15,7 +15,6 @@ from tests.support.mutated import mutate
 from tests.support.random_sources import random_source
 from tiledsl.certificate.check import Check
 from tiledsl.certificate.reduction import reduced
-from tiledsl.certificate.signature import strict_signature
 from tiledsl.certificate.translation import OTHER_INPUTS, certify, check_passes, check_source, check_translation
 from tiledsl.codegen.expressions import Expressions
 from tiledsl.codegen.kernels import KernelWriter
@@ -324,12 +323,3 @@ def test_what_the_stand_ins_lack_is_unknown() -> None:
     kernel.module = replace(kernel.module, source=kernel.source.replace("tl.dot(", "tl.dot_of_tomorrow("))
     (check,) = check_source(kernel)
     assert check.status == "unknown" and "dot_of_tomorrow" in check.detail
-
-
-def test_strict_signatures_group_configurations() -> None:
-    sizes = {"M": 2048, "N": 1024, "K": 200}
-    of = lambda pass_configs=None, **blocks: strict_signature(product(pass_configs=pass_configs, **sizes, **blocks))
-    first = of(block_M=128, block_N=128, block_K=64)
-    assert first == of(block_M=64, block_N=64, block_K=32)  # the same sums, in other tiles
-    assert first != of(block_M=32, block_N=64, block_K=32)  # smaller instructions
-    assert first != of({"split-k.splits": 2}, block_M=128, block_N=128, block_K=64)

@@ -13,7 +13,6 @@ from tiledsl.ir.printer import print_op
 
 F32 = "tensor<128x64xfloat32>"
 LARGE = "buffer<300*500*float16, global>"
-DEEP = "buffer<4*32*300*64*float16, global>"
 TILE = "buffer<128*64*float16, shared>"
 LOOP = "tensor<64x64xfloat32>"
 
@@ -70,6 +69,7 @@ TYPES: dict[str, dict[str, str]] = {
     "tile.print": {"x": "float32"},
     "tile.assert": {"c": "bool"},
     "tile.assume": {"c": "bool"},
+    "thread.shuffle": {"lane": "int32"},
     "triton.launch": {"gx": "int32", "A": "buffer<300*float16, global>", "n": "int32"},
     "triton.addptr": {"A": "*float16", "offsets": "tensor<128x64xint32>"},
     "triton.load": {"p": "*int32", "m": "bool"},
@@ -77,15 +77,6 @@ TYPES: dict[str, dict[str, str]] = {
     "triton.descriptor": {"A": "buffer<300*512*float16, global>"},
     "triton.load_block": {"A": "*float16", "m": "int32", "k": "int32"},
     "triton.store_block": {"C": "*float16", "x": "tensor<128x64xfloat16>", "m": "int32", "n": "int32"},
-    "gluon.load_box": {"K": DEEP, "b": "int32", "h": "int32", "row": "int32", "zero": "int32"},
-    "gluon.store_box": {
-        "x": "tensor<128x64xfloat16>",
-        "O": DEEP,
-        "b": "int32",
-        "h": "int32",
-        "row": "int32",
-        "zero": "int32",
-    },
     "gluon.rescale": {"acc": "tensor<64x128xfloat32>", "factor": "tensor<64xfloat32>"},
     "triton.atomic": {"p": "tensor<128x*float32>", "x": "tensor<128xfloat32>", "m": "tensor<128xbool>"},
 }

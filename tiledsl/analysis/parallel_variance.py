@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tiledsl.dialects import scf, tile
+from math import prod
+
+from tiledsl.dialects import scf, thread, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
@@ -14,17 +16,32 @@ class Variance:
 
     Sets of dimensions are bit masks. `dims` has the dimension numbers of each parallel, `extents` their sizes.
     Parallels side by side share dimensions of equal size. Nothing varies along a dimension of extent 1.
+
+    Of a parallel whose points are threads, `threads` are the dimensions, and `apart` the parallels in it in which
+    nothing differs from thread to thread: these are operations of the whole block, and have no dimensions here.
     """
 
     def __init__(self, parallel: tile.ParallelOp) -> None:
         self.parallel = parallel
+        self.allocated = {op.out for op in of_kinds(parallel.body.walk(), tile.AllocOp)}
+        self.apart: frozenset[Operation] = frozenset()
+        self.threads = 0
+        self._settle()
+        if parallel.lockstep:
+            inner = of_kinds(parallel.body.walk(), tile.ParallelOp)
+            self.apart = frozenset(op for op in inner if self._is_of_block(op))
+            if self.apart:
+                self._settle()
+
+    def _settle(self) -> None:
+        parallel = self.parallel
         self.axes: dict[Value, int] = {}
         self.dims: dict[Operation, list[int]] = {}
         self.active: dict[Operation, int] = {}  # the dimensions of a parallel and those around it, without extents of 1
         self.extents: list[int] = []
-        self.allocated = {op.out for op in of_kinds(parallel.body.walk(), tile.AllocOp)}
         self.indexed_by_point: set[Value] = set()  # local buffers from outside that are addressed by the point
         self._place(parallel, 0)
+        self.threads = self.active[parallel] if parallel.lockstep else 0
         self._changed = True
         while self._changed:  # values only gain dimensions, so this ends
             self._changed = False
@@ -50,7 +67,7 @@ class Variance:
         inside = outer | sum(1 << dim for dim in dims)
         self.active[parallel] = sum(1 << dim for dim, size in enumerate(self.extents) if inside >> dim & 1 and size > 1)
         for op in of_kinds(parallel.body.walk(), tile.ParallelOp):
-            if _enclosing(op) is parallel:
+            if _enclosing(op) is parallel and op not in self.apart:
                 self._place(op, inside)
 
     def _add(self, value: Value, axes: int) -> None:
@@ -71,7 +88,8 @@ class Variance:
                 self._add(arg, (1 << dim) & self.active[region.parent])
         for op in region:
             if isinstance(op, tile.ParallelOp):
-                self._region(op.body, control, self.active[op])
+                if op not in self.apart:
+                    self._region(op.body, control, self.active[op])
             elif isinstance(op, scf.IfOp):
                 branch = self.of(op.condition)
                 for inner in op.regions:
@@ -108,6 +126,9 @@ class Variance:
             buffer = op.buffer
             indices = self._union(op.indices) if isinstance(op, tile.StoreOp) else 0
             own = buffer in self.allocated
+            if self.threads:
+                self._store_of_thread(op, buffer, indices, control)
+                return
             if not own and tile.buffer_type(buffer).scope == "local" and indices:
                 self.indexed_by_point.add(buffer)
                 self.axes[buffer] = 0
@@ -115,9 +136,54 @@ class Variance:
                 self._add(buffer, self._union(op.operands) | control)
             return
         axes = active if isinstance(op, tile.AtomicOp) else self._union(op.operands)
+        if isinstance(op, (thread.ShuffleOp, thread.ReduceOp)):
+            axes = self._exchanged(op)
         for out in op.results:
             if not isinstance(op, tile.AllocOp):
                 self._add(out, axes)
+
+    # Threads
+
+    def _store_of_thread(self, op: Operation, buffer: Value, indices: int, control: int) -> None:
+        """A local buffer is each thread's own, and each point's of a parallel in the body unless they index it."""
+        if tile.buffer_type(buffer).scope != "local":
+            return
+        if len({self._outermost(user) for user in buffer.uses}) == 1 and self._outermost(op) is not None:
+            control &= ~self.threads  # who comes there is no matter of what is only known there
+        points = indices & ~self.threads
+        if points:
+            self.indexed_by_point.add(buffer)
+            self.axes[buffer] = self.axes.get(buffer, 0) & self.threads
+        axes = self._union(op.operands[:1]) | indices | control
+        self._add(buffer, axes & self.threads if buffer in self.indexed_by_point else axes)
+
+    def _exchanged(self, op: thread.ShuffleOp | thread.ReduceOp) -> int:
+        """Threads that exchange one value all have it, and so have those of one group for the whole block."""
+        axes = self._union(op.operands)
+        if not self.of(op.value) & self.threads or isinstance(op, thread.ReduceOp) and op.group >= self.count:
+            return axes & ~self.threads
+        return axes | self.threads
+
+    @property
+    def count(self) -> int:
+        """The number of points of the outermost parallel."""
+        return prod(self.parallel.extents)
+
+    def _outermost(self, op: Operation) -> Operation | None:
+        """The parallel directly in the outermost one around an operation."""
+        found: Operation | None = None
+        around = _enclosing(op)
+        while around is not None and around is not self.parallel:
+            found, around = around, _enclosing(around)
+        return found
+
+    def _is_of_block(self, op: tile.ParallelOp) -> bool:
+        """Whether a parallel in the body does the same in all threads."""
+        if _enclosing(op) is not self.parallel:
+            return False
+        values = [*op.body.args, *(value for inner in op.body.walk() for value in inner.operands)]
+        exchanged = any(isinstance(inner, (thread.ShuffleOp, thread.ReduceOp)) for inner in op.body.walk())
+        return not exchanged and not self._union(values) & self.threads
 
 
 def _enclosing(op: Operation) -> Operation | None:

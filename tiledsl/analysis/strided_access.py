@@ -29,7 +29,7 @@ class Index(NamedTuple):
     step: int = 1  # of a strided walk; how often a repeated one stays
 
 
-def classify(indices: Sequence[Value], shape: Shape, *, writes: bool = False) -> list[Index]:
+def classify(indices: Sequence[Value], shape: Sequence[int], *, writes: bool = False) -> list[Index]:
     """The kinds of the indices into a buffer of this shape. Of two regular ones along one axis, the second is
     general."""
     made: list[Index] = []

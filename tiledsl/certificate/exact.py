@@ -16,7 +16,6 @@ rounded, which is how hardware and Triton compute it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -32,6 +31,8 @@ from tiledsl.certificate.algebra import (
     saturated,
     scalar,
 )
+from tiledsl.certificate.formats import decoded, encoded, rounded
+from tiledsl.certificate.remembered import Remembered
 from tiledsl.ir.types import ELEMENTS, is_float
 from tiledsl.math_functions import MATH_FUNCTIONS
 
@@ -52,68 +53,8 @@ _KNOWN = np.uint64(1 << 63)  # beside a fingerprint: the element is a number tha
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 with np.errstate(over="ignore"):
     _NAN, _INFINITY = modular.symbol("nan", _ZERO), modular.symbol("infinity", _ZERO)
-# Bits of the significand and the exponent of the least normal number.
-_FORMATS = {
-    "float16": (11, -14), "bfloat16": (8, -126), "float32": (24, -126), "float8_e4m3fn": (4, -6),
-    "float8_e5m2": (3, -14),
-}  # fmt: skip
-
-
 _TF32_BITS = 11  # of the significand
-
-
-def rounded(value: Any, dtype: str) -> Any:
-    """Float64 numbers rounded to the nearest of an element type, ties to even."""
-    if dtype == "float64":
-        return value
-    if dtype in ("float32", "float16"):
-        return np.asarray(value, dtype).astype(np.float64)
-    bits, lowest = _FORMATS[dtype]
-    step = np.ldexp(1.0, np.maximum(np.frexp(value)[1] - 1, lowest) - bits + 1)
-    nearest = np.rint(value / step) * step
-    beyond = np.abs(nearest) > ELEMENTS[dtype].high
-    return np.where(beyond, math.nan if dtype == "float8_e4m3fn" else np.copysign(math.inf, value), nearest)
-
-
-def _float8_values(dtype: str) -> Any:
-    """The numbers of the 256 bit patterns."""
-    bits, lowest = _FORMATS[dtype]
-    made = []
-    for pattern in range(256):
-        field, fraction = (pattern & 127) >> (bits - 1), pattern & ((1 << (bits - 1)) - 1)
-        number = math.ldexp(fraction + (bool(field) << (bits - 1)), max(field, 1) - 1 + lowest - bits + 1)
-        if dtype == "float8_e4m3fn" and pattern & 127 == 127:
-            number = math.nan
-        elif dtype == "float8_e5m2" and field == 31:
-            number = math.nan if fraction else math.inf
-        made.append(-number if pattern >> 7 else number)
-    return np.array(made)
-
-
-def encoded(value: Any, dtype: str) -> Any:
-    """The bits of numbers in an element type, as unsigned integers."""
-    value = np.asarray(rounded(value, dtype), np.float64)
-    if dtype in ("float16", "float32", "float64"):
-        return np.ascontiguousarray(value.astype(dtype)).view(f"u{ELEMENTS[dtype].bits // 8}").reshape(value.shape)
-    if dtype == "bfloat16":
-        wide = np.ascontiguousarray(value.astype(np.float32)).view(np.uint32).reshape(value.shape)
-        return (wide >> np.uint32(16)).astype(np.uint16)
-    known = _float8_values(dtype)[:127]
-    known = known[np.isfinite(known)]
-    pattern = np.searchsorted(known, np.abs(value)).astype(np.uint8)
-    pattern = np.where(np.isinf(value), 0x7C, np.where(np.isnan(value), 0x7F, pattern)).astype(np.uint8)
-    return pattern | (np.signbit(value).astype(np.uint8) << np.uint8(7))
-
-
-def decoded(bits: Any, dtype: str) -> Any:
-    """The numbers that unsigned integers are the bits of."""
-    bits = np.asarray(bits)
-    if dtype in ("float16", "float32", "float64"):
-        return np.ascontiguousarray(bits).view(dtype).reshape(bits.shape).astype(np.float64)
-    if dtype == "bfloat16":
-        wide = np.ascontiguousarray(bits.astype(np.uint32) << np.uint32(16))
-        return wide.view(np.float32).reshape(bits.shape).astype(np.float64)
-    return _float8_values(dtype)[bits]
+_FEW_ELEMENTS = 512  # to compute with as many is as quick as to look it up
 
 
 def made(value: Any, fingerprint: Any) -> Any:
@@ -173,79 +114,26 @@ def _collapsed(x: Any) -> Any:
     return x
 
 
-class Remembered:
-    """What was computed of which operands: most of what a program computes, it computes after the next pass again."""
-
-    def __init__(self) -> None:
-        self.found: dict[Any, np.ndarray] = {}
-        self.contents: dict[int, Any] = {}  # of what was found, by its id, once it was an operand
-        self.bytes = 0
-
-    def compute(self, key: Any, function: Function, operands: tuple[Any, ...]) -> Any:
-        """function(*operands), which must not be written to."""
-        key = key, *map(self._content, operands)
-        if key not in self.found:
-            result = function(*operands)
-            if not isinstance(result, np.ndarray):
-                return result
-            if self.bytes + result.nbytes > _MOST_BYTES:
-                self.found.clear()
-                self.contents.clear()
-                self.bytes = 0
-            result.flags.writeable = False
-            self.found[key] = result
-            self.contents[id(result)] = None
-            self.bytes += result.nbytes
-        return self.found[key]
-
-    def _content(self, x: Any) -> Any:
-        if id(x) not in self.contents:
-            return _content(x)
-        found = self.contents[id(x)]
-        if found is None:
-            found = self.contents[id(x)] = _content(x)
-        return found
-
-
-_FEW_ELEMENTS = 512  # to compute with as many is as quick as to look it up
-_MOST_BYTES = 1 << 28
-
-
-_WEIGHTS = np.random.default_rng(0).integers(0, 1 << 64, 1 << 12, np.uint64) | _ONE
-
-
-def _content(x: Any) -> Any:
-    """What stands for the contents of an operand; sums of products with random numbers take less time than a hash."""
-    if not isinstance(x, (np.ndarray, np.void)):
-        return x
-    if isinstance(x, np.void) or x.nbytes % (8 * len(_WEIGHTS)) or not x.flags.c_contiguous:
-        return x.shape, hash(x.tobytes())
-    return x.shape, hash((x.reshape(-1).view(np.uint64).reshape(-1, len(_WEIGHTS)) @ _WEIGHTS).tobytes())
-
-
 class ExactAlgebra(Algebra):
     """`allowed`: names of ALLOWANCES. `rounds32`: whether values of float32 are rounded, as programs with float64 need,
-    which convert back and forth. `depth`: how many bytes of a product's inner dimension are added up at once, one such
-    step after the other; 0 if all of them are. `remembered` may be shared by several."""
+    which convert back and forth. `remembered` may be shared by several."""
 
     def __init__(
         self,
         allowed: Iterable[str] = (),
         *,
         rounds32: bool = False,
-        depth: int = 0,
         remembered: Remembered | None = None,
     ) -> None:
         self.allowed = frozenset(allowed)
         assert self.allowed <= ALLOWANCES.keys(), self.allowed
         self.is_field = bool(self.allowed & _AS_A_FIELD)
         self.rounds32 = rounds32
-        self.depth = depth
         self.remembered = remembered or Remembered()
 
     def _remembering(self, function: Function, *key: Any) -> Function:
         divides = "reciprocal" in self.allowed and "div" in key  # to nothing else this makes a difference
-        key = self.is_field, "rescaling" in self.allowed, divides, self.rounds32, self.depth, *key
+        key = self.is_field, "rescaling" in self.allowed, divides, self.rounds32, *key
 
         def apply(*operands: Any) -> Any:
             if max(map(np.size, operands)) < _FEW_ELEMENTS:
@@ -555,7 +443,6 @@ class ExactAlgebra(Algebra):
         name = f"dot {precision if {a, b} == {'float32'} and precision != 'default' else 'ieee'}"
         factors = [self._factor_rounding(each, precision) for each in (a, b)]
         through64 = "float64" in (a, b) and dtype == "float32"
-        step = self.depth * 8 // ELEMENTS[a].bits or 1 << 30
 
         def compute(x: Any, y: Any, c: Any) -> Any:
             values = np.where(np.isnan(x["value"]), 0, x["value"]) @ np.where(np.isnan(y["value"]), 0, y["value"])
@@ -565,11 +452,8 @@ class ExactAlgebra(Algebra):
                 prints = modular.dot(fingerprints(x), fingerprints(y))
                 prints = prints if c is None else modular.add(prints, fingerprints(c))
             else:
-                prints = None if c is None else c["print"]
-                lefts, rights = factors[0](x), factors[1](y)
-                for start in range(0, x.shape[1], step):
-                    a_part, b_part = lefts[:, start : start + step], rights[start : start + step]
-                    prints = self._accumulated(name, modular.dot(_factors(a_part, 1), _factors(b_part, 0)), prints)
+                product = modular.dot(_factors(factors[0](x), 1), _factors(factors[1](y), 0))
+                prints = self._accumulated(name, product, None if c is None else c["print"])
             values = values if c is None else values + c["value"]
             known = _is_known(x).all(1)[:, None] & _is_known(y).all(0) & (True if c is None else _is_known(c))
             prints = np.where(known, prints | _KNOWN, prints)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import lcm, prod
 
+from tiledsl.analysis.dependence import depends_on
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
@@ -26,30 +27,25 @@ _MOST_BLOCKS = 12
 _FEW_BLOCKS = 9  # if there are more, a size with a remainder keeps one full block beside it
 
 
-def reduced(root: tile.FuncOp, unit: int = 0, blocks: int = _BLOCKS) -> tile.FuncOp | None:
+def reduced(root: tile.FuncOp, blocks: int = _BLOCKS) -> tile.FuncOp | None:
     """A smaller program, or None where the program is small or cannot be made so. The program itself is not changed.
 
-    unit: what sizes along which tiles walk become, but for their remainder by it; 0: two tiles. blocks: how many full
-    ones there are beside a remainder.
+    blocks: how many full ones there are beside a remainder.
     """
-    if (
-        unit == 0
-        and all((_elements(value.type) or 0) <= FEW_ELEMENTS for value in root.body.args)
-        and not _many_blocks(root)
-    ):
+    if all((_elements(value.type) or 0) <= FEW_ELEMENTS for value in root.body.args) and not _many_blocks(root):
         return None
     twin = root.clone({})
     assert isinstance(twin, tile.FuncOp)
-    counts = _shrink_buffers(twin, unit, blocks)
+    counts = _shrink_buffers(twin, blocks)
     for op in list(twin.walk()):
         if isinstance(op, tile.KernelOp):
             grid = [_capped(constant_of(each), counts) for each in op.grid]
             for axis, most in _plain_indices(op).items():
                 number = grid[axis]
                 grid[axis] = number if number is None else min(number, most)
-            if unit == 0 and blocks > 1 and prod(each or 1 for each in grid) > _FEW_BLOCKS:
+            if blocks > 1 and prod(each or 1 for each in grid) > _FEW_BLOCKS:
                 return reduced(root, blocks=1)
-            if unit == 0 and prod(each or 1 for each in grid) > _MOST_BLOCKS:
+            if prod(each or 1 for each in grid) > _MOST_BLOCKS:
                 grid = [each and min(each, _BLOCKS + 1) for each in grid]
             made = [old if new is None else _constant(op, new, old) for new, old in zip(grid, op.grid, strict=True)]
             op.set_field("grid", made)
@@ -92,24 +88,12 @@ def _tiles(root: tile.FuncOp) -> dict[tuple[Value, int], set[int]]:
             extents = around.extents if isinstance(around, tile.ParallelOp) else ()
             for axis, index in enumerate(op.indices):
                 for number, extent in enumerate(extents):
-                    if isinstance(around, tile.ParallelOp) and _depends(index, around.body.args[number]):
+                    if isinstance(around, tile.ParallelOp) and depends_on(index, [around.body.args[number]]):
                         walked.setdefault((op.buffer, axis), set()).add(extent)
     return walked
 
 
-def _depends(value: Value, on: Value) -> bool:
-    seen, left = set(), [value]
-    while left:
-        each = left.pop()
-        if each is on:
-            return True
-        if each not in seen and each.op is not None:
-            seen.add(each)
-            left += each.op.operands
-    return False
-
-
-def _shrink_buffers(root: tile.FuncOp, fixed: int, blocks: int) -> dict[int, int]:
+def _shrink_buffers(root: tile.FuncOp, blocks: int) -> dict[int, int]:
     """Make the buffers smaller; returns how many blocks are left of so many along each size."""
     walked = _tiles(root)
     buffers = dict.fromkeys(each for op in root.walk() for each in _buffers(op))
@@ -120,10 +104,7 @@ def _shrink_buffers(root: tile.FuncOp, fixed: int, blocks: int) -> dict[int, int
         for axis, size in enumerate(type.shape if type.strides is None else ()):
             extents = walked.get((buffer, axis), {1})
             unit = lcm(*extents) if extents == {1} else lcm(ALIGNMENT, *extents)
-            if fixed and extents != {1}:
-                if isinstance(size, int) and size > 2 * fixed:
-                    left[buffer, axis] = size, fixed + size % fixed, size
-            elif isinstance(size, int) and size > (_BLOCKS + 1) * unit:
+            if isinstance(size, int) and size > (_BLOCKS + 1) * unit:
                 left[buffer, axis] = size, (blocks if size % unit else _BLOCKS) * unit + size % unit, unit
             if isinstance(size, int) and (buffer, axis) not in left:
                 counts.update({-(-size // extent): -(-size // extent) for extent in extents})

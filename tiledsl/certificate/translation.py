@@ -18,10 +18,12 @@ import numpy as np
 
 from tiledsl.certificate.algebra import Unsupported
 from tiledsl.certificate.check import Check, Status
-from tiledsl.certificate.exact import CLOSE, EXACT, ExactAlgebra, Remembered, fingerprints, numbers, rounded, unknowns
+from tiledsl.certificate.exact import CLOSE, EXACT, ExactAlgebra, fingerprints, numbers, unknowns
 from tiledsl.certificate.executor import Executor, ExecutorError
 from tiledsl.certificate.executor.memory import message_of
+from tiledsl.certificate.formats import rounded
 from tiledsl.certificate.reduction import reduced
+from tiledsl.certificate.remembered import Remembered
 from tiledsl.certificate.source.module import SourceError, SourceModule
 from tiledsl.codegen.emitted import EmittedModule
 from tiledsl.codegen.names import quoted
@@ -102,10 +104,10 @@ class _Run:
 class _Levels:
     """The levels of a kernel's lowering, executed one after the other."""
 
-    def __init__(self, kernel: Kernel, seed: int, unit: int = 0) -> None:
+    def __init__(self, kernel: Kernel, seed: int) -> None:
         self.kernel, self.seed = kernel, seed
         whole = kernel._build()
-        smaller = reduced(whole, unit)
+        smaller = reduced(whole)
         self.is_reduced = smaller is not None
         self.func = smaller or whole
         original = self.func.clone({})

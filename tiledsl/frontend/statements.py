@@ -25,6 +25,7 @@ from tiledsl.language.expression import (
     describe,
 )
 from tiledsl.language.program import BranchFrame, KernelFrame
+from tiledsl.language.threads import AttrFrame
 
 _MAX_CALL_DEPTH = 32
 
@@ -88,6 +89,11 @@ class Statements(Loops):
         if isinstance(frame, BranchFrame):
             self._with_if(node, frame)
             return
+        if isinstance(frame, AttrFrame) and self.ctx.threads is not None:
+            outer, self.ctx.threads.reducer = self.ctx.threads.reducer, frame.node
+            self.block(node.body)
+            self.ctx.threads.reducer = outer
+            return
         if not isinstance(frame, KernelFrame):
             raise TileError("the only `with` of the tile language is `with T.Kernel(...)`", expression.loc)
         if self.ctx.kernel is not None:
@@ -122,7 +128,7 @@ class Statements(Loops):
         region = Region([INT32] * len(grid), ["bx", "by", "bz"][: len(grid)])
         op = tile.KernelOp(grid, threads=frame.threads, regions=[region], loc=node.loc)
         ctx.builder.insert(op)
-        ctx.begin_kernel(op, frame.options)
+        ctx.begin_kernel(op, frame.options, frame.thread_extents)
         safe_values = dict(ctx.safe_values)
         try:
             with ctx.inside(region, isolated=True), self.names.device_region(node.loc, False, in_kernel=True):
@@ -131,6 +137,8 @@ class Statements(Loops):
                     self._rename(target, region)
                     self.assign(target, indices if len(indices) > 1 or is_tuple(target) else indices[0])
                 self.block(node.body)
+            assert ctx.threads is not None, "begin_kernel makes them"
+            ctx.threads.enclose(op)
             op.set_attribute("options", tuple(ctx.kernel_options.items()))
         finally:
             ctx.kernel = None

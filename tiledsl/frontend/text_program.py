@@ -41,7 +41,7 @@ from tiledsl.language.expression import Expr, describe
 from tiledsl.language.loops import ParallelLoop, PersistentLoop, SerialLoop
 from tiledsl.language.operations import GemmWarpPolicy
 from tiledsl.language.program import KernelFrame, Ref
-from tiledsl.language.refused import REFUSED, Refused
+from tiledsl.language.refused import Refused, refusal
 from tiledsl.location import Loc
 
 MAX_STEPS = 100_000
@@ -104,7 +104,7 @@ class _Language:
     def get(self, name: str) -> Any:
         if name in self.values:
             return self.values[name]
-        if name in REFUSED:
+        if refusal(name):
             return getattr(self.language, name)  # using it is an error that says what to write instead
         near = difflib.get_close_matches(name, list(self.values), 1)
         raise TileError(f"T.{name} is not part of the tile language" + (f"; did you mean T.{near[0]}?" if near else ""))

@@ -95,6 +95,7 @@ class JitFunction:
     """
 
     __name__: str
+    is_triton = False  # a kernel of Triton's, see triton_function
 
     def __init__(self, function: FunctionType, options: Mapping[str, Any], frame_locals: Mapping[str, Any]) -> None:
         if not callable(function):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, source_line, user_loc, way_out
 from tiledsl.files import write_output
+from tiledsl.kernels.other_names import OtherNames
 from tiledsl.launch_options import pass_options
 from tiledsl.location import Loc
 from tiledsl.runtime.launch_checks import by_position, check
@@ -37,7 +38,7 @@ _making_callers = threading.Lock()
 _OF_ONE_SOURCE = ("callers", "call_scope", "call_text", "operators", "loaded", "compiled", "stages", "kept", "remarks")
 
 
-class Kernel:
+class Kernel(OtherNames):
     """A program lowered for a target.
 
     Called with its inputs, it returns its outputs (a tensor, or several); called with all parameters, it writes into
@@ -94,10 +95,6 @@ class Kernel:
     def get_kernel_source(self, kernel_only: bool = True) -> str:
         """The Triton source."""
         return self.source
-
-    def show_source(self) -> None:
-        """Print the Triton source."""
-        print(self.source)
 
     @cached_property
     def stages(self) -> list[Stage]:

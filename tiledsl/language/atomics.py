@@ -31,6 +31,10 @@ def _semantics(what: str, order: str | None, kind: str) -> str:
 
 
 def _element(what: str, kind: str, place: Reference, value: Any, order: str | None) -> Value:
+    ctx = context(what)
+    if ctx.threads is not None and ctx.threads.body is not None and place.buffer.scope() == "shared":
+        made = tile.AtomicOp(as_value(value, place.buffer.dtype), place.buffer.value, place.indices(), kind=kind)
+        return ctx.builder.insert(made).result
     if place.buffer.scope() != "global":
         raise TileError(
             f"{what}: {place.buffer.name} is on chip, where Triton has no atomics",
@@ -38,7 +42,7 @@ def _element(what: str, kind: str, place: Reference, value: Any, order: str | No
                 "inside T.Parallel combine with T.reduce_sum or T.reduce_max; outside, a plain assignment is enough"
             ],
         )
-    ctx, dtype, semantics = context(what), place.buffer.dtype, _semantics(what, order, kind)
+    dtype, semantics = place.buffer.dtype, _semantics(what, order, kind)
     legal = verdict(f"atomic.{kind}.{semantics}", (dtype.name,))
     if legal.is_refused:
         raise TileError(f"{what}: {legal.reason.format(dtype)}", notes=legal.notes((dtype,)))

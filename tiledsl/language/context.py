@@ -21,6 +21,7 @@ from tiledsl.language.dtypes import canonical
 from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, as_value, describe, plain
 from tiledsl.language.linear import linear
 from tiledsl.language.negative_indices import count_from_the_end
+from tiledsl.language.thread_block import ThreadBlock
 from tiledsl.location import UNKNOWN, Loc
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Context:
         self.of_tiles: set[Operation | None] = set()  # accesses to the elements of a tile that begins at an index
         self.kernel: tile.KernelOp | None = None
         self.kernel_options: dict[str, Any] = {}
+        self.threads: ThreadBlock | None = None  # of the kernel
         self._last_alloc: tile.AllocOp | None = None
         self.loc: Loc = UNKNOWN
         self.loops: list[TileLoop | None] = []  # that are being built, outermost first; None for serial ones
@@ -203,9 +205,15 @@ class Context:
 
     # Buffers
 
-    def begin_kernel(self, kernel: tile.KernelOp, options: dict[str, Any]) -> None:
-        """On-chip buffers and hints belong to this kernel from now on."""
+    def begin_kernel(self, kernel: tile.KernelOp, options: dict[str, Any], threads: Sequence[int]) -> None:
+        """On-chip buffers, hints and threads (their numbers along x, y, z) belong to this kernel from now on."""
         self.kernel, self.kernel_options, self._last_alloc = kernel, dict(options), None
+        self.threads = ThreadBlock(threads)
+
+    def is_of_thread(self, *buffers: Buffer) -> bool:
+        """Whether one of the buffers is an array that each thread has for itself, in a body that threads run."""
+        has_threads = self.threads is not None and self.threads.body is not None
+        return has_threads and any(buffer.scope() == "local" for buffer in buffers)
 
     def alloc(self, type: BufferType, what: str, name: str = "") -> Value:
         """An on-chip buffer. It is visible in the whole kernel, wherever it is allocated."""

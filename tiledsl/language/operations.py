@@ -27,7 +27,7 @@ from tiledsl.language.expression import (
     select,
 )
 from tiledsl.language.loops import check_elements
-from tiledsl.language.regions import INNER, pair, region_of, shape_text
+from tiledsl.language.regions import INNER, element, pair, region_of, shape_text
 from tiledsl.legality import verdict
 
 
@@ -66,6 +66,9 @@ def copy(
     ctx = context("T.copy")
     a, a_offsets = _place(src)
     b, b_offsets = _place(dst)
+    if ctx.is_of_thread(a, b):
+        ctx.parallel(shape, lambda at: element(dst, target_axes, at).store(element(src, source_axes, at)))
+        return
     ctx.builder.insert(
         tile.CopyOp(
             a.value,
@@ -179,8 +182,8 @@ def fill(buffer: Any, value: Any, annotations: Any = None) -> None:
         buffer.store(value)
         return
     target, _, extents = region_of("T.fill", buffer)
-    builder = context("T.fill").builder
-    if isinstance(buffer, Buffer) and target.scope() != "global":
+    builder, of_thread = context("T.fill").builder, context("T.fill").is_of_thread(target)
+    if isinstance(buffer, Buffer) and target.scope() != "global" and not (of_thread and isinstance(value, Expr)):
         builder.insert(tile.FillOp(as_value(value, target.dtype), target.value))
         return
     sizes = tuple(extent for extent in extents if extent is not None)
@@ -189,6 +192,10 @@ def fill(buffer: Any, value: Any, annotations: Any = None) -> None:
         return
     if -1 in sizes:
         raise TileError(f"T.fill: {target.name} has no constant shape", notes=["fill it in a T.Parallel loop"])
+    if of_thread:
+        axes = tuple(axis for axis, extent in enumerate(extents) if extent is not None)
+        context("T.fill").parallel(sizes, lambda at: element(buffer, axes, at).store(value))
+        return
     part = Buffer(
         context("T.fill").alloc(BufferType(sizes, target.type.dtype, "fragment"), "T.fill", name=f"{target.name}_fill")
     )

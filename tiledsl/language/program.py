@@ -37,6 +37,7 @@ class KernelFrame:
     grid: tuple[Any, ...]
     threads: int
     options: dict[str, Any] = field(default_factory=dict)
+    thread_extents: tuple[int, ...] = ()  # the threads along x, y and z
 
     def __enter__(self) -> Any:
         raise TileError("T.Kernel opens a kernel only as a `with` statement of a tile program")
@@ -78,7 +79,7 @@ def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any 
         check_launch_option(f"T.Kernel: {name}", name, value)
     if prelude is not None:
         raise TileError("T.Kernel: prelude is C code, which has no Triton form; write it in the tile language")
-    return KernelFrame(tuple(map(plain, blocks)), count, options)
+    return KernelFrame(tuple(map(plain, blocks)), count, options, tuple(parts))
 
 
 @dataclass(frozen=True)
@@ -290,6 +291,25 @@ def get_block_bindings() -> Any:
     """All block indices of the kernel, a list of int32 scalars. Raises TileError outside of a tile program."""
     kernel = context("T.get_block_bindings").kernel
     return [get_block_binding(axis) for axis in range(len(kernel.body.args) if kernel else 0)]
+
+
+def get_block_extent(dim: int = 0) -> Any:
+    """The number of blocks along grid dimension `dim`, an int32 scalar. Raises TileError where the grid lacks it."""
+    kernel = context("T.get_block_extent").kernel
+    if kernel is None or not 0 <= dim < len(kernel.grid):
+        raise TileError(f"T.get_block_extent: the kernel has no grid dimension {dim}")
+    return Scalar(kernel.grid[dim])
+
+
+def get_block_extents() -> Any:
+    """The extents of the kernel's grid, a list of int32 scalars. Raises TileError outside of a tile program."""
+    kernel = context("T.get_block_extents").kernel
+    return [get_block_extent(axis) for axis in range(len(kernel.grid) if kernel else 0)]
+
+
+def loop_break() -> None:
+    """End the innermost loop, as `break` does: a statement, of no shape or type; elsewhere it raises TileError."""
+    raise TileError("T.loop_break() is a statement of its own, in a loop of a tile program; `break` is the same")
 
 
 def comment(text: str) -> None:

@@ -6,6 +6,7 @@ A slice keeps all dimensions of its buffer: `A[i, 0:n]` has the extents (1, n).
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from tiledsl.errors import TileError
@@ -26,6 +27,15 @@ def region_of(what: str, x: Any) -> tuple[Buffer, list[Any], Extents]:
     if isinstance(x, Reference):
         return x.buffer, x.offsets, list(x.extents)
     raise TileError(f"{what} needs a buffer or a part of one, not {describe(x)}")
+
+
+def element(x: Any, axes: Sequence[int], indices: Sequence[Any]) -> Reference:
+    """One element of the tile at a buffer or reference; `indices` are those in the tile, which walks along `axes`."""
+    buffer, offsets, _ = region_of("an element", x)
+    place = list(offsets)
+    for axis, index in zip(axes, indices, strict=True):
+        place[axis] = index if is_number(place[axis]) and place[axis] == 0 else place[axis] + index
+    return buffer[tuple(place)]
 
 
 def shape_text(buffer: Buffer) -> str:

@@ -8,7 +8,13 @@ its allocation, a false assertion or assumption, gather indices out of range, a 
 """
 
 from tiledsl.certificate.algebra import ExecutorError
-from tiledsl.certificate.executor import blocks, boxes, memory, values  # noqa: F401  (they say what operations mean)
+from tiledsl.certificate.executor import (  # noqa: F401  (they say what operations mean)
+    blocks,
+    memory,
+    row_parts,
+    threads,
+    values,
+)
 from tiledsl.certificate.executor.machine import MEANINGS, Env, Executor, Memory, Pointer, run
 
 __all__ = ["MEANINGS", "Env", "Executor", "ExecutorError", "Memory", "Pointer", "run"]

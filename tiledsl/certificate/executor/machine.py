@@ -127,6 +127,8 @@ class Executor:
     printed: list[tuple[str, list[Any]]] | None = None
     lanes: Any = None  # inside of a T.Parallel: which of its iterations are active; True for all
     extents: Point = ()  # and how many there are
+    private: frozenset[Value] = frozenset()  # where they are threads: the buffers of which each has its own
+    lines: Sequence[np.ndarray] = ()  # and the indices of the threads
 
     def __init__(self, algebra: Algebra) -> None:
         self.algebra = algebra

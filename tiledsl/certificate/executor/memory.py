@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tiledsl.analysis.dependence import depends_on
+from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.certificate.algebra import Algebra, ExecutorError, scalar
 from tiledsl.certificate.executor.machine import (
     Env,
@@ -19,10 +21,13 @@ from tiledsl.certificate.executor.machine import (
     meaning,
     value_meaning,
 )
+from tiledsl.certificate.executor.threads import of_threads
 from tiledsl.codegen.names import printable
-from tiledsl.dialects.tile import buffer_type
+from tiledsl.dialects.tile import ParallelOp, buffer_type
+from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import BufferType
+from tiledsl.passes.vectorize_parallel.updates import shared_updates
 
 # tile: memory
 
@@ -103,30 +108,18 @@ def write_elements(array: np.ndarray, indices: Sequence[Any], active: Any, value
     array[places] = spread(value, shape)[active]
 
 
-def _depends(value: Value, on: Sequence[Value]) -> bool:
-    seen, left = set(), [value]
-    while left:
-        each = left.pop()
-        if each in on:
-            return True
-        if each not in seen and each.op is not None:
-            seen.add(each)
-            left += each.op.operands
-    return False
-
-
 def _is_one_place(op: Operation, lanes: Sequence[Value]) -> bool:
     """Whether an operation writes one element of on-chip memory in every lane: each has a value of its own there."""
     if op.name != "tile.store":
         return False
     fields = fields_of(op)
     is_global = buffer_type(fields["buffer"]).scope == "global"
-    return not is_global and not any(_depends(index, lanes) for index in fields["indices"])
+    return not is_global and not any(depends_on(index, lanes) for index in fields["indices"])
 
 
-def _in_lanes(executor: Executor, mask: Any) -> Any:
-    """A mask, or None, for the lanes that are active."""
-    if executor.lanes is None or executor.lanes is True:
+def _in_lanes(executor: Executor, mask: Any, of_block: bool = False) -> Any:
+    """A mask, or None, for the lanes that are active; an operation on a whole tile is of the block and not of lanes."""
+    if executor.lanes is None or executor.lanes is True or of_block:
         return mask
     return executor.lanes if mask is None else mask & executor.lanes
 
@@ -137,6 +130,7 @@ def _load(op: Operation, executor: Executor) -> Step:
     buffer, mask, other, indices = (fields[key] for key in ("buffer", "mask", "other", "indices"))
     zero = executor.algebra.constant(0, out.dtype)
     one = not out.shape and mask is None
+    own = buffer in executor.private
 
     def step(env: Env) -> None:
         array = env[buffer]
@@ -147,8 +141,8 @@ def _load(op: Operation, executor: Executor) -> Step:
             else:
                 env[out] = zero if other is None else env[other]
             return
-        places = [env[index] for index in indices]
-        where = _in_lanes(executor, None if mask is None else env[mask])
+        places = [*(executor.lines if own else ()), *(env[index] for index in indices)]
+        where = _in_lanes(executor, None if mask is None else env[mask], bool(out.shape))
         active = _active(buffer, array, places, where, guarded)
         shape = out.shape or _shape(*places, where)
         env[out] = read_elements(array, places, active, zero if other is None else env[other], shape)
@@ -164,7 +158,9 @@ def _shape(*values: Any) -> tuple[int, ...]:
 def _store(op: Operation, executor: Executor) -> Step:
     fields, guarded = fields_of(op), op.attributes["guarded"]
     value, buffer, mask, indices = (fields[key] for key in ("value", "buffer", "mask", "indices"))
-    one = mask is None and not value.shape and not any(index.shape for index in indices)
+    of_block = bool(value.shape) or any(index.shape for index in indices)
+    one = mask is None and not of_block
+    own = buffer in executor.private
 
     def step(env: Env) -> None:
         array = env[buffer]
@@ -173,8 +169,8 @@ def _store(op: Operation, executor: Executor) -> Step:
             if _element_inside(buffer, array, place, guarded):
                 array[place] = env[value]
             return
-        places = [env[index] for index in indices]
-        where = _in_lanes(executor, None if mask is None else env[mask])
+        places = [*(executor.lines if own else ()), *(env[index] for index in indices)]
+        where = _in_lanes(executor, None if mask is None else env[mask], of_block)
         active = _active(buffer, array, places, where, guarded)
         write_elements(array, places, active, env[value], _shape(*places, where, env[value]))
 
@@ -254,10 +250,18 @@ def _read(op: Operation, _: Executor) -> Step:
 
 
 @meaning("tile.write", "tile.fill")
-def _write(op: Operation, _: Executor) -> Step:
+def _write(op: Operation, executor: Executor) -> Step:
     value, buffer = op.operands
+    own = buffer in executor.private
 
     def step(env: Env) -> None:
+        if own:
+            array, given, lanes = env[buffer], env[value], spread(executor.lanes, executor.extents)
+            rest = (1,) * (array.ndim - lanes.ndim)
+            if op.name == "tile.fill" and np.ndim(given):
+                given = given.reshape(given.shape + rest)
+            array[...] = np.where(lanes.reshape(lanes.shape + rest), given, array)
+            return
         env[buffer][...] = env[value]
 
     return step
@@ -359,15 +363,26 @@ def _tile_scan(op: Operation, executor: Executor) -> Step:
 # tile: structure
 
 
+def _has_shared_updates(op: Operation) -> bool:
+    """Whether an iteration may combine an element with what another one made of it: not in lanes, then."""
+    assert isinstance(op, ParallelOp)
+    try:
+        return bool(shared_updates(Variance(op)))
+    except TileError:
+        return True
+
+
 @meaning("tile.parallel")
 def _parallel(op: Operation, executor: Executor) -> Step:
+    if op.attributes["lockstep"]:
+        return of_threads(op, executor)
     body, args, extents = executor.block(op.regions[0]), op.regions[0].args, op.attributes["extents"]
     ranges = [[np.int32(number) for number in range(extent)] for extent in extents]
     # What a lane has for itself has no place here; neither has a loop in a loop.
     apart = any(
         inner.name in ("tile.alloc", "tile.parallel", "tile.print") or _is_one_place(inner, args)
         for inner in op.regions[0].walk()
-    )
+    ) or _has_shared_updates(op)
     lines = [
         np.arange(extent, dtype=np.int32).reshape([-1 if axis == at else 1 for at in range(len(extents))])
         for axis, extent in enumerate(extents)

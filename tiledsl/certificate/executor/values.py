@@ -130,9 +130,10 @@ def _if(op: Operation, executor: Executor) -> Step:
         made = []
         for region, where in ((then, holds), (orelse, ~holds)):
             executor.lanes = outside & where
-            made.append(region(env))
+            if results or np.any(executor.lanes):
+                made.append(region(env))
         executor.lanes = outside
-        chosen = [scalar(np.where(holds, a, b)) for a, b in zip(*made, strict=True)]
+        chosen = [scalar(np.where(holds, a, b)) for a, b in zip(*made, strict=True)] if results else []
         env.update(zip(results, chosen, strict=True))
 
     def step(env: Env) -> None:

@@ -186,7 +186,6 @@ class Product:
     def finish(self) -> None:
         acc: Any = self.acc.value if isinstance(self.acc, Product) else self.acc
         algebra = self.language.algebra
-        self.language.orders.add(f"products of {self.a.element} by groups of warps")
         compute = algebra.dot(self.a.element, self.b.element, acc.element)
         self.value = Tensor(
             algebra, compute(self.a.array, self.b.array, acc.array if self.use_acc else None), acc.element

@@ -287,7 +287,6 @@ class Jitted:
             ]
             language = self.module.language
             language.grid = (*map(int, grid), 1, 1)[:3]
-            language.warps = int(options.get("num_warps", 4))
             for point in itertools.product(*(range(size) for size in reversed(language.grid))):
                 language.program = tuple(reversed(point))
                 language.must_wait = bool(options.get("launch_pdl"))

@@ -63,10 +63,8 @@ class Language:
         self.algebra = algebra
         self.program: tuple[int, ...] = ()
         self.grid: tuple[int, ...] = ()
-        self.warps = 4
         self.must_wait = False  # the program began while the kernel before may still write
         self.said: set[str] = set()  # the messages of prints and assertions that were reached
-        self.orders: set[str] = set()  # what hardware adds up in an order of its own, and what decides about that
 
     def module(self) -> SimpleNamespace:
         """What stands for `tl`."""
@@ -227,14 +225,8 @@ class Language:
         x = self._promoted(x, kind == "sum")
         if axis is None:
             x, axis = x.like(np.reshape(x.array, -1)), 0
-        self._ordered(kind, x, axis)
         made = self.algebra.reduce(kind, axis, x.element)(x.array)
         return x.like(np.expand_dims(made, axis) if keep_dims else made)
-
-    def _ordered(self, kind: str, x: Tensor, axis: int) -> None:
-        """Note a combination of floats along an axis: its tree depends on the layout."""
-        if is_float(x.element) and kind not in ("max", "min"):
-            self.orders.add(f"{kind} of {x.shape} along {axis} by {self.warps} warps")
 
     def sum(self, x: Tensor, axis: int | None = None, keep_dims: bool = False) -> Tensor:
         return self._reduced("sum", x, axis, keep_dims)
@@ -249,7 +241,6 @@ class Language:
         return self._reduced("xor", x, axis, keep_dims)
 
     def reduce(self, x: Tensor, axis: int, combine: Callable[..., Tensor]) -> Tensor:
-        self._ordered("reduction", x, axis)
         lines = np.moveaxis(x.array, axis, 0)
         total = x.like(lines[0])
         for line in lines[1:]:
@@ -257,7 +248,6 @@ class Language:
         return total
 
     def associative_scan(self, x: Tensor, axis: int, combine: Callable[..., Tensor], reverse: bool = False) -> Tensor:
-        self._ordered("scan", x, axis)
         lines = np.moveaxis(x.array, axis, 0)
         found = [x.like(lines[-1] if reverse else lines[0])]
         for line in lines[-2::-1] if reverse else lines[1:]:
@@ -267,7 +257,6 @@ class Language:
 
     def _scanned(self, kind: str, x: Tensor, axis: int, reverse: bool) -> Tensor:
         x = self._promoted(x, True)
-        self._ordered("scan", x, axis)
         return x.like(self.algebra.scan(kind, axis, reverse, x.element)(x.array))
 
     def cumsum(self, x: Tensor, axis: int = 0, reverse: bool = False) -> Tensor:
@@ -286,14 +275,8 @@ class Language:
         if acc is not None and acc.element != dtype:
             raise ExecutorError(f"tl.dot adds {dtype} to {acc.element}")
         precision = {None: "default", "tf32": "default"}.get(input_precision, input_precision)
-        if is_float(a.element):
-            # With fewer than 64 rows or 4 warps there are other instructions for it.
-            self.orders.add(f"products of {a.element} by {'groups of warps' if self.are_wide(a) else 'warps'}")
         compute = self.algebra.dot(a.element, b.element, dtype, precision or "default")
         return self.tensor(compute(a.array, b.array, None if acc is None else acc.array), dtype)
-
-    def are_wide(self, a: Tensor) -> bool:
-        return a.shape[0] >= 64 and self.warps >= 4
 
     def gather(self, x: Tensor, index: Tensor, axis: int) -> Tensor:
         if np.any((index.array < 0) | (index.array >= x.shape[axis])):
@@ -359,8 +342,6 @@ class Language:
             value = lift(self.algebra, value, dtype).to(DType(dtype))
             shape = spread([each for each in (pointer, value, mask) if each is not None])
             active, offset = self._active(pointer, mask, shape)
-            if is_float(dtype) and kind == "add":
-                self.orders.add("atomic sums")
             flat = pointer.memory.flat  # type: ignore[union-attr]
             place = [offset] if shape else [int(offset)]
             old = atomically(self.algebra, flat, place, active, value.array, kind, dtype, shape)

@@ -1,0 +1,312 @@
+"""A T.Parallel whose points are the threads of the block: what they exchange, and what all of them do together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import product
+from math import prod
+
+from tiledsl.analysis.affine import bounds, linear_form
+from tiledsl.analysis.parallel_variance import Variance
+from tiledsl.dialects import arith, scf, tensor, thread, tile
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import INT32, BufferType, Shape, TensorType, with_shape
+from tiledsl.passes.tile_values import (
+    broadcast,
+    compared,
+    converted,
+    exact_sum,
+    iota,
+    reduced,
+    reshaped,
+    selected,
+)
+from tiledsl.passes.vectorize_parallel.writes import one_element, place, varies
+
+Number = bool | int | float
+
+
+class Block:
+    """Emits what threads do with each other, and the operations on whole tiles between what each thread does."""
+
+    def __init__(self, variance: Variance, map: Mapping[Value, Value], private: Mapping[Value, Value]) -> None:
+        self.variance = variance
+        self.map = map
+        self.private = private
+        self.extents: Shape = variance.parallel.extents
+        self.admitted: Value | None = None  # the mask under which the block as a whole comes here
+
+    @contextmanager
+    def admitting(self, mask: Value) -> Iterator[None]:
+        outer, self.admitted = self.admitted, mask
+        yield
+        self.admitted = outer
+
+    def takes(self, op: Operation) -> bool:
+        """Whether this operation is emitted here."""
+        return isinstance(op, (thread.BarrierOp, thread.ShuffleOp, thread.ReduceOp)) or self._is_of_block(op)
+
+    def acts_in(self, around: Operation | Region) -> bool:
+        """Whether an operation of the whole block is in a branch or loop."""
+        return any(self._is_of_block(op) for op in around.walk())
+
+    def _is_of_block(self, op: Operation) -> bool:
+        if op.regions:
+            return op in self.variance.apart
+        return any(isinstance(value.type, TensorType) for value in (*op.operands, *op.results))
+
+    def emit(self, op: Operation, builder: Builder, mask: Value | None) -> None:
+        if isinstance(op, thread.BarrierOp):
+            if mask is not None and mask is not self.admitted and threads_where(mask) != prod(self.extents):
+                raise TileError(
+                    "T.sync_threads where not all threads of the block come: the others would wait for ever",
+                    op.loc,
+                    ["put it behind the `if`, or write a loop that has as many turns in all threads"],
+                )
+        elif isinstance(op, thread.ShuffleOp):
+            self.map[op.out] = self._shuffled(op, builder)  # type: ignore[index]
+        elif isinstance(op, thread.ReduceOp):
+            self.map[op.out] = self._reduced(op, builder)  # type: ignore[index]
+        else:
+            self._together(op, builder, mask)
+
+    # Operations of the whole block
+
+    def _together(self, op: Operation, builder: Builder, mask: Value | None) -> None:
+        if mask is not None and mask is not self.admitted:
+            if Effect.WRITE not in op.effects and not op.regions:
+                mask = None  # of what is only computed nothing is to be seen
+            else:
+                raise TileError(
+                    "this is done by all threads of the block together, but stands in a loop that has more turns in "
+                    "some threads than in others",
+                    op.loc,
+                    ["write it for one thread, with T.serial and T.vectorized loops"],
+                )
+        if isinstance(op, tile.WriteOp) and op.buffer in self.private:
+            self._fill(op, builder, mask)
+            return
+        for old in {value for inner in op.walk() for value in inner.operands}:
+            if old in self.private or self._mapped(old).shape != old.shape:
+                name = old.name or "a value in it"
+                raise TileError(
+                    f"this is done by all threads of the block together, but {name} differs from thread to thread",
+                    op.loc,
+                    ["write it for one thread, with T.serial and T.vectorized loops"],
+                )
+        builder.insert(op.clone(self.map))  # type: ignore[arg-type]
+
+    def _fill(self, op: tile.WriteOp, builder: Builder, mask: Value | None) -> None:
+        """A tile that is the same in all threads becomes the content of an array that each of them has."""
+        target = self.private[op.buffer]
+        shape, own = tile.buffer_type(target).static_shape, op.value.shape
+        lanes = len(shape) - (len(own) if prod(own) != 1 else 0)
+        value = self._mapped(op.value)
+        value = reshaped(builder, value, (1,) * lanes + shape[lanes:])
+        if mask is not None:
+            old = builder.insert(tile.ReadOp(target)).out
+            where = reshaped(builder, mask, mask.shape + (1,) * (len(shape) - lanes))
+            value = selected(builder, where, value, old)
+        builder.insert(tile.WriteOp(broadcast(builder, value, shape), target, loc=op.loc))
+
+    def check_order(self, op: scf.IfOp) -> None:
+        """Refuse branches that run at the same time in different threads, of which one sees what the other writes."""
+        then, orelse = (_accesses(region, self) for region in op.regions)
+        for buffer in then.keys() & orelse.keys():
+            one, other = then[buffer], orelse[buffer]
+            if (one[0] or other[0]) and (one[1] or other[1]):
+                raise TileError(
+                    f"the two branches run at the same time, in different threads; {buffer.name or 'a buffer'} is "
+                    "written in one of them and used in the other",
+                    op.loc,
+                    ["write two `if` statements, in the order that is meant"],
+                )
+
+    # Exchange
+
+    def _shuffled(self, op: thread.ShuffleOp, builder: Builder) -> Value:
+        value, source = self._mapped(op.value), self._mapped(op.source)
+        if not self.variance.of(op.value) & self.variance.threads:
+            return value
+        last = op.group - 1
+        known = bounds(source)
+        if known is None or known[0] < 0 or known[1] > last:
+            source = builder.insert(arith.MinOp(source, builder.constant(last, INT32))).result
+            source = builder.insert(arith.MaxOp(source, builder.constant(0, INT32))).result
+        rest = _wider(value.shape[len(self.extents) :], source.shape[len(self.extents) :])
+        groups, axis = self._groups(builder, converted(builder, value, _gathered(value.dtype)), op.group, rest)
+        index, _ = self._groups(builder, source, op.group, rest)
+        made = builder.insert(tensor.GatherOp(groups, index, axis=axis, names=[op.out.name])).result
+        return converted(builder, reshaped(builder, made, (*self.extents, *rest)), value.dtype)
+
+    def _reduced(self, op: thread.ReduceOp, builder: Builder) -> Value:
+        value, count = self._mapped(op.value), prod(self.extents)
+        group = min(op.group, count)
+        if not self.variance.of(op.value) & self.variance.threads:
+            rest = value.shape
+            wide = broadcast(builder, reshaped(builder, value, (1, *rest)), (group, *rest))
+            return reduced(builder, wide, op.kind, 0)
+        rest = value.shape[len(self.extents) :]
+        groups, axis = self._groups(builder, value, group, rest)
+        made = reduced(builder, groups, op.kind, axis, keep=True)
+        if group == count:
+            return reshaped(builder, made, (1,) * len(self.extents) + rest if prod(rest) > 1 else ())
+        return reshaped(builder, broadcast(builder, made, groups.shape), (*self.extents, *rest))
+
+    def _groups(self, builder: Builder, value: Value, group: int, rest: Shape) -> tuple[Value, int]:
+        """A value of all threads with a dimension for the threads of a group, and which one that is."""
+        value = broadcast(builder, value, (*self.extents, *rest))
+        inner = (prod(rest),) if prod(rest) > 1 else ()
+        outer = (prod(self.extents) // group,) if prod(self.extents) > group else ()
+        return reshaped(builder, value, (*outer, group, *inner)), len(outer)
+
+    def _mapped(self, value: Value) -> Value:
+        return self.map.get(value, value)
+
+
+def _wider(one: Shape, other: Shape) -> Shape:
+    return tuple(map(max, one, other)) if one and other else one or other
+
+
+def _gathered(dtype: str) -> str:
+    return "int32" if dtype == "bool" else dtype
+
+
+def _accesses(region: Region, block: Block) -> dict[Value, tuple[bool, bool]]:
+    """The buffers that a branch accesses, each with: whether it is written, and whether the whole block accesses it."""
+    found: dict[Value, tuple[bool, bool]] = {}
+    outer = [op for op in region.walk() if op in block.variance.apart]
+    inside = {inner for op in outer for inner in op.walk()}
+    for op in region.walk():
+        together = op in inside or block.takes(op)
+        for value in op.operands:
+            if isinstance(value.type, BufferType) and not op.regions:
+                writes = Effect.WRITE in op.effects
+                old = found.get(value, (False, False))
+                found[value] = old[0] or writes, old[1] or together
+    return found
+
+
+# Several threads that write one element
+
+
+def last_writer(
+    op: tile.StoreOp | tile.WriteOp,
+    builder: Builder,
+    value: Value,
+    indices: Sequence[Value],
+    mask: Value | None,
+    lanes: int,
+    rank: int,
+) -> tuple[Value, Value | None]:
+    """Value and mask of a store by threads, without the dimensions along which the written element stays the same.
+
+    Of threads that write one element, all of which may write the same value, the last one does. TileError where it is
+    evident that they write different ones. The first `lanes` of `rank` dimensions are those of the threads; further
+    ones are those of a T.Parallel that each thread runs.
+    """
+    _check_writers(op, value, indices, mask)
+    shared = place(indices, rank)
+    for axis in range(lanes):
+        if rank > lanes and shared[axis] == 1 and varies(value, axis) and not (mask is not None and varies(mask, axis)):
+            raise TileError(
+                f"T.Parallel: all threads run this loop and write the same elements of {op.buffer.name or 'a buffer'}, "
+                "but what they write differs from thread to thread",
+                op.loc,
+                ["index with the thread, too, or write the loop without what differs: then it is done once, by all"],
+            )
+    is_global = tile.buffer_type(op.buffer).scope == "global"
+    for axis, size in enumerate(shared):
+        if size != 1 or is_global and varies(value, axis):
+            continue
+        if varies(value, axis):
+            extent = value.shape[axis]
+            here = iota(builder, rank, axis, extent)
+            last: Value = builder.constant(extent - 1, INT32)
+            if mask is not None and varies(mask, axis):
+                chosen = selected(builder, mask, here, builder.constant(-1, INT32))
+                last = reduced(builder, chosen, "max", axis, keep=True)
+            only = compared(builder, here, "eq", last)
+            nothing = builder.constant(arith.as_constant(0, value.dtype), with_shape((), value.dtype))
+            value = exact_sum(builder, selected(builder, only, value, nothing), axis, keep=True)
+        if mask is not None and varies(mask, axis):
+            somewhere = prod(mask.shape) == mask.shape[axis] and threads_where(mask)
+            mask = None if somewhere else reduced(builder, mask, "or", axis, keep=True)
+    if is_global and any(varies(value, axis) for axis, size in enumerate(shared) if size == 1):
+        return value, mask
+    return one_element(builder, value, shared, mask)
+
+
+def _check_writers(op: tile.StoreOp | tile.WriteOp, value: Value, indices: Sequence[Value], mask: Value | None) -> None:
+    forms = [linear_form(index).split()[1].terms for index in indices]
+    factors = [value for form in forms for each in form for value in each]
+    involved = [each for each in (value, *factors, mask) if each is not None and each.shape]
+    extents = [max(sizes) for sizes in zip(*(each.shape for each in involved), strict=True)]
+    wrote: dict[tuple[int, ...], tuple[tuple[int, ...], Number]] = {}
+    try:
+        for point in product(*map(range, extents)):
+            if mask is not None and not _at(mask, point):
+                continue
+            number = _at(value, point)
+            where = tuple(
+                sum(factor * prod(int(_at(each, point)) for each in values) for values, factor in form.items())
+                for form in forms
+            )
+            other, old = wrote.setdefault(where, (point, number))
+            if old != number:
+                name = op.buffer.name or "a buffer"
+                who = f"threads {_told(other)} and {_told(point)}"
+                raise TileError(
+                    f"{who} write {old} and {number} to one element of {name}: their order would decide which stays",
+                    op.loc,
+                    ["let one thread write it, under a condition such as `if T.get_thread_binding() == 0`"],
+                )
+    except _Unknown:
+        return
+
+
+def _told(point: tuple[int, ...]) -> str:
+    return str(point[0]) if len(point) == 1 else str(point[::-1])
+
+
+def threads_where(mask: Value) -> int | None:
+    """In how many points a mask holds, if that is the same in all blocks and shown by indices and constants alone."""
+    try:
+        return sum(bool(_at(mask, point)) for point in product(*map(range, mask.shape)))
+    except _Unknown:
+        return None
+
+
+class _Unknown(Exception):
+    """A value depends on more than the point."""
+
+
+def _at(value: Value, point: tuple[int, ...]) -> Number:
+    """A value at a point. Raises _Unknown."""
+    number, op = arith.constant_of(value), value.op
+    if number is not None:
+        return number
+    if isinstance(op, tensor.IotaOp):
+        return point[op.axis] if value.shape[op.axis] > 1 else 0
+    if isinstance(op, tensor.BroadcastOp):
+        return _at(op.source, point)
+    if isinstance(op, arith.NotOp) and value.dtype == "bool":
+        return not _at(op.operands[0], point)
+    if isinstance(op, arith.CmpOp):
+        return bool(arith.PREDICATES[op.predicate](_at(op.operands[0], point), _at(op.operands[1], point)))
+    if isinstance(op, arith.CastOp) and op.operands[0].dtype in ("bool", "int32"):
+        return _as_stored(_at(op.operands[0], point), value.dtype)
+    if isinstance(op, arith.BinaryOp) and value.dtype in ("bool", "int32", "float32"):
+        lhs, rhs = (_at(each, point) for each in op.operands)
+        try:
+            return _as_stored(op.compute(lhs, rhs), value.dtype)
+        except (ArithmeticError, ValueError, TypeError, NotImplementedError):
+            raise _Unknown from None
+    raise _Unknown
+
+
+def _as_stored(number: Number, dtype: str) -> Number:
+    return arith.rounded(arith.as_constant(number, dtype), dtype)

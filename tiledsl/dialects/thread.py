@@ -1,0 +1,71 @@
+"""What the threads of a block do with each other, in the body of a `tile.parallel` whose points are threads.
+
+Such a parallel (`lockstep`) has one point for each thread, in row-major order: the last index is that of threadIdx.x.
+Each operation is done by all threads before the next one. A group is a number of consecutive threads, such as the 32 of
+a warp. `vectorize-parallel` turns these operations into gathers and reductions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiledsl.dialects.tensor import REDUCTIONS
+from tiledsl.ir.core import Effect, Operation
+from tiledsl.ir.fields import attr, operand, result
+from tiledsl.ir.types import ScalarType, Type
+
+
+class BarrierOp(Operation):
+    """Threads wait here for all others of the block: all must come here. Example: `thread.barrier`"""
+
+    name = "thread.barrier"
+    effects = Effect.ORDERED
+
+
+class ShuffleOp(Operation):
+    """The value that thread `source` of the own group has; `source` counts from the group's first thread.
+
+    Example: `%y = thread.shuffle %x, %lane {group = 32} : float32`
+    """
+
+    name = "thread.shuffle"
+    value = operand(ScalarType)
+    source = operand(ScalarType)
+    group = attr(int)
+    out = result(ScalarType)
+
+    def infer(self) -> Sequence[Type]:
+        return [self.operands[0].type]
+
+    def verify(self) -> None:
+        _check_group(self.group)
+        if self.source.dtype != "int32" or self.out.type != self.value.type:
+            raise ValueError(f"the {self.value.type} of thread {self.source.type} as {self.out.type}")
+
+
+class ReduceOp(Operation):
+    """The values of all threads of the own group, combined. Kinds: those of tensor.reduce.
+
+    Example: `%y = thread.reduce %x {kind = "max", group = 32} : float32`
+    """
+
+    name = "thread.reduce"
+    value = operand(ScalarType)
+    kind = attr(str)
+    group = attr(int)
+    out = result(ScalarType)
+
+    def infer(self) -> Sequence[Type]:
+        return [self.operands[0].type]
+
+    def verify(self) -> None:
+        _check_group(self.group)
+        if self.kind not in REDUCTIONS:
+            raise ValueError(f"no reduction {self.kind!r}")
+        if self.out.type != self.value.type:
+            raise ValueError(f"{self.value.type} reduced to {self.out.type}")
+
+
+def _check_group(group: int) -> None:
+    if group < 1:
+        raise ValueError(f"a group of {group} threads")

@@ -1,0 +1,277 @@
+"""Kernels written in Triton or Gluon as functions that are tuned as ours are: see `@tiledsl.autotune`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
+from tiledsl.errors import TileError, user_loc
+from tiledsl.kernels.calls import building
+from tiledsl.kernels.jit import JitFunction, _key, resolve_target
+from tiledsl.kernels.kernel import Kernel
+from tiledsl.kernels.triton_text import NotStandalone, is_jitted, literal, standalone
+from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
+from tiledsl.levels.build import unknown_option
+from tiledsl.levels.specialise import specialise
+from tiledsl.runtime.launch_stored import specialised
+from tiledsl.runtime.parameter import Parameter
+from tiledsl.runtime.target import Target
+
+_TF32 = 2.0**-11  # unit roundoff of operands of tl.dot, unless it says otherwise
+_NARROW = ("float16", "fp16", "bf16", "float8", "fp8")
+_MOST_KERNELS = 1024
+
+
+class TritonProgram(Kernel):
+    """A kernel of Triton with one configuration, for arguments of given shapes and values.
+
+    It is called with the tensors among its arguments; the others, the configuration and the grid are part of it. Its
+    `source` stands alone: the kernel with what it refers to, and the function that launches it. There is no IR of tiles
+    of it, and so no `ir`, `stages` and `verify`.
+    """
+
+    def __init__(self, function: TritonFunction, values: Mapping[str, Any], options: Mapping[str, Any], target: Target) -> None:  # fmt: skip # noqa: E501
+        """values: each argument, constants included; options: those of the launch. TileError for what is no argument
+        of a kernel, and for a grid that is none."""
+        jitted = function.jitted
+        self.name = self.__name__ = function.__name__
+        self.target, self.pass_configs, self.config, self.prim_func = target, {}, None, None
+        self.latency = self.ref_latency = None
+        tensors = {name: value for name, value in values.items() if _is_tensor(value)}
+        self.params = [
+            Parameter(
+                name,
+                str(value.dtype).removeprefix("torch."),
+                False,
+                tuple(map(int, value.shape)),
+                tuple(value.stride()),
+            )
+            for name, value in tensors.items()
+        ]
+        self.outputs: tuple[int, ...] = ()
+        self._inputs, self._places, self.remarks, self._stages = self.params, [None], (), []
+        self._work: tuple[Any, ...] = ()  # nothing is read from a program, see predicting.work
+        grid = function.sizes(values, options)
+        try:
+            text = standalone(jitted)
+        except NotStandalone as reason:
+            raise TileError(
+                f"{self.name} cannot be tuned as it is: {reason}",
+                notes=[
+                    "numbers, texts, element types and jitted functions will do; give others as tl.constexpr arguments"
+                ],
+            ) from None
+        self.roundings = _TF32 if "dot" in text and '"ieee"' not in text else 0.0, any(n in text for n in _NARROW)
+        self.overwrites = "atomic" not in text  # else what an output holds before is part of the result
+        entry = _unused("launch", text)
+        names = {name: name if name != jitted.fn.__name__ else f"{name}_" for name in tensors}
+        arguments = [names.get(name) or _constant(self.name, name, values[name]) for name in jitted.arg_names]
+        options = {"enable_fp_fusion": True, **options}  # the default, but Triton 3.9 wants it said
+        arguments += [f"{name}={_constant(self.name, name, value)}" for name, value in options.items()]
+        types, constants, divisible, _ = specialise(
+            jitted, (), {**values, **{name: _type(each) for name, each in tensors.items()}}
+        )
+        given = {"num_warps": 4, "num_stages": 2 if target.kind == "hip" else 3, **options}
+        emitted = EmittedKernel(
+            jitted.fn.__name__, types, given.pop("num_warps"), given.pop("num_stages"), given, constants,
+            tuple(divisible), grid,
+        )  # fmt: skip
+        launch = f"{jitted.fn.__name__}[{literal(grid)}]({', '.join(arguments)})"
+        about = f'def {entry}({", ".join(names.values())}):\n    """Runs the kernel on these tensors."""\n'
+        if names:
+            launch = f"with torch.cuda.device_of({next(iter(names.values()))}):\n        {launch}"
+        self.module = EmittedModule(f"{text}\n\n{about}    {launch}\n", entry, entry, (emitted,))
+        self._build = self._no_program
+
+    def _no_program(self) -> Any:
+        raise TileError(
+            f"{self.name} is a kernel of Triton: there is no IR of tiles",
+            notes=["look at its .source, .asm and .resources; save_levels(folder) writes Triton's own levels"],
+        )
+
+
+class TritonFunction(JitFunction):
+    """A function under @triton.jit or @gluon.jit with its grid, as a JitFunction whose kernels are TritonPrograms."""
+
+    is_eager = True
+    is_triton = True
+
+    def __init__(
+        self,
+        jitted: Any,
+        grid: Any,
+        make_inputs: Callable[..., Any] | None = None,
+        options: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """grid: one to three sizes, or a function of the arguments by name that returns them, as Triton takes it. None:
+        `f[grid](...)` says it. jitted: may be under @triton.heuristics. make_inputs: makes the arguments that a call
+        leaves out from those that it has."""
+        self.make_inputs = make_inputs
+        self.heuristics: list[tuple[str, Any]] = []
+        while not is_jitted(jitted):  # as triton.heuristics leaves it
+            self.heuristics += list(jitted.values.items())
+            jitted = jitted.fn
+        self.jitted, self.grid = jitted, grid
+        super().__init__(jitted.fn, {**options, "grid": grid, "heuristics": [rule for _, rule in self.heuristics]}, {})
+
+    def with_grid(self, grid: Any) -> TritonFunction:
+        """The same function, launched with this grid."""
+        found = TritonFunction(self.jitted, grid, self.make_inputs, self.options)
+        found.heuristics = self.heuristics
+        return found
+
+    def _bind(self, arguments: Sequence[Any], keywords: Mapping[str, Any], partial: bool = False) -> dict[str, Any]:
+        bound = super()._bind(arguments, keywords, partial)
+        unknown = [name for name in bound if name not in self.signature.parameters]
+        if unknown:
+            raise TileError(
+                f"{self.__name__} has no parameter {unknown[0]!r}",
+                user_loc(),
+                [f"it has {', '.join(self.signature.parameters)}; num_warps and the like belong into configurations"],
+            )
+        if self.make_inputs is None or any(map(_is_tensor, bound.values())):
+            return bound
+        wanted = inspect.signature(self.make_inputs).parameters
+        takes_any = any(each.kind is each.VAR_KEYWORD for each in wanted.values())
+        made = self.make_inputs(**{name: value for name, value in bound.items() if takes_any or name in wanted})
+        strange = [made] if not isinstance(made, Mapping) else [n for n in made if n not in self.signature.parameters]
+        if strange:
+            raise TileError(f"{self.__name__}: make_inputs gives {strange[0]!r}; it must return arguments by name")
+        return {**made, **bound}
+
+    def sizes(self, values: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[int, ...]:
+        """The grid for a call."""
+        if self.grid is None:
+            raise TileError(
+                f"{self.__name__} has no grid", user_loc(), ["pass grid=... to the decorator, or call f[grid](...)"]
+            )
+        grid = self.grid
+        if callable(grid):
+            try:
+                grid = grid({**values, **options})
+            except Exception as error:
+                raise TileError(
+                    f"{self.__name__}: grid raises {type(error).__name__}: {error}",
+                    notes=[f"it is given the arguments by name: {', '.join([*values, *options])}"],
+                ) from error
+        sizes = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+        if not 1 <= len(sizes) <= 3 or any(not hasattr(size, "__index__") or int(size) < 0 for size in sizes):
+            raise TileError(f"{self.__name__}: grid is {grid!r}; it must be one to three sizes")
+        return tuple(int(size) for size in sizes)
+
+    def kernel_for(
+        self, bound: Mapping[str, Any], config: Mapping[str, Any] | None = None, target: Target | None = None
+    ) -> Kernel:
+        """The kernel for a call's arguments and a configuration, made once."""
+        where = target or resolve_target(self.options.get("target"))
+        given = {**bound, **(config or {})}
+        options = {name: given.pop(name) for name in list(given) if name not in self.signature.parameters}
+        self._check(given, options, where)
+        for name, rule in self.heuristics:
+            given[name] = rule({**given, **options})
+        values = {name: _without_wrapper(given[name]) for name in self.signature.parameters}
+        like = {n: (v.dtype, tuple(v.shape), v.stride()) if _is_tensor(v) else v for n, v in values.items()}
+        key = (_key(like), _key(options), where)
+        with building:
+            if key not in self._kernels:
+                if len(self._kernels) >= _MOST_KERNELS:
+                    self._kernels = {}
+                kernel = TritonProgram(self, values, options, where)
+                kernel.config = dict(config) if config is not None else None
+                self._kernels[key] = kernel
+            return self._kernels[key]
+
+    def compile(self, *arguments: Any, **keywords: Any) -> Kernel:
+        """The kernel for these arguments, constants and options included."""
+        return self.kernel_for(self._bind(arguments, keywords, partial=True))
+
+    def _check(self, values: dict[str, Any], options: Mapping[str, Any], target: Target) -> None:
+        """Raise TileError for what is missing or unknown; add defaults."""
+        if "pass_configs" in options or "from_level" in options:
+            raise TileError(f"{self.__name__} is a kernel of Triton: it takes no pass_configs and no from_level")
+        computed = [name for name, _ in self.heuristics]
+        for name, parameter in self.signature.parameters.items():
+            if name in values or name in computed:
+                continue
+            if parameter.default is inspect.Parameter.empty:
+                raise TileError(f"{self.__name__} is called without {name!r}, which is not a tunable", user_loc())
+            values[name] = parameter.default
+        for name in LAUNCH_OPTIONS:
+            if options.get(name) is not None:
+                check_launch_option(f"{self.__name__}: {name}", name, options[name])
+        if target.kind == "interpret":
+            if type(self.jitted).__name__ == "GluonJITFunction":
+                raise TileError(
+                    f"{self.__name__} is written in Gluon, which is compiled, not interpreted",
+                    notes=["tune it where its GPU is"],
+                )
+            return
+        unknown = unknown_option(options, target)
+        if unknown:
+            names = ", ".join(self.signature.parameters)
+            raise TileError(f"{self.__name__} has no argument {unknown!r}, nor has Triton such an option for {target}; it has {names}")  # fmt: skip # noqa: E501
+
+
+def is_triton(function: Any) -> bool:
+    """Whether a function is under @triton.jit or @gluon.jit, and perhaps @triton.heuristics. TileError where
+    @triton.autotune lies between."""
+    while not is_jitted(function):
+        if not type(function).__module__.startswith("triton.") or not hasattr(function, "fn"):
+            return False
+        if hasattr(function, "configs"):
+            raise TileError(
+                f"{function.fn.__name__} is under @triton.autotune: two would tune it",
+                notes=["put tiledsl's in its place; triton.Config objects will do as configs"],
+            )
+        function = function.fn
+    return True
+
+
+def dicts(configs: Any) -> Any:
+    """Configurations as dicts, those that are triton.Config objects too. TileError for one with a pre_hook."""
+    if callable(configs) or isinstance(configs, (str, Mapping)) or not hasattr(configs, "__iter__"):
+        return configs
+    found = []
+    for each in configs:
+        if hasattr(each, "all_kwargs"):
+            if getattr(each, "pre_hook", None) is not None:
+                raise TileError(f"the configuration {each} has a pre_hook, which runs in no other process")
+            each = each.all_kwargs()
+        found.append(each)
+    return found
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "data_ptr") and hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _without_wrapper(value: Any) -> Any:
+    return value.value if type(value).__name__ == "constexpr" and hasattr(value, "value") else value
+
+
+def _type(tensor: Any) -> str:
+    """Triton's type of a tensor that torch has allocated, which is aligned."""
+    return f"{specialised(tensor, False)[0]}:16"
+
+
+def _constant(kernel: str, name: str, value: Any) -> str:
+    """The text of an argument that is no tensor."""
+    text = literal(value)
+    if text is None:
+        raise TileError(
+            f"{kernel}: {name} is a {type(value).__name__}, which a kernel cannot be tuned with",
+            notes=[
+                "tensors, numbers, texts and element types can; what a function makes for a configuration, such as "
+                "a tensor descriptor, belongs into a function under @tiledsl.tune_function"
+            ],
+        )
+    return text
+
+
+def _unused(name: str, text: str) -> str:
+    while name in text:
+        name += "_"
+    return name

@@ -1,0 +1,497 @@
+"""Code for one thread: its index, its warp, what threads exchange, and barriers.
+
+The threads of a block run in step: each statement is done by all of them before the next one. Arrays of T.alloc_local
+and variables are each thread's own; operations on whole tiles are done once, by all. A warp has 32 threads.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tiledsl.dialects import arith, thread
+from tiledsl.errors import TileError
+from tiledsl.language.allocation import alloc_fragment
+from tiledsl.language.buffer import Reference, Var
+from tiledsl.language.expression import (
+    Expr,
+    Scalar,
+    as_bool,
+    as_value,
+    binary,
+    cast,
+    compare,
+    context,
+    describe,
+    is_number,
+    plain,
+    select,
+)
+from tiledsl.language.operations import reduce
+from tiledsl.language.thread_block import ThreadBlock
+from tiledsl.legality import verdict
+
+WARP = 32
+
+
+def _threads(what: str) -> ThreadBlock:
+    ctx = context(what)
+    if ctx.kernel is None or ctx.threads is None:
+        raise TileError(f"{what}: threads are those of a kernel; use it inside `with T.Kernel(...)`")
+    return ctx.threads
+
+
+def get_thread_binding(dim: int = 0) -> Any:
+    """The index of the thread along dimension `dim` (0: x, 1: y, 2: z) of T.Kernel's threads, an int32 scalar.
+
+    Raises TileError for another dimension, and outside of T.Kernel.
+    """
+    block = _threads("T.get_thread_binding")
+    dim = plain(dim)
+    if isinstance(dim, bool) or not isinstance(dim, int) or not 0 <= dim < max(3, len(block.extents)):
+        raise TileError(f"T.get_thread_binding: dim is {describe(dim)}; it is 0 (x), 1 (y) or 2 (z)")
+    return Scalar(block.index(dim)) if dim < len(block.extents) else 0
+
+
+def get_thread_bindings() -> list[Any]:
+    """The indices of the thread along x, y and z, int32 scalars. Raises TileError outside of T.Kernel."""
+    return [get_thread_binding(dim) for dim in range(3)]
+
+
+def get_thread_extent(dim: int = 0) -> int:
+    """The number of threads along dimension `dim` (0: x, 1: y, 2: z) of a block.
+
+    Raises TileError for another dimension, and outside of T.Kernel.
+    """
+    block = _threads("T.get_thread_extent")
+    dim = plain(dim)
+    if isinstance(dim, bool) or not isinstance(dim, int) or not 0 <= dim < max(3, len(block.extents)):
+        raise TileError(f"T.get_thread_extent: dim is {describe(dim)}; it is 0 (x), 1 (y) or 2 (z)")
+    return block.extents[dim] if dim < len(block.extents) else 1
+
+
+def get_thread_extents() -> list[int]:
+    """The numbers of threads along x, y and z of a block. Raises TileError outside of T.Kernel."""
+    return [get_thread_extent(dim) for dim in range(3)]
+
+
+def thread_binding(begin: Any, end: Any = None, thread: str = "threadIdx.x", *, annotations: Any = None) -> Any:
+    """`for tx in T.thread_binding(128, thread="threadIdx.x")`: the thread's index along x, y or z, an int32 scalar.
+
+    `begin` to `end` are 0 and the number of threads there, or that number alone; annotations have no effect. Raises
+    TileError for other numbers and names, and outside of T.Kernel.
+    """
+    if isinstance(end, str):
+        end, thread = None, end
+    begin, end = (0, plain(begin)) if end is None else (plain(begin), plain(end))
+    axis = ("threadIdx.x", "threadIdx.y", "threadIdx.z").index(thread) if thread.startswith("threadIdx.") else None
+    if axis is None:
+        raise TileError(f"T.thread_binding: {thread!r} is no index of a thread; there are threadIdx.x, .y and .z")
+    count = get_thread_extent(axis)
+    if begin != 0 or isinstance(begin, Expr) or isinstance(end, Expr) or end != count:
+        raise TileError(
+            f"T.thread_binding: {thread} goes from {describe(begin)} to {describe(end)}, but T.Kernel has {count} "
+            "threads there",
+            notes=["give T.Kernel(..., threads=...) that number"],
+        )
+    return (get_thread_binding(axis),)
+
+
+def _number(what: str) -> Any:
+    """The number of the thread in its block: x is fastest."""
+    block = _threads(what)
+    number: Any = 0
+    for axis in reversed(range(len(block.extents))):
+        number = number * block.extents[axis] + Scalar(block.index(axis))
+    return number
+
+
+def _size(what: str, name: str, size: Any, default: int) -> int:
+    size = default if size is None else plain(size)
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise TileError(f"{what}: {name} is {describe(size)}; it is a number of at least 1")
+    return size
+
+
+def get_lane_idx(warp_size: int | None = None) -> Any:
+    """The thread's index in its warp of `warp_size` threads (32 if left out), an int32 scalar.
+
+    Raises TileError for a size that is no number, and outside of T.Kernel.
+    """
+    return _number("T.get_lane_idx") % _size("T.get_lane_idx", "warp_size", warp_size, WARP)
+
+
+def get_warp_idx(warp_size: int | None = None) -> Any:
+    """The index of the thread's warp of `warp_size` threads (32 if left out), an int32 scalar.
+
+    Raises TileError for a size that is no number, and outside of T.Kernel.
+    """
+    return _number("T.get_warp_idx") // _size("T.get_warp_idx", "warp_size", warp_size, WARP)
+
+
+get_warp_idx_sync = get_warp_idx
+
+
+def get_warp_group_idx(warp_size: int | None = None, warps_per_group: int | None = None) -> Any:
+    """The index of the thread's group of `warps_per_group` warps (4 if left out) of `warp_size` threads (32), an int32.
+
+    Raises TileError for sizes that are no numbers, and outside of T.Kernel.
+    """
+    what = "T.get_warp_group_idx"
+    size = _size(what, "warp_size", warp_size, WARP) * _size(what, "warps_per_group", warps_per_group, 4)
+    return _number(what) // size
+
+
+def shuffle_elect(thread_extent: int) -> Any:
+    """Whether the thread is the first one of its group of `thread_extent` threads (0: of the block), a bool scalar.
+
+    Raises TileError for an extent that is no number, and outside of T.Kernel.
+    """
+    what = "T.shuffle_elect"
+    extent = plain(thread_extent)
+    if isinstance(extent, int) and not isinstance(extent, bool) and extent == 0:
+        return compare("eq", _number(what), 0)
+    return compare("eq", _number(what) % _size(what, "thread_extent", extent, 0), 0)
+
+
+# Exchange in a warp
+
+
+def _warp(what: str) -> int:
+    """The number of threads in each warp of the block."""
+    count = math.prod(_threads(what).extents)
+    if count > WARP and count % WARP:
+        raise TileError(
+            f"{what}: T.Kernel has {count} threads, so that the last warp has {count % WARP} and the others 32",
+            notes=["make the number of threads a multiple of 32"],
+        )
+    return min(WARP, count)
+
+
+def _value(what: str, value: Any) -> Any:
+    if not isinstance(value, Expr) and not is_number(value):
+        raise TileError(f"{what} needs a value, not {describe(value)}")
+    return Scalar(as_value(value))
+
+
+def _shuffled(what: str, value: Any, kind: str, delta: Any, width: Any) -> Any:
+    """The value of another thread of the warp. Where a shift leaves the thread's own `width` threads: its own value."""
+    size = _warp(what)
+    width = plain(width)
+    if isinstance(width, bool) or not isinstance(width, int) or width not in (1, 2, 4, 8, 16, 32):
+        raise TileError(f"{what}: width is {describe(width)}; it is 1, 2, 4, 8, 16 or 32")
+    value = _value(what, value)
+    if not isinstance(plain(delta), int) and not (isinstance(delta, Expr) and not delta.dtype.is_float()):
+        raise TileError(f"{what}: {describe(delta)} is no number of threads")
+    delta = Scalar(as_value(delta, "int32"))
+    lane = _number(what) % size if size > 1 else binary("mul", _number(what), 0)
+    width = min(width, 1 << (size - 1).bit_length())
+    first = lane - lane % width
+    if kind == "index":
+        return _from(value, first + binary("floormod", delta, width), size)
+    if kind == "up":
+        source: Any = lane - delta
+        inside = compare("ge", source, first)
+    elif kind == "down":
+        source = lane + delta
+        inside = compare("lt", source, first + width)
+    else:
+        source = binary("xor", lane, delta)
+        inside = compare("lt", source, first + width)
+        if width == size and (known := arith.constant_of(delta.value())) is not None and 0 <= known < width:
+            return _from(value, source, size)
+    return _from(value, select(inside, source, lane), size)
+
+
+def _from(value: Any, source: Any, group: int) -> Any:
+    builder = context("a shuffle").builder
+    return Scalar(builder.insert(thread.ShuffleOp(as_value(value), as_value(source, "int32"), group=group)).result)
+
+
+def shfl_sync(value: Any, srcLane: Any, width: Any = WARP, mask: Any = 0xFFFFFFFF) -> Any:
+    """The `value`, a scalar, of thread `srcLane` of the thread's `width` neighbours: a power of 2 up to a warp's 32.
+
+    `mask`, which says who takes part, has no effect. Raises TileError for other widths, for blocks whose last warp is
+    not full, and outside of T.Kernel.
+    """
+    return _shuffled("T.shfl_sync", value, "index", srcLane, width)
+
+
+def shfl_xor(value: Any, delta: Any, width: Any = WARP, mask: Any = 0xFFFFFFFF) -> Any:
+    """The `value`, a scalar, of the thread whose place in the warp is the own one xor `delta`.
+
+    A thread keeps its own value where that one lies behind its `width` neighbours. `width`, `mask` and errors are
+    T.shfl_sync's: TileError is raised as there.
+    """
+    return _shuffled("T.shfl_xor", value, "xor", delta, width)
+
+
+def shfl_down(value: Any, delta: Any, width: Any = WARP, mask: Any = 0xFFFFFFFF) -> Any:
+    """The `value`, a scalar, of the thread that is `delta` places ahead among `width` neighbours; else the own value.
+
+    `width`, `mask` and errors are T.shfl_sync's: TileError is raised as there.
+    """
+    return _shuffled("T.shfl_down", value, "down", delta, width)
+
+
+def shfl_up(value: Any, delta: Any, width: Any = WARP, mask: Any = 0xFFFFFFFF) -> Any:
+    """The `value`, a scalar, of the thread that is `delta` places back among `width` neighbours; else the own value.
+
+    `width`, `mask` and errors are T.shfl_sync's: TileError is raised as there.
+    """
+    return _shuffled("T.shfl_up", value, "up", delta, width)
+
+
+def tvm_warp_shuffle(mask: Any, value: Any, warp_id: Any, width: Any = WARP, warp_size: Any = WARP) -> Any:
+    """T.shfl_sync of `value`, a scalar, and thread `warp_id`: other names and order. Raises TileError as it does.
+
+    `mask` and `warp_size` have no effect.
+    """
+    return _shuffled("T.tvm_warp_shuffle", value, "index", warp_id, width)
+
+
+def tvm_warp_shuffle_up(mask: Any, value: Any, offset: Any, width: Any = WARP, warp_size: Any = WARP) -> Any:
+    """T.shfl_up of `value`, a scalar, by `offset`: other names and order. Raises TileError as it does.
+
+    `mask` and `warp_size` have no effect.
+    """
+    return _shuffled("T.tvm_warp_shuffle_up", value, "up", offset, width)
+
+
+def tvm_warp_shuffle_down(mask: Any, value: Any, offset: Any, width: Any = WARP, warp_size: Any = WARP) -> Any:
+    """T.shfl_down of `value`, a scalar, by `offset`: other names and order. Raises TileError as it does.
+
+    `mask` and `warp_size` have no effect.
+    """
+    return _shuffled("T.tvm_warp_shuffle_down", value, "down", offset, width)
+
+
+def _reduced(what: str, value: Any, kind: str, group: int) -> Any:
+    value = _value(what, value)
+    legal = verdict(f"reduce.{kind}", (value.dtype.name,))
+    if legal.is_refused:
+        raise TileError(f"{what}: {legal.reason.format(value.dtype)}", notes=legal.notes((value.dtype,)))
+    builder = context(what).builder
+    return Scalar(builder.insert(thread.ReduceOp(as_value(value), kind=kind, group=group)).result)
+
+
+def _warp_reduction(name: str, kind: str, types: str) -> Any:
+    def function(value: Any) -> Any:
+        return _reduced(f"T.{name}", value, kind, _warp(f"T.{name}"))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = (
+        f"The {kind} of a warp's `value`s, a scalar of {types}; all its threads get it.\n\n"
+        "Raises TileError for other types, for blocks whose last warp is not full, and outside of T.Kernel."
+    )
+    return function
+
+
+warp_reduce_sum, warp_reduce_max, warp_reduce_min = (
+    _warp_reduction(f"warp_reduce_{kind}", kind, "any element type") for kind in ("sum", "max", "min")
+)
+warp_reduce_bitand, warp_reduce_bitor = (
+    _warp_reduction(f"warp_reduce_bit{kind}", kind, "an integer type") for kind in ("and", "or")
+)
+
+
+# Reduction over the whole block, or along some of its axes
+
+
+@dataclass(frozen=True)
+class ThreadReducer:
+    """What T.comm_reducer makes: how the values of threads are combined."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
+class AttrFrame:
+    """`with T.attr(node, key, value):`; the node is a ThreadReducer, or means nothing."""
+
+    node: Any
+
+    def __enter__(self) -> Any:
+        raise TileError("T.attr opens a block only as a `with` statement of a tile program")
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def comm_reducer(fcombine: Any, identity: Any = None, name: str = "reduce") -> ThreadReducer:
+    """How T.tvm_thread_allreduce combines: `fcombine` of two scalars is their sum, product, max or min.
+
+    `identity` and `name` have no effect. Raises TileError for other functions.
+    """
+    kinds = {8: "sum", 15: "prod", 5: "max", 3: "min"}
+    made = plain(fcombine(3, 5))
+    if not isinstance(made, int) or made not in kinds or plain(fcombine(5, 3)) != made:
+        raise TileError("T.comm_reducer: the function is none of x + y, x * y, T.max(x, y) and T.min(x, y)")
+    return ThreadReducer(kinds[made])
+
+
+def attr(node: Any, attr_key: Any = None, value: Any = None) -> AttrFrame:
+    """`with T.attr(T.comm_reducer(...), "reduce_scope", ...):` says how a T.tvm_thread_allreduce in it combines.
+
+    `attr_key` and `value`, of any kind, have no effect. Raises TileError for another `node`.
+    """
+    if not isinstance(node, ThreadReducer):
+        raise TileError(f"T.attr: {describe(node)} is no T.comm_reducer; other attributes have no Triton form")
+    return AttrFrame(node)
+
+
+def evaluate(value: Any) -> None:
+    """Evaluate `value`, a scalar or None, for its effects alone, which happen where it stands. Never a TileError."""
+
+
+def tvm_thread_allreduce(*freduce_args: Any, dtype: Any = "handle") -> None:
+    """Combine the values of threads, as the T.attr around says; each thread gets the result.
+
+    `freduce_args` are the number of values (1), the value, a scalar, a condition (True), the element or variable that
+    gets the result, and the thread's indices along those axes of the block over which values are combined. `dtype` has
+    no effect. Raises TileError for other arguments, and outside of a T.attr with a T.comm_reducer.
+    """
+    what = "T.tvm_thread_allreduce"
+    block = _threads(what)
+    if not isinstance(block.reducer, ThreadReducer):
+        raise TileError(f"{what} stands in a block `with T.attr(T.comm_reducer(...), 'reduce_scope', ...):`")
+    if len(freduce_args) < 5 or not isinstance(freduce_args[3], (Reference, Var)):
+        raise TileError(f"{what} takes 1, a value, True, the place for the result, and indices of the thread")
+    size, value, condition, out, *indices = freduce_args
+    known = [arith.constant_of(as_value(each)) for each in (size, condition)]
+    if known[0] != 1 or not known[1]:
+        raise TileError(f"{what}: only one value of all threads can be reduced; the others would be conditions")
+    bindings = [block.index(axis) for axis in range(len(block.extents))]
+    axes = []
+    for index in indices:
+        if not isinstance(index, Expr) and plain(index) == 0:
+            continue  # along an axis of one thread
+        if not isinstance(index, Scalar) or index.value() not in bindings:
+            raise TileError(f"{what}: {describe(index)} is no index of the thread (T.get_thread_binding)")
+        axes.append(bindings.index(index.value()))
+    shape = block.extents[::-1]
+    values = alloc_fragment(shape, out.dtype if isinstance(out, Var) else out.buffer.dtype)
+    place: tuple[Any, ...] = tuple(Scalar(each) for each in reversed(bindings))
+    values[place].store(value)
+    for axis in axes:
+        at = len(shape) - 1 - axis
+        shape = (*shape[:at], 1, *shape[at + 1 :])
+        combined = alloc_fragment(shape, values.dtype)
+        reduce(values, combined, block.reducer.kind, at)
+        values, place = combined, (*place[:at], 0, *place[at + 1 :])
+    out.store(values[place])
+
+
+# Votes
+
+
+def _vote(what: str, predicate: Any) -> Any:
+    """1 where the predicate, an integer or a bool, is not 0."""
+    predicate = _value(what, predicate)
+    if predicate.dtype.is_float():
+        raise TileError(f"{what}: the predicate is {predicate.dtype}; it is an integer or a bool")
+    return cast(as_bool(predicate), "int32")
+
+
+def any_sync(predicate: Any, mask: Any = 0xFFFFFFFF) -> Any:
+    """1, an int32, if the `predicate`, an integer or bool scalar, of any thread of the warp is not 0; else 0.
+
+    `mask` has no effect. Raises TileError for floats, for blocks whose last warp is not full, and outside of T.Kernel.
+    """
+    return _reduced("T.any_sync", _vote("T.any_sync", predicate), "max", _warp("T.any_sync"))
+
+
+def all_sync(predicate: Any, mask: Any = 0xFFFFFFFF) -> Any:
+    """1, an int32, if the `predicate`s, integer or bool scalars, of all threads of the warp are not 0; else 0.
+
+    `mask` and errors are T.any_sync's: TileError is raised as there.
+    """
+    return _reduced("T.all_sync", _vote("T.all_sync", predicate), "min", _warp("T.all_sync"))
+
+
+def ballot_sync(predicate: Any, mask: Any = 0xFFFFFFFF) -> Any:
+    """A uint64 whose bit i says whether the `predicate`, an integer or bool scalar, of the warp's thread i is not 0.
+
+    `mask` and errors are T.any_sync's: TileError is raised as there.
+    """
+    what = "T.ballot"
+    size = _warp(what)
+    bit = binary("shl", cast(_vote(what, predicate), "uint32"), cast(_number(what) % size, "uint32"))
+    return cast(_reduced(what, bit, "sum", size), "uint64")
+
+
+def ballot(predicate: Any) -> Any:
+    """T.ballot_sync of the whole warp: a uint64 with a bit for each `predicate`, a scalar. Raises TileError as that."""
+    return ballot_sync(predicate)
+
+
+def _of_block(what: str, predicate: Any, kind: str) -> Any:
+    count = math.prod(_threads(what).extents)
+    _number(what)  # the body is now what each thread does
+    sync_threads()
+    return _reduced(what, _vote(what, predicate), kind, count)
+
+
+def syncthreads_count(predicate: Any) -> Any:
+    """A barrier that gives the number of the block's threads whose `predicate`, an integer or bool scalar, is not 0.
+
+    The result is an int32. Raises TileError for floats, where not all threads of the block come there, and outside of
+    T.Kernel.
+    """
+    return _of_block("T.syncthreads_count", predicate, "sum")
+
+
+def syncthreads_and(predicate: Any) -> Any:
+    """A barrier that gives 1 if the `predicate`s, integer or bool scalars, of all threads of the block are not 0.
+
+    Else it gives 0, an int32. Raises TileError as T.syncthreads_count does.
+    """
+    return _of_block("T.syncthreads_and", predicate, "min")
+
+
+def syncthreads_or(predicate: Any) -> Any:
+    """A barrier that gives 1 if the `predicate`, an integer or bool scalar, of any thread of the block is not 0.
+
+    Else it gives 0, an int32. Raises TileError as T.syncthreads_count does.
+    """
+    return _of_block("T.syncthreads_or", predicate, "max")
+
+
+# Barriers
+
+
+def sync_threads(barrier_id: Any = None, arrive_count: Any = None) -> None:
+    """A barrier for all threads of the block, which run in step anyway.
+
+    With `barrier_id` and an `arrive_count` it is one for that many threads, which nothing has to wait for. Raises
+    TileError where threads cannot come there because of a condition or of loops that differ from thread to thread, and
+    outside of tile programs.
+    """
+    ctx = context("T.sync_threads")
+    if arrive_count is None and ctx.kernel is not None:
+        ctx.builder.insert(thread.BarrierOp())
+
+
+syncthreads = sync_threads
+
+
+def tvm_storage_sync(scope: str = "shared") -> None:
+    """T.sync_threads, for the memory named by the string `scope`.
+
+    Raises TileError for "global", as blocks of one launch cannot wait for each other, and where that does.
+    """
+    if scope == "global":
+        raise TileError(
+            "T.tvm_storage_sync: blocks of one launch cannot wait for each other; write two T.Kernel blocks, which run "
+            "in order"
+        )
+    sync_threads()
+
+
+def sync_warp(mask: Any = None) -> None:
+    """A barrier for the threads of a warp, which run in step: nothing has to be waited for. `mask` has no effect.
+
+    Raises TileError outside of tile programs.
+    """
+    context("T.sync_warp")

@@ -23,7 +23,9 @@ from tiledsl.passes.tile_values import (
     reduced,
     selected,
 )
+from tiledsl.passes.vectorize_parallel.arrays import split_arrays
 from tiledsl.passes.vectorize_parallel.threads import Block, last_writer, threads_where
+from tiledsl.passes.vectorize_parallel.updates import apply_update, shared_updates
 from tiledsl.passes.vectorize_parallel.writes import (
     combine_on_chip,
     fewer_atomics,
@@ -41,7 +43,8 @@ class VectorizeParallel(Pass):
     dimension. An `if` on a varying condition becomes a mask on stores and atomics. Local buffers that every point
     writes before reading them become fragments with one element for each point.
 
-    tile.atomic on on-chip buffers (T.reducer_update) becomes a read, the combination of all points, and a write.
+    tile.atomic on on-chip buffers (T.reducer_update) becomes a read, the combination of all points, and a write; so
+    does r[i] = r[i] + x[i, j], where points share an element.
 
     Before:  tile.parallel {extents = (128, 64)} (%i, %j) {    After:  %i = tensor.iota : tensor<128x1xint32>
                %x = tile.load %s[%i]                                   %j = tensor.iota : tensor<1x64xint32>
@@ -55,8 +58,10 @@ class VectorizeParallel(Pass):
     def allowances(self, program: Program) -> frozenset[str]:
         # A reducer says nothing of its order.
         atomics = (op for op in program.root.walk() if isinstance(op, tile.AtomicOp))
-        on_chip = any(tile.buffer_type(op.buffer).scope != "global" for op in atomics)
-        return frozenset({"reassociation"} if on_chip else ())
+        shared = any(tile.is_on_chip(op.buffer) for op in atomics) or any(
+            shared_updates(Variance(op)) for op in of_kinds(program.root.walk(), tile.ParallelOp) if _is_outermost(op)
+        )
+        return frozenset({"reassociation"} if shared else ())
 
     def run(self, program: Program) -> None:
         pending = list(program.root.regions)
@@ -74,12 +79,25 @@ class VectorizeParallel(Pass):
                 op.erase()
 
 
+def _is_outermost(op: tile.ParallelOp) -> bool:
+    around = op.parent_op
+    while around is not None and not isinstance(around, tile.ParallelOp):
+        around = around.parent_op
+    return around is None
+
+
 class _Vectorizer:
     """Emits the tile form of one outermost tile.parallel before it, and erases it."""
 
     def __init__(self, parallel: tile.ParallelOp) -> None:
         self.parallel = parallel
+        if parallel.lockstep:
+            split_arrays(parallel)
         self.variance = Variance(parallel)
+        if updates := shared_updates(self.variance):
+            for update in updates:
+                apply_update(update)
+            self.variance = Variance(parallel)
         self.rank = len(self.variance.extents)
         self.map: dict[Value, Value] = {}
         self.private: dict[Value, Value] = {}

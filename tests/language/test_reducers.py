@@ -133,11 +133,11 @@ def test_a_reducer_compiles(target: str) -> None:
 
 
 @pytest.mark.parametrize("folded", [True, False])
-def test_indices_that_may_coincide_are_refused(folded: bool) -> None:
+def test_indices_that_coincide(run: Callable[..., Any], folded: bool) -> None:
     @T.prim_func
-    def program(X: T.Tensor((8, 8), "float32"), Y: T.Tensor((8,), "float32")):
+    def program(X: T.Tensor((8, 8), "int32"), Y: T.Tensor((16,), "int32")):
         with T.Kernel(1, threads=32):
-            total = T.alloc_reducer((8,), "float32")
+            total = T.alloc_reducer((16,), "int32")
             T.reducer_init(total)
             for i, j in T.Parallel(8, 8):
                 if folded:
@@ -146,9 +146,27 @@ def test_indices_that_may_coincide_are_refused(folded: bool) -> None:
                     T.reducer_update(total[i + j], X[i, j])
             T.copy(total, Y)
 
-    with pytest.raises(TileError, match="do not tell which iterations contribute to one element of total") as caught:
+    x = torch.randint(-99, 99, (8, 8), dtype=torch.int32)
+    expected = torch.zeros(16, dtype=torch.int32)
+    for i in range(8):
+        for j in range(8):
+            expected[i // 2 if folded else i + j] += x[i, j]
+    assert torch.equal(run(program, x), expected)
+
+
+def test_too_many_elements_and_iterations_to_compare_are_refused() -> None:
+    @T.prim_func
+    def program(X: T.Tensor((128, 128), "int32"), Y: T.Tensor((256,), "int32")):
+        with T.Kernel(1, threads=128):
+            total = T.alloc_reducer((256,), "int32")
+            T.reducer_init(total)
+            for i, j in T.Parallel(128, 128):
+                T.reducer_update(total[i + j], X[i, j])
+            T.copy(total, Y)
+
+    with pytest.raises(TileError, match="each element of total takes 4194304 comparisons, too many") as caught:
         tiledsl.compile(program, out_idx=[1], target="interpret")
-    assert "T.reducer_update" in str(caught.value)
+    assert "T.reducer_update(total[i + j]" in str(caught.value) and "T.atomic_add on a global" in str(caught.value)
 
 
 def refused(action: Callable[[Any, Any], None]) -> str:

@@ -488,6 +488,11 @@ def buffer_type(value: Value) -> BufferType:
     return type
 
 
+def is_on_chip(value: Value) -> bool:
+    """Whether a value is a buffer outside of global memory."""
+    return isinstance(value.type, BufferType) and value.type.scope != "global"
+
+
 def _whole(buffer: Value, value: Value) -> None:
     type = buffer_type(buffer)
     if type.scope == "global":

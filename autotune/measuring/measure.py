@@ -24,6 +24,7 @@ from tiledsl.autotuner.verifying.tolerance import Tolerance, roundings_of
 from tiledsl.errors import TileError
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.module import writable_folder
+from tiledsl.runtime.profiler import do_bench
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -63,8 +64,6 @@ def time_reference(ref_prog: Callable[..., Any], inputs: Sequence[Any], options:
     if place is None:
         return None
     import torch
-
-    from tiledsl.runtime.profiler import do_bench
 
     with torch.cuda.device(place):
         return float(do_bench(lambda: ref_prog(*inputs), warmup=options.warmup, rep=options.rep, return_mode="median"))

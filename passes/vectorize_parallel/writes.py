@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
-from tiledsl.analysis.affine import linear_form
+from tiledsl.analysis.affine import bounds, linear_form
 from tiledsl.dialects import arith, tensor, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import Shape, broadcast_shapes, with_shape
-from tiledsl.passes.tile_values import COMBINING, combine, exact_sum, reduced, reshaped, selected
+from tiledsl.ir.types import INT32, Shape, broadcast_shapes, with_shape
+from tiledsl.legality import verdict
+from tiledsl.passes.tile_values import (
+    COMBINING,
+    both,
+    broadcast,
+    combine,
+    compared,
+    converted,
+    exact_sum,
+    reduced,
+    reshaped,
+    selected,
+)
 
 
 def place(indices: Sequence[Value], rank: int) -> Shape:
@@ -66,30 +79,71 @@ def fewer_atomics(
     return one_element(builder, value, place, mask)
 
 
-def is_reducer_update(op: tile.AtomicOp) -> bool:
-    """Whether it is an update of an on-chip buffer that nobody asks for the old value of."""
-    return tile.buffer_type(op.buffer).scope != "global" and op.kind in COMBINING and not op.out.uses
+def is_on_chip_update(op: tile.AtomicOp) -> bool:
+    """Whether it is an update of an on-chip buffer."""
+    return tile.buffer_type(op.buffer).scope != "global" and op.kind in COMBINING
 
 
 def combine_on_chip(
-    op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None, rank: int
-) -> None:
-    """An update of an on-chip buffer by all points at once: read, combine, write.
+    op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None, full: Shape
+) -> Value | None:
+    """An update of an on-chip buffer by all points at once, `full` of them: read, combine, write; the old values.
 
-    TileError where the indices do not show that points along different dimensions address different elements.
+    Where the indices do not show that points address different elements, the values are scattered.
     """
-    shared = place(indices, rank)
-    value, mask = fewer_atomics(op.kind, builder, value, shared, mask)
-    if not _one_to_one(indices, shared):
-        name = op.buffer.name or "the reducer"
-        raise TileError(
-            f"T.Parallel: the indices do not tell which iterations contribute to one element of {name}",
-            op.loc,
-            ["index with the loop's own variables, or with constant multiples of them that cannot coincide"],
-        )
+    shared = place(indices, len(full))
+    if op.out.uses:
+        if full and (shared != full or not _one_to_one(indices, shared)):
+            return _scatter(op, builder, value, indices, mask, full)
+    else:
+        value, mask = fewer_atomics(op.kind, builder, value, shared, mask)
+        if not _one_to_one(indices, shared):
+            _scatter(op, builder, value, indices, mask, shared)
+            return None
     old = builder.insert(tile.LoadOp(op.buffer, indices, None, None)).result
     new = builder.insert(combine(op.kind, value.dtype)(old, value)).out
     builder.insert(tile.StoreOp(new, op.buffer, indices, mask))
+    return old
+
+
+def _scatter(
+    op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None, full: Shape
+) -> Value | None:
+    """An update at computed indices, of which several may be the same. Those outside of the buffer take no part."""
+    sizes = tile.buffer_type(op.buffer).static_shape
+    flat, dtype = (prod(full),), _computed_in(op.kind, value.dtype)
+    position: Value | None = None
+    for index, size in zip(indices, sizes, strict=True):
+        known = bounds(index)
+        if known is None or known[0] < 0 or known[1] >= size:
+            zero, end = (builder.constant(number, with_shape((), index.dtype)) for number in (0, size))
+            mask = both(builder, mask, compared(builder, index, "ge", zero))
+            mask = both(builder, mask, compared(builder, index, "lt", end))
+        index = converted(builder, index, "int32")
+        if position is not None and size != 1:
+            scaled = builder.insert(arith.MulOp(position, builder.constant(size, INT32))).result
+            position = builder.insert(arith.AddOp(scaled, index)).result
+        elif position is None:
+            position = index
+    assert position is not None, "a buffer has a dimension"
+    if mask is not None:
+        position = selected(builder, mask, position, builder.constant(-1, INT32))
+    spread = [reshaped(builder, broadcast(builder, each, full), flat) for each in (value, position)]
+    old = builder.insert(tile.ReadOp(op.buffer, names=[op.buffer.name])).out
+    into, given = (converted(builder, each, dtype) for each in (reshaped(builder, old, (prod(sizes),)), spread[0]))
+    made = builder.insert(tensor.ScatterOp(into, given, spread[1], kind=op.kind, names=[op.buffer.name, op.out.name]))
+    new = reshaped(builder, converted(builder, made.results[0], value.dtype), sizes)
+    builder.insert(tile.WriteOp(new, op.buffer))
+    if not op.out.uses:
+        return None
+    before = reshaped(builder, converted(builder, made.results[1], value.dtype), full)
+    nothing = builder.constant(arith.as_constant(0, value.dtype), with_shape((), value.dtype))
+    return before if mask is None else selected(builder, mask, before, nothing)
+
+
+def _computed_in(kind: str, dtype: str) -> str:
+    """The element type in which a scatter is computed."""
+    return verdict(f"scatter.{kind}", (dtype,)).dtype or dtype
 
 
 def _one_to_one(indices: list[Value], shared: Shape) -> bool:

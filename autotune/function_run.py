@@ -245,21 +245,8 @@ class FunctionRun:
         trial.spread, trial.timing = timing.spread, timing.method
 
     def settle(self) -> None:
-        """Take out what is wrong on other values although another one is right on them, and what has other bits than
-        the reference configuration. TileError if that does not work."""
-        settle_doubts(self._trials, "the function")
-        if self._wanted is None:
-            return
-        reference = self._trials[self._wanted]
-        if not reference.ok:
-            raise TileError(
-                f"autotune: numerics={self._options.numerics!r}: the reference configuration, "
-                f"{config_text(reference.config)}, does not work",
-                notes=[f"{reference.status}: {reference.message}", "name another one with reference_config={...}"],
-            )
-        for trial in self._trials:
-            if trial.ok and trial.output_bits != reference.output_bits:
-                trial.fail("other_bits", f"other bits than {config_text(reference.config)} ({trial.latency:.4g} ms)")
+        """See settle."""
+        settle(self._trials, self._options)
 
     def final(self) -> None:
         """Time the best few and the default against each other."""
@@ -277,6 +264,24 @@ class FunctionRun:
                 failures[str(trial.index)] = {"status": failure_status(error), "message": message}
         rounds, lasting = race(racers, self._options.rep, lambda name: None, self._call.on_gpu)
         selection.record_final(self._trials, {"rounds": rounds, "lasting": lasting, "failures": failures})
+
+
+def settle(trials: Sequence[Trial], options: FunctionOptions) -> None:
+    """Take out what is wrong on other values although another one is right on them, and what has other bits than the
+    reference configuration. TileError if that does not work."""
+    settle_doubts(trials, "the function")
+    if options.numerics is None:
+        return
+    reference = trials[reference_index([trial.config for trial in trials], options.reference_config)]
+    if not reference.ok:
+        raise TileError(
+            f"autotune: numerics={options.numerics!r}: the reference configuration, "
+            f"{config_text(reference.config)}, does not work",
+            notes=[f"{reference.status}: {reference.message}", "name another one with reference_config={...}"],
+        )
+    for trial in trials:
+        if trial.ok and trial.output_bits != reference.output_bits:
+            trial.fail("other_bits", f"other bits than {config_text(reference.config)} ({trial.latency:.4g} ms)")
 
 
 def _share_that_differs(now: Any, old: Any) -> float:

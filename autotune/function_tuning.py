@@ -1,22 +1,29 @@
-"""One tuning of a Python function: its configurations run in this process, alone or on all ranks of a group."""
+"""One tuning of a Python function: in processes, or in this one, alone or on all ranks of a group."""
 
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import sys
+import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner import selection
 from tiledsl.autotuner.engine import left_out
 from tiledsl.autotuner.function_options import FunctionOptions
 from tiledsl.autotuner.function_run import Call, FunctionRun
 from tiledsl.autotuner.group.ranks import Ranks
+from tiledsl.autotuner.reachable import Unreachable
 from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.task import Found, FoundTask, RunnableTask
-from tiledsl.autotuner.trial import Trial
+from tiledsl.autotuner.trial import NOT_TRIED, Trial
+
+if TYPE_CHECKING:
+    from tiledsl.autotuner.function_apart import Apart
 
 _log = logging.getLogger("tiledsl")
 
@@ -29,6 +36,7 @@ class FunctionTuning(FoundTask, RunnableTask[Found]):
     ) -> None:
         self.name, self.call, self.values, self.configs, self.options = name, call, call.values, configs, options
         self._key = key
+        self.in_process = ""  # why its configurations ran in this process
 
     @property
     def limits(self) -> str:
@@ -47,7 +55,8 @@ class FunctionTuning(FoundTask, RunnableTask[Found]):
 
 
 class InPlace:
-    """Configurations are called one after another, by all ranks at the same time; see function_run.FunctionRun."""
+    """Configurations are tried in other processes, see function_apart; those of functions that cannot get there are
+    called one after another, by all ranks at the same time, see function_run.FunctionRun."""
 
     def __init__(
         self, task: FunctionTuning, trials: Sequence[Trial], ended: Callable[[Trial], None], ranks: Ranks
@@ -68,15 +77,51 @@ class InPlace:
             _log.info("autotune: %s: %d of %d configurations are left", task.name, left, len(trials))
 
     def run(self) -> None:
+        apart = self._apart()
+        if apart is not None:
+            apart.run()
+            return
+        start, budget = time.monotonic(), self._task.options.budget
         run = FunctionRun(self._task.call, self._trials, self._task.options, self._ranks)
         for trial in self._trials:
             if trial.status == "new":
-                run.first(trial)
+                late = budget is not None and time.monotonic() - start >= budget and any(t.ok for t in self._trials)
+                if late and self._ranks.size == 1:
+                    trial.fail("pruned", f"{NOT_TRIED}the budget of {budget} s was used up")
+                else:
+                    run.first(trial)
                 self._ended(trial)
         run.settle()
         run.final()
+
+    def _apart(self) -> Apart | None:
+        """What runs the configurations in other processes; None where that cannot be, which the task notes."""
+        task, options = self._task, self._task.options
+        reason = ""
+        if self._ranks.size > 1:
+            reason = "it runs on all ranks of a group at the same time"
+        elif not options.isolate:
+            reason = "isolate=False"
+        elif multiprocessing.current_process().daemon or _measures():
+            reason = "this is a process that measures"
+        if not reason:
+            from tiledsl.autotuner.function_apart import Apart
+
+            try:
+                return Apart(task.call, self._trials, options, self._ended)
+            except Unreachable as why:
+                reason = str(why)
+        task.in_process = reason
+        _log.info("autotune: configurations of %s run in this process: %s", task.name, reason)
+        return None
 
     def choose(self) -> CachedResult:
         best = selection.winner(self._trials)
         index = None if best is None else self._ranks.exchange("the winner", best.index)[0]
         return CachedResult(list(self._trials), "measured", None, index)
+
+
+def _measures() -> bool:
+    """Whether this is itself a process that measures."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name == "tiledsl.autotuner.measuring.bench_worker"

@@ -1,9 +1,9 @@
 """Tune any Python function: what launches several kernels, or chooses between ways to do something.
 
-Such a function cannot be sent to another process, so it is run, checked and timed in this one: a configuration that
-raises costs only itself, one that hangs or crashes takes the program with it. Kernels inside that are under
-@tiledsl.autotune are tuned by themselves, on copies and in their own processes, when a configuration first calls them;
-that is before the configuration is timed.
+A function that its module defines, and arguments that are tensors and plain values, get to another process, where a
+configuration that hangs or crashes costs only itself. Another one is run, checked and timed in this process, and takes
+the program with it. Kernels inside that are under @tiledsl.autotune are tuned by themselves, on copies and in their own
+processes, when a configuration first calls them; that is before the configuration is timed.
 
 In a torch.distributed job, `group=` has the ranks of a group tune together, so that functions with collectives can be
 tuned: see group.
@@ -40,7 +40,8 @@ Configs = Iterable[Mapping[str, Any]] | Callable[..., Any]
 class FunctionResult:
     """The best configuration of a function, its milliseconds, and every trial. from_cache: "", "memory" or "disk".
 
-    complete: False where Ctrl-C ended the run before every configuration was tried.
+    complete: False where Ctrl-C ended the run before every configuration was tried. in_process: why configurations ran
+    in this process, which one that crashes or hangs takes along; "" where they ran in another one, or none was tried.
     """
 
     config: dict[str, Any]
@@ -48,6 +49,7 @@ class FunctionResult:
     trials: tuple[Trial, ...]
     from_cache: Literal["", "memory", "disk"] = ""
     complete: bool = True
+    in_process: str = ""
 
     @property
     def best(self) -> Trial:
@@ -58,7 +60,8 @@ class FunctionResult:
         """The trials as text, the best first, the failures with their messages at the end."""
         working = sorted((t for t in self.trials if t.ok), key=lambda t: (t.config != self.config, t.latency, t.index))
         lines = [f"{t.latency:10.4f} ms  {config_text(t.config)}" for t in working]
-        return "\n".join([*lines, *summary_of_failures([t for t in self.trials if not t.ok])])
+        here = [f"configurations ran in this process: {self.in_process}"] if self.in_process else []
+        return "\n".join([*lines, *summary_of_failures([t for t in self.trials if not t.ok]), *here])
 
 
 class TunedFunction:
@@ -140,8 +143,9 @@ class TunedFunction:
         from tiledsl.autotuner.function_tuning import FunctionTuning
 
         key = self._key(call, configs) if self.options.cache else None
-        found = tune(FunctionTuning(self.name, call, configs, key, self.options))
-        return _result(found.trials, found.best, found.from_cache, found.complete)
+        task = FunctionTuning(self.name, call, configs, key, self.options)
+        found = tune(task)
+        return replace(_result(found.trials, found.best, found.from_cache, found.complete), in_process=task.in_process)
 
     def _key(self, call: Call, configs: Sequence[dict[str, Any]]) -> Key | None:
         options = self.options

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from tiledsl.errors import TileError
+
 if TYPE_CHECKING:
     from tiledsl.kernels.kernel import Kernel
 
@@ -71,8 +73,6 @@ class Trial:
     @property
     def kernel(self) -> Kernel:
         """This configuration's kernel; raises what building it raised. What ended a fork is not built here."""
-        from tiledsl.errors import TileError
-
         assert self.build is not None, "a trial of a run can build its kernel"
         if self.status in ("crash", "compile_timeout") and not self.source_hash:
             raise TileError(f"{config_text(self.config)} is not built in this process: {self.message}")
@@ -113,8 +113,6 @@ class Trial:
 
     def fail(self, status: Status, error: BaseException | str) -> None:
         """End the trial; the message is the error's text, with its type unless it is one of ours."""
-        from tiledsl.errors import TileError
-
         self.status, self.latency, self.spread, self.verified = status, None, None, False
         plain = isinstance(error, (str, TileError))
         self.message = str(error) if plain else f"{type(error).__name__}: {error}"

@@ -28,6 +28,7 @@ from tiledsl.passes.peel_loops import PeelLoops
 from tiledsl.passes.pipeline_loops import PipelineLoops
 from tiledsl.passes.promote_buffers import PromoteBuffers
 from tiledsl.passes.resolve_views import ResolveViews
+from tiledsl.passes.schedule_loops import ScheduleLoops
 from tiledsl.passes.select_access import SelectAccess
 from tiledsl.passes.select_emitter import SelectEmitter
 from tiledsl.passes.simplify_ranges import SimplifyRanges
@@ -65,6 +66,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     Licm,  # address tensors do not change in loops
     Cse,  # what two loops computed alike stands before both now
     Dce,
+    ScheduleLoops,  # the order of what is left is that of its text, and what stands in loops will not change
 )
 
 _DEFAULTS = {each: each() for each in PIPELINE}

@@ -194,7 +194,8 @@ def _reshaped_before(value: Value) -> list[Value]:
 def _meets_larger(value: Value) -> bool:
     """Whether Triton may give a tile the layout of one that is larger in some dimension: threads then hold copies.
 
-    Layouts spread, in both directions, along all that is computed element by element, reductions and broadcasts.
+    Layouts spread, in both directions, along all that is computed element by element, gathers, reductions and
+    broadcasts.
     """
     seen: set[Value] = set()
     pending = [value]
@@ -205,9 +206,9 @@ def _meets_larger(value: Value) -> bool:
         seen.add(each)
         if not _fits_into(each.shape, value.shape):
             return True
-        pending += _sources(each)
+        pending += each.op.operands if isinstance(each.op, tensor.GatherOp) else _sources(each)
         for user in each.uses:
-            if not isinstance(user, tensor.GatherOp) and not user.is_terminator:
+            if not user.is_terminator:
                 pending += [*user.operands, *user.results]
     return False
 

@@ -18,13 +18,8 @@ from tiledsl.passes.tile_values import (
     compared,
     converted,
     iota,
-    reduced,
-    reshaped,
     selected,
 )
-
-# A scatter compares all values with all elements where this gives each thread no more than so many comparisons.
-COMPARED_PER_THREAD = 16
 
 
 @dataclass(frozen=True)
@@ -38,8 +33,7 @@ class LowerExchanges(Pass):
     A sort is a bitonic network (Batcher, Sorting networks and their applications, AFIPS 1968) of which a loop makes one
     step in each iteration: a network written out takes Triton seconds to compile. A scatter of one number, added, is
     that number times a histogram. Otherwise the values are sorted by their places, combined by a scan that starts anew
-    at each place, and the last of each place is looked up: nothing depends on which thread comes first. Small scatters
-    compare all places with all elements.
+    at each place, and the last of each place is looked up: nothing depends on which thread comes first.
     Needs:   pad-tiles: all sizes are powers of two. Leaves no tensor.sort and no tensor.scatter.
     """
 
@@ -52,12 +46,13 @@ class LowerExchanges(Pass):
 
     def run(self, program: Program) -> None:
         for kernel in of_kinds(program.root.nests(), tile.KernelOp):
-            for op in of_kinds(list(kernel.body.walk()), tensor.ScatterOp, tensor.SortOp):
-                if isinstance(op, tensor.SortOp):
-                    _lower_sort(op)
-                else:
-                    _Scatter(op).lower(kernel.threads)
-                op.erase()
+            ops = list(kernel.body.walk())
+            for scatter in of_kinds(ops, tensor.ScatterOp):
+                _Scatter(scatter).lower()
+                scatter.erase()
+            for sort in of_kinds(ops, tensor.SortOp):
+                _lower_sort(sort)
+                sort.erase()
 
 
 def _lower_sort(op: tensor.SortOp) -> None:
@@ -136,16 +131,15 @@ class _Scatter:
         self.size, self.count = op.into.shape[0], op.values.shape[0]
         self.combining = combine(op.kind, op.into.dtype)
 
-    def lower(self, threads: int) -> None:
+    def lower(self) -> None:
         op, at, number = self.op, self.at, constant_of(self.op.values)
         counted = op.kind == "add" and not is_float(op.into.dtype) and number is not None
-        if not op.before.uses and self.size * self.count <= COMPARED_PER_THREAD * threads:
-            return self._replace(self._compared())
         here = compared(at, op.places, "ge", at.constant(0, INT32))
         here = at.insert(arith.AndOp(here, compared(at, op.places, "lt", at.constant(self.size, INT32)))).result
         counts = at.insert(tensor.HistogramOp(op.places, here, result_types=[TensorType((self.size,), "int32")])).result
         if counted:
             terms = converted(at, counts, op.into.dtype)
+            assert number is not None, "a count is of constants"
             if number != 1:
                 terms = self._times(terms, number)
             self._replace(at.insert(arith.AddOp(op.into, terms)).result)
@@ -194,16 +188,6 @@ class _Scatter:
     def _replace(self, out: Value) -> None:
         out.name = out.name or self.op.out.name
         self.op.out.replace_with(out)
-
-    def _compared(self) -> Value:
-        """Each element combined with the values that are for it."""
-        op, at = self.op, self.at
-        kind = "sum" if op.kind == "add" else op.kind
-        elements = iota(at, 2, 0, self.size)
-        hit = compared(at, elements, "eq", reshaped(at, op.places, (1, self.count)))
-        neutral = at.constant(tensor.neutral(kind, op.into.dtype), _scalar(op.into))
-        chosen = selected(at, hit, reshaped(at, op.values, (1, self.count)), neutral)
-        return at.insert(self.combining(op.into, reduced(at, chosen, kind, 1))).out
 
     def _times(self, value: Value, number: bool | int | float) -> Value:
         return self.at.insert(arith.MulOp(value, self.at.constant(number, _scalar(value)))).result

@@ -1,12 +1,13 @@
-"""Serial loops over rows of on-chip tiles become parallel loops where no iteration needs another."""
+"""Serial loops that are over rows of on-chip tiles, or vectorized, become parallel where no iteration needs another."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tiledsl.analysis.affine import linear_form
+from tiledsl.analysis.dependence import depends_on
 from tiledsl.analysis.linear import LinearForm
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import AddOp, CastOp, MulOp, constant_of
@@ -15,12 +16,12 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
 
-Access = tile.LoadOp | tile.StoreOp
+Access = tile.LoadOp | tile.StoreOp | tile.AtomicOp
 
 
 @dataclass(frozen=True)
 class ParallelizeLoops(Pass):
-    """Turn serial loops over rows of on-chip tiles into T.Parallel loops, where no iteration needs another.
+    """Make serial loops over rows of on-chip tiles, and T.vectorized, parallel, where no iteration needs another.
 
     A row of a tile in registers that is picked by a loop's index costs as much as the whole tile: it is masked, and
     summed over the other rows. So `for i in T.serial(4): for j in T.Parallel(256): s[i, j] = ...` costs four times of
@@ -33,7 +34,9 @@ class ParallelizeLoops(Pass):
     Needs:   constant bounds, nothing carried, no more than loads, stores, branches and what has no effects; each buffer
              that is written, on chip or not, is read and written at places that one index tells apart: the loop's, or
              the same sum of it and of what stays the same. Only loops whose index picks elements of tiles on the chip
-             that are as large as what becomes parallel.
+             that are as large as what becomes parallel, and those of T.vectorized, which stay serial where lanes
+             collide. Of the latter, places may coincide in a tile that is only written, by one store, and in what is
+             only updated by atomics: the last iteration's value stays, and updates have no order.
     """
 
     name = "parallelize-loops"
@@ -43,7 +46,9 @@ class ParallelizeLoops(Pass):
         if not self.enabled:
             return
         for op in reversed(program.root.nests()):  # what is parallel inside of a loop, the loop may be parallel around
-            if isinstance(op, scf.ForOp) and (points := _points(op)) is not None and _is_independent(op, len(points)):
+            if not isinstance(op, scf.ForOp) or (points := _points(op)) is None:
+                continue
+            if _has_independent_lanes(op) if op.vectorized else _has_independent_rows(op, len(points)):
                 _parallelize(op, points)
 
 
@@ -56,19 +61,13 @@ def _points(loop: scf.ForOp) -> range | None:
     return points if len(points) > 1 else None
 
 
-def _is_independent(loop: scf.ForOp, count: int) -> bool:
-    inside = {value for op in loop.body.walk() for value in _made_by(op)} | {*loop.body.args}
-    accesses: dict[Value, list[Access]] = {}
-    for op in loop.body.walk():
-        if isinstance(op, (tile.LoadOp, tile.StoreOp)):
-            accesses.setdefault(op.buffer, []).append(op)
-        elif isinstance(op, scf.ForOp):
-            if op.inits or op.num_stages or any(_varies(bound, inside) for bound in op.operands):
-                return False
-        elif not (isinstance(op, (scf.IfOp, scf.YieldOp, tile.ParallelOp)) or (op.is_pure and not op.regions)):
-            return False
+def _has_independent_rows(loop: scf.ForOp, count: int) -> bool:
+    accesses = _accesses(loop)
+    if accesses is None:
+        return False
+    inside = _made_inside(loop)
     stored = [buffer for buffer, ops in accesses.items() if any(isinstance(op, tile.StoreOp) for op in ops)]
-    if not stored or any(_is_shared_otherwise(buffer) for buffer in stored):
+    if not stored or any(_has_views(buffer) or tile.buffer_type(buffer).scope == "local" for buffer in stored):
         return False
     if not all(_tells_apart(accesses[buffer], loop.index, inside) for buffer in stored):
         return False
@@ -80,6 +79,68 @@ def _is_independent(loop: scf.ForOp, count: int) -> bool:
     return max(on_chip, default=0) >= count * _most_points(loop.body)
 
 
+def _has_independent_lanes(loop: scf.ForOp) -> bool:
+    """Whether a loop of T.vectorized is one of T.Parallel, too."""
+    accesses = _accesses(loop, tile.AtomicOp, tile.AllocOp, tile.AssertOp, tile.AssumeOp)
+    if accesses is None:
+        return False
+    inside = _made_inside(loop)
+    in_parallel = any(isinstance(around, tile.ParallelOp) for around in _around(loop))
+    for buffer, ops in accesses.items():
+        writes = [op for op in ops if not isinstance(op, tile.LoadOp)]
+        if not writes or buffer in inside:
+            continue
+        scope = tile.buffer_type(buffer).scope
+        if _has_views(buffer) or in_parallel and scope == "local":  # which each point of that has for itself
+            return False
+        atomics = [op for op in ops if isinstance(op, tile.AtomicOp)]
+        if atomics:
+            if len(atomics) < len(ops) or len({op.kind for op in atomics}) > 1 or any(op.out.uses for op in atomics):
+                return False
+            continue
+        once = len(ops) == 1 and writes[0].parent in (loop.body, *_branches(loop.body))
+        moves = any(depends_on(index, {loop.index}) for index in writes[0].indices)
+        if not (once and moves and scope != "global" or _tells_apart(ops, loop.index, inside)):
+            return False
+    return True
+
+
+def _accesses(loop: scf.ForOp, *others: type[Operation]) -> dict[Value, list[Access]] | None:
+    """The accesses of each buffer in a loop that has no more than these, branches, loops with bounds that stay the
+    same, `others`, and what has no effects; else None."""
+    inside = _made_inside(loop)
+    accesses: dict[Value, list[Access]] = {}
+    for op in loop.body.walk():
+        if isinstance(op, (tile.LoadOp, tile.StoreOp)) or isinstance(op, others) and isinstance(op, tile.AtomicOp):
+            accesses.setdefault(op.buffer, []).append(op)
+        elif isinstance(op, scf.ForOp):
+            if op.inits or op.num_stages or any(_varies(bound, inside) for bound in op.operands):
+                return None
+        elif not (isinstance(op, (scf.IfOp, scf.YieldOp, tile.ParallelOp, *others)) or (op.is_pure and not op.regions)):
+            return None
+    return accesses
+
+
+def _made_inside(loop: scf.ForOp) -> set[Value]:
+    return {value for op in loop.body.walk() for value in _made_by(op)} | {*loop.body.args}
+
+
+def _around(op: Operation) -> Iterator[Operation]:
+    parent = op.parent_op
+    while parent is not None:
+        yield parent
+        parent = parent.parent_op
+
+
+def _branches(region: Region) -> Iterator[Region]:
+    """The regions of branches in a region."""
+    for op in region.nested:
+        if isinstance(op, scf.IfOp):
+            for inner in op.regions:
+                yield inner
+                yield from _branches(inner)
+
+
 def _made_by(op: Operation) -> Iterable[Value]:
     return (*op.results, *(arg for region in op.regions for arg in region.args))
 
@@ -88,10 +149,9 @@ def _varies(value: Value, inside: set[Value]) -> bool:
     return value in inside and constant_of(value) is None
 
 
-def _is_shared_otherwise(buffer: Value) -> bool:
-    """Whether a buffer has elements for each thread, or other names for its elements."""
-    views = isinstance(buffer.op, tile.ViewOp) or any(isinstance(user, tile.ViewOp) for user in buffer.uses)
-    return views or tile.buffer_type(buffer).scope == "local"
+def _has_views(buffer: Value) -> bool:
+    """Whether a buffer's elements have other names."""
+    return isinstance(buffer.op, tile.ViewOp) or any(isinstance(user, tile.ViewOp) for user in buffer.uses)
 
 
 def _tells_apart(ops: list[Access], index: Value, inside: set[Value]) -> bool:

@@ -155,8 +155,10 @@ class _Selection:
             if op.cache or op.eviction:
                 raise NoBlock("it has a cache hint")
             found = block_of(op, self.func)
-            if isinstance(op, tile.StoreOp) and self.target is not None:
-                self.check_room(op)
+            if isinstance(op, tile.StoreOp):
+                _check_columns(op, found)
+                if self.target is not None:
+                    self.check_room(op)
             return found
         except NoBlock as reason:
             self.remark(op, str(reason))
@@ -178,6 +180,15 @@ class _Selection:
         if remark not in self.remarks:
             self.remarks[remark] = None
             _log.info("%s: %s", self.func.sym_name, remark)
+
+
+def _check_columns(op: tile.StoreOp, block: Block) -> None:
+    """Raise NoBlock for a block that is wider than the tensor: such a store ended in an illegal instruction on an H200,
+    why is not known."""
+    *_, extent = tile.buffer_type(op.buffer).shape
+    width = next((size for axis, size in zip(block.axes, block.shape) if axis == len(block.summands) - 1), 1)
+    if isinstance(extent, int) and width > extent:
+        raise NoBlock(f"its blocks are {width} elements wide, and its rows {extent}")
 
 
 def _is_readable(operand: Operand, blocks: dict[Access, Block]) -> bool:

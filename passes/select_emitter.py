@@ -64,7 +64,7 @@ class SelectEmitter(Pass):
     Before:  tile.kernel ... { %q = tile.load %Q[%b, %rows, %columns] : tensor<128x64xfloat16> ... }
     After:   tile.kernel ... {options = (("emitter", "gluon"), ...)} {
                  %part = gluon.part {parts = 2}
-                 %q = gluon.load_box %Q[%b, %row, %zero] {axes = (1, 2)} : tensor<64x64xfloat16> ... }
+                 %q = tile.load_block %Q[%b, %row, %zero] {axes = (1, 2)} : tensor<64x64xfloat16> ... }
 
     The block's rows are divided among consumers of 64 rows each. Operands of products are loaded by TMA, and results
     are stored by TMA where their indices allow it. Suitable loops are those of attention (gluon/softmax_loops.py), and
@@ -190,7 +190,7 @@ class SelectEmitter(Pass):
         if self.backend == "auto" and (slower := drawback(found, parts)):
             raise NotRecognised(slower, found.query)
         if plan.in_query:
-            plan.in_query.set_attribute("in_query", True)
+            plan.in_query.set_attribute("ring", "query")
         _divide_rows(kernel, found.rows, parts, found.undivided)
         for loop in found.loops:
             loop.op.set_attribute("num_stages", plan.stages)
@@ -240,7 +240,7 @@ def _consumers(rows: int, op: Operation) -> int:
     return parts
 
 
-def _store_boxes(ops: Iterable[Operation]) -> list[gluon.StoreBoxOp]:
+def _store_boxes(ops: Iterable[Operation]) -> list[tile.StoreBlockOp]:
     """Turn stores of whole tiles into boxes where possible."""
     stores = [op for op in ops if isinstance(op, tile.StoreOp) and len(op.value.shape) == 2]
     return [box for box in map(_store_box, stores) if box is not None]
@@ -277,14 +277,14 @@ def _load_boxes(kernel: tile.KernelOp) -> None:
             raise NotRecognised("a product's operand is used for something else", load)
         offsets, axes = _box_of(load, load.out.type)
         made = Builder.at(load).insert(
-            gluon.LoadBoxOp(load.buffer, offsets, axes=axes, result_types=[load.out.type], names=[load.out.name])
+            tile.LoadBlockOp(load.buffer, offsets, axes=axes, result_types=[load.out.type], names=[load.out.name])
         )
         load.out.replace_with(made.out)
         load.erase()
     erase_unused(kernel.body, lambda op: op.is_pure)
 
 
-def _store_box(store: tile.StoreOp) -> gluon.StoreBoxOp | None:
+def _store_box(store: tile.StoreOp) -> tile.StoreBlockOp | None:
     """Turn the store of a whole tile into a box if its indices allow it; else return None."""
     if store.mask is not None:
         return None
@@ -292,7 +292,7 @@ def _store_box(store: tile.StoreOp) -> gluon.StoreBoxOp | None:
         offsets, axes = _box_of(store, store.value.type)
     except NotRecognised:
         return None
-    made = Builder.at(store).insert(gluon.StoreBoxOp(store.value, store.buffer, offsets, axes=axes))
+    made = Builder.at(store).insert(tile.StoreBlockOp(store.value, store.buffer, offsets, axes=axes))
     store.erase()
     return made
 
@@ -347,12 +347,12 @@ def _divide_rows(kernel: tile.KernelOp, all_rows: int, parts: int, undivided: se
             moved.loc = op.loc
             op.out.replace_with(moved.result)
             moved.set_operands([first, op.out])
-        if isinstance(op, (gluon.LoadBoxOp, gluon.StoreBoxOp)):
+        if isinstance(op, (tile.LoadBlockOp, tile.StoreBlockOp)):
             here = Builder.at(op)
-            offsets = list(op.offsets)
+            starts = list(op.starts)
             axis = op.axes[0]
-            offsets[axis] = here.insert(arith.AddOp(offsets[axis], first)).result
-            op.set_field("offsets", offsets)
+            starts[axis] = here.insert(arith.AddOp(starts[axis], first)).result
+            op.set_field("starts", starts)
 
 
 def _narrow(value: Value, before: int, after: int) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from tiledsl.analysis.digit_axes import digit_axes
+from tiledsl.analysis.linear import LinearForm
 from tiledsl.dialects import arith, tensor
 from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
@@ -14,6 +17,8 @@ COMBINING: dict[str, type[arith.BinaryOp]] = {
     "add": arith.AddOp, "sum": arith.AddOp, "abssum": arith.AddOp, "prod": arith.MulOp, "max": arith.MaxOp,
     "absmax": arith.MaxOp, "min": arith.MinOp, "and": arith.AndOp, "or": arith.OrOp, "xor": arith.XorOp,
 }  # fmt: skip
+# A write at computed places compares each element of the buffer with each index: at most so many comparisons.
+SCATTER_LIMIT = 1 << 18
 _OF_BOOLS: dict[type[arith.BinaryOp], type[arith.BinaryOp]] = {arith.AddOp: arith.OrOp, arith.MulOp: arith.AndOp}
 
 
@@ -113,3 +118,49 @@ def exact_sum(builder: Builder, value: Value, axis: int, *, keep: bool = False) 
         return reduced(builder, value, "or", axis, keep=keep)
     wide = converted(builder, value, "float16") if value.dtype.startswith("float8") else value
     return converted(builder, reduced(builder, wide, "sum", axis, keep=keep), value.dtype)
+
+
+@dataclass
+class DigitAccess:
+    """An access with an axis for each digit that quotients and remainders in its indices make of an axis."""
+
+    indices: list[Value]
+    sizes: list[tuple[int, ...]]  # of the digits of each axis of the indices
+
+    def shape(self, shape: Shape) -> Shape:
+        """The shape of a value of this access that had the shape `shape`."""
+        made: list[int] = []
+        for size, sizes in zip(shape, self.sizes, strict=bool(shape)):
+            made += (size,) if len(sizes) == 1 else sizes if size > 1 else [1] * len(sizes)
+        return tuple(made)
+
+    def value(self, builder: Builder, value: Value) -> Value:
+        return reshaped(builder, value, self.shape(value.shape))
+
+
+def with_digit_axes(builder: Builder, indices: Sequence[Value]) -> DigitAccess | None:
+    """The access at these indices with axes for digits; None where that is of no use: see digit_axes."""
+    found = digit_axes(indices)
+    if found is None:
+        return None
+    places: dict[Value, tuple[int, int]] = {}  # axis and extent of each digit
+    for axis, sizes in enumerate(found.sizes):
+        for number, size in enumerate(sizes):
+            places[found.digits[axis, number]] = len(places), size
+
+    def index(form: LinearForm, dtype: str) -> Value:
+        total: Value | None = None
+        for factors, coefficient in form.terms.items():
+            made: Value | None = None
+            for each in factors:
+                one = iota(builder, len(places), *places[each], dtype) if each in places else each
+                one = converted(builder, one, dtype)
+                made = one if made is None else builder.insert(arith.MulOp(made, one)).result
+            if made is None or coefficient != 1:
+                scale = builder.constant(coefficient, with_shape((), dtype))
+                made = scale if made is None else builder.insert(arith.MulOp(made, scale)).result
+            total = made if total is None else builder.insert(arith.AddOp(total, made)).result
+        return zero(builder, (), dtype) if total is None else total
+
+    made = [index(form, each.dtype) for form, each in zip(found.forms, indices, strict=True)]
+    return DigitAccess(made, found.sizes)

@@ -19,6 +19,7 @@ from tiledsl.autotuner.verifying import bits
 from tiledsl.autotuner.verifying.reference import Expected, tensors
 from tiledsl.autotuner.verifying.verify import KernelOutputs, check_outputs
 from tiledsl.digests import digest
+from tiledsl.runtime.module import load_module
 from tiledsl.runtime.timing import clock, summarize
 
 _HOPELESS, _HOPELESS_PASS = 2.0, 0.05  # times the best, and the share of `rep` that such a configuration gets
@@ -147,8 +148,6 @@ class Bench:
         return {"rounds": rounds, "lasting": lasting, "failures": failures}
 
     def _load(self, job: Job) -> Any:
-        from tiledsl.runtime.module import load_module
-
         return load_module(job.name, job.source, interpret=job.interpret, cache_dir=self.policy.cache_dir)
 
     def _doubts(self, job: Job, launch: Callable[..., Any]) -> dict[str, str]:

@@ -47,9 +47,10 @@ def _serve(channel: Any, device: str) -> None:
     seconds["device"] = _age()
     channel.send({"ready": os.getpid()})
     current: bench.Bench | None = None
+    served: Any = None
     while True:
         try:
-            message = channel.receive(None if current is not None else _IDLE_SECONDS)
+            message = channel.receive(None if current is not None or served is not None else _IDLE_SECONDS)
         except wire.Silence:
             return
         if message is None:
@@ -90,8 +91,18 @@ def _serve(channel: Any, device: str) -> None:
                 assert current is not None
                 wanted = [jobs.Job(**each) for each in message["jobs"]]
                 channel.send(current.final(wanted, lambda job: channel.send({"begins": job.index})))
+            case "begin function" | "run function" | "final function":
+                if message["do"] == "begin function":
+                    bench.set_folders(message["triton_cache_dir"])
+                    sys.path[:] = dict.fromkeys([*message["path"], *sys.path])
+                    gc.enable()
+                from tiledsl.autotuner import function_server
+
+                served = function_server.serve(message, channel, served)
             case "end":
-                current = None
+                current = served = None
+                if device == "cpu":
+                    torch.set_num_threads(1)
                 if device != "cpu":
                     torch.cuda.empty_cache()
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from tiledsl.autotuner.function_options import FunctionOptions
 from tiledsl.autotuner.measuring import wire
 from tiledsl.autotuner.measuring.again import Further, further_inputs
 from tiledsl.autotuner.measuring.bench import Bench
@@ -23,6 +24,7 @@ from tiledsl.autotuner.verifying.tolerance import Tolerance, roundings_of
 from tiledsl.errors import TileError
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.module import writable_folder
+from tiledsl.runtime.profiler import do_bench
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -61,8 +63,6 @@ def time_reference(ref_prog: Callable[..., Any], inputs: Sequence[Any], options:
     if place is None:
         return None
     import torch
-
-    from tiledsl.runtime.profiler import do_bench
 
     with torch.cuda.device(place):
         return float(do_bench(lambda: ref_prog(*inputs), warmup=options.warmup, rep=options.rep, return_mode="median"))
@@ -239,7 +239,7 @@ def devices(target: Target, options: TuneOptions) -> list[str]:
     return [str(number) if can_measure(target) else "cpu" for number in numbers]
 
 
-def device_numbers(target: Target, options: TuneOptions) -> list[int]:
+def device_numbers(target: Target, options: TuneOptions | FunctionOptions) -> list[int]:
     """The GPUs that may measure: those given, else all that are like the current one, which comes first. TileError for
     given ones that are not there, or of different models, whose times do not compare."""
     if not can_measure(target):

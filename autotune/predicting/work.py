@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.autotuner.predicting.index_values import constant, divisor, grid_axes, is_data_dependent, trip_counts
 from tiledsl.autotuner.predicting.liveness import live_bytes
 from tiledsl.autotuner.predicting.work_types import Dot, Loop, Reduction, Traffic, Work, padded
@@ -72,6 +73,8 @@ class _Reader:
         self.axes = {value: axis for axis, value in enumerate(kernel.body.args)}
         self.writers: dict[Value, list[Operation]] = {}
         self.numbers: dict[Operation, int] = {}  # of products
+        self.threads = 1  # that run the body; what the whole block does in it
+        self.apart: frozenset[Operation] = frozenset()
 
     def run(self) -> None:
         for op in self.kernel.walk():
@@ -98,9 +101,9 @@ class _Reader:
         for op in ops:
             inner, inside, inner_most = times, points, most
             if isinstance(op, tile.GemmOp):
-                self.dot(op, times)
+                self.dot(op, times / self.threads)
             elif isinstance(op, tile.CopyOp):
-                self.copy(op, times, most)
+                self.copy(op, times / self.threads, most)
             elif isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)):
                 self.access(op, times, most, points)
             elif isinstance(op, arith.MathOp):
@@ -111,7 +114,7 @@ class _Reader:
             elif isinstance(op, arith.Elementwise) and op.result.dtype.startswith(("float", "bfloat")):
                 self.work.elementwise += times
             elif isinstance(op, tile.ReduceOp):
-                self.reduction(op, times)
+                self.reduction(op, times / self.threads)
             elif isinstance(op, scf.ForOp):
                 counted = trip_counts(op, self.axes, self.work.grid)
                 if counted is None:
@@ -124,8 +127,10 @@ class _Reader:
             elif isinstance(op, scf.WhileOp):
                 self.work.is_static = False
             elif isinstance(op, tile.ParallelOp):
-                inner *= math.prod(op.extents)
-                inside = (*points, *op.body.args)
+                if op.lockstep:
+                    self.threads, self.apart = math.prod(op.extents), Variance(op).apart
+                inner *= math.prod(op.extents) / (self.threads if op in self.apart else 1)
+                inside = (*(() if op in self.apart else points), *op.body.args)
             for region in op.regions:
                 self.walk(region, inner, inner_most, inside)
 

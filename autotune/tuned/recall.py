@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.space import given_tunables
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.tuned import arguments as of_calls
 from tiledsl.autotuner.tuned.entry import TunedEntry, arguments_text, as_text
 from tiledsl.autotuner.tuned.file import Default, TunedFile, path_of, read
 from tiledsl.autotuner.tuned.lookup import Gpu, LookupRow, TunedMatch, candidates
+from tiledsl.digests import source_digest
 from tiledsl.errors import TileError
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
@@ -254,15 +256,12 @@ def first_config(
     kernel: Kernel, config: Mapping[str, Any], why: str, entry: TunedEntry | None, origin: Literal["", "tuned"]
 ) -> AutotuneResult:
     """A result of one configuration that nothing was measured for; its latency is the entry's, if there is one."""
-    from tiledsl.autotuner.results.result import AutotuneResult
-
     latency = None if entry is None else entry.latency_ms
     reference = None if entry is None else entry.reference_ms
     kind: Any = "estimated" if entry is None else entry.latency_kind
     kernel.config, kernel.latency, kernel.ref_latency = dict(config), latency, reference
     if entry is not None and entry.certificate:
         from tiledsl.autotuner.verifying.certified import attach
-        from tiledsl.digests import source_digest
 
         attach(kernel, entry.certificate, source_digest(kernel.source))
     trial = Trial(0, dict(config), "ok", why, latency=latency, build=lambda: kernel)

@@ -1,11 +1,10 @@
-"""Work items and descriptors of a kernel for Gluon. Part of lower-to-triton."""
+"""Work items of a kernel for Gluon. Part of lower-to-triton."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tiledsl.analysis.gluon.support import swizzle
 from tiledsl.dialects import arith, gluon, scf, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
@@ -15,7 +14,7 @@ from tiledsl.passes.index_arithmetic import insert_or_fold
 
 
 def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: bool) -> None:
-    """Compute the block's indices from the work item, and create the descriptors of boxes on the host.
+    """Compute the block's indices from the work item.
 
     A persistent kernel has as many programs as the device has multiprocessors; each takes one block after the other,
     and the first index changes fastest. Otherwise each program has one block. If loops get longer as an index grows,
@@ -23,7 +22,6 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
     persistent programs, the longest blocks come first.
     """
     host, inside = Builder.at(launch), Builder(launch.body, launch.body.first, launch.loc)
-    _describe_boxes(launch, host)
     several = [index for index, extent in zip(indices, launch.grid, strict=True) if constant_of(extent) != 1]
     growing = next((index for index in several if _loops_grow_with(index, launch)), None)
     if not persistent:
@@ -105,20 +103,3 @@ def _combined(op: Operation, each: Sequence[int | None]) -> int | None:
     elif not isinstance(op, (arith.AddOp, arith.MaxOp, arith.MinOp)):
         return None
     return a or b if not (a and b) or a == b else None
-
-
-def _describe_boxes(launch: triton.LaunchOp, host: Builder) -> None:
-    made: dict[tuple[Value, tuple[int, ...]], Value] = {}
-    for op in launch.body.walk():
-        if not isinstance(op, (gluon.LoadBoxOp, gluon.StoreBoxOp)):
-            continue
-        buffer, extents = op.buffer, gluon.box(op)
-        if (buffer, extents) not in made:
-            dims = tuple(range(len(extents)))
-            name = f"{buffer.name or 'data'}_tiles"
-            made[buffer, extents] = host.insert(
-                triton.DescriptorOp(
-                    buffer, block=extents, dims=dims, swizzle=swizzle(extents, buffer.dtype), names=[name]
-                )
-            ).out
-        op.set_field("buffer", [made[buffer, extents]])

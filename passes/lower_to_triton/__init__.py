@@ -161,18 +161,19 @@ class _KernelLowering:
         )
         self.launch = Builder.at(kernel).insert(launch)
         kernel.erase()
-        if kernel.option("emitter") == "gluon":
+        for_gluon = kernel.option("emitter") == "gluon"
+        ops = list(self.body.walk())
+        for view in of_kinds(ops, tile.ViewOp):
+            view.move_before(launch)  # a view of global memory: the host makes it
+        blocks: list[tile.LoadBlockOp | tile.StoreBlockOp] = of_kinds(ops, tile.LoadBlockOp, tile.StoreBlockOp)
+        lower_blocks(blocks, Builder.at(launch), for_gluon)
+        if for_gluon:
             lower_gluon(launch, indices, kernel.option("persistent") is not False)
         else:
             at_start = Builder(self.body, self.body.first, kernel.loc)
             for axis, index in enumerate(indices):
                 index.replace_with(at_start.insert(triton.ProgramIdOp(axis=axis, names=[index.name])).result)
         self.body.set_args([])
-        ops = list(self.body.walk())
-        for view in of_kinds(ops, tile.ViewOp):
-            view.move_before(launch)  # a view of global memory: the host makes it
-        blocks: list[tile.LoadBlockOp | tile.StoreBlockOp] = of_kinds(ops, tile.LoadBlockOp, tile.StoreBlockOp)
-        lower_blocks(blocks, Builder.at(launch))
         ops = list(self.body.walk())
         left = of_kinds(ops, *_PROMOTED)
         assert not left, f"{left[0]!r} is left; promote-buffers removes it"
@@ -371,5 +372,5 @@ def _max_offset(type: BufferType) -> int:
     for dim, stride in zip(type.shape, type.strides):
         if isinstance(dim, str) or isinstance(stride, str):
             return INT32_ELEMENTS
-        offset += (dim - 1) * abs(stride)
+        offset += (dim - 1) * stride
     return offset

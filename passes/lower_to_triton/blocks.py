@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tiledsl.dialects import tensor, tile, triton
+from tiledsl.analysis.gluon.support import swizzle
+from tiledsl.dialects import gluon, tensor, tile, triton
 from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import with_shape
@@ -12,14 +13,17 @@ from tiledsl.ir.types import with_shape
 Shape = tuple[int, ...]
 
 
-def lower_blocks(ops: Iterable[tile.LoadBlockOp | tile.StoreBlockOp], host: Builder) -> None:
+def lower_blocks(ops: Iterable[tile.LoadBlockOp | tile.StoreBlockOp], host: Builder, for_gluon: bool) -> None:
     """Replace block accesses; `host` inserts the descriptors before the launch, one for each buffer and block shape.
 
     A descriptor may order the buffer's dimensions differently: those in which the block has one element come first,
-    since Triton drops dimensions only at the front.
+    since Triton drops dimensions only at the front. Gluon drops them anywhere, and is told how blocks are swizzled.
     """
     made: dict[tuple[Value, Shape, Shape], Value] = {}
     for op in ops:
+        if for_gluon:
+            _lower_for_gluon(op, made, host)
+            continue
         rank = len(tile.buffer_type(op.buffer).shape)
         shape = op.out.shape if isinstance(op, tile.LoadBlockOp) else op.value.shape
         sizes = {axis: size for axis, size in zip(op.axes, shape) if axis >= 0}
@@ -46,6 +50,25 @@ def lower_blocks(ops: Iterable[tile.LoadBlockOp | tile.StoreBlockOp], host: Buil
             value = _transposed(at, op.value, tuple(sizes[axis] for axis in walked), outward)
             at.insert(triton.StoreBlockOp(_reshaped(at, value, block), made[key], starts))
         op.erase()
+
+
+def _lower_for_gluon(
+    op: tile.LoadBlockOp | tile.StoreBlockOp, made: dict[tuple[Value, Shape, Shape], Value], host: Builder
+) -> None:
+    buffer, extents = op.buffer, gluon.box(op)
+    order = tuple(range(len(extents)))
+    key = (buffer, extents, order)
+    if key not in made:
+        size, name = swizzle(extents, buffer.dtype), f"{buffer.name or 'data'}_tiles"
+        made[key] = host.insert(triton.DescriptorOp(buffer, block=extents, dims=order, swizzle=size, names=[name])).out
+    at = Builder.at(op)
+    if isinstance(op, tile.LoadBlockOp):
+        new = triton.LoadBlockOp(made[key], op.starts, axes=op.axes, ring=op.ring, result_types=[op.out.type])
+        at.insert(new).out.name = op.out.name
+        op.out.replace_with(new.out)
+    else:
+        at.insert(triton.StoreBlockOp(op.value, made[key], op.starts, axes=op.axes, ring=op.ring))
+    op.erase()
 
 
 def _transposed(at: Builder, value: Value, shape: Shape, permutation: Sequence[int]) -> Value:

@@ -46,10 +46,6 @@ class PromoteBuffers(Pass):
                     _Promoter().kernel(op)
 
 
-def on_chip(value: Value) -> bool:
-    return isinstance(value.type, BufferType) and value.type.scope != "global"
-
-
 # Where operations have their buffer among their operands.
 _ACCESSES: dict[type[Operation], int] = {tile.ReadOp: 0, tile.LoadOp: 0, tile.WriteOp: 1, tile.StoreOp: 1}
 
@@ -84,10 +80,10 @@ class _Promoter:
     def kernel(self, op: tile.KernelOp) -> None:
         ops = list(op.body.walk())
         for atomic in of_kinds(ops, tile.AtomicOp):
-            if on_chip(atomic.buffer):
+            if tile.is_on_chip(atomic.buffer):
                 what = f"an atomic operation on {_name(atomic.buffer)}, which is not a global buffer"
                 raise TileError(what, atomic.loc)
-        allocs = [alloc for alloc in of_kinds(ops, tile.AllocOp) if on_chip(alloc.out)]
+        allocs = [alloc for alloc in of_kinds(ops, tile.AllocOp) if tile.is_on_chip(alloc.out)]
         _trim(allocs)
         self._find(op.body)
         self._summarise(op.body)
@@ -107,7 +103,7 @@ class _Promoter:
                 relevant.append((op, None))
                 for inner in op.regions:
                     self._find(inner)
-            elif on_chip(buffer := op.operands[_ACCESSES[type(op)]]):
+            elif tile.is_on_chip(buffer := op.operands[_ACCESSES[type(op)]]):
                 relevant.append((op, buffer))
 
     def _summarise(self, region: Region) -> _Summary:

@@ -17,6 +17,8 @@ from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, Shape, TensorType, broadcast_shapes
 from tiledsl.passes.tile_values import (
+    SCATTER_LIMIT,
+    DigitAccess,
     both,
     broadcast,
     compared,
@@ -27,12 +29,9 @@ from tiledsl.passes.tile_values import (
     reduced,
     reshaped,
     selected,
+    with_digit_axes,
     zero,
 )
-
-# A write at computed places compares each element of the buffer with each index, if these are so many comparisons at
-# most. More are a tensor.scatter.
-SCATTER_LIMIT = 1 << 18
 
 
 def load(builder: Builder, source: Value, indices: Sequence[Value], mask: Value | None, other: Value | None) -> Value:
@@ -41,12 +40,40 @@ def load(builder: Builder, source: Value, indices: Sequence[Value], mask: Value 
         out = source
     else:
         shape = broadcast_shapes(*(index.shape for index in indices)) or ()
-        split, sizes = _split(builder, [_narrow(builder, index) for index in indices], source.shape)
-        out = _load(builder, reshaped(builder, source, sizes), split, shape)
+        narrow = [_narrow(builder, index) for index in indices]
+        apart = _regular(builder, narrow, source.shape)
+        inner = shape
+        if apart is not None:
+            narrow, inner = apart.indices, apart.shape(shape)
+        split, sizes = _split(builder, narrow, source.shape)
+        varying = broadcast_shapes(*(index.shape for index in narrow)) or ()
+        out = _load(builder, reshaped(builder, source, sizes), split, varying)
+        out = reshaped(builder, broadcast(builder, out, inner), shape)
     if mask is not None:
         default = zero(builder, (), source.dtype) if other is None else other
         out = selected(builder, mask, out, default)
     return out
+
+
+def _regular(builder: Builder, indices: Sequence[Value], shape: Shape, *, writes: bool = False) -> DigitAccess | None:
+    """The access with axes for the digits of its indices, if that makes it a regular one."""
+    if not _is_irregular(indices, shape, writes=writes):
+        return None
+    made = with_digit_axes(builder, indices)
+    return None if made is None or _is_irregular(made.indices, shape, writes=writes) else made
+
+
+def _is_irregular(indices: Sequence[Value], shape: Shape, *, writes: bool = False) -> bool:
+    """Whether an access has to gather, or compare each element with each index."""
+    walks: list[Value] = []
+    sizes: list[int] = []
+    for index, dim in zip(indices, shape, strict=True):
+        parts = digits(index, dim)
+        for walk, size in [(index, dim)] if parts is None else [(part.walk, part.size) for part in parts]:
+            if walk is not None:
+                walks.append(walk)
+                sizes.append(size)
+    return any(index.kind == "general" for index in classify(walks, sizes, writes=writes))
 
 
 def _split(builder: Builder, indices: Sequence[Value], shape: Shape) -> tuple[list[Value], Shape]:
@@ -214,6 +241,10 @@ def store(builder: Builder, old: Value, value: Value, indices: Sequence[Value], 
     Where several writes hit one element, the one of the last point in row-major order stays.
     """
     narrow = [_narrow(builder, index) for index in indices]
+    apart = _regular(builder, narrow, old.shape, writes=True)
+    if apart is not None:
+        narrow, value = apart.indices, apart.value(builder, value)
+        mask = None if mask is None else apart.value(builder, mask)
     narrow, value, mask = _forwards(builder, narrow, value, mask)
     split, sizes = _split(builder, narrow, old.shape)
     made = _store(builder, reshaped(builder, old, sizes), value, split, mask)

@@ -24,6 +24,7 @@ from tiledsl.passes.tile_values import (
     selected,
 )
 from tiledsl.passes.vectorize_parallel.threads import Block, last_writer, threads_where
+from tiledsl.passes.vectorize_parallel.updates import apply_update, shared_updates
 from tiledsl.passes.vectorize_parallel.writes import (
     combine_on_chip,
     fewer_atomics,
@@ -42,7 +43,7 @@ class VectorizeParallel(Pass):
     writes before reading them become fragments with one element for each point.
 
     tile.atomic on on-chip buffers becomes a read, the combination of all points (a tensor.scatter, where several may
-    have one index), and a write.
+    have one computed index), and a write; so does r[i] = r[i] + x[i, j], where points share an element.
 
     Before:  tile.parallel {extents = (128, 64)} (%i, %j) {    After:  %i = tensor.iota : tensor<128x1xint32>
                %x = tile.load %s[%i]                                   %j = tensor.iota : tensor<1x64xint32>
@@ -56,8 +57,10 @@ class VectorizeParallel(Pass):
     def allowances(self, program: Program) -> frozenset[str]:
         # A reducer says nothing of its order.
         atomics = (op for op in program.root.walk() if isinstance(op, tile.AtomicOp))
-        on_chip = any(tile.buffer_type(op.buffer).scope != "global" for op in atomics)
-        return frozenset({"reassociation"} if on_chip else ())
+        shared = any(tile.is_on_chip(op.buffer) for op in atomics) or any(
+            shared_updates(Variance(op)) for op in of_kinds(program.root.walk(), tile.ParallelOp) if _is_outermost(op)
+        )
+        return frozenset({"reassociation"} if shared else ())
 
     def run(self, program: Program) -> None:
         pending = list(program.root.regions)
@@ -77,12 +80,23 @@ class VectorizeParallel(Pass):
                 op.erase()
 
 
+def _is_outermost(op: tile.ParallelOp) -> bool:
+    around = op.parent_op
+    while around is not None and not isinstance(around, tile.ParallelOp):
+        around = around.parent_op
+    return around is None
+
+
 class _Vectorizer:
     """Emits the tile form of one outermost tile.parallel before it, and erases it."""
 
     def __init__(self, parallel: tile.ParallelOp) -> None:
         self.parallel = parallel
         self.variance = Variance(parallel)
+        if updates := shared_updates(self.variance):
+            for update in updates:
+                apply_update(update)
+            self.variance = Variance(parallel)
         self.rank = len(self.variance.extents)
         self.map: dict[Value, Value] = {}
         self.private: dict[Value, Value] = {}
@@ -359,7 +373,7 @@ class _Vectorizer:
         target = self._target(buffer)
         indices = self._indices(builder, buffer, indices)
         if self.block is not None:
-            value, mask = last_writer(op, builder, value, indices, mask, self.rank)
+            value, mask = last_writer(op, builder, value, indices, mask, len(self.parallel.extents), self.rank)
         elif tile.buffer_type(target).scope != "global":
             value, mask = one_writer(op, builder, value, place(indices, self.rank), mask)
         attributes = op.attributes if isinstance(op, tile.StoreOp) else {}

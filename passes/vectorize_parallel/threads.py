@@ -199,15 +199,25 @@ def last_writer(
     value: Value,
     indices: Sequence[Value],
     mask: Value | None,
+    lanes: int,
     rank: int,
 ) -> tuple[Value, Value | None]:
     """Value and mask of a store by threads, without the dimensions along which the written element stays the same.
 
     Of threads that write one element, all of which may write the same value, the last one does. TileError where it is
-    evident that they write different ones.
+    evident that they write different ones. The first `lanes` of `rank` dimensions are those of the threads; further
+    ones are those of a T.Parallel that each thread runs.
     """
     _check_writers(op, value, indices, mask)
     shared = place(indices, rank)
+    for axis in range(lanes):
+        if rank > lanes and shared[axis] == 1 and varies(value, axis) and not (mask is not None and varies(mask, axis)):
+            raise TileError(
+                f"T.Parallel: all threads run this loop and write the same elements of {op.buffer.name or 'a buffer'}, "
+                "but what they write differs from thread to thread",
+                op.loc,
+                ["index with the thread, too, or write the loop without what differs: then it is done once, by all"],
+            )
     is_global = tile.buffer_type(op.buffer).scope == "global"
     for axis, size in enumerate(shared):
         if size != 1 or is_global and varies(value, axis):
@@ -287,13 +297,16 @@ def _at(value: Value, point: tuple[int, ...]) -> Number:
         return not _at(op.operands[0], point)
     if isinstance(op, arith.CmpOp):
         return bool(arith.PREDICATES[op.predicate](_at(op.operands[0], point), _at(op.operands[1], point)))
-    if isinstance(op, arith.CastOp) and value.dtype in ("int32", "int64") and op.operands[0].dtype in ("bool", "int32"):
-        return int(_at(op.operands[0], point))
-    if isinstance(op, arith.BinaryOp) and value.dtype in ("bool", "int32"):
+    if isinstance(op, arith.CastOp) and op.operands[0].dtype in ("bool", "int32"):
+        return _as_stored(_at(op.operands[0], point), value.dtype)
+    if isinstance(op, arith.BinaryOp) and value.dtype in ("bool", "int32", "float32"):
         lhs, rhs = (_at(each, point) for each in op.operands)
         try:
-            made = op.compute(lhs, rhs)
+            return _as_stored(op.compute(lhs, rhs), value.dtype)
         except (ArithmeticError, ValueError, TypeError, NotImplementedError):
             raise _Unknown from None
-        return arith.as_constant(made, value.dtype)
     raise _Unknown
+
+
+def _as_stored(number: Number, dtype: str) -> Number:
+    return arith.rounded(arith.as_constant(number, dtype), dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from tiledsl.analysis.affine import bounds, linear_form
@@ -14,16 +14,22 @@ from tiledsl.ir.types import INT32, Shape, broadcast_shapes, with_shape
 from tiledsl.legality import verdict
 from tiledsl.passes.tile_values import (
     COMBINING,
+    SCATTER_LIMIT,
     both,
     broadcast,
     combine,
     compared,
     converted,
     exact_sum,
+    iota,
     reduced,
     reshaped,
     selected,
+    with_digit_axes,
 )
+
+# Updates at computed indices compare each point with each element if these are no more comparisons; else they scatter.
+FEW_COMPARISONS = 1 << 12
 
 
 def place(indices: Sequence[Value], rank: int) -> Shape:
@@ -52,7 +58,7 @@ def one_writer(
             mask = reduced(builder, mask, "or", axis, keep=True)
     if summed:
         if mask is None or not all(varies(mask, axis) for axis in summed):
-            raise _race(op)
+            raise race(op)
         nothing = builder.constant(arith.as_constant(0, value.dtype), with_shape((), value.dtype))
         value = selected(builder, mask, value, nothing)
         for axis in summed:
@@ -89,7 +95,9 @@ def combine_on_chip(
 ) -> Value | None:
     """An update of an on-chip buffer by all points at once, `full` of them: read, combine, write; the old values.
 
-    Where the indices do not show that points address different elements, the values are scattered.
+    Points that address one element are combined first: along axes that do not move the element, digits of axes
+    included. What is left, such as r[T.min(2, j)], by comparing each point's index with each element's, or by a scatter
+    where these are many.
     """
     shared = place(indices, len(full))
     if op.out.uses:
@@ -97,9 +105,16 @@ def combine_on_chip(
             return _scatter(op, builder, value, indices, mask, full)
     else:
         value, mask = fewer_atomics(op.kind, builder, value, shared, mask)
+        apart = None if _one_to_one(indices, shared) else with_digit_axes(builder, indices)
+        if apart is not None:
+            indices, shared = apart.indices, place(apart.indices, sum(map(len, apart.sizes)))
+            value, mask = apart.value(builder, value), None if mask is None else apart.value(builder, mask)
+            value, mask = fewer_atomics(op.kind, builder, value, shared, mask)
         if not _one_to_one(indices, shared):
-            _scatter(op, builder, value, indices, mask, shared)
-            return None
+            found = _by_element(op, builder, value, indices, mask)
+            if found is None:
+                return _scatter(op, builder, value, indices, mask, shared)
+            (value, indices), mask = found, None
     old = builder.insert(tile.LoadOp(op.buffer, indices, None, None)).result
     new = builder.insert(combine(op.kind, value.dtype)(old, value)).out
     builder.insert(tile.StoreOp(new, op.buffer, indices, mask))
@@ -146,20 +161,72 @@ def _computed_in(kind: str, dtype: str) -> str:
     return verdict(f"scatter.{kind}", (dtype,)).dtype or dtype
 
 
+def _by_element(
+    op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None
+) -> tuple[Value, list[Value]] | None:
+    """What all points contribute to each element, and the elements' indices.
+
+    Dimensions of the buffer that a point's own place addresses stay apart; each of the others gets an axis, of all of
+    its elements, along which a point's value is neutral but at its index. None for too many comparisons.
+    """
+    shape = broadcast_shapes(*(index.shape for index in indices), value.shape, () if mask is None else mask.shape) or ()
+    alone = [
+        isinstance(index.op, tensor.IotaOp)
+        and not any(other is not index and other.shape and varies(other, index.op.axis) for other in indices)
+        for index in indices
+    ]
+    kept = {index.op.axis for index, each in zip(indices, alone, strict=True) if each}  # type: ignore[union-attr]
+    sizes = tile.buffer_type(op.buffer).static_shape
+    general = [dim for dim, index in enumerate(indices) if prod(index.shape) > 1 and not alone[dim]]
+    comparisons = prod(shape) * prod(sizes[dim] for dim in general)
+    if comparisons > (SCATTER_LIMIT if kept else FEW_COMPARISONS):
+        return None
+    rank = len(shape) + len(general)
+
+    def spread(each: Value) -> Value:
+        return reshaped(builder, each, (*each.shape, *(1 for _ in general))) if each.shape else each
+
+    made: list[Value] = []
+    hit: Value | None = None if mask is None else spread(mask)
+    for dim, index in enumerate(indices):
+        if dim in general:
+            element = iota(builder, rank, len(shape) + general.index(dim), sizes[dim], index.dtype)
+            hit = both(builder, hit, compared(builder, spread(index), "eq", element))
+            made.append(element)
+        else:
+            made.append(spread(index))
+    kind = "sum" if op.kind == "add" else op.kind
+    neutral = builder.constant(tensor.neutral(kind, value.dtype), with_shape((), value.dtype))
+    assert hit is not None, "points that differ in no index"
+    value = selected(builder, hit, spread(value), neutral)
+    for axis in range(len(shape)):
+        if axis not in kept and value.shape[axis] > 1:
+            value = reduced(builder, value, kind, axis, keep=True)
+    return value, made
+
+
 def _one_to_one(indices: list[Value], shared: Shape) -> bool:
     """Whether the points of a T.Parallel address different elements: each index is looked at as a sum of multiples."""
-    open_dims = {axis for axis, size in enumerate(shared) if size > 1}
-    forms = [_multiples(index) for index in indices]
+    extents = {axis: size for axis, size in enumerate(shared) if size > 1}
+    return tell_apart([_multiples(index) for index in indices], extents)
+
+
+def tell_apart(forms: Sequence[dict[int, int] | None], extents: Mapping[int, int]) -> bool:
+    """Whether indices differ between all points of a box with these extents.
+
+    The forms have the factors of the points' places by axis, beside what is the same for all; None: anything.
+    """
+    open_dims = set(extents)
     found = True
     while open_dims and found:
         found = False
         for form in forms:
-            here = {axis: abs(factor) for axis, factor in (form or {}).items() if axis in open_dims}
+            here = {axis: abs(factor) for axis, factor in (form or {}).items() if axis in open_dims and factor}
             reach = 0
             for axis, factor in sorted(here.items(), key=lambda item: item[1]):
                 if factor <= reach:
                     break
-                reach += factor * (shared[axis] - 1)
+                reach += factor * (extents[axis] - 1)
             else:
                 found |= bool(here)
                 open_dims -= set(here)
@@ -185,7 +252,8 @@ def one_element(builder: Builder, value: Value, place: Shape, mask: Value | None
     return value, mask
 
 
-def _race(op: tile.StoreOp | tile.WriteOp) -> TileError:
+def race(op: tile.StoreOp | tile.WriteOp) -> TileError:
+    """The error that iterations write different values to one element."""
     buffer, made = op.buffer, op.value.op
     notes: list[str] = []
     if isinstance(made, arith.BinaryOp) and any(

@@ -51,6 +51,25 @@ def test_the_work_of_a_block_is_counted() -> None:
     )
 
 
+def test_of_threads_each_counts_and_what_they_do_together_once() -> None:
+    @T.prim_func
+    def program(A: T.Tensor((64, 64), "float16"), X: T.Tensor((128,), "float32"), C: T.Tensor((64, 64), "float32")):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.copy(A, a)
+            T.clear(c)
+            X[T.get_thread_binding()] = 2.0 * X[0]
+            T.gemm(a, a, c)
+            for i, j in T.Parallel(64, 64):
+                C[i, j] = c[i, j]
+
+    (found,) = work.work_of(tiledsl.compile(program, target="cuda:90"))
+    assert found.operations == 2 * 64**3
+    bytes_of = [(each.buffer, each.bytes, each.is_store) for each in found.traffic]
+    assert bytes_of == [("A", 64 * 64 * 2, False), ("X", 4, False), ("X", 128 * 4, True), ("C", 64 * 64 * 4, True)]
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_flops_and_bytes_of_attention(causal: bool) -> None:
     kernel = kernels.attention(2, 4, 2048, 64, causal, 128, 128, 2, 256)

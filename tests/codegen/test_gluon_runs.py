@@ -331,3 +331,38 @@ def test_the_model_sees_what_is_wrong(name: str, monkeypatch: pytest.MonkeyPatch
         gluon_machine.run_gluon(
             source.replace(*WRONG[name]), "attention_forward", q, k, v, torch.empty_like(q), torch.empty(1, 1, 128)
         )
+
+
+@T.prim_func
+def decayed(
+    A: T.Tensor((128, 512), "float16"),
+    B: T.Tensor((64, 512), "float16"),
+    S: T.Tensor((8,), "float32"),
+    C: T.Tensor((128, 64), "float32"),
+):
+    with T.Kernel(1, threads=128) as _:
+        a = T.alloc_shared((128, 64), "float16")
+        b = T.alloc_shared((64, 64), "float16")
+        total = T.alloc_fragment((128, 64), "float32")
+        weight = T.alloc_fragment((128,), "float32")
+        T.clear(total)
+        T.clear(weight)
+        for k in T.Pipelined(8, num_stages=3):
+            T.copy(A[0, k * 64], a)
+            T.copy(B[0, k * 64], b)
+            T.gemm(a, b, total, transpose_B=True)
+            for i in T.Parallel(128):
+                weight[i] = weight[i] * 0.5 + S[k]
+        for i, j in T.Parallel(128, 64):
+            total[i, j] += weight[i]
+        T.copy(total, C)
+
+
+def test_what_a_loop_carries_beside_its_sum() -> None:
+    kernel = tiledsl.compile(decayed, target="cuda:90", pass_configs={"select-emitter.backend": "gluon"})
+    torch.manual_seed(1)
+    a, b = (torch.randn(rows, 512).half() for rows in (128, 64))
+    s, c = torch.randn(8), torch.full((128, 64), float("nan"))
+    gluon_machine.run_gluon(kernel.source, "decayed", a, b, s, c)
+    weight = sum(float(s[k]) * 0.5 ** (7 - k) for k in range(8))
+    torch.testing.assert_close(c, a.float() @ b.float().T + weight, rtol=1e-4, atol=1e-3)

@@ -13,7 +13,6 @@ from tiledsl.ir.printer import print_op
 
 F32 = "tensor<128x64xfloat32>"
 LARGE = "buffer<300*500*float16, global>"
-DEEP = "buffer<4*32*300*64*float16, global>"
 TILE = "buffer<128*64*float16, shared>"
 LOOP = "tensor<64x64xfloat32>"
 
@@ -81,15 +80,6 @@ TYPES: dict[str, dict[str, str]] = {
     "triton.descriptor": {"A": "buffer<300*512*float16, global>"},
     "triton.load_block": {"A": "*float16", "m": "int32", "k": "int32"},
     "triton.store_block": {"C": "*float16", "x": "tensor<128x64xfloat16>", "m": "int32", "n": "int32"},
-    "gluon.load_box": {"K": DEEP, "b": "int32", "h": "int32", "row": "int32", "zero": "int32"},
-    "gluon.store_box": {
-        "x": "tensor<128x64xfloat16>",
-        "O": DEEP,
-        "b": "int32",
-        "h": "int32",
-        "row": "int32",
-        "zero": "int32",
-    },
     "gluon.rescale": {"acc": "tensor<64x128xfloat32>", "factor": "tensor<64xfloat32>"},
     "triton.atomic": {"p": "tensor<128x*float32>", "x": "tensor<128xfloat32>", "m": "tensor<128xbool>"},
 }

@@ -207,6 +207,10 @@ class Buffer:
     def read(self, at: int) -> Number:
         if machine.tracking:
             self.memory.note_read(at)
+        return self.held(at)
+
+    def held(self, at: int) -> Number:
+        """What lies at a place, without note of a read."""
         cell = self.memory.cells[at]
         return cell if self.stored is self.dtype else from_bits(to_bits(cell), self.dtype)
 

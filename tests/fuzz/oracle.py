@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,24 @@ def _name_of(call: ast.expr) -> str:
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
         return call.func.attr if call.func.value.id == "T" else ""
     return ""
+
+
+_COMBINING = {ast.Add: "+", ast.Sub: "-", ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^"}
+
+
+def _combined(target: ast.expr, value: ast.expr) -> tuple[str, ast.expr] | None:
+    """The operator and the other operand, where a value is the target's own, combined with one other."""
+    own = ast.unparse(target)
+    if isinstance(value, ast.BinOp) and type(value.op) in _COMBINING:
+        sign, sides = _COMBINING[type(value.op)], [value.left, value.right]
+    elif _name_of(value) in ("max", "min"):
+        assert isinstance(value, ast.Call)
+        sign, sides = _name_of(value), value.args
+    else:
+        return None
+    if ast.unparse(sides[0]) == own:
+        return sign, sides[1]
+    return (sign, sides[0]) if sign != "-" and ast.unparse(sides[1]) == own else None
 
 
 def _call(name: str, *arguments: ast.expr) -> ast.Call:
@@ -142,6 +161,13 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> Any:
         target = node.targets[0]
         is_variable = isinstance(target, ast.Name) and target.id in self.variables
+        if isinstance(target, ast.Subscript) and not _has_slice(target) and (found := _combined(target, node.value)):
+            self.sites += 1
+            sign, other = found
+            return ast.Expr(
+                _call("__update", target.value, self.indices(target), ast.Constant(sign), self.visit(other),
+                      ast.Constant(self.sites))
+            )  # fmt: skip
         if isinstance(target, ast.Subscript) or (is_variable and _name_of(node.value) != "alloc_var"):
             return self._store(target, self.visit(node.value))
         node.value = self.visit(node.value)
@@ -195,12 +221,30 @@ def _continue(condition: Any) -> bool:
     return numbers.truth(condition)
 
 
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "&": operator.and_, "|": operator.or_, "^": operator.xor,
+    "max": numbers.maximum, "min": numbers.minimum,
+}  # fmt: skip
+
+
+def _update(buffer: Buffer, indices: Sequence[Any], sign: str, value: Any, site: int) -> None:
+    """`buffer[indices] = buffer[indices] <sign> value`. Iterations of a T.Parallel may share an on-chip element."""
+    combine = _OPERATORS[sign]
+    at = buffer.position(indices, site)
+    if not memory.machine.loop_start or buffer.scope == "global" or at is None or at < 0:
+        buffer.store(indices, combine(buffer.load(indices, site), value), site)
+        return
+    memory.machine.step()
+    kind = f"update {'+' if sign == '-' else sign}"
+    buffer.write(at, combine(buffer.held(at), value), kind)
+
+
 _INTRINSICS: dict[str, Callable[..., Any]] = {
     "__slice": slice, "__region": Region, "__and": numbers.logical_and, "__or": numbers.logical_or,
     "__not": numbers.logical_not, "__choose": numbers.select, "__fill": language.fill, "__blocks": language.blocks,
     "__load": lambda buffer, indices, site: buffer.load(indices, site),
     "__store": lambda buffer, indices, value, site: buffer.store(indices, value, site),
-    "__continue": _continue, "__truth": numbers.truth, "range": language.serial,
+    "__update": _update, "__continue": _continue, "__truth": numbers.truth, "range": language.serial,
 }  # fmt: skip
 
 

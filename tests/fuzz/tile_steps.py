@@ -381,14 +381,14 @@ class TileSteps(Writer):
         self.locked = {*locked, tile.memory}
         with self.inside_of(f"for {i} in T.Parallel({rows}):"):
             self.loops = {**self.loops, i: rows}
-            with self.inside_of(
-                f"for {k} in {self.pick((f'T.serial({columns})', f'range({columns})', f'T.unroll({columns})'))}:"
-            ):
+            kind = self.pick(("T.serial", "range", "T.unroll", "T.vectorized", "T.vectorized"))
+            with self.inside_of(f"for {k} in {kind}({columns}):"):
                 self.loops = {**self.loops, k: columns}
                 value = self.value(tile.dtype, 1)
                 before = f"{tile.name}[{i}, T.max({k} - 1, 0)]"
+                place = f"{tile.name}[{i}, {self.pick((k, k, f'{k} // 2', f'{k} % 2', '0'))}]"
                 text = self.converted(self.combined(before, value, tile.dtype), *self.types(tile.dtype))
-                self.write(f"{tile.name}[{i}, {k}] = {text if self.chance(0.6) else value}")
+                self.write(f"{place} = {text if self.chance(0.6) else value}")
         self.locked = locked
 
     def swap(self) -> None:
@@ -403,3 +403,45 @@ class TileSteps(Writer):
             self.write(f"{x} = {y} + {self.pick(('1', k))}")
             self.write(f"{y} = {old}")
         self.scalars += [Scalar(x, dtype), Scalar(y, dtype)]
+
+    def update(self) -> None:
+        """Elements that several iterations change: groups of them, or those that a computed index names."""
+        dtype, form = self.pick((
+            ("int32", "{0} + {1}"), ("int32", "{1} + {0}"), ("int32", "{0} - {1}"), ("float32", "{0} + {1}"),
+            ("float32", "T.max({0}, {1})"), ("int32", "T.min({1}, {0})"), ("uint8", "{0} + {1}"),
+            ("int16", "T.max({0}, {1})"), ("float16", "{0} + {1}"),
+            ("int64", "{0} | {1}"), ("float64", "{0} - {1}"), ("int32", "{0} ^ {1}"),
+        ))  # fmt: skip
+        source, shape = self.shape(), self.shape(self.pick((1, 1, 2)))
+        tile = self.make(shape, dtype)
+        with self.parallel(source, tile.memory) as names:
+            places = []
+            for size in shape:
+                name, extent = self.pick(list(zip(names, source)))
+                forms = [f"{name} % {size}", f"T.min({size - 1}, {name} // 2)", self.inside(size), str(size - 1)]
+                forms += [name] * 3 if extent <= size else [f"{name} // {-(-extent // size)}"] * 3
+                places.append(self.pick(forms))
+            own = f"{tile.name}[{', '.join(places)}]"
+            text = f"{own} = {form.format(own, f'({self.value(dtype, 1)})')}"
+            if self.chance(0.3):
+                self.write(f"if {self.condition(1)}:")
+                text = f"    {text}"
+            self.write(text)
+        tile.rough = tile.rough or is_float(dtype)
+
+    def digits(self) -> None:
+        """A tile whose places are quotients and remainders of the loops' indices, or a diagonal of blocks of them."""
+        groups, size = self.pick((1, 2, 3, 4)), self.pick((2, 3, 4))
+        dtype = self.pick(("float32", "int32", "float16", "bool", "int8"))
+        if self.chance(0.5):
+            tile = self.make((groups, size, size), dtype)
+            with self.parallel((groups * size, groups * size), tile.memory) as (i, j):
+                self.write(f"if {i} // {size} == {j} // {size}:")
+                self.write(f"    {tile.name}[{i} // {size}, {i} % {size}, {j} % {size}] = {self.value(dtype)}")
+            return
+        source = self.make((groups, size), dtype)
+        tile = self.allocate((size, groups), dtype)
+        self.tiles.append(tile)
+        with self.parallel((groups * size,), tile.memory) as (i,):
+            target = self.pick((f"{i} % {size}, {i} // {size}", f"{i} // {groups}, {i} % {groups}"))
+            self.write(f"{tile.name}[{target}] = {source.name}[{i} // {size}, {i} % {size}]")

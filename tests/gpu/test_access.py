@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tiledsl
+import tiledsl.language as T
 from tests.codegen.test_block_modules import batched, gemm
 
 pytestmark = pytest.mark.gpu
@@ -83,3 +84,24 @@ def test_in_a_graph(name: str) -> None:
     c.fill_(float("nan"))
     graph.replay()
     check(c, a, b)
+
+
+@pytest.mark.parametrize("columns, width", [(7, 8), (8, 8), (4, 16)])
+def test_stores_leave_what_lies_beside_the_rows(columns: int, width: int) -> None:
+    needs_tma({"select-access.mode": "tma"})
+
+    @T.prim_func
+    def store(A: T.Tensor((12, width), "float32"), O: T.StridedTensor((12, columns), (width, 1), "float32")):
+        with T.Kernel(6, threads=32) as bx:
+            t = T.alloc_fragment((2, width), "float32")
+            T.copy(A[bx * 2, 0], t)
+            for i, j in T.Parallel(2, width):
+                t[i, j] = t[i, j] * 2
+            T.copy(t, O[bx * 2 - 1, 0])
+
+    kernel = tiledsl.compile(store, target="cuda", pass_configs={"select-access.mode": "tma"})
+    a, memory = torch.randn(12, width, device="cuda"), torch.full((14, width), -7.0, device="cuda")
+    expected = memory.clone()
+    expected[1:12, :columns] = 2 * a[1:, :columns]  # the first row lies before the tensor
+    kernel(a, memory[1:13, :columns])
+    torch.testing.assert_close(memory, expected, rtol=0, atol=0)

@@ -12,7 +12,13 @@ pytestmark = pytest.mark.gpu
 
 WITH_FLOAT8 = ("float8-number", "float8-pair-twice")
 SCANS = ("scan-beside-ones", "reversed-scan")
-MACHINE_CODE = ("float8-pair-twice", "add-of-16-bit-pairs", "maximum-of-negated", "carry-of-mulhi")
+MACHINE_CODE = (
+    "float8-pair-twice",
+    "add-of-16-bit-pairs",
+    "maximum-of-negated",
+    "constant-from-float8",
+    "carry-of-mulhi",
+)
 
 
 def check(name: str) -> None:

@@ -133,11 +133,11 @@ def test_a_reducer_compiles(target: str) -> None:
 
 
 @pytest.mark.parametrize("folded", [True, False])
-def test_indices_that_may_coincide(run: Any, folded: bool) -> None:
+def test_indices_that_coincide(run: Callable[..., Any], folded: bool) -> None:
     @T.prim_func
-    def program(X: T.Tensor((8, 8), "float32"), Y: T.Tensor((8,), "float32")):
+    def program(X: T.Tensor((8, 8), "int32"), Y: T.Tensor((16,), "int32")):
         with T.Kernel(1, threads=32):
-            total = T.alloc_reducer((8,), "float32")
+            total = T.alloc_reducer((16,), "int32")
             T.reducer_init(total)
             for i, j in T.Parallel(8, 8):
                 if folded:
@@ -146,13 +146,27 @@ def test_indices_that_may_coincide(run: Any, folded: bool) -> None:
                     T.reducer_update(total[i + j], X[i, j])
             T.copy(total, Y)
 
-    x = torch.arange(64, dtype=torch.float32).reshape(8, 8)
-    expected = torch.zeros(8)
+    x = torch.randint(-99, 99, (8, 8), dtype=torch.int32)
+    expected = torch.zeros(16, dtype=torch.int32)
     for i in range(8):
         for j in range(8):
-            place = i // 2 if folded else i + j
-            if place < 8:
-                expected[place] += x[i, j]
+            expected[i // 2 if folded else i + j] += x[i, j]
+    assert torch.equal(run(program, x), expected)
+
+
+def test_many_elements_and_iterations(run: Callable[..., Any]) -> None:
+    @T.prim_func
+    def program(X: T.Tensor((128, 128), "int32"), Y: T.Tensor((256,), "int32")):
+        with T.Kernel(1, threads=128):
+            total = T.alloc_reducer((256,), "int32")
+            T.reducer_init(total)
+            for i, j in T.Parallel(128, 128):
+                T.reducer_update(total[i + j], X[i, j])
+            T.copy(total, Y)
+
+    x = torch.randint(-99, 99, (128, 128), dtype=torch.int32)
+    expected = torch.zeros(256, dtype=torch.int32)
+    expected.index_add_(0, (torch.arange(128)[:, None] + torch.arange(128)).flatten(), x.flatten())
     assert torch.equal(run(program, x), expected)
 
 

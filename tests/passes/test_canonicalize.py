@@ -121,7 +121,8 @@ def test_a_cast_there_and_back_is_dropped_where_nothing_is_lost(there: str, loss
         ("%s int64 uint64", "uint64"), ("%s uint32 int8", "int8"), ("%l int32 uint32", "uint32"),
         ("%s int64 float32", "float32"), ("%b int32 int64", "int64"), ("%s uint32 int64", ""), ("%l int32 int64", ""),
         ("%s uint32 float32", ""), ("%s int16 bool", ""), ("%s bool int64", ""), ("%f int32 int64", ""),
-        ("%s float64 int64", ""),
+        ("%s float64 int64", ""), ("%f int32 int8", ""), ("%f int32 uint32", ""), ("%b float32 int32", ""),
+        ("%b int8 float32", "float32"), ("%l int32 bool", ""), ("%l int32 float32", ""),
     ],
 )  # fmt: skip
 def test_chains_of_casts_get_one_form(chain: str, expected: str) -> None:

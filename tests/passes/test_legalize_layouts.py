@@ -56,6 +56,19 @@ def test_scans(name: str, shape: tuple[int, ...], relaid: bool) -> None:
     assert (scan.source.shape, scan.relaid, scan.reverse) == (shape, relaid, False)
 
 
+def test_a_scan_of_what_is_gathered_from_a_larger_tile_is_relaid() -> None:
+    @T.prim_func
+    def part(O: T.Tensor((8, 8), "int32")):
+        with T.Kernel(1, threads=32):
+            t = T.alloc_shared((8, 8), "int32")
+            T.fill(t, 3)
+            T.cumsum(t[:, 3:6], dim=0)
+            T.copy(t, O)
+
+    (scan,) = of(lowered(part), tensor.ScanOp)
+    assert (scan.source.shape, scan.relaid) == ((8, 4), True)
+
+
 def test_a_scan_of_what_is_loaded_and_stored_as_it_is_stays() -> None:
     @T.prim_func
     def rows(A: T.Tensor((64, 32), "float32"), O: T.Tensor((64, 32), "float32")):

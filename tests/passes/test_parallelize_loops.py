@@ -179,6 +179,63 @@ def test_views_of_what_is_written() -> None:
     assert stays(viewed)
 
 
+def lanes(body: str, around: str = "%s") -> list[str]:
+    loop = f"scf.for %c0, %c4, %c1 {{vectorized = true}} (%i: int32) {{ {body} scf.yield }}"
+    return lines(around.replace("%s", loop))[1]
+
+
+STORE = "%x = tile.load %A[%i, %c2] : float32 tile.store %x, "
+EACH_POINT = "tile.parallel {extents = (6,)} (%j: int32) { %s }"
+BRANCH = f"""%p = arith.cmp %i, %j {{predicate = "lt"}} : bool
+             scf.if %p {{ {STORE}%s[%j, %i] scf.yield }} {{ scf.yield }}"""
+OLD = '%x = tile.load %A[%i, %c2] : float32 %o = tile.atomic %x, %B[%c0, %c0] {kind = "max"} : float32'
+ARRAY = "%a = tile.alloc : buffer<4*float32, local> tile.store %c0.5, %a[%i] %y = tile.load %a[%i] : float32"
+
+
+@pytest.mark.parametrize(
+    ("body", "around"),
+    [
+        (f"{STORE}%m[%i]", "%s"),
+        (f"%k = arith.floordiv %i, %c2 : int32 {STORE}%m[%k]", "%s"),  # of the two, the last one stays
+        (f"%q = tile.load %I[%i] : int32 %r = arith.floormod %q, %c6 : int32 {STORE}%m[%r]", "%s"),
+        (f"{STORE}%B[%j, %i]", EACH_POINT),
+        ("%x = tile.load %l[%i] : float32 %y = arith.add %x, %c0.5 : float32 tile.store %y, %l[%i]", "%s"),
+        (f'{STORE}%m[%i] %o = tile.atomic %x, %B[%c0, %c0] {{kind = "max"}} : float32', "%s"),
+        (f"{ARRAY} tile.store %y, %m[%i]", "%s"),
+        (BRANCH, EACH_POINT),
+    ],
+)  # fmt: skip
+def test_lanes_that_are_independent(body: str, around: str) -> None:
+    made = lanes(body, around)
+    assert "tile.parallel {extents = (4,)} (%i: int32) {" in made
+    assert not any("scf.for" in line for line in made)
+
+
+SUM = "%x = tile.load %A[%i, %j] : float32 %y = tile.load %m[%j] : float32 %z = arith.add %x, %y : float32"
+
+
+@pytest.mark.parametrize(
+    ("body", "around"),
+    [
+        (f"{SUM} tile.store %z, %m[%j]", EACH_POINT),
+        (f"{STORE}%m[%c0]", "%s"),
+        (f"%k = arith.floordiv %i, %c2 : int32 {STORE}%B[%k, %c0]", "%s"),  # whose last is of no fixed lane
+        (f"%r = tile.load %I[%i] : int32 {STORE}%B[%r, %c0]", "%s"),
+        # an element that the lane before wrote, and two stores to one place
+        ("%k = arith.add %i, %c1 : int32 %x = tile.load %m[%i] : float32 tile.store %x, %m[%k]", "%s"),
+        (f"%k = arith.sub %c3, %i : int32 {STORE}%m[%i] tile.store %x, %m[%k]", "%s"),
+        # for each j an order of its own
+        (f"scf.for %c0, %c2, %c1 (%j: int32) {{ %k = arith.add %i, %j : int32 {STORE}%m[%k] scf.yield }}", "%s"),
+        (f"{STORE}%l[%i]", EACH_POINT),  # an array that each point has
+        (f"{OLD} tile.store %o, %B[%i, %c1]", "%s"),
+        (f'{STORE}%m[%i] tile.print [%i] {{message = "lane"}}', "%s"),
+    ],
+)  # fmt: skip
+def test_lanes_that_collide_stay_a_loop(body: str, around: str) -> None:
+    made = lanes(body, around)
+    assert "scf.for %c0, %c4, %c1 {vectorized = true} (%i: int32) {" in made
+
+
 @T.prim_func
 def softmax_by_rows(X: T.Tensor((10, 100), "float16"), Y: T.Tensor((10, 128), "float16")):
     with T.Kernel(T.ceildiv(10, 4), threads=128) as b:

@@ -115,6 +115,41 @@ def test_sums_with_numbers_from_outside_wrap(moves: str, predicate: str) -> None
     assert divided > 20
 
 
+LOADED = """
+%zero = arith.constant {{value = 0}} : int32
+%sum = scf.for %c0, %c9, %c1[%zero] : int32 (%k: int32, %old: int32) {{
+  %x = tile.load %N[%k] : int32
+  %most = arith.constant {{value = {most}}} : int32
+  %y = arith.and %x, %most : int32
+  %first = arith.mul %k, %c4 : int32
+  {sum}
+  %ok = arith.cmp %moved, %c5 {{predicate = "ge"}} : bool
+  %more = arith.select %ok, %c1, %c0 : int32
+  %twice = arith.add %old, %old : int32
+  %new = arith.add %twice, %more : int32
+  scf.yield [%new]
+}}
+tile.store %sum, %N[%bx]
+"""
+
+
+@pytest.mark.parametrize(
+    ("sum", "most", "divided"),
+    [
+        ("%moved = arith.add %first, %y : int32", 2**30 - 1, True),
+        ("%moved = arith.add %first, %y : int32", 2**31 - 1, False),
+        ("%t = arith.add %y, %y : int32\n%moved = arith.add %first, %t : int32", 2**30 - 1, False),
+        ("%t = arith.mul %y, %c8 : int32\n%moved = arith.add %first, %t : int32", 2**30 + 2**28, False),
+    ],
+)
+def test_sums_with_numbers_from_inside_wrap(sum: str, most: int, divided: bool) -> None:
+    """Such as a loaded number without its sign: what is added to it may make it negative."""
+    root = program(LOADED.format(sum=sum, most=most), grid=(1,)).root
+    inputs = inputs_for(root, 0)
+    inputs[list(root.attributes["parameters"]).index("N")][:] = most
+    assert (len(loops_of(check_pass(PEEL, root, inputs))) > 1) is divided
+
+
 # The form of it
 
 GUARDED = """
@@ -149,6 +184,60 @@ def test_before_and_after() -> None:
     assert "%x = tile.load %D[%rows] {guarded = true} : tensor<16x1xfloat32>" in lines[main:rest]
     assert any("tile.load" in line and "mask=" in line for line in lines[rest:])
     assert lines[-1].startswith("tile.store %sum_1, ")
+
+
+def test_both_ends_of_a_loop_with_two_masks_each() -> None:
+    """Counted from the first iteration, the last of the starts and the first of the ends, which is no earlier."""
+    masks = {"low": ("%s", "ge"), "lower": ("%bx", "ge"), "high": ("%m", "lt"), "higher": ("%t", "lt")}
+    lines = [
+        f'%{name} = arith.cmp %rows, {side} {{predicate = "{predicate}"}} : tensor<16x1xbool>'
+        for name, (side, predicate) in masks.items()
+    ]
+    lines += [
+        "%two = arith.and %low, %lower : tensor<16x1xbool>", "%three = arith.and %two, %high : tensor<16x1xbool>",
+        "%ok = arith.and %three, %higher : tensor<16x1xbool>",
+    ]  # fmt: skip
+    body = GUARDED.replace(next(line for line in GUARDED.splitlines() if "%ok = " in line), "\n".join(lines))
+    found = after(PEEL, "%t = arith.cast %l : int32\n" + body)
+    filecheck(
+        found[2:27],
+        """
+        %0 = arith.cast %s : int64
+        %1 = arith.add %0, %c31 : int64
+        %2 = arith.max %1, %c16 : int64
+        %3 = arith.truncdiv %2, %c16 : int64
+        %4 = arith.sub %3, %c1 : int64
+        %5 = arith.cast %bx : int64
+        %6 = arith.add %5, %c31 : int64
+        %7 = arith.max %6, %c16 : int64
+        %8 = arith.truncdiv %7, %c16 : int64
+        %9 = arith.sub %8, %c1 : int64
+        %10 = arith.cast %m : int64
+        %11 = arith.add %10, %c16 : int64
+        %12 = arith.max %11, %c16 : int64
+        %13 = arith.truncdiv %12, %c16 : int64
+        %14 = arith.sub %13, %c1 : int64
+        %15 = arith.cast %t : int64
+        %16 = arith.add %15, %c16 : int64
+        %17 = arith.max %16, %c16 : int64
+        %18 = arith.truncdiv %17, %c16 : int64
+        %19 = arith.sub %18, %c1 : int64
+        %20 = arith.max %4, %9 : int64
+        %21 = arith.min %14, %19 : int64
+        %22 = arith.max %20, %21 : int64
+        %23 = arith.min %20, %c7 : int64
+        %24 = arith.cast %23 : int32
+        """,
+    )
+    middle = found.index("%25 = arith.min %22, %c7 : int64")
+    assert found[middle + 1] == "%26 = arith.cast %25 : int32"
+    loops = [line.partition(" {")[0] for line in found if "scf.for" in line]
+    assert loops == [
+        "%sum = scf.for %c0, %24, %c1[%c0p0]", "%sum_1 = scf.for %24, %26, %c1[%sum]",
+        "%sum_2 = scf.for %26, %c7, %c1[%sum_1]",
+    ]  # fmt: skip
+    loads = [line for line in found if "tile.load" in line]
+    assert ["mask=" in line for line in loads] == [True, False, True]
 
 
 def test_off_changes_nothing_and_other_modes_are_refused() -> None:

@@ -198,6 +198,21 @@ def test_others_stay_with_a_reason(body: str, a: str, reason: str) -> None:
     assert launch_of(made).attributes["remarks"] == (remark,)
 
 
+@pytest.mark.parametrize(
+    ("c", "reason"),
+    [
+        ("100*60*float16, global, strides(64, 1)", "its rows have 120 bytes, not a multiple of 16"),
+        ("100*56*float16, global, strides(64, 1)", "its blocks are 64 elements wide, and its rows 56"),
+        ("100*64*float16, global", ""),
+        ("100*m*float16, global, strides(64, 1)", ""),
+    ],
+)
+def test_stores_that_leave_the_rows_stay(c: str, reason: str) -> None:
+    made = program(LOAD + STORE, c=c, mode="tma")
+    assert [each.partition("because ")[2] for each in kernel(made).remarks if each[0] == "C"] == [reason] * bool(reason)
+    assert ("tile.store_block" in accesses(made)) is not bool(reason)
+
+
 def test_what_is_read_and_written_in_one_kernel_stays() -> None:
     made = program(LOAD + STORE.replace("%C", "%A"))
     filecheck(

@@ -11,6 +11,7 @@ from tests.passes.ir_cases import TO_VALUES, after, filecheck, kernel, to_values
 from tests.support.programs import check_pass, inputs_for, programs
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError
+from tiledsl.passes.dce import Dce
 from tiledsl.passes.vectorize_parallel import VectorizeParallel
 
 # What each body finds on chip.
@@ -53,6 +54,52 @@ def test_indices_become_iotas_and_values_keep_minimal_shapes() -> None:
         %x = tile.load %S[%i] : tensor<4x1xfloat32>
         %y = arith.add %x, %c0p5 : tensor<4x1xfloat32>
         tile.store %y, %Y[%i, %j]
+        """,
+    )
+
+
+def test_updates_of_groups_and_classes_as_operations() -> None:
+    body = """
+    %g = tile.alloc : buffer<2*float32, fragment>
+    tile.parallel {extents = (6,)} (%i: int32) {
+      %k = arith.INDEX : int32
+      %x = tile.load %S[%i] : float32
+      %y = tile.load %g[%k] : float32
+      %z = arith.max %x, %y : float32
+      tile.store %z, %g[%k]
+    }"""
+    filecheck(
+        after([VectorizeParallel(), Dce()], body.replace("INDEX", "floordiv %i, %c3"), parameters="S: 6*float32"),
+        """
+        %g = tile.alloc : buffer<2*float32, fragment>
+        %i = tensor.iota {axis = 0} : tensor<6xint32>
+        %x = tile.load %S[%i] : tensor<6xfloat32>
+        %0 = tensor.iota {axis = 0} : tensor<2x1xint32>
+        %x_1 = tensor.reshape %x : tensor<2x3xfloat32>
+        %1 = tensor.reduce %x_1 {kind = "max", axis = 1} : tensor<2xfloat32>
+        %2 = tensor.reshape %1 : tensor<2x1xfloat32>
+        %3 = tile.load %g[%0] : tensor<2x1xfloat32>
+        %4 = arith.max %3, %2 : tensor<2x1xfloat32>
+        tile.store %4, %g[%0]
+        """,
+    )
+    filecheck(
+        after([VectorizeParallel(), Dce()], body.replace("INDEX", "min %i, %c1"), parameters="S: 6*float32"),
+        """
+        %g = tile.alloc : buffer<2*float32, fragment>
+        %i = tensor.iota {axis = 0} : tensor<6xint32>
+        %k = arith.min %i, %c1 : tensor<6xint32>
+        %x = tile.load %S[%i] : tensor<6xfloat32>
+        %0 = tensor.iota {axis = 1} : tensor<1x2xint32>
+        %k_1 = tensor.reshape %k : tensor<6x1xint32>
+        %1 = arith.cmp %k_1, %0 {predicate = "eq"} : tensor<6x2xbool>
+        %x_1 = tensor.reshape %x : tensor<6x1xfloat32>
+        %2 = arith.select %1, %x_1, %cminf : tensor<6x2xfloat32>
+        %3 = tensor.reduce %2 {kind = "max", axis = 0} : tensor<2xfloat32>
+        %4 = tensor.reshape %3 : tensor<1x2xfloat32>
+        %5 = tile.load %g[%0] : tensor<1x2xfloat32>
+        %6 = arith.max %5, %4 : tensor<1x2xfloat32>
+        tile.store %6, %g[%0]
         """,
     )
 
@@ -103,6 +150,36 @@ def test_the_bounds_of_points_that_do_not_take_part_are_not_asked_for() -> None:
 
 
 BODIES = {
+    # One element, changed by several points
+    "updates": """PAR { %x = tile.load %a[%i, %j] : float32 %y = tile.load %v[%i] : float32
+                    %z = arith.add %x, %y : float32 tile.store %z, %v[%i] }""",
+    "updates_of_one": """PAR { %x = tile.load %a[%i, %j] : float32 %y = tile.load %v[%c2] : float32
+                    %z = arith.max %x, %y : float32 tile.store %z, %v[%c2] }""",
+    "updates_of_the_same": """PAR { %y = tile.load %v[%i] : float32 %z = arith.add %y, %c0.5 : float32
+                    tile.store %z, %v[%i] }""",
+    "updates_of_groups": """PAR { %k = arith.floordiv %j, %c2 : int32 %x = tile.load %a[%i, %j] : float32
+                    %y = tile.load %v[%k] : float32 %z = arith.sub %y, %x : float32 tile.store %z, %v[%k] }""",
+    "updates_of_classes": """PAR { %h = arith.floordiv %j, %c3 : int32 %k = arith.min %h, %c1 : int32
+                    %x = tile.load %a[%i, %j] : float32 %y = tile.load %b[%i, %k] : float32
+                    %z = arith.add %y, %x : float32 tile.store %z, %b[%i, %k] }
+                  PAR { %x = tile.load %b[%i, %j] : float32 tile.store %x, %a[%i, %j] }""",
+    "updates_where_an_index_says": """PAR { %n = tile.load %I[%i, %j] : int32 %k = arith.floormod %n, %c4 : int32
+                    %x = tile.load %a[%i, %j] : float32 %y = tile.load %v[%k] : float32
+                    %z = arith.min %x, %y : float32 tile.store %z, %v[%k] }""",
+    "updates_under_a_condition": """PAR { %c = arith.cmp %j, %i {predicate = "gt"} : bool scf.if %c {
+                    %x = tile.load %a[%i, %j] : float32 %y = tile.load %w[%i] : float32 %z = arith.add %x, %y : float32
+                    %q = arith.add %z, %c0.5 : float32 tile.store %q, %w[%i] scf.yield } { scf.yield }
+                  } PAR { %x = tile.load %w[%j] : float32 tile.store %x, %a[%i, %j] }""",
+    "updates_of_several_kinds_apart": """PAR { %y = tile.load %a[%i, %j] : float32 %z = arith.add %y, %y : float32
+                    tile.store %z, %a[%i, %j] %u = tile.load %a[%i, %j] : float32 %o = arith.max %u, %c0.5 : float32
+                    tile.store %o, %a[%i, %j] }""",
+    # Axes taken apart
+    "blocks_of_a_diagonal": """tile.parallel {extents = (4, 8)} (%i: int32, %j: int32) {
+                    %p = arith.floordiv %i, %c2 : int32 %q = arith.floordiv %j, %c4 : int32
+                    %c = arith.cmp %p, %q {predicate = "eq"} : bool scf.if %c {
+                    %r = arith.floormod %i, %c2 : int32 %s1 = arith.floormod %j, %c4 : int32
+                    %t = arith.mul %p, %c2 : int32 %k = arith.add %t, %r : int32 %x = tile.load %b[%i, %j] : float32
+                    tile.store %x, %a[%k, %s1] scf.yield } { scf.yield } }""",
     "transposed_read": "PAR { %x = tile.load %A[%i, %j] : float32 tile.store %x, %a[%i, %j] }",
     "broadcast_row": "PAR { %x = tile.load %w[%j] : float32 tile.store %x, %a[%i, %j] }",
     "broadcast_column": "PAR { %x = tile.load %v[%i] : float32 tile.store %x, %a[%i, %j] }",
@@ -274,6 +351,7 @@ def test_random_programs(func: FuncOp, seed: int) -> None:
     check_pass(TO_VALUES, func, inputs_for(func, seed), tolerance=1e-3)
 
 
+UPDATE = """%x = tile.load %b[%i, %j] : float32 %y = tile.load %v[%i] : float32 %z = arith.add %y, %x : float32"""
 REFUSED = {
     "race": ("PAR { %x = tile.load %a[%i, %j] : float32 tile.store %x, %v[%i] }", "write the same element of v"),
     "race along one axis": (
@@ -281,9 +359,27 @@ REFUSED = {
            scf.if %c { tile.store %x, %v[%c0] scf.yield } { scf.yield } }""",
         "write the same element of v",
     ),
-    "accumulation": (
+    "doubled once for each": (
+        """PAR { %y = tile.load %v[%i] : float32 %z = arith.mul %y, %c2.0 : float32 tile.store %z, %v[%i] }""",
+        "write the same element of v",
+    ),
+    "two kinds of updates": (
+        f"PAR {{ {UPDATE} tile.store %z, %v[%i] %w1 = tile.load %v[%i] : float32 "
+        "%m = arith.max %w1, %x : float32 tile.store %m, %v[%i] }",
+        "write the same element of v",
+    ),
+    "an update whose element is read": (
+        f"PAR {{ {UPDATE} tile.store %z, %v[%i] tile.store %y, %a[%i, %j] }}",
+        "write the same element of v",
+    ),
+    "an update of the element beside": (
+        """PAR { %x = tile.load %a[%i, %j] : float32 %y = tile.load %v[%c1] : float32
+           %z = arith.add %x, %y : float32 tile.store %z, %v[%c0] }""",
+        "write the same element of v",
+    ),
+    "what is subtracted from": (
         """PAR { %x = tile.load %a[%i, %j] : float32 %y = tile.load %v[%i] : float32
-           %z = arith.add %x, %y : float32 tile.store %z, %v[%i] }""",
+           %z = arith.sub %x, %y : float32 tile.store %z, %v[%i] }""",
         "T.reduce_sum",
     ),
     "accumulated local": (

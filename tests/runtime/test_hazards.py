@@ -38,7 +38,10 @@ LANES = """#linear = #ttg.linear<{register = [], lane = [LANE], warp = [[0, 0], 
 """
 
 
-@pytest.mark.parametrize("shape, wrong", [("4x8", False), ("4x16", False), ("4x2", False), ("4x1", True)])
+@pytest.mark.parametrize(
+    "shape, wrong",
+    [("4x8", False), ("4x16", False), ("4x2", False), ("4x1", True), ("8x8", False), ("8x4", True), ("16x2", True)],
+)
 def test_scans_beside_a_dimension_without_threads(shape: str, wrong: bool) -> None:
     found = hazards.layout_hazards(COLUMN.replace("SHAPE", shape))
     assert found == ([("scan-beside-ones", f"tensor<{shape}xf32, #blocked>")] if wrong else [])
@@ -67,6 +70,11 @@ MACHINE_CODE = {
     "add-of-16-bit-pairs": ("add.s16x2 	%r1, %r2, %r3;", "VIADD.16x2 R27, R14, 0x0 ;", "VIADD.16x2 R8, R8, 0x40004 ;"),
     "maximum-of-negated": (
         "neg.s32 	%r2, %r3;\nmax.s32 	%r4, %r1, %r2;", "VIMNMX3 R9, R7, R9, R8, !PT ;", "VIMNMX R8, R8, R11, !PT ;",
+    ),
+    "constant-from-float8": (
+        "cvt.rn.f16x2.e5m2x2 %r28, %rs17;",
+        "F2FP.F16.E5M2.UNPACK_B R16, 5.6051938572992682837e-44 ;",
+        "F2FP.F16.E5M2.UNPACK_B R8, R14.H1 ;",
     ),
     "carry-of-mulhi": (
         "mul.hi.u32 	%r1, %r2, 1431655766;\ncvt.u64.u32 	%rd1, %r1;\nsub.s64 	%rd3, %rd1, %rd2;",

@@ -425,6 +425,22 @@ def scan_corner(A: T.Tensor((16, 64), "float32"), O: T.Tensor((16, 64), "float32
         T.copy(t, O)
 
 
+def _scanned_slice(a: np.ndarray) -> np.ndarray:
+    out = a.copy()
+    out[:, 3:6] = np.cumsum(out[:, 3:6], axis=0)
+    return out
+
+
+@case("scan-beside-ones", _scanned_slice)
+@T.prim_func
+def scan_slice_by_one_warp(A: T.Tensor((5, 7), "int32"), O: T.Tensor((5, 7), "int32")):
+    with T.Kernel(1, threads=32):
+        t = T.alloc_shared((5, 7), "int32")
+        T.copy(A, t)
+        T.cumsum(t[:, 3:6], dim=0)
+        T.copy(t, O)
+
+
 def _scanned_row(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     out = a.astype(np.int8).astype(np.int64) @ b.astype(np.int8).astype(np.int64)
     out[0] = np.cumsum(out[0])
@@ -538,3 +554,37 @@ def maximum_of_negated(A: T.Tensor((32, 4), "int32"), O: T.Tensor((32,), "int32"
             t[i, j] = 0 - A[i, j]
         T.reduce_max(t, m, dim=1)
         T.copy(m, O)
+
+
+def _taken_from_few(a: np.ndarray) -> np.ndarray:
+    out = np.zeros((2, 8), np.int64)
+    out[:, 0] = a[0]
+    return (out - np.clip(a[0], 1, 50)).max(1).clip(0)
+
+
+@case("maximum-of-negated", _taken_from_few)
+@T.prim_func
+def maximum_of_taken_from_zero(A: T.Tensor((1,), "int32"), O: T.Tensor((2,), "int32")):
+    with T.Kernel(1, threads=128):
+        t = T.alloc_fragment((2, 8), "int32")
+        m = T.alloc_fragment((2,), "int32")
+        for i, j in T.Parallel(2, 8):
+            t[i, j] = A[j] - T.clamp(A[T.min(i * 2, 0)], 1, 50)
+        T.fill(m, 0)
+        T.reduce_max(t, m, dim=1, clear=False)
+        T.copy(m, O)
+
+
+@case("constant-from-float8", lambda a, b: a[:3].astype(np.float32) @ b[:1, :3].astype(np.float32).T)
+@T.prim_func
+def product_with_zeros(
+    A: T.Tensor((6, 3), "float8_e5m2"), B: T.Tensor((9, 17), "float8_e5m2"), O: T.Tensor((3, 1), "float32")
+):
+    with T.Kernel(1, threads=128):
+        a = T.alloc_shared((3, 8), "float8_e5m2")
+        b = T.alloc_shared((1, 8), "float8_e5m2")
+        t = T.alloc_fragment((3, 1), "float32")
+        T.copy(A[0, 0], a)
+        T.copy(B[0, 0], b)
+        T.gemm(a, b, t, transpose_B=True, clear_accum=True)
+        T.copy(t, O)

@@ -65,6 +65,8 @@ def block_of(op: Access, func: tile.FuncOp) -> Block:
     if not all(is_multiple(value, wanted) for value, _ in summands[-1]):
         raise NoBlock(f"its blocks may begin at other columns than multiples of {wanted}")
     _check_mask(op, type, func)
+    if isinstance(op, tile.StoreOp):
+        _check_rows(type)
     return Block(tuple(summands), tuple(axes), shape)
 
 
@@ -113,6 +115,13 @@ def _check_width(type: BufferType, axes: Iterable[int], shape: Iterable[int]) ->
     width = next((size for axis, size in zip(axes, shape) if axis == last), 1)
     if width * ELEMENTS[type.dtype].bits < ALIGNMENT * 8:
         raise NoBlock(f"its blocks are {width} elements wide, less than {ALIGNMENT} bytes")
+
+
+def _check_rows(type: BufferType) -> None:
+    """What lies behind a row that ends within 16 bytes was written by such stores on an H200."""
+    extent, bits = type.shape[-1], ELEMENTS[type.dtype].bits
+    if isinstance(extent, int) and extent * bits % (ALIGNMENT * 8):
+        raise NoBlock(f"its rows have {extent * bits // 8} bytes, not a multiple of {ALIGNMENT}")
 
 
 def _parts(index: Value) -> tuple[list[tuple[Value, int]], tensor.IotaOp | None]:

@@ -269,10 +269,9 @@ class Accesses:
             yield self._through_pointer(op, when)
         elif isinstance(op, (tile.LoadBlockOp, tile.StoreBlockOp)):
             yield self._box(op, when, op.buffer, op.starts, _moved_value(op), op.axes)
-        elif isinstance(op, (gluon.LoadBoxOp, gluon.StoreBoxOp)):
-            yield self._box(op, when, op.buffer, op.offsets, _moved_value(op), op.axes)
         elif isinstance(op, (triton.LoadBlockOp, triton.StoreBlockOp)):
-            yield self._box(op, when, op.descriptor, op.starts, _moved_value(op), tuple(range(len(op.starts))))
+            axes = op.axes or tuple(range(len(op.starts)))
+            yield self._box(op, when, op.descriptor, op.starts, _moved_value(op), axes)
         elif isinstance(op, tile.CopyOp):
             yield from self._copy(op, when)
         elif isinstance(op, (tile.FillOp, tile.WriteOp)):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tiledsl.analysis.block_access import root_buffer, strides_of
 from tiledsl.codegen.gluon.api import shared_layout
-from tiledsl.dialects import gluon, tensor, tile, triton
+from tiledsl.dialects import tensor, tile, triton
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
 
@@ -133,7 +133,6 @@ def written_parameters(func: tile.FuncOp) -> list[Value]:
         through_pointers: list[triton.StoreOp | triton.AtomicOp] = of_kinds(ops, triton.StoreOp, triton.AtomicOp)
         written.update(_shown(outside[_base(op.pointer)]) for op in through_pointers)
         written.update(_shown(outside[op.descriptor]) for op in of_kinds(ops, triton.StoreBlockOp))
-        written.update(_shown(outside[op.buffer]) for op in of_kinds(ops, gluon.StoreBoxOp))
     return [value for value in func.body.args[: len(func.parameters)] if value in written]
 
 

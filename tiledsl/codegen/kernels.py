@@ -148,7 +148,7 @@ class KernelWriter:
             options.append(f"num_stages={op.num_stages}")
         if op.unroll:
             options.append(f"loop_unroll_factor={_unroll_factor(op)}")
-        if op.flatten and _has_work_to_overlap(op) and not _hands_to_branch(op):
+        if op.flatten:
             options.append("flatten=True")
         function = "tl.range" if options else "range"
         self.line(f"for {self.name(op.index)} in {function}({', '.join(bounds + options)}):")
@@ -279,6 +279,7 @@ class KernelWriter:
         self.line(f"tl.store({', '.join(parts + _cache_options(op.cache, op.eviction))})")
 
     def load_block(self, op: triton.LoadBlockOp) -> None:
+        assert not op.axes, f"only Gluon leaves out dimensions of {op!r}"
         self.line(f"{self.name(op.out)} = {self.expressions.text(op.descriptor)}.load([{self.starts_text(op)}])")
 
     def store_block(self, op: triton.StoreBlockOp) -> None:
@@ -374,28 +375,6 @@ def _counts_multiprocessors(value: Value) -> bool:
 def _cache_options(cache: str, eviction: str) -> list[str]:
     options = [f"cache_modifier={quoted(cache)}"] if cache else []
     return options + ([f"eviction_policy={quoted(eviction)}"] if eviction else [])
-
-
-def _has_work_to_overlap(op: scf.ForOp) -> bool:
-    """Whether a loop inside does more than compute. Up to 3.6, Triton fails to fuse a loop with one that does not, and
-    nothing would be gained by it."""
-    return any(isinstance(loop, scf.ForOp) and not loop.is_pure for loop in op.nests()[1:])
-
-
-def _hands_to_branch(op: scf.ForOp) -> bool:
-    """Whether a branch at the end of a loop uses what is computed behind an inner loop, which Triton 3.6 fails to move
-    along with it."""
-    behind: set[Value] = set()
-    has_loop = False
-    for each in op.body:
-        if isinstance(each, scf.IfOp) and any(
-            not behind.isdisjoint(inner.operands) for region in each.regions for inner in region.walk()
-        ):
-            return True
-        if has_loop and not isinstance(each, arith.ConstantOp):
-            behind.update(each.results)
-        has_loop = has_loop or any(isinstance(inner, scf.ForOp) for inner in each.nests())
-    return False
 
 
 def _unroll_factor(op: scf.ForOp) -> int:

@@ -314,7 +314,7 @@ def _moved_pointers(value: Value, depth: int = 4) -> list[str]:
     for user in value.uses:
         if isinstance(user, triton.AddPtrOp) and value is user.offset:
             names[_base_name(user.pointer)] = None
-        elif isinstance(user, (triton.LoadBlockOp, triton.StoreBlockOp)) and value in user.starts:
+        elif isinstance(user, (triton.LoadBlockOp, triton.StoreBlockOp)) and not user.ring and value in user.starts:
             names[user.descriptor.name.removesuffix("_block")] = None
         elif isinstance(user, (arith.AddOp, arith.SubOp, tensor.BroadcastOp)) and depth:
             names.update(dict.fromkeys(_moved_pointers(user.result, depth - 1)))

@@ -1,16 +1,21 @@
-"""What the Gluon emitter needs beside the tile level: boxes of global memory that the TMA unit moves, and row parts.
+"""What the Gluon emitter needs beside the tile level: row parts, work items and rescaling.
 
 A kernel whose option `emitter` is "gluon" is written for several consumers: each runs the whole body for its own part
-of the block's rows, and `gluon.part` says which one it is. Its loads of boxes are done by one producer for all.
+of the block's rows, and `gluon.part` says which one it is. Its loads of blocks are done by one producer for all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
-from tiledsl.ir.core import Effect, Operation
-from tiledsl.ir.fields import attr, operand, operands, result
-from tiledsl.ir.types import BufferType, ScalarType, TensorType, Type
+from tiledsl.dialects import tile, triton
+from tiledsl.ir.core import Effect, Operation, Region
+from tiledsl.ir.fields import attr, operand, result
+from tiledsl.ir.types import ScalarType, TensorType, Type
+
+FORMS = ("skewed", "added", "fresh", "paired")
+BlockAccess: TypeAlias = tile.LoadBlockOp | tile.StoreBlockOp | triton.LoadBlockOp | triton.StoreBlockOp
 
 
 class WarpGroupIdOp(Operation):
@@ -58,45 +63,6 @@ class LongestFirstOp(Operation):
         return [ScalarType("int32"), ScalarType("int32")]
 
 
-class LoadBoxOp(Operation):
-    """A box of a global buffer from `offsets` on: dimension i of the result walks along dimension axes[i].
-
-    What lies outside of the buffer reads 0. Offsets are int32, one for each dimension.
-
-    Example: `%k = gluon.load_box %K[%b, %h, %row, %zero] {axes = (2, 3)} : tensor<128x64xfloat16>`
-    """
-
-    name = "gluon.load_box"
-    effects = Effect.READ
-    buffer = operand(BufferType, ScalarType)
-    offsets = operands(ScalarType)
-    axes = attr(tuple)
-    out = result(TensorType)
-
-    def verify(self) -> None:
-        _fits(self.buffer.type, len(self.offsets), self.axes, self.out.type)
-
-
-class StoreBoxOp(Operation):
-    """Writes a box of a global buffer from `offsets` on; what lies outside of the buffer is not written.
-
-    `in_query`: on its way it lies where the kernel's first operand was, which must be no longer needed.
-
-    Example: `gluon.store_box %x, %O[%b, %h, %row, %zero] {axes = (2, 3)}`
-    """
-
-    name = "gluon.store_box"
-    effects = Effect.WRITE
-    value = operand(TensorType)
-    buffer = operand(BufferType, ScalarType)
-    offsets = operands(ScalarType)
-    axes = attr(tuple)
-    in_query = attr(bool, False)
-
-    def verify(self) -> None:
-        _fits(self.buffer.type, len(self.offsets), self.axes, self.value.type)
-
-
 class RescaleOp(Operation):
     """An accumulator times one factor for each row, which may wait for whatever comes before the next product.
 
@@ -122,22 +88,74 @@ class RescaleOp(Operation):
             raise ValueError(f"{self.accumulator.type} times {self.factor.type} gives {self.out.type}")
 
 
+class ScheduleOp(Operation):
+    """How the loops of a launch for Gluon are written. schedule-loops puts it first in the body.
+
+    Forms: "skewed": row-wise updates between two products, of which the second waits for the next turn's first one;
+    "added": products that are added to what the loop carries; "fresh": products from zero, each awaited before it is
+    used; "paired": two of these in flight. In all of them the body's operations stand in the order of their text, and
+    gluon.cluster divides them.
+
+    runs: for each loop, whether it certainly has a turn. query_in_registers: whether the left operand of the first
+    product is loaded to registers once. packed: whether the left operand of the second product is handed on to the next
+    turn two elements in a register.
+
+    Example: `gluon.schedule {form = "skewed", runs = (true, false), query_in_registers = true}`
+    """
+
+    name = "gluon.schedule"
+    effects = Effect.ORDERED
+    form = attr(str)
+    runs = attr(tuple)
+    query_in_registers = attr(bool, False)
+    packed = attr(bool, False)
+
+    def verify(self) -> None:
+        tile.check_word("form", self.form, FORMS)
+        if {*map(type, self.runs)} - {bool}:
+            raise ValueError(f"runs is {self.runs}, not a truth value for each loop")
+        if self.form != "skewed" and (self.query_in_registers or self.packed):
+            raise ValueError(f"only a skewed loop keeps operands in registers, not one that is {self.form}")
+
+
+class ClusterOp(Operation):
+    """Begins a cluster: operations of a loop's body that are issued together, up to the next cluster or the end.
+
+    `stage`: so many turns after the loop's own (as in Triton's pipelined loops).
+
+    Example: `gluon.cluster {stage = 1}`
+    """
+
+    name = "gluon.cluster"
+    effects = Effect.ORDERED
+    stage = attr(int, 0)
+
+    def verify(self) -> None:
+        if self.stage not in (0, 1):
+            raise ValueError(f"stage {self.stage}; a loop holds back operations for one turn at most")
+
+
+def clusters(body: Region) -> list[tuple[int, list[Operation]]]:
+    """The stage and the operations of each cluster of a loop's body, without the terminator."""
+    found: list[tuple[int, list[Operation]]] = []
+    for op in body:
+        if isinstance(op, ClusterOp):
+            found.append((op.stage, []))
+        elif found and not op.is_terminator:
+            found[-1][1].append(op)
+    return found
+
+
 def targets_gluon(op: Operation) -> bool:
     """Whether a kernel or a launch is to be written by the Gluon emitter: select-emitter has prepared it."""
     return dict(op.attributes.get("options", ())).get("emitter") == "gluon"
 
 
-def box(op: LoadBoxOp | StoreBoxOp) -> tuple[int, ...]:
-    """The extents of the box, one for each dimension of the buffer."""
-    shape = op.out.shape if isinstance(op, LoadBoxOp) else op.value.shape
-    extents = [1] * len(op.offsets)
-    for axis, extent in zip(op.axes, shape, strict=True):
-        extents[axis] = extent
+def box(op: BlockAccess) -> tuple[int, ...]:
+    """The extents of the block that an operation moves, one for each dimension that it has a start in."""
+    shape = op.results[0].shape if op.results else op.operands[0].shape
+    extents = [1] * len(op.starts)
+    for axis, extent in zip(op.axes or range(len(extents)), shape, strict=True):
+        if axis >= 0:
+            extents[axis] = extent
     return tuple(extents)
-
-
-def _fits(buffer: Type, rank: int, axes: tuple[int, ...], tile: Type) -> None:
-    if len(axes) != len(tile.shape) or list(axes) != sorted(set(axes)) or not all(0 <= axis < rank for axis in axes):
-        raise ValueError(f"axes {axes} for a box {tile} of {rank} dimensions")
-    if isinstance(buffer, BufferType) and (len(buffer.shape) != rank or buffer.dtype != tile.dtype):
-        raise ValueError(f"{rank} offsets and {tile} for {buffer}")

@@ -24,6 +24,7 @@ class ForOp(Operation):
     iteration. `step` may be negative but not 0. num_stages: software pipelining depth asked for (0: not asked).
     unroll: 0 no, 1 completely (constant bounds), n > 1 by that factor as a hint. flatten: make one loop of this one and
     the loop inside, so that the pipeline of the inner loop does not run dry between two iterations of this one.
+    vectorized: the iterations are computed together (parallelize-loops) where nobody can tell.
 
     Example: `%r = scf.for %lo, %hi, %step[%init] {num_stages = 3} : tensor<64x64xfloat32> (%i: int32, %acc: tensor<64x64xfloat32>) { ... }`
     """  # noqa: E501
@@ -38,6 +39,7 @@ class ForOp(Operation):
     num_stages = attr(int, 0)
     unroll = attr(int, 0)
     flatten = attr(bool, False)
+    vectorized = attr(bool, False)
     body = region()
 
     def infer(self) -> Sequence[Type]:

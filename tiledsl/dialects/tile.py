@@ -26,6 +26,8 @@ _SOURCE = re.compile(r"(\w+)\.(?:stride)?[0-9]+(?:[+-][0-9]+)?(?://[0-9]+)?")
 ATOMIC_KINDS = ("add", "max", "min", "and", "or", "xor", "exchange", "load", "store")
 MEMORY_ORDERS = ("relaxed", "acquire", "release", "acq_rel")
 CACHE_HINTS = ("", ".ca", ".cg", ".cs", ".cv", ".wb", ".wt")
+# Where blocks lie in shared memory, by what a kernel for Gluon does with them; "" is for other kernels.
+RINGS = ("", "query", "keys", "values", "left", "right", "results")
 EVICTION_HINTS = ("", "evict_first", "evict_last", "evict_normal", "no_allocate")
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl")
 
@@ -385,6 +387,7 @@ class LoadBlockOp(Operation):
 
     The block begins at `starts`, one int32 for each dimension of the buffer. Dimension i of the result walks along
     dimension axes[i] of the buffer (-1, where its size is 1: along none); the other dimensions stay at their start.
+    `ring`: the shared memory that the block passes through in a kernel for Gluon, one of RINGS.
 
     Example: `%x = tile.load_block %A[%m, %k] {axes = (0, 1)} : tensor<128x64xfloat16>`
     """
@@ -394,9 +397,11 @@ class LoadBlockOp(Operation):
     buffer = operand(BufferType)
     starts = operands(ScalarType)
     axes = attr(tuple)
+    ring = attr(str, "")
     out = result(TensorType)
 
     def verify(self) -> None:
+        check_word("ring", self.ring, RINGS)
         _block(self.buffer, self.starts, self.axes, self.out)
 
 
@@ -412,8 +417,10 @@ class StoreBlockOp(Operation):
     buffer = operand(BufferType)
     starts = operands(ScalarType)
     axes = attr(tuple)
+    ring = attr(str, "")
 
     def verify(self) -> None:
+        check_word("ring", self.ring, RINGS)
         _block(self.buffer, self.starts, self.axes, self.value)
 
 
@@ -479,6 +486,11 @@ def buffer_type(value: Value) -> BufferType:
     type = value.type
     assert isinstance(type, BufferType), f"{value!r} is not a buffer"
     return type
+
+
+def is_on_chip(value: Value) -> bool:
+    """Whether a value is a buffer outside of global memory."""
+    return isinstance(value.type, BufferType) and value.type.scope != "global"
 
 
 def _whole(buffer: Value, value: Value) -> None:

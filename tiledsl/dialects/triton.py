@@ -151,7 +151,10 @@ def _hints(cache: str, eviction: str) -> None:
 
 
 class LoadBlockOp(Operation):
-    """A block through a descriptor, in its shape, from `starts`; what lies outside the buffer is 0.
+    """A block through a descriptor from `starts`; what lies outside the buffer is 0.
+
+    The result has the block's shape. With `axes`, for Gluon alone, its dimension i is the block's dimension axes[i],
+    and the others, of size 1, are left out. `ring`: see tile.load_block.
 
     Example: `%x = triton.load_block %A[%m, %k] : tensor<128x64xfloat16>`
     """
@@ -160,14 +163,17 @@ class LoadBlockOp(Operation):
     effects = Effect.READ
     descriptor = operand(ScalarType)
     starts = operands(ScalarType)
+    axes = attr(tuple, ())
+    ring = attr(str, "")
     out = result(TensorType)
 
     def verify(self) -> None:
-        _block(self.descriptor, self.starts, self.out)
+        tile.check_word("ring", self.ring, tile.RINGS)
+        _block(self.descriptor, self.starts, self.axes, self.out)
 
 
 class StoreBlockOp(Operation):
-    """Writes a block through a descriptor; what lies outside the buffer is dropped.
+    """Writes a block through a descriptor; what lies outside the buffer is dropped. See LoadBlockOp.
 
     Example: `triton.store_block %x, %C[%m, %n]`
     """
@@ -177,14 +183,19 @@ class StoreBlockOp(Operation):
     value = operand(TensorType)
     descriptor = operand(ScalarType)
     starts = operands(ScalarType)
+    axes = attr(tuple, ())
+    ring = attr(str, "")
 
     def verify(self) -> None:
-        _block(self.descriptor, self.starts, self.value)
+        tile.check_word("ring", self.ring, tile.RINGS)
+        _block(self.descriptor, self.starts, self.axes, self.value)
 
 
-def _block(descriptor: Value, starts: Sequence[Value], block: Value) -> None:
-    if descriptor.dtype != "*" + block.dtype or len(starts) != len(block.shape):
+def _block(descriptor: Value, starts: Sequence[Value], axes: tuple[int, ...], block: Value) -> None:
+    if descriptor.dtype != "*" + block.dtype or not axes and len(starts) != len(block.shape):
         raise ValueError(f"{len(starts)} starts for a block {block.type} through {descriptor.type}")
+    if axes and (len(axes) != len(block.shape) or list(axes) != sorted({*axes} & {*range(len(starts))})):
+        raise ValueError(f"axes {axes} for a block {block.type} of {len(starts)} dimensions")
 
 
 class AtomicOp(Operation):

@@ -91,10 +91,8 @@ class Loops(Blocks):
 
         self._device_loop(node, [region], body)
         scf.yielding(region)
-        stages, unroll = loop.num_stages, loop.unroll
-        self.ctx.builder.insert(
-            scf.ForOp(*values, [], num_stages=stages, unroll=unroll, regions=[region], loc=node.loc)
-        )
+        hints: dict[str, Any] = {"num_stages": loop.num_stages, "unroll": loop.unroll, "vectorized": loop.vectorized}
+        self.ctx.builder.insert(scf.ForOp(*values, [], regions=[region], loc=node.loc, **hints))
 
     def _device_loop(
         self,

@@ -25,6 +25,7 @@ from tiledsl.language.expression import (
     describe,
 )
 from tiledsl.language.program import BranchFrame, KernelFrame
+from tiledsl.language.threads import AttrFrame
 
 _MAX_CALL_DEPTH = 32
 
@@ -87,6 +88,11 @@ class Statements(Loops):
         frame = self.evaluate(expression)
         if isinstance(frame, BranchFrame):
             self._with_if(node, frame)
+            return
+        if isinstance(frame, AttrFrame) and self.ctx.threads is not None:
+            outer, self.ctx.threads.reducer = self.ctx.threads.reducer, frame.node
+            self.block(node.body)
+            self.ctx.threads.reducer = outer
             return
         if not isinstance(frame, KernelFrame):
             raise TileError("the only `with` of the tile language is `with T.Kernel(...)`", expression.loc)

@@ -7,8 +7,10 @@ from typing import Any
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
+from tiledsl.language.allocation import alloc_fragment
 from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.expression import Expr, Scalar, as_value, context, describe, is_number, plain
+from tiledsl.language.operations import fill
 from tiledsl.language.regions import pair, region_of
 from tiledsl.legality import verdict
 
@@ -68,8 +70,6 @@ def _is_scalar(value: Any) -> bool:
 
 def _tile(what: str, kind: str, dst: Reference, value: Any, order: str | None) -> None:
     """An atomic update of a tile: a parallel loop over the elements that a copy of the same arguments would touch."""
-    from tiledsl.language.allocation import alloc_fragment
-    from tiledsl.language.operations import fill
 
     ctx = context(what)
     if _is_scalar(value):

@@ -13,13 +13,17 @@ from tiledsl.language.expression import Expr, context, describe, is_number, plai
 
 @dataclass(frozen=True)
 class SerialLoop:
-    """`for i in range(start, stop, step)`. num_stages 0: no pipelining asked for; unroll 1: completely."""
+    """`for i in range(start, stop, step)`. num_stages 0: no pipelining asked for; unroll 1: completely.
+
+    vectorized: the iterations may be computed together where nobody can tell.
+    """
 
     start: Any
     stop: Any
     step: Any = 1
     num_stages: int = 0
     unroll: int = 0
+    vectorized: bool = False
 
     def __iter__(self) -> Any:
         raise TileError("this loop can only be written as a `for` statement of a tile program (or a @T.macro)")
@@ -188,14 +192,12 @@ def unroll(start: Any, stop: Any = None, step: Any = None, *, explicit: bool = F
     return loop
 
 
-def vectorized(start: Any, stop: Any = None, *, annotations: Any = None) -> ParallelLoop | SerialLoop:
-    """Iterations that a thread executes together; here T.Parallel, or T.serial where both bounds are given.
+def vectorized(start: Any, stop: Any = None, *, annotations: Any = None) -> SerialLoop:
+    """T.serial, whose iterations are computed together, as T.Parallel's, where none needs or overwrites another's.
 
-    `start` and `stop` are integers or integer expressions. Raises TileError as these do.
+    `start` and `stop` are integers or integer expressions. Raises TileError as T.serial does.
     """
-    if stop is None and is_number(plain(start)):
-        return Parallel(start)
-    return serial(start, stop)
+    return SerialLoop(*_range("T.vectorized", start, stop), vectorized=True)
 
 
 def grid(*extents: Any) -> LoopNest:

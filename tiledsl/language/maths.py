@@ -147,6 +147,20 @@ def align_up(a: Any, b: Any) -> Any:
     return binary("mul", ceildiv(a, b), b)
 
 
+def index_to_coordinates(index: Any, shape: Any) -> list[Any]:
+    """The position of flat `index` in a row-major tensor of `shape`: a list of integers, one for each dimension.
+
+    They are scalars or numbers, as `index` and the dimensions are. Raises TileError for operands that are no integers.
+    """
+    if not isinstance(shape, (tuple, list)):
+        raise TileError(f"T.index_to_coordinates: shape is {describe(shape)}, not a list of dimensions")
+    coordinates: list[Any] = []
+    for extent in reversed(shape):
+        coordinates.insert(0, floormod(index, extent))
+        index = floordiv(index, extent)
+    return coordinates
+
+
 def floordiv(a: Any, b: Any) -> Any:
     """`a` / `b` rounded down, of scalars or numbers: an integer of integers, a float of floats.
 
@@ -289,8 +303,11 @@ def Cast(dtype: Any, value: Any) -> Any:
 def reinterpret(value: Any, dtype: Any) -> Any:
     """The bits of `value`, a scalar, as another element type of that width. The two may come in either order.
 
-    Raises TileError for a `dtype` of another width, and for bool.
+    With the dtype "handle" it is None, a pointer to nothing. Raises TileError for a `dtype` of another width, and for
+    bool.
     """
+    if "handle" in (value, dtype) if isinstance(value, str) else dtype == "handle":
+        return None
     if not isinstance(value, Expr) and not is_number(value):
         value, dtype = dtype, value
     return bitcast(value, dtype)

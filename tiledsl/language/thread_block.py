@@ -22,6 +22,7 @@ class ThreadBlock:
     def __init__(self, extents: Sequence[int]) -> None:
         self.extents = tuple(extents)
         self.body: Region | None = None
+        self.reducer: object = None  # what the T.attr around says of reductions over threads
 
     def index(self, axis: int) -> Value:
         """The index of the thread along an axis: 0 is x."""

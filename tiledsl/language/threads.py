@@ -7,10 +7,13 @@ and variables are each thread's own; operations on whole tiles are done once, by
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.dialects import arith, thread
 from tiledsl.errors import TileError
+from tiledsl.language.allocation import alloc_fragment
+from tiledsl.language.buffer import Reference, Var
 from tiledsl.language.expression import (
     Expr,
     Scalar,
@@ -25,6 +28,7 @@ from tiledsl.language.expression import (
     plain,
     select,
 )
+from tiledsl.language.operations import reduce
 from tiledsl.language.thread_block import ThreadBlock
 from tiledsl.legality import verdict
 
@@ -292,6 +296,93 @@ warp_reduce_bitand, warp_reduce_bitor = (
 )
 
 
+# Reduction over the whole block, or along some of its axes
+
+
+@dataclass(frozen=True)
+class ThreadReducer:
+    """What T.comm_reducer makes: how the values of threads are combined."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
+class AttrFrame:
+    """`with T.attr(node, key, value):`; the node is a ThreadReducer, or means nothing."""
+
+    node: Any
+
+    def __enter__(self) -> Any:
+        raise TileError("T.attr opens a block only as a `with` statement of a tile program")
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def comm_reducer(fcombine: Any, identity: Any = None, name: str = "reduce") -> ThreadReducer:
+    """How T.tvm_thread_allreduce combines: `fcombine` of two scalars is their sum, product, max or min.
+
+    `identity` and `name` have no effect. Raises TileError for other functions.
+    """
+    kinds = {8: "sum", 15: "prod", 5: "max", 3: "min"}
+    made = plain(fcombine(3, 5))
+    if not isinstance(made, int) or made not in kinds or plain(fcombine(5, 3)) != made:
+        raise TileError("T.comm_reducer: the function is none of x + y, x * y, T.max(x, y) and T.min(x, y)")
+    return ThreadReducer(kinds[made])
+
+
+def attr(node: Any, attr_key: Any = None, value: Any = None) -> AttrFrame:
+    """`with T.attr(T.comm_reducer(...), "reduce_scope", ...):` says how a T.tvm_thread_allreduce in it combines.
+
+    `attr_key` and `value`, of any kind, have no effect. Raises TileError for another `node`.
+    """
+    if not isinstance(node, ThreadReducer):
+        raise TileError(f"T.attr: {describe(node)} is no T.comm_reducer; other attributes have no Triton form")
+    return AttrFrame(node)
+
+
+def evaluate(value: Any) -> None:
+    """Evaluate `value`, a scalar or None, for its effects alone, which happen where it stands. Never a TileError."""
+
+
+def tvm_thread_allreduce(*freduce_args: Any, dtype: Any = "handle") -> None:
+    """Combine the values of threads, as the T.attr around says; each thread gets the result.
+
+    `freduce_args` are the number of values (1), the value, a scalar, a condition (True), the element or variable that
+    gets the result, and the thread's indices along those axes of the block over which values are combined. `dtype` has
+    no effect. Raises TileError for other arguments, and outside of a T.attr with a T.comm_reducer.
+    """
+    what = "T.tvm_thread_allreduce"
+    block = _threads(what)
+    if not isinstance(block.reducer, ThreadReducer):
+        raise TileError(f"{what} stands in a block `with T.attr(T.comm_reducer(...), 'reduce_scope', ...):`")
+    if len(freduce_args) < 5 or not isinstance(freduce_args[3], (Reference, Var)):
+        raise TileError(f"{what} takes 1, a value, True, the place for the result, and indices of the thread")
+    size, value, condition, out, *indices = freduce_args
+    known = [arith.constant_of(as_value(each)) for each in (size, condition)]
+    if known[0] != 1 or not known[1]:
+        raise TileError(f"{what}: only one value of all threads can be reduced; the others would be conditions")
+    bindings = [block.index(axis) for axis in range(len(block.extents))]
+    axes = []
+    for index in indices:
+        if not isinstance(index, Expr) and plain(index) == 0:
+            continue  # along an axis of one thread
+        if not isinstance(index, Scalar) or index.value() not in bindings:
+            raise TileError(f"{what}: {describe(index)} is no index of the thread (T.get_thread_binding)")
+        axes.append(bindings.index(index.value()))
+    shape = block.extents[::-1]
+    values = alloc_fragment(shape, out.dtype if isinstance(out, Var) else out.buffer.dtype)
+    place: tuple[Any, ...] = tuple(Scalar(each) for each in reversed(bindings))
+    values[place].store(value)
+    for axis in axes:
+        at = len(shape) - 1 - axis
+        shape = (*shape[:at], 1, *shape[at + 1 :])
+        combined = alloc_fragment(shape, values.dtype)
+        reduce(values, combined, block.reducer.kind, at)
+        values, place = combined, (*place[:at], 0, *place[at + 1 :])
+    out.store(values[place])
+
+
 # Votes
 
 
@@ -383,6 +474,19 @@ def sync_threads(barrier_id: Any = None, arrive_count: Any = None) -> None:
 
 
 syncthreads = sync_threads
+
+
+def tvm_storage_sync(scope: str = "shared") -> None:
+    """T.sync_threads, for the memory named by the string `scope`.
+
+    Raises TileError for "global", as blocks of one launch cannot wait for each other, and where that does.
+    """
+    if scope == "global":
+        raise TileError(
+            "T.tvm_storage_sync: blocks of one launch cannot wait for each other; write two T.Kernel blocks, which run "
+            "in order"
+        )
+    sync_threads()
 
 
 def sync_warp(mask: Any = None) -> None:

@@ -17,9 +17,11 @@ from tiledsl.levels.build import unknown_option
 from tiledsl.levels.bundle import LevelFile, check_level, folder_path, is_content, open_level, save
 from tiledsl.levels.checks import check_allow
 from tiledsl.levels.kernel import compiled_for
-from tiledsl.levels.record import LEVELS, Argument, Record, parsed
+from tiledsl.levels.record import Argument, Record, parsed
 from tiledsl.levels.specialise import specialise
 from tiledsl.runtime.compile import Asm, CompiledKernel, compile_kernel
+from tiledsl.runtime.kernel_files import LEVELS
+from tiledsl.runtime.module import load_module
 from tiledsl.runtime.resources import Resources
 from tiledsl.runtime.target import Target
 
@@ -305,8 +307,6 @@ def _digest(function: Any) -> str:
 
 def _stand_in(record: Record, file: LevelFile) -> Any:
     """A jitted function with the arguments of a record, which is never compiled."""
-    from tiledsl.runtime.module import load_module
-
     arguments = record.arguments or ()
     unfit = next((each for each in (record.name, *(a.name for a in arguments)) if not _is_name(each)), None)
     if unfit is not None:

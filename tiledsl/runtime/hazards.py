@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tiledsl.runtime.layouts import lanes_are_scattered, movements, stride_is_misjudged
+from tiledsl.runtime.layouts import lanes_are_scattered, last_lane_is_misjudged, movements, stride_is_misjudged
 
 RIGHT_TRITON = (3, 9)  # the first whose reductions and scans follow every layout
 RIGHT_PTXAS = (13, 0)  # the first that is known to be right in what `_MISTAKES` calls old
@@ -66,7 +66,7 @@ HAZARDS = (
         "flatten-around-pure-loop",
         "fuse-nested-loops asserts for a loop around a single one without effects, before which nothing is computed",
         "3.6",
-        "codegen/kernels.py flattens around loops with effects",
+        "passes/schedule_loops.py leaves the others",
         _REFUSED,
     ),
     Hazard(
@@ -74,7 +74,7 @@ HAZARDS = (
         "fuse-nested-loops gives an if without results a yield of some, where a branch at the end of a loop uses what "
         "is computed behind the inner loop",
         "3.6",
-        "codegen/kernels.py does not flatten such loops",
+        "passes/schedule_loops.py leaves such loops",
         _REFUSED,
     ),
     Hazard(
@@ -108,7 +108,8 @@ HAZARDS = (
     ),
     Hazard(
         "scan-beside-ones",
-        "a scan along an axis beside a dimension on which no thread moves shuffles by the wrong distance, or asserts",
+        "a scan along an axis beside a dimension on which no thread moves shuffles by the wrong distance, or asserts; "
+        "beside one that is smaller than what threads it has, it goes on behind the wrong element",
         "3.6",
         "legalize-layouts scans without dimensions of 1, and relays others; found in the layouts",
         f"{_WRONG}::test_scans",
@@ -144,7 +145,14 @@ HAZARDS = (
     ),
     Hazard(
         "maximum-of-negated",
-        "a maximum of three numbers loses the negation of one",
+        "a maximum of three numbers loses the negation of one, such as of one that is taken from 0",
+        "ptxas 12.8, 12.9",
+        "found in the machine code",
+        f"{_WRONG}::test_machine_code",
+    ),
+    Hazard(
+        "constant-from-float8",
+        "a conversion from float8 of a number that is 0 at compile time reads what lies at the address of the 0",
         "ptxas 12.8, 12.9",
         "found in the machine code",
         f"{_WRONG}::test_machine_code",
@@ -163,7 +171,8 @@ def layout_hazards(ttgir: str) -> list[tuple[str, str]]:
     """(hazard, type of the tile) for each reduction and scan that Triton 3.6 gets wrong."""
     found: dict[tuple[str, str], None] = {}
     for each in movements(ttgir):
-        if each.kind == "scan" and (stride_is_misjudged(each) or lanes_are_scattered(each)):
+        misjudged = stride_is_misjudged(each) or last_lane_is_misjudged(each)
+        if each.kind == "scan" and (misjudged or lanes_are_scattered(each)):
             found["scan-beside-ones", each.type] = None
         elif each.kind == "reduce" and lanes_are_scattered(each):
             found["scattered-reduction", each.type] = None
@@ -286,7 +295,7 @@ def _adds_pairs(ptx: str) -> bool:
 
 
 def _chooses_among_negated(ptx: str) -> bool:
-    negated = set(re.findall(r"neg\.s32 \t?(%r\d+)", ptx))
+    negated = set(re.findall(r"(?:neg|sub)\.s32 \t?(%r\d+)", ptx))  # what is subtracted from may be 0
     return any(not negated.isdisjoint(each) for each in re.findall(r"m(?:ax|in)\.s32 \t?%r\d+, (%r\d+), (%r\d+)", ptx))
 
 
@@ -296,6 +305,10 @@ def _subtracts_from_mulhi(ptx: str) -> bool:
         return False
     wide = {to for to, source in re.findall(r"cvt\.u64\.u32 \t?(%rd\d+), (%r\d+)", ptx) if source in high}
     return any(each in wide for each in re.findall(r"sub\.s64 \t?%rd\d+, (%rd\d+)", ptx))
+
+
+def _reads_float8(ptx: str) -> bool:
+    return re.search(r"cvt\.rn\.f16x2\.e(?:4m3|5m2)x2", ptx) is not None
 
 
 def _has(pattern: str) -> Callable[[str], bool]:
@@ -310,6 +323,7 @@ _MISTAKES = (
     _Mistake("float8-pair-twice", _makes_float8, _pairs_twice),
     _Mistake("add-of-16-bit-pairs", _adds_pairs, _has(r"VIADD\.16x2[^;]*, 0x0 ;")),
     _Mistake("maximum-of-negated", _chooses_among_negated, _has(r"VIMNMX3")),
+    _Mistake("constant-from-float8", _reads_float8, _has(r"F2FP\.[\w.]*UNPACK_B R\d+, (?!U?R)")),
     _Mistake("carry-of-mulhi", _subtracts_from_mulhi, _has(r"IMAD\.HI\.U32 R\d+, P\d"), always=True),
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-Lanes = list[tuple[int, ...]]  # for each bit of a lane's number: how far it moves along each dimension
+Bases = list[tuple[int, ...]]  # for each bit of a number: how far it moves along each dimension
 
 _ALIAS = re.compile(r"^(#\w+) = (#ttg\.\w+<\{.*\}>)", re.MULTILINE)
 _MOVES = re.compile(r'"tt\.(reduce|scan)"\(.*?<\{axis = (\d+)', re.DOTALL)
@@ -16,12 +16,14 @@ _TYPE = re.compile(r"^\s*\}\) : \((tensor<[^()]*?>)[,)]", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Movement:
-    """A reduction ("reduce") or scan along `axis` of a tile; `order` has its dimensions, the fastest first."""
+    """A reduction ("reduce") or scan along `axis` of a tile, whose elements lie in these lanes and in these registers
+    of a thread; `order` has its dimensions, the fastest first."""
 
     kind: str
     axis: int
     type: str
-    lanes: Lanes
+    lanes: Bases
+    registers: Bases
     order: tuple[int, ...]
 
 
@@ -39,27 +41,28 @@ def movements(ttgir: str) -> Iterator[Movement]:
             yield Movement(found[1], int(found[2]), ending[1], *read)
 
 
-def _read(layout: str, aliases: dict[str, str], shape: Sequence[int]) -> tuple[Lanes, tuple[int, ...]] | None:
+def _read(layout: str, aliases: dict[str, str], shape: Sequence[int]) -> tuple[Bases, Bases, tuple[int, ...]] | None:
     layout = aliases.get(layout, layout)
     if layout.startswith("#ttg.blocked"):
-        per_thread, threads, order = (_numbers(layout, name) for name in ("sizePerThread", "threadsPerWarp", "order"))
-        lanes: Lanes = []
+        names = ("sizePerThread", "threadsPerWarp", "warpsPerCTA", "order")
+        per_thread, threads, warps, order = (_numbers(layout, name) for name in names)
+        lanes: Bases = []
+        registers: Bases = []
         for dim in order:
-            for bit in range(threads[dim].bit_length() - 1):
-                moved = per_thread[dim] << bit
-                lanes.append(tuple(moved * (each == dim and moved < shape[dim]) for each in range(len(shape))))
-        return lanes, tuple(order)
+            lanes += _steps(dim, per_thread[dim], per_thread[dim] * threads[dim], shape)
+            registers += _steps(dim, 1, per_thread[dim], shape)
+            registers += _steps(dim, per_thread[dim] * threads[dim] * warps[dim], shape[dim], shape)
+        return lanes, registers, tuple(order)
     if layout.startswith("#ttg.linear"):
-        lanes = [tuple(map(int, each.split(","))) for each in re.findall(r"\[([\d, ]+)\]", _field(layout, "lane"))]
-        return lanes, tuple(range(len(shape)))[::-1]
+        return _field(layout, "lane"), _field(layout, "register"), tuple(range(len(shape)))[::-1]
     if layout.startswith("#ttg.slice"):
         dim, parent = re.findall(r"dim = (\d+), parent = (.*)\}>$", layout)[0]
         inner = _read(parent, aliases, (*shape[: int(dim)], 1, *shape[int(dim) :]))
         if inner is None:
             return None
         kept = [each for each in range(len(shape) + 1) if each != int(dim)]
-        left = tuple(kept.index(each) for each in inner[1] if each != int(dim))
-        return [tuple(lane[each] for each in kept) for lane in inner[0]], left
+        lanes, registers = ([tuple(base[each] for each in kept) for base in bases] for bases in inner[:2])
+        return lanes, registers, tuple(kept.index(each) for each in inner[2] if each != int(dim))
     return None
 
 
@@ -67,9 +70,18 @@ def _numbers(layout: str, name: str) -> list[int]:
     return [int(each) for each in re.findall(rf"{name} = \[([\d, ]+)\]", layout)[0].split(",")]
 
 
-def _field(layout: str, name: str) -> str:
+def _steps(dim: int, first: int, end: int, shape: Sequence[int]) -> Bases:
+    """How the bits of a number move along one dimension, that go from `first` elements to less than `end`. Those that
+    leave the shape move to copies."""
+    moves = [first << bit for bit in range((end // first).bit_length() - 1)] if end > first else []
+    return [tuple(move * (each == dim and move < shape[dim]) for each in range(len(shape))) for move in moves]
+
+
+def _field(layout: str, name: str) -> Bases:
     """The list of lists of this name in a linear layout."""
-    return layout.partition(f"{name} = [")[2].partition("], warp")[0]
+    found = re.search(rf"\b{name} = \[((?:\[[\d, ]+\](?:, )?)*)\]", layout)
+    assert found is not None, layout
+    return [tuple(map(int, each.split(","))) for each in re.findall(r"\[([\d, ]+)\]", found[1])]
 
 
 def lanes_are_scattered(movement: Movement) -> bool:
@@ -91,3 +103,13 @@ def stride_is_misjudged(movement: Movement) -> bool:
             distance = 1 << bit
     faster = movement.order[: movement.order.index(movement.axis)]
     return bool(distance) and distance != prod(counts[dim] for dim in faster)
+
+
+def last_lane_is_misjudged(movement: Movement) -> bool:
+    """Whether a scan goes on in another register of the same lanes, for which it takes the sum of those before from
+    the last lane along the axis, and lanes that hold copies lie before that: the last one is counted without them."""
+    steps = [lane[movement.axis] for lane in movement.lanes]
+    along = [bit for bit, step in enumerate(steps) if step]
+    if not along or not any(base[movement.axis] > steps[along[0]] for base in movement.registers):
+        return False
+    return any(not any(lane) for lane in movement.lanes[: along[-1]])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiledsl.analysis.gluon.softmax_loops import ROWS_OF_CONSUMER, NotRecognised, SoftmaxLoops
+from tiledsl.analysis.gluon.softmax_loops import ROWS_OF_CONSUMER, LoadBlock, NotRecognised, SoftmaxLoops
 from tiledsl.analysis.gluon.tiled_products import BYTES, TiledProduct
 from tiledsl.analysis.loops import trip_count
-from tiledsl.dialects import gluon
+from tiledsl.dialects import gluon, tile
 from tiledsl.ir.types import ELEMENTS
 
 BARRIER_BYTES = 1024  # more than all barriers and alignment take
@@ -35,11 +35,11 @@ class Plan:
 
     stages: int
     query_in_registers: bool
-    in_query: gluon.StoreBoxOp | None = None
+    in_query: tile.StoreBlockOp | None = None
 
 
 def make_plan(
-    found: SoftmaxLoops, parts: int, stages: int, shared_bytes: int, stored: Sequence[gluon.StoreBoxOp]
+    found: SoftmaxLoops, parts: int, stages: int, shared_bytes: int, stored: Sequence[tile.StoreBlockOp]
 ) -> Plan:
     """The plan; `stages` 0 means what the loops ask for. Raises NotRecognised if shared memory or registers do not
     suffice."""
@@ -64,7 +64,7 @@ def make_plan(
     return Plan(min(wanted, possible), in_registers, in_query)
 
 
-def _is_like(op: gluon.StoreBoxOp, query: gluon.LoadBoxOp) -> bool:
+def _is_like(op: tile.StoreBlockOp, query: LoadBlock) -> bool:
     return gluon.box(op) == gluon.box(query) and op.value.dtype == query.out.dtype
 
 
@@ -78,7 +78,7 @@ def query_in_registers(columns: int, depth: int, width: int, parts: int, query: 
 
 
 def product_stages(
-    found: TiledProduct, parts: int, stages: int, shared_bytes: int, stored: Sequence[gluon.StoreBoxOp]
+    found: TiledProduct, parts: int, stages: int, shared_bytes: int, stored: Sequence[tile.StoreBlockOp]
 ) -> int:
     """Pairs of tiles in flight, at least 2: one is released when the next is in use.
 

@@ -1,6 +1,7 @@
-"""Recognition of loops of the form product, row-wise update, product. Part of select-emitter.
+"""Recognition of loops of the form product, row-wise update, product: for select-emitter and schedule-loops.
 
-`find_softmax_loops` looks at a kernel in which operands of products are loaded as boxes (`gluon.load_box`). It finds
+`find_softmax_loops` looks at a kernel in which operands of products are loaded as blocks (`tile.load_block`, or
+`triton.load_block` once it is a launch). It finds
 
     for tile in range(lower, upper):                      one loop, or several that pass their values on
         scores = Q @ K[tile].T                            Q is loaded before
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
@@ -29,11 +31,15 @@ _ALLOWED = (
     arith.ConstantOp, arith.BinaryOp, arith.CmpOp, arith.SelectOp, arith.CastOp, arith.BitcastOp, arith.NegOp,
     arith.NotOp, arith.MathOp, tensor.IotaOp, tensor.ReshapeOp, tensor.ReduceOp, tensor.BroadcastOp,
     tensor.TransposeOp, tensor.DotOp,
-    tile.LoadOp, tile.StoreOp, tile.AssumeOp, gluon.LoadBoxOp, gluon.StoreBoxOp, gluon.WarpGroupIdOp, gluon.WorkItemOp,
-    gluon.LongestFirstOp, gluon.RescaleOp,
+    tile.LoadOp, tile.StoreOp, tile.LoadBlockOp, tile.StoreBlockOp, tile.AssumeOp,
+    gluon.WarpGroupIdOp, gluon.WorkItemOp, gluon.LongestFirstOp, gluon.RescaleOp,
     scf.ForOp, scf.IfOp, scf.YieldOp,
-    triton.ProgramIdOp, triton.AddPtrOp, triton.LoadOp, triton.StoreOp,
+    triton.ProgramIdOp, triton.AddPtrOp, triton.LoadOp, triton.StoreOp, triton.LoadBlockOp, triton.StoreBlockOp,
 )  # fmt: skip
+
+
+LoadBlock: TypeAlias = tile.LoadBlockOp | triton.LoadBlockOp
+LOADS = (tile.LoadBlockOp, triton.LoadBlockOp)
 
 
 class NotRecognised(Exception):
@@ -53,11 +59,11 @@ class SoftmaxLoop:
     """
 
     op: scf.ForOp
-    keys: gluon.LoadBoxOp
+    keys: LoadBlock
     scores: tensor.DotOp
     update: tuple[Operation, ...]
     rescale: tuple[Operation, ...]
-    values: gluon.LoadBoxOp
+    values: LoadBlock
     product: tensor.DotOp
     carried: int
 
@@ -66,7 +72,7 @@ class SoftmaxLoop:
 class SoftmaxLoops:
     """All of a kernel: Q's load, the loops in order, and the operations before and after them."""
 
-    query: gluon.LoadBoxOp
+    query: LoadBlock
     loops: tuple[SoftmaxLoop, ...]
     before: tuple[Operation, ...]
     after: tuple[Operation, ...]
@@ -119,13 +125,13 @@ def find_softmax_loops(body: Region) -> SoftmaxLoops:
         raise NotRecognised("no loop with two products")
     loops = tuple(_match_loop(op) for op in fors)
     query = loops[0].scores.a.op
-    assert isinstance(query, gluon.LoadBoxOp)
+    assert isinstance(query, LOADS)
     first = loops[0]
     for loop in loops[1:]:
         same = loop.scores.a is query.out and loop.carried == first.carried
         if not same or (loop.keys.out.type, loop.values.out.type) != (first.keys.out.type, first.values.out.type):
             raise NotRecognised("the loops differ in their operands", loop.op)
-        if (loop.keys.buffer, loop.values.buffer) != (first.keys.buffer, first.values.buffer):
+        if (loop.keys.operands[0], loop.values.operands[0]) != (first.keys.operands[0], first.values.operands[0]):
             raise NotRecognised("the loops read different buffers", loop.op)
     for one, following in pairwise(fors):
         if following.inits != one.results or any(set(value.uses) != {following} for value in one.results):
@@ -202,13 +208,13 @@ def _match_loop(loop: scf.ForOp) -> SoftmaxLoop:
     )  # fmt: skip
 
 
-def _box(value: Value, transposed: bool = False) -> gluon.LoadBoxOp | None:
+def _box(value: Value, transposed: bool = False) -> LoadBlock | None:
     op = value.op
     if transposed:
         if not isinstance(op, tensor.TransposeOp) or op.permutation != (1, 0):
             return None
         op = op.source.op
-    return op if isinstance(op, gluon.LoadBoxOp) and len(op.axes) == 2 else None
+    return op if isinstance(op, LOADS) and len(op.out.shape) == 2 else None
 
 
 def _transposes(value: Value) -> Iterable[Operation]:

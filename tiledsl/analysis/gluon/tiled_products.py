@@ -1,6 +1,7 @@
-"""Recognition of loops that multiply tiles and accumulate the products. Part of select-emitter.
+"""Recognition of loops that multiply tiles and accumulate the products: for select-emitter and schedule-loops.
 
-`find_tiled_product` looks at a kernel in which operands of products are loaded as boxes (`gluon.load_box`). It finds
+`find_tiled_product` looks at a kernel in which operands of products are loaded as blocks (`tile.load_block`, or
+`triton.load_block` once it is a launch). It finds
 
     for step in range(lower, upper):
         acc = acc + A[step] @ B[step]                 either
@@ -14,14 +15,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiledsl.analysis.gluon.softmax_loops import HALVES, NotRecognised, check_supported, dependent_on, operations_around
+from tiledsl.analysis.gluon.softmax_loops import (
+    HALVES,
+    LOADS,
+    LoadBlock,
+    NotRecognised,
+    check_supported,
+    dependent_on,
+    operations_around,
+)
 from tiledsl.analysis.loops import products_in
-from tiledsl.dialects import arith, gluon, scf, tensor
+from tiledsl.dialects import scf, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Effect, Operation, Region
 
 BYTES = ("float8_e4m3fn", "float8_e5m2")
-_ELEMENTWISE = (arith.BinaryOp, arith.CmpOp, arith.SelectOp, arith.CastOp, arith.NegOp, arith.NotOp, arith.MathOp)
 
 
 @dataclass(frozen=True)
@@ -34,8 +42,8 @@ class TiledProduct:
     """
 
     op: scf.ForOp
-    left: gluon.LoadBoxOp
-    right: gluon.LoadBoxOp
+    left: LoadBlock
+    right: LoadBlock
     product: tensor.DotOp
     carried: int | None
     beside: tuple[Operation, ...]
@@ -86,7 +94,7 @@ def find_tiled_product(body: Region) -> TiledProduct:
     transposed = isinstance(right, tensor.TransposeOp)
     if isinstance(right, tensor.TransposeOp):
         right = right.source.op
-    if not isinstance(left, gluon.LoadBoxOp) or not isinstance(right, gluon.LoadBoxOp):
+    if not isinstance(left, LOADS) or not isinstance(right, LOADS):
         raise NotRecognised("a product's operand is not a tile loaded in the loop", dot)
     if left.parent is not loop.body or right.parent is not loop.body:
         raise NotRecognised("a product's operand is not a tile loaded in the loop", dot)

@@ -10,8 +10,8 @@ its allocation, a false assertion or assumption, gather indices out of range, a 
 from tiledsl.certificate.algebra import ExecutorError
 from tiledsl.certificate.executor import (  # noqa: F401  (they say what operations mean)
     blocks,
-    boxes,
     memory,
+    row_parts,
     threads,
     values,
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from tiledsl.certificate.algebra import ExecutorError
 from tiledsl.certificate.executor.machine import Env, Executor, Step, fields_of, meaning
-from tiledsl.ir.core import Operation
+from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS
 
 MULTIPROCESSORS = 3
@@ -94,13 +95,18 @@ def _descriptor(op: Operation, _: Executor) -> Step:
     return step
 
 
-def _described(op: Operation, env: Env) -> tuple[np.ndarray, Any, Any]:
+def _described(op: Operation, env: Env, tile: Value) -> tuple[np.ndarray, Any, Any]:
     fields = fields_of(op)
     descriptor = env[fields["descriptor"]]
-    rank = len(descriptor.block)
+    axes = op.attributes["axes"] or tuple(range(len(descriptor.block)))
+    if tuple(descriptor.block[axis] for axis in axes) != tile.shape or prod(descriptor.block) != prod(tile.shape):
+        raise ExecutorError(f"a block {descriptor.block} as {tile.type}")
     starts = [env[start] for start in fields["starts"]]
-    dtype, sizes = fields["descriptor"].dtype.removeprefix("*"), list(descriptor.block)
-    return (descriptor.array, *_places(descriptor.array, dtype, starts, sizes, list(range(rank)), rank))
+    where = [axes.index(dim) if dim in axes else -1 for dim in range(len(descriptor.block))]
+    return (
+        descriptor.array,
+        *_places(descriptor.array, tile.dtype, starts, list(descriptor.block), where, len(tile.shape)),
+    )
 
 
 @meaning("triton.load_block")
@@ -109,10 +115,8 @@ def _load_described(op: Operation, executor: Executor) -> Step:
     zero = executor.algebra.constant(0, out.dtype)
 
     def step(env: Env) -> None:
-        array, indices, inside = _described(op, env)
-        env[out] = np.where(inside, array[indices], zero)
-        if env[out].shape != out.shape:
-            raise ExecutorError(f"a block {env[out].shape} as {out.type}")
+        array, indices, inside = _described(op, env, out)
+        env[out] = np.broadcast_to(np.where(inside, array[indices], zero), out.shape)
 
     return step
 
@@ -122,7 +126,7 @@ def _store_described(op: Operation, _: Executor) -> Step:
     value = fields_of(op)["value"]
 
     def step(env: Env) -> None:
-        array, indices, inside = _described(op, env)
+        array, indices, inside = _described(op, env, value)
         _write(array, indices, inside, env[value])
 
     return step

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tiledsl.analysis.dependence import depends_on
+from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.certificate.algebra import Algebra, ExecutorError, scalar
 from tiledsl.certificate.executor.machine import (
     Env,
@@ -22,9 +23,11 @@ from tiledsl.certificate.executor.machine import (
 )
 from tiledsl.certificate.executor.threads import of_threads
 from tiledsl.codegen.names import printable
-from tiledsl.dialects.tile import buffer_type
+from tiledsl.dialects.tile import ParallelOp, buffer_type
+from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import BufferType
+from tiledsl.passes.vectorize_parallel.updates import shared_updates
 
 # tile: memory
 
@@ -374,6 +377,15 @@ def _tile_scan(op: Operation, executor: Executor) -> Step:
 # tile: structure
 
 
+def _has_shared_updates(op: Operation) -> bool:
+    """Whether an iteration may combine an element with what another one made of it: not in lanes, then."""
+    assert isinstance(op, ParallelOp)
+    try:
+        return bool(shared_updates(Variance(op)))
+    except TileError:
+        return True
+
+
 @meaning("tile.parallel")
 def _parallel(op: Operation, executor: Executor) -> Step:
     if op.attributes["lockstep"]:
@@ -384,7 +396,7 @@ def _parallel(op: Operation, executor: Executor) -> Step:
     apart = any(
         inner.name in ("tile.alloc", "tile.parallel", "tile.print") or _is_one_place(inner, args)
         for inner in op.regions[0].walk()
-    )
+    ) or _has_shared_updates(op)
     lines = [
         np.arange(extent, dtype=np.int32).reshape([-1 if axis == at else 1 for at in range(len(extents))])
         for axis, extent in enumerate(extents)

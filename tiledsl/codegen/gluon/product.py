@@ -10,27 +10,33 @@ while the second runs; if registers do not suffice for two, the products of the 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
 
-from tiledsl.analysis.gluon.tiled_products import TiledProduct, find_tiled_product
+from tiledsl.analysis.gluon.slices import dependents, needed_for
 from tiledsl.analysis.loops import trip_count
 from tiledsl.codegen.expressions import ADD
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import Layouts
-from tiledsl.codegen.gluon.writer import SpecializedWriter, accumulator_layout, box_bytes, dependents, needed_for
+from tiledsl.codegen.gluon.writer import (
+    SpecializedWriter,
+    accumulator_layout,
+    box_bytes,
+    loads_of,
+    moved_by,
+    schedule_of,
+)
 from tiledsl.codegen.names import PythonNames
 from tiledsl.codegen.variables import Variables
-from tiledsl.dialects import gluon, tensor, triton
-from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.dialects import gluon, scf, tensor, triton
+from tiledsl.ir.core import Region, Value
 
 
 class _Variables(Variables):
     """What belongs to a product in flight has a second variable, for the product that is in flight beside it."""
 
-    def __init__(self, body: Region, names: PythonNames, found: TiledProduct) -> None:
+    def __init__(self, body: Region, names: PythonNames, own: Iterable[Value]) -> None:
         super().__init__(body, names)
         self.other = False  # whether second variables are meant
-        own = [found.op.index, found.product.out, *(value for op in found.beside for value in op.results)]
         self._own = {id(self.members(value)) for value in own}
         self._second: dict[int, str] = {}
 
@@ -50,9 +56,14 @@ class ProductKernelWriter(SpecializedWriter):
     variables: _Variables
 
     def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
-        self.found = _schedule(find_tiled_product(launch.body))
-        self.stages = self.found.op.num_stages
-        self.in_pairs = self.found.carried is None and self.found.op.unroll == 2
+        (self.loop,) = [op for op in launch.body if isinstance(op, scf.ForOp)]
+        self.stages = self.loop.num_stages
+        loads = loads_of(self.loop)
+        self.left_load, self.right_load = loads["left"], loads["right"]
+        (_, with_product), (_, self.update) = gluon.clusters(self.loop.body)
+        (self.product,) = [op for op in with_product if isinstance(op, tensor.DotOp)]
+        self.beside = [op for op in with_product if not moved_by(op)]
+        self.in_pairs = schedule_of(launch).form == "paired"
         if self.in_pairs:
             self.helpers = (api.PINNED,)
         super().__init__(launch, module_names)
@@ -60,57 +71,55 @@ class ProductKernelWriter(SpecializedWriter):
     # Names
 
     def make_layouts(self, module_names: set[str]) -> Layouts:
-        found = self.found
-        sums = self.define(module_names, "SUMS", accumulator_layout(found.columns, found.left.out.dtype))
+        columns = self.product.out.shape[1]
+        sums = self.define(module_names, "SUMS", accumulator_layout(columns, self.product.a.dtype))
         rows = self.define(module_names, "ROWS", f"gl.SliceLayout(1, {sums})")
-        return Layouts(sums, sums, rows, found.columns, found.columns)
+        return Layouts(sums, sums, rows, columns, columns)
 
     def make_variables(self) -> Variables:
-        return _Variables(self.launch.body, self.names, self.found)
+        beside = [value for op in self.beside for value in op.results]
+        return _Variables(self.launch.body, self.names, [self.loop.index, self.product.out, *beside])
 
     def claim_names(self) -> None:
         claim = self.names.claim
-        self.left, self.right = (self.variables.name(op.out) for op in (self.found.left, self.found.right))
-        self.rings = {name: claim(f"{name}_ring") for name in (self.left, self.right)}
+        names = {op.ring: self.variables.name(op.out) for op in (self.left_load, self.right_load)}
+        self.rings = {ring: claim(f"{name}_ring") for ring, name in names.items()}
         self.full, self.empty = {"": claim("full")}, {"": claim("empty")}
         self.stage, self.phase, self.before = claim("stage"), claim("phase"), claim("stage_before")
-        self.claim_out_buffers(self.box_stores())
-
-    def box_stores(self) -> list[gluon.StoreBoxOp]:
-        return [op for op in self.found.after if isinstance(op, gluon.StoreBoxOp)]
+        self.claim_out_buffers()
 
     def loaded(self) -> list[str]:
-        return list(dict.fromkeys(self.descriptor(op) for op in (self.found.left, self.found.right)))
+        return list(dict.fromkeys(self.descriptor(op) for op in (self.left_load, self.right_load)))
 
     # The producer
 
     def producer(self, name: str) -> list[str]:
-        found = self.found
-        needed = needed_for([*found.left.offsets, *found.right.offsets, *found.op.operands[:2]])
+        left, right, loop = self.left_load, self.right_load, self.loop
+        needed = needed_for([*left.starts, *right.starts, *loop.operands[:2]])
         by_part = dependents([op for op in self.launch.body if isinstance(op, gluon.WarpGroupIdOp)], needed)
         self.line(f"{self.stage} = 0")
         self.line(f"{self.phase} = 1  # the first turn of an empty place does not wait")
         self.items()
-        self.needed_ops([op for op in found.before if op not in by_part], needed)
+        self.needed_ops([op for op in self.ops_before if op not in by_part], needed)
         self._loop()
         self.line(f"mbarrier.wait({self.empty['']}.index({self.stage}), {self.phase})")
-        size = self.parts * box_bytes(found.left) + box_bytes(found.right)
+        size = self.parts * box_bytes(left) + box_bytes(right)
         self.line(f"mbarrier.expect({self.full['']}.index({self.stage}), {size})")
-        inside = [op for op in found.op.body if op in needed]
+        inside = [op for op in loop.body if op in needed]
         self.needed_ops([op for op in inside if op not in by_part], needed)
-        self._load(found.right, self.right, self.stage)
+        self._load(right, self.stage)
         self.line(f"for {self.consumer} in gl.static_range({self.parts}):")
         self.indent += "    "
-        self.needed_ops(found.before, by_part)
+        self.needed_ops(self.ops_before, by_part)
         self.needed_ops(inside, by_part)
-        self._load(found.left, self.left, self._place_of_part())
+        self._load(left, self._place_of_part())
         self.indent = self.indent[:-4]
         self._advance()
         arguments = [*(self.argument(value) for value in self.arguments), *self.loaded(), *self.shared()]
         return self.function(name, arguments)
 
     def _loop(self) -> None:
-        op = self.found.op
+        op = self.loop
         bounds = ", ".join(self.expressions.text(value) for value in op.operands[:2])
         self.origin(op)
         self.line(f"for {self.name(op.index)} in range({bounds}):")
@@ -122,29 +131,28 @@ class ProductKernelWriter(SpecializedWriter):
     def _place_of_part(self) -> str:
         return self.stage if self.parts == 1 else f"{self.stage} * {self.parts} + {self.consumer}"
 
-    def _load(self, op: gluon.LoadBoxOp, ring: str, place: str) -> None:
+    def _load(self, op: triton.LoadBlockOp, place: str) -> None:
         self.origin(op)
-        offsets = ", ".join(self.expressions.text(value) for value in op.offsets)
+        offsets = ", ".join(self.expressions.text(value) for value in op.starts)
         full = f"{self.full['']}.index({self.stage})"
-        self.line(f"_load_box({self.descriptor(op)}, [{offsets}], {full}, {self.rings[ring]}.index({place}))")
+        self.line(f"_load_box({self.descriptor(op)}, [{offsets}], {full}, {self.rings[op.ring]}.index({place}))")
 
     # The consumers
 
     def consumers(self, name: str) -> list[str]:
-        found = self.found
         self.line(f"{self.stage} = 0")
         self.line(f"{self.phase} = 0")
         self.items()
-        self.ops(found.before)
-        self.assign(found.op.body.args[1:], found.op.inits)
-        steps = trip_count(found.op)
+        self.ops(self.ops_before)
+        self.assign(self.loop.body.args[1:], self.loop.inits)
+        steps = trip_count(self.loop)
         if self.in_pairs and steps:
             self._paired_products(steps)
-        elif found.carried is None:
-            self._fresh_products()
+        elif self.schedule.form == "added":
+            self._added_products()
         else:
-            self._added_products(found.carried)
-        self.ops(found.after)
+            self._fresh_products()
+        self.ops(self.ops_after)
         self.indent = "    "
         if self.out_buffers:
             self.line("tma.store_wait(0)")
@@ -154,7 +162,7 @@ class ProductKernelWriter(SpecializedWriter):
 
     def _fresh_products(self) -> None:
         """Products that start from zero, each awaited before what is done with it."""
-        part = self.name(self.found.product.out)
+        part = self.name(self.product.out)
         self._loop()
         self._issue_fresh()
         self.line(f"{part} = warpgroup_mma_wait(0, deps=[{part}])")
@@ -165,21 +173,20 @@ class ProductKernelWriter(SpecializedWriter):
 
     def _issue_fresh(self) -> None:
         """Wait for tiles, issue their product, and compute what does not need it."""
-        found = self.found
         self._await_tiles()
-        self.origin(found.product)
-        part = self.name(found.product.out)
+        self.origin(self.product)
+        part = self.name(self.product.out)
         self.line(f"{part} = warpgroup_mma({self._operands()}, {self._zeros()}, use_acc=False, is_async=True)")
-        self.ops(found.beside)
+        self.ops(self.beside)
 
     def _zeros(self) -> str:
-        rows, columns = self.found.product.out.shape
+        rows, columns = self.product.out.shape
         return f"gl.zeros(({rows}, {columns}), gl.float32, {self.layouts.scores})"
 
     def _update(self) -> None:
         """What is done with a product, and the values that are carried on."""
-        op = self.found.op
-        self.ops(self.found.update)
+        op = self.loop
+        self.ops(self.update)
         self.assign(op.body.args[1:], op.body.terminator.operands)
         if self.in_pairs:
             for value in op.body.args[1:]:
@@ -188,7 +195,7 @@ class ProductKernelWriter(SpecializedWriter):
 
     def _paired_products(self, steps: int) -> None:
         """Products that start from zero, two at a time: the first is made use of while the second is computed."""
-        op = self.found.op
+        op = self.loop
         index, lower = self.name(op.index), self.expressions.value(op.lower)
         pair = self.names.claim("pair")
         self.origin(op)
@@ -222,75 +229,50 @@ class ProductKernelWriter(SpecializedWriter):
             self._update()
 
     def _finish(self, left: int) -> None:
-        part = self.name(self.found.product.out)
+        part = self.name(self.product.out)
         self.line(f"{part} = warpgroup_mma_wait({left}, deps=[{part}])")
 
-    def _added_products(self, carried: int) -> None:
+    def _added_products(self) -> None:
         """Products that are added up: when one is issued, the one before is awaited."""
-        found = self.found
-        arguments, yielded = found.op.body.args[1:], found.op.body.terminator.operands
+        loop = self.loop
+        arguments, yielded = loop.body.args[1:], loop.body.terminator.operands
+        carried = arguments.index(self.product.accumulator)
         acc = self.name(arguments[carried])
         self.line(f"{self.before} = 0")
         self._loop()
         self._await_tiles()
-        self.origin(found.product)
+        self.origin(self.product)
         self.line(f"{acc} = warpgroup_mma({self._operands()}, {acc}, is_async=True)")
-        self.ops(found.beside)
+        self.ops(self.beside)
         self.line(f"{acc} = warpgroup_mma_wait(1, deps=[{acc}])")
-        index, lower, upper = (
-            self.expressions.value(each).at(ADD) for each in (found.op.index, *found.op.operands[:2])
-        )
+        index, lower, upper = (self.expressions.value(each).at(ADD) for each in (loop.index, *loop.operands[:2]))
         released = f"{self.empty['']}.index({self.before})"
         self.line(f"mbarrier.arrive({released}, count=1, pred={index} > {lower})")
         self.line(f"{self.before} = {self.stage}")
         self._advance()
+        self.ops(self.update)  # what else the loop carries
         rest = [number for number in range(len(yielded)) if number != carried]
         self.assign([arguments[number] for number in rest], [yielded[number] for number in rest])
         self.indent = self.indent[:-4]
         self.line(f"{acc} = warpgroup_mma_wait(0, deps=[{acc}])")
-        condition = "" if trip_count(found.op) else f", pred={lower} < {upper}"
+        condition = "" if trip_count(loop) else f", pred={lower} < {upper}"
         self.line(f"mbarrier.arrive({released}, count=1{condition})")
 
     def _await_tiles(self) -> None:
         self.line(f"mbarrier.wait({self.full['']}.index({self.stage}), {self.phase})")
 
     def _operands(self) -> str:
-        found = self.found
-        left = self.matrix(self.rings[self.left], self._place_of_part(), found.left)
-        right = self.matrix(self.rings[self.right], self.stage, found.right)
-        return f"{left}, {right}" + ".permute((1, 0))" * isinstance(found.product.b.op, tensor.TransposeOp)
+        left = self.operand(self.product.a, self._place_of_part())
+        return f"{left}, {self.operand(self.product.b, self.stage)}"
 
     # The entry
 
     def entry(self, name: str) -> list[str]:
-        found = self.found
-        self.allocate(self.rings[self.left], found.left, self.stages * self.parts)
-        self.allocate(self.rings[self.right], found.right, self.stages)
+        self.allocate(self.rings["left"], self.left_load, self.stages * self.parts)
+        self.allocate(self.rings["right"], self.right_load, self.stages)
         for store, buffer in self.out_buffers.items():
             self.allocate(buffer, store, self.parts)
         self.line(f"{self.full['']} = _barriers({self.stages}, 1)")
         self.line(f"{self.empty['']} = _barriers({self.stages}, {self.parts})")
         self.start(name)
         return self.function(name, map(self.argument, self.launch.body.args))
-
-
-def _schedule(found: TiledProduct) -> TiledProduct:
-    """Bring the operations into the order in which they are written, which variables are shared by.
-
-    What only the update needs is computed there, unless it is loaded: else it would wait for loads before the product.
-    """
-    for op in found.before:
-        op.move_before(found.op)
-    loads = [op for op in found.beside if op.effects & Effect.READ]
-    early = needed_for(value for op in (found.left, found.right, *loads) for value in op.operands) | set(loads)
-    beside = tuple(op for op in found.beside if op in early)
-    update = (*(op for op in found.beside if op not in early), *found.update)
-    boxes = needed_for([*found.left.offsets, *found.right.offsets])
-    transposed = found.product.b.op
-    order: list[Operation] = [*(op for op in beside if op in boxes), found.left, found.right]
-    if isinstance(transposed, tensor.TransposeOp):
-        order.append(transposed)
-    end = found.op.body.terminator
-    for op in (*order, found.product, *(op for op in beside if op not in boxes), *update):
-        op.move_before(end)
-    return replace(found, beside=beside, update=update)

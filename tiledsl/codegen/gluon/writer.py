@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tiledsl.analysis.gluon.plan import CONSUMER_REGISTERS, PRODUCER_REGISTERS
+from tiledsl.analysis.gluon.slices import only_for_loads
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.expressions import GluonExpressions, Layouts
 from tiledsl.codegen.kernels import AWAIT, KernelWriter
 from tiledsl.codegen.names import PythonNames
 from tiledsl.codegen.variables import Variables
-from tiledsl.dialects import gluon, triton
-from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.dialects import gluon, scf, tensor, triton
+from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS
 
 
@@ -23,17 +24,20 @@ class SpecializedWriter(KernelWriter, ABC):
     """Writes a prepared triton.launch as a Gluon function for the producer, one for the consumers, and an entry.
 
     Subclasses know the structure: they make layouts and variables, claim names, and write the three functions' bodies.
-    `rings`, `full` and `empty` are the names of tiles in shared memory and of their barriers, by what is in them.
+    `rings`, `full` and `empty` are the names of tiles in shared memory and of their barriers, by ring.
     """
 
     expressions: GluonExpressions
 
     def __init__(self, launch: triton.LaunchOp, module_names: set[str]) -> None:
         self.launch = launch
+        self.schedule = schedule_of(launch)
+        self.loops = [op for op in launch.body if isinstance(op, scf.ForOp)]
+        self.ops_before, self.ops_after = _around(launch.body, self.loops)
         self.item = next((op for op in launch.body if isinstance(op, (gluon.WorkItemOp, gluon.LongestFirstOp))), None)
         self.parts = next(int(op.parts) for op in launch.body if isinstance(op, gluon.WarpGroupIdOp))
         self.constants: dict[str, str] = {}
-        self.out_buffers: dict[gluon.StoreBoxOp, str] = {}
+        self.out_buffers: dict[triton.StoreBlockOp, str] = {}
         self.rings: dict[str, str] = {}
         self.full: dict[str, str] = {}
         self.empty: dict[str, str] = {}
@@ -44,7 +48,7 @@ class SpecializedWriter(KernelWriter, ABC):
         self.lines: list[str] = []
         self.indent = "    "
         self._origin = ""
-        self.produced = only_for_boxes(launch.body.walk())
+        self.produced = only_for_loads(launch.body.walk())
         outside = dict(zip(launch.body.args, launch.arguments, strict=True))
         described = {value for value in launch.body.args if isinstance(outside[value].op, triton.DescriptorOp)}
         self.arguments = [value for value in launch.body.args if value not in described]
@@ -82,13 +86,13 @@ class SpecializedWriter(KernelWriter, ABC):
     def loaded(self) -> list[str]:
         """Descriptors that boxes are loaded through."""
 
-    @abstractmethod
-    def box_stores(self) -> list[gluon.StoreBoxOp]:
+    def box_stores(self) -> list[triton.StoreBlockOp]:
         """Boxes that consumers store."""
+        return [op for op in self.ops_after if isinstance(op, triton.StoreBlockOp)]
 
-    def store_buffer(self, op: gluon.StoreBoxOp) -> str:
-        """Shared memory that a stored box passes through: a place for each consumer."""
-        return self.out_buffers[op]
+    def store_buffer(self, op: triton.StoreBlockOp) -> str:
+        """Shared memory that a stored box passes through: a place for each consumer, its own or an operand's."""
+        return self.out_buffers[op] if op.ring == "results" else self.rings[op.ring]
 
     # Names
 
@@ -101,14 +105,16 @@ class SpecializedWriter(KernelWriter, ABC):
         self.constants[name] = text
         return name
 
-    def claim_out_buffers(self, stores: Iterable[gluon.StoreBoxOp]) -> None:
-        """Places for stored boxes."""
-        for op in stores:
-            self.out_buffers[op] = self.names.claim(f"{self.descriptor(op).removesuffix('_tiles')}_buffer")
+    def claim_out_buffers(self) -> None:
+        """Places for stored boxes, where they do not take those of an operand."""
+        for op in self.box_stores():
+            if op.ring == "results":
+                name = self.descriptor(op).removesuffix("_tiles")
+                self.out_buffers[op] = self.names.claim(f"{name}_buffer")
 
-    def descriptor(self, op: gluon.LoadBoxOp | gluon.StoreBoxOp) -> str:
+    def descriptor(self, op: triton.LoadBlockOp | triton.StoreBlockOp) -> str:
         """The name of the descriptor that a box is seen through."""
-        return self.name(op.buffer)
+        return self.name(op.descriptor)
 
     def stored(self) -> list[str]:
         """Descriptors that boxes are stored through."""
@@ -144,11 +150,13 @@ class SpecializedWriter(KernelWriter, ABC):
                 self.statement(op)
 
     def statement(self, op: Operation) -> None:
-        if isinstance(op, gluon.WarpGroupIdOp):
+        if isinstance(op, gluon.ScheduleOp):
+            pass
+        elif isinstance(op, gluon.WarpGroupIdOp):
             self.line(f"{self.part} = gl.to_tensor({self.consumer})")
         elif isinstance(op, (gluon.WorkItemOp, gluon.LongestFirstOp)):
             pass  # the loops around count them
-        elif isinstance(op, gluon.StoreBoxOp):
+        elif isinstance(op, triton.StoreBlockOp):
             self.send_box(op)
         elif isinstance(op, (triton.LoadOp, triton.StoreOp, triton.AtomicOp)):  # a mask may have one column
             with self.expressions.operands_of(op):
@@ -184,38 +192,46 @@ class SpecializedWriter(KernelWriter, ABC):
             if op in needed and op not in self.variables.inlined:
                 self.statement(op)
 
-    def load_box(self, op: gluon.LoadBoxOp, ring: str, index: str, phase: str) -> None:
+    def load_box(self, op: triton.LoadBlockOp, index: str, phase: str) -> None:
         self.origin(op)
+        ring = op.ring
         place = f"{self.rings[ring]}.index({index})"
         full = f"{self.full[ring]}.index({index})"
-        offsets = ", ".join(self.expressions.text(value) for value in op.offsets)
+        offsets = ", ".join(self.expressions.text(value) for value in op.starts)
         self.line(f"mbarrier.wait({self.empty[ring]}.index({index}), {phase})")
         self.line(f"mbarrier.expect({full}, {box_bytes(op)})")
         self.line(f"_load_box({self.descriptor(op)}, [{offsets}], {full}, {place})")
 
-    def matrix(self, ring: str, index: str, op: gluon.LoadBoxOp | gluon.StoreBoxOp) -> str:
+    def matrix(self, ring: str, index: str, op: triton.LoadBlockOp | triton.StoreBlockOp) -> str:
         """A place of a ring as a matrix, without the box's dimensions of 1."""
-        shape = op.out.shape if isinstance(op, gluon.LoadBoxOp) else op.value.shape
+        shape = op.out.shape if isinstance(op, triton.LoadBlockOp) else op.value.shape
         text = f"{ring}.index({index})"
         return text if len(gluon.box(op)) == 2 else f"{text}.reshape([{shape[0]}, {shape[1]}])"
+
+    def operand(self, value: Value, place: str) -> str:
+        """What lies at a place of a ring as an operand of a product: a loaded tile, or one that is transposed."""
+        if isinstance(value.op, tensor.TransposeOp):
+            return f"{self.operand(value.op.source, place)}.permute({value.op.permutation})"
+        assert isinstance(value.op, triton.LoadBlockOp), f"{value.op!r} is not in shared memory"
+        return self.matrix(self.rings[value.op.ring], place, value.op)
 
     def release(self, ring: str, index: str) -> None:
         self.line(f"mbarrier.arrive({self.empty[ring]}.index({index}), count=1)")
 
-    def send_box(self, op: gluon.StoreBoxOp) -> None:
+    def send_box(self, op: triton.StoreBlockOp) -> None:
         self.origin(op)
         buffer = self.store_buffer(op)
-        offsets = ", ".join(self.expressions.text(value) for value in op.offsets)
-        if not op.in_query:
+        offsets = ", ".join(self.expressions.text(value) for value in op.starts)
+        if op.ring == "results":
             self.line("tma.store_wait(0)")
         self.line(f"{self.matrix(buffer, self.consumer, op)}.store({self.expressions.text(op.value)})")
         self.line("fence_async_shared()")
         name = self.descriptor(op)
         self.line(f"_store_box({name}, [{offsets}], {buffer}.index({self.consumer}))")
 
-    def allocate(self, name: str, op: gluon.LoadBoxOp | gluon.StoreBoxOp, places: int) -> None:
+    def allocate(self, name: str, op: triton.LoadBlockOp | triton.StoreBlockOp, places: int) -> None:
         shape = ", ".join(map(str, (places, *gluon.box(op))))
-        dtype = TRITON_TYPES[op.out.dtype if isinstance(op, gluon.LoadBoxOp) else op.value.dtype]
+        dtype = TRITON_TYPES[op.out.dtype if isinstance(op, triton.LoadBlockOp) else op.value.dtype]
         self.line(f"{name} = gl.allocate_shared_memory({dtype}, [{shape}], {self.descriptor(op)}.layout)")
 
     def start(self, name: str) -> None:
@@ -237,7 +253,30 @@ class SpecializedWriter(KernelWriter, ABC):
         self.line(")")
 
 
-def box_bytes(op: gluon.LoadBoxOp) -> int:
+def schedule_of(launch: triton.LaunchOp) -> gluon.ScheduleOp:
+    """What schedule-loops has put first in a launch."""
+    first = launch.body.first
+    assert isinstance(first, gluon.ScheduleOp), "schedule-loops has not been through this launch"
+    return first
+
+
+def _around(body: Region, loops: Sequence[scf.ForOp]) -> tuple[list[Operation], list[Operation]]:
+    """The operations before the first loop, and those after the last."""
+    ops = list(body)
+    return ops[: ops.index(loops[0])], ops[ops.index(loops[-1]) + 1 :]
+
+
+def moved_by(op: Operation) -> bool:
+    """Whether an operation of a cluster is written by the statements around it: loads of operands, and products."""
+    return isinstance(op, (triton.LoadBlockOp, tensor.TransposeOp, tensor.DotOp))
+
+
+def loads_of(loop: scf.ForOp) -> dict[str, triton.LoadBlockOp]:
+    """The blocks that a loop loads, by ring."""
+    return {op.ring: op for op in loop.body if isinstance(op, triton.LoadBlockOp)}
+
+
+def box_bytes(op: triton.LoadBlockOp) -> int:
     """Bytes of a box."""
     return math.prod(gluon.box(op)) * ELEMENTS[op.out.dtype].bits // 8
 
@@ -246,42 +285,3 @@ def accumulator_layout(columns: int, dtype: str) -> str:
     """The layout of 64 rows of products of operands of this type, as an expression."""
     depth = 256 // ELEMENTS[dtype].bits
     return f"gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, {columns}, {depth}])"
-
-
-def only_for_boxes(ops: Iterable[Operation]) -> set[Operation]:
-    """Operations whose results go into offsets of loaded boxes alone, and those boxes themselves."""
-    found: set[Operation] = set()
-    for op in reversed(list(ops)):
-        if isinstance(op, gluon.LoadBoxOp):
-            continue
-        pure = not op.effects & (Effect.WRITE | Effect.ORDERED | Effect.TERMINATE) and not op.regions and op.results
-        if (
-            pure
-            and op.is_used
-            and all(isinstance(user, gluon.LoadBoxOp) or user in found for v in op.results for user in v.uses)
-        ):
-            found.add(op)
-    return found
-
-
-def needed_for(values: Iterable[Value]) -> set[Operation]:
-    """The operations that these values are computed by."""
-    needed: set[Operation] = set()
-    pending = [value.op for value in values]
-    while pending:
-        op = pending.pop()
-        if op is not None and op not in needed:
-            needed.add(op)
-            pending += [value.op for value in op.operands]
-    return needed
-
-
-def dependents(start: Iterable[Operation], among: set[Operation]) -> set[Operation]:
-    """Those of `among` that are, or need the results of, some operation of `start`."""
-    reached = set(start)
-    grown = True
-    while grown:
-        more = {op for op in among if op not in reached and any(value.op in reached for value in op.operands)}
-        reached |= more
-        grown = bool(more)
-    return reached & among

@@ -1,0 +1,167 @@
+"""The order in which the loops of a kernel for Gluon are written, and which loops Triton makes one of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tiledsl.analysis.gluon.plan import query_in_registers
+from tiledsl.analysis.gluon.slices import needed_for
+from tiledsl.analysis.gluon.softmax_loops import SoftmaxLoops, find_softmax_loops
+from tiledsl.analysis.gluon.tiled_products import TiledProduct, find_tiled_product, is_softmax
+from tiledsl.analysis.ranges import Ranges
+from tiledsl.dialects import arith, gluon, scf, tensor, triton
+from tiledsl.dialects.gluon import targets_gluon
+from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import ELEMENTS
+
+
+@dataclass(frozen=True)
+class ScheduleLoops(Pass):
+    """Bring the loops of launches for Gluon into the order of their text, and divide them into clusters.
+
+    In launches for Triton, keep loops apart that it fails to flatten into one.
+
+    Before:  %out = scf.for ... { %k = triton.load_block ...; %v = triton.load_block ...; %s = tensor.dot %q, %kt, %zero
+                                  (update); %acc2 = arith.mul %acc, %f; %out = tensor.dot %p, %v, %acc2; yield }
+    After:   gluon.schedule {form = "skewed", runs = (true)}
+             %out = scf.for ... { gluon.cluster; %k = triton.load_block ... {ring = "keys"}; %s = tensor.dot; (update)
+                                  gluon.cluster; %acc2 = arith.mul %acc, %f
+                                  gluon.cluster {stage = 1}; %v = triton.load_block ... {ring = "values"}
+                                  %out = tensor.dot %p, %v, %acc2; yield }
+
+    The forms are those that select-emitter has prepared, and gluon.schedule explains. What a loop of one product needs
+    no product for is computed beside it only if it is loaded: else it would wait for loads before the product.
+
+    Needs:   select-emitter, lower-to-triton. Runs last: the emitter writes what it finds, in this order.
+    """
+
+    name = "schedule-loops"
+
+    def run(self, program: Program) -> None:
+        for launch in [op for op in program.root.nests() if isinstance(op, triton.LaunchOp)]:
+            if not targets_gluon(launch):
+                _keep_apart(launch)
+                continue
+            if isinstance(launch.body.first, gluon.ScheduleOp):
+                continue  # IR that has been through this pass
+            schedule = _schedule_softmax(launch) if is_softmax(launch.body) else _schedule_product(launch)
+            launch.body.insert(schedule, launch.body.first)
+
+
+def _keep_apart(launch: triton.LaunchOp) -> None:
+    """Take `flatten` from loops that Triton fails to make one of."""
+    for loop in launch.nests():
+        if isinstance(loop, scf.ForOp) and loop.flatten and (not _has_work_to_overlap(loop) or _hands_to_branch(loop)):
+            loop.set_attribute("flatten", False)
+
+
+def _has_work_to_overlap(op: scf.ForOp) -> bool:
+    """Whether a loop inside does more than compute. Up to 3.6, Triton fails to fuse a loop with one that does not, and
+    nothing would be gained by it."""
+    return any(isinstance(loop, scf.ForOp) and not loop.is_pure for loop in op.nests()[1:])
+
+
+def _hands_to_branch(op: scf.ForOp) -> bool:
+    """Whether a branch at the end of a loop uses what is computed behind an inner loop, which Triton 3.6 fails to move
+    along with it."""
+    behind: set[Value] = set()
+    has_loop = False
+    for each in op.body:
+        if isinstance(each, scf.IfOp) and any(
+            not behind.isdisjoint(inner.operands) for region in each.regions for inner in region.walk()
+        ):
+            return True
+        if has_loop and not isinstance(each, arith.ConstantOp):
+            behind.update(each.results)
+        has_loop = has_loop or any(isinstance(inner, scf.ForOp) for inner in each.nests())
+    return False
+
+
+def _schedule_softmax(launch: triton.LaunchOp) -> gluon.ScheduleOp:
+    found = find_softmax_loops(launch.body)
+    runs = _certain_turns(launch, [loop.op for loop in found.loops])
+    stage = 1 if _rescales_late(found) else 0
+    _move_before(found.loops[0].op, found.before)
+    found.query.set_attribute("ring", "query")
+    for loop in found.loops:
+        loop.keys.set_attribute("ring", "keys")
+        loop.values.set_attribute("ring", "values")
+        first_needed = needed_for([*loop.keys.starts, loop.scores.a])
+        ahead = [op for op in loop.update if op in first_needed]
+        rest = [op for op in loop.update if op not in first_needed]
+        transposed = loop.scores.b.op
+        assert transposed is not None
+        scores = [*ahead, loop.keys, transposed, loop.scores, *rest]
+        _divide(loop.op, [(0, scores), (stage, loop.rescale), (1, [loop.values, loop.product])])
+    _name_results(found.after)
+    parts = _parts(launch)
+    return gluon.ScheduleOp(
+        form="skewed",
+        runs=runs,
+        query_in_registers=query_in_registers(found.columns, found.depth, found.width, parts, None),
+        packed=parts > 2 and ELEMENTS[found.loops[0].product.a.dtype].bits == 16,
+    )
+
+
+def _rescales_late(found: SoftmaxLoops) -> bool:
+    """Whether accumulators are multiplied, by what their loops compute, and need not be until the next product."""
+    factors = [op.factor for loop in found.loops for op in loop.rescale if isinstance(op, gluon.RescaleOp)]
+    if not len(factors) == len(found.loops) == sum(len(loop.rescale) for loop in found.loops):
+        return False
+    return all(factor.op in loop.update for loop, factor in zip(found.loops, factors))
+
+
+def _schedule_product(launch: triton.LaunchOp) -> gluon.ScheduleOp:
+    found = find_tiled_product(launch.body)
+    runs = _certain_turns(launch, [found.op])
+    _move_before(found.op, found.before)
+    found.left.set_attribute("ring", "left")
+    found.right.set_attribute("ring", "right")
+    _divide(found.op, [(0, ops) for ops in _with_product(found)])
+    _name_results(found.after)
+    form = "added" if found.carried is not None else "paired" if found.op.unroll == 2 else "fresh"
+    return gluon.ScheduleOp(form=form, runs=runs)
+
+
+def _with_product(found: TiledProduct) -> tuple[list[Operation], list[Operation]]:
+    """What is issued with the product, in order, and what uses it."""
+    loads = [op for op in found.beside if op.effects & Effect.READ]
+    early = needed_for(value for op in (found.left, found.right, *loads) for value in op.operands) | set(loads)
+    beside = [op for op in found.beside if op in early]
+    update = [*(op for op in found.beside if op not in early), *found.update]
+    first_needed = needed_for([*found.left.starts, *found.right.starts])
+    transposed = [found.product.b.op] if isinstance(found.product.b.op, tensor.TransposeOp) else []
+    ahead = [op for op in beside if op in first_needed]
+    rest = [op for op in beside if op not in first_needed]
+    return [*ahead, found.left, found.right, *transposed, found.product, *rest], update
+
+
+def _certain_turns(launch: triton.LaunchOp, loops: Iterable[scf.ForOp]) -> tuple[bool, ...]:
+    ranges = Ranges.around(launch)
+    return tuple(ranges.below(loop.lower, loop.upper) for loop in loops)
+
+
+def _parts(launch: triton.LaunchOp) -> int:
+    return next(op.parts for op in launch.body if isinstance(op, gluon.WarpGroupIdOp))
+
+
+def _name_results(after: Iterable[Operation]) -> None:
+    for op in after:
+        if isinstance(op, triton.StoreBlockOp) and not op.ring:
+            op.set_attribute("ring", "results")
+
+
+def _move_before(loop: scf.ForOp, ops: Iterable[Operation]) -> None:
+    for op in ops:
+        op.move_before(loop)
+
+
+def _divide(loop: scf.ForOp, clusters: Iterable[tuple[int, Iterable[Operation]]]) -> None:
+    end = loop.body.terminator
+    for stage, ops in clusters:
+        Builder.at(end).insert(gluon.ClusterOp(stage=stage))
+        for op in ops:
+            op.move_before(end)

@@ -1,0 +1,184 @@
+"""Stores of a T.Parallel that combine an element with a value, as in r[i] = r[i] + x[i, j], where iterations share it.
+
+They become updates (tile.atomic), as a reducer's are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tiledsl.analysis.affine import linear_form
+from tiledsl.analysis.dependence import depends_on
+from tiledsl.analysis.parallel_variance import Variance
+from tiledsl.dialects import arith, scf, tile
+from tiledsl.dialects.arith import constant_of
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import is_float, is_integer
+from tiledsl.passes.tile_values import converted
+from tiledsl.passes.vectorize_parallel.writes import race, tell_apart
+
+_KINDS: dict[type[arith.BinaryOp], str] = {
+    arith.AddOp: "add", arith.SubOp: "add", arith.MaxOp: "max", arith.MinOp: "min", arith.AndOp: "and",
+    arith.OrOp: "or", arith.XorOp: "xor",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Update:
+    """A store of what an element and `terms` are, combined; the terms with True are subtracted."""
+
+    store: tile.StoreOp
+    kind: str
+    terms: list[tuple[Value, bool]]
+
+
+def shared_updates(variance: Variance) -> list[Update]:
+    """The stores of a T.Parallel to on-chip elements that several iterations may combine with values of their own.
+
+    Threads that change one element race instead, and have none. TileError for a store that changes an element in
+    another way once for each of several iterations.
+    """
+    if variance.parallel.lockstep:
+        return []
+    accesses: dict[Value, list[Operation]] = {}
+    for op in variance.parallel.body.walk():
+        for value in {*op.operands}:
+            if tile.is_on_chip(value) and value not in variance.private and value not in variance.allocated:
+                accesses.setdefault(value, []).append(op)
+    found: list[Update] = []
+    for ops in accesses.values():
+        stores = [op for op in ops if isinstance(op, tile.StoreOp)]
+        shared = [op for op in stores if not tell_apart(*_multiples(op, variance))]
+        loads = [op for op in ops if isinstance(op, tile.LoadOp)]
+        if not shared or not loads:
+            continue
+        own = set[Operation]()
+        made = [_update(store, own) for store in stores]
+        updates = [each for each in made if each is not None]
+        atomics = [op for op in ops if isinstance(op, tile.AtomicOp) and not op.out.uses]
+        kinds = {*(each.kind for each in updates), *(each.kind for each in atomics)}
+        alone = len(ops) == len(updates) + len(atomics) + len(loads) and own.issuperset(loads)
+        if alone and len(kinds) == 1:
+            found += updates
+            continue
+        for store in shared:
+            _check_once(store, loads, stores, variance)
+    return found
+
+
+def apply_update(update: Update) -> None:
+    """Replace the store by a tile.atomic; what it was computed with is left without use."""
+    store = update.store
+    builder = Builder.at(store)
+    dtype = store.buffer.dtype
+    total: Value | None = None
+    for term, negative in update.terms:
+        value = converted(builder, term, dtype)
+        if negative:
+            value = builder.insert(arith.NegOp(value)).result
+        combine = next(each for each, kind in _KINDS.items() if kind == update.kind)
+        total = value if total is None else builder.insert(combine(total, value)).out
+    assert total is not None
+    builder.insert(tile.AtomicOp(total, store.buffer, store.indices, store.mask, kind=update.kind, loc=store.loc))
+    value = store.value
+    store.erase()
+    _erase_unused(value)
+
+
+def _erase_unused(value: Value) -> None:
+    op = value.op
+    if op is not None and not value.uses and (op.is_pure or isinstance(op, tile.LoadOp)):
+        operands = op.operands
+        op.erase()
+        for each in operands:
+            _erase_unused(each)
+
+
+def _update(store: tile.StoreOp, own: set[Operation]) -> Update | None:
+    """The update that a store is; `own` receives the load of the element."""
+    value = store.value
+    while isinstance(value.op, arith.CastOp):
+        value = value.op.source
+    kind = _KINDS.get(type(value.op))  # type: ignore[arg-type]
+    terms = None if kind is None else _terms(store.value, kind, store, own)
+    return None if kind is None or not terms else Update(store, kind, terms)
+
+
+def _terms(value: Value, kind: str, store: tile.StoreOp, own: set[Operation]) -> list[tuple[Value, bool]] | None:
+    """What is combined with the store's own element to make a value, in order; None if that is something else."""
+    op = value.op
+    if op is None or list(value.uses.values()) != [1]:
+        return None
+    if isinstance(op, tile.LoadOp):
+        if op.buffer is not store.buffer or op.mask is not None or not _same_place(op, store):
+            return None
+        own.add(op)
+        return []
+    if isinstance(op, arith.CastOp):
+        pair = (op.source.dtype, value.dtype)
+        exact = all(map(is_float, pair)) or all(map(is_integer, pair)) and kind not in ("max", "min")
+        return _terms(op.source, kind, store, own) if exact else None
+    if _KINDS.get(type(op)) != kind:  # type: ignore[arg-type]
+        return None
+    assert isinstance(op, arith.BinaryOp)
+    pairs = [(op.lhs, op.rhs)] if isinstance(op, arith.SubOp) else [(op.lhs, op.rhs), (op.rhs, op.lhs)]
+    for mine, other in pairs:
+        terms = _terms(mine, kind, store, own)
+        if terms is not None:
+            return [*terms, (other, isinstance(op, arith.SubOp))]
+    return None
+
+
+def _same_place(load: tile.LoadOp, store: tile.StoreOp) -> bool:
+    pairs = zip(load.indices, store.indices, strict=True)
+    return all(one is other or constant_of(one) == constant_of(other) is not None for one, other in pairs)
+
+
+def _multiples(store: tile.StoreOp, variance: Variance) -> tuple[list[dict[int, int] | None], dict[int, int]]:
+    """Of each index the factors of the point's indices, by dimension (None if it is no sum of such), and the extents of
+    the dimensions that the store's iterations go through."""
+    dims: dict[Value, int] = {}
+    for around in _around(store, variance.parallel):
+        if isinstance(around, tile.ParallelOp):
+            dims.update(zip(around.body.args, variance.dims[around], strict=True))
+    forms: list[dict[int, int] | None] = []
+    for index in store.indices:
+        form: dict[int, int] | None = {}
+        for factors, coefficient in linear_form(index, through_names=True).terms.items():
+            if form is not None and len(factors) == 1 and factors[0] in dims:
+                form[dims[factors[0]]] = form.get(dims[factors[0]], 0) + coefficient
+            elif any(variance.of(each) for each in factors):
+                form = None
+        forms.append(form)
+    return forms, {dim: variance.extents[dim] for dim in dims.values() if variance.extents[dim] > 1}
+
+
+def _around(op: Operation, outermost: Operation) -> Iterator[Operation]:
+    parent = op.parent_op
+    while parent is not None and parent is not outermost.parent_op:
+        yield parent
+        parent = parent.parent_op
+
+
+def _check_once(store: tile.StoreOp, loads: list[tile.LoadOp], stores: list[tile.StoreOp], variance: Variance) -> None:
+    """Refuse r[i] = r[i] * 2 where the T.Parallel has another dimension: each of its iterations would do so."""
+    axes = [variance.of(value) for value in store.indices]
+    around = list(_around(store, variance.parallel))
+    active = next(variance.active[op] for op in around if isinstance(op, tile.ParallelOp))
+    missing = active & ~_union(axes)
+    chosen = _union([variance.of(op.condition) for op in around if isinstance(op, scf.IfOp)])
+    if not missing or missing & chosen or store.mask is not None:
+        return
+    order = {op: number for number, op in enumerate(variance.parallel.body.walk())}
+    before = {load.out for load in loads if not any(order[each] < order[load] for each in stores)}
+    if depends_on(store.value, before):
+        raise race(store)
+
+
+def _union(axes: list[int]) -> int:
+    total = 0
+    for each in axes:
+        total |= each
+    return total

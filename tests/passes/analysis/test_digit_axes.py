@@ -1,0 +1,104 @@
+"""Which axes quotients and remainders take apart, and that the sums of digits are the indices, over all points."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from tests.passes.ir_cases import kernel_of, program
+from tiledsl.analysis.digit_axes import DigitAxes, digit_axes
+from tiledsl.analysis.linear import LinearForm
+from tiledsl.ir.core import Value
+
+ROWS, COLUMNS = 24, 16
+SHAPES = ("", f"{ROWS}x1", f"1x{COLUMNS}", f"{ROWS}x{COLUMNS}")  # by the axes along which a value varies
+SIGNS = {"floordiv": "//", "floormod": "%", "add": "+", "sub": "-", "mul": "*", "shr": ">>", "and": "&"}
+
+
+def values_of(*steps: str) -> dict[str, Value]:
+    """The values of steps such as "a floordiv i 8", of what was named before, i and j among it, and of numbers."""
+    axes = {"i": 1, "j": 2}
+    lines = [f"%i = tensor.iota {{axis = 0}} : tensor<{SHAPES[1]}xint32>",
+             f"%j = tensor.iota {{axis = 1}} : tensor<{SHAPES[2]}xint32>"]  # fmt: skip
+    for step in steps:
+        name, kind, *operands = step.split()
+        axes[name] = axes.get(operands[0], 0) | axes.get(operands[1], 0)
+        texts = [f"%{each}" if each in axes or each.isalpha() else f"%c{each}" for each in operands]
+        lines.append(f"%{name} = arith.{kind} {', '.join(texts)} : tensor<{SHAPES[axes[name]]}xint32>")
+    ops = kernel_of(program("\n".join(lines))).walk()
+    return {value.name: value for op in ops for value in op.results}
+
+
+def evaluated(made: DigitAxes, form: LinearForm, point: tuple[int, int]) -> int:
+    known: dict[Value, int] = {}
+    for axis, (place, sizes) in enumerate(zip(point, made.sizes, strict=True)):
+        for number in reversed(range(len(sizes))):
+            place, known[made.digits[axis, number]] = divmod(place, sizes[number])
+    total = 0
+    for factors, coefficient in form.terms.items():
+        for each in factors:
+            coefficient *= known[each]
+        total += coefficient
+    return total
+
+
+def test_sums_of_digits_are_the_indices() -> None:
+    apart = 0
+    for seed in range(400):
+        rng = random.Random(seed)
+        steps: list[str] = []
+        texts = {"i": "i", "j": "j"}
+        for number in range(4):
+            kind = rng.choice((*SIGNS, "floordiv", "floormod"))
+            numbers = {"shr": "123", "and": "137", "floordiv": "23481", "floormod": "23481"}.get(kind, "12348")
+            first = rng.choice(list(texts))
+            other = rng.choice([*texts, *numbers] if kind in ("add", "sub") else list(numbers))
+            steps.append(f"t{number} {kind} {first} {other}")
+            texts[f"t{number}"] = f"({texts[first]} {SIGNS[kind]} {texts.get(other, other)})"
+        values = values_of(*steps)
+        for name, text in texts.items():
+            made = digit_axes([values[name]])
+            if made is None:
+                continue
+            apart += 1
+            code = compile(text, "index", "eval")
+            for i, j in itertools.product(range(ROWS), range(COLUMNS)):
+                assert evaluated(made, made.forms[0], (i, j)) == eval(code, {"i": i, "j": j}), (seed, text)
+    assert apart > 400
+
+
+@pytest.mark.parametrize(
+    ("steps", "sizes"),
+    [
+        (("a floordiv i 8", "b floormod i 8"), [(3, 8), (1,)]),
+        (("a floordiv i 8", "b floormod j 4"), [(3, 8), (4, 4)]),
+        (("a floordiv i 8", "b add j 0"), [(3, 8), (16,)]),
+        (("q floordiv i 2", "a floormod q 4", "b floormod i 2"), [(3, 4, 2), (1,)]),
+        # of a sum of both indices, a digit of one
+        (("m mul i 16", "s add m j", "a floordiv s 4", "b floormod s 4"), [(24,), (4, 4)]),
+        (("m sub 23 i", "a floordiv m 8", "b floormod m 8"), [(3, 8), (1,)]),
+        # sizes that do not go into one another, or into the axis
+        (("a floordiv i 4", "b floormod i 6"), None),
+        (("a floordiv j 3", "b floormod j 3"), None),
+        # a carry, what is negative, and what is not known
+        (("m add i 4", "a floordiv m 8", "b floormod i 4"), None),
+        (("m sub i 8", "a floordiv m 8", "b floormod i 8"), None),
+        (("m add i s", "a floordiv m 8", "b floormod i 8"), None),
+        (("a mul i 8", "b add j 8"), None),
+    ],
+)
+def test_the_axes_that_are_taken_apart(steps: tuple[str, ...], sizes: list[tuple[int, ...]] | None) -> None:
+    values = values_of(*steps)
+    made = digit_axes([values["a"], values["b"]])
+    assert (None if made is None else made.sizes) == sizes
+
+
+def test_a_scalar_beside_the_digits_stays_a_term() -> None:
+    values = values_of("q floordiv i 8", "r floormod i 8", "a add q s")
+    made = digit_axes([values["a"], values["r"]])
+    assert made is not None
+    (scalar,) = [factors[0] for factors in made.forms[0].terms if factors[0] not in made.digits.values()]
+    assert scalar.name == "s" and made.forms[0].terms == {(made.digits[0, 0],): 1, (scalar,): 1}
+    assert made.forms[1].terms == {(made.digits[0, 1],): 1}

@@ -1,0 +1,273 @@
+"""schedule-loops: the order of loops for Gluon, their clusters, and what the emitter is told; exact IR."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tiledsl.dialects.gluon import clusters
+from tiledsl.errors import TileError
+from tiledsl.ir.core import Operation
+from tiledsl.ir.pass_manager import Program, parse_program
+from tiledsl.ir.printer import print_op
+from tiledsl.ir.verifier import verify
+from tiledsl.passes.schedule_loops import ScheduleLoops
+
+HALF, SCORES = "tensor<64x64xfloat16>", "tensor<64x64xfloat32>"
+
+
+def launch(body: str, options: str = '(("emitter", "gluon"),)') -> Operation:
+    """A program with one launch, whose body sees descriptors %Q %K %V %O of float16, a pointer %S and a number %n."""
+    names = [*"QKVO", "S"]
+    buffers = ", ".join(f"%{name}_: buffer<64*64*{_dtype(name)}, global>" for name in names)
+    parameters = ", ".join(f"%{name}: *{_dtype(name)}" for name in names)
+    return parse_program(f"""
+    tile.func {{sym_name = "test", parameters = ("Q", "K", "V", "O", "S", "n")}} ({buffers}, %n_: int32) {{
+      %one = arith.constant {{value = 1}} : int32
+      triton.launch [%one], [{", ".join(f"%{name}_" for name in names)}, %n_]
+          {{sym_name = "kernel", options = {options}}} ({parameters}, %n: int32) {{
+        %zero = arith.constant {{value = 0.0}} : {SCORES}
+        %c0 = arith.constant {{value = 0}} : int32
+        %c1 = arith.constant {{value = 1}} : int32
+        %c8 = arith.constant {{value = 8}} : int32
+        {body}
+      }}
+      scf.yield
+    }}""").root
+
+
+def _dtype(name: str) -> str:
+    return "float32" if name == "S" else "float16"
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.strip() for line in text.strip().splitlines()]
+
+
+def scheduled(body: str) -> list[str]:
+    """The lines of the launch's body after the pass, without constants and indentation."""
+    root = launch(body)
+    program = parse_program(print_op(root))
+    ScheduleLoops().run(program)
+    verify(program.root)
+    again = print_op(program.root)
+    assert print_op(parse_program(again).root) == again
+    ScheduleLoops().run(program)  # what is scheduled stays as it is
+    assert print_op(program.root) == again
+    text = again[again.index("triton.launch") :].splitlines()[1:]
+    lines = [line.strip() for line in text if "= arith.constant" not in line]
+    return lines[: lines.index("}", next(i for i, line in enumerate(lines) if line.startswith("scf.yield")) + 2)]
+
+
+def attention(update: str, rescale: str, upper: str = "%c8", parts: int = 1) -> str:
+    return f"""
+    %part = gluon.part {{parts = {parts}}} : int32
+    %q = triton.load_block %Q[%part, %c0] {{axes = (0, 1)}} : {HALF}
+    %r = scf.for %c0, {upper}, %c1[%zero] : {SCORES} (%i: int32, %acc: {SCORES}) {{
+      %v = triton.load_block %V[%i, %c0] {{axes = (0, 1)}} : {HALF}
+      {rescale}
+      %row = arith.mul %i, %c8 : int32
+      %late_row = arith.mul %i, %n : int32
+      %k = triton.load_block %K[%row, %c0] {{axes = (0, 1)}} : {HALF}
+      %kt = tensor.transpose %k {{permutation = (1, 0)}} : {HALF}
+      %s = tensor.dot %q, %kt, %zero : {SCORES}
+      {update}
+      %p = arith.cast %s : {HALF}
+      %sum = tensor.dot %p, %v, %scaled : {SCORES}
+      scf.yield [%sum]
+    }}
+    %out = arith.cast %r : {HALF}
+    triton.store_block %out, %O[%part, %c0] {{axes = (0, 1)}}
+    """
+
+
+FACTOR = '%f = tensor.reduce %s {kind = "max", axis = 1} : tensor<64xfloat32>'
+OF_SCORES = FACTOR + f"\n%scaled = gluon.rescale %acc, %f : {SCORES}"
+EARLIER = f"%scaled = arith.mul %acc, %acc : {SCORES}"
+
+
+@pytest.mark.parametrize(
+    ("update", "rescale", "stage", "rescaling"),
+    [
+        (OF_SCORES, "", " {stage = 1}", "%scaled = gluon.rescale %acc, %f : tensor<64x64xfloat32>"),
+        (FACTOR, EARLIER, "", "%scaled = arith.mul %acc, %acc : tensor<64x64xfloat32>"),
+    ],
+    ids=["late", "each"],
+)
+def test_attention(update: str, rescale: str, stage: str, rescaling: str) -> None:
+    expected = f"""
+        gluon.schedule {{form = "skewed", runs = (true,), query_in_registers = true}}
+        %part = gluon.part {{parts = 1}} : int32
+        %q = triton.load_block %Q[%part, %c0] {{axes = (0, 1), ring = "query"}} : {HALF}
+        %r = scf.for %c0, %c8, %c1[%zero] : {SCORES} (%i: int32, %acc: {SCORES}) {{
+        gluon.cluster
+        %row = arith.mul %i, %c8 : int32
+        %k = triton.load_block %K[%row, %c0] {{axes = (0, 1), ring = "keys"}} : {HALF}
+        %kt = tensor.transpose %k {{permutation = (1, 0)}} : {HALF}
+        %s = tensor.dot %q, %kt, %zero : {SCORES}
+        %late_row = arith.mul %i, %n : int32
+        {FACTOR}
+        %p = arith.cast %s : {HALF}
+        gluon.cluster{stage}
+        {rescaling}
+        gluon.cluster {{stage = 1}}
+        %v = triton.load_block %V[%i, %c0] {{axes = (0, 1), ring = "values"}} : {HALF}
+        %sum = tensor.dot %p, %v, %scaled : {SCORES}
+        scf.yield [%sum]
+        }}
+        %out = arith.cast %r : {HALF}
+        triton.store_block %out, %O[%part, %c0] {{axes = (0, 1), ring = "results"}}"""
+    assert scheduled(attention(update, rescale)) == lines_of(expected)
+
+
+@pytest.mark.parametrize(
+    ("upper", "parts", "expected"),
+    [
+        ("%n", 1, 'gluon.schedule {form = "skewed", runs = (false,), query_in_registers = true}'),
+        ("%c8", 2, 'gluon.schedule {form = "skewed", runs = (true,), query_in_registers = true}'),
+        ("%c8", 3, 'gluon.schedule {form = "skewed", runs = (true,), packed = true}'),
+    ],
+)
+def test_what_attention_keeps_in_registers(upper: str, parts: int, expected: str) -> None:
+    assert scheduled(attention(OF_SCORES, "", upper, parts))[0] == expected
+
+
+def test_factors_that_more_is_computed_from_are_not_late() -> None:
+    """A factor from before the scores is not of the turn, and what is beside the rescaling needs it at once."""
+    early = OF_SCORES.replace("reduce %s", "reduce %acc")
+    beside = OF_SCORES.replace("%scaled", "%once") + f"\n%scaled = arith.add %once, %once : {SCORES}"
+    for update, rescale in (("", early), (beside, "")):
+        marks = [line for line in scheduled(attention(update, rescale)) if line.startswith("gluon.cluster")]
+        assert marks == ["gluon.cluster", "gluon.cluster", "gluon.cluster {stage = 1}"]
+
+
+def product(accumulator: str, options: str, update: str, result: str) -> str:
+    return f"""
+    %part = gluon.part {{parts = 1}} : int32
+    %r = scf.for %c0, %c8, %c1[%zero] : {SCORES} (%i: int32, %acc: {SCORES}) {options}{{
+      %scale = arith.mul %i, %n : int32
+      %at = triton.addptr %S, %i : *float32
+      %loaded = triton.load %at : float32
+      %row = arith.mul %i, %c8 : int32
+      %b = triton.load_block %K[%row, %c0] {{axes = (0, 1)}} : {HALF}
+      %a = triton.load_block %Q[%part, %i] {{axes = (0, 1)}} : {HALF}
+      %bt = tensor.transpose %b {{permutation = (1, 0)}} : {HALF}
+      %d = tensor.dot %a, %bt, {accumulator} : {SCORES}
+      {update}
+      scf.yield [{result}]
+    }}
+    """
+
+
+USE = f"""%factor = arith.cast %scale : float32
+      %both = arith.mul %factor, %loaded : float32
+      %scaled = arith.mul %d, %both : {SCORES}
+      %next = arith.add %acc, %scaled : {SCORES}"""
+
+
+@pytest.mark.parametrize(("form", "options"), [("fresh", ""), ("paired", "{unroll = 2} ")])
+def test_products_from_zero(form: str, options: str) -> None:
+    """What is loaded is there before the product is; what only the update needs is computed behind it."""
+    text = product("%zero", "", USE, "%next")
+    text = text.replace(f"[%zero] : {SCORES} (%i", f"[%zero] {options}: {SCORES} (%i")
+    expected = f"""
+        gluon.schedule {{form = "{form}", runs = (true,)}}
+        %part = gluon.part {{parts = 1}} : int32
+        %r = scf.for %c0, %c8, %c1[%zero] {options}: {SCORES} (%i: int32, %acc: {SCORES}) {{
+        gluon.cluster
+        %row = arith.mul %i, %c8 : int32
+        %a = triton.load_block %Q[%part, %i] {{axes = (0, 1), ring = "left"}} : {HALF}
+        %b = triton.load_block %K[%row, %c0] {{axes = (0, 1), ring = "right"}} : {HALF}
+        %bt = tensor.transpose %b {{permutation = (1, 0)}} : {HALF}
+        %d = tensor.dot %a, %bt, %zero : {SCORES}
+        %at = triton.addptr %S, %i : *float32
+        %loaded = triton.load %at : float32
+        gluon.cluster
+        %scale = arith.mul %i, %n : int32
+        %factor = arith.cast %scale : float32
+        %both = arith.mul %factor, %loaded : float32
+        %scaled = arith.mul %d, %both : {SCORES}
+        %next = arith.add %acc, %scaled : {SCORES}
+        scf.yield [%next]
+        }}"""
+    assert scheduled(text) == lines_of(expected)
+
+
+def test_added_products() -> None:
+    found = scheduled(product("%acc", "", "", "%d"))
+    assert found[0] == 'gluon.schedule {form = "added", runs = (true,)}'
+    assert found[-4:] == ["gluon.cluster", "%scale = arith.mul %i, %n : int32", "scf.yield [%d]", "}"]
+
+
+def test_clusters() -> None:
+    (loop,) = [op for op in launch(product("%zero", "", USE, "%next")).walk() if op.name == "scf.for"]
+    assert clusters(loop.regions[0]) == []
+    root = launch(product("%zero", "", USE, "%next"))
+    ScheduleLoops().run(Program(root))
+    (loop,) = [op for op in root.walk() if op.name == "scf.for"]
+    found = clusters(loop.regions[0])
+    assert [(stage, len(ops)) for stage, ops in found] == [(0, 7), (0, 5)]
+
+
+def test_launches_for_triton_stay_as_they_are() -> None:
+    body = product("%acc", "", "", "%d")
+    root = launch(body, "()")
+    before = print_op(root)
+    ScheduleLoops().run(Program(root))
+    assert print_op(root) == before
+
+
+WORK = "%x = triton.load %S : float32\ntriton.store %S, %x"
+PURE = "%x = arith.add %j, %i : int32"
+INNER = "scf.for %c0, %n, %c1[] (%j: int32) {{\n{}\nscf.yield\n}}\n"
+BRANCH = """%m = arith.add %i, %n : int32
+%yes = arith.cmp %n, %c8 {{predicate = "lt"}} : bool
+scf.if %yes {{
+{}
+scf.yield
+}} {{
+scf.yield
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("body", "is_kept"),
+    [
+        (INNER.format(WORK), True),
+        (INNER.format(PURE), False),  # which only computes
+        (WORK, False),  # no loop inside
+        (INNER.format(WORK) + BRANCH.format("%y = arith.add %m, %c1 : int32"), False),  # of what is behind the loop
+        (INNER.format(WORK) + BRANCH.format("%y = arith.add %i, %c1 : int32"), True),
+        (BRANCH.format("%y = arith.add %m, %c1 : int32") + "\n" + INNER.format(WORK), True),
+    ],
+)
+def test_loops_that_triton_fails_to_flatten(body: str, is_kept: bool) -> None:
+    root = launch(f"scf.for %c0, %c8, %c1[] {{flatten = true}} (%i: int32) {{\n{body}\nscf.yield\n}}", "()")
+    before = print_op(root)
+    ScheduleLoops().run(Program(root))
+    assert print_op(root) == (before if is_kept else before.replace(" {flatten = true}", ""))
+
+
+@pytest.mark.parametrize(
+    ("operation", "message"),
+    [
+        (
+            'gluon.schedule {form = "flat", runs = (true,)}',
+            "form is 'flat', not one of 'skewed', 'added', 'fresh', 'paired'",
+        ),
+        ('gluon.schedule {form = "skewed", runs = (1,)}', "runs is (1,), not a truth value for each loop"),
+        (
+            'gluon.schedule {form = "added", runs = (true,), packed = true}',
+            "only a skewed loop keeps operands in registers",
+        ),
+        ("gluon.cluster {stage = 2}", "stage 2; a loop holds back operations for one turn at most"),
+        (f'%x = triton.load_block %Q[%n, %n] {{ring = "queries"}} : {HALF}', "ring is 'queries'"),
+        (f"%x = triton.load_block %Q[%n, %n] {{axes = (1, 0)}} : {HALF}", "axes (1, 0) for a block"),
+        (f"%x = triton.load_block %Q[%n, %n] {{axes = (0, 2)}} : {HALF}", "axes (0, 2) for a block"),
+        (f"%x = triton.load_block %Q[%n, %n, %n] : {HALF}", "3 starts for a block"),
+    ],
+)
+def test_what_verifiers_say(operation: str, message: str) -> None:
+    with pytest.raises(TileError, match=re.escape(message)):
+        launch(operation)

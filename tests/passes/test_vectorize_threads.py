@@ -1,0 +1,178 @@
+"""vectorize-parallel on a parallel whose points are threads: exact text, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.passes.ir_cases import body_lines, kernel
+from tests.support.programs import check_pass, inputs_for
+from tiledsl.errors import TileError
+from tiledsl.ir.pass_manager import Program
+from tiledsl.passes.vectorize_parallel import VectorizeParallel
+
+PARAMETERS = "A: 64*float32, B: 64*float32, N: 64*int32"
+
+
+def lines(body: str, extents: str = "(64,)", indices: str = "%tx: int32") -> list[str]:
+    """What the pass makes of threads that run a body, which uses the local %own, %loc and the shared %s."""
+    text = f"""
+      %own = tile.alloc : buffer<float32, local>
+      %loc = tile.alloc : buffer<2*float32, local>
+      %s = tile.alloc : buffer<4*float32, shared>
+      tile.parallel {{extents = {extents}, lockstep = true}} ({indices}) {{ {body} }}"""
+    func = kernel(PARAMETERS, text)
+    return body_lines(Program(check_pass(VectorizeParallel(), func, inputs_for(func), uninitialised="zero")))
+
+
+LOAD = "%x = tile.load %A[%tx] : float32"
+LOADED = ["%tx = tensor.iota {axis = 0} : tensor<64xint32>", "%x = tile.load %A[%tx] : tensor<64xfloat32>"]
+
+
+def test_a_local_buffer_is_an_element_of_each_thread() -> None:
+    found = lines(f"{LOAD} tile.store %x, %own[] %y = tile.load %own[] : float32 tile.store %y, %B[%tx]")
+    assert found[3:] == [
+        "%own_1 = tile.alloc : buffer<64*float32, fragment>",
+        *LOADED,
+        "tile.store %x, %own_1[%tx]",
+        "%y = tile.load %own_1[%tx] : tensor<64xfloat32>",
+        "tile.store %y, %B[%tx]",
+    ]
+
+
+def test_a_tile_that_is_the_same_in_all_threads_fills_an_array_of_each() -> None:
+    body = f"""{LOAD} tile.store %x, %loc[%c0] %z = tensor.broadcast %c0.5 : tensor<2xfloat32>
+               %c = arith.cmp %tx, %c3 {{predicate = "lt"}} : bool
+               scf.if %c {{ tile.write %z, %loc scf.yield }} {{ scf.yield }}"""
+    assert lines(body)[-7:] == [
+        '%c = arith.cmp %tx, %c3 {predicate = "lt"} : tensor<64xbool>',
+        "%0 = arith.not %c : tensor<64xbool>",
+        "%z_1 = tensor.reshape %z : tensor<1x2xfloat32>",
+        "%1 = tile.read %loc_1 : tensor<64x2xfloat32>",
+        "%c_1 = tensor.reshape %c : tensor<64x1xbool>",
+        "%2 = arith.select %c_1, %z_1, %1 : tensor<64x2xfloat32>",
+        "tile.write %2, %loc_1",
+    ]
+
+
+def test_a_shuffle_is_a_gather_in_each_group() -> None:
+    body = f"{LOAD} %y = thread.shuffle %x, %c3 {{group = 8}} : float32 tile.store %y, %B[%tx]"
+    assert lines(body)[3:] == [
+        *LOADED,
+        "%x_1 = tensor.reshape %x : tensor<8x8xfloat32>",
+        "%y = tensor.gather %x_1, %c3 {axis = 1} : tensor<8x8xfloat32>",
+        "%y_1 = tensor.reshape %y : tensor<64xfloat32>",
+        "tile.store %y_1, %B[%tx]",
+    ]
+
+
+def test_a_source_outside_of_the_group_is_moved_into_it() -> None:
+    body = "%n = tile.load %N[%tx] : int32 %y = thread.shuffle %n, %n {group = 64} : int32 tile.store %y, %N[%tx]"
+    assert lines(body)[5:] == [
+        "%0 = arith.min %n, %c63 : tensor<64xint32>",
+        "%1 = arith.max %0, %c0 : tensor<64xint32>",
+        "%y = tensor.gather %n, %1 {axis = 0} : tensor<64xint32>",
+        "tile.store %y, %N[%tx]",
+    ]
+
+
+def test_a_reduction_of_a_group_and_of_all() -> None:
+    body = f"""{LOAD} %y = thread.reduce %x {{kind = "sum", group = 32}} : float32 tile.store %y, %B[%tx]
+               %z = thread.reduce %x {{kind = "max", group = 64}} : float32 tile.store %z, %B[%c0]
+               %w = thread.reduce %c0.5 {{kind = "sum", group = 32}} : float32 tile.store %w, %B[%c1]"""
+    assert lines(body)[3:] == [
+        *LOADED,
+        "%x_1 = tensor.reshape %x : tensor<2x32xfloat32>",
+        '%0 = tensor.reduce %x_1 {kind = "sum", axis = 1} : tensor<2xfloat32>',
+        "%1 = tensor.reshape %0 : tensor<2x1xfloat32>",
+        "%2 = tensor.broadcast %1 : tensor<2x32xfloat32>",
+        "%3 = tensor.reshape %2 : tensor<64xfloat32>",
+        "tile.store %3, %B[%tx]",
+        '%4 = tensor.reduce %x {kind = "max", axis = 0} : float32',
+        "%5 = tensor.reshape %4 : tensor<1xfloat32>",
+        "%6 = tensor.reshape %5 : float32",
+        "tile.store %6, %B[%c0]",
+        '%7 = tensor.reduce %c0p5 {kind = "sum", axis = 0} : float32',
+        "tile.store %7, %B[%c1]",
+    ]
+
+
+def test_the_last_thread_that_writes_an_element_stays() -> None:
+    body = f"""{LOAD} %n = tile.load %N[%tx] : int32 %c = arith.cmp %n, %c3 {{predicate = "lt"}} : bool
+               scf.if %c {{ tile.store %x, %s[%c1] scf.yield }} {{ scf.yield }}"""
+    assert lines(body)[7:] == [
+        "%0 = tensor.iota {axis = 0} : tensor<64xint32>",
+        "%1 = arith.select %c, %0, %cm1 : tensor<64xint32>",
+        '%2 = tensor.reduce %1 {kind = "max", axis = 0} : int32',
+        "%3 = tensor.reshape %2 : tensor<1xint32>",
+        '%4 = arith.cmp %0, %3 {predicate = "eq"} : tensor<64xbool>',
+        "%5 = arith.select %4, %x, %c0p0 : tensor<64xfloat32>",
+        '%6 = tensor.reduce %5 {kind = "sum", axis = 0} : float32',
+        "%7 = tensor.reshape %6 : tensor<1xfloat32>",
+        '%8 = tensor.reduce %c {kind = "or", axis = 0} : bool',
+        "%9 = tensor.reshape %8 : tensor<1xbool>",
+        "%10 = tensor.reshape %7 : float32",
+        "%11 = tensor.reshape %9 : bool",
+        "tile.store %10, %s[%c1] mask=%11",
+    ]
+
+
+STATEMENT = "%t = tile.read %s : tensor<4xfloat32> tile.write %t, %s"
+
+
+def branch(condition: str, then: str, orelse: str = "") -> str:
+    return f"{condition} scf.if %c {{ {then} scf.yield }} {{ {orelse} scf.yield }}"
+
+
+def test_a_branch_that_some_threads_take_runs_once() -> None:
+    indices = '%c = arith.cmp %tx, %c3 {predicate = "eq"} : bool'
+    assert lines(branch(indices, f"tile.store %c0.5, %B[%c1] {STATEMENT}"))[5:] == [
+        "%0 = arith.not %c : tensor<64xbool>",
+        "tile.store %c0p5, %B[%c1]",
+        "%t = tile.read %s : tensor<4xfloat32>",
+        "tile.write %t, %s",
+    ]
+    assert lines(branch(indices.replace("%c3", "%c64"), STATEMENT))[5:] == ["%0 = arith.not %c : tensor<64xbool>"]
+
+
+def test_a_branch_that_depends_on_data_runs_if_any_thread_takes_it() -> None:
+    data = f'{LOAD} %c = arith.cmp %x, %c0.5 {{predicate = "lt"}} : bool'
+    assert lines(branch(data, "tile.store %c0.5, %B[%tx]", STATEMENT))[6:] == [
+        "%0 = arith.not %c : tensor<64xbool>",
+        "tile.store %c0p5, %B[%tx] mask=%c",
+        "%1 = arith.cast %0 : tensor<64xint32>",
+        '%2 = tensor.reduce %1 {kind = "max", axis = 0} : int32',
+        "%3 = arith.cast %2 : bool",
+        "scf.if %3 {",
+        "%t = tile.read %s : tensor<4xfloat32>",
+        "tile.write %t, %s",
+        "scf.yield",
+        "} {",
+        "scf.yield",
+        "}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (branch('%c = arith.cmp %tx, %c3 {predicate = "lt"} : bool', "thread.barrier"), "T.sync_threads where not all"),
+        (branch('%c = arith.cmp %tx, %c3 {predicate = "lt"} : bool', STATEMENT, STATEMENT), "the two branches run"),
+        (f"scf.for %c0, %tx, %c1 (%i: int32) {{ {STATEMENT} scf.yield }}", "a loop that has more turns in some"),
+        ("%f = arith.cast %tx : float32 tile.store %f, %s[%c1]", "threads 0 and 1 write 0.0 and 1.0 to one element"),
+        (f"{LOAD} tile.store %x, %loc[%c0] %t = tile.read %loc : tensor<2xfloat32>", "but loc differs from thread"),
+        (
+            f"{LOAD} tile.parallel {{extents = (4,)}} (%i: int32) {{ tile.store %x, %s[%i] }}",
+            "all threads run this loop and write the same elements of s",
+        ),
+    ],
+)
+def test_is_refused(body: str, message: str) -> None:
+    with pytest.raises(TileError, match=message):
+        lines(body)
+
+
+def test_a_barrier_that_all_threads_reach_is_nothing() -> None:
+    assert lines(branch('%c = arith.cmp %tx, %c64 {predicate = "lt"} : bool', "thread.barrier"))[3:] == [
+        "%tx = tensor.iota {axis = 0} : tensor<64xint32>",
+        '%c = arith.cmp %tx, %c64 {predicate = "lt"} : tensor<64xbool>',
+    ]

@@ -1,0 +1,47 @@
+"""What the producer of a Gluon kernel computes, and what its consumers need not: slices of a body by its uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tiledsl.dialects import triton
+from tiledsl.ir.core import Effect, Operation, Value
+
+
+def needed_for(values: Iterable[Value]) -> set[Operation]:
+    """The operations that these values are computed by."""
+    needed: set[Operation] = set()
+    pending = [value.op for value in values]
+    while pending:
+        op = pending.pop()
+        if op is not None and op not in needed:
+            needed.add(op)
+            pending += [value.op for value in op.operands]
+    return needed
+
+
+def dependents(start: Iterable[Operation], among: set[Operation]) -> set[Operation]:
+    """Those of `among` that are, or need the results of, some operation of `start`."""
+    reached = set(start)
+    grown = True
+    while grown:
+        more = {op for op in among if op not in reached and any(value.op in reached for value in op.operands)}
+        reached |= more
+        grown = bool(more)
+    return reached & among
+
+
+def only_for_loads(ops: Iterable[Operation]) -> set[Operation]:
+    """Operations whose results go into starts of loaded blocks alone."""
+    found: set[Operation] = set()
+    for op in reversed(list(ops)):
+        if isinstance(op, triton.LoadBlockOp):
+            continue
+        pure = not op.effects & (Effect.WRITE | Effect.ORDERED | Effect.TERMINATE) and not op.regions and op.results
+        if (
+            pure
+            and op.is_used
+            and all(isinstance(user, triton.LoadBlockOp) or user in found for v in op.results for user in v.uses)
+        ):
+            found.add(op)
+    return found

@@ -11,6 +11,7 @@ import pytest
 from tests.passes.ir_cases import TO_VALUES, filecheck, kernel, to_values
 from tests.support.programs import NAMED, check_pass, inputs_for
 from tiledsl.ir.pass_manager import Program
+from tiledsl.ir.printer import print_op
 
 COPY = "{shape = (4,), source_axes = (0,), target_axes = (0,)}"
 START = """%t = tile.alloc : buffer<4*float32, fragment> %u = tile.alloc : buffer<4*float32, shared>

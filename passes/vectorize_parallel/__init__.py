@@ -23,6 +23,7 @@ from tiledsl.passes.tile_values import (
     reduced,
     selected,
 )
+from tiledsl.passes.vectorize_parallel.arrays import split_arrays
 from tiledsl.passes.vectorize_parallel.threads import Block, last_writer, threads_where
 from tiledsl.passes.vectorize_parallel.updates import apply_update, shared_updates
 from tiledsl.passes.vectorize_parallel.writes import (
@@ -92,6 +93,8 @@ class _Vectorizer:
 
     def __init__(self, parallel: tile.ParallelOp) -> None:
         self.parallel = parallel
+        if parallel.lockstep:
+            split_arrays(parallel)
         self.variance = Variance(parallel)
         if updates := shared_updates(self.variance):
             for update in updates:

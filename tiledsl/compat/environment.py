@@ -10,6 +10,7 @@ import tempfile
 from typing import Any
 
 from tiledsl.logs import note_once
+from tiledsl.settings import current
 
 __all__ = ["disable_cache", "enable_cache", "env", "is_cache_enabled"]
 
@@ -37,8 +38,6 @@ class Environment:
         if not name.isupper() or name.startswith("_"):
             raise AttributeError(f"tiledsl's stand-in for tilelang.env has no {name!r}")
         if name == "TILELANG_CACHE_DIR" and not self._get(name):
-            from tiledsl.settings import current
-
             return str(current().cache_dir)
         return self._get(name) or ("0" if name.startswith("TILELANG_") else None)
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tiledsl.compat import tuning
 from tiledsl.compat.cpu_device import here
 from tiledsl.compat.environment import disable_cache, enable_cache, env, is_cache_enabled
 from tiledsl.compat.maths import cdiv, next_power_of_2
@@ -100,6 +101,4 @@ def set_log_level(level: str | int) -> None:
 
 def autotune(*misplaced: Any, **options: Any) -> Any:
     """`@tilelang.autotune(configs=...)`; see tiledsl.autotune."""
-    from tiledsl.compat import tuning  # loaded when used: it brings joblib
-
     return tuning.autotune(*misplaced, **options)

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import tiledsl.language as language
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError, register_source, value_options, way_out
 from tiledsl.frontend import syntax
@@ -89,8 +90,6 @@ class _Language:
     """T, as texts see it: the public names of the language and nothing else."""
 
     def __init__(self) -> None:
-        import tiledsl.language as language
-
         self.language = language
         self.values: dict[str, Any] = {
             name: value

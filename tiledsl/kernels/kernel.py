@@ -17,7 +17,11 @@ from tiledsl.files import write_output
 from tiledsl.kernels.other_names import OtherNames
 from tiledsl.launch_options import pass_options
 from tiledsl.location import Loc
+from tiledsl.runtime.compile import compile_kernel, guard
 from tiledsl.runtime.launch_checks import by_position, check
+from tiledsl.runtime.launch_stored import CachedBinary, install
+from tiledsl.runtime.module import load_module
+from tiledsl.runtime.supply import ParamInfo
 from tiledsl.runtime.target import Target
 
 # The IR and the passes are loaded where they are needed: recalling a tuned kernel goes without.
@@ -29,7 +33,6 @@ if TYPE_CHECKING:
     from tiledsl.levels.artifact import Artifact
     from tiledsl.runtime.compile import CompiledKernel
     from tiledsl.runtime.launch import Launcher
-    from tiledsl.runtime.launch_stored import CachedBinary
     from tiledsl.runtime.parameter import Parameter
     from tiledsl.runtime.resources import Resources
 
@@ -128,8 +131,6 @@ class Kernel(OtherNames):
     @cached_property
     def compiled(self) -> dict[str, CompiledKernel]:
         """The kernels as Triton compiled them for the target, by name. Needs no GPU. Raises CompileError."""
-        from tiledsl.runtime.compile import compile_kernel
-        from tiledsl.runtime.module import load_module
 
         if self.target.kind == "interpret":
             raise TileError(
@@ -263,18 +264,12 @@ class Kernel(OtherNames):
     @cached_property
     def loaded(self) -> Any:
         """The source as a Python module. Raises TileError if the target cannot run here."""
-        from tiledsl.runtime.module import load_module
-
         self.check_runs_here()
         loaded = load_module(self.name, self.source, interpret=self.target.kind == "interpret")
         if self.target.kind != "interpret":
-            from tiledsl.runtime.compile import guard
-
             for emitted, place in zip(self.module.kernels, chain(vars(self).get("_places", ()), repeat(None))):
                 guard(getattr(loaded, emitted.name), self.target, partial(self._located, place))
         for each in self.kept:
-            from tiledsl.runtime.launch_stored import install
-
             install(getattr(loaded, each.name), each)
         return loaded
 
@@ -428,7 +423,6 @@ class Kernel(OtherNames):
     def get_profiler(self, tensor_supply_type: Any = "auto", **_: Any) -> Any:
         """A Profiler: do_bench, assert_allclose, run_once on inputs made from the parameters."""
         from tiledsl.runtime.profiler import Profiler
-        from tiledsl.runtime.supply import ParamInfo
 
         infos = [ParamInfo(p.name, p.shape if p.is_tensor else None, p.dtype, p.is_output) for p in self.params]  # type: ignore[arg-type]
         device = "cpu" if self.target.kind == "interpret" else "cuda"

@@ -18,7 +18,7 @@ from tiledsl.autotuner.verifying.reference import tensors
 from tiledsl.errors import TileError
 
 OPTIONS = (
-    "warmup", "rep", "rtol", "atol", "max_mismatched_ratio", "timer", "numerics", "reference_config",
+    "warmup", "rep", "wait_for_clock", "rtol", "atol", "max_mismatched_ratio", "timer", "numerics", "reference_config",
 )  # fmt: skip
 OUTCOME = (
     "status", "message", "latency", "spread", "timing", "rounds", "alone", "noise", "verified", "max_error",

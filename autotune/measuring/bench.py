@@ -13,6 +13,7 @@ from typing import Any
 from tiledsl.autotuner.measuring import wire
 from tiledsl.autotuner.measuring.again import Further
 from tiledsl.autotuner.measuring.final_round import Racer, race
+from tiledsl.autotuner.measuring.gpu_clock import reader, wait_for_clock
 from tiledsl.autotuner.measuring.inputs import changed, copies, poison
 from tiledsl.autotuner.measuring.jobs import Job, Policy
 from tiledsl.autotuner.verifying import bits
@@ -35,6 +36,9 @@ _STICKY = re.compile(
     r"launch timed out|uncorrectable|contained",
     re.IGNORECASE,
 )
+
+
+_CLOCK_STEP = 20.0  # milliseconds of work between two looks at the GPU's clock
 
 
 class Bench:
@@ -250,6 +254,8 @@ class Bench:
         hopeless = hopeless or (self._quickest is not None and quick > self._quickest * _FAR)
         self._quickest = quick if self._quickest is None else min(quick, self._quickest)
         prepared.warm(0.0 if hopeless else self.policy.warmup * (job.share if self._warm else 1.0))
+        if not self._warm and self.policy.wait_for_clock and self.device != "cpu":
+            wait_for_clock(self.policy.wait_for_clock, reader(), lambda: prepared.warm(_CLOCK_STEP))
         self._warm = True
         first = min(job.share, _HOPELESS_PASS)
         samples = prepared.sample(self.policy.rep * first, quick)

@@ -52,6 +52,7 @@ def policy_of(options: TuneOptions) -> Policy:
         early_stop_factor=options.early_stop_factor if options.early_stop else None,
         timer=options.timer,
         backend=options.backend,
+        wait_for_clock=options.wait_for_clock,
         settle=None if options.budget is None else options.budget * _SETTLE,
         cache_dir=str(writable_folder(current().cache_dir)),
     )

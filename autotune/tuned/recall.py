@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import threading
@@ -149,7 +150,8 @@ class TunedConfigs:
             _tell(f"the bucket of {self._function.name} is {options.bucket}, which is no argument; there are {known}")
         found = candidates(rows, defaults, bucket=options.bucket, nearest=options.nearest, gpu=_gpu(target))
         for match in found:
-            yield replace(match, config=of_calls.restored(match.config or {}, self._function.configs))
+            config = of_calls.restored(match.config or {}, self._function.configs)
+            yield replace(match, config=copy.deepcopy(config), entry=copy.deepcopy(match.entry))
 
     def result(self, values: Mapping[str, Any], given: Mapping[str, Any], target: Target) -> AutotuneResult | None:
         """The kernel of what serves a call; None if nothing does. Nothing is measured."""
@@ -165,7 +167,7 @@ class TunedConfigs:
     def _built(self, match: TunedMatch, values: Mapping[str, Any], target: Target) -> Kernel | None:
         """The kernel, lowered; None if that fails, which is told: the configuration may be another shape's."""
         try:
-            kernel = self._function.jit.kernel_for(values, match.config, target)
+            kernel = self._function.kernel_for(values, match.config or {}, target)
             _ = kernel.source
             if match.kind != "exact":
                 from tiledsl.autotuner.predicting.prune import SoftPruneReason, prune_reason

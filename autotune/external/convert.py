@@ -47,11 +47,11 @@ def to_tuned(
             default = Default(config, source, f"imported from {path.rpartition('/')[2]}")
         if each.rule == "any":
             continue
-        known = each.latency_ms is not None
+        latency = math.inf if each.latency_ms is None else each.latency_ms
         entries.append(
             TunedEntry(
-                {**renamed(each.arguments, names), **given}, config, each.latency_ms if known else math.inf,
-                "measured" if known else "unknown", source, now, gpu=gpu,
+                {**renamed(each.arguments, names), **given}, config, latency,
+                "measured" if math.isfinite(latency) else "unknown", source, now, gpu=gpu,
             )
         )  # fmt: skip
     if not entries and default is None:

@@ -79,7 +79,7 @@ def encode(entry: TunedEntry) -> dict[str, Any]:
     """The entry as JSON has it. What is not known is left out."""
     optional = {each.name for each in fields(TunedEntry) if each.name not in _REQUIRED}
     optional |= set() if math.isfinite(entry.latency_ms) else {"latency_ms"}
-    empty = (None, "", {}, math.inf)
+    empty: tuple[Any, ...] = (None, "", {}, math.inf)
     return {name: value for name, value in asdict(entry).items() if name not in optional or value not in empty}
 
 

@@ -258,9 +258,9 @@ def first_config(
     kernel: Kernel, config: Mapping[str, Any], why: str, entry: TunedEntry | None, origin: Literal["", "tuned"]
 ) -> AutotuneResult:
     """A result of one configuration that nothing was measured for; its latency is the entry's, if there is one."""
-    latency = None if entry is None else entry.latency_ms
+    latency = None if entry is None or entry.latency_kind == "unknown" else entry.latency_ms
     reference = None if entry is None else entry.reference_ms
-    kind: Any = "estimated" if entry is None else entry.latency_kind
+    kind: Any = "estimated" if entry is None or latency is None else entry.latency_kind
     kernel.config, kernel.latency, kernel.ref_latency = dict(config), latency, reference
     if entry is not None and entry.certificate:
         from tiledsl.autotuner.verifying.certified import attach

@@ -103,9 +103,10 @@ class _LoopReader(Reader):
         if bounds(value, self.ranges) is not None:
             return True
         # It may wrap: by terms that are far from the limits, or that guards are about, but by none that is slack.
-        if form.slack >= _VAGUE or isinstance(op, arith.MulOp) and _is_hash(form):
+        assert op is not None
+        if form.slack >= _VAGUE or _is_hash(form):
             return False
-        return op is not None and any(_is_vague(self.ranges.of(each)) for each in op.operands)
+        return any(_is_vague(self.ranges.of(each)) for each in op.operands)
 
     def opaque(self, value: Value) -> LinearForm | None:
         ends = bounds(value, self.ranges)

@@ -187,8 +187,8 @@ def claims(lines: str, sides: str, lower: str = "%c0", upper: str = "%c12", **pa
         (f"%t = arith.sub %s, %k4 : {I32}\n%y = arith.add %t, %c1 : {I32}", "%i, %y",
          ({"k": -4, "s": 1, "": -3}, 3), [({"s": -1, "": LARGEST - 1}, 0)]),
         # What is known in numbers only: a remainder, what was loaded, a range as large as if nothing were known
-        (f"%t = arith.floormod %x, %c7 : {I32}\n%y = arith.add %place, %t : {COLUMN}", "%y, %c40",
-         ({"k": -4, "": 30}, 9), []),
+        (f"%r = arith.floormod %x, %c7 : {I32}\n%t = arith.max %r, %c2 : {I32}\n%y = arith.add %place, %t : {COLUMN}",
+         "%y, %c40", ({"k": -4, "": 30}, 7), []),
         # Products with more than a stride are hashes, unless they are known not to wrap
         (f"%y = arith.mul %k, %c{2**17} : {I32}", "%y, %i", ({"k": -(2**17), "": -1}, 3), []),
         (f"%y = arith.mul %i, %c{-(2**17)} : {COLUMN}", "%y, %k", ({"k": 1, "": -1}, 3 * 2**17), []),

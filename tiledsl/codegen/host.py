@@ -218,6 +218,7 @@ class HostWriter:
         arguments = [self._text[value].text for value in op.arguments]
         options = [f"{name}={value}" for name, value in op.options if name != "emitter"]
         options.append("enable_fp_fusion=True")  # the default, but Triton 3.9 wants it said
+        options += [f"{name}={value}" for name, value in debug_options(op).items()]
         head = f"{op.sym_name}[{self._tuple([each.text for each in grid])}]"
         text = f"{head}({', '.join(arguments + options)})"
         if len(text) <= 96:
@@ -275,6 +276,12 @@ class HostWriter:
         ):
             return Expression(f"triton.cdiv({self._text[total.lhs].text}, {divisor})")
         return None
+
+
+def debug_options(launch: triton.LaunchOp) -> dict[str, bool]:
+    """What makes Triton keep a kernel's assertions, without checks of its own, as integers wrap."""
+    asserts = any(isinstance(op, tile.AssertOp) for op in launch.walk())
+    return {"debug": True, "sanitize_overflow": False} if asserts else {}
 
 
 def _dims(value: Value) -> list[int | str]:

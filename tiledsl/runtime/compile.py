@@ -126,14 +126,16 @@ def compile_kernel(
     launch_pdl: bool = False,
     attrs: Iterable[str] = (),
     enable_fp_fusion: bool = True,
+    debug: bool = False,
+    sanitize_overflow: bool = True,
     options: Mapping[str, Any] | None = None,
 ) -> CompiledKernel:
     """Compile a `@triton.jit` function for `target`, or raise CompileError.
 
     `signature` maps run-time parameters to Triton's type names ("*fp16", "i32"); `constexprs` maps the others to
-    values. `attrs` names the parameters that are divisible by 16. `options` are further options of the backend
-    ("waves_per_eu"). A kernel that needs more shared memory than the target has is an error as well. No GPU driver is
-    opened.
+    values. `attrs` names the parameters that are divisible by 16. `debug` keeps assertions, and those of
+    `sanitize_overflow`. `options` are further options of the backend ("waves_per_eu"). A kernel that needs more shared
+    memory than the target has is an error as well. No GPU driver is opened.
     """
     import triton
 
@@ -147,6 +149,7 @@ def compile_kernel(
         "enable_fp_fusion": enable_fp_fusion,  # Triton 3.9 warns where it is left to its default
         **({"maxnreg": maxnreg} if maxnreg is not None and target.kind == "cuda" else {}),
         **({"launch_pdl": True} if launch_pdl else {}),
+        **({"debug": True, "sanitize_overflow": sanitize_overflow} if debug else {}),
         **(options or {}),
     }
     names = list(jit_function.arg_names)
@@ -231,7 +234,16 @@ def reproduced(target: Target, function: Any, source: Callable[[], Any], options
         raise
 
 
-_SHOWN = ("num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl", "enable_fp_fusion")
+_SHOWN = (
+    "num_warps",
+    "num_stages",
+    "num_ctas",
+    "maxnreg",
+    "launch_pdl",
+    "enable_fp_fusion",
+    "debug",
+    "sanitize_overflow",
+)
 
 
 def _reproducer(target: Target, name: str, source: Any, options: Mapping[str, Any]) -> str:

@@ -37,7 +37,7 @@ class UnrollLoops(Pass):
                 f"unroll-loops.limit is {self.limit}; it must be a number of operations, or 0 to unroll nothing"
             )
         nests = program.root.nests()
-        wanted = {op for op in nests if isinstance(op, ForOp) and op.attributes["unroll"] == 1}
+        wanted: set[Operation] = {op for op in nests if isinstance(op, ForOp) and op.attributes["unroll"] == 1}
         for threads in nests:
             if isinstance(threads, tile.ParallelOp) and threads.lockstep:
                 wanted.update(op for op in threads.nests() if isinstance(op, ForOp) and _picks_elements(op))

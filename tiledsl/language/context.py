@@ -263,13 +263,11 @@ class Context:
                 raise TileError(f"T.view: dimension {axis} is {describe(dim)}, not an integer")
         dims = tuple(self._static(dim, "T.view") for dim in shape)
         type = BufferType(dims, str(dtype), source.scope())
-        if type.dtype != source.type.dtype and type.scope != "global":
+        if type.dtype != source.type.dtype and type.scope != "global" and "bool" in (type.dtype, source.type.dtype):
             raise TileError(
-                f"{source.name} is {source.type.dtype} and on chip, where it cannot be viewed as {type.dtype}",
-                notes=[
-                    "view the global buffer that it was copied from, or, for element types of one width, convert it in "
-                    "T.Parallel with T.reinterpret"
-                ],
+                f"{source.name} is {source.type.dtype} and on chip, where it cannot be viewed as {type.dtype}: a bool has "
+                "no bits that are defined",
+                notes=["convert it in T.Parallel: T.cast(x, 'uint8'), or x != 0"],
             )
         if type.is_static and source.type.is_static:
             have, want = source.dtype.bits, dtype.bits

@@ -529,10 +529,10 @@ c2d_im2col = im2col
 
 
 def view(src: Any, shape: Any = None, dtype: Any = None) -> Any:
-    """The memory of `src` in another shape: a global buffer, or an on-chip buffer without a change of dtype.
+    """The memory of `src`, a buffer, in another shape, or as elements of another dtype, little-endian.
 
     `shape` has as many bytes as `src`, row-major; without one it stays. Raises TileError for another size, for a
-    dimension that is neither an integer nor one of `src`'s symbols, and for another `dtype` of an on-chip buffer.
+    dimension that is neither an integer nor one of `src`'s symbols, and on chip for bool as another `dtype`.
     """
     return context("T.view").view(src, shape, dtype)
 

@@ -17,7 +17,7 @@ endif
 
 PIP_FLAGS := -qq --disable-pip-version-check
 
-.PHONY: help demo test types lint bench-lowering bench-tuning conformance clean fuzz verify-examples golden mutants prove-ranges verify-mutants
+.PHONY: help demo test types lint bench-lowering bench-tuning conformance names clean fuzz verify-examples golden mutants prove-ranges verify-mutants
 .DEFAULT_GOAL := help
 
 help:
@@ -38,6 +38,7 @@ help:
 	@echo "make bench-lowering  time the lowering of 384 configurations"
 	@echo "make bench-tuning    what the autotuner takes and gives, on a GPU (PARTS=\"cold winner model space\")"
 	@echo "make conformance TILELANG=FOLDER   run TileLang's example scripts from a copy of its repository"
+	@echo "make names TILELANG=FOLDER         which modules and names of a copy of TileLang neither import nor are refused"
 	@echo "make clean           remove environments, caches and build outputs"
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -101,6 +102,10 @@ bench-tuning: $(READY)
 conformance: $(READY)
 	@test -d "$(TILELANG)" || { echo "run make conformance TILELANG=FOLDER with a copy of TileLang's repository" >&2; exit 2; }
 	@$(RUN) tests/conformance/run.py "$(TILELANG)"
+
+names: $(READY)
+	@test -d "$(TILELANG)" || { echo "run make names TILELANG=FOLDER with a copy of TileLang's repository" >&2; exit 2; }
+	@$(RUN) tests/conformance/names.py "$(TILELANG)"
 
 clean:
 	@rm -rf $(VENV) $(VENV36) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .mutants

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,20 +11,30 @@ from inspect import Parameter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from tiledsl.autotuner.call_flags import NONE, CallFlags, split_flags, verbose
 from tiledsl.autotuner.context.active import active
 from tiledsl.autotuner.engine import TuningProblem
 from tiledsl.autotuner.measuring.inputs import given_inputs
 from tiledsl.autotuner.option import takes, with_changes
 from tiledsl.autotuner.options import TuneOptions
-from tiledsl.autotuner.results.result import AutotuneResult
-from tiledsl.autotuner.space import call_configs, check_configs, fix, given_tunables, tunables, with_seeds
+from tiledsl.autotuner.results.result import AutotuneResult, owned
+from tiledsl.autotuner.space import (
+    call_configs,
+    called_back,
+    check_configs,
+    dicts,
+    fix,
+    given_tunables,
+    tunables,
+    with_seeds,
+)
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import asked_key
 from tiledsl.autotuner.task import tune
+from tiledsl.autotuner.trial import config_text
 from tiledsl.errors import TileError, user_loc, value_options, way_out
 from tiledsl.kernels.calls import MOST_CALLS, call_key, tuner_settings
 from tiledsl.kernels.jit import JitFunction, _key, resolve_target
-from tiledsl.kernels.triton_function import TritonFunction, dicts, is_triton
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -31,7 +42,9 @@ if TYPE_CHECKING:
     from tiledsl.autotuner.tuned.lookup import TunedMatch
     from tiledsl.autotuner.tuned.recall import TunedConfigs
     from tiledsl.autotuner.tuned.report import TuneReport
+    from tiledsl.kernels.kernel import Kernel
 
+_log = logging.getLogger("tiledsl")
 Configs = Iterable[Mapping[str, Any]] | Callable[..., Any]
 
 
@@ -68,8 +81,8 @@ class AutotunedFunction:
 
     def __getitem__(self, grid: Any) -> AutotunedFunction:
         """A kernel of Triton with another grid: `f[grid](*arguments)`, as Triton launches it."""
-        jit = self.jit
-        if not isinstance(jit, TritonFunction):
+        jit: Any = self.jit
+        if not jit.is_triton:
             raise TileError(f"{self.name} has its own grid: call {self.name}(...)", user_loc())
         same = canonical(grid)
         if same not in self._by_grid:
@@ -80,24 +93,31 @@ class AutotunedFunction:
         if active.get() is not None:
             from tiledsl.autotuner.context.calls import call_kernel
 
-            return call_kernel(self, arguments, keywords)
+            return call_kernel(self, arguments, split_flags(keywords, self.jit.signature)[1])
+        if keywords:
+            flags, keywords = split_flags(keywords, self.jit.signature)
+            if flags is not NONE:
+                return self._flagged(flags, arguments, keywords)
         like = None if keywords else self._like(arguments)
         known = None if like is None else self._known.get(like)
         if known is not None:
             return known(*arguments)
-        result = self.compile(*arguments, **keywords)
+        result = self._compile(arguments, keywords, self.options)
         remembers = like is not None and result.complete and not current().always_tune
         if not self.jit.is_eager:
             if remembers:
-                again = self.compile(*arguments)
-                self._remember(like, lambda *_: again)
-            return result
-        kernel = result.kernel
+                again = self._compile(arguments, {}, self.options)
+                self._remember(like, lambda *_: replace(again, config=dict(again.config)))
+            return owned(result)
+        return self._run(result.kernel, arguments, keywords, like if remembers else None)
+
+    def _run(self, kernel: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], like: Any = None) -> Any:
+        """Run an eager call. like: calls of this kind run so from now on; None: it is not remembered."""
         bound = self.jit._bind(arguments, keywords, partial=True)
         wanted = [bound[param.name] for param in kernel.params if not param.is_output]
         returned = kernel(*wanted)
         count = len(wanted)
-        if remembers and count <= len(arguments) and all(a is b for a, b in zip(wanted, arguments)):
+        if like is not None and count <= len(arguments) and all(a is b for a, b in zip(wanted, arguments)):
             first = lambda *given: kernel(*given[:count])  # noqa: E731  # what follows are tunables
             self._remember(like, kernel if count == len(arguments) else first)
         return returned
@@ -117,7 +137,26 @@ class AutotunedFunction:
     def compile(self, *arguments: Any, **keywords: Any) -> AutotuneResult:
         """The tuned kernel for these arguments. In the eager style, T.const values given by name may replace
         tensors."""
-        return self._compile(arguments, keywords, self.options)
+        flags, keywords = split_flags(keywords, self.jit.signature)
+        return owned(self._flagged_result(flags, arguments, keywords))
+
+    def _flagged(self, flags: CallFlags, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """A call with keywords for the tuner."""
+        if not flags.autotune:
+            kernel = self.untuned(*arguments, **keywords)
+            return self._run(kernel, arguments, keywords) if self.jit.is_eager else kernel
+        result = self._flagged_result(flags, arguments, keywords)
+        return self._run(result.kernel, arguments, keywords) if self.jit.is_eager else owned(result)
+
+    def _flagged_result(
+        self, flags: CallFlags, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> AutotuneResult:
+        options = self.options if flags.autotune_pg is None else replace(self.options, group=flags.autotune_pg)
+        if not flags.autotune_allow_arg_overwrite:
+            _, given, _ = self._call(arguments, keywords)
+            flags.check_given(given, () if callable(self.configs) else tunables(self.configs), self.name)
+        with verbose(flags.autotune_verbose):
+            return self._compile(arguments, keywords, options)
 
     def tune_all(self, calls: Iterable[Sequence[Any] | Mapping[str, Any]]) -> list[AutotuneResult]:
         """The results of several calls, such as the shapes of a model, in order; each is cached by itself.
@@ -144,6 +183,7 @@ class AutotunedFunction:
         key = self._memory_key(values, given, target)
         known = self.known(key, values, target)
         if known is not None:
+            _log.info("autotune: %s runs with %s, from memory", self.name, config_text(known.config))
             return known
         result = self.from_files(values, given, target)
         if result is None:
@@ -157,8 +197,17 @@ class AutotunedFunction:
         """The result in memory."""
         found = None if current().always_tune else self._results.get(key)
         if found is not None and self.options.do_not_specialize:
-            return replace(found, kernel=self.jit.kernel_for(values, found.config, target), from_cache="memory")
+            return replace(found, kernel=self.kernel_for(values, found.config, target), from_cache="memory")
         return found
+
+    def kernel_for(self, values: Mapping[str, Any], config: Mapping[str, Any], target: Target) -> Kernel:
+        """The kernel of a configuration for a call's values by name."""
+        kernel = self.jit.kernel_for(values, config, target)
+        if not self.options.named_by_config:
+            return kernel
+        from tiledsl.kernels.named import named_by
+
+        return named_by(kernel, config)
 
     def remember(self, key: Any, result: AutotuneResult) -> None:
         """Keep a result in memory."""
@@ -256,6 +305,7 @@ class AutotunedFunction:
             configs = check_configs(configs(jit, target=target, **given), jit.signature, self.name)
         elif callable(configs):
             configs = check_configs(call_configs(configs, arguments, keywords, values), jit.signature, self.name)
+        configs = called_back(configs, options.config_callback)
         configs = with_seeds(configs, options.seed_configs, jit.signature, self.name)
         names = tunables(configs)
         self._check_call(values, names)
@@ -266,7 +316,7 @@ class AutotunedFunction:
         return TuningProblem(
             name=self.name,
             function=jit.function,
-            build=lambda config, target: jit.kernel_for(values, config, target),
+            build=lambda config, target: self.kernel_for(values, config, target),
             program=None if jit.is_triton else lambda config: jit.program_for(values, config),
             values=values,
             configs=fix(configs, given_tunables(given, names)),
@@ -335,8 +385,9 @@ def autotune(
     chosen = with_changes(TuneOptions(), options)
 
     def decorate(function: Any) -> AutotunedFunction:
-        if is_triton(function):
-            return AutotunedFunction(TritonFunction(function, grid, make_inputs), dicts(configs), chosen)
+        of_triton = None if isinstance(function, JitFunction) else _triton_function(function, grid, make_inputs)
+        if of_triton is not None:
+            return AutotunedFunction(of_triton, dicts(configs), chosen)
         if grid is not None or make_inputs is not None:
             raise TileError(
                 "autotune: grid and make_inputs belong to a kernel under @triton.jit; others say theirs themselves"
@@ -350,6 +401,15 @@ def autotune(
         return AutotunedFunction(function, configs, chosen)
 
     return decorate
+
+
+def _triton_function(function: Any, grid: Any, make_inputs: Any) -> JitFunction | None:
+    """A function under @triton.jit or @gluon.jit as a JitFunction; None for another one."""
+    if not type(function).__module__.startswith("triton."):
+        return None
+    from tiledsl.kernels.triton_function import TritonFunction, is_triton
+
+    return TritonFunction(function, grid, make_inputs) if is_triton(function) else None
 
 
 def _check_triton(jit: JitFunction, options: TuneOptions) -> None:

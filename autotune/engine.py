@@ -11,9 +11,10 @@ from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from tiledsl.autotuner.call_flags import LeftOutBy
 from tiledsl.autotuner.group.ranks import Ranks
 from tiledsl.autotuner.measuring.inputs import given_inputs
-from tiledsl.autotuner.options import TuneOptions
+from tiledsl.autotuner.options import TuneOptions, conditions
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.results.unbuilt import UnbuiltKernel
 from tiledsl.autotuner.space import config_key
@@ -78,6 +79,8 @@ class TuningProblem(RunnableTask[AutotuneResult]):
             policy["numerics"] = [options.numerics, config_key(reference), options.rows or options.bucket]
         if options.verify:
             policy["verify"] = True
+        if options.named_by_config:
+            policy["named_by_config"] = True
         if options.key is not None:
             policy["key"] = canonical(asked_key(options.key, self.values))
         return tuning_key(
@@ -98,7 +101,8 @@ class TuningProblem(RunnableTask[AutotuneResult]):
     @property
     def limits(self) -> str:
         options = self.options
-        return canonical([options.search, options.max_trials, options.budget, options.prune, options.early_stop])
+        parts = [options.search, options.max_trials, options.budget, options.prune, options.early_stop]
+        return canonical(parts if options.prune_fn is None else [*parts, options.prune_fn])
 
     @property
     def keeps_all(self) -> bool:
@@ -252,7 +256,7 @@ def prune_and_order(
     trials: Sequence[Trial], problem: TuningProblem, meanwhile: Callable[[], None] | None = None
 ) -> list[int]:
     """The trials to run, the most promising first. The others end here, with a reason. See rank for `meanwhile`."""
-    unwanted = left_out(trials, problem.options.prune, problem.values) if callable(problem.options.prune) else {}
+    unwanted = left_out(trials, conditions(problem.options), problem.values)
     for index, reason in unwanted.items():
         trials[index].fail("pruned", reason)
     for trial in trials:
@@ -317,18 +321,35 @@ def _raise_shared(errors: Sequence[Any]) -> None:
         raise errors[0]
 
 
-def left_out(trials: Sequence[Trial], condition: Callable[..., Any], values: Mapping[str, Any]) -> dict[int, str]:
-    """The configurations that the user's function leaves out, and why. It also gets the call's values that it names."""
+def left_out(
+    trials: Sequence[Trial], conditions: Sequence[Callable[..., Any]], values: Mapping[str, Any]
+) -> dict[int, str]:
+    """The configurations that the user's functions leave out, and why. They also get the call's values that they
+    name. TileError for one that says True, which to others means to keep a configuration."""
+    found: dict[int, str] = {}
+    for each in reversed(conditions):
+        found.update(_left_out_by(each, trials, values))
+    return found
+
+
+def _left_out_by(condition: Callable[..., Any], trials: Sequence[Trial], values: Mapping[str, Any]) -> dict[int, str]:
     found = {}
-    named = _named(condition, values)
+    named = values if isinstance(condition, LeftOutBy) else _named(condition, values)
     for trial in trials:
         try:
             answer = condition(dict(trial.config), **named)
         except Exception as error:
-            shown = f"autotune: prune raises {type(error).__name__}: {error}"
+            name = "prune_fn" if isinstance(condition, LeftOutBy) else "prune"
+            shown = f"autotune: {name} raises {type(error).__name__}: {error}"
             raise TileError(shown, notes=[f"for {config_text(trial.config)}"]) from error
+        if answer and not isinstance(answer, str):
+            raise TileError(
+                f"autotune: prune returns {answer!r} for {config_text(trial.config)}, which might mean either",
+                notes=["prune returns a reason to leave a configuration out, or None to keep it",
+                       "a function that returns True to keep a configuration is prune_fn=..."],
+            )  # fmt: skip
         if answer:
-            found[trial.index] = answer if isinstance(answer, str) else "left out by prune"
+            found[trial.index] = answer
     return found
 
 

@@ -17,6 +17,7 @@ from tiledsl.autotuner.group.ranks import Ranks, RanksLost, failure_status
 from tiledsl.autotuner.measuring import watched
 from tiledsl.autotuner.measuring.again import varied
 from tiledsl.autotuner.measuring.final_round import Racer, race
+from tiledsl.autotuner.measuring.gpu_clock import reader, wait_for_clock
 from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.numerics import reference_index, settle_doubts
 from tiledsl.autotuner.trial import Trial, config_text
@@ -77,6 +78,7 @@ class FunctionRun:
         self._guard = watched.Guard(sys.modules[__name__], FunctionRun)
         self._generators: dict[Any, Any] = {}
         numerics = options.numerics
+        self._has_waited = False
         self._wanted = None if numerics is None else reference_index([t.config for t in trials], options.reference_config)  # fmt: skip # noqa: E501
 
     def _run_reference(self) -> None:
@@ -90,12 +92,18 @@ class FunctionRun:
             given, touched, seen = self._try(trial, self._check)
             if trial.status == "new" and self._is_fair(trial):
                 quick, prepared = self._prepare(trial, given, touched)
+                if options.wait_for_clock and self._call.on_gpu and not self._has_waited:
+                    work = partial(prepared.sample, options.rep * _FIRST_PASS, quick)
+                    if self._ranks.size == 1:  # others would call it more or less often
+                        wait_for_clock(options.wait_for_clock, reader(), work)
+                    self._has_waited = True
                 prepared.warm(options.warmup * _FIRST_PASS)
                 samples = prepared.sample(options.rep * _FIRST_PASS, quick)
                 self._look_behind(trial, given, quick)
                 self._try_again(trial, given, seen)
                 if trial.status == "new":
                     self._record(trial, samples, prepared.method)
+                    trial.by_rank = getattr(prepared, "by_rank", None)
         except RanksLost:
             raise
         except Exception as error:  # whatever the function or the driver raises

@@ -10,13 +10,15 @@ from typing import Any
 from tiledsl.autotuner.function_options import FunctionOptions
 from tiledsl.autotuner.function_run import Call, FunctionRun
 from tiledsl.autotuner.group.ranks import Alone
+from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.wire import Channel
 from tiledsl.autotuner.reachable import Unreachable, function_at, packed, unpacked
 from tiledsl.autotuner.trial import Trial
+from tiledsl.autotuner.verifying.reference import tensors
 from tiledsl.errors import TileError
 
 OPTIONS = (
-    "warmup", "rep", "rtol", "atol", "max_mismatched_ratio", "timer", "numerics", "reference_config",
+    "warmup", "rep", "wait_for_clock", "rtol", "atol", "max_mismatched_ratio", "timer", "numerics", "reference_config",
 )  # fmt: skip
 OUTCOME = (
     "status", "message", "latency", "spread", "timing", "rounds", "alone", "noise", "verified", "max_error",
@@ -113,9 +115,6 @@ def serve(message: Mapping[str, Any], channel: Channel, server: FunctionServer |
 
 def answered(ref_prog: Callable[..., Any], asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """What ref_prog gives for what a server asks, in the tuner's process."""
-    from tiledsl.autotuner.measuring.inputs import changed, copies
-    from tiledsl.autotuner.verifying.reference import tensors
-
     stem = asked["stem"]
     try:
         inputs = [unpacked(each) for each in asked["reference"]]

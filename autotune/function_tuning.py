@@ -14,6 +14,7 @@ from tiledsl.autotuner.engine import left_out
 from tiledsl.autotuner.function_options import FunctionOptions
 from tiledsl.autotuner.function_run import Call, FunctionRun
 from tiledsl.autotuner.group.ranks import Ranks
+from tiledsl.autotuner.options import conditions
 from tiledsl.autotuner.reachable import Unreachable
 from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.fingerprint import canonical
@@ -40,7 +41,8 @@ class FunctionTuning(FoundTask, RunnableTask[Found]):
 
     @property
     def limits(self) -> str:
-        return canonical(self.options.prune)
+        options = self.options
+        return canonical(options.prune if options.prune_fn is None else [options.prune, options.prune_fn])
 
     def key(self) -> Key | None:
         return self._key
@@ -65,10 +67,10 @@ class InPlace:
 
     def prune(self) -> None:
         """Leave out what `prune` leaves out on any rank."""
-        task, trials, condition = self._task, self._trials, self._task.options.prune
-        if condition is None:
+        task, trials, wanted = self._task, self._trials, conditions(self._task.options)
+        if not wanted:
             return
-        every = self._ranks.together("pruning", lambda: list(left_out(trials, condition, task.values).items()))
+        every = self._ranks.together("pruning", lambda: list(left_out(trials, wanted, task.values).items()))
         unwanted = {index: reason for each in reversed(every) for index, reason in each}
         for index, reason in unwanted.items():
             trials[index].fail("pruned", reason)

@@ -11,29 +11,33 @@ tuned: see group.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
+import logging
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from tiledsl.autotuner.call_flags import NONE, CallFlags, split_flags, verbose
 from tiledsl.autotuner.context.active import active
 from tiledsl.autotuner.function_options import FunctionOptions
 from tiledsl.autotuner.function_run import Call, copy_config
 from tiledsl.autotuner.numerics import reference_index
 from tiledsl.autotuner.option import takes, with_changes
-from tiledsl.autotuner.space import call_configs, check_configs, config_key, fix, given_tunables, tunables
+from tiledsl.autotuner.space import call_configs, called_back, check_configs, config_key, fix, given_tunables, tunables
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
 from tiledsl.autotuner.task import tune
-from tiledsl.autotuner.trial import Trial, config_text, summary_of_failures
+from tiledsl.autotuner.trial import Trial, config_text, own_trials, summary_of_failures
 from tiledsl.errors import TileError, user_loc
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
 Configs = Iterable[Mapping[str, Any]] | Callable[..., Any]
+_log = logging.getLogger("tiledsl")
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,11 @@ class TunedFunction:
         if active.get() is not None:
             from tiledsl.autotuner.context.calls import call_function
 
-            return call_function(self, arguments, keywords)
-        config = self.tune(*arguments, **keywords).config
+            return call_function(self, arguments, split_flags(keywords, self.signature)[1])
+        flags, keywords = split_flags(keywords, self.signature)
+        if not flags.autotune:
+            return self.untuned(*arguments, **keywords)
+        config = self._tuned(arguments, keywords, flags).config
         return self.function(*arguments, **{**keywords, **copy_config(config)})
 
     def untuned(self, *arguments: Any, **keywords: Any) -> Any:
@@ -94,13 +101,26 @@ class TunedFunction:
         return self if owner is None else functools.partial(self, owner)
 
     def tune(self, *arguments: Any, **keywords: Any) -> FunctionResult:
-        """The best configuration for these arguments, which are not changed. TileError if none works."""
-        call, configs = self._problem(arguments, keywords)
+        """The best configuration for these arguments, which are not changed. TileError if none works. The caller may
+        change what is returned."""
+        flags, keywords = split_flags(keywords, self.signature)
+        found = self._tuned(arguments, keywords, flags)
+        trials = tuple(own_trials(found.trials))
+        return replace(found, config=copy.deepcopy(found.config), trials=trials)
+
+    def _tuned(self, arguments: Any, keywords: Mapping[str, Any], flags: CallFlags) -> FunctionResult:
+        """The result as it is remembered."""
+        call, configs = self._problem(arguments, keywords, flags)
         memory_key = self._memory_key(call.values, configs)
         known = self.known(memory_key)
         if known is not None:
+            _log.info("autotune: %s runs with %s, from memory", self.name, config_text(known.config))
             return known
-        result = self._from_disk_or_tuned(call, configs)
+        options = self.options
+        if flags.autotune_pg is not None:
+            options = replace(options, group=flags.autotune_pg)
+        with verbose(flags.autotune_verbose):
+            result = self._from_disk_or_tuned(call, configs, options)
         if result.complete:
             self._results[memory_key] = replace(result, from_cache="memory")
         return result
@@ -113,7 +133,9 @@ class TunedFunction:
         """Keep a result in memory."""
         self._results[memory_key] = replace(_result(trials, best, "", True), from_cache="memory")
 
-    def _problem(self, arguments: Any, keywords: Mapping[str, Any]) -> tuple[Call, list[dict[str, Any]]]:
+    def _problem(
+        self, arguments: Any, keywords: Mapping[str, Any], flags: CallFlags = NONE
+    ) -> tuple[Call, list[dict[str, Any]]]:
         """A call without its tunables, and the configurations to choose from."""
         try:
             given = self.signature.bind_partial(*arguments, **keywords).arguments
@@ -123,7 +145,9 @@ class TunedFunction:
         if callable(configs):
             found = call_configs(configs, arguments, keywords, given)
             configs = check_configs(found, self.signature, self.name)
+        configs = called_back(configs, self.options.config_callback)
         names = tunables(configs)
+        flags.check_given(given, names, self.name)
         self._check_given(given, names)
         values = {name: value for name, value in given.items() if name not in names}
         return Call(self.function, values, self.options.as_is), fix(configs, given_tunables(given, names))
@@ -139,11 +163,13 @@ class TunedFunction:
         wanted = values if own is None else asked_key(own, values)
         return canonical([wanted, [dict(config) for config in configs]])
 
-    def _from_disk_or_tuned(self, call: Call, configs: Sequence[dict[str, Any]]) -> FunctionResult:
+    def _from_disk_or_tuned(
+        self, call: Call, configs: Sequence[dict[str, Any]], options: FunctionOptions
+    ) -> FunctionResult:
         from tiledsl.autotuner.function_tuning import FunctionTuning
 
         key = self._key(call, configs) if self.options.cache else None
-        task = FunctionTuning(self.name, call, configs, key, self.options)
+        task = FunctionTuning(self.name, call, configs, key, options)
         found = tune(task)
         return replace(_result(found.trials, found.best, found.from_cache, found.complete), in_process=task.in_process)
 

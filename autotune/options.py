@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tiledsl.autotuner.call_flags import KeyOf, LeftOutBy
 from tiledsl.autotuner.group.ranks import check_group
 from tiledsl.autotuner.option import (
     as_tuple,
@@ -72,6 +73,10 @@ class SharedOptions(TaskOptions):
     # fmt: off
     warmup: float = option("Measuring", 25, NOT_NEGATIVE, "milliseconds spent warming up a configuration.")
     rep: float = option("Measuring", 100, MILLISECONDS, "milliseconds spent timing a configuration.")
+    wait_for_clock: float = option(
+        "Measuring", 0, NOT_NEGATIVE,
+        "seconds at most to wait, under load, until the GPU runs at its highest clock, before anything is timed.",
+    )
     ref_prog: Callable[..., Any] | None = option(
         "Checking", None, FUNCTION,
         """takes the inputs and returns the right outputs, or None if it writes them into its inputs as the kernel
@@ -103,11 +108,28 @@ class SharedOptions(TaskOptions):
         "Remembering", None, FUNCTION,
         "takes the call's arguments by name and returns what else a stored result depends on.",
     )
+    key_fn: Callable[..., Any] | None = option(
+        "Remembering", None, FUNCTION,
+        "as `key`, but it takes the call's arguments as the function does, under names of its own.",
+    )
+    prune_fn: Callable[..., Any] | None = option(
+        "Searching", None, FUNCTION,
+        """takes a configuration, and the call's arguments that it names (or all of them, under names of its own), and
+        returns whether to keep it: the opposite of what a function given as `prune` says.""",
+    )
+    config_callback: Callable[..., Any] | None = option(
+        "Searching", None, FUNCTION,
+        "is called with each configuration before anything else, and may change it or return another one.",
+    )
     progress: bool | None = option("Remembering", None, FLAG, "show a progress bar (None: if stderr is a terminal).")
     # fmt: on
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.key_fn is not None:
+            if self.key is not None and self.key != KeyOf(self.key_fn):
+                raise TileError("autotune: key and key_fn say the same in two ways; pass one of them")
+            object.__setattr__(self, "key", KeyOf(self.key_fn))
         if self.numerics is None and self.reference_config is not None:
             raise TileError(_WITHOUT_NUMERICS.format("reference_config"))
 
@@ -190,6 +212,10 @@ class TuneOptions(SharedOptions):
         "Searching", None, SECONDS,
         "seconds after which no further configuration is tried, once the default was tried and one works.",
     )
+    named_by_config: bool = option(
+        "Remembering", False, FLAG,
+        "GPU kernels get names that carry their configuration, so that a profile tells them apart.",
+    )
     max_trials: int | None = option(
         "Searching", None, ("a whole number, at least 1", lambda value: is_count(value, 1)),
         "how many are tried (None: all, unless the search decides otherwise).",
@@ -262,3 +288,9 @@ class TuneOptions(SharedOptions):
     def checks(self) -> bool:
         """Whether outputs are compared with a reference."""
         return self.ref_prog is not None and not self.skip_check
+
+
+def conditions(options: Any) -> list[Callable[..., Any]]:
+    """The functions of `prune` and `prune_fn`: each returns a reason to leave a configuration out."""
+    found = [options.prune] if callable(options.prune) else []
+    return found if options.prune_fn is None else [*found, LeftOutBy(options.prune_fn)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import inspect
 import itertools
@@ -253,3 +254,39 @@ def with_seeds(
         return list(configs)
     known = {config_key(config) for config in configs}
     return [*configs, *(each for each in check_configs(seeds, signature, name) if config_key(each) not in known)]
+
+
+def called_back(configs: Sequence[dict[str, Any]], callback: Callable[..., Any] | None) -> list[dict[str, Any]]:
+    """The configurations as `config_callback` leaves or returns them; each once."""
+    if callback is None:
+        return list(configs)
+    unique: dict[str, dict[str, Any]] = {}
+    for each in configs:
+        made = copy.deepcopy(each)
+        try:
+            returned = callback(made)
+        except TileError:
+            raise
+        except Exception as error:
+            raise TileError(
+                f"autotune: config_callback raises {type(error).__name__}: {error}", notes=[f"for {config_text(each)}"]
+            ) from error
+        made = made if returned is None else returned
+        if not isinstance(made, Mapping):
+            raise TileError(f"autotune: config_callback returns {made!r} for {config_text(each)}, not a dict or None")
+        unique.setdefault(config_key(made), dict(made))
+    return list(unique.values())
+
+
+def dicts(configs: Any) -> Any:
+    """Configurations as dicts, those that are triton.Config objects too. TileError for one with a pre_hook."""
+    if callable(configs) or isinstance(configs, (str, Mapping)) or not hasattr(configs, "__iter__"):
+        return configs
+    found = []
+    for each in configs:
+        if hasattr(each, "all_kwargs"):
+            if getattr(each, "pre_hook", None) is not None:
+                raise TileError(f"the configuration {each} has a pre_hook, which runs in no other process")
+            each = each.all_kwargs()
+        found.append(each)
+    return found

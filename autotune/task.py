@@ -177,7 +177,8 @@ def tune(task: RunnableTask[R]) -> R:
         with session(group, task.options.group_timeout, f"tuning {task.name}") as ranks:
             return _tune_together(task, ranks)
     store, known = recall(task)
-    if known is not None:
+    if known is not None and store is not None:
+        _log.info("autotune: %s runs with %s, from %s", task.name, config_text(known.best.config), store.folder)
         return known
     if store is None:
         return carry_out(task, None, {}, Alone())
@@ -240,7 +241,8 @@ class Run(Generic[R]):
 
         self._task, self._store = task, store
         self.trials = task.restore(store, done)
-        log = None if store is None or not store.writing else store.folder / "tuning.log"
+        name = "tuning.log" if store is not None and store.writing else f"tuning.rank{ranks.rank}.log"
+        log = None if store is None or (ranks.size == 1 and not store.writing) else store.folder / name
         self._progress = Progress(len(self.trials), task.shows(ranks), log, task.title(ranks), task.log_level(ranks))
 
     def __enter__(self) -> Run[R]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
     from tiledsl.kernels.kernel import Kernel
@@ -29,7 +32,8 @@ class Trial:
     latency: milliseconds, measured or estimated as the result says; spread: the interquartile range of the samples;
     timing: how they were taken; rounds: of the final measurement, in which the best few are timed against each other,
     under lasting load where that lowers the GPU's clock; alone: the latency before that; noise: how much
-    latencies over the fastest one's varied from round to round, as a share.
+    latencies over the fastest one's varied from round to round, as a share. by_rank: milliseconds on each rank of a
+    group, of which the latency is the largest.
     max_error, mean_error: largest and mean absolute difference from the reference. resources: shared_bytes, registers,
     spills, occupancy of the compiled kernel. same_as: the index of the trial with identical source or an identical
     binary, whose outcome this one shares. verified: whether the outputs were compared. doubts: on which
@@ -49,6 +53,7 @@ class Trial:
     rounds: int = 0
     alone: float | None = None
     noise: float | None = None
+    by_rank: list[float] | None = None
     verified: bool = False
     max_error: float | None = None
     mean_error: float | None = None
@@ -71,8 +76,6 @@ class Trial:
     @property
     def kernel(self) -> Kernel:
         """This configuration's kernel; raises what building it raised. What ended a fork is not built here."""
-        from tiledsl.errors import TileError
-
         assert self.build is not None, "a trial of a run can build its kernel"
         if self.status in ("crash", "compile_timeout") and not self.source_hash:
             raise TileError(f"{config_text(self.config)} is not built in this process: {self.message}")
@@ -113,11 +116,14 @@ class Trial:
 
     def fail(self, status: Status, error: BaseException | str) -> None:
         """End the trial; the message is the error's text, with its type unless it is one of ours."""
-        from tiledsl.errors import TileError
-
         self.status, self.latency, self.spread, self.verified = status, None, None, False
         plain = isinstance(error, (str, TileError))
         self.message = str(error) if plain else f"{type(error).__name__}: {error}"
+
+
+def own_trials(trials: Sequence[Trial]) -> list[Trial]:
+    """Trials that their holder may change."""
+    return [replace(each, config=copy.deepcopy(each.config)) for each in trials]
 
 
 def summary_of_failures(trials: Sequence[Trial]) -> list[str]:

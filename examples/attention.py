@@ -26,6 +26,27 @@ SMALL = {"batch": 1, "heads": 4, "kv_heads": 2, "queries": 40, "keys": 56, "dim"
 LOWEST = -1e30  # finite, so that a row that has seen no key yet does not compute inf - inf
 
 
+@T.macro
+def add_tile(scores, scale, highest, previous, rescale, total, tile_total, acc):
+    """Make weights of a tile's scores, 2 ** (scores * scale - highest), and add their sums to `total`.
+
+    Before, `total` and `acc` are rescaled to what `highest`, the rows' maximum, becomes.
+    """
+    rows, keys = scores.shape
+    T.copy(highest, previous)
+    T.reduce_max(scores, highest, dim=1)
+    for i in T.Parallel(rows):
+        highest[i] = T.max(previous[i], highest[i] * scale)
+        rescale[i] = T.exp2(previous[i] - highest[i])
+    for i, j in T.Parallel(rows, keys):
+        scores[i, j] = T.exp2(scores[i, j] * scale - highest[i])
+    T.reduce_sum(scores, tile_total, dim=1)
+    for i in T.Parallel(rows):
+        total[i] = total[i] * rescale[i] + tile_total[i]
+    for i, j in T.Parallel(rows, acc.shape[1]):
+        acc[i, j] *= rescale[i]
+
+
 @tiledsl.jit(out_idx=[3, 4])
 def attention(
     batch,
@@ -82,18 +103,7 @@ def attention(
                         if window:
                             seen = seen and key > position + i - window
                         scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
-                T.copy(highest, previous)
-                T.reduce_max(scores, highest, dim=1)
-                for i in T.Parallel(block_M):
-                    highest[i] = T.max(previous[i], highest[i] * scale)
-                    rescale[i] = T.exp2(previous[i] - highest[i])
-                for i, j in T.Parallel(block_M, block_N):
-                    scores[i, j] = T.exp2(scores[i, j] * scale - highest[i])
-                T.reduce_sum(scores, tile_total, dim=1)
-                for i in T.Parallel(block_M):
-                    total[i] = total[i] * rescale[i] + tile_total[i]
-                for i, j in T.Parallel(block_M, dim):
-                    acc[i, j] *= rescale[i]
+                add_tile(scores, scale, highest, previous, rescale, total, tile_total, acc)
                 T.copy(scores, weights)
                 T.copy(V[b, kv_head, tile * block_N, 0], v)
                 T.gemm(weights, v, acc)

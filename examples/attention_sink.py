@@ -16,7 +16,7 @@ import math
 
 import torch
 from _check_and_time import DEVICE, backend, largest_error, print_speed, run_script
-from attention import random_inputs, seen_pairs
+from attention import add_tile, random_inputs, seen_pairs
 
 import tiledsl
 import tiledsl.language as T
@@ -79,18 +79,7 @@ def attention_sink(
                         if window:
                             seen = seen and age < window
                         scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
-                T.copy(highest, previous)
-                T.reduce_max(scores, highest, dim=1)
-                for i in T.Parallel(block_M):
-                    highest[i] = T.max(previous[i], highest[i] * scale)
-                    rescale[i] = T.exp2(previous[i] - highest[i])
-                for i, j in T.Parallel(block_M, block_N):
-                    scores[i, j] = T.exp2(scores[i, j] * scale - highest[i])
-                T.reduce_sum(scores, tile_total, dim=1)
-                for i in T.Parallel(block_M):
-                    total[i] = total[i] * rescale[i] + tile_total[i]
-                for i, j in T.Parallel(block_M, dim):
-                    acc[i, j] *= rescale[i]
+                add_tile(scores, scale, highest, previous, rescale, total, tile_total, acc)
                 T.copy(scores, weights)
                 T.copy(V[b, kv_head, tile * block_N, 0], v)
                 T.gemm(weights, v, acc)

@@ -18,6 +18,7 @@ from tiledsl.passes.legalize_arith import LegalizeArith
 from tiledsl.passes.legalize_layouts import LegalizeLayouts
 from tiledsl.passes.licm import Licm
 from tiledsl.passes.limit_registers import LimitRegisters
+from tiledsl.passes.lower_exchanges import LowerExchanges
 from tiledsl.passes.lower_tile_ops import LowerTileOps
 from tiledsl.passes.lower_to_triton import LowerToTriton
 from tiledsl.passes.map_grid import MapGrid
@@ -51,6 +52,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     SelectEmitter,  # attention on Hopper goes to Gluon: before guards, for TMA needs none
     GuardAccesses,  # bounds masks on global memory, where ranges do not prove them unneeded
     PadTiles,  # Triton's tiles are powers of two: after guards, which reason about the sizes that the user wrote
+    LowerExchanges,  # sorts and scatters: their networks need sizes that are powers of two
     LegalizeArith,  # floor division, element types that Triton cannot compute with
     SplitK,  # where asked for: one kernel becomes two, each of which then finds its accesses and its grid
     SelectAccess,  # blocks that hardware copies: masks must be there, to be seen as bounds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.dialects import tile
 from tiledsl.dialects.arith import ConstantOp, constant_of
 from tiledsl.dialects.scf import ForOp
 from tiledsl.errors import TileError
@@ -22,6 +23,9 @@ class UnrollLoops(Pass):
              }
     Needs:   constant bounds. Loops without, and loops that would add more than `limit` operations in total, are left
              alone. Keeps: loops with `unroll` above 1, which is a hint for the code generator.
+
+    In code for one thread, short loops whose index picks elements of a local array are unrolled, too: then the elements
+    have names of their own, and no tile has to be searched for them.
     """
 
     name = "unroll-loops"
@@ -32,17 +36,23 @@ class UnrollLoops(Pass):
             raise TileError(
                 f"unroll-loops.limit is {self.limit}; it must be a number of operations, or 0 to unroll nothing"
             )
-        if not any(isinstance(op, ForOp) and op.attributes["unroll"] == 1 for op in program.root.nests()):
+        nests = program.root.nests()
+        wanted: set[Operation] = {op for op in nests if isinstance(op, ForOp) and op.attributes["unroll"] == 1}
+        for threads in nests:
+            if isinstance(threads, tile.ParallelOp) and threads.lockstep:
+                wanted.update(op for op in threads.nests() if isinstance(op, ForOp) and _picks_elements(op))
+        if not wanted:
             return
         left = self.limit
         pending = [op for region in reversed(program.root.regions) for op in reversed(region)]
         while pending:
             op = pending.pop()
-            if isinstance(op, ForOp) and op.attributes["unroll"] == 1 and (indices := _indices(op)) is not None:
+            if isinstance(op, ForOp) and op in wanted and (indices := _indices(op)) is not None:
                 size = len(indices) * sum(1 for _ in op.body.walk())
                 if size <= left:
                     left -= size
-                    pending.extend(reversed(_unroll(op, indices)))
+                    copies = _unroll(op, indices, wanted)
+                    pending.extend(reversed(copies))
                     continue
             for region in reversed(op.regions):
                 pending.extend(reversed(region))
@@ -55,8 +65,27 @@ def _indices(op: ForOp) -> range | None:
     return range(int(lower), int(upper), int(step))
 
 
-def _unroll(op: ForOp, indices: range) -> list[Operation]:
-    """Replace the loop by its copies; return the copies that have regions."""
+_MOST_TURNS = 16  # of a loop that is unrolled without being asked for
+
+
+def _picks_elements(loop: ForOp) -> bool:
+    """Whether a short loop's index is part of an index into a local array."""
+    indices = _indices(loop)
+    if loop.attributes["unroll"] or loop.num_stages or indices is None or len(indices) > _MOST_TURNS:
+        return False
+    for op in loop.body.walk():
+        if isinstance(op, (tile.LoadOp, tile.StoreOp)) and tile.buffer_type(op.buffer).scope == "local":
+            pending = list(op.indices)
+            while pending:
+                value = pending.pop()
+                if value is loop.index:
+                    return True
+                pending += value.op.operands if value.op is not None and value.op.is_pure else ()
+    return False
+
+
+def _unroll(op: ForOp, indices: range, wanted: set[Operation]) -> list[Operation]:
+    """Replace the loop by its copies; return the copies that have regions. Copies of wanted loops are wanted."""
     builder = Builder.at(op)
     carried: list[Value] = list(op.inits)
     nested: list[Operation] = []
@@ -70,6 +99,7 @@ def _unroll(op: ForOp, indices: range) -> list[Operation]:
             copy = builder.insert(inner.clone(mapping))
             if copy.regions:
                 nested.append(copy)
+                wanted.update(new for old, new in zip(inner.nests(), copy.nests(), strict=True) if old in wanted)
                 for region in copy.regions:
                     _fold_constants(region)
             else:

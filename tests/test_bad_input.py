@@ -135,6 +135,7 @@ WRITE = "with T.Kernel(1) as bx:\n    A[0, 0] = 1.0"
         ("A: T.Tensor((4,), 'int8'), A: T.int32", "two parameters are called 'A'", "A: T.int32"),
         ("A: T.Tensor((4, 0), 'int8')", "dimension 1 of a tensor is 0; dimensions are at least 1", None),
         ("A: T.Tensor((-4,), 'int8')", "dimension 0 of a tensor is -4; dimensions are at least 1", None),
+        ("A: T.StridedTensor((4, 4), (4, -1))", "stride 1 of a tensor is -1; torch's tensors have none below 0", None),
         (
             "A: T.Tensor((4, None), 'int8')",
             "dimension 1 of a tensor is None (was a tunable left None?), not an integer or a T.dynamic symbol",

@@ -57,7 +57,7 @@ def test_all_names_of_the_language_are_there() -> None:
     imported = {
         alias.asname or alias.name for each in bound if isinstance(each, ast.ImportFrom) for alias in each.names
     }
-    assert imported - {"annotations", "_dtypes"} <= set(names.__all__)
+    assert imported - {"annotations", "_dtypes", *names.HIDDEN} <= set(names.__all__)
 
 
 @pytest.mark.parametrize("module", ["tiledsl", "tiledsl.autotuner"])

@@ -1,4 +1,4 @@
-"""Digests of texts, by which what was made of them is found again."""
+"""Digests of texts and files, by which what was made of them is found again."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import re
 _ORIGIN = re.compile(r"^ *# .+:\d+\n", re.MULTILINE)
 
 
-def digest(text: str) -> str:
-    """The SHA-256 of a text, in hexadecimal."""
-    return hashlib.sha256(text.encode()).hexdigest()
+def digest(content: str | bytes) -> str:
+    """The SHA-256 of a text or of bytes, in hexadecimal."""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()
 
 
 def source_digest(source: str) -> str:

@@ -127,6 +127,7 @@ _SPELT_OUT = " ".join(name for name in names("floats") if MATH_FUNCTIONS[name].s
 _COUNTS, _WIDE_FLOATS, _WIDE_INTS = (" ".join(names(each)) for each in ("bits", "wide floats", "wide ints"))
 _FOLDS = "reduce.sum reduce.prod reduce.max reduce.min scan.sum scan.prod scan.max scan.min"
 _BITS = "reduce.and reduce.or reduce.xor"
+_SCATTERS = "scatter.add scatter.max scatter.min scatter.and scatter.or scatter.xor"
 _MOVES = "constant select load store reshape transpose broadcast gather"
 
 
@@ -237,6 +238,14 @@ TABLE: tuple[Rule, ...] = (
     Rule("dot", (FLOAT64, FLOATS, EVERY), _NO_FLOAT64, "gfx942 triton<3.9", "an assertion fails in its MFMA.cpp"),
     Rule("dot", (FLOATS, FLOAT64, EVERY), _NO_FLOAT64, "gfx942 triton<3.9", "an assertion fails in its MFMA.cpp"),
     Rule("dot", (FLOATS, FLOATS, FLOATS | INTEGERS), Verdict("common type"), source="dot_dtype below"),
+
+    # Scatters: atomics on the chip
+    Rule("scatter.and scatter.or scatter.xor", (FLOATS,), _refused(
+        "it needs integers, not {0}", "T.reinterpret gives a float's bits as an integer")),
+    Rule("scatter.add", (BOOL,), _refused("it is not defined on bool", "use T.atomic_or, or an int32")),
+    Rule(_SCATTERS, (INTEGERS - SHORT | FULL,), NATIVE),
+    Rule(_SCATTERS, (SHORT | BOOL,), Verdict("widen", "int32")),
+    Rule(_SCATTERS, (HALVES | FLOAT8,), _FLOAT32),
 
     # Atomics
     Rule(_atomics("and or xor"), (FLOATS,), _refused("it needs integers, not {0}", "T.view gives a buffer's bits")),

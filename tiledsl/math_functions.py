@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tiledsl.directed_rounding import MODES, rounded
+
 # Which element types a function takes:
 # floats       float32 and float64; narrower floats are computed in float32, integers and bool become float32
 # rounding     as floats, but that an integer is its own result
@@ -33,7 +35,7 @@ class MathFunction:
     meaning: for its docstring in `T`.
     host: what it gives of Python numbers; it may raise ArithmeticError or ValueError. None where `T` has none.
     numpy: what it gives of NumPy arrays: the name of NumPy's function, or a function of the module numpy and of arrays
-        that are float64, if they are floats. "": what `host` gives, for each element.
+        that are float64, if they are floats, but for "wide floats". "": what `host` gives, for each element.
     triton: how emitted source spells it; "tl." and "libdevice." are followed by its name.
     arity: the number of its arguments.
     lacking: where Triton has no such function, as in legality.Rule.where; `instead`: what is written there.
@@ -68,6 +70,11 @@ class MathFunction:
     def library_name(self) -> str:
         """Its name in libdevice, if it is there."""
         return self.spelling[10:] if self.spelling.startswith("libdevice.") else self.name
+
+    @property
+    def keeps_type(self) -> bool:
+        """Whether `on_arrays` takes arrays of the element type itself: NumPy's function, or one that rounds by it."""
+        return self.takes == "wide floats" or isinstance(self.numpy, str) and self.numpy != ""
 
     @functools.cached_property
     def on_arrays(self) -> Callable[..., Any]:
@@ -193,6 +200,11 @@ MATH_FUNCTIONS: dict[str, MathFunction] = {each.name: each for each in (
 
     _F(name="nextafter", numpy="nextafter", arity=2, takes="wide floats"),
     _F(name="ldexp", numpy=lambda np, x, n: np.ldexp(x, np.asarray(n).astype(np.int32)), arity=2, takes="wide floats"),
+    *(_F(name=f"{kind}_{mode}", meaning=f"{text}, rounded {rounding}, and never a part of a fused operation",
+         numpy=rounded(kind, mode), arity=arity, takes="wide floats", lacking="hip", is_cheap=kind in "add sub mul")
+      for kind, arity, text in (("add", 2, "x + y"), ("sub", 2, "x - y"), ("mul", 2, "x * y"), ("div", 2, "x / y"),
+                                ("rcp", 1, "1 / x"), ("sqrt", 1, "sqrt(x)"), ("fma", 3, "x * y + z"))
+      for mode, rounding in MODES.items() if (kind, mode) not in (("sqrt", "rn"), ("fma", "rn"))),
     _F(name="mulhi", numpy=_high_half, arity=2, takes="wide ints", lacking="hip"),
     _F(name="abs", host=abs, numpy="abs", triton="tl.", takes="numbers", folds=True,
        exact_at={0.0: 0.0, -_INF: _INF}, is_cheap=True),

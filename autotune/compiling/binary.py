@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
+from ast import FunctionDef, parse, unparse
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +21,7 @@ def _code(compiled: Any) -> str:
     """The assembly without what only debuggers read: names and lines of the source are in it, and in the binary."""
     text, binary = ("amdgcn", "hsaco") if compiled.target.kind == "hip" else ("ptx", "cubin")
     if text not in compiled.asm:  # it was compiled from the binary
-        return hashlib.sha256(compiled.asm[binary]).hexdigest()
+        return digest(compiled.asm[binary])
     text = compiled.asm[text]
     kept = (line.split("//")[0].rstrip() for line in text.partition("\t.section\t.debug")[0].splitlines())
     return "\n".join(line for line in kept if line and not _DEBUG_LINE.match(line))
@@ -29,7 +29,5 @@ def _code(compiled: Any) -> str:
 
 def _launcher(source: str) -> str:
     """The host functions: everything that is not in a kernel, without options that show in the machine code."""
-    from ast import FunctionDef, parse, unparse
-
     functions = [each for each in parse(source).body if isinstance(each, FunctionDef) and not each.decorator_list]
     return re.sub(r"num_stages=\d+", "", "\n".join(map(unparse, functions)))

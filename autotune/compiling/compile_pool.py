@@ -17,6 +17,7 @@ from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.launch_triton import LibraryKey, library_key
 from tiledsl.runtime.module import writable_folder
 from tiledsl.runtime.streams import have_streams
+from tiledsl.settings import current
 
 _size = 0  # processes of the last call
 _library_key: LibraryKey | None = None  # one process makes it for all
@@ -35,8 +36,6 @@ def known_library_key() -> LibraryKey | None:
 
 def task_for(index: int, kernel: Kernel, timeout: float, makes_launchers: bool = False) -> CompileTask:
     """The task that compiles a kernel's source."""
-    from tiledsl.settings import current
-
     return CompileTask(
         index,
         kernel.name,

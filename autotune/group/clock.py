@@ -55,6 +55,7 @@ class AgreedPrepared:
     aligned: Callable[[Call], list[Any]]
     quick: float
     is_first: bool  # of the ranks
+    by_rank: list[float] | None = None  # medians of the last samples
 
     @property
     def method(self) -> str:
@@ -68,7 +69,8 @@ class AgreedPrepared:
 
     def sample(self, milliseconds: float, quick: float) -> list[float]:
         every = self.aligned(lambda: self.inner.sample(milliseconds, quick))
+        self.by_rank = [statistics.median(each) for each in every]
         if self.is_first and _log.isEnabledFor(logging.INFO):
-            medians = ", ".join(f"{statistics.median(each):.4f}" for each in every)
+            medians = ", ".join(f"{each:.4f}" for each in self.by_rank)
             _log.info("autotune: milliseconds on each rank: %s", medians)
         return [max(each) for each in zip(*every)]

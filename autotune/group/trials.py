@@ -23,6 +23,9 @@ def agree_on_trials(ranks: Ranks, trials: Sequence[Trial], indices: Collection[i
     for index in sorted(set().union(*said)):
         for name, value in merged([each.get(index, {"status": "new"}) for each in said]).items():
             setattr(trials[index], name, value)
+        latencies = [each.get(index, {}).get("latency") for each in said]
+        if all(isinstance(each, float) for each in latencies):
+            trials[index].by_rank = latencies
         if trials[index].status == "new":
             trials[index].fail("pruned", f"{NOT_TRIED}the search of a rank chose others")
 

@@ -13,12 +13,14 @@ from typing import Any
 from tiledsl.autotuner.measuring import wire
 from tiledsl.autotuner.measuring.again import Further
 from tiledsl.autotuner.measuring.final_round import Racer, race
+from tiledsl.autotuner.measuring.gpu_clock import reader, wait_for_clock
 from tiledsl.autotuner.measuring.inputs import changed, copies, poison
 from tiledsl.autotuner.measuring.jobs import Job, Policy
 from tiledsl.autotuner.verifying import bits
 from tiledsl.autotuner.verifying.reference import Expected, tensors
 from tiledsl.autotuner.verifying.verify import KernelOutputs, check_outputs
 from tiledsl.digests import digest
+from tiledsl.runtime.module import load_module
 from tiledsl.runtime.timing import clock, summarize
 
 _HOPELESS, _HOPELESS_PASS = 2.0, 0.05  # times the best, and the share of `rep` that such a configuration gets
@@ -34,6 +36,9 @@ _STICKY = re.compile(
     r"launch timed out|uncorrectable|contained",
     re.IGNORECASE,
 )
+
+
+_CLOCK_STEP = 20.0  # milliseconds of work between two looks at the GPU's clock
 
 
 class Bench:
@@ -147,8 +152,6 @@ class Bench:
         return {"rounds": rounds, "lasting": lasting, "failures": failures}
 
     def _load(self, job: Job) -> Any:
-        from tiledsl.runtime.module import load_module
-
         return load_module(job.name, job.source, interpret=job.interpret, cache_dir=self.policy.cache_dir)
 
     def _doubts(self, job: Job, launch: Callable[..., Any]) -> dict[str, str]:
@@ -251,6 +254,8 @@ class Bench:
         hopeless = hopeless or (self._quickest is not None and quick > self._quickest * _FAR)
         self._quickest = quick if self._quickest is None else min(quick, self._quickest)
         prepared.warm(0.0 if hopeless else self.policy.warmup * (job.share if self._warm else 1.0))
+        if not self._warm and self.policy.wait_for_clock and self.device != "cpu":
+            wait_for_clock(self.policy.wait_for_clock, reader(), lambda: prepared.warm(_CLOCK_STEP))
         self._warm = True
         first = min(job.share, _HOPELESS_PASS)
         samples = prepared.sample(self.policy.rep * first, quick)

@@ -53,7 +53,8 @@ class Job:
 @dataclass(frozen=True)
 class Policy:
     """How configurations are checked and timed; see TuneOptions. timer: `module:function` in place of the clock.
-    settle: milliseconds at most for finding out what ties with the fastest; None for what `rep` suggests."""
+    settle: milliseconds at most for finding out what ties with the fastest; None for what `rep` suggests.
+    wait_for_clock: seconds."""
 
     warmup: float
     rep: float
@@ -64,6 +65,7 @@ class Policy:
     cache_dir: str
     backend: str | None = None
     settle: float | None = None
+    wait_for_clock: float = 0.0
 
     def as_message(self) -> dict[str, Any]:
         return asdict(self)

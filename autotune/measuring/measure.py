@@ -24,6 +24,7 @@ from tiledsl.autotuner.verifying.tolerance import Tolerance, roundings_of
 from tiledsl.errors import TileError
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.module import writable_folder
+from tiledsl.runtime.profiler import do_bench
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -51,6 +52,7 @@ def policy_of(options: TuneOptions) -> Policy:
         early_stop_factor=options.early_stop_factor if options.early_stop else None,
         timer=options.timer,
         backend=options.backend,
+        wait_for_clock=options.wait_for_clock,
         settle=None if options.budget is None else options.budget * _SETTLE,
         cache_dir=str(writable_folder(current().cache_dir)),
     )
@@ -62,8 +64,6 @@ def time_reference(ref_prog: Callable[..., Any], inputs: Sequence[Any], options:
     if place is None:
         return None
     import torch
-
-    from tiledsl.runtime.profiler import do_bench
 
     with torch.cuda.device(place):
         return float(do_bench(lambda: ref_prog(*inputs), warmup=options.warmup, rep=options.rep, return_mode="median"))

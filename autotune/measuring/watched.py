@@ -16,7 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tiledsl.autotuner.measuring.inputs import changed, copies
+from tiledsl.autotuner import selection
+from tiledsl.autotuner.measuring import final_round, inputs
+from tiledsl.autotuner.measuring.inputs import changed, copies, poison
 from tiledsl.errors import TileError
 from tiledsl.runtime import timing
 from tiledsl.runtime.timing import WallClock
@@ -80,8 +82,6 @@ def spoil_free_memory(like: Any) -> None:
     """Have the allocator hand out memory that holds NaN (integers: a far-off number) where a tensor's size is asked for
     next: what is returned without being written then shows."""
     import torch
-
-    from tiledsl.autotuner.measuring.inputs import poison
 
     held = []
     for dtype in {like.dtype, torch.float32 if like.dtype is torch.float64 else like.dtype}:
@@ -178,8 +178,6 @@ class Guard:
 def _guarded(more: Sequence[Any]) -> dict[Any, tuple[str, ...]]:
     import torch
 
-    from tiledsl.autotuner import selection
-    from tiledsl.autotuner.measuring import final_round, inputs
     from tiledsl.autotuner.verifying import compare, reference, tolerance, verify
 
     found: dict[Any, tuple[str, ...]] = {

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tiledsl.autotuner.trial import Trial, config_text
+from tiledsl.autotuner.trial import Trial, config_text, own_trials
 from tiledsl.errors import TileError
 from tiledsl.files import write_output
 
 if TYPE_CHECKING:
     from tiledsl.kernels.kernel import Kernel
+
+
+def owned(result: AutotuneResult) -> AutotuneResult:
+    """A result that its holder may change: what is remembered does not change with it."""
+    return replace(result, config=copy.deepcopy(result.config), trials=tuple(own_trials(result.trials)))
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from tiledsl.autotuner.storage.key import folder_name
 from tiledsl.autotuner.trial import Trial
 from tiledsl.digests import digest, source_digest
 from tiledsl.files import make_private, read_file, write_file
+from tiledsl.runtime import kernel_files
 
-STAGES = ("ttir", "ttgir", "llir", "ptx", "cubin", "amdgcn", "hsaco")
 LAUNCH_SCHEMA = 1
 _LAUNCH = "launch.json"
 _log = logging.getLogger("tiledsl")
@@ -43,12 +43,7 @@ def save(folder: Path, trial: Trial) -> list[Path]:
     try:
         compiled = kernel.compiled if kernel.target.kind != "interpret" else {}
         for name, each in compiled.items():
-            for stage in STAGES:
-                if stage in each.asm:
-                    path = folder / f"{folder_name(name)}.{stage}"
-                    text = each.asm[stage]
-                    write_file(path, text if isinstance(text, bytes) else str(text).encode())
-                    written.append(path)
+            written += kernel_files.write(folder, folder_name(name), kernel_files.contents(each))
             kernels[name] = {"resources": plain(asdict(each.resources)), "metadata": plain(dict(each.metadata))}
         if compiled:
             written += _save_launch(folder, trial, compiled)

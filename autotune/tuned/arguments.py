@@ -13,6 +13,7 @@ from tiledsl.autotuner.storage.fingerprint import OPAQUE, canonical, program_tex
 from tiledsl.autotuner.tuned.entry import as_text
 from tiledsl.digests import digest
 from tiledsl.errors import TileError
+from tiledsl.kernels.jit import _argument
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.decorator import AutotunedFunction
@@ -54,7 +55,6 @@ def given_arguments(function: AutotunedFunction, values: Mapping[str, Any], tune
         wanted = {n: v.dtype if hasattr(v, "data_ptr") else v for n, v in wanted.items()}
     elif function.jit.is_eager:
         from tiledsl.frontend.elaborate import eager_sizes
-        from tiledsl.kernels.jit import _argument
 
         described = {name: _argument(value) for name, value in wanted.items()}
         sizes = eager_sizes(function.jit.function, described, function.jit.frame_locals)

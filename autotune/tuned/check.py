@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tiledsl.autotuner.storage import journal
+from tiledsl.autotuner.tuned.arguments import mismatch_reason
 from tiledsl.autotuner.tuned.entry import arguments_text, as_text, order_of
 from tiledsl.autotuner.tuned.file import TunedFile, parse
 from tiledsl.files import read_file
@@ -47,8 +48,6 @@ def check(path: Path, function: AutotunedFunction | None = None) -> list[FilePro
 
 
 def _errors(path: Path, file: TunedFile, function: AutotunedFunction | None) -> Iterator[str]:
-    from tiledsl.autotuner.tuned.arguments import mismatch_reason
-
     if path.name != file.name:
         yield f"the file should be named {file.name}, or it is not found"
     for (arguments, gpu), count in Counter(entry.identity for entry in file.entries).items():

@@ -14,6 +14,7 @@ from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.space import given_tunables, tunables
 from tiledsl.autotuner.storage.key import environment
 from tiledsl.autotuner.trial import config_text
+from tiledsl.autotuner.tune_all import tune_all
 from tiledsl.autotuner.tuned import arguments as of_calls
 from tiledsl.autotuner.tuned import trials
 from tiledsl.autotuner.tuned.entry import TunedEntry, arguments_text, as_text
@@ -209,7 +210,6 @@ class _Job:
     def tune(self, todo: Sequence[_Call]) -> bool:
         """Tune and save call by call. Returns whether that was interrupted."""
         from tiledsl.autotuner.measuring.measure import device_numbers
-        from tiledsl.autotuner.tune_all import tune_all
 
         options = self.function.options
         several = len(device_numbers(self.target, options))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import threading
@@ -10,12 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.space import given_tunables
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.tuned import arguments as of_calls
 from tiledsl.autotuner.tuned.entry import TunedEntry, arguments_text, as_text
 from tiledsl.autotuner.tuned.file import Default, TunedFile, path_of, read
 from tiledsl.autotuner.tuned.lookup import Gpu, LookupRow, TunedMatch, candidates
+from tiledsl.digests import source_digest
 from tiledsl.errors import TileError
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
@@ -147,7 +150,8 @@ class TunedConfigs:
             _tell(f"the bucket of {self._function.name} is {options.bucket}, which is no argument; there are {known}")
         found = candidates(rows, defaults, bucket=options.bucket, nearest=options.nearest, gpu=_gpu(target))
         for match in found:
-            yield replace(match, config=of_calls.restored(match.config or {}, self._function.configs))
+            config = of_calls.restored(match.config or {}, self._function.configs)
+            yield replace(match, config=copy.deepcopy(config), entry=copy.deepcopy(match.entry))
 
     def result(self, values: Mapping[str, Any], given: Mapping[str, Any], target: Target) -> AutotuneResult | None:
         """The kernel of what serves a call; None if nothing does. Nothing is measured."""
@@ -163,7 +167,7 @@ class TunedConfigs:
     def _built(self, match: TunedMatch, values: Mapping[str, Any], target: Target) -> Kernel | None:
         """The kernel, lowered; None if that fails, which is told: the configuration may be another shape's."""
         try:
-            kernel = self._function.jit.kernel_for(values, match.config, target)
+            kernel = self._function.kernel_for(values, match.config or {}, target)
             _ = kernel.source
             if match.kind != "exact":
                 from tiledsl.autotuner.predicting.prune import SoftPruneReason, prune_reason
@@ -254,15 +258,12 @@ def first_config(
     kernel: Kernel, config: Mapping[str, Any], why: str, entry: TunedEntry | None, origin: Literal["", "tuned"]
 ) -> AutotuneResult:
     """A result of one configuration that nothing was measured for; its latency is the entry's, if there is one."""
-    from tiledsl.autotuner.results.result import AutotuneResult
-
     latency = None if entry is None else entry.latency_ms
     reference = None if entry is None else entry.reference_ms
     kind: Any = "estimated" if entry is None else entry.latency_kind
     kernel.config, kernel.latency, kernel.ref_latency = dict(config), latency, reference
     if entry is not None and entry.certificate:
         from tiledsl.autotuner.verifying.certified import attach
-        from tiledsl.digests import source_digest
 
         attach(kernel, entry.certificate, source_digest(kernel.source))
     trial = Trial(0, dict(config), "ok", why, latency=latency, build=lambda: kernel)

@@ -27,7 +27,7 @@ from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.digests import digest
 from tiledsl.ir.core import Operation, Region, Value
-from tiledsl.ir.pass_manager import Program
+from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.ir.types import ELEMENTS, BufferType
 
 if TYPE_CHECKING:
@@ -87,7 +87,6 @@ def program_class(kernel: Kernel) -> BitClass:
 
 def values_of(kernel: Kernel) -> tile.FuncOp:
     """A kernel's program once its tiles are values, before anything depends on the emitter."""
-    from tiledsl.ir.pass_manager import PassManager
     from tiledsl.passes import default_pipeline
 
     root = kernel._build()

@@ -6,6 +6,7 @@ Functions such as ref_prog run in the tuner's own process: they may close over a
 from __future__ import annotations
 
 import contextlib
+import subprocess
 from collections.abc import Iterator
 
 from tiledsl.errors import TileError
@@ -32,8 +33,6 @@ def named(what: str) -> Iterator[None]:
 @contextlib.contextmanager
 def watched(what: str) -> Iterator[None]:
     """Where the process ends while the block runs, a line on stderr says that it was inside `what`."""
-    import subprocess  # not where a result is recalled
-
     message = f"tiledsl: autotune: the process ended inside {what}: it crashed, was killed, or called os._exit"
     watch = None
     with contextlib.suppress(OSError, RuntimeError):  # the latter as in predicting.forks

@@ -28,6 +28,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tiledsl.ir.types import ELEMENTS
+
 LOOSEST = 1e-2  # TileLang's rtol and atol
 _SAFETY = 8.0
 _LEAST = {4: 2.0**-16, 8: 2.0**-40}  # by bytes of the type
@@ -92,7 +94,6 @@ def roundings(root: Any) -> tuple[float, bool]:
     """Of a program as elaborated: the coarsest unit roundoff of products whose operands are rounded to tf32, or 0; and
     whether it has values of 16 bits or less."""
     from tiledsl.dialects.tile import GemmOp
-    from tiledsl.ir.types import ELEMENTS
 
     coarsest, is_narrow = 0.0, False
     for op in root.walk():

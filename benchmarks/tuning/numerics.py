@@ -142,6 +142,8 @@ def slowdown(report: Report, chosen: Mapping[str, Any], small: bool) -> None:
         found.append(
             {
                 "case": name,
+                "unrestricted": str(free.config),
+                "as the winner": str(named.config),
                 "unrestricted_ms": ms["free"],
                 "slower, as the first": ms["first"] / ms["free"] - 1,
                 "slower, as the model's first": ms["expected"] / ms["free"] - 1,

@@ -372,5 +372,5 @@ def _max_offset(type: BufferType) -> int:
     for dim, stride in zip(type.shape, type.strides):
         if isinstance(dim, str) or isinstance(stride, str):
             return INT32_ELEMENTS
-        offset += (dim - 1) * abs(stride)
+        offset += (dim - 1) * stride
     return offset

@@ -122,6 +122,13 @@ class _Padder:
                 op.set_operands([filled])
             case tensor.DotOp():
                 self._dot(op)
+            case tensor.ScatterOp():
+                op.set_operands([op.into, op.values, self._filled(op, op.places, [0], -1)])
+            case tensor.SortOp():
+                # What comes last: behind equal elements, since its place is, and behind NaN if that is last.
+                is_last_nan = is_float(op.source.dtype) and not op.descending
+                last = tensor.neutral("max" if op.descending else "min", op.source.dtype)
+                op.set_operands([self._filled(op, op.source, [op.axis], float("nan") if is_last_nan else last)])
             case tensor.GatherOp():
                 self._gather(op)
             case tensor.ReshapeOp():

@@ -15,7 +15,7 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, Type, with_shape
-from tiledsl.passes.promote_buffers.access import ScatterTooLarge, load, replace, store
+from tiledsl.passes.promote_buffers.access import load, replace, store
 from tiledsl.passes.tile_values import zero
 
 
@@ -217,14 +217,7 @@ class _Promoter:
     def _stored(self, op: tile.StoreOp, buffer: Value, builder: Builder) -> Value:
         if op in self.whole:
             return replace(builder, op.value, op.indices, tile.buffer_type(buffer).static_shape)
-        try:
-            return store(builder, self._value(buffer, builder), op.value, op.indices, op.mask)
-        except ScatterTooLarge as error:
-            raise TileError(
-                f"writing {_name(buffer)} at computed indices takes {error} comparisons, too many",
-                op.loc,
-                ["write it at the indices of T.Parallel themselves, or go through a global buffer"],
-            ) from None
+        return store(builder, self._value(buffer, builder), op.value, op.indices, op.mask)
 
     def _value(self, buffer: Value, builder: Builder) -> Value:
         value = self.current.get(buffer)

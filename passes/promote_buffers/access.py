@@ -15,7 +15,7 @@ from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import INT32, Shape, broadcast_shapes
+from tiledsl.ir.types import INT32, Shape, TensorType, broadcast_shapes
 from tiledsl.passes.tile_values import (
     SCATTER_LIMIT,
     DigitAccess,
@@ -32,10 +32,6 @@ from tiledsl.passes.tile_values import (
     with_digit_axes,
     zero,
 )
-
-
-class ScatterTooLarge(Exception):
-    """A write at computed places would need more than SCATTER_LIMIT comparisons; the argument is their number."""
 
 
 def load(builder: Builder, source: Value, indices: Sequence[Value], mask: Value | None, other: Value | None) -> Value:
@@ -240,7 +236,7 @@ def replace(builder: Builder, value: Value, indices: Sequence[Value], shape: Sha
 
 
 def store(builder: Builder, old: Value, value: Value, indices: Sequence[Value], mask: Value | None) -> Value:
-    """`old` with `value` at the indices where the mask holds. Raises ScatterTooLarge.
+    """`old` with `value` at the indices where the mask holds.
 
     Where several writes hit one element, the one of the last point in row-major order stays.
     """
@@ -388,6 +384,8 @@ def _scatter(builder: Builder, old: Value, value: Value, kinds: Sequence[Index],
     shape = old.shape
     # As rare as that is, other walks are general indices too.
     kinds = [index if index.kind in ("scalar", "identity") else Index("general", index.value) for index in kinds]
+    if _comparisons(shape, [value, mask], kinds) > SCATTER_LIMIT:
+        return _scatter_by_place(builder, old, value, [index.value for index in kinds], mask)
     general = [dim for dim, index in enumerate(kinds) if index.kind == "general"]
     axes = [index.axis for index in kinds if index.kind == "identity"]
     involved = [value, mask, *(kinds[dim].value for dim in general)]
@@ -420,9 +418,6 @@ def _scatter(builder: Builder, old: Value, value: Value, kinds: Sequence[Index],
         last = builder.constant(count - 1, INT32)
         written: Value | None = None
     else:
-        comparisons = prod(hit.shape[:-1]) * count
-        if comparisons > SCATTER_LIMIT:
-            raise ScatterTooLarge(comparisons)
         chosen = selected(builder, hit, point, nobody)
         last = reduced(builder, chosen, "max", rank)
         written = compared(builder, last, "ge", builder.constant(0, INT32))
@@ -433,6 +428,44 @@ def _scatter(builder: Builder, old: Value, value: Value, kinds: Sequence[Index],
     elif value.shape:
         value = reshaped(builder, value, value.shape[:-1])
     return broadcast(builder, value, shape) if written is None else selected(builder, written, value, old)
+
+
+def _comparisons(shape: Shape, values: Sequence[Value | None], kinds: Sequence[Index]) -> int:
+    """How many comparisons find the last point that writes each element; see _scatter."""
+    involved = [*values, *(index.value for index in kinds if index.kind == "general")]
+    varying = set(_extra_axes(involved, []))
+    extra = _extra_axes(involved, [index.axis for index in kinds if index.kind == "identity"])
+    count = prod(max(each.shape[axis] for each in involved if each is not None and each.shape) for axis in extra)
+    sizes = (1 if index.kind == "identity" and index.axis not in varying else dim for index, dim in zip(kinds, shape))
+    return prod(sizes) * count
+
+
+def _scatter_by_place(
+    builder: Builder, old: Value, value: Value, indices: Sequence[Value], mask: Value | None
+) -> Value:
+    """The same with a tensor.scatter of the points' numbers, of which the greatest stays."""
+    points = broadcast_shapes(*(each.shape for each in (value, mask, *indices) if each is not None)) or ()
+    count, size, zero = prod(points), prod(old.shape), builder.constant(0, INT32)
+    place: Value | None = None
+    for index, dim in zip(indices, old.shape, strict=True):
+        known = bounds(index)
+        if known is None or known[0] < 0 or known[1] >= dim:
+            inside = compared(builder, index, "ge", zero), compared(builder, index, "lt", builder.constant(dim, INT32))
+            mask = both(builder, both(builder, mask, inside[0]), inside[1])
+        if place is not None:
+            above = builder.insert(arith.MulOp(place, builder.constant(dim, INT32))).result
+            index = builder.insert(arith.AddOp(above, index)).result
+        place = index
+    assert place is not None, "a buffer has a dimension"
+    if mask is not None:
+        place = selected(builder, mask, place, builder.constant(-1, INT32))
+    place, value = (reshaped(builder, broadcast(builder, each, points), (count,)) for each in (place, value))
+    nobody = builder.constant(-1, TensorType((size,), "int32"))
+    last = builder.insert(tensor.ScatterOp(nobody, iota(builder, 1, 0, count), place, kind="max")).results[0]
+    made = _gather(builder, value, builder.insert(arith.MaxOp(last, zero)).result, 0)
+    written = compared(builder, last, "ge", zero)
+    flat = selected(builder, written, made, reshaped(builder, old, (size,)))
+    return reshaped(builder, flat, old.shape)
 
 
 def _of_last(builder: Builder, value: Value, last: Value, identity: Sequence[bool], shape: Shape) -> Value:

@@ -23,12 +23,13 @@ from tiledsl.passes.tile_values import (
     reduced,
     selected,
 )
+from tiledsl.passes.vectorize_parallel.arrays import split_arrays
 from tiledsl.passes.vectorize_parallel.threads import Block, last_writer, threads_where
 from tiledsl.passes.vectorize_parallel.updates import apply_update, shared_updates
 from tiledsl.passes.vectorize_parallel.writes import (
     combine_on_chip,
     fewer_atomics,
-    is_reducer_update,
+    is_on_chip_update,
     one_writer,
     place,
 )
@@ -42,8 +43,8 @@ class VectorizeParallel(Pass):
     dimension. An `if` on a varying condition becomes a mask on stores and atomics. Local buffers that every point
     writes before reading them become fragments with one element for each point.
 
-    tile.atomic on on-chip buffers (T.reducer_update) becomes a read, the combination of all points, and a write; so
-    does r[i] = r[i] + x[i, j], where points share an element.
+    tile.atomic on on-chip buffers becomes a read, the combination of all points (a tensor.scatter, where several may
+    have one computed index), and a write; so does r[i] = r[i] + x[i, j], where points share an element.
 
     Before:  tile.parallel {extents = (128, 64)} (%i, %j) {    After:  %i = tensor.iota : tensor<128x1xint32>
                %x = tile.load %s[%i]                                   %j = tensor.iota : tensor<1x64xint32>
@@ -73,8 +74,10 @@ class VectorizeParallel(Pass):
                 else:
                     pending.extend(op.regions)
         for op in of_kinds(program.root.walk(), tile.AtomicOp):  # those outside of every T.Parallel
-            if is_reducer_update(op):
-                combine_on_chip(op, Builder.at(op), op.value, list(op.indices), op.mask, 0)
+            if is_on_chip_update(op):
+                before = combine_on_chip(op, Builder.at(op), op.value, list(op.indices), op.mask, ())
+                if before is not None:
+                    op.out.replace_with(before)
                 op.erase()
 
 
@@ -90,6 +93,8 @@ class _Vectorizer:
 
     def __init__(self, parallel: tile.ParallelOp) -> None:
         self.parallel = parallel
+        if parallel.lockstep:
+            split_arrays(parallel)
         self.variance = Variance(parallel)
         if updates := shared_updates(self.variance):
             for update in updates:
@@ -393,13 +398,15 @@ class _Vectorizer:
         value, indices = self._mapped(op.value), [self._mapped(index) for index in op.indices]
         mask = both(builder, mask, None if op.mask is None else self._mapped(op.mask))
         full = self.variance.shape(self.active)
-        if is_reducer_update(op):
+        if is_on_chip_update(op):
             if op.buffer in self.variance.allocated:
                 raise TileError(
                     f"{op.buffer.name or 'a reducer'} is allocated inside T.Parallel; allocate it before", op.loc
                 )
             value = broadcast(builder, value, full) if full else value
-            combine_on_chip(op, builder, value, indices, mask, self.rank)
+            before = combine_on_chip(op, builder, value, indices, mask, full)
+            if before is not None:
+                self.map[op.out] = before
             return
         if full:
             value = broadcast(builder, value, full)  # every point takes part, also where nothing varies

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from tiledsl.analysis.affine import linear_form
+from tiledsl.analysis.affine import bounds, linear_form
 from tiledsl.dialects import arith, tensor, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import Shape, broadcast_shapes, with_shape
+from tiledsl.ir.types import INT32, Shape, broadcast_shapes, with_shape
+from tiledsl.legality import verdict
 from tiledsl.passes.tile_values import (
     COMBINING,
     SCATTER_LIMIT,
     both,
+    broadcast,
     combine,
     compared,
+    converted,
     exact_sum,
     iota,
     reduced,
@@ -24,6 +27,9 @@ from tiledsl.passes.tile_values import (
     selected,
     with_digit_axes,
 )
+
+# Updates at computed indices compare each point with each element if these are no more comparisons; else they scatter.
+FEW_COMPARISONS = 1 << 12
 
 
 def place(indices: Sequence[Value], rank: int) -> Shape:
@@ -79,41 +85,89 @@ def fewer_atomics(
     return one_element(builder, value, place, mask)
 
 
-def is_reducer_update(op: tile.AtomicOp) -> bool:
-    """Whether it is an update of an on-chip buffer that nobody asks for the old value of."""
-    return tile.buffer_type(op.buffer).scope != "global" and op.kind in COMBINING and not op.out.uses
+def is_on_chip_update(op: tile.AtomicOp) -> bool:
+    """Whether it is an update of an on-chip buffer."""
+    return tile.buffer_type(op.buffer).scope != "global" and op.kind in COMBINING
 
 
 def combine_on_chip(
-    op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None, rank: int
-) -> None:
-    """An update of an on-chip buffer by all points at once: read, combine, write.
+    op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None, full: Shape
+) -> Value | None:
+    """An update of an on-chip buffer by all points at once, `full` of them: read, combine, write; the old values.
 
     Points that address one element are combined first: along axes that do not move the element, digits of axes
-    included; what is left, such as r[T.min(2, j)], by comparing each point's index with each element's. TileError where
-    these are too many.
+    included. What is left, such as r[T.min(2, j)], by comparing each point's index with each element's, or by a scatter
+    where these are many.
     """
-    value, mask = fewer_atomics(op.kind, builder, value, place(indices, rank), mask)
-    apart = None if _one_to_one(indices, place(indices, rank)) else with_digit_axes(builder, indices)
-    if apart is not None:
-        indices, rank = apart.indices, sum(map(len, apart.sizes))
-        value, mask = apart.value(builder, value), None if mask is None else apart.value(builder, mask)
-        value, mask = fewer_atomics(op.kind, builder, value, place(indices, rank), mask)
-    if not _one_to_one(indices, place(indices, rank)):
-        value, indices = _by_element(op, builder, value, indices, mask)
-        mask = None
+    shared = place(indices, len(full))
+    if op.out.uses:
+        if full and (shared != full or not _one_to_one(indices, shared)):
+            return _scatter(op, builder, value, indices, mask, full)
+    else:
+        value, mask = fewer_atomics(op.kind, builder, value, shared, mask)
+        apart = None if _one_to_one(indices, shared) else with_digit_axes(builder, indices)
+        if apart is not None:
+            indices, shared = apart.indices, place(apart.indices, sum(map(len, apart.sizes)))
+            value, mask = apart.value(builder, value), None if mask is None else apart.value(builder, mask)
+            value, mask = fewer_atomics(op.kind, builder, value, shared, mask)
+        if not _one_to_one(indices, shared):
+            found = _by_element(op, builder, value, indices, mask)
+            if found is None:
+                return _scatter(op, builder, value, indices, mask, shared)
+            (value, indices), mask = found, None
     old = builder.insert(tile.LoadOp(op.buffer, indices, None, None)).result
     new = builder.insert(combine(op.kind, value.dtype)(old, value)).out
     builder.insert(tile.StoreOp(new, op.buffer, indices, mask))
+    return old
+
+
+def _scatter(
+    op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None, full: Shape
+) -> Value | None:
+    """An update at computed indices, of which several may be the same. Those outside of the buffer take no part."""
+    sizes = tile.buffer_type(op.buffer).static_shape
+    flat, dtype = (prod(full),), _computed_in(op.kind, value.dtype)
+    position: Value | None = None
+    for index, size in zip(indices, sizes, strict=True):
+        known = bounds(index)
+        if known is None or known[0] < 0 or known[1] >= size:
+            zero, end = (builder.constant(number, with_shape((), index.dtype)) for number in (0, size))
+            mask = both(builder, mask, compared(builder, index, "ge", zero))
+            mask = both(builder, mask, compared(builder, index, "lt", end))
+        index = converted(builder, index, "int32")
+        if position is not None and size != 1:
+            scaled = builder.insert(arith.MulOp(position, builder.constant(size, INT32))).result
+            position = builder.insert(arith.AddOp(scaled, index)).result
+        elif position is None:
+            position = index
+    assert position is not None, "a buffer has a dimension"
+    if mask is not None:
+        position = selected(builder, mask, position, builder.constant(-1, INT32))
+    spread = [reshaped(builder, broadcast(builder, each, full), flat) for each in (value, position)]
+    old = builder.insert(tile.ReadOp(op.buffer, names=[op.buffer.name])).out
+    into, given = (converted(builder, each, dtype) for each in (reshaped(builder, old, (prod(sizes),)), spread[0]))
+    made = builder.insert(tensor.ScatterOp(into, given, spread[1], kind=op.kind, names=[op.buffer.name, op.out.name]))
+    new = reshaped(builder, converted(builder, made.results[0], value.dtype), sizes)
+    builder.insert(tile.WriteOp(new, op.buffer))
+    if not op.out.uses:
+        return None
+    before = reshaped(builder, converted(builder, made.results[1], value.dtype), full)
+    nothing = builder.constant(arith.as_constant(0, value.dtype), with_shape((), value.dtype))
+    return before if mask is None else selected(builder, mask, before, nothing)
+
+
+def _computed_in(kind: str, dtype: str) -> str:
+    """The element type in which a scatter is computed."""
+    return verdict(f"scatter.{kind}", (dtype,)).dtype or dtype
 
 
 def _by_element(
     op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None
-) -> tuple[Value, list[Value]]:
+) -> tuple[Value, list[Value]] | None:
     """What all points contribute to each element, and the elements' indices.
 
     Dimensions of the buffer that a point's own place addresses stay apart; each of the others gets an axis, of all of
-    its elements, along which a point's value is neutral but at its index.
+    its elements, along which a point's value is neutral but at its index. None for too many comparisons.
     """
     shape = broadcast_shapes(*(index.shape for index in indices), value.shape, () if mask is None else mask.shape) or ()
     alone = [
@@ -125,13 +179,8 @@ def _by_element(
     sizes = tile.buffer_type(op.buffer).static_shape
     general = [dim for dim, index in enumerate(indices) if prod(index.shape) > 1 and not alone[dim]]
     comparisons = prod(shape) * prod(sizes[dim] for dim in general)
-    if comparisons > SCATTER_LIMIT:
-        raise TileError(
-            f"T.Parallel: finding which iterations contribute to each element of {op.buffer.name or 'the buffer'} "
-            f"takes {comparisons} comparisons, too many",
-            op.loc,
-            ["use fewer elements or iterations at a time, or T.atomic_add on a global buffer"],
-        )
+    if comparisons > (SCATTER_LIMIT if kept else FEW_COMPARISONS):
+        return None
     rank = len(shape) + len(general)
 
     def spread(each: Value) -> Value:

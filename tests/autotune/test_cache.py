@@ -42,7 +42,7 @@ def test_the_second_call_comes_from_memory(stages: Counter[str]) -> None:
     function = tuned()
     first, second = function(), function()
     assert (first.from_cache, second.from_cache) == ("", "memory")
-    assert second.kernel is first.kernel and function() is second
+    assert second.kernel is first.kernel and function().kernel is second.kernel
     assert function(size=32).from_cache == "" and function(factor=2.0).from_cache == "disk"
     assert stages["run"] == 2
 
@@ -419,7 +419,7 @@ def test_a_function_of_ones_own_that_prunes(timer: Any) -> None:
     assert small.config == {"block": 32} and small.trials[2].message == "too large"
     assert {"block": 64} not in timed
     assert result(lambda config: "too large" if config["block"] == 64 else None).from_cache == "disk"
-    other = result(lambda config: config["block"] < 20)  # one that was timed before
+    other = result(lambda config: "small" if config["block"] < 20 else None)  # one that was timed before
     assert other.config == {"block": 64} and [trial.status for trial in other.trials] == ["pruned", "ok", "ok"]
     before = list(timed)
     assert result(True).config == {"block": 64} and timed == before  # what was left out had been timed

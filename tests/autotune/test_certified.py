@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tiledsl
-import tiledsl.language as T
+from tests.support.racing_copy import copied_builder
 from tiledsl.autotuner.group.ranks import Alone
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.trial import Trial
@@ -23,20 +23,9 @@ pytest.importorskip("z3")
 
 
 def tuner(rows: list[int], **options: Any) -> Any:
-    """Of 33 rows, blocks write one element twice: the same number, so that outputs are right."""
-
-    @tiledsl.autotune(configs=[{"rows": each} for each in rows], search="exhaustive", progress=False, **options)
-    @tiledsl.jit(out_idx=[-1], target="interpret")
-    def copied(M, rows=32):
-        @T.prim_func
-        def copied(A: T.Tensor((M,), "float32"), B: T.Tensor((M,), "float32")):
-            with T.Kernel(T.ceildiv(M, 32), threads=32) as bx:
-                for i in T.Parallel(rows):
-                    B[bx * 32 + i] = A[bx * 32 + i]
-
-        return copied
-
-    return copied
+    configs = [{"rows": count} for count in rows]
+    kernel = tiledsl.jit(out_idx=[-1], target="interpret")(copied_builder)
+    return tiledsl.autotune(configs=configs, search="exhaustive", progress=False, **options)(kernel)
 
 
 def test_a_racing_configuration_is_out_and_the_certificate_is_kept(
@@ -48,7 +37,7 @@ def test_a_racing_configuration_is_out_and_the_certificate_is_kept(
     assert result.config == {"rows": 32} and result.certificate.ok and not result.certificate.stale(result.kernel)
     lost = result.trials[0]
     assert lost.status == "disproved" and "blocks that write B" in lost.message
-    assert "test_certified.py" in lost.message and lost.certificate is not None
+    assert "racing_copy.py" in lost.message and lost.certificate is not None
 
     again = tuner([33, 32], verify=True)(100)  # from disk
     assert again.from_cache == "disk" and again.certificate == result.certificate

@@ -98,15 +98,15 @@ def test_pruning(timed: list[str], calls: Path) -> None:
     assert [t.status for t in result.trials] == ["ok", "ok", *["pruned"] * 3] and "raises" not in calls.read_text()
     assert result.trials[2].message == "hopeless"
     with pytest.raises(tiledsl.TileError, match="none of 5 configurations of double works"):
-        make(calls, prune=lambda config: True).tune(torch.ones(3))
+        make(calls, prune=lambda config: "no").tune(torch.ones(3))
 
 
 def test_pruning_by_arguments(timed: list[str], calls: Path) -> None:
     seen: list[Any] = []
 
-    def prune(config: dict[str, Any], A: Any, **others: Any) -> bool:
+    def prune(config: dict[str, Any], A: Any, **others: Any) -> str | None:
         seen.append((config["way"], A.numel(), others))
-        return bool(config["way"] != "slow" and A.numel() > 3)
+        return "too long" if config["way"] != "slow" and A.numel() > 3 else None
 
     assert make(calls, prune=prune).tune(torch.ones(4)).config == {"way": "slow"}
     assert seen == [(config["way"], 4, {}) for config in WAYS]

@@ -6,6 +6,7 @@ import json
 import threading
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from tests.autotune import rank_jobs
 from tests.support import forked
 from tiledsl.autotuner import TuneOptions, tune_function
 from tiledsl.autotuner.group.agree import merged
+from tiledsl.autotuner.group.clock import AgreedPrepared
 from tiledsl.autotuner.group.ranks import RankSession, RanksFailed
-from tiledsl.autotuner.group.trials import InStep
+from tiledsl.autotuner.group.trials import InStep, agree_on_trials
 from tiledsl.autotuner.search.exhaustive import Exhaustive
 from tiledsl.autotuner.trial import Trial
 
@@ -263,3 +265,16 @@ def test_without_a_job() -> None:
     tuned = tune_function([{"way": 1}, {"way": 2}], group=True)(lambda A, way=0: A)
     with pytest.raises(tiledsl.TileError, match=r"call torch.distributed.init_process_group first"):
         tuned(1)
+
+
+def test_the_times_of_each_rank_are_kept() -> None:
+    """The latency is the largest; of trials that failed somewhere there are none."""
+    trials = [Trial(0, {"a": 1}, "ok", latency=1.0), Trial(1, {"a": 2}, "ok", latency=5.0)]
+    theirs = [[0, {"status": "ok", "message": "", "latency": 3.0}], [1, {"status": "crash", "message": "gone"}]]
+    ranks: Any = SimpleNamespace(size=2, rank=0, exchange=lambda kind, own: [own, theirs])
+    agree_on_trials(ranks, trials, [0, 1])
+    assert (trials[0].latency, trials[0].by_rank) == (3.0, [1.0, 3.0])
+    assert (trials[1].status, trials[1].by_rank) == ("crash", None)
+    inner = SimpleNamespace(sample=lambda milliseconds, quick: [1.0, 2.0, 4.0], method="a clock")
+    prepared = AgreedPrepared(inner, lambda call: [call(), [3.0, 1.0, 1.0]], 1.0, True)
+    assert prepared.sample(1.0, 1.0) == [3.0, 2.0, 4.0] and prepared.by_rank == [2.0, 1.0]

@@ -76,12 +76,12 @@ def test_a_binary_that_was_changed_is_not_loaded(cache_dir: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tiledsl.runtime import launch_stored
+    from tiledsl.runtime import kernel_files
 
     def full(path: Path, data: bytes) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(launch_stored, "write_file", full)
+    monkeypatch.setattr(kernel_files, "write_file", full)
     assert tuned("scaled").from_cache == ""
     monkeypatch.undo()
     monkeypatch.setenv("TILEDSL_CACHE_DIR", str(cache_dir))

@@ -14,10 +14,12 @@ import triton.language as tl
 from click.testing import CliRunner
 
 import tiledsl
+from tests.autotune.programs import scale_builder
 from tests.autotune.triton_programs import TIMER, grid, scale, scaled, tuned, vectors
 from tiledsl.autotuner.predicting.prune import is_at_least
 from tiledsl.cli import main
 from tiledsl.errors import TileError
+from tiledsl.kernels.named import suffix
 from tiledsl.kernels.triton_text import standalone
 
 
@@ -180,3 +182,22 @@ def test_for_a_gpu_it_is_compiled(caplog: pytest.LogCaptureFixture) -> None:
     assert result.config == {"BLOCK": 128, "num_warps": 1} and all(trial.verified for trial in result.trials)
     assert [trial.resources["num_warps"] for trial in result.trials] == [4, 1]
     assert ".target sm_90a" in result.kernel.asm["ptx"] and result.kernel.resources.spills == 0
+
+
+def test_names_carry_the_configuration() -> None:
+    x, out = torch.randn(100), torch.zeros(100)
+    kernel = tuner([{"BLOCK": 64, "num_warps": 2}, {"BLOCK": 32}], named_by_config=True)
+    result = kernel.compile(x, out, 100)
+    assert "def scale_BLOCK_64_num_warps_2(x" in result.kernel.source and "scale[" not in result.kernel.source
+    kernel(x, out, 100)
+    assert torch.equal(out, x * 3)
+    ours = tiledsl.autotune(configs=[{"block": 64}], named_by_config=True)(tiledsl.jit(out_idx=-1)(scale_builder))
+    compiled = ours.with_options(target="cuda:90").untuned()
+    assert (
+        list(compiled.compiled) == ["scale_kernel_block_64"] and ".entry scale_kernel_block_64(" in compiled.asm["ptx"]
+    )
+    assert torch.equal(ours()(torch.ones(64)), torch.full((64,), 2.0))
+    plain = tiledsl.autotune(configs=[{"block": 64}])(ours.jit).untuned()
+    assert "def scale_kernel(A, B):" in plain.source
+    long = suffix({f"tunable_{n}": n for n in range(30)})
+    assert len(long) == 120 and long.isidentifier() and long != suffix({f"tunable_{n}": n for n in range(31)})

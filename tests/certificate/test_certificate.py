@@ -12,39 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 import tiledsl
-import tiledsl.language as T
+from tests.support import racing_copy
 from tiledsl.certificate import Certificate, Check, certify, process
 from tiledsl.cli import main
 from tiledsl.errors import TileError
 
 pytest.importorskip("z3")
 
-FILE = """
-import tiledsl
-import tiledsl.language as T
-
-
-@tiledsl.jit(out_idx=[-1])
-def copied(M, rows=32):
-    @T.prim_func
-    def copied(A: T.Tensor((M,), "float32"), B: T.Tensor((M,), "float32")):
-        with T.Kernel(T.ceildiv(M, 32), threads=32) as bx:
-            for i in T.Parallel(rows):
-                B[bx * 32 + i] = A[bx * 32 + i]
-
-    return copied
-"""
-
-
-@tiledsl.jit(out_idx=[-1], target="cuda:80")
-def copied(M: int, rows: int = 32) -> Any:
-    @T.prim_func
-    def copied(A: T.Tensor((M,), "float32"), B: T.Tensor((M,), "float32")):
-        with T.Kernel(T.ceildiv(M, 32), threads=32) as bx:
-            for i in T.Parallel(rows):
-                B[bx * 32 + i] = A[bx * 32 + i]
-
-    return copied
+copied = tiledsl.jit(out_idx=[-1], target="cuda:80")(racing_copy.copied_builder)
 
 
 def test_a_right_kernel_is_proved_and_an_overlap_is_named() -> None:
@@ -53,7 +28,7 @@ def test_a_right_kernel_is_proved_and_an_overlap_is_named() -> None:
     assert {each.kind for each in right.checks} >= {"bounds", "race", "read"}
     (failed,) = wrong.failed
     assert failed.kind == "race" and "blocks that write B" in wrong.reason and failed.place in wrong.reason
-    assert failed.place.startswith("test_certificate.py:")
+    assert failed.place.startswith("racing_copy.py:")
 
 
 def test_json_and_text() -> None:
@@ -136,14 +111,13 @@ def test_a_process_that_does_not_end_is_killed() -> None:
     assert made.of("unknown")[-1] == Check("pass", "the verification", "unknown", "it did not end within 0.01 s")
 
 
-def test_the_command(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(FILE)
+def test_the_command() -> None:
+    path = racing_copy.__file__
     run = CliRunner().invoke(main, ["verify", f"{path}:copied", "-D", "M=100", "--target", "cuda:80"])
     assert run.exit_code == 0 and "0 failed" in " ".join(run.output.split()), run.output
     run = CliRunner().invoke(main, ["verify", f"{path}:copied", "-D", "M=100", "-D", "rows=33", "--json"])
     made = Certificate.from_json(run.output)
-    assert run.exit_code == 1 and made.target == "cuda:90" and made.failed[0].place == "program.py:12:17"
+    assert run.exit_code == 1 and made.target == "cuda:90" and made.failed[0].place == "racing_copy.py:14:17"
 
 
 def test_reading_one_loads_neither_the_compiler_nor_the_solver() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import tiledsl
 import tiledsl.language
 from tiledsl.compat import MODULES, StandIn, install
 from tiledsl.errors import TileError
@@ -69,22 +70,51 @@ def test_names_that_scripts_import() -> None:
     assert namespace["DataType"]("float16").bits == 16
 
 
-def test_unknown_names_are_named() -> None:
-    import tilelang
-
-    with pytest.raises(AttributeError, match="tiledsl's stand-in for tilelang has no 'teleport'"):
-        tilelang.teleport
-    with pytest.raises(ImportError, match=r"cannot import name 'teleport' from 'tilelang\.layout'"):
-        exec("from tilelang.layout import teleport")
-    with pytest.raises(ModuleNotFoundError, match=r"No module named 'tilelang\.teleport'"):
-        importlib.import_module("tilelang.teleport")
+def test_names_of_the_language_are_told_apart() -> None:
+    with pytest.raises(ImportError, match=r"cannot import name 'teleport' from 'tiledsl\.language'"):
+        exec("from tilelang.language import teleport")
 
 
 def test_parts_that_are_not_there_say_so_when_used() -> None:
-    from tilelang.carver.template import MatmulTemplate
+    namespace: dict[str, Any] = {}
+    exec(
+        "from abc import ABC\n"
+        "import tilelang.quantize.lop3, tvm.tirx.analysis\n"
+        "from tilelang.jit.adapter import base\n"
+        "from tilelang.carver.template import MatmulTemplate\n"
+        "from tilelang.carver import roller\n"
+        "from tilelang.jit import JITImpl, kernel\n"
+        "from tilelang.autotuner import jit\n"
+        "class Adapter(base.BaseKernelAdapter, ABC): ...\n"
+        "def f(template: MatmulTemplate | None, other: roller.Node[int]): ...\n"
+        "assert not isinstance(3, MatmulTemplate) and MatmulTemplate is not None\n",
+        namespace,
+    )
+    assert namespace["kernel"].JITKernel is tiledsl.Kernel
+    uses = {
+        "MatmulTemplate(M=1)": "tilelang.carver.template.MatmulTemplate",
+        "Adapter()": "tilelang.jit.adapter.base.BaseKernelAdapter",
+        "roller.policy.Default()": "tilelang.carver.roller.policy.Default",
+        "tilelang.quantize.lop3.get_intrinsics()": "tilelang.quantize.lop3.get_intrinsics",
+        "bool(tilelang.engine.FLAG)": "tilelang.engine.FLAG",
+        "list(tilelang.engine.TABLE)": "tilelang.engine.TABLE",
+        "tvm.tirx.analysis.verify(3)": "tvm.tirx.analysis.verify",
+    }
+    for use, name in uses.items():
+        with pytest.raises(TileError) as caught:
+            eval(use, namespace)
+        assert caught.value.message == f"{name} is not part of tiledsl", use
+    with pytest.raises(TileError, match="note: list the configurations, or let @tiledsl"):
+        eval("MatmulTemplate()", namespace)
 
-    with pytest.raises(TileError, match="MatmulTemplate is not part of tiledsl"):
-        MatmulTemplate(M=1, N=1, K=1)
+
+def test_a_function_of_a_modules_name_stays_a_function() -> None:
+    import tilelang
+    import tilelang.engine.callback
+    import tilelang.jit.env
+
+    assert tilelang.jit is importlib.import_module("tiledsl.compat.host").jit
+    assert isinstance(sys.modules["tilelang.jit.env"], StandIn)
 
 
 def test_installing_replaces_a_real_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

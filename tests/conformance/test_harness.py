@@ -50,7 +50,7 @@ def popen(command: list[str], cwd: Path, env: dict[str, str], **asked: object) -
         ("import time\ntime.sleep(60)", {}, "timeout", "longer than 2 s"),
         ("", {"needs": ("no_such_package",)}, "needs", "needs no_such_package"),
         ("import no_such_package.part", {}, "needs", "needs no_such_package"),
-        ("import tilelang.no_such_part", {}, "failed", "No module named 'tilelang.no_such_part'"),
+        ("import tilelang.part; tilelang.part.run()", {}, "failed", "error: tilelang.part.run is not part of tiledsl"),
         ("assert SIZE == 4", {"sizes": ((r"\bSIZE\b", "4"),)}, "passed", ""),
         ("x = 1", {"sizes": (("absent", "4"),)}, "failed", "'absent' is nowhere in the script"),
         ("def main(n):\n    assert n == 3", {"entry": "main(3)"}, "passed", ""),
@@ -100,3 +100,30 @@ def test_versions_of_needed_packages() -> None:
     assert not run.is_missing("torch")
     assert run.is_missing("torch<1.0")
     assert not run.is_missing("torch<99.0")
+
+
+def test_names_that_a_copy_has(tmp_path: Path) -> None:
+    """Modules are read, not run: each import and each public name, and the language's list through its parts."""
+    package = tmp_path / "tilelang"
+    for name, text in {
+        "__init__.py": "from .jit import jit\nraise SystemExit('this is not run')\n",
+        "jit/__init__.py": "def jit(): ...\n_private = 1\n",
+        "jit/_hidden.py": "x = 1\n",
+        "new/part.py": "try:\n    class Thing: ...\nexcept ImportError:\n    OTHER = 1\n",
+        "language/__init__.py": "from .common import *\nfrom .common import __all__ as __all__\n",
+        "language/common.py": (
+            "from .more import *\nfrom .more import __all__ as _MORE_ALL\n"
+            "__all__ = ['copy', 'tma_copy', 'float32x4', 'teleport', *_MORE_ALL]\n"
+        ),
+        "language/more.py": "_all_dtypes = ['float16']\n__all__ = _all_dtypes + ['gem']\n",
+    }.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+    (package / "language" / "loop.py").write_text("def Parallel(): ...\n")
+    done = forked.run([HERE / "names.py", tmp_path])
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == (
+        "neither works nor is refused: T.gem\nneither works nor is refused: T.teleport\n"
+        "7 modules; modules and names that do not import: 0\n"
+        "6 names of the language: 2 work, 2 are refused, 2 are unknown\n"
+    )

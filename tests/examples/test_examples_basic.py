@@ -32,6 +32,7 @@ OTHER_SHAPES: dict[str, dict[str, Any]] = {
     "online_softmax": {"M": 2, "N": 128, "block_M": 1, "block_N": 64},
     "retention": {"batch": 2, "heads": 1, "length": 64, "dim": 16, "value_dim": 16, "block_M": 32, "block_N": 16},
     "rms_norm": {"M": 2, "N": 64, "block_M": 1},
+    "rms_norm_threads": {"M": 2, "N": 256, "threads": 32},
     "softmax": {"M": 3, "N": 1, "block_M": 2},
     "top_k": {"M": 8, "N": 8, "k": 8, "block_M": 8},
 }

@@ -105,6 +105,8 @@ REFUSED = [
     ("match x:\n  case 1: pass\n", "1:1", "'match' is not part of the tile language; use `if` and `elif`"),
     ("type X = int\n", "1:1", "'type' is not part"),
     ("x = 3 + 1.5j\n", "1:9", "complex numbers such as 1.5j are not part"),
+    (f"x = 1.{'5' * 37}j\n", "1:5", f"such as 1.{'5' * 37}j are not part"),  # 40 characters
+    (f"x = 1.{'5' * 38}j\n", "1:5", f"such as 1.{'5' * 35}... are not part"),
     ("raise A from b\n", "1:9", "'raise ... from' is not part"),
     ("x = (1 +\n     2]\n", "2:7", "']' does not close '('"),
     ("x)\n", "1:2", "')' closes nothing"),

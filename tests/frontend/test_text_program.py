@@ -162,7 +162,7 @@ def test_errors_quote_their_own_text() -> None:
 ESCAPES = [
     # modules and internals of T
     "T.operations.context", "T.expression", "T.hints", "T.program.sys", "T.__dict__", "T.__class__", "T.__globals__",
-    "T.copy.__globals__", "T.copy.__code__", "T.copy.__wrapped__", "T.copy.__self__", "T.TileError", "T.Any", "T._dtypes",
+    "T.copy.__globals__", "T.copy.__code__", "T.copy.__wrapped__", "T.copy.__self__", "T.TileError", "T.Any(1)", "T._dtypes",
     "T.difflib", "T.ModuleType", "T.prim_func.__init__", "T.PrimFunc", "T.Macro", "T.Buffer", "T.PrimExpr", "T.REFUSED",
     "T.Symbol", "T.Refused", "T.Kernel(1).options", "T.Kernel(1).__enter__()", "T.Layout(1).arguments", "T.float32.__class__",
     "T.Tensor((4,), 'int8').__class__", "T.GemmWarpPolicy.__members__", "T.GemmWarpPolicy.Square.__class__",

@@ -264,6 +264,20 @@ def atomics() -> Iterator[Entry]:
             yield Entry(f"atomic_store of {dtype}, {order}, tile", (*asks, ("atomic.store.tile", (dtype,))), two, lines)
 
 
+def scatters() -> Iterator[Entry]:
+    for dtype in ALL:
+        params = (_vector(dtype), _vector("int32"), _vector(dtype))
+        for kind in ("add", "max", "min", "or"):
+            update = f"T.atomic_{kind}(t_[{{1}}[i_] % 16], {{0}}[i_]"
+            start = (f"t_ = T.alloc_shared(({N},), '{dtype}')", "T.copy({2}, t_)", f"for i_ in T.Parallel({N}):")
+            bits = ("or", "and", "xor") if kind == "or" and dtype in FLOATS else (kind,)  # all refused alike
+            asks = tuple((f"scatter.{each}", (dtype,)) for each in bits)
+            lines = (*start, f"    {update})", "T.copy(t_, {2})")
+            yield Entry(f"scatter {kind} of {dtype}", asks, params, lines)
+            lines = (*start, f"    {{2}}[i_] = {update}, return_prev=True)")
+            yield Entry(f"scatter {kind} of {dtype}, previous", asks, params, lines)
+
+
 def of_ir() -> Iterator[Entry]:
     """What the language has no function for."""
     orders = "relaxed acquire release acq_rel".split()
@@ -278,6 +292,10 @@ def of_ir() -> Iterator[Entry]:
         for kind in ("prod", "min"):
             line = f'%r = tensor.scan %x {{kind = "{kind}", axis = 0}} : {tile}'
             yield Entry(f"scan {kind} of {dtype}", ((f"scan.{kind}", (dtype,)),), three, (line,), True)
+        for kind in ("and", "xor") if dtype not in FLOATS else ():
+            places = f"%p = arith.xor %i, %one : tensor<{N}xint32>"
+            line = f'{places}\n    %r, %q = tensor.scatter %x, %y, %p {{kind = "{kind}"}} : {tile}, {tile}'
+            yield Entry(f"scatter {kind} of {dtype}", ((f"scatter.{kind}", (dtype,)),), three, (line,), True)
         for kind in ("and", "xor", "exchange"):
             for order in orders:
                 options = f'{{kind = "{kind}", semantics = "{order}", guarded = true}}'
@@ -289,7 +307,7 @@ def of_ir() -> Iterator[Entry]:
 
 def every() -> list[Entry]:
     """All entries, each once."""
-    groups = (arithmetic, moves, casts, mixed, reductions, atomics, products, of_ir)
+    groups = (arithmetic, moves, casts, mixed, reductions, atomics, scatters, products, of_ir)
     return list({entry.name: entry for group in groups for entry in group()}.values())
 
 

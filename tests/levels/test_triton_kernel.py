@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -238,6 +239,11 @@ def test_folders_of_variants(scale: Any, scale_saved: Path, tmp_path: Path, devi
     assert before == canonical(tiledsl.triton_kernels(tmp_path, "ptx"))
     (tmp_path / "tile 64" / "scale.ptx").write_text((tmp_path / "tile 64" / "scale.ptx").read_text() + "// edited\n")
     assert before != canonical(tiledsl.triton_kernels(tmp_path, "ptx"))
+    described = tmp_path / "tile 64" / "scale.json"
+    described.write_text(re.sub(r'"triton_version": "[^"]*"', '"triton_version": "3.5.0"', described.read_text()))
+    assert "tile 64" in tiledsl.triton_kernels(tmp_path, "cubin").left_out
+    found = tiledsl.triton_kernels(tmp_path, "cubin", allow=["triton_version"])
+    assert sorted(found) == ["tile 256", "tile 64"] and any("3.5.0" in each for each in found["tile 64"].remarks)
     with pytest.raises(TileError, match="has no folder with a kernel to run") as caught:
         tiledsl.triton_kernels(tmp_path, "hsaco")
     assert "nothing: " in str(caught.value)

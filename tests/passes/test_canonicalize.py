@@ -100,7 +100,7 @@ def test_booleans_get_one_form(body: str, expected: list[str]) -> None:
     ("there", "lossless"),
     [
         ("%l to int32", None), ("%s to int64", True), ("%s to int16", False), ("%s to uint32", True),
-        ("%s to uint16", False),
+        ("%s to uint16", False), ("%f to int64", False),
         ("%s to float64", False), ("%s to float32", False), ("%f to float64", True), ("%f to float16", False),
         ("%b to int8", True), ("%b to float32", True), ("%b to uint8", True),
     ],
@@ -121,7 +121,8 @@ def test_a_cast_there_and_back_is_dropped_where_nothing_is_lost(there: str, loss
         ("%s int64 uint64", "uint64"), ("%s uint32 int8", "int8"), ("%l int32 uint32", "uint32"),
         ("%s int64 float32", "float32"), ("%b int32 int64", "int64"), ("%s uint32 int64", ""), ("%l int32 int64", ""),
         ("%s uint32 float32", ""), ("%s int16 bool", ""), ("%s bool int64", ""), ("%f int32 int64", ""),
-        ("%s float64 int64", ""),
+        ("%s float64 int64", ""), ("%f int32 int8", ""), ("%f int32 uint32", ""), ("%b float32 int32", ""),
+        ("%b int8 float32", "float32"), ("%l int32 bool", ""), ("%l int32 float32", ""),
     ],
 )  # fmt: skip
 def test_chains_of_casts_get_one_form(chain: str, expected: str) -> None:
@@ -130,6 +131,23 @@ def test_chains_of_casts_get_one_form(chain: str, expected: str) -> None:
     casts = f"%a = arith.cast {value} : {over}\n%y = arith.cast %a : {to}"
     *lines, _ = after(Canonicalize(), f'{casts}\ntile.print [%y] {{message = ""}}')
     assert lines == ([f"%y = arith.cast {value} : {expected}"] if expected else casts.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected"),
+    [
+        ("uint32 int32 int64", ""),
+        ("uint8 uint16 int64", "int64"),
+        ("int8 uint16 int32", ""),
+        ("uint8 int16 int32", "int32"),
+    ],
+)
+def test_casts_over_a_type_that_holds_all_values(chain: str, expected: str) -> None:
+    source, over, to = chain.split()
+    casts = f"%a = arith.cast %x : {over}\n%y = arith.cast %a : {to}"
+    body = f'{casts}\ntile.print [%y] {{message = ""}}'
+    *lines, _ = after(Canonicalize(), body, parameters=f"x: {source}")
+    assert lines == ([f"%y = arith.cast %x : {expected}"] if expected else casts.splitlines())
 
 
 def test_shapes_are_changed_once() -> None:
@@ -310,7 +328,8 @@ def test_branches_keep_the_results_that_they_compute() -> None:
     [
         ("int32", "int32", True), ("uint32", "int64", True), ("uint32", "int32", True), ("uint8", "int16", True),
         ("uint8", "int8", True), ("int8", "uint8", True), ("int16", "int8", False), ("uint32", "uint16", False),
-        ("uint16", "uint32", True), ("int16", "int16", True),
+        ("uint16", "uint32", True), ("int16", "int16", True), ("bfloat16", "float16", False),
+        ("float16", "bfloat16", False), ("float16", "float32", True),
     ],
 )  # fmt: skip
 def test_a_type_that_holds_all_bits(dtype: str, through: str, lossless: bool) -> None:

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from tests.passes.ir_cases import after, filecheck, program
 from tests.support.executor import run
 from tests.support.programs import check_pass, inputs_for, programs
+from tiledsl.dialects import tile
 from tiledsl.passes.dce import Dce
 from tiledsl.passes.legalize_arith import LegalizeArith
+from tiledsl.passes.legalize_arith.dtypes import question
 from tiledsl.runtime.target import Target
 
 INTERPRET = Target("interpret")
@@ -333,3 +335,26 @@ def test_products_of_parts_are_those_of_whole_integers(a: str, b: str, inner: in
 def test_a_dot_keeps_its_precision(types: tuple[str, str, str]) -> None:
     lines = after(LegalizeArith(), _dot(*types, precision='{precision = "ieee"}'))
     filecheck(lines, 'CHECK: tensor.dot {{.*}} {precision = "ieee"}')
+
+
+@pytest.mark.parametrize(
+    ("kind", "scope", "shape", "dtype", "expected"),
+    [
+        ("exchange", "global", "tensor<8x{}>", "int32", ("atomic.exchange.tile", ("int32",))),
+        ("exchange", "global", "tensor<8x{}>", "float64", ("atomic.exchange.tile", ("float64",))),
+        ("exchange", "global", "tensor<8x{}>", "float16", ("atomic.exchange.release", ("float16",))),
+        ("exchange", "global", "{}", "int32", ("atomic.exchange.release", ("int32",))),
+        ("store", "global", "tensor<8x{}>", "int32", ("atomic.store.tile", ("int32",))),
+        ("add", "global", "tensor<8x{}>", "int32", ("atomic.add.release", ("int32",))),
+        ("add", "shared", "tensor<8x{}>", "int32", None),
+    ],
+)
+def test_what_atomics_ask_of_the_table(kind: str, scope: str, shape: str, dtype: str, expected: object) -> None:
+    value = shape.format(dtype)
+    index = "%i = tensor.iota {axis = 0} : tensor<8xint32>" if "tensor" in shape else "%i = arith.add %s, %s : int32"
+    body = f"""%X = tile.alloc : buffer<8*{dtype}, {scope}>
+    {index}
+    %v = arith.constant {{value = {1 if "int" in dtype else 1.0}}} : {value}
+    %o = tile.atomic %v, %X[%i] {{kind = "{kind}", semantics = "release"}} : {value}"""
+    (atomic,) = [op for op in program(body).root.walk() if isinstance(op, tile.AtomicOp)]
+    assert question(atomic) == expected

@@ -61,6 +61,12 @@ ROWS = """%m = arith.mul %by, %c16 : int32
     tile.store %x, %A[%rows, %columns] {guarded = true}"""
 
 
+def lines(program: Program) -> list[str]:
+    """What stands in the launch behind the block's indices, the constants and the iotas of `lower`."""
+    text = [line.strip() for line in print_op(program.root).splitlines()]
+    return text[text.index("%j = tensor.iota {axis = 1} : tensor<1x16xint32>") + 1 : -2]
+
+
 def pointer_moves(program: Program) -> list[tuple[str, tuple[int, ...]]]:
     """Element type and shape of the offsets of the first access, base first."""
     access = next(op for op in program.root.walk() if isinstance(op, (triton.LoadOp, triton.StoreOp, triton.AtomicOp)))
@@ -83,6 +89,8 @@ def pointer_moves(program: Program) -> list[tuple[str, tuple[int, ...]]]:
         ("64*128*float16, global", "", 64, ("int64", "int64")),
         ("64*128*float16, global, strides(90000000, 1)", "", 0, ("int64", "int32")),
         ("64*128*float16, global, strides(200000000, 1)", "", 0, ("int64", "int64")),
+        ("2*2*float16, global, strides(2147483646, 1)", "", 0, ("int32", "int32")),  # the last offset fits
+        ("2*2*float16, global, strides(2147483647, 1)", "", 0, ("int64", "int64")),
     ],
 )
 def test_width_of_offsets(buffer: str, symbols: str, bits: int, expected: tuple[str, str]) -> None:
@@ -98,8 +106,61 @@ GATHER = """%table = tile.load %A[%c0, %j] {guarded = true} : tensor<1x16xint32>
 
 def test_unbounded_sums_stay_whole_in_32_bits() -> None:
     # Scalar and table may both be far outside while their sum is inside: two wrapped halves would not meet again.
-    text = print_op(lower("64*128*int32, global", GATHER).root)
-    assert "triton.addptr %A_1, %p" in text or "triton.addptr %A, %p" in text, text
+    assert lines(lower("64*128*int32, global", GATHER)) == [
+        "%0 = triton.addptr %A_1, %j : tensor<1x16x*int32>",
+        "%table = triton.load %0 : tensor<1x16xint32>",
+        "%p = arith.add %table, %s_1 : tensor<1x16xint32>",
+        "%1 = triton.addptr %A_1, %p : tensor<1x16x*int32>",
+        "%x = triton.load %1 : tensor<1x16xint32>",
+        "%2 = triton.addptr %A_1, %j : tensor<1x16x*int32>",
+        "triton.store %2, %x",
+    ]
+
+
+TILE = ("int32", (1, 16))
+
+
+@pytest.mark.parametrize(
+    ("buffer", "operation", "high", "expected"),
+    [
+        ("2147483648*int8, global", "add", 9, [("int64", ()), TILE]),  # the table is at most the last offset
+        ("2147483639*int8, global", "sub", 9, [("int32", ()), TILE]),  # and here 9 more: 2**31 - 1
+        ("2147483640*int8, global", "sub", 9, [("int64", (1, 16))]),
+        ("9*int8, global, strides(1048576)", "add", 2047, [("int32", ()), TILE]),  # an offset of 2**31 - 2**20
+        ("9*int8, global, strides(1048576)", "add", 2048, [TILE]),
+    ],
+)
+def test_sums_with_a_part_near_the_buffer_are_split(
+    buffer: str, operation: str, high: int, expected: list[Any]
+) -> None:
+    body = f"""%high = arith.constant {{value = {high}}} : int32
+    %some = arith.max %s, %c0 : int32
+    %near = arith.min %some, %high : int32
+    %table = arith.mul %j, %t : tensor<1x16xint32>
+    %wide = arith.cast %table : tensor<1x16xint64>
+    %near_64 = arith.cast %near : int64
+    %p = arith.{operation} %wide, %near_64 : tensor<1x16xint64>
+    %x = tile.load %A[%p] {{guarded = true}} : tensor<1x16xint8>
+    tile.store %x, %A[%j] {{guarded = true}}"""
+    assert pointer_moves(lower(buffer, body)) == expected
+
+
+@pytest.mark.parametrize(
+    ("stride", "index", "width"),
+    [
+        (143165575, "%i", "int32"),  # 15 * stride + 15 is less than 2**31
+        (143165576, "%i", "int64"),
+        (143165576, "%down", "int32"),  # -15 * stride is no less than -2**31
+        (143165577, "%down", "int64"),
+    ],
+)
+def test_offsets_of_tiles_in_large_buffers(stride: int, index: str, width: str) -> None:
+    body = f"""%zero = arith.constant {{value = 0}} : tensor<16x1xint32>
+    %down = arith.sub %zero, %i : tensor<16x1xint32>
+    %x = tile.load %A[{index}, %j] {{guarded = true}} : tensor<16x16xint8>
+    tile.store %x, %A[%i, %j] {{guarded = true}}"""
+    found = pointer_moves(lower(f"99*99*int8, global, strides({stride}, 1)", body))
+    assert found == [(width, (16, 16))]
 
 
 def test_numbers_beyond_32_bits_wrap_in_offsets_of_32() -> None:
@@ -111,8 +172,16 @@ def test_numbers_beyond_32_bits_wrap_in_offsets_of_32() -> None:
     %p = arith.sub %92, %93 : tensor<16x1xint64>
     %x = tile.load %A[%p, %p] {guarded = true} : tensor<16x1xint32>
     tile.store %x, %A[%i, %c0] {guarded = true}"""
-    text = print_op(lower("64*128*int32, global", body).root)
-    assert "arith.constant {value = -2147483648} : int32" in text and "277025390592" not in text, text  # 129 * 2**31
+    assert lines(lower("64*128*int32, global", body))[5:13] == [
+        "%3 = arith.constant {value = 129} : int32",
+        "%4 = arith.mul %s_1, %3 : int32",
+        "%5 = arith.constant {value = -2147483648} : int32",  # of 129 * 2**31
+        "%6 = arith.sub %4, %5 : int32",
+        "%7 = triton.addptr %A_1, %6 : *int32",
+        "%8 = arith.constant {value = -129} : int32",
+        "%9 = arith.mul %i, %8 : tensor<16x1xint32>",
+        "%10 = triton.addptr %7, %9 : tensor<16x1x*int32>",
+    ]
 
 
 def test_masks_and_shapes() -> None:
@@ -120,11 +189,49 @@ def test_masks_and_shapes() -> None:
     %x = tile.load %A[%s, %t] mask=%ok {guarded = true} : tensor<16x1xfloat16>
     %y = tile.load %A[%s, %t] {guarded = true} : float16
     tile.store %y, %A[%i, %j] mask=%ok {guarded = true}"""
-    program = lower("64*128*float16, global", body)
-    loads = [op for op in program.root.walk() if isinstance(op, triton.LoadOp)]
-    assert loads[0].pointer.shape == (16, 1) and loads[0].other is not None and loads[1].pointer.shape == ()
-    store = next(op for op in program.root.walk() if isinstance(op, triton.StoreOp))
-    assert store.pointer.shape == (16, 16)
+    assert lines(lower("64*128*float16, global", body)) == [
+        '%ok = arith.cmp %i, %s_1 {predicate = "lt"} : tensor<16x1xbool>',
+        "%0 = arith.constant {value = 128} : int32",
+        "%1 = arith.mul %s_1, %0 : int32",
+        "%2 = arith.add %1, %t_1 : int32",
+        "%3 = triton.addptr %A_1, %2 : *float16",
+        "%4 = tensor.broadcast %3 : tensor<16x1x*float16>",
+        "%5 = arith.constant {value = 0.0} : float16",
+        "%x = triton.load %4 mask=%ok other=%5 : tensor<16x1xfloat16>",
+        "%6 = arith.add %1, %t_1 : int32",
+        "%7 = triton.addptr %A_1, %6 : *float16",
+        "%y = triton.load %7 : float16",
+        "%8 = arith.mul %i, %0 : tensor<16x1xint32>",
+        "%9 = arith.add %8, %j : tensor<16x16xint32>",
+        "%10 = triton.addptr %A_1, %9 : tensor<16x16x*float16>",
+        "triton.store %10, %y mask=%ok",
+    ]
+
+
+def test_terms_that_are_subtracted_come_last() -> None:
+    body = """%d = arith.mul %by, %c16 : int32
+    %0 = arith.sub %i, %d : tensor<16x1xint32>
+    %p = arith.add %0, %bx : tensor<16x1xint32>
+    tile.store %c0, %A[%p, %c1] {guarded = true}"""
+    assert lines(lower("M*128*int32, global", body, index_bits=32, symbols="M"))[3:] == [
+        "%1 = arith.constant {value = 128} : int32",
+        "%2 = arith.mul %bx, %1 : int32",
+        "%3 = arith.constant {value = 1} : int32",
+        "%4 = arith.add %2, %3 : int32",
+        "%5 = arith.mul %d, %1 : int32",
+        "%6 = arith.sub %4, %5 : int32",
+        "%7 = triton.addptr %A_1, %6 : *int32",
+        "%8 = arith.mul %i, %1 : tensor<16x1xint32>",
+        "%9 = triton.addptr %7, %8 : tensor<16x1x*int32>",
+        "triton.store %9, %c0",
+    ]
+
+
+@pytest.mark.parametrize(("threads", "warps"), [(16, 1), (32, 1), (96, 2), (384, 8)])
+def test_warps_are_a_power_of_two(threads: int, warps: int) -> None:
+    program = lower("64*128*float16, global", ROWS, kernel=f"threads = {threads}")
+    (launch,) = [op for op in program.root.walk() if isinstance(op, triton.LaunchOp)]
+    assert dict(launch.options)["num_warps"] == warps
 
 
 def test_launch_is_isolated() -> None:
@@ -166,8 +273,25 @@ def test_views_share_or_are_made_by_the_host() -> None:
     %b = tile.load %bits[%s] {guarded = true} : int16
     tile.store %x, %A[%s, %t] {guarded = true}
     tile.store %b, %bits[%t] {guarded = true}"""
-    launch = next(op for op in lower("64*128*float16, global", body).root.walk() if isinstance(op, triton.LaunchOp))
-    assert [arg.dtype for arg in launch.body.args if arg.dtype.startswith("*")] == ["*float16", "*int16"]
+    made = lower("64*128*float16, global", body)
+    launch = next(op for op in made.root.walk() if isinstance(op, triton.LaunchOp))
+    assert [(arg.name, arg.dtype) for arg in launch.body.args if arg.dtype.startswith("*")] == [
+        ("A", "*float16"),
+        ("bits", "*int16"),
+    ]
+    assert lines(made) == [
+        "%0 = triton.addptr %A_1, %s_1 : *float16",
+        "%x = triton.load %0 : float16",
+        "%1 = triton.addptr %bits_1, %s_1 : *int16",
+        "%b = triton.load %1 : int16",
+        "%2 = arith.constant {value = 128} : int32",
+        "%3 = arith.mul %s_1, %2 : int32",
+        "%4 = arith.add %3, %t_1 : int32",
+        "%5 = triton.addptr %A_1, %4 : *float16",
+        "triton.store %5, %x",
+        "%6 = triton.addptr %bits_1, %t_1 : *int16",
+        "triton.store %6, %b",
+    ]
 
 
 def test_on_chip_buffers_are_refused() -> None:

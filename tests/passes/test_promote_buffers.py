@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import time
 
+import numpy as np
 import pytest
 
-from tests.passes.ir_cases import TO_VALUES, kernel, to_values
+from tests.passes.ir_cases import TO_VALUES, filecheck, kernel, to_values
 from tests.support.programs import NAMED, check_pass, inputs_for
-from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import Program
+from tiledsl.ir.printer import print_op
 
 COPY = "{shape = (4,), source_axes = (0,), target_axes = (0,)}"
 START = """%t = tile.alloc : buffer<4*float32, fragment> %u = tile.alloc : buffer<4*float32, shared>
@@ -150,27 +151,45 @@ def test_what_is_never_written_is_zero() -> None:
     check_pass(TO_VALUES, func, inputs_for(func), uninitialised="zero")
 
 
-def test_a_scatter_that_is_too_large_is_refused() -> None:
+def test_a_large_scatter_takes_the_last_point_of_each_element() -> None:
     func = kernel(
-        "I: 1024*int32",
-        """%t = tile.alloc : buffer<1024*float32, fragment>
-           tile.parallel {extents = (1024,)} (%i: int32) { %k = tile.load %I[%i] : int32 tile.store %c1.0, %t[%k] }""",
+        "I: 600*int32, O: 700*float32",
+        """%t = tile.alloc : buffer<700*float32, fragment>
+           %z = arith.constant {value = -1.0} : tensor<700xfloat32>
+           tile.write %z, %t
+           tile.parallel {extents = (600,)} (%i: int32) {
+             %k = tile.load %I[%i] : int32
+             %f = arith.cast %i : float32
+             tile.store %f, %t[%k]
+           }
+           tile.parallel {extents = (700,)} (%i: int32) { %x = tile.load %t[%i] : float32 tile.store %x, %O[%i] }""",
     )
-    with pytest.raises(TileError, match="writing t at computed indices"):
-        check_pass(TO_VALUES, func, inputs_for(func))
+    places = np.random.default_rng(0).integers(-9, 710, 600, np.int32)
+    text = print_op(check_pass(TO_VALUES, func, [places, np.zeros(700, np.float32)]))
+    filecheck(
+        text,
+        """
+        CHECK: %[[LAST:.*]], %{{.*}} = tensor.scatter %{{.*}}, %{{.*}}, %{{.*}} {kind = "max"} : tensor<700xint32>, tensor<600xint32>
+        CHECK: %[[PLACE:.*]] = arith.max %[[LAST]], %{{.*}} : tensor<700xint32>
+        CHECK: tensor.gather %{{.*}}, %[[PLACE]] {axis = 0} : tensor<700xfloat32>
+        """,  # noqa: E501
+    )
 
 
-def test_an_atomic_operation_on_chip_is_refused() -> None:
+def test_previous_values_on_chip_at_indices_of_points_are_read() -> None:
     func = kernel(
         "I: 4*int32",
         """%t = tile.alloc : buffer<4*int32, shared>
            tile.parallel {extents = (4,)} (%i: int32) {
-             %o = tile.atomic %c1, %t[%i] {kind = "add"} : int32
-             tile.store %o, %I[%i]
+             tile.store %i, %t[%i]
+             %o = tile.atomic %c5, %t[%i] {kind = "add"} : int32
+             %p = tile.atomic %c1, %t[%i] {kind = "add"} : int32
+             %q = arith.mul %o, %p : int32
+             tile.store %q, %I[%i]
            }""",
     )
-    with pytest.raises(TileError, match="atomic operation on t"):
-        check_pass(TO_VALUES, func, inputs_for(func))
+    made = check_pass(TO_VALUES, func, inputs_for(func))
+    assert not [op for op in made.walk() if op.name in ("tensor.scatter", "tile.atomic")]
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -26,6 +26,24 @@ from tiledsl.runtime.target import Target
 TMA = {"select-access.mode": "tma", "map-grid.persistent": 1}
 
 
+@pytest.mark.parametrize(
+    ("blocks", "trips", "fits"),
+    [
+        (3, 357913940, True),  # of 3 blocks all iterations are shared: 2 * (3 * trips + 1) is less than 2**31
+        (3, 357913941, False),
+        (715827881, 3, True),  # as are all iterations
+        (715827883, 3, False),
+    ],
+)
+def test_numbers_of_iterations_that_int32_holds(blocks: int, trips: int, fits: bool) -> None:
+    if fits:
+        assert Shares.of(blocks, trips, 2) == Shares(2, trips, 3, blocks // 2 - 1)
+        return
+    with pytest.raises(NotSplit) as refused:
+        Shares.of(blocks, trips, 2)
+    assert str(refused.value) == f"2 programs and {blocks} blocks of {trips} iterations are too many"
+
+
 @pytest.mark.parametrize("trips", [1, 2, 5, 8])
 def test_every_iteration_once(trips: int) -> None:
     shared = 0

@@ -89,3 +89,20 @@ def test_a_loop_that_never_runs_gives_its_initial_values() -> None:
     %r = scf.for %c3, %c3, %c1[%c0.5] {unroll = 1} : float32 (%i: int32, %s: float32) { scf.yield [%s] }
     tile.store %r, %A[%c9]"""
     filecheck(unrolled(body), "tile.store %c0p5, %A[%c9]")
+
+
+def test_short_loops_over_the_array_of_a_thread_are_unrolled() -> None:
+    for turns, lockstep, array, whole in (
+        (16, True, "own", 1),
+        (17, True, "own", 0),
+        (16, False, "own", 0),
+        (16, True, "s", 0),
+    ):
+        text = f"""
+          %own = tile.alloc : buffer<20*float32, local> %s = tile.alloc : buffer<20*float32, shared>
+          tile.parallel {{extents = (8,), lockstep = {str(lockstep).lower()}}} (%tx: int32) {{
+            scf.for %c0, %c{turns}, %c1 (%i: int32) {{
+              %j = arith.add %i, %c2 : int32 tile.store %c0.5, %{array}[%j] scf.yield }} }}"""
+        found = unrolled(text)
+        assert sum(line.startswith("tile.store") for line in found) == (turns if whole else 1)
+        assert any(line.startswith("scf.for") for line in found) != bool(whole)

@@ -176,3 +176,32 @@ def test_a_barrier_that_all_threads_reach_is_nothing() -> None:
         "%tx = tensor.iota {axis = 0} : tensor<64xint32>",
         '%c = arith.cmp %tx, %c64 {predicate = "lt"} : tensor<64xbool>',
     ]
+
+
+def test_arrays_at_numbers_are_divided() -> None:
+    """Along an axis with a loop's index they stay whole; a fill reaches each part."""
+    text = f"""
+      %own = tile.alloc : buffer<2*3*float32, local>
+      tile.parallel {{extents = (64,), lockstep = true}} (%tx: int32) {{
+        {LOAD} %z = arith.constant {{value = 0.0}} : tensor<2x3xfloat32> tile.write %z, %own
+        scf.for %c0, %c3, %c1 (%i: int32) {{ tile.store %x, %own[%c1, %i] scf.yield }}
+        %y = tile.load %own[%c0, %c2] : float32 %w = tile.load %own[%c1, %c2] : float32
+        tile.store %y, %A[%tx] tile.store %w, %B[%tx] }}"""
+    func = kernel(PARAMETERS, text)
+    found = body_lines(Program(check_pass(VectorizeParallel(), func, inputs_for(func), uninitialised="zero")))
+    assert found == [
+        "%own = tile.alloc : buffer<3*float32, local>",
+        "%own_1 = tile.alloc : buffer<3*float32, local>",
+        "%own_2 = tile.alloc : buffer<64*3*float32, fragment>",
+        *LOADED,
+        "tile.write %c0p0, %own_2",
+        "tile.write %c0p0, %own_1",
+        "scf.for %c0, %c3, %c1 (%i: int32) {",
+        "tile.store %x, %own_2[%tx, %i]",
+        "scf.yield",
+        "}",
+        "%y = tile.load %own_1[%c2] : float32",
+        "%w = tile.load %own_2[%tx, %c2] : tensor<64xfloat32>",
+        "tile.store %y, %A[%tx]",
+        "tile.store %w, %B[%tx]",
+    ]

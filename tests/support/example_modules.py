@@ -25,6 +25,7 @@ BASIC = (
     "online_softmax",
     "retention",
     "rms_norm",
+    "rms_norm_threads",
     "softmax",
     "top_k",
 )

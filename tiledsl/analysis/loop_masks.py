@@ -102,8 +102,11 @@ class _LoopReader(Reader):
             return everything.lo <= ends.lo and ends.hi <= everything.hi
         if bounds(value, self.ranges) is not None:
             return True
-        is_hash = isinstance(op, arith.MulOp) and _is_hash(form)
-        return not is_hash and op is not None and any(_is_vague(self.ranges.of(each)) for each in op.operands)
+        # It may wrap: by terms that are far from the limits, or that guards are about, but by none that is slack.
+        assert op is not None
+        if form.slack >= _VAGUE or _is_hash(form):
+            return False
+        return any(_is_vague(self.ranges.of(each)) for each in op.operands)
 
     def opaque(self, value: Value) -> LinearForm | None:
         ends = bounds(value, self.ranges)

@@ -62,9 +62,9 @@ def _walk(index: Value, dim: int) -> Index | None:
         return None
     axis, extent, step, offset = affine
     if step == 1:
-        whole = extent == dim and isinstance(offset, int) and offset == 0
-        return Index("identity" if whole else "slice", index, axis, extent, offset)
-    if isinstance(offset, int) and 0 <= offset < step and extent * step == dim:
+        return Index("identity" if extent == dim and offset == 0 else "slice", index, axis, extent, offset)
+    assert isinstance(offset, int)
+    if 0 <= offset < step and extent * step == dim:
         return Index("strided", index, axis, extent, offset, step)
     return None
 
@@ -87,8 +87,8 @@ class SubIndex(NamedTuple):
 
     size: int
     walk: Value | None
-    extent: int = 1
-    offset: int = 0
+    extent: int
+    offset: int
 
 
 def digits(index: Value, dim: int) -> list[SubIndex] | None:
@@ -97,7 +97,7 @@ def digits(index: Value, dim: int) -> list[SubIndex] | None:
     The dimension can then be treated as several, each with an index of its own. None if the index is not a sum of this
     kind, or if a digit could carry into the next.
     """
-    if not index.shape or _walk(index, dim) is not None:
+    if not index.shape:
         return None
     terms: list[tuple[int, int, Value]] = []
     offset = 0
@@ -105,9 +105,9 @@ def digits(index: Value, dim: int) -> list[SubIndex] | None:
         if not factors:
             offset = coefficient
             continue
-        walk = factors[0]
+        walk, *others = factors
         ends = bounds(walk) if not walk.shape or isinstance(walk.op, tensor.IotaOp) else None
-        if len(factors) > 1 or ends is None or ends[0] < 0 or coefficient < 1:
+        if others or ends is None or ends[0] < 0 or coefficient < 1:
             return None
         if ends[1] > 0:
             terms.append((coefficient, ends[1] + 1, walk))
@@ -147,10 +147,11 @@ def covers_whole(indices: Sequence[Value], mask: Value | None, shape: Shape) -> 
     for index, dim in zip(indices, shape, strict=True):
         parts = digits(index, dim)
         if parts is None:
-            one = classify([index], (dim,))[0]
-            if one.kind != "identity" and (dim != 1 or prod(index.shape) != 1):
+            if classify([index], (dim,))[0].kind == "identity":
+                walked.append(index)
+            elif dim != 1 or prod(index.shape) != 1:
                 return False
-            parts = [SubIndex(dim, index, one.extent)] if one.kind == "identity" else []
+            continue
         for part in parts:
             if part.walk is None or not part.walk.shape or part.extent != part.size:
                 return False

@@ -42,6 +42,14 @@ class Access:
         return self.buffer.type if isinstance(self.buffer.type, BufferType) else None
 
     @property
+    def threads(self) -> tuple[Variable, ...]:
+        """The indices of the thread, of an access in code for one thread."""
+        if self.parallel is None or not self.parallel[0].attributes["lockstep"]:
+            return ()
+        op, count = self.parallel
+        return self.own[count : count + len(op.regions[0].args)]
+
+    @property
     def inside(self) -> Term:
         """That the indices lie in the buffer."""
         return both(

@@ -151,8 +151,8 @@ class Algebra:
         function = record.on_arrays
         if not is_float(dtype):
             return lambda *values: scalar(np.asarray(function(*values)).astype(out))
-        if name == "nextafter":
-            return function
+        if record.takes == "wide floats" and name != "ldexp":
+            return lambda *values: scalar(np.asarray(function(*values)).astype(out))
 
         def compute(*values: Any) -> Any:
             wide = [np.asarray(value).astype(np.float64) for value in values]

@@ -16,11 +16,13 @@ from tiledsl.certificate.report import Certificate
 from tiledsl.certificate.solver import Solver
 from tiledsl.certificate.translation import check_translation
 from tiledsl.dialects.tile import FuncOp
+from tiledsl.digests import digest, source_digest
 from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.ir.printer import print_op
 from tiledsl.passes import default_pipeline
 from tiledsl.passes.guard_accesses import GuardAccesses
 from tiledsl.runtime.lowering import rest_of
+from tiledsl.runtime.versions import compiler_hash, triton_version
 from tiledsl.version import __version__
 
 if TYPE_CHECKING:
@@ -71,8 +73,6 @@ def certify(kernel: Kernel, seconds: float = SECONDS) -> Certificate:
 
 def certificate_of(kernel: Kernel, checks: Iterable[Check], seconds: float) -> Certificate:
     """The certificate that says this of a kernel."""
-    from tiledsl.digests import digest, source_digest
-    from tiledsl.runtime.versions import compiler_hash, triton_version
 
     return Certificate(
         kernel=kernel.name,

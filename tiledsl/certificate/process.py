@@ -16,6 +16,8 @@ import tempfile
 import time
 from typing import TYPE_CHECKING
 
+from tiledsl.certificate.check import Check
+
 if TYPE_CHECKING:
     from tiledsl.certificate.check import Check
     from tiledsl.certificate.report import Certificate
@@ -31,7 +33,6 @@ def certify_apart(kernel: Kernel, timeout: float) -> Certificate:
     Where it is killed or ends without having finished, the certificate says so as something unknown.
     """
     from tiledsl.certificate.certify import certificate_of
-    from tiledsl.certificate.check import Check
     from tiledsl.ir.printer import print_op
 
     start = time.monotonic()
@@ -53,8 +54,6 @@ def certify_apart(kernel: Kernel, timeout: float) -> Certificate:
 
 def _asked(text: str, timeout: float) -> tuple[list[Check], str]:
     """The checks that the process made, and why they are not all; "" if they are."""
-    from tiledsl.certificate.check import Check
-
     search = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry is not None)
     environment = {**os.environ, "PYTHONPATH": search, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryFile(prefix="tiledsl-verify-") as answer:

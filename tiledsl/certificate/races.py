@@ -46,6 +46,8 @@ def check_races(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
             yield _checked(access, others, "block", solver)
         if access.parallel is not None and access.type is not None and access.type.scope != "local":
             within = [other for other in others if other.parallel and other.parallel[0] is access.parallel[0]]
+            if access.threads and access.type.scope != "global":  # threads do one statement after the other in step
+                within = [other for other in within if other.op is access.op]
             yield _checked(access, within, "iteration", solver)
 
 

@@ -92,9 +92,13 @@ def _read(number: int, read: Access, writes: Sequence[tuple[int, Access]], solve
 
 
 def _common(read: Access, write: Access) -> list[Variable]:
-    """The loops and blocks around both, from the outermost on."""
+    """The loops and blocks around both, from the outermost on.
+
+    Threads run in step, as if they were the innermost loop: what one wrote another one may read, but for what is local.
+    """
     shared = []
-    for a, b in zip(read.own, write.own):
+    apart = () if tile.buffer_type(read.buffer).scope == "local" else read.threads
+    for a, b in zip(*([each for each in access.own if each not in apart] for access in (read, write))):
         if a is not b:
             break
         shared.append(a)
@@ -137,9 +141,13 @@ def _first(loop: Variable) -> Term:
 
 def _written(write: Access, element: Sequence[Term], known: dict[Variable, Term]) -> Term:
     """A condition under which the write wrote the element: sufficient, and usually necessary too."""
+    # Another thread than the one that reads, with a variable of its own.
+    others = {
+        each: Variable(each.name, each.role, each.lo, each.hi, each.loc) for each in write.threads if each not in known
+    }
     solved = {**known}
-    left = [each for each in write.own if each not in solved]
-    indices = list(write.indices)
+    left = [others.get(each, each) for each in write.own if each not in solved]
+    indices = terms.substitute(write.indices, others)
     for _ in range(len(indices)):  # a dimension may tell what another one needs
         for index, at in zip(indices, element):
             _solve(index, at, left, solved)
@@ -150,6 +158,11 @@ def _written(write: Access, element: Sequence[Term], known: dict[Variable, Term]
     bounds = [compare("ge", solved[each], constant(each.lo)) for each in chosen]
     bounds += [compare("le", solved[each], constant(each.hi)) for each in chosen]
     conditions = [write.happens, *(each for variable in chosen for each in variable.where)]
+    if others:  # a loop that both are in has other turns in another thread
+        kept = [each for each, to in known.items() if to is each]
+        conditions += [each for loop in kept for each in loop.where if {*terms.variables([each])} & {*others}]
+        conditions = terms.substitute(conditions, others)
+        chosen += others
     conditions += [compare("eq", index, at) for index, at in zip(indices, element)]
     # What is read or computed in another iteration, or for another lane, may be anything there.
     for each in terms.variables(conditions):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from tiledsl.certificate.check import Check, Status
+from tiledsl.digests import source_digest
 from tiledsl.errors import TileError
 from tiledsl.files import write_output
 
@@ -84,8 +85,6 @@ class Certificate:
 
     def stale(self, kernel: Kernel) -> str:
         """Why it is not a certificate of this kernel as it is now; empty if it is."""
-        from tiledsl.digests import source_digest
-
         if self.kernel != kernel.name:
             return f"it is of {self.kernel}, not of {kernel.name}"
         if self.source != source_digest(kernel.source):

@@ -344,6 +344,10 @@ class Expressions:
     def gather(self, op: tensor.GatherOp) -> Expression:
         return Expression(f"tl.gather({self.text(op.source)}, {self.text(op.indices)}, axis={op.axis})")
 
+    def histogram(self, op: tensor.HistogramOp) -> Expression:
+        mask = "" if constant_of(op.mask) else f", mask={self.text(op.mask)}"
+        return Expression(f"tl.histogram({self.text(op.source)}, {op.out.shape[0]}{mask})")
+
     def add_pointer(self, op: triton.AddPtrOp) -> Expression:
         # A scalar pointer may be moved term by term: (A + x) + y is A + (x + y).
         plain = not op.offset.shape and isinstance(op.offset.op, arith.AddOp)
@@ -394,6 +398,7 @@ _HANDLERS: dict[type[Operation], Callable[..., Expression]] = {
     tensor.ScanOp: Expressions.scan,
     tensor.DotOp: Expressions.dot,
     tensor.GatherOp: Expressions.gather,
+    tensor.HistogramOp: Expressions.histogram,
     triton.AddPtrOp: Expressions.add_pointer,
     triton.ProgramIdOp: Expressions.program_id,
 }

@@ -12,6 +12,7 @@ from tiledsl.codegen.names import PythonNames, comment, quoted
 from tiledsl.dialects import arith, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
+from tiledsl.formulas import names_in, text_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS, BufferType
 
@@ -98,9 +99,14 @@ class HostWriter:
         if not tensors:
             lines.append('    device = "cuda" if torch.cuda.is_available() else "cpu"')
         needed = {dim for value in outputs for dim in _dims(value) if isinstance(dim, str)}
+        formulas = {name: formula for name, formula in self.func.formulas if self._is_read_from(name, outputs)}
+        needed |= {name for each in needed & formulas.keys() for name in names_in(formulas[each])}
         for value, name in zip(self.symbols, self.func.symbols):
-            if name in needed:
+            if name in needed and name not in formulas:
                 lines.append(f"    {self._text[value].text} = {self._source_of(value, outputs)}")
+        spelling = {str(name): self._text[value].text for value, name in zip(self._values(), self._names())}
+        for name in sorted(needed & formulas.keys()):
+            lines.append(f"    {spelling[name]} = {text_of(formulas[name], spelling)}")
         for value in outputs:
             lines.append(f"    {self._text[value].text} = {self._empty(value, device)}")
         lines.append(f"    {into}({', '.join(all_names)})")
@@ -111,6 +117,16 @@ class HostWriter:
     def _sized(self) -> list[Value]:
         """Buffers whose sizes the launcher writes down: workspaces, and what descriptors show."""
         return [op.out for op in self.func.body if isinstance(op, (tile.AllocOp, triton.DescriptorOp))]
+
+    def _values(self) -> list[Value]:
+        return [*self.parameters, *self.symbols]
+
+    def _names(self) -> list[str]:
+        return list(map(str, (*self.func.parameters, *self.func.symbols)))
+
+    def _is_read_from(self, symbol: str, outputs: Sequence[Value]) -> bool:
+        source = str(self.func.symbol_sources[self.func.symbols.index(symbol)])
+        return self.parameters[self.func.parameters.index(source.rpartition(".")[0])] in outputs
 
     def _source_of(self, symbol: Value, excluded: Sequence[Value] = ()) -> str:
         """Where a symbol is read: `A.shape[0]` for the source "A.0", `A.stride(0)` for "A.stride0".

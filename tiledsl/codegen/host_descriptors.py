@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 
-from tiledsl.analysis.block_access import root_buffer, strides_of
+from tiledsl.analysis.block_access import root_buffer
 from tiledsl.codegen.gluon.api import shared_layout
 from tiledsl.dialects import tensor, tile, triton
 from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
+from tiledsl.ir.types import BufferType
 
 DESCRIPTORS = '''\
 _descriptors = {}
@@ -106,11 +108,19 @@ MULTIPROCESSOR_NAMES = {"functools", "_multiprocessors"}
 def descriptor_text(op: triton.DescriptorOp, buffer: str, dim: Callable[[int | str], str]) -> str:
     """The call that makes a descriptor; `dim` writes a size, which may be a symbol."""
     type = tile.buffer_type(op.buffer)
-    strides = strides_of(type)
     shape = [dim(type.shape[axis]) for axis in op.dims]
     layout = f", {shared_layout(op.block, type.dtype)}" if op.swizzle else ""
-    sizes = f"{_tuple(shape)}, {_tuple([str(strides[axis]) for axis in op.dims])}, {op.block}"
+    sizes = f"{_tuple(shape)}, {_tuple([_stride(type, axis, dim) for axis in op.dims])}, {op.block}"
     return f"_descriptor({buffer}, {sizes}{layout})"
+
+
+def _stride(type: BufferType, axis: int, dim: Callable[[int | str], str]) -> str:
+    if type.strides is not None:
+        return dim(type.strides[axis])
+    sizes = [size for size in type.shape[axis + 1 :] if size != 1]
+    if all(isinstance(size, int) for size in sizes):
+        return str(prod(int(size) for size in sizes))
+    return " * ".join(map(dim, sizes))
 
 
 def _tuple(parts: Sequence[str]) -> str:

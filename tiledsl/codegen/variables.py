@@ -17,7 +17,7 @@ from tiledsl.ir.core import Operation, Region, Value
 MAX_INLINE = 56  # estimated characters of an expression that is written inside another one
 MAX_STATEMENT = 84  # and of all that stand inside one operation
 _FREE = frozenset([arith.ConstantOp, tensor.IotaOp])
-_STATEMENTS = frozenset([tensor.DotOp, tensor.ScanOp, tensor.GatherOp, tensor.TransposeOp])
+_STATEMENTS = frozenset([tensor.DotOp, tensor.ScanOp, tensor.GatherOp, tensor.TransposeOp, tensor.HistogramOp])
 
 
 def is_free(value: Value) -> bool:

@@ -10,6 +10,7 @@ import click
 
 from tiledsl.commands.table import print_table
 from tiledsl.errors import TileError
+from tiledsl.settings import current
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.storage.cache import CacheEntry
@@ -27,8 +28,6 @@ def cache() -> None:
 @click.argument("kernel", required=False)
 def list_(kernel: str | None) -> None:
     """List what is remembered, of KERNEL or of all, the newest first."""
-    from tiledsl.settings import current
-
     found = _entries(None) if kernel is None else _chosen(kernel)
     rows = []
     for entry in found:
@@ -131,7 +130,6 @@ def explain(program: str, values: tuple[str, ...]) -> None:
     from tiledsl.autotuner.storage.store import Store
     from tiledsl.commands.autotuned import find_autotuned
     from tiledsl.commands.lower import parse_value, split_function
-    from tiledsl.settings import current
 
     file, function = split_function(program)
     if not (file.suffix or function or file.is_file()):
@@ -168,7 +166,6 @@ def clear(name: str | None, older_than: float | None, yes: bool) -> None:
 
 def _entries(kernel: str | None) -> list[CacheEntry]:
     from tiledsl.autotuner.storage.cache import entries
-    from tiledsl.settings import current
 
     return entries(current().cache_dir, kernel)
 

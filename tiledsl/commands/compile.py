@@ -12,7 +12,8 @@ from tiledsl.errors import TileError
 from tiledsl.levels.build import build, unknown_option
 from tiledsl.levels.bundle import LevelFile, check_level, open_level
 from tiledsl.levels.checks import ALLOWED, checked, facts_of
-from tiledsl.levels.record import LEVELS, Record
+from tiledsl.levels.record import Record
+from tiledsl.runtime.kernel_files import LEVELS
 from tiledsl.runtime.resources import Resources
 from tiledsl.runtime.target import Target
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tiledsl.compat import install
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError, is_internal, value_options
 from tiledsl.frontend.program import PrimFunc
@@ -22,7 +23,9 @@ from tiledsl.ir.pass_manager import PassManager, Program
 from tiledsl.ir.printer import print_op
 from tiledsl.kernels.jit import JitFunction
 from tiledsl.kernels.kernel import Kernel
+from tiledsl.kernels.resume import resume
 from tiledsl.launch_options import LAUNCH_OPTIONS, pass_options
+from tiledsl.passes import default_pipeline
 from tiledsl.runtime.lowering import check_print_after
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current, override
@@ -74,8 +77,6 @@ def lower(request: Request) -> str:
 
 
 def _resumed(request: Request) -> Kernel:
-    from tiledsl.kernels.resume import resume
-
     if request.function or request.values:
         raise TileError("--resume-after goes on from a file with IR, which has neither functions nor values")
     if not request.file.is_file():
@@ -109,8 +110,6 @@ def _resolved(request: Request) -> tuple[Callable[[], FuncOp], Request]:
 
 
 def _ir(build: Callable[[], FuncOp], request: Request) -> str:
-    from tiledsl.passes import default_pipeline
-
     check_print_after(current().print_after)
     root = build()
     if (request.after or request.emit) in ("tile", "elaborate"):
@@ -226,8 +225,6 @@ def _text_program(request: Request) -> Any:
 
 def import_file(file: Path) -> ModuleType:
     """A Python file as a module, its main part not run. `import tilelang` in it finds tiledsl."""
-    from tiledsl.compat import install
-
     install()
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:

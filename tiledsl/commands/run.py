@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 
+from tiledsl.compat import cpu_device, install
 from tiledsl.errors import TileError
 from tiledsl.runtime.target import Target
 
@@ -21,8 +22,6 @@ def run_script(path: Path, arguments: Sequence[str] = (), text: str | None = Non
     `text` is run in place of the file's content. With `entry` the script is only imported, and this Python text is run
     in its namespace. Returns the exit status; errors are printed to stderr, a TileError without traceback.
     """
-    from tiledsl.compat import cpu_device, install
-
     if not path.is_file():
         raise TileError(f"there is no script {path}")
     install()

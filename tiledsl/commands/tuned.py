@@ -9,6 +9,7 @@ import click
 
 from tiledsl.commands.table import print_table
 from tiledsl.errors import TileError
+from tiledsl.files import write_output
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.tuned.file import TunedFile
@@ -53,7 +54,6 @@ def table(paths: tuple[Path, ...], csv: Path | None) -> None:
     from tiledsl.autotuner.trial import config_text
     from tiledsl.autotuner.tuned import trials
     from tiledsl.autotuner.tuned.file import trials_path
-    from tiledsl.files import write_output
 
     found = _read(paths)
     if csv is not None and len(found) != 1:

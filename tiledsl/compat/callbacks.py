@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["register_c_postproc_callback", "register_cuda_postproc_callback", "register_hip_postproc_callback"]
+__all__ = [
+    "register_c_postproc", "register_c_postproc_callback", "register_cuda_postproc", "register_cuda_postproc_callback",
+    "register_hip_postproc", "register_hip_postproc_callback",
+]  # fmt: skip
 
 
 def register_cuda_postproc_callback(func: Any = None, override: bool = False) -> Any:
@@ -13,3 +16,4 @@ def register_cuda_postproc_callback(func: Any = None, override: bool = False) ->
 
 
 register_hip_postproc_callback = register_c_postproc_callback = register_cuda_postproc_callback
+register_cuda_postproc = register_hip_postproc = register_c_postproc = register_cuda_postproc_callback

@@ -17,6 +17,9 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from tiledsl.runtime.interpreter import interpreting_triton
+from tiledsl.runtime.private_triton import private_import
+
 _active = False
 _INSIDE = ("torch", "triton", "tiledsl")
 
@@ -142,6 +145,9 @@ def _answers() -> dict[str, Any]:
         "get_device_properties": lambda *_: properties,
         "get_device_name": lambda *_: properties.name,
         "is_bf16_supported": lambda *_, **__: True,
+        "is_current_stream_capturing": lambda: False,
+        "is_initialized": lambda: True,
+        "get_arch_list": lambda: ["sm_90"],
         "current_stream": lambda *_: stream,
         "default_stream": lambda *_: stream,
         "stream": lambda given: given or stream,
@@ -170,8 +176,6 @@ def _is_inside(module: str) -> bool:
 
 def _import(true: Any) -> Any:
     """`__import__` under which a script's `triton` is the interpreting copy."""
-    from tiledsl.runtime.interpreter import interpreting_triton
-    from tiledsl.runtime.private_triton import private_import
 
     def import_(name: str, names: Any = None, locals_: Any = None, fromlist: Any = (), level: int = 0) -> Any:
         if level == 0 and name.split(".")[0] == "triton" and not _is_inside((names or {}).get("__name__") or "torch"):

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tiledsl.compat import tuning
 from tiledsl.compat.cpu_device import here
+from tiledsl.compat.environment import disable_cache, enable_cache, env, is_cache_enabled
 from tiledsl.compat.maths import cdiv, next_power_of_2
 from tiledsl.frontend.program import PrimFunc
 from tiledsl.kernels import jit as _jit
 from tiledsl.kernels.kernel import Kernel as JITKernel
 from tiledsl.language.dtypes import canonical as DataType
+from tiledsl.language.hints import Fragment, Layout
 from tiledsl.runtime.profiler import Profiler, do_bench
+from tiledsl.runtime.supply import ParamInfo as KernelParam
 from tiledsl.runtime.supply import TensorSupplyType
 
 __all__ = [
-    "DataType", "JITKernel", "Profiler", "TensorSupplyType", "autotune", "cached", "cdiv", "clear_cache", "compile",
-    "disable_cache", "do_bench", "enable_cache", "is_cache_enabled", "jit", "lazy_jit", "next_power_of_2",
+    "DataType", "Fragment", "JITImpl", "JITKernel", "KernelParam", "Layout", "Profiler", "TensorSupplyType", "autotune",
+    "cached", "cdiv", "clear_cache", "compile",
+    "disable_cache", "do_bench", "enable_cache", "env", "is_cache_enabled", "jit", "lazy_jit", "next_power_of_2",
     "par_compile", "set_log_level",
 ]  # fmt: skip
 
@@ -34,10 +40,16 @@ def _options(given: Mapping[str, Any], function: str) -> dict[str, Any]:
     unknown = set(options) - {"out_idx", "target", "pass_configs"}
     if unknown:
         raise TypeError(f"tilelang.{function} has no option {sorted(unknown)[0]!r}")
-    return {**options, "target": here(options.get("target"))}
+    env.apply()
+    return {**options, "target": here(options.get("target") or _default_target())}
 
 
-class JitImpl(_jit.JitFunction):
+def _default_target() -> Any:
+    named = env.get_default_target()
+    return None if named == "auto" else json.loads(named) if named.startswith("{") else named
+
+
+class JITImpl(_jit.JitFunction):
     """A function under `@tilelang.jit`, with what TileLang's has beyond tiledsl's."""
 
     def get_kernel_source(self, *arguments: Any, kernel_only: bool = True, **keywords: Any) -> str:
@@ -57,7 +69,7 @@ def jit(func: Any = None, **given: Any) -> Any:
     def decorate(inner: Any) -> Any:
         if isinstance(inner, PrimFunc):
             return _jit.compile(inner, **options)
-        return JitImpl(inner, options, frame)
+        return JITImpl(inner, options, frame)
 
     return decorate if func is None else decorate(func)
 
@@ -78,15 +90,8 @@ def par_compile(funcs: Iterable[Any], **given: Any) -> list[JITKernel]:
     return [compile(func, **given) for func in funcs]
 
 
-def disable_cache() -> None:
-    """Accepted; kernels are found by their source text, so there is no stale entry to avoid."""
-
-
-enable_cache = clear_cache = disable_cache
-
-
-def is_cache_enabled() -> bool:
-    return True
+def clear_cache() -> None:
+    """Accepted; kernels are found by their source text, so there is no stale entry to remove."""
 
 
 def set_log_level(level: str | int) -> None:
@@ -96,6 +101,4 @@ def set_log_level(level: str | int) -> None:
 
 def autotune(*misplaced: Any, **options: Any) -> Any:
     """`@tilelang.autotune(configs=...)`; see tiledsl.autotune."""
-    from tiledsl.compat import tuning  # loaded when used: it brings joblib
-
     return tuning.autotune(*misplaced, **options)

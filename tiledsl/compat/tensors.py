@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tiledsl.language.dtypes import canonical
 from tiledsl.runtime.profiler import assert_close
 from tiledsl.runtime.supply import ParamInfo, TensorSupplyType, make_inputs
 
@@ -25,8 +26,6 @@ def get_tensor_supply(supply_type: Any = TensorSupplyType.Auto) -> Callable[[Any
 
 def map_torch_type(name: str) -> Any:
     """The torch dtype of an element type's name."""
-    from tiledsl.language.dtypes import canonical
-
     return canonical(name).as_torch()
 
 

@@ -10,6 +10,7 @@ import unittest
 from collections.abc import Callable
 from typing import Any
 
+from tiledsl.compat.arch import determine_target, get_target_compute_version, parse_compute_version
 from tiledsl.compat.tensors import torch_assert_close
 
 __all__ = [
@@ -49,14 +50,10 @@ def _requirement(holds: Callable[[], bool], reason: str) -> Callable[..., Any]:
 
 
 def _kind() -> str:
-    from tiledsl.compat.arch import determine_target
-
     return str(determine_target())
 
 
 def _capability() -> tuple[int, int]:
-    from tiledsl.compat.arch import get_target_compute_version, parse_compute_version
-
     return parse_compute_version(get_target_compute_version()) if _kind() != "hip" else (0, 0)
 
 

@@ -234,3 +234,86 @@ class GatherOp(Operation):
         del source[self.axis], indices[self.axis]
         if source != indices:
             raise ValueError(f"{self.source.type} and indices {self.indices.type} differ beside axis {self.axis}")
+
+
+class HistogramOp(Operation):
+    """How many of the masked elements of a one-dimensional tensor are 0, 1, 2, ...; each of these is less than the
+    result's size.
+
+    Example: `%h = tensor.histogram %x, %m : tensor<256xint32>`
+    """
+
+    name = "tensor.histogram"
+    source = operand(TensorType)
+    mask = operand(TensorType)
+    out = result(TensorType)
+
+    def verify(self) -> None:
+        if len(self.source.shape) != 1 or self.source.dtype != "int32" or self.mask.shape != self.source.shape:
+            raise ValueError(f"{self.source.type} with the mask {self.mask.type}; both have one dimension, and int32")
+        if len(self.out.shape) != 1 or self.out.dtype != "int32":
+            raise ValueError(f"the result is {self.out.type}")
+
+
+class ScatterOp(Operation):
+    """Combine each value with the element of `into` at its place, one value after the other.
+
+    `out` is `into` after all of them, and `before` what each value met at its place. Values whose place lies outside
+    take no part (`before` is then any number). Kinds: add, max, min, and, or, xor. Sums of floats may associate in
+    another way. A pure operation: lower-exchanges makes it of others.
+
+    Example: `%y, %old = tensor.scatter %x, %v, %p {kind = "add"} : tensor<256xint32>, tensor<1024xint32>`
+    """
+
+    name = "tensor.scatter"
+    into = operand(TensorType)
+    values = operand(TensorType)
+    places = operand(TensorType)
+    kind = attr(str)
+    out = result(TensorType)
+    before = result(TensorType)
+
+    def infer(self) -> Sequence[Type]:
+        return [self.operands[0].type, self.operands[1].type]
+
+    def verify(self) -> None:
+        if self.kind not in ("add", "max", "min", "and", "or", "xor"):
+            raise ValueError(f"no scatter {self.kind!r}")
+        if self.kind in ("and", "or", "xor") and ELEMENTS[self.into.dtype].kind == "float":
+            raise ValueError(f"{self.kind!r} of {self.into.dtype}")
+        into, values, places = self.into, self.values, self.places
+        if len(into.shape) != 1 or len(values.shape) != 1 or into.dtype != values.dtype:
+            raise ValueError(f"{values.type} into {into.type}")
+        if places.shape != values.shape or places.dtype != "int32":
+            raise ValueError(f"places {places.type} for {values.type}")
+
+    def fold(self) -> Sequence[Value | bool | int | float] | None:
+        place = constant_of(self.places)
+        nowhere = place is not None and not 0 <= place < self.into.shape[0]
+        return [self.into, self.values] if nowhere else None
+
+
+class SortOp(Operation):
+    """The elements along one axis in ascending (or descending) order, and where each of them was: `indices`, int32.
+
+    Equal elements stay in order. NaN is greater than all numbers. lower-exchanges makes it of other operations.
+
+    Example: `%y, %i = tensor.sort %x {axis = 0} : tensor<64x32xfloat32>, tensor<64x32xint32>`
+    """
+
+    name = "tensor.sort"
+    source = operand(TensorType)
+    axis = attr(int)
+    descending = attr(bool, False)
+    out = result(TensorType)
+    indices = result(TensorType)
+
+    def infer(self) -> Sequence[Type]:
+        type = self.operands[0].type
+        return [type, TensorType(self.operands[0].shape, "int32")]
+
+    def verify(self) -> None:
+        if not 0 <= self.axis < len(self.source.shape):
+            raise ValueError(f"{self.source.type} has no axis {self.axis}")
+        if self.out.type != self.source.type or self.indices.type != TensorType(self.source.shape, "int32"):
+            raise ValueError(f"{self.source.type} gives {self.out.type} and {self.indices.type}")

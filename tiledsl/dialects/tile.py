@@ -17,6 +17,7 @@ from math import prod
 from typing import Any
 
 from tiledsl.dialects.tensor import REDUCTIONS
+from tiledsl.formulas import checked, names_in
 from tiledsl.ir.core import Effect, Operation, Value
 from tiledsl.ir.fields import attr, operand, operands, optional, region, result
 from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
@@ -58,7 +59,8 @@ class FuncOp(Operation):
     """A program. The body's arguments are its parameters (global buffers and scalars), then one int32 for each symbol.
 
     `symbols` names the dynamic dimensions: a BufferType's dimension may be such a name; `symbol_sources` says for each
-    where the host reads it, as "parameter.axis". `outputs` are the positions of parameters that the runtime allocates
+    where the host reads it, as "parameter.axis". `formulas` says what symbols that are computed from others must be, as
+    pairs of a symbol and a formula (formulas.py). `outputs` are the positions of parameters that the runtime allocates
     and returns, in the order returned. `returns_list`: several outputs come as a list (else a tuple).
 
     Example: `tile.func {sym_name = "f", parameters = ("A", "n")} (%A: buffer<64*float16, global>, %n: int32) { ... }`
@@ -70,6 +72,7 @@ class FuncOp(Operation):
     parameters = attr(tuple)
     symbols = attr(tuple, ())
     symbol_sources = attr(tuple, ())
+    formulas = attr(tuple, ())
     outputs = attr(tuple, ())
     returns_list = attr(bool, True)
     body = region()
@@ -90,6 +93,12 @@ class FuncOp(Operation):
             match = _SOURCE.fullmatch(source)
             if match is None or match[1] not in self.parameters:
                 raise ValueError(f"{name} is read from {source!r}, which is no parameter's dimension")
+        for name, formula in self.formulas:
+            unknown = {name, *names_in(checked(formula))} - {*self.symbols, *self.parameters}
+            if unknown:
+                raise ValueError(
+                    f"the formula of {name} has {sorted(unknown)[0]!r}, which is neither symbol nor parameter"
+                )
         for value in self.body.args:
             dims = (*value.type.shape, *(value.type.strides or ())) if isinstance(value.type, BufferType) else ()
             for dim in dims:

@@ -8,6 +8,7 @@ import inspect
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, ClassVar
 
@@ -431,8 +432,6 @@ class Expressions:
         return function
 
     def _bound(self, bound: dict[str, Any]) -> Any:
-        from contextlib import contextmanager
-
         @contextmanager
         def scope() -> Iterator[None]:
             outer = self.names.local

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import tiledsl.language as language
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError, register_source, value_options, way_out
 from tiledsl.frontend import syntax
@@ -41,7 +42,7 @@ from tiledsl.language.expression import Expr, describe
 from tiledsl.language.loops import ParallelLoop, PersistentLoop, SerialLoop
 from tiledsl.language.operations import GemmWarpPolicy
 from tiledsl.language.program import KernelFrame, Ref
-from tiledsl.language.refused import REFUSED, Refused
+from tiledsl.language.refused import Refused, refusal
 from tiledsl.location import Loc
 
 MAX_STEPS = 100_000
@@ -89,8 +90,6 @@ class _Language:
     """T, as texts see it: the public names of the language and nothing else."""
 
     def __init__(self) -> None:
-        import tiledsl.language as language
-
         self.language = language
         self.values: dict[str, Any] = {
             name: value
@@ -104,7 +103,7 @@ class _Language:
     def get(self, name: str) -> Any:
         if name in self.values:
             return self.values[name]
-        if name in REFUSED:
+        if refusal(name):
             return getattr(self.language, name)  # using it is an error that says what to write instead
         near = difflib.get_close_matches(name, list(self.values), 1)
         raise TileError(f"T.{name} is not part of the tile language" + (f"; did you mean T.{near[0]}?" if near else ""))

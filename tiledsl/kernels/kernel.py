@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, source_line, user_loc, way_out
 from tiledsl.files import write_output
+from tiledsl.kernels.other_names import OtherNames
 from tiledsl.launch_options import pass_options
 from tiledsl.location import Loc
+from tiledsl.runtime.compile import compile_kernel, guard
 from tiledsl.runtime.launch_checks import by_position, check
+from tiledsl.runtime.launch_stored import CachedBinary, install
+from tiledsl.runtime.module import load_module
+from tiledsl.runtime.supply import ParamInfo
 from tiledsl.runtime.target import Target
 
 # The IR and the passes are loaded where they are needed: recalling a tuned kernel goes without.
@@ -28,7 +33,6 @@ if TYPE_CHECKING:
     from tiledsl.levels.artifact import Artifact
     from tiledsl.runtime.compile import CompiledKernel
     from tiledsl.runtime.launch import Launcher
-    from tiledsl.runtime.launch_stored import CachedBinary
     from tiledsl.runtime.parameter import Parameter
     from tiledsl.runtime.resources import Resources
 
@@ -37,7 +41,7 @@ _making_callers = threading.Lock()
 _OF_ONE_SOURCE = ("callers", "call_scope", "call_text", "operators", "loaded", "compiled", "stages", "kept", "remarks")
 
 
-class Kernel:
+class Kernel(OtherNames):
     """A program lowered for a target.
 
     Called with its inputs, it returns its outputs (a tensor, or several); called with all parameters, it writes into
@@ -95,10 +99,6 @@ class Kernel:
         """The Triton source."""
         return self.source
 
-    def show_source(self) -> None:
-        """Print the Triton source."""
-        print(self.source)
-
     @cached_property
     def stages(self) -> list[Stage]:
         """Name, pass spec, milliseconds and IR text of each stage, from the elaborated program to the source."""
@@ -131,8 +131,6 @@ class Kernel:
     @cached_property
     def compiled(self) -> dict[str, CompiledKernel]:
         """The kernels as Triton compiled them for the target, by name. Needs no GPU. Raises CompileError."""
-        from tiledsl.runtime.compile import compile_kernel
-        from tiledsl.runtime.module import load_module
 
         if self.target.kind == "interpret":
             raise TileError(
@@ -266,18 +264,12 @@ class Kernel:
     @cached_property
     def loaded(self) -> Any:
         """The source as a Python module. Raises TileError if the target cannot run here."""
-        from tiledsl.runtime.module import load_module
-
         self.check_runs_here()
         loaded = load_module(self.name, self.source, interpret=self.target.kind == "interpret")
         if self.target.kind != "interpret":
-            from tiledsl.runtime.compile import guard
-
             for emitted, place in zip(self.module.kernels, chain(vars(self).get("_places", ()), repeat(None))):
                 guard(getattr(loaded, emitted.name), self.target, partial(self._located, place))
         for each in self.kept:
-            from tiledsl.runtime.launch_stored import install
-
             install(getattr(loaded, each.name), each)
         return loaded
 
@@ -431,7 +423,6 @@ class Kernel:
     def get_profiler(self, tensor_supply_type: Any = "auto", **_: Any) -> Any:
         """A Profiler: do_bench, assert_allclose, run_once on inputs made from the parameters."""
         from tiledsl.runtime.profiler import Profiler
-        from tiledsl.runtime.supply import ParamInfo
 
         infos = [ParamInfo(p.name, p.shape if p.is_tensor else None, p.dtype, p.is_output) for p in self.params]  # type: ignore[arg-type]
         device = "cpu" if self.target.kind == "interpret" else "cuda"

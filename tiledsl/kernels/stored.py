@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
+from tiledsl.formulas import checked
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.parameter import Parameter
 from tiledsl.runtime.target import Target
@@ -38,6 +39,7 @@ def describe_call(kernel: Kernel) -> dict[str, Any]:
                 "dtype": each.dtype,
                 "shape": list(each.shape) if each.is_tensor else None,
                 "strides": None if each.strides is None else list(each.strides),
+                **({"formulas": each.formulas} if each.formulas else {}),
             }
             for each in kernel.params
         ],
@@ -123,7 +125,9 @@ def _parameter(described: Mapping[str, Any], is_output: bool) -> Parameter:
         raise ValueError(f"element type {dtype!r}")
     if shape is None:
         return Parameter(_identifier(name), dtype, is_output)
-    return Parameter(_identifier(name), dtype, is_output, _dims(shape), None if strides is None else _dims(strides))
+    formulas = {_identifier(each): checked(given) for each, given in _mapping(described.get("formulas", {})).items()}
+    strides = None if strides is None else _dims(strides)
+    return Parameter(_identifier(name), dtype, is_output, _dims(shape), strides, formulas)
 
 
 def _kernel(described: Mapping[str, Any]) -> EmittedKernel:

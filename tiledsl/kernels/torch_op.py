@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError
+from tiledsl.ir.types import BufferType
+from tiledsl.runtime.launch import scalar_type
 
 if TYPE_CHECKING:
     from tiledsl.kernels.kernel import Kernel
@@ -52,7 +54,6 @@ def written_names(kernel: Kernel) -> set[str]:
     """The parameters that the program writes."""
     from tiledsl.analysis.block_access import root_buffer
     from tiledsl.ir.core import Effect
-    from tiledsl.ir.types import BufferType
 
     root = kernel.program_root()
     written = set()
@@ -66,8 +67,6 @@ def written_names(kernel: Kernel) -> set[str]:
 
 def schema(kernel: Kernel, count: int) -> str:
     """The operator's schema for a call with all parameters (what it writes is marked) or with the inputs alone."""
-    from tiledsl.runtime.launch import scalar_type
-
     into = count == len(kernel.params)
     params = kernel.params if into else [p for p in kernel.params if not p.is_output]
     written = written_names(kernel)

@@ -230,20 +230,6 @@ def is_triton(function: Any) -> bool:
     return True
 
 
-def dicts(configs: Any) -> Any:
-    """Configurations as dicts, those that are triton.Config objects too. TileError for one with a pre_hook."""
-    if callable(configs) or isinstance(configs, (str, Mapping)) or not hasattr(configs, "__iter__"):
-        return configs
-    found = []
-    for each in configs:
-        if hasattr(each, "all_kwargs"):
-            if getattr(each, "pre_hook", None) is not None:
-                raise TileError(f"the configuration {each} has a pre_hook, which runs in no other process")
-            each = each.all_kwargs()
-        found.append(each)
-    return found
-
-
 def _is_tensor(value: Any) -> bool:
     return hasattr(value, "data_ptr") and hasattr(value, "shape") and hasattr(value, "dtype")
 

@@ -29,8 +29,8 @@ def __getattr__(name: str) -> Any:
     if name in globals():
         return globals()[name]
     refused = importlib.import_module("tiledsl.language.refused")
-    if name in refused.REFUSED:
-        return refused.Refused(name, refused.REFUSED[name])
+    if reason := refused.refusal(name):
+        return refused.Refused(name, reason)
     near = importlib.import_module("difflib").get_close_matches(name, names.__all__, 1)
     raise AttributeError(
         f"T.{name} is not part of the tile language" + (f"; did you mean T.{near[0]}?" if near else "")

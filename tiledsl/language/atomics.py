@@ -1,4 +1,4 @@
-"""Atomic operations on global memory: one element, or a whole tile at once."""
+"""Atomic operations on global and on-chip memory: one element, or a whole tile at once."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
+from tiledsl.language.allocation import alloc_fragment
 from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.expression import Expr, Scalar, as_value, context, describe, is_number, plain
+from tiledsl.language.operations import fill
 from tiledsl.language.regions import pair, region_of
 from tiledsl.legality import verdict
 
@@ -31,19 +33,13 @@ def _semantics(what: str, order: str | None, kind: str) -> str:
 
 
 def _element(what: str, kind: str, place: Reference, value: Any, order: str | None) -> Value:
-    ctx = context(what)
-    if ctx.threads is not None and ctx.threads.body is not None and place.buffer.scope() == "shared":
-        made = tile.AtomicOp(as_value(value, place.buffer.dtype), place.buffer.value, place.indices(), kind=kind)
-        return ctx.builder.insert(made).result
-    if place.buffer.scope() != "global":
-        raise TileError(
-            f"{what}: {place.buffer.name} is on chip, where Triton has no atomics",
-            notes=[
-                "inside T.Parallel combine with T.reduce_sum or T.reduce_max; outside, a plain assignment is enough"
-            ],
-        )
-    dtype, semantics = place.buffer.dtype, _semantics(what, order, kind)
-    legal = verdict(f"atomic.{kind}.{semantics}", (dtype.name,))
+    ctx, dtype, semantics = context(what), place.buffer.dtype, _semantics(what, order, kind)
+    on_chip = place.buffer.scope() != "global"
+    if on_chip and kind in ("load", "store"):  # nobody comes between
+        if kind == "store":
+            place.store(value)
+        return as_value(place if kind == "load" else value, dtype)
+    legal = verdict(f"scatter.{kind}" if on_chip else f"atomic.{kind}.{semantics}", (dtype.name,))
     if legal.is_refused:
         raise TileError(f"{what}: {legal.reason.format(dtype)}", notes=legal.notes((dtype,)))
     value = as_value(value, dtype)
@@ -57,7 +53,7 @@ def _atomic(what: str, kind: str, dst: Any, value: Any, order: str | None, retur
     if isinstance(dst, Buffer):
         dst = dst[(slice(None),) * dst.ndim] if not _is_scalar(value) or dst.type.shape != (1,) else dst[0]
     if not isinstance(dst, Reference):
-        raise TileError(f"{what} needs a place in a global buffer, not {describe(dst)}")
+        raise TileError(f"{what} needs a place in a buffer, not {describe(dst)}")
     if _is_scalar(value) and not dst.is_region:
         old = _element(what, kind, dst, value, order)
         return Scalar(old) if return_prev else None
@@ -74,8 +70,6 @@ def _is_scalar(value: Any) -> bool:
 
 def _tile(what: str, kind: str, dst: Reference, value: Any, order: str | None) -> None:
     """An atomic update of a tile: a parallel loop over the elements that a copy of the same arguments would touch."""
-    from tiledsl.language.allocation import alloc_fragment
-    from tiledsl.language.operations import fill
 
     ctx = context(what)
     if _is_scalar(value):
@@ -102,18 +96,20 @@ def _tile(what: str, kind: str, dst: Reference, value: Any, order: str | None) -
 
 
 def atomic_add(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, use_tma: bool = False, annotations: Any = None) -> Any:  # fmt: skip # noqa: E501
-    """dst += value in one step; dst is an element or a tile of a global buffer. With return_prev, the old element.
+    """dst += value in one step; dst is an element or a tile of a buffer. With return_prev, the old element.
 
-    `value` is a scalar or a tile that matches as in T.copy, of float32, float64 or integers of 32 and 64 bits; float16
-    and bfloat16 add up, too. memory_order is relaxed (default), consume, acquire, release, acq_rel or seq_cst. use_tma
-    and annotations have no effect, here and below. Raises TileError for other types and orders, buffers on the chip,
-    shapes that do not match, and return_prev of a tile.
+    `value` is a scalar or a tile that matches as in T.copy. In global memory the element type is float32, float64 or an
+    integer of 32 or 64 bits; float16 and bfloat16 add up, too. memory_order is relaxed (default), consume, acquire,
+    release, acq_rel or seq_cst. On the chip it is any number type; the iterations of a T.Parallel come one after the
+    other, in the order of their indices, and those with an index outside take no part. use_tma and annotations have no
+    effect, here and below. Raises TileError for other types and orders, shapes that do not match, and return_prev of a
+    tile.
     """
     return _atomic("T.atomic_add", "add", dst, value, memory_order, return_prev)
 
 
 def atomic_max(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, annotations: Any = None) -> Any:  # fmt: skip # noqa: E501
-    """dst = max(dst, value) in one step, for element types of 32 and 64 bits.
+    """dst = max(dst, value) in one step, in global memory for element types of 32 and 64 bits.
 
     `dst`, `value` (scalars or tiles), memory_order and return_prev are T.atomic_add's. Raises TileError as that does.
     """
@@ -121,7 +117,7 @@ def atomic_max(dst: Any, value: Any, memory_order: str | None = None, return_pre
 
 
 def atomic_min(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, annotations: Any = None) -> Any:  # fmt: skip # noqa: E501
-    """dst = min(dst, value) in one step, for element types of 32 and 64 bits.
+    """dst = min(dst, value) in one step, in global memory for element types of 32 and 64 bits.
 
     `dst`, `value` (scalars or tiles), memory_order and return_prev are T.atomic_add's. Raises TileError as that does.
     """
@@ -129,7 +125,7 @@ def atomic_min(dst: Any, value: Any, memory_order: str | None = None, return_pre
 
 
 def atomic_or(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, annotations: Any = None) -> Any:  # fmt: skip # noqa: E501
-    """dst |= value in one step, for integers of 32 and 64 bits.
+    """dst |= value in one step, for integers, in global memory of 32 and 64 bits.
 
     `dst`, `value` (scalars or tiles), memory_order and return_prev are T.atomic_add's. Raises TileError as that does.
     """
@@ -137,19 +133,19 @@ def atomic_or(dst: Any, value: Any, memory_order: str | None = None, return_prev
 
 
 def atomic_load(src: Any, memory_order: str = "seq_cst") -> Any:
-    """The element `src` of a global buffer (the first one, if it is whole), read in one step.
+    """The element `src` of a buffer (the first one, if it is whole), read in one step.
 
     memory_order is relaxed, consume, acquire or seq_cst. An element type of 8 bits, and integers of 16, are read
-    relaxed only. Raises TileError for slices, other orders and types, and for buffers on the chip.
+    relaxed only. Raises TileError for slices, and for other orders and types.
     """
     return Scalar(_element("T.atomic_load", "load", _single("T.atomic_load", src), 0, memory_order))
 
 
 def atomic_store(dst: Any, src: Any, memory_order: str = "seq_cst") -> None:
-    """dst = src in one step: `dst` is an element of a global buffer (the first one, if it is whole), `src` a scalar.
+    """dst = src in one step: `dst` is an element of a buffer (the first one, if it is whole), `src` a scalar.
 
     memory_order is relaxed, release or seq_cst; types below 32 bits are written relaxed only. Raises TileError for
-    other orders and types, and for buffers on the chip.
+    slices, and for other orders and types.
     """
     _element("T.atomic_store", "store", _single("T.atomic_store", dst), src, memory_order)
 
@@ -159,7 +155,7 @@ def _single(what: str, place: Any) -> Reference:
     place = place[(0,) * place.ndim] if isinstance(place, Buffer) else place
     if not isinstance(place, Reference) or {*place.extents} - {None, 1}:
         wrong = f"a slice of {place.name}" if isinstance(place, Reference) else describe(place)
-        raise TileError(f"{what} needs one element of a global buffer, not {wrong}")
+        raise TileError(f"{what} needs one element of a buffer, not {wrong}")
     return place
 
 

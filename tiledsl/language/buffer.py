@@ -258,6 +258,10 @@ class TensorSpec:
             error.loc = error.loc or _caller()
             raise
         self.strides = None if strides is None else tuple(plain(stride) for stride in strides)
+        for axis, stride in enumerate(self.strides or ()):
+            if isinstance(stride, int) and stride < 0:
+                message = f"stride {axis} of a tensor is {stride}; torch's tensors have none below 0"
+                raise TileError(message, _caller())
         self.scope = scope
 
     def __repr__(self) -> str:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tiledsl.language.operations as operations
 from tiledsl.analysis.linear import constant_form
 from tiledsl.dialects import scf, tile
-from tiledsl.dialects.arith import as_constant
+from tiledsl.dialects.arith import as_constant, constant_of
 from tiledsl.errors import TileError, value_options, way_out
+from tiledsl.formulas import is_operation
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, BufferType, ScalarType, is_float
@@ -94,6 +95,7 @@ class Context:
         self.symbol_sources: dict[str, str] = {}
         self._symbol_locs: dict[str, Loc] = {}
         self._solved: dict[str, str] = {}  # sources of symbols that are known only from arithmetic on them
+        self.formulas: dict[str, Any] = {}  # what symbols that are computed from others must be
         self.safe_values: dict[Value, float] = {}
         self.of_tiles: set[Operation | None] = set()  # accesses to the elements of a tile that begins at an index
         self.kernel: tile.KernelOp | None = None
@@ -158,11 +160,28 @@ class Context:
             name = source.replace(".", "_")
             self.symbols[name] = Value(INT32, self.body, name)
             self.symbol_sources[name] = source
-            self._solve(dim, source)
+            value = as_value(dim)
+            self._solve(Scalar(value), source)
+            formula = self._formula(value)
+            if formula is not None:
+                self.formulas[name] = formula
             return name
         raise TileError(f"dimension {source} is neither an integer nor a symbol")
 
-    def _solve(self, dim: Any, source: str) -> None:
+    def _formula(self, value: Value) -> Any:
+        """How a dimension is computed from symbols and scalar parameters; None where that is not to be said."""
+        if value.op is None:
+            return value.name if value in (*self.symbols.values(), *(each for _, each in self.parameters)) else None
+        number = constant_of(value)
+        if number is not None:
+            return int(number)
+        kind = value.op.name.removeprefix("arith.")
+        if not is_operation(kind):
+            return None
+        parts = [self._formula(each) for each in value.op.operands]
+        return None if None in parts else (kind, *parts)
+
+    def _solve(self, dim: Scalar, source: str) -> None:
         """A dimension that is a symbol times a constant plus a constant tells the symbol, if none by itself does."""
         form = linear(dim)
         number = form.constant
@@ -200,6 +219,7 @@ class Context:
             parameters=tuple(value.name for value in values),
             symbols=tuple(self.symbols),
             symbol_sources=tuple(self.symbol_sources[name] for name in self.symbols),
+            formulas=tuple(self.formulas.items()),
             outputs=positions,
             returns_list=returns_list,
             regions=[self.body],

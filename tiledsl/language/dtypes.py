@@ -139,3 +139,27 @@ def canonical(dtype: Any) -> DType:
         f"{dtype!r} is not an element type"
         + (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(DTYPES)}")
     )
+
+
+def _named(dtype: Any) -> str:
+    return ALIASES.get(str(dtype), str(dtype)).removeprefix("torch.")
+
+
+def is_float4_e2m1fn(dtype: Any) -> bool:
+    """Whether `dtype`, an element type as a string or a type of T or torch, is float4_e2m1fn. No TileError."""
+    return _named(dtype) in ("float4_e2m1fn", "float4_e2m1fn_x2")
+
+
+def is_float4_e2m1_unpacked(dtype: Any) -> bool:
+    """Whether `dtype`, an element type as a string or a type of T, is float4 in a byte of its own. No TileError."""
+    return _named(dtype) == "float4_e2m1_unpacked"
+
+
+def is_float4(dtype: Any) -> bool:
+    """Whether `dtype`, an element type as a string or a type of T or torch, is a float of 4 bits. No TileError."""
+    return is_float4_e2m1fn(dtype) or is_float4_e2m1_unpacked(dtype)
+
+
+def is_f8f6f4_family(dtype: Any) -> bool:
+    """Whether `dtype`, an element type as a string or a type of T or torch, is a float of 8, 6 or 4 bits."""
+    return _named(dtype).startswith(("float8_e4m3", "float8_e5m2", "float6_", "float4_"))

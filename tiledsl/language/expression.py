@@ -18,7 +18,7 @@ from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS, ScalarType, is_float
 from tiledsl.language.dtypes import DTYPES, DType, canonical
-from tiledsl.legality import verdict
+from tiledsl.legality import Verdict, verdict
 from tiledsl.location import Loc
 
 if TYPE_CHECKING:
@@ -530,15 +530,9 @@ def select(condition: Any, on_true: Any, on_false: Any) -> Any:
     return Scalar(found.builder.insert(arith.SelectOp(*values)).result)
 
 
-def cast(x: Any, dtype: Any, round: str | None = None, sat: bool = True, rbits: Any = None) -> Any:
-    """`x`, a scalar or number, converted to `dtype`: rounded to the nearest, ties to even; float8 saturates.
-
-    Raises TileError for any other rounding (`round` is "" or "rn"), for float8 that does not saturate (`sat`), and for
-    what is no element type.
-    """
+def cast(x: Any, dtype: Any, sat: bool = True) -> Any:
+    """`x`, a scalar or number, converted to `dtype`: rounded to the nearest, ties to even; float8 saturates."""
     dtype, x = canonical(dtype), plain(x)
-    if round not in (None, "", "rn") or rbits is not None:
-        raise TileError(f"T.cast: round={round!r}: Triton rounds to the nearest (round='rn'), without random bits")
     if not isinstance(sat, bool):
         raise TileError(f"T.cast: sat is {describe(sat)}; it is True or False")
     if not sat and dtype.startswith("float8"):
@@ -566,6 +560,14 @@ def bitcast(x: Any, dtype: Any) -> Scalar:
     return Scalar(context().builder.insert(arith.BitcastOp(value, result_types=[ScalarType(dtype)])).result)
 
 
+def check_function(function: str, dtype: str) -> Verdict:
+    """What the table says of a function on a type. Raises TileError where it is refused."""
+    legal = verdict(function, (dtype,))
+    if legal.is_refused:
+        raise TileError(f"T.{function}: {legal.reason.format(dtype)}", notes=legal.notes((dtype,)))
+    return legal
+
+
 def call(function: str, *arguments: Any, dtype: str | None = None) -> Any:
     """A function of math_functions.py; integers become float32 first, where it is not defined on them."""
     arguments = tuple(map(plain, arguments))
@@ -573,9 +575,7 @@ def call(function: str, *arguments: Any, dtype: str | None = None) -> Any:
         dtype = str(arguments[0].dtype) if isinstance(arguments[0], Expr) else "float32"
         for other in arguments[1:]:
             dtype = promote(arguments[0], other)
-    legal = verdict(function, (dtype,))
-    if legal.is_refused:
-        raise TileError(f"T.{function}: {legal.reason.format(dtype)}", notes=legal.notes((dtype,)))
+    legal = check_function(function, dtype)
     dtype = legal.dtype if legal.rewrite in ("promote", "identity") and legal.dtype else dtype
     builder = context(f"T.{function}").builder
     return Scalar(builder.insert(arith.MathOp([as_value(x, dtype) for x in arguments], function=function)).result)

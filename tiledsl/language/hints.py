@@ -32,6 +32,10 @@ no_set_max_nreg, disable_warp_group_reg_alloc, annotate_producer_reg_dealloc, an
 func_attr, annotate_pass_configs, annotate_compile_flags = map(
     hint, "func_attr annotate_pass_configs annotate_compile_flags".split()
 )
+# Memory is in order: a store is seen by all that comes after it, by copies of the hardware's among it.
+fence_proxy_async, fence_proxy_async_generic, ptx_fence_barrier_init = map(
+    hint, "fence_proxy_async fence_proxy_async_generic ptx_fence_barrier_init".split()
+)
 
 # The kernel after may begin when all blocks of this one have ended or said so; emitted kernels leave it at the end.
 pdl_trigger = hint("pdl_trigger")

@@ -147,6 +147,20 @@ def align_up(a: Any, b: Any) -> Any:
     return binary("mul", ceildiv(a, b), b)
 
 
+def index_to_coordinates(index: Any, shape: Any) -> list[Any]:
+    """The position of flat `index` in a row-major tensor of `shape`: a list of integers, one for each dimension.
+
+    They are scalars or numbers, as `index` and the dimensions are. Raises TileError for operands that are no integers.
+    """
+    if not isinstance(shape, (tuple, list)):
+        raise TileError(f"T.index_to_coordinates: shape is {describe(shape)}, not a list of dimensions")
+    coordinates: list[Any] = []
+    for extent in reversed(shape):
+        coordinates.insert(0, floormod(index, extent))
+        index = floordiv(index, extent)
+    return coordinates
+
+
 def floordiv(a: Any, b: Any) -> Any:
     """`a` / `b` rounded down, of scalars or numbers: an integer of integers, a float of floats.
 

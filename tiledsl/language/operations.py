@@ -325,8 +325,6 @@ def gemm(
             notes=legal.notes(types),
         )
     if not constant:
-        from tiledsl.language.expression import select
-
         # A clear that depends on the device (such as `k == 0`) multiplies the accumulator by a choice of 0 or itself.
         zero = Buffer(ctx.alloc(c.type, "T.gemm", name=f"{c.name}_kept"))
         ctx.elementwise(c, zero, lambda old: select(clear_accum, 0, old))

@@ -293,6 +293,25 @@ def get_block_bindings() -> Any:
     return [get_block_binding(axis) for axis in range(len(kernel.body.args) if kernel else 0)]
 
 
+def get_block_extent(dim: int = 0) -> Any:
+    """The number of blocks along grid dimension `dim`, an int32 scalar. Raises TileError where the grid lacks it."""
+    kernel = context("T.get_block_extent").kernel
+    if kernel is None or not 0 <= dim < len(kernel.grid):
+        raise TileError(f"T.get_block_extent: the kernel has no grid dimension {dim}")
+    return Scalar(kernel.grid[dim])
+
+
+def get_block_extents() -> Any:
+    """The extents of the kernel's grid, a list of int32 scalars. Raises TileError outside of a tile program."""
+    kernel = context("T.get_block_extents").kernel
+    return [get_block_extent(axis) for axis in range(len(kernel.grid) if kernel else 0)]
+
+
+def loop_break() -> None:
+    """End the innermost loop, as `break` does: a statement, of no shape or type; elsewhere it raises TileError."""
+    raise TileError("T.loop_break() is a statement of its own, in a loop of a tile program; `break` is the same")
+
+
 def comment(text: str) -> None:
     """Accepted; has no effect. `text` is any string."""
 

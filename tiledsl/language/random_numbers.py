@@ -11,6 +11,7 @@ import math
 from typing import Any, NamedTuple
 
 from tiledsl.errors import TileError
+from tiledsl.language.allocation import alloc_var
 from tiledsl.language.buffer import Var
 from tiledsl.language.expression import Expr, Scalar, as_value, binary, call, cast, context, describe, plain
 
@@ -36,8 +37,6 @@ def rng_init(seed: Any, seq: Any = None, off: Any = 0, generator: str = _GENERAT
     on the order of the block's draws alone, and differ from those of TileLang, which draws for each thread. Raises
     TileError for another generator, and in a T.Parallel loop.
     """
-    from tiledsl.language.allocation import alloc_var
-
     ctx = context("T.rng_init")
     if generator != _GENERATOR:
         raise TileError(f"T.rng_init: the generator is {_GENERATOR!r} (Philox), not {describe(generator)}")

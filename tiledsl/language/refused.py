@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 from tiledsl.errors import TileError
 
-# The reason, and the names that it holds for.
+# The reason, and the names that it holds for: a name with * or [] in it is a pattern.
 _REASONS = {
     "addresses have no Triton form; index the buffer": """
-        access_ptr tvm_access_ptr address_of type_annotation
+        access_ptr tvm_access_ptr address_of
+    """,
+    "a thread's vectors have no Triton form; write the loop over their elements with T.Parallel": """
+        *float*x[0-9]* *int*x[0-9]* boolx[0-9]* add2 sub2 mul2 fma2 max2 min2 abs2 ldg[0-9]* lds[0-9]* stg[0-9]*
+        sts[0-9]* Ramp Broadcast Shuffle extract_lane vectorlow vectorhigh vectorcombine vscale ds_read_*
     """,
     (
         "explicit barriers and asynchronous copies have no Triton form; use T.copy inside T.Pipelined, which "
@@ -17,26 +23,44 @@ _REASONS = {
     ): """
         alloc_barrier alloc_cluster_barrier mbarrier_arrive mbarrier_wait_parity mbarrier_expect_tx
         mbarrier_arrive_expect_tx barrier_arrive barrier_wait tma_copy tma_gather4 tma_scatter4
-        copy_cluster ptx_cp_async cp_async_barrier_noinc fence_proxy_async
-        fence_proxy_async_generic ws WSID WSPipeline WSRole WSSchedule WSScope WSSync ws_op
+        copy_cluster ptx_cp_async cp_async_barrier_noinc ws WSID WSPipeline WSRole WSSchedule WSScope WSSync ws_op
         annotate_ws_schedule ClusterKernel cluster_sync block_rank_in_cluster set_max_nreg
         inc_max_nreg dec_max_nreg named_barrier_arrive named_barrier_sync
-        clc_try_cancel_multicast clc_is_canceled clc_get_first_ctaid_x
-        create_tma_descriptor alloc_descriptor alloc_wgmma_desc
+        clc_* create_tma_descriptor alloc_descriptor alloc_wgmma_desc create_barriers cluster_arrive*
+        cluster_wait WSInstr WSOpRef WSSyncKind WarpSpecialize WarpSpecializeFrame tma_* ptx_cp_async_* ptx_arrive_*
+        ptx_init_barrier_thread_count ptx_wait_barrier initialize_*_descriptor increase_descriptor_offset
+        WGMMADescriptorParams compute_*_descriptor
     """,
     "Blackwell's tensor memory has no Triton form here; use T.alloc_fragment and T.gemm": """
         alloc_tmem tcgen05_gemm tcgen05_gemm_blockscaled tcgen05_mma_arrive tcgen05_cp_warpx4
-        tcgen05_sf_warp_transpose mma_gemm_blockscaled gemm_sp
+        tcgen05_sf_warp_transpose mma_gemm_blockscaled alloc_tcgen05_* deallocate_tmem tcgen05_* TCGEN05*
+        make_blockscaled_gemm_layout ptx_tcgen05_* lookup_param
+    """,
+    (
+        "products of 2:4 sparse tiles need the sparse tensor cores, for which Triton has no operation; keep the tile "
+        "dense (its zeros written out in T.Parallel, by the metadata), and use T.gemm"
+    ): """
+        gemm_sp wgmma_gemm_sp tcgen05_gemm_sp ptx_mma_sp ptx_wgmma_sp_* *SparseTensorCoreIntrinEmitter
     """,
     ("warp-level communication has no Triton form; use T.reduce_sum, T.reduce_max or T.cumsum on a fragment"): """
-        activemask match_any_sync
+        activemask match_any_sync match_all_sync
+        launch_thread env_thread tvm_thread_invariant tvm_warp_activemask
     """,
     "C code and intrinsics have no Triton form; write the arithmetic in the tile language": """
-        call_extern call_intrin call_pure_extern dp4a pragma_import_c CUDASourceCodeKernel
-        tvm_mfma tvm_mfma_store ptx_mma ptx_ldmatrix mma_store
+        call_* dp4a pragma_import_c CUDASourceCodeKernel __fns q_multiply_shift*
+    """,
+    "the instructions of tensor cores are Triton's choice; write the product with T.gemm": """
+        tvm_mfma tvm_mfma_store ptx_mma ptx_mma_* ptx_ldmatrix* mma_* mfma* wgmma_mma ptx_wgmma_*
+        *TensorCoreIntrinEmitter* simdgroup_*
+        make_filled_simdgroup_matrix tvm_rdna_* tvm_bmma_sync tvm_fill_fragment tvm_load_matrix_sync
+        tvm_mma_sync tvm_store_matrix_sync get_ldmatrix_offset get_mma_micro_size get_swizzle_layout
+        make_mma_swizzle_layout validate_gemm_ab_dtypes
     """,
     ("blocks of one launch cannot wait for each other in Triton; write two T.Kernel blocks, which run in order"): """
         sync_grid sync_global
+    """,
+    "Triton has no such element type; use T.float8_e4m3fn or T.float8_e5m2": """
+        float8_*
     """,
     "Triton has no such element type; keep the packed bytes in uint8 and unpack them in T.Parallel": """
         float4_e2m1_unpacked float6_e2m3fn float6_e3m2fn float8_e8m0fnu int2 int4 uint4
@@ -44,11 +68,29 @@ _REASONS = {
     "tensors made from raw addresses are not part of the tile language; pass one tensor and index it": """
         ptr make_tensor make_tensor_from_addr
     """,
-    "this is not part of the tile language": """
-        handle call_packed block evaluate_block alloc_smem
+    "classes whose methods assign to variables of the kernel are not part of the tile language; write T.Persistent": """
+        meta_class BaseTileScheduler PersistentTileScheduler
+    """,
+    "TVM's loops and blocks are not part of the tile language; write the loop with T.serial or T.Parallel": """
+        sblock sblock_* block block_attr reads writes bind decl_buffer match_buffer buffer_store region While Assert
+        thread_axis evaluate_block launch target vectorize pipelined Pipeline realize
+    """,
+    "TVM's runtime is not part of the tile language": """
+        tvm_stack_* tvm_struct_* tvm_throw_last_error tvm_tuple tvm_call_* TVMBackend* anylist_* handle
+        handle_add_byte_offset isnullptr start_profile_intrinsic end_profile_intrinsic ret undef has_let_value
+        get_let_value KernelLaunchFrame JITFunc AnyDType get_tvm_dtype IntImm StringImm Any alloc_smem
     """,
 }
-REFUSED = {name: reason for reason, names in _REASONS.items() for name in names.split()}
+_NAMES = {name: reason for reason, names in _REASONS.items() for name in names.split()}
+REFUSED = {name: reason for name, reason in _NAMES.items() if not set("*[") & set(name)}
+_PATTERNS = {name: reason for name, reason in _NAMES.items() if name not in REFUSED}
+
+
+@cache
+def refusal(name: str) -> str:
+    """Why `T.name` is refused, and what to write instead; "" if it is no name of TileLang's language."""
+    matching = (reason for pattern, reason in _PATTERNS.items() if fnmatchcase(name, pattern))
+    return REFUSED.get(name) or next(matching, "")
 
 
 class Refused:

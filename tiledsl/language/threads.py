@@ -476,6 +476,19 @@ def sync_threads(barrier_id: Any = None, arrive_count: Any = None) -> None:
 syncthreads = sync_threads
 
 
+def tvm_storage_sync(scope: str = "shared") -> None:
+    """T.sync_threads, for the memory named by the string `scope`.
+
+    Raises TileError for "global", as blocks of one launch cannot wait for each other, and where that does.
+    """
+    if scope == "global":
+        raise TileError(
+            "T.tvm_storage_sync: blocks of one launch cannot wait for each other; write two T.Kernel blocks, which run "
+            "in order"
+        )
+    sync_threads()
+
+
 def sync_warp(mask: Any = None) -> None:
     """A barrier for the threads of a warp, which run in step: nothing has to be waited for. `mask` has no effect.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection
@@ -12,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tiledsl.digests import digest
 from tiledsl.errors import TileError
 from tiledsl.files import make_private, write_file
 from tiledsl.levels.build import CACHE, attributes_of, build
@@ -94,7 +94,7 @@ class Artifact:
 _AGAIN = "it belongs to the cache: call from_level() again, or tune again"
 
 
-def attach_file(function: Any, path: str, digest: str, target: str, given: str = "") -> None:
+def attach_file(function: Any, path: str, stored: str, target: str, given: str = "") -> None:
     """Attach what `Artifact.store` wrote, for emitted modules; `given` is the file that errors name if it is the same.
 
     TileError if it is gone or is not what it was.
@@ -104,7 +104,7 @@ def attach_file(function: Any, path: str, digest: str, target: str, given: str =
     name, level = os.path.splitext(os.path.basename(path))
     file = open_level(level[1:], path, name)
     record = file.record
-    if record is None or _digest(file.level, file.data, record.text().encode()) != digest:
+    if record is None or _digest(file.level, file.data, record.text().encode()) != stored:
         raise TileError(f"{path} has been changed, from which {function.__name__} runs", notes=[_AGAIN])
     with contextlib.suppress(OSError):
         if given and Path(given).read_bytes() == file.data:
@@ -113,7 +113,7 @@ def attach_file(function: Any, path: str, digest: str, target: str, given: str =
 
 
 def _digest(level: str, data: bytes, described: bytes) -> str:
-    return hashlib.sha256(b"\0".join((level.encode(), hashlib.sha256(data).digest(), described))).hexdigest()
+    return digest(b"\0".join((level.encode(), bytes.fromhex(digest(data)), described)))
 
 
 def artifact(

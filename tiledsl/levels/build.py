@@ -6,7 +6,6 @@ cache and what the tuner keeps never see it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import sys
@@ -15,13 +14,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tiledsl.digests import digest
 from tiledsl.errors import TileError
 from tiledsl.files import write_file
 from tiledsl.levels.bundle import LevelFile
-from tiledsl.levels.record import LEVELS, Record
+from tiledsl.levels.record import Record
 from tiledsl.levels.subprocess_compile import compile_in_subprocess
 from tiledsl.location import Loc
 from tiledsl.runtime.compile import Asm, CompiledKernel, CompileError, check_shared, reported
+from tiledsl.runtime.kernel_files import LEVELS
+from tiledsl.runtime.launch_stored import library_size
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -49,15 +51,13 @@ def build(file: LevelFile, record: Record, target: Target) -> CompiledKernel:
     from triton.compiler.compiler import CompiledKernel as Compiled
     from triton.compiler.compiler import make_backend
 
-    from tiledsl.runtime.launch_stored import library_size
-
     backend = make_backend(target.triton_target())
     options = _options(file.level, record)
     parts = [
         file.level, file.digest, record.name, record.language, str(target), options, dict(record.metadata),
         triton.__version__, library_size(), backend.hash(), get_cache_invalidating_env_vars(),
     ]  # fmt: skip
-    key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+    key = digest(json.dumps(parts, sort_keys=True, default=str))
     folder = Path(current().cache_dir).expanduser() / "levels" / key[:32]
     described = folder / f"{record.name[:150]}.json"
     if not described.is_file():

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tiledsl.digests import digest
 from tiledsl.errors import TileError
-from tiledsl.files import write_file
 from tiledsl.levels import metadata
-from tiledsl.levels.record import BINARIES, LEVELS, Argument, Record, parsed
+from tiledsl.levels.record import Argument, Record, parsed
+from tiledsl.runtime import kernel_files
 from tiledsl.runtime.compile import CompiledKernel
+from tiledsl.runtime.kernel_files import BINARIES, LEVELS
 
 Given = str | bytes | os.PathLike[str]
 """A level: a file, a folder with one, or the text (or binary) itself."""
-
-
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -50,8 +47,7 @@ def save(
     folder: Path, name: str, compiled: CompiledKernel, arguments: Sequence[Argument], language: str, source: str
 ) -> list[Path]:
     """Write a compiled kernel's levels and, last, its JSON file; the paths. Raises TileError if it cannot."""
-    contents = {level: compiled.asm[level] for level in LEVELS if level in compiled.asm}
-    files = {level: each if isinstance(each, bytes) else each.encode() for level, each in contents.items()}
+    files = kernel_files.contents(compiled)
     sizes = metadata.read("cubin", files["cubin"]).parameter_bytes if "cubin" in files else None
     launch = {key: value for key, value in compiled.metadata.items() if key != "target"}
     target = compiled.target.triton_target()
@@ -65,17 +61,13 @@ def save(
         sizes,
         language,
         source,
-        {level: digest(data) for level, data in files.items()},
+        kernel_files.digests(files),
     )
-    written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for suffix, data in {**files, "json": record.text().encode()}.items():
-            written.append(folder / f"{name}.{suffix}")
-            write_file(written[-1], data)
+        return kernel_files.write(folder, name, files, record.text().encode())
     except OSError as error:
         raise TileError(f"{error.filename or folder} cannot be written: {error.strerror}") from None
-    return written
 
 
 def check_level(level: Any) -> str:

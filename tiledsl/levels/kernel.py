@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -11,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.codegen.emitted import EmittedKernel
 from tiledsl.codegen.names import quoted
-from tiledsl.digests import source_digest
+from tiledsl.digests import digest, source_digest
 from tiledsl.errors import TileError
 from tiledsl.levels import metadata
 from tiledsl.levels.artifact import Artifact, artifact
-from tiledsl.levels.bundle import LevelFile, check_level, digest, folder_path, is_content, open_level, save
+from tiledsl.levels.bundle import LevelFile, check_level, folder_path, is_content, open_level, save
 from tiledsl.levels.checks import check_allow
-from tiledsl.levels.record import LEVELS, Argument, Record, arguments_of, encoded
+from tiledsl.levels.record import Argument, Record, arguments_of, encoded
+from tiledsl.runtime import kernel_files
 
 if TYPE_CHECKING:
     from tiledsl.kernels.kernel import Kernel
@@ -109,7 +109,7 @@ def _own_record(origin: Kernel, emitted: EmittedKernel) -> Record:
         None if binary is None else metadata.read("cubin", binary).parameter_bytes,
         language,
         source_digest(origin.source),
-        {level: digest(_bytes(compiled.asm[level])) for level in LEVELS if level in compiled.asm},
+        kernel_files.digests(kernel_files.contents(compiled)),
     )
 
 
@@ -119,7 +119,7 @@ def _check_origin(origin: Kernel, file: LevelFile, record: Record | None, allow:
         same: bool | None = record.source == source_digest(origin.source)
     else:
         folders = metadata.read(file.level, file.content).sources
-        same = hashlib.sha256(origin.source.encode()).hexdigest()[:16] in folders if folders else None
+        same = digest(origin.source)[:16] in folders if folders else None
     if same:
         return []
     if same is None:
@@ -158,7 +158,3 @@ def _check_arguments(origin: Kernel, emitted: EmittedKernel, found: Artifact) ->
             f"{', '.join(emitted.signature)}",
             notes=["put the JSON file that was saved with it beside it"],
         )
-
-
-def _bytes(content: str | bytes) -> bytes:
-    return content if isinstance(content, bytes) else content.encode()

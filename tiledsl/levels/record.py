@@ -15,8 +15,6 @@ from tiledsl.errors import TileError
 from tiledsl.runtime.target import Target
 
 SCHEMA = "tiledsl levels 1"
-LEVELS = ("ttir", "ttgir", "llir", "ptx", "cubin", "amdgcn", "hsaco")
-BINARIES = ("cubin", "hsaco")
 NEEDED = ("shared", "num_warps")
 """Metadata that no level below ttgir says itself."""
 _SHOWN_FIRST = ("name", "target", "triton_version", "num_warps", "num_stages", "num_ctas", "shared")

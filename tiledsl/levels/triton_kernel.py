@@ -17,9 +17,11 @@ from tiledsl.levels.build import unknown_option
 from tiledsl.levels.bundle import LevelFile, check_level, folder_path, is_content, open_level, save
 from tiledsl.levels.checks import check_allow
 from tiledsl.levels.kernel import compiled_for
-from tiledsl.levels.record import LEVELS, Argument, Record, parsed
+from tiledsl.levels.record import Argument, Record, parsed
 from tiledsl.levels.specialise import specialise
 from tiledsl.runtime.compile import Asm, CompiledKernel, compile_kernel
+from tiledsl.runtime.kernel_files import LEVELS
+from tiledsl.runtime.module import load_module
 from tiledsl.runtime.resources import Resources
 from tiledsl.runtime.target import Target
 
@@ -217,12 +219,18 @@ class Kernels(dict[str, TritonKernel]):
 
 
 def triton_kernels(
-    folder: str | os.PathLike[str], level: str = "", *, function: Any = None, target: Any = None
+    folder: str | os.PathLike[str],
+    level: str = "",
+    *,
+    function: Any = None,
+    target: Any = None,
+    allow: Collection[str] = (),
 ) -> Kernels:
     """The kernels in a folder's folders, such as the variants that a tuner chooses from, in the order of their names.
 
     level: which file to run each from, by default the binary. function: the source under @triton.jit, if there is one.
-    Folders without such a file, or with one that does not fit, are left out with a reason. TileError if all are.
+    target, allow: see TritonKernel.from_level. Folders without such a file, or with one that does not fit, are left out
+    with a reason. TileError if all are.
     """
     path = folder_path(folder)
     if not os.path.isdir(path):
@@ -231,9 +239,9 @@ def triton_kernels(
     found = Kernels()
     for each in sorted(inner for inner in path.iterdir() if inner.is_dir()):
         try:
-            made = triton_kernel(each, level, target=target)
+            made = triton_kernel(each, level, target=target, allow=allow)
             if source is not None and made.artifact is not None:
-                made = source.from_level(made.artifact.file.level, each, target=target)
+                made = source.from_level(made.artifact.file.level, each, target=target, allow=allow)
             found[each.name] = made
         except TileError as error:
             found.left_out[each.name] = error.message
@@ -305,8 +313,6 @@ def _digest(function: Any) -> str:
 
 def _stand_in(record: Record, file: LevelFile) -> Any:
     """A jitted function with the arguments of a record, which is never compiled."""
-    from tiledsl.runtime.module import load_module
-
     arguments = record.arguments or ()
     unfit = next((each for each in (record.name, *(a.name for a in arguments)) if not _is_name(each)), None)
     if unfit is not None:

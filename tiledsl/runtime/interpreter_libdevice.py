@@ -54,7 +54,7 @@ def _first_set(x: Array) -> Array:
 
 def _of_record(record: MathFunction) -> _Function:
     """In the arguments' element type where NumPy has the function, else in float64."""
-    function = record.on_arrays if isinstance(record.numpy, str) and record.numpy else _in_double(record.on_arrays)
+    function = record.on_arrays if record.keeps_type else _in_double(record.on_arrays)
     return function, {"test": "bool", "bits": "int32"}.get(record.takes, "same")
 
 
@@ -81,8 +81,7 @@ FLOAT_FUNCTIONS: dict[str, _Function] = {
         fast_sinf=np.sin, fast_cosf=np.cos, fast_tanf=np.tan, fast_expf=np.exp,
         fast_exp10f=_in_double(lambda x: 10.0**x),
         fast_logf=np.log, fast_log2f=np.log2, fast_log10f=np.log10, fast_powf=np.power, fast_dividef=np.divide,
-        fma_rn=_in_double(lambda x, y, z: x * y + z), div_rn=np.divide, rcp_rn=np.reciprocal, sqrt_rn=np.sqrt,
-        rsqrt_rn=lambda x: 1 / np.sqrt(x), add_rn=np.add, sub_rn=np.subtract, mul_rn=np.multiply,
+        fma_rn=_in_double(lambda x, y, z: x * y + z), sqrt_rn=np.sqrt, rsqrt_rn=lambda x: 1 / np.sqrt(x),
     ),
     "finitef": (np.isfinite, "bool"),
     "isfinited": (np.isfinite, "bool"), "signbit": (np.signbit, "bool"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError
+from tiledsl.formulas import names_in, text_of, value_of
 from tiledsl.runtime.target import Target
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def check(kernel: str, target: Target, params: Sequence[Parameter], arguments: S
     for param, given in zip(params, arguments, strict=True):
         if not param.is_tensor:
             _check_scalar(kernel, param, given)
+            if isinstance(given, int):
+                symbols[param.name] = (given, "the argument")
             continue
         if not isinstance(given, torch.Tensor):
             raise TileError(f"{kernel}: {param.name} is a tensor, not {type(given).__name__}")
@@ -48,11 +51,28 @@ def check(kernel: str, target: Target, params: Sequence[Parameter], arguments: S
             device = (given.device, param.name)
         elif given.device != device[0]:
             raise TileError(f"{kernel}: {param.name} is on {given.device}, but {device[1]} is on {device[0]}")
+    _check_formulas(kernel, params, symbols)
     if device is not None and target.kind != "interpret" and device[0].type == "cpu":
         raise TileError(
             f"{kernel}: {device[1]} is on the CPU, but the program is compiled for {target}",
             notes=["move the tensors with .cuda(), or compile with target='interpret'"],
         )
+
+
+def _check_formulas(kernel: str, params: Sequence[Parameter], symbols: Mapping[str, tuple[int, str]]) -> None:
+    sizes = {name: size for name, (size, _) in symbols.items()}
+    for param in params:
+        for name, formula in param.formulas.items():
+            needed = value_of(formula, sizes)
+            if needed is not None and sizes.get(name, needed) != needed:
+                known = ", ".join(f"{each} is {sizes[each]}" for each in sorted(names_in(formula)))
+                wanted = f"{text_of(formula, _AsItIs())} is {needed}: {known}"
+                raise TileError(f"{kernel}: {symbols[name][1]} is {sizes[name]}, but {wanted}")
+
+
+class _AsItIs(dict[str, str]):
+    def __missing__(self, name: str) -> str:
+        return name
 
 
 def _check_scalar(kernel: str, param: Parameter, given: Any) -> None:

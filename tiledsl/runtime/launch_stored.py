@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,11 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tiledsl.files import read_file, write_file
+from tiledsl.digests import digest
+from tiledsl.files import read_file
+from tiledsl.runtime import kernel_files
 from tiledsl.runtime.launch_triton import knobs
 
-BINARIES = ("cubin", "hsaco")
-_FILES = {"triton": "json", **{kind: kind for kind in BINARIES}}  # our endings and Triton's
+_TRITONS = {"triton": "json"}  # our ending of Triton's metadata, and Triton's
 # Where one of these is set, Triton is to compile otherwise, or to be seen compiling.
 _COMPILATION = (
     "always_compile", "override", "dump_ir", "listener", "instrumentation_mode", "fpsan_homomorphic_casts",
@@ -54,24 +54,21 @@ class CachedBinary:
         """Triton's compiled kernel for its ASTSource; None if there is none for it, or the files make no sense."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             wanted = {"source": self.source, **cache_key(src, target, options)}
-            place = self._place(wanted)
+            name = self._name_for(wanted)
             if _is_watched():
                 return None
-            described = json.loads(read_file(place.with_suffix(".json"), own=True))
+            described = json.loads(read_file(self.folder / f"{name}.json", own=True))
             if described["schema"] != SCHEMA or described["asked"] != wanted:
                 return None
-            paths = {kind: place.with_suffix(f".{kind}") for kind in described["files"] if kind in _FILES}
-            contents = {kind: read_file(path, own=True) for kind, path in paths.items()}
-            if any(_digest(data) != described["files"][kind] for kind, data in contents.items()):
-                return None
+            kept = kernel_files.read(self.folder, name, described["files"])
             from triton.compiler import CompiledKernel
 
-            group = {f"{self.name}.{_FILES[kind]}": str(path) for kind, path in paths.items()}
-            metadata = json.loads(contents["triton"])
+            group = {f"{self.name}.{_TRITONS.get(kind, kind)}": str(path) for kind, (path, _) in kept.items()}
+            metadata = json.loads(kept["triton"][1])
             compiled = CompiledKernel(src, group, metadata["hash"])  # which reads the files again
             as_read = {name: getattr(compiled.metadata, name) for name in metadata if name not in _CONVERTED}
             is_same = all(metadata[name] == value for name, value in as_read.items())
-            return compiled if is_same and compiled.kernel in contents.values() else None
+            return compiled if is_same and compiled.kernel in [data for _, data in kept.values()] else None
         return None
 
     def keep(self, compiled: Any, options: Mapping[str, Any]) -> list[Path]:
@@ -83,29 +80,18 @@ class CachedBinary:
         if len(list(self.folder.glob(f"{self.name}.*.kept.json"))) >= _MOST:
             return []
         wanted = {"source": self.source, **cache_key(compiled.src, compiled.metadata.target, options)}
-        contents = {kind: bytes(compiled.asm[kind]) for kind in BINARIES if kind in compiled.asm}
+        files = kernel_files.contents(compiled, kernel_files.BINARIES)
         metadata = next(path for name, path in compiled.metadata_group.items() if name.endswith(".json"))
         try:
-            contents["triton"] = Path(metadata).read_bytes()
+            files["triton"] = Path(metadata).read_bytes()
         except OSError as error:
             raise LookupError(f"Triton's metadata of {self.name}") from error
-        described = {
-            "schema": SCHEMA,
-            "asked": wanted,
-            "files": {kind: _digest(data) for kind, data in contents.items()},
-        }
-        contents["json"] = json.dumps(described, indent=1).encode()
-        place = self._place(wanted)
-        for kind, data in contents.items():  # what describes the others is written last
-            write_file(place.with_suffix(f".{kind}"), data)
-        return [place.with_suffix(f".{kind}") for kind in contents]
+        described = {"schema": SCHEMA, "asked": wanted, "files": kernel_files.digests(files)}
+        text = json.dumps(described, indent=1).encode()
+        return kernel_files.write(self.folder, self._name_for(wanted), files, text)
 
-    def _place(self, wanted: Mapping[str, Any]) -> Path:
-        return self.folder / f"{self.name}.{_digest(json.dumps(wanted, sort_keys=True).encode())[:16]}.kept.json"
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    def _name_for(self, wanted: Mapping[str, Any]) -> str:
+        return f"{self.name}.{digest(json.dumps(wanted, sort_keys=True))[:16]}.kept"
 
 
 def cache_key(src: Any, target: Any, options: Mapping[str, Any]) -> dict[str, Any]:

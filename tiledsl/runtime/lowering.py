@@ -58,7 +58,7 @@ def lower(build: Build, target: Target, pass_configs: Mapping[str, Any], resumed
     elaborated = (time.perf_counter() - start) * 1e3
     name, outputs = root.sym_name, root.outputs
     params = [
-        _parameter(parameter, arg.type, position in outputs)
+        _parameter(parameter, arg.type, position in outputs, dict(root.formulas))
         for position, (parameter, arg) in enumerate(zip(root.parameters, root.body.args, strict=False))
     ]
     _check_target(root, target)
@@ -149,9 +149,10 @@ def rest_of(passes: Sequence[Pass], after: str) -> Sequence[Pass]:
     return passes[len(names) - names[::-1].index(after) :]
 
 
-def _parameter(name: str, type: Type, is_output: bool) -> Parameter:
+def _parameter(name: str, type: Type, is_output: bool, formulas: Mapping[str, Any]) -> Parameter:
     if isinstance(type, BufferType):
-        return Parameter(name, type.dtype, is_output, type.shape, type.strides)
+        own = {each: formula for each, formula in formulas.items() if each in type.shape}
+        return Parameter(name, type.dtype, is_output, type.shape, type.strides, own)
     return Parameter(name, type.dtype, is_output)
 
 

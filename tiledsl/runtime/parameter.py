@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class Parameter:
     """A parameter of a program. A dynamic dimension of its shape is a name."""
@@ -13,14 +16,16 @@ class Parameter:
         is_output: bool,
         shape: tuple[int | str, ...] | None = None,
         strides: tuple[int | str, ...] | None = None,
+        formulas: Mapping[str, Any] | None = None,
     ) -> None:
-        """`shape` is None for a scalar."""
+        """`shape` is None for a scalar. `formulas` are what names in `shape` must be, by them (tiledsl/formulas.py)."""
         self.name = name
         self.dtype = dtype
         self.is_output = is_output
         self.is_tensor = shape is not None
         self.shape = shape or ()
         self.strides = strides
+        self.formulas = dict(formulas or {})
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.dtype}{list(self.shape) if self.is_tensor else ''}"

@@ -18,7 +18,7 @@ SCALAR = 37  # the value of %s
 
 
 def values(body: str) -> dict[str, Value]:
-    made = program(body)
+    made = program(body, grid=(8, 8))
     return {value.name: value for op in kernel_of(made).walk() for value in op.results}
 
 
@@ -99,9 +99,9 @@ def test_a_walk_is_what_it_is_said_to_be(expression: str) -> None:
 
 
 def test_a_strided_walk_reaches_the_end() -> None:
-    for step, offset, extent, dim in itertools.product((2, 3), range(4), (2, 4), (4, 6, 8, 12)):
+    for step, offset, extent, dim in itertools.product((2, 3), range(-1, 4), (2, 4), (4, 6, 8, 12)):
         (found,) = classify([index(f"mul _ %c{step}; add _ %c{offset}", extent)], (dim,))
-        assert (found.kind == "strided") is (offset < step and extent * step == dim)
+        assert (found.kind == "strided") is (0 <= offset < step and extent * step == dim)
 
 
 def test_two_walks_along_one_axis_are_not_both_regular() -> None:
@@ -110,7 +110,31 @@ def test_two_walks_along_one_axis_are_not_both_regular() -> None:
     assert [each.kind for each in classify([index("floordiv _ %c2", 8)], (4,), writes=True)] == ["general"]
     assert [each.kind for each in classify([index("floormod _ %c4", 8)], (4,), writes=True)] == ["general"]
     scalar = values("%x = arith.add %s, %c1 : int32")["x"]
-    assert [each.kind for each in classify([scalar, made], (8, 8))] == ["scalar", "slice"]
+    assert classify([scalar, made, scalar], (8, 8, 8)) == [
+        Index("scalar", scalar, -1, 1, 0, 1), Index("slice", made, 0, 4, 1, 1), Index("scalar", scalar, -1, 1, 0, 1),
+    ]  # fmt: skip
+    some = index("floordiv _ %s", 4)
+    assert classify([some, some, made], (8, 8, 8), writes=True) == [
+        Index("general", some, -1, 1, 0, 1), Index("general", some, -1, 1, 0, 1), Index("slice", made, 0, 4, 1, 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("expression", "extent", "dim", "expected"),
+    [
+        ("add _ %c0", 4, 4, ("identity", 0, 4, 0, 1)), ("add _ %c0", 4, 8, ("slice", 0, 4, 0, 1)),
+        ("add _ %c1", 8, 8, ("slice", 0, 8, 1, 1)), ("mul _ %c2; sub _ %c-1", 4, 8, ("strided", 0, 4, 1, 2)),
+        ("mul %c2 _; sub _ %c1", 4, 8, ("general", -1, 1, 0, 1)), ("floordiv _ %c2", 8, 4, ("repeated", 0, 8, 0, 2)),
+        ("floormod _ %c4", 8, 4, ("wrapped", 0, 8, 0, 1)), ("mul _ _; floordiv _ %c2", 4, 2, ("general", -1, 1, 0, 1)),
+        ("floormod _ %s", 4, 4, ("general", -1, 1, 0, 1)), ("add _ _", 4, 8, ("strided", 0, 4, 0, 2)),
+        ("mul _ %c2; floordiv _ %c2", 4, 2, ("general", -1, 1, 0, 1)),
+        ("add _ %c1; floormod _ %c4", 8, 4, ("general", -1, 1, 0, 1)),
+    ],
+)  # fmt: skip
+def test_what_a_walk_is(expression: str, extent: int, dim: int, expected: tuple[str, int, int, int, int]) -> None:
+    made = index(expression, extent)
+    kind, *rest = expected
+    assert classify([made], (dim,)) == [Index(kind, made, *rest)]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +143,7 @@ def test_two_walks_along_one_axis_are_not_both_regular() -> None:
         ("sub %s _", (1, 0)), ("add _ %c3; sub %s _", (1, 3)), ("mul _ %c2; sub %s _", (2, 0)),
         ("mul _ %c2; add _ %c1; sub %s _", (2, 1)), ("sub _ %c1; sub %c9 _", (1, -1)), ("mul _ %c-1; sub %s _", None),
         ("mul _ %c0; sub %s _", None), ("sub _ %s", None), ("add _ %s; sub %s _", None), ("add _ %c1", None),
-        ("sub _ _", None),
+        ("sub _ _", None), ("add %s _", None), ("sub _ %c3; add %s _", None),
     ],
 )  # fmt: skip
 def test_backward_walks(expression: str, expected: tuple[int, int] | None) -> None:
@@ -173,6 +197,59 @@ def test_digits_are_found_where_nothing_carries() -> None:
         low, high = offset % 4, offset // 4
         fits = low + columns <= 4 and high + rows <= dim // 4
         assert (digits(pair(rows, columns, 4, 1, offset), dim) is not None) is fits, (rows, columns, offset, dim)
+
+
+def sum_of(terms: str) -> Value:
+    """Such as 8*i + j + -3, where %i has 4 rows, %j 8 columns, %z one, and %r is a remainder; bx, by are 0 to 7."""
+    shapes = {"i": "4x1", "j": "1x8", "z": "1x1", "r": "1x8"}
+    lines = [f"%{name} = tensor.iota {{axis = {axis}}} : tensor<{shapes[name]}xint32>" for name, axis in WALKS.items()]
+    lines.append("%r = arith.floormod %j, %c4 : tensor<1x8xint32>")
+    total, sizes = "", [1, 1]
+    for number, term in enumerate(terms.split(" + ")):
+        factor, _, name = term.rpartition("*")
+        value = f"%c{name}" if name.lstrip("-").isdigit() else f"%{name}"
+        type = f"tensor<{shapes[name]}xint32>" if name in shapes else "int32"
+        if factor:
+            lines.append(f"%f{number} = arith.mul {value}, %c{factor} : {type}")
+            value = f"%f{number}"
+        if name in shapes:
+            sizes = [max(pair) for pair in zip(sizes, map(int, shapes[name].split("x")))]
+        whole = f"tensor<{sizes[0]}x{sizes[1]}xint32>" if any(each in terms for each in "ijzr") else "int32"
+        lines.append(f"%s{number} = arith.add {total}, {value} : {whole}" if total else "")
+        total = f"%s{number}" if total else value
+    return values("\n".join(lines))[total[1:]]
+
+
+WALKS = {"i": 0, "j": 1, "z": 1}
+
+
+@pytest.mark.parametrize(
+    ("terms", "dim", "expected"),
+    [
+        ("8*i + j", 32, [(4, "i", 4, 0), (8, "j", 8, 0)]),
+        ("j + 8*i", 64, [(8, "i", 4, 0), (8, "j", 8, 0)]),  # longer than what is addressed
+        ("16*i + j + 24", 128, [(8, "i", 4, 1), (16, "j", 8, 8)]),
+        ("16*i + j + 25", 128, None),  # it carries
+        ("16*i + 2*j + 1", 64, [(4, "i", 4, 0), (8, "j", 8, 0), (2, None, 1, 1)]),
+        ("16*i + 2*j", 64, [(4, "i", 4, 0), (8, "j", 8, 0), (2, None, 1, 0)]),
+        ("8*i + bx", 32, [(4, "i", 4, 0), (8, "bx", 8, 0)]),
+        ("8*i + 7*z + j", 32, [(4, "i", 4, 0), (8, "j", 8, 0)]),  # %z is 0
+        ("8*bx + by", 64, None),  # a scalar
+        ("8*i", 32, None),  # one walk alone
+        ("8*i + s", 32, None),  # without bounds
+        ("8*i + r", 32, None),  # no walk
+        ("8*i + -1*j + 7", 32, None),
+        ("7*i + j", 28, None),
+        ("8*i + j", 24, None),
+        ("8*i + j + -8", 32, None),
+        ("8*i + j + 8", 32, None),
+        ("8*i + j + 32", 32, None),
+    ],
+)
+def test_digits_exactly(terms: str, dim: int, expected: list[tuple[int, str | None, int, int]] | None) -> None:
+    found = digits(sum_of(terms), dim)
+    shown = None if found is None else [(each.size, each.walk and each.walk.name, *each[2:]) for each in found]
+    assert shown == expected
 
 
 def test_a_store_covers_what_it_writes() -> None:

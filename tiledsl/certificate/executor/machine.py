@@ -12,6 +12,7 @@ import numpy as np
 from tiledsl.certificate.algebra import Algebra, ExecutorError, Unsupported
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.fields import operands
 from tiledsl.ir.types import BufferType
 
 Env = dict[Value, Any]
@@ -249,8 +250,6 @@ class Executor:
 
 def fields_of(op: Operation) -> dict[str, Any]:
     """The operands by field: a list for a variadic field, a value or None for others."""
-    from tiledsl.ir.fields import operands
-
     found: dict[str, Any] = {}
     for field in op.operand_fields:
         values = field.values(op)

@@ -239,6 +239,20 @@ def _atomic(op: Operation, executor: Executor) -> Step:
     return step
 
 
+@meaning("tensor.scatter")
+def _scatter(op: Operation, executor: Executor) -> Step:
+    into, values, places = op.operands
+    kind, (out, before) = op.attributes["kind"], op.results
+
+    def step(env: Env) -> None:
+        array, at = np.array(env[into]), env[places]
+        inside = (at >= 0) & (at < len(array))
+        env[before] = atomically(executor.algebra, array, [at], inside, env[values], kind, into.dtype, at.shape)
+        env[out] = array
+
+    return step
+
+
 @meaning("tile.read")
 def _read(op: Operation, _: Executor) -> Step:
     buffer, out = op.operands[0], op.results[0]

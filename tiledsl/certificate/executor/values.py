@@ -10,6 +10,7 @@ import numpy as np
 from tiledsl.certificate.algebra import Algebra, ExecutorError, scalar
 from tiledsl.certificate.executor.machine import Env, Executor, Pointer, Step, meaning, value_meaning
 from tiledsl.ir.core import Operation
+from tiledsl.ir.types import ELEMENTS
 
 # arith
 
@@ -244,3 +245,41 @@ def _gather(op: Operation, _: Algebra) -> Any:
         return np.take_along_axis(source, indices, axis)
 
     return gather
+
+
+@value_meaning("tensor.histogram")
+def _histogram(op: Operation, _: Algebra) -> Any:
+    size = op.results[0].shape[0]
+
+    def count(source: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        counted = source[mask]
+        if ((counted < 0) | (counted >= size)).any():
+            raise ExecutorError("a histogram counts what lies outside of it")
+        return np.bincount(counted, minlength=size).astype(np.int32)
+
+    return count
+
+
+@meaning("tensor.sort")
+def _sort(op: Operation, executor: Executor) -> Step:
+    """The place of an element is the number of those that come before it, by the algebra's own comparisons."""
+    (source,), (out, order) = op.operands, op.results
+    axis, descending, algebra = op.attributes["axis"], op.attributes["descending"], executor.algebra
+    less, equal = algebra.compare("lt", source.dtype), algebra.compare("eq", source.dtype)
+
+    def step(env: Env) -> None:
+        given = np.moveaxis(np.asarray(env[source]), axis, -1)
+        one, other = given[..., :, None], given[..., None, :]
+        if descending:
+            one, other = other, one
+        first = less(one, other)
+        if ELEMENTS[source.dtype].kind == "float":
+            first = first | (equal(one, one) & ~equal(other, other))
+        places = np.arange(given.shape[-1])
+        earlier = first | (~np.swapaxes(first, -1, -2) & (places[:, None] < places[None, :]))
+        rank = earlier.sum(-2)  # how many come before each
+        turned = np.argsort(rank, -1, kind="stable")
+        env[out] = np.moveaxis(np.take_along_axis(given, turned, -1), -1, axis)
+        env[order] = np.moveaxis(turned.astype(np.int32), -1, axis)
+
+    return step

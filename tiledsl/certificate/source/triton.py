@@ -74,7 +74,7 @@ class Language:
             for name in (
                 "program_id num_programs arange zeros full load store dot trans permute reshape broadcast_to cast "
                 "where maximum minimum clamp fma sum max min xor_sum reduce cumsum cumprod associative_scan gather "
-                "range device_assert device_print"
+                "histogram range device_assert device_print"
             ).split()
         }
         functions = {each: self._function(name) for each, name in _FUNCTIONS.items() if each not in own}
@@ -282,6 +282,12 @@ class Language:
         if np.any((index.array < 0) | (index.array >= x.shape[axis])):
             raise ExecutorError("a gather index lies outside of the source")
         return x.like(np.take_along_axis(x.array, index.array, axis))
+
+    def histogram(self, x: Tensor, num_bins: int, mask: Tensor | None = None) -> Tensor:
+        counted = x.array if mask is None else x.array[mask.array]
+        if np.any((counted < 0) | (counted >= num_bins)):
+            raise ExecutorError("a histogram counts what lies outside of it")
+        return self.tensor(np.bincount(counted, minlength=num_bins).astype(np.int32), "int32")
 
     # Control flow
 

@@ -1,0 +1,59 @@
+"""Certificates of code for one thread: threads run in step, so that what one wrote another one reads."""
+
+from __future__ import annotations
+
+import pytest
+
+import tiledsl
+from tests.support.thread_programs import Program
+
+pytest.importorskip("z3")
+
+
+def findings(text: str, everything: bool = False) -> list[tuple[str, str, str]]:
+    """Kind, outcome and what it is about, of all that is not proved or tested, of threads that run a body."""
+    head = """@T.prim_func
+def main(A: T.Tensor((64,), "int32"), B: T.Tensor((64,), "int32")):
+    with T.Kernel(1, threads=64):
+        s = T.alloc_shared((64,), "int32")
+        tx = T.get_thread_binding()
+"""
+    program = tiledsl.parse(head + "".join(f"        {line}\n" for line in text.strip("\n").split("\n")))
+    return told(tiledsl.compile(program, out_idx=[-1], target="cuda:90"), everything)
+
+
+def told(kernel: tiledsl.Kernel, everything: bool = False) -> list[tuple[str, str, str]]:
+    checks = kernel.verify().checks
+    assert len(checks) > 3
+    hidden = () if everything else ("proved", "tested")
+    return [(each.kind, each.status, each.subject) for each in checks if each.status not in hidden]
+
+
+@pytest.mark.parametrize("seed", [4, 2])
+def test_random_programs_are_proved(seed: int) -> None:
+    assert told(tiledsl.compile(tiledsl.parse(Program(seed).source), target="cuda:90")) == []
+
+
+def test_what_another_thread_wrote_is_read() -> None:
+    assert findings("s[(tx + 5) % 64] = A[tx]\nB[tx] = s[63 - tx]") == []
+
+
+def test_what_no_thread_wrote_is_found() -> None:
+    assert findings("if tx < 63:\n    s[tx] = A[tx]\nB[tx] = s[63 - tx]") == [("read", "failed", "reads of s")]
+
+
+def test_a_thread_that_is_not_in_the_loop_writes_nothing() -> None:
+    text = "B[tx] = 0\nfor k in T.serial(tx % 8):\n    s[tx] = 1\n    B[tx] = s[(tx + 1) % 64]"
+    assert ("read", "proved", "reads of s") not in findings(text, everything=True)
+    even = text.replace("tx % 8", "8").replace("B[tx] = s", "B[(tx + 1) % 64] = s")
+    assert ("read", "proved", "reads of s") in findings(even, everything=True)
+
+
+def test_an_array_of_one_thread_is_not_another_ones() -> None:
+    text = "own = T.alloc_local((1,), 'int32')\nif tx > 0:\n    own[0] = A[tx]\nB[tx] = own[0]"
+    assert findings(text) == [("read", "failed", "reads of own")]
+
+
+def test_threads_that_write_one_element_in_one_statement_are_found() -> None:
+    text = "s[tx] = 0\ns[tx // 2] = A[tx]\nB[tx] = s[tx]"
+    assert findings(text) == [("race", "failed", "iterations that write s")]

@@ -1,0 +1,123 @@
+"""lower-exchanges: what comes out, and that it is what the operations mean, for many sizes, values and places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.passes.ir_cases import after, filecheck, program
+from tests.support import executor
+from tiledsl.dialects import tensor
+from tiledsl.ir.kinds import of_kinds
+from tiledsl.passes.lower_exchanges import LowerExchanges
+from tiledsl.passes.pad_tiles import PadTiles
+
+
+def _results(body: str, parameters: str, arguments: list[Any], *passes: Any) -> list[np.ndarray]:
+    made = program(body, parameters=parameters, grid=(1,))
+    for each in passes:
+        each.run(made)
+    if passes:
+        assert not of_kinds(list(made.root.walk()), tensor.ScatterOp, tensor.SortOp)
+    held = [np.array(each) for each in arguments]
+    executor.run(made.root, held)
+    return held
+
+
+def _scatter(kind: str, size: int, count: int, dtype: str, number: str) -> tuple[str, str]:
+    """A scatter's body and parameters; `number` is added instead of the elements of V, if it is given."""
+    tile, many = f"tensor<{size}x{dtype}>", f"tensor<{count}x{dtype}>"
+    body = f"""
+    %i = tensor.iota {{axis = 0}} : tensor<{count}xint32>
+    %j = tensor.iota {{axis = 0}} : tensor<{size}xint32>
+    %x = tile.load %A[%j] {{guarded = true}} : {tile}
+    %p = tile.load %P[%i] {{guarded = true}} : tensor<{count}xint32>
+    %v = {f"arith.constant {{value = {number}}}" if number else "tile.load %V[%i] {guarded = true}"} : {many}
+    %y, %b = tensor.scatter %x, %v, %p {{kind = "{kind}"}} : {tile}, {many}
+    tile.store %y, %A[%j] {{guarded = true}}
+    %low = arith.cmp %p, %zero {{predicate = "ge"}} : tensor<{count}xbool>
+    %high = arith.cmp %p, %end {{predicate = "lt"}} : tensor<{count}xbool>
+    %in = arith.and %low, %high : tensor<{count}xbool>
+    tile.store %b, %V[%i] mask=%in {{guarded = true}}"""
+    body = f"""
+    %zero = arith.constant {{value = 0}} : int32
+    %end = arith.constant {{value = {size}}} : int32{body}"""
+    return body, f"A: {size}*{dtype}, P: {count}*int32, V: {count}*{dtype}"
+
+
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("kind", ["add", "max", "min", "and", "or", "xor"])
+@pytest.mark.parametrize(("size", "count"), [(1, 8), (8, 1), (5, 12), (16, 16), (3, 64)])
+def test_scatter(kind: str, size: int, count: int, asked: bool) -> None:
+    rng = np.random.default_rng(size * 100 + count)
+    for number in ("", "1", "-3"):
+        body, parameters = _scatter(kind, size, count, "int32", number)
+        if not asked:  # for what was there before
+            body = body[: body.index("%low")]
+        arguments = [
+            rng.integers(-9, 9, size, np.int32), rng.integers(-2, size + 2, count, np.int32),
+            rng.integers(-9, 9, count, np.int32),
+        ]  # fmt: skip
+        meant = _results(body, parameters, arguments)
+        found = _results(body, parameters, arguments, PadTiles(), LowerExchanges())
+        assert [each.tolist() for each in found] == [each.tolist() for each in meant]
+        # and the meaning is that of a loop
+        values = [int(number)] * count if number else arguments[2].tolist()
+        function = {"add": np.add, "max": max, "min": min, "and": np.bitwise_and, "or": np.bitwise_or}
+        held = arguments[0].tolist()
+        for place, value in zip(arguments[1].tolist(), values, strict=True):
+            if 0 <= place < size:
+                held[place] = int(function.get(kind, np.bitwise_xor)(held[place], value))
+        assert found[0].tolist() == held
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize(("shape", "axis"), [((1,), 0), ((2,), 0), ((13,), 0), ((32,), 0), ((3, 6), 1), ((6, 3), 0)])
+def test_sort(shape: tuple[int, ...], axis: int, descending: bool) -> None:
+    rank = len(shape)
+    dims = "*".join(map(str, shape))
+    indices = [
+        f"%i{each} = tensor.iota {{axis = {each}}} : tensor<{'x'.join(str(s) if a == each else '1' for a, s in enumerate(shape))}xint32>"  # noqa: E501
+        for each in range(rank)
+    ]
+    at = ", ".join(f"%i{each}" for each in range(rank))
+    tile = "tensor<" + "x".join(map(str, shape)) + "x"
+    body = "\n".join(
+        [
+            *indices,
+            f"%x = tile.load %A[{at}] {{guarded = true}} : {tile}float32>",
+            f"%y, %o = tensor.sort %x {{axis = {axis}, descending = {str(descending).lower()}}} : "
+            f"{tile}float32>, {tile}int32>",
+            f"tile.store %y, %A[{at}] {{guarded = true}}",
+            f"tile.store %o, %O[{at}] {{guarded = true}}",
+        ]
+    )  # fmt: skip
+    rng = np.random.default_rng(len(dims))
+    x = rng.integers(-3, 3, shape).astype(np.float32)
+    x[rng.random(shape) < 0.2] = np.nan
+    arguments = [x, np.zeros(shape, np.int32)]
+    parameters = f"A: {dims}*float32, O: {dims}*int32"
+    meant = _results(body, parameters, arguments)
+    found = _results(body, parameters, arguments, PadTiles(), LowerExchanges())
+    key = np.where(np.isnan(x), np.inf, x)
+    order = np.argsort(-key if descending else key, axis, kind="stable")
+    for result in (meant, found):
+        assert np.array_equal(result[1], order)
+        np.testing.assert_array_equal(result[0], np.take_along_axis(x, order, axis))
+
+
+def test_a_count_is_a_histogram() -> None:
+    body, parameters = _scatter("add", 256, 1024, "int32", "2")
+    found = after([LowerExchanges()], body[: body.index("%low")], parameters=parameters)
+    filecheck(
+        found,
+        """
+        CHECK: %[[COUNTS:.*]] = tensor.histogram %p, %{{.*}} : tensor<256xint32>
+        CHECK: %[[TERMS:.*]] = arith.mul %[[COUNTS]], %{{.*}}
+        CHECK: %y = arith.add %x, %[[TERMS]]
+        CHECK-NOT: scf.for
+        CHECK: tile.store %y
+        """,
+    )

@@ -1,0 +1,99 @@
+"""Construction of tile values: what operations are made, and which are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.passes.ir_cases import body_lines, program
+from tiledsl.dialects import tile
+from tiledsl.ir.core import Value
+from tiledsl.ir.rewrite import Builder
+from tiledsl.passes.tile_values import both, broadcast, converted, exact_sum, permuted, reduced, reshaped
+
+
+def made(types: str, make: Callable[..., Value | None]) -> list[str]:
+    """The lines that a function makes of values %a, %b, ... of these types, and `= %name` for what it gives."""
+    reads = "".join(f"%{name} = tile.read %{name}_tile : {type}\n" for name, type in zip("ab", types.split(", ")))
+    buffers = "".join(
+        f"%{name}_tile = tile.alloc : buffer<{type[7:-1].replace('x', '*')}, shared>\n".replace("**", "*x")
+        for name, type in zip("ab", types.split(", "))
+    )
+    found = program(buffers + reads)
+    reading = [op for op in found.root.walk() if isinstance(op, tile.ReadOp)]
+    builder = Builder.at(reading[-1].next)  # type: ignore[arg-type]
+    value = make(builder, *(op.result for op in reading))
+    lines = [line for line in body_lines(found) if "tile.alloc" not in line and "tile.read" not in line]
+    return [*lines, f"= %{value.name}" if value is not None and value.name else f"= {value is not None}"]
+
+
+ROW, COLUMN, SQUARE = "tensor<1x8xfloat32>", "tensor<8x1xfloat32>", "tensor<8x8xfloat32>"
+
+
+@pytest.mark.parametrize("kind", ["sum", "max", "min", "or", "and"])
+def test_a_reduction_of_one_element_is_the_element(kind: str) -> None:
+    dtype = "bool" if kind in ("or", "and") else "float32"
+    row = f"tensor<1x8x{dtype}>"
+    assert made(row, lambda at, a: reduced(at, a, kind, 0)) == [
+        f"%a_1 = tensor.reshape %a : tensor<8x{dtype}>",
+        "= %a",
+    ]
+    assert made(row, lambda at, a: reduced(at, a, kind, 0, keep=True)) == ["= %a"]
+
+
+def test_other_reductions() -> None:
+    assert made(ROW, lambda at, a: reduced(at, a, "abssum", 0)) == [
+        '%0 = tensor.reduce %a {kind = "abssum", axis = 0} : tensor<8xfloat32>',
+        "= True",
+    ]
+    assert made(SQUARE, lambda at, a: reduced(at, a, "sum", 1)) == [
+        '%0 = tensor.reduce %a {kind = "sum", axis = 1} : tensor<8xfloat32>',
+        "= True",
+    ]
+    assert made(SQUARE, lambda at, a: reduced(at, a, "max", 0, keep=True)) == [
+        '%0 = tensor.reduce %a {kind = "max", axis = 0} : tensor<8xfloat32>',
+        "%1 = tensor.reshape %0 : tensor<1x8xfloat32>",
+        "= True",
+    ]
+
+
+def test_sums_of_one_element_that_is_not_zero() -> None:
+    assert made("tensor<8x8xbool>", lambda at, a: exact_sum(at, a, 0)) == [
+        '%0 = tensor.reduce %a {kind = "or", axis = 0} : tensor<8xbool>',
+        "= True",
+    ]
+    assert made("tensor<8x8xbool>", lambda at, a: exact_sum(at, a, 0, keep=True)) == [
+        '%0 = tensor.reduce %a {kind = "or", axis = 0} : tensor<8xbool>',
+        "%1 = tensor.reshape %0 : tensor<1x8xbool>",
+        "= True",
+    ]
+    assert made("tensor<8x8xfloat8_e5m2>", lambda at, a: exact_sum(at, a, 1, keep=True)) == [
+        "%a_1 = arith.cast %a : tensor<8x8xfloat16>",
+        '%0 = tensor.reduce %a_1 {kind = "sum", axis = 1} : tensor<8xfloat16>',
+        "%1 = tensor.reshape %0 : tensor<8x1xfloat16>",
+        "%2 = arith.cast %1 : tensor<8x1xfloat8_e5m2>",
+        "= True",
+    ]
+
+
+def test_what_changes_nothing_is_left_out() -> None:
+    assert made(SQUARE, lambda at, a: reshaped(at, a, (8, 8))) == ["= %a"]
+    assert made(SQUARE, lambda at, a: broadcast(at, a, (8, 8))) == ["= %a"]
+    assert made(SQUARE, lambda at, a: converted(at, a, "float32")) == ["= %a"]
+    assert made(SQUARE, lambda at, a: permuted(at, a, [0, 1])) == ["= %a"]
+    assert made(SQUARE, lambda at, a: permuted(at, a, [1, 0])) == [
+        "%a_t = tensor.transpose %a {permutation = (1, 0)} : tensor<8x8xfloat32>",
+        "= %a_t",
+    ]
+    assert made(COLUMN, lambda at, a: permuted(at, a, [1, 0])) == [f"%a_1 = tensor.reshape %a : {ROW}", "= %a"]
+    assert made(ROW, lambda at, a: broadcast(at, a, (8, 8))) == [f"%a_1 = tensor.broadcast %a : {SQUARE}", "= %a"]
+
+
+def test_conditions() -> None:
+    masks = "tensor<8xbool>, tensor<8xbool>"
+    assert made(masks, lambda at, a, b: both(at, None, None)) == ["= False"]
+    assert made(masks, lambda at, a, b: both(at, a, None)) == ["= %a"]
+    assert made(masks, lambda at, a, b: both(at, None, b)) == ["= %b"]
+    assert made(masks, lambda at, a, b: both(at, a, a)) == ["= %a"]
+    assert made(masks, lambda at, a, b: both(at, a, b)) == ["%0 = arith.and %a, %b : tensor<8xbool>", "= True"]

@@ -150,3 +150,15 @@ def test_compiles(compile_modules: Callable[..., Any], version: str, request: py
     assert [error for error, _ in made.values() if error] == []
     assert "ttng.warp_group_dot" in made["product"][1]
     assert len(made) == 2
+
+
+def test_a_cast_rounds() -> None:
+    @T.prim_func
+    def program(X: T.Tensor((64,), "float32"), Y: T.Tensor((64,), "float16")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(64):
+                Y[i] = T.cast(X[i], "float4_e2m1fn")
+
+    x, y = torch.linspace(-8, 8, 64), torch.zeros(64, dtype=torch.float16)
+    tiledsl.compile(program, target="interpret")(x, y)
+    assert torch.equal(y.float(), VALUES[nearest(x)])

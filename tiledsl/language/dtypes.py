@@ -108,8 +108,7 @@ def on_call(function: Callable[..., Any]) -> None:
 
 def of_elements(dtype: Any) -> DType:
     """The element type of a tensor or tile: `canonical`'s, or float4_e2m1fn. Raises TileError."""
-    name = str(dtype).removeprefix("torch.")
-    return FLOAT4 if name in ("float4_e2m1fn", "float4_e2m1fn_x2") else canonical(dtype)
+    return FLOAT4 if is_float4_e2m1fn(dtype) else canonical(dtype)
 
 
 def canonical(dtype: Any) -> DType:

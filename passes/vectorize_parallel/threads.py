@@ -177,7 +177,7 @@ def _gathered(dtype: str) -> str:
 
 def _accesses(region: Region, block: Block) -> dict[Value, tuple[bool, bool]]:
     """The buffers that a branch accesses, each with: whether it is written, and whether the whole block accesses it."""
-    found: dict[Value, tuple[bool, bool]] = {}
+    accessed: dict[Value, tuple[bool, bool]] = {}
     outer = [op for op in region.walk() if op in block.variance.apart]
     inside = {inner for op in outer for inner in op.walk()}
     for op in region.walk():
@@ -185,9 +185,9 @@ def _accesses(region: Region, block: Block) -> dict[Value, tuple[bool, bool]]:
         for value in op.operands:
             if isinstance(value.type, BufferType) and not op.regions:
                 writes = Effect.WRITE in op.effects
-                old = found.get(value, (False, False))
-                found[value] = old[0] or writes, old[1] or together
-    return found
+                old = accessed.get(value, (False, False))
+                accessed[value] = old[0] or writes, old[1] or together
+    return accessed
 
 
 # Several threads that write one element

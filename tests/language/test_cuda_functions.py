@@ -207,3 +207,23 @@ def test_directed_arithmetic_is_for_nvidias_gpus() -> None:
     assert "libdevice.mul_rz(" in tiledsl.compile(program, target="cuda:90").source
     with pytest.raises(TileError, match="mul_rz"):
         tiledsl.compile(program, target="hip:gfx942")
+
+
+def test_an_assertion_stops_a_kernel() -> None:
+    @T.prim_func
+    def program(X: T.Tensor((5,), "int32"), Y: T.Tensor((5,), "int32")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(5):
+                T.device_assert(X[i] > 0, "positive")
+                Y[i] = X[i] * (1 << 20)
+
+    x, y = torch.tensor([1, 2, 3, 4, 5000], dtype=torch.int32), torch.zeros(5, dtype=torch.int32)
+    kernel = tiledsl.compile(program, target="interpret")
+    kernel(x, y)  # 5000 << 20 wraps, which is no failure
+    assert y[4] == (5000 << 20) - (1 << 32)
+    with pytest.raises(TileError, match="AssertionError: positive"):
+        kernel(-x, y)
+    for target, level, stop in (("cuda:90", "ptx", "__assertfail"), ("hip:gfx942", "amdgcn", "s_trap")):
+        compiled = tiledsl.compile(program, target=target)
+        assert str(compiled.asm[level]).count(stop) >= 1
+        assert "debug=True, sanitize_overflow=False" in compiled.source

@@ -15,7 +15,7 @@ from tests.autotune import kernels
 from tests.support.example_modules import load_example
 from tiledsl import logs
 from tiledsl.analysis.gluon import support
-from tiledsl.dialects import tile, triton
+from tiledsl.dialects import gluon, scf, tile, triton
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.passes.select_emitter import NotRecognised, _box_of
@@ -180,9 +180,12 @@ def test_when_accumulators_are_rescaled(options: dict[str, Any], fast_math: bool
         configs = {**passes, "select-emitter.rescale": chosen}
         made[chosen] = tiledsl.jit(function, target="cuda:90", pass_configs=configs).compile(**sizes)
     assert [name for name, kernel in made.items() if kernel.source == made["auto"].source] == ["auto", expected]
-    text = {name: kernel.ir("select-emitter") for name, kernel in made.items()}
-    assert "gluon.rescale" not in text["each"] and "%top" not in text["late"]
-    assert "gluon.rescale" in text["late"] and "{skip = true}" in text["lazy"] and "%top" in text["lazy"]
+    for name, rescaled, stage in (("each", [], 0), ("late", [False], 1), ("lazy", [True], 1)):
+        ops = list(parse_program(made[name].ir("schedule-loops")).root.walk())
+        assert [op.skip for op in ops if isinstance(op, gluon.RescaleOp)] == rescaled
+        assert [op.stage for op in ops if isinstance(op, gluon.ClusterOp)] == [0, stage, 1]
+        (loop,) = [op for op in ops if isinstance(op, scf.ForOp)]
+        assert len(loop.inits) == (4 if name == "lazy" else 3)  # lazy: the maximum that factors are of, too
 
 
 def test_unknown_backend() -> None:

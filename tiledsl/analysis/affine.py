@@ -94,12 +94,12 @@ def is_position(value: Value) -> bool:
     """Whether an integer is computed from block and loop indices, places in tiles, sizes and small factors alone."""
     pending, seen = [value], set[Value]()
     while pending:
-        each = origin(pending.pop())
-        if each in seen:
+        source = origin(pending.pop())
+        if source in seen:
             continue
-        seen.add(each)
-        op, around = each.op, owner_of(each)
-        if isinstance(around, scf.ForOp) and each is around.index:
+        seen.add(source)
+        op, around = source.op, owner_of(source)
+        if isinstance(around, scf.ForOp) and source is around.index:
             pending.append(around.lower)
         elif isinstance(op, arith.SelectOp):
             pending += op.operands[1:]
@@ -109,7 +109,7 @@ def is_position(value: Value) -> bool:
                 return False
             pending += op.operands
         elif isinstance(around, tile.FuncOp):
-            if each in around.body.args[: len(around.parameters)]:
+            if source in around.body.args[: len(around.parameters)]:
                 return False
         elif not isinstance(op, _PLACES) and not isinstance(around, (tile.KernelOp, tile.ParallelOp)):
             return False

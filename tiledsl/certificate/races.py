@@ -23,21 +23,21 @@ from tiledsl.ir.core import Region, Value
 def check_races(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
     """One check for each write of an elaborated program, between blocks and between iterations of T.Parallel."""
     program = Accesses(func)
-    found, unseen = [], []
+    accesses, unseen = [], []
     for access in program.all:
         try:
-            found.append(rooted(access))
+            accesses.append(rooted(access))
         except Unfollowed as reason:
-            found.append(access)
+            accesses.append(access)
             unseen.append((access, str(reason)))
     for access, why in unseen:
         if access.mode != "read":
             yield Check("race", f"writes of {name_of(access.buffer)}", "unknown", why, place_of(access))
-    for number, access in enumerate(found):
+    for number, access in enumerate(accesses):
         if access.mode == "read":
             continue
         others = [
-            other for place, other in enumerate(found)
+            other for place, other in enumerate(accesses)
             if other.buffer is access.buffer and other.kernel is access.kernel
             and not access.mode == other.mode == "atomic"
             and (place >= number or other.mode == "read")
@@ -77,12 +77,12 @@ def _meeting(access: Access, other: Access, between: str, solver: Solver) -> tup
         return None
     (happens, *indices), own = terms.another([other.happens, *other.indices], shared)
     differs = [invert(compare("eq", each, own.get(each, each))) for each in apart if own.get(each) is not each]
-    for each in apart:
-        if each not in own:  # the other access does not depend on it: any other block or iteration will do
-            twin = Variable(each.name, each.role, each.lo, each.hi, each.loc)
-            twin.where = tuple(terms.substitute(each.where, {each: twin}))
-            differs.append(invert(compare("eq", each, twin)))
-            own[each] = twin
+    for variable in apart:
+        if variable not in own:  # the other access does not depend on it: any other block or iteration will do
+            twin = Variable(variable.name, variable.role, variable.lo, variable.hi, variable.loc)
+            twin.where = tuple(terms.substitute(variable.where, {variable: twin}))
+            differs.append(invert(compare("eq", variable, twin)))
+            own[variable] = twin
     if access.mode == other.mode == "write" and access.op is other.op and between == "iteration":
         deciding = _deciding(access)
         differs = [each for each, lane in zip(differs, apart) if lane in deciding]
@@ -133,21 +133,21 @@ def _deciding(access: Access) -> set[Variable]:
     if not isinstance(op, tile.StoreOp):
         return {*access.own}
     arguments = dict(zip(parallel.regions[0].args, access.own[count:]))
-    found, pending, seen = set(), [op.value], set()
+    deciding, pending, seen = set(), [op.value], set()
     while pending:
         value = pending.pop()
         if value in seen:
             continue
         seen.add(value)
         if value in arguments:
-            found.add(arguments[value])
+            deciding.add(arguments[value])
         elif value.op is not None:
             if value.op.regions or isinstance(value.op, tile.LoadOp) and _scope(value.op.buffer) == "local":
                 return {*access.own}
             pending += value.op.operands
         elif isinstance(value.owner, Region) and value.owner.parent is not parallel and _inside(value.owner, parallel):
             return {*access.own}
-    return found
+    return deciding
 
 
 def _scope(buffer: Value) -> str:

@@ -91,10 +91,10 @@ class HostWriter:
         inputs = [value for value in self.parameters if value not in outputs]
         tensors = [value for value in inputs if isinstance(value.type, BufferType)]
         device = f"{self._text[tensors[0]].text}.device" if tensors else "device"
-        made = ", ".join(self._text[value].text for value in outputs)
+        shown = ", ".join(self._text[value].text for value in outputs)
         lines = [
             f"def {entry}({', '.join(self._text[value].text for value in inputs)}):",
-            f'    """Runs the program and returns {made}."""',
+            f'    """Runs the program and returns {shown}."""',
         ]
         if not tensors:
             lines.append('    device = "cuda" if torch.cuda.is_available() else "cpu"')
@@ -110,7 +110,7 @@ class HostWriter:
         for value in outputs:
             lines.append(f"    {self._text[value].text} = {self._empty(value, device)}")
         lines.append(f"    {into}({', '.join(all_names)})")
-        returned = made if len(outputs) == 1 else f"[{made}]" if self.func.returns_list else f"({made})"
+        returned = shown if len(outputs) == 1 else f"[{shown}]" if self.func.returns_list else f"({shown})"
         lines.append(f"    return {returned}")
         return lines
 
@@ -218,6 +218,7 @@ class HostWriter:
         arguments = [self._text[value].text for value in op.arguments]
         options = [f"{name}={value}" for name, value in op.options if name != "emitter"]
         options.append("enable_fp_fusion=True")  # the default, but Triton 3.9 wants it said
+        options += [f"{name}={value}" for name, value in debug_options(op).items()]
         head = f"{op.sym_name}[{self._tuple([each.text for each in grid])}]"
         text = f"{head}({', '.join(arguments + options)})"
         if len(text) <= 96:
@@ -275,6 +276,12 @@ class HostWriter:
         ):
             return Expression(f"triton.cdiv({self._text[total.lhs].text}, {divisor})")
         return None
+
+
+def debug_options(launch: triton.LaunchOp) -> dict[str, bool]:
+    """What makes Triton keep a kernel's assertions, without checks of its own, as integers wrap."""
+    asserts = any(isinstance(op, tile.AssertOp) for op in launch.walk())
+    return {"debug": True, "sanitize_overflow": False} if asserts else {}
 
 
 def _dims(value: Value) -> list[int | str]:

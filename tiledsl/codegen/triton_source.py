@@ -8,7 +8,7 @@ from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
 from tiledsl.codegen.functions import SIGNATURE_TYPES, combine_function
 from tiledsl.codegen.gluon import api
 from tiledsl.codegen.gluon.kernel import gluon_writer
-from tiledsl.codegen.host import HostWriter
+from tiledsl.codegen.host import HostWriter, debug_options
 from tiledsl.codegen.host_descriptors import (
     BOTH_DESCRIPTORS,
     DESCRIPTOR_NAMES,
@@ -108,7 +108,11 @@ def _description(launch: triton.LaunchOp, writer: KernelWriter) -> EmittedKernel
         signature=signature,
         num_warps=options.pop("num_warps", 4),
         num_stages=options.pop("num_stages", 3),  # as a launch that does not say
-        options={**{key: value for key, value in options.items() if key != "emitter"}, "enable_fp_fusion": True},
+        options={
+            **{key: value for key, value in options.items() if key != "emitter"},
+            "enable_fp_fusion": True,
+            **debug_options(launch),
+        },
         divisible_by_16=tuple(name for name, type in signature.items() if type.startswith("*")),
         grid=tuple(None if each is None else int(each) for each in extents),
     )

@@ -35,7 +35,7 @@ _CHANGING = frozenset(
 
 
 class Jumps:
-    """The flags of a device loop whose body has break or continue."""
+    """The flags of a device loop whose body has break or continue, and of a kernel whose body has T.thread_return."""
 
     def __init__(self, ctx: Context, stops: bool) -> None:
         self.skip = Var(ctx.alloc(BufferType((), "bool", "local"), "a loop", name="skip"))
@@ -68,13 +68,13 @@ class Blocks(Expressions):
             jumps = self._jumps[-1] if self._jumps else None
             if not isinstance(jumps, Jumps):
                 continue
-            if isinstance(statement, syntax.If) and jumping((statement,)):
+            if isinstance(statement, (syntax.If, syntax.For, syntax.While)) and jumping((statement,)):
                 rest = statements[number + 1 :]
                 if rest:
                     go_on = unary("not", Scalar(jumps.skip.value()))
                     self._branch(as_value(go_on), rest, (), statement.loc)
                 return
-            if isinstance(statement, (syntax.Break, syntax.Continue)):
+            if isinstance(statement, (syntax.Break, syntax.Continue)) or called(statement) in JUMPS:
                 return
 
     # Assignment
@@ -239,7 +239,7 @@ def is_tuple(target: syntax.Expression) -> bool:
 
 @lru_cache(maxsize=1024)
 def jumping(statements: tuple[syntax.Statement, ...]) -> frozenset[str]:
-    """Which of break and continue belong to the loop whose body this is."""
+    """Which of break and continue belong to the loop whose body this is; "return" if T.thread_return is inside."""
     found: set[str] = set()
     for statement in statements:
         if isinstance(statement, syntax.Break):
@@ -248,8 +248,18 @@ def jumping(statements: tuple[syntax.Statement, ...]) -> frozenset[str]:
             found.add("continue")
         elif isinstance(statement, syntax.If):
             found |= jumping(statement.body) | jumping(statement.orelse)
-        elif isinstance(statement, syntax.ExpressionStatement) and isinstance(statement.value, syntax.Call):
-            function = statement.value.function
-            if isinstance(function, syntax.Attribute) and function.attr == "loop_break":
-                found.add("break")
+        elif isinstance(statement, (syntax.For, syntax.While)):
+            found |= jumping(statement.body) & {"return"}
+        elif called(statement) in JUMPS:
+            found.add(JUMPS[called(statement)])
     return frozenset(found)
+
+
+JUMPS = {"loop_break": "break", "thread_return": "return"}
+
+
+def called(statement: syntax.Statement) -> str:
+    """The name behind the last point of a function whose call is a statement; "" of any other statement."""
+    call = statement.value if isinstance(statement, syntax.ExpressionStatement) else None
+    function = call.function if isinstance(call, syntax.Call) else None
+    return function.attr if isinstance(function, syntax.Attribute) else ""

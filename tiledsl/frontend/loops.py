@@ -105,7 +105,7 @@ class Loops(Blocks):
         breaks = jumping(node.body)
         jumps = None
         if breaks:
-            jumps = Jumps(self.ctx, "break" in breaks)
+            jumps = Jumps(self.ctx, bool(breaks & {"break", "return"}))
             if jumps.stop is not None:
                 jumps.stop.store(False)
         self._jumps.append(jumps)
@@ -154,6 +154,12 @@ class Loops(Blocks):
     def _parallel(self, node: syntax.For, loop: ParallelLoop) -> None:
         if "break" in jumping(node.body):
             raise TileError("the iterations of T.Parallel are independent: there is no break", node.loc)
+        if "return" in jumping(node.body):
+            raise TileError(
+                "the iterations of T.Parallel are independent: there is no T.thread_return; write the condition around "
+                "what is not to be done",
+                node.loc,
+            )
         self._chunks(node, loop, loop.chunked, {})
 
     def _chunks(self, node: syntax.For, loop: ParallelLoop, axes: Sequence[int], starts: dict[int, Any]) -> None:
@@ -287,6 +293,24 @@ class Loops(Blocks):
         if jumps is None:
             raise _Continue
         jumps.skip.store(True)
+
+    def _thread_return(self, node: syntax.Node) -> None:
+        """Leave the kernel: all that is around does nothing more."""
+        if self.ctx.kernel is None:
+            raise TileError("T.thread_return leaves a kernel: it stands inside of `with T.Kernel(...)`", node.loc)
+        if not self._jumps or self._jumps[0] is None:
+            raise TileError("T.thread_return in a macro: write it in the kernel that uses the macro", node.loc)
+        for jumps in self._jumps:
+            if isinstance(jumps, int):
+                raise TileError(
+                    "T.thread_return in a loop that runs while the program is built",
+                    node.loc,
+                    ["make it a device loop: for i in T.serial(n)"],
+                )
+            assert jumps is not None, "jumping has seen the call"
+            jumps.skip.store(True)
+            if jumps.stop is not None:
+                jumps.stop.store(True)
 
     def _loop_flags(self, what: str, node: syntax.Node) -> Jumps | None:
         """The flags of the innermost loop; None for a loop that runs while the program is built."""

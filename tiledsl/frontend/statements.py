@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
-from tiledsl.frontend.blocks import is_tuple
+from tiledsl.frontend.blocks import JUMPS, Jumps, called, is_tuple, jumping
 from tiledsl.frontend.expressions import Expressions, snapshot
 from tiledsl.frontend.loops import Loops
 from tiledsl.frontend.names import Scope
@@ -70,12 +70,9 @@ class Statements(Loops):
 
     def _expression(self, statement: syntax.ExpressionStatement) -> None:
         node = statement.value
-        if (
-            isinstance(node, syntax.Call)
-            and isinstance(node.function, syntax.Attribute)
-            and node.function.attr == "loop_break"
-        ):
-            self._break(node)
+        jump = called(statement)
+        if jump in JUMPS:
+            (self._break if jump == "loop_break" else self._thread_return)(node)
             return
         value = self.evaluate(node)
         if isinstance(node, (syntax.Name, syntax.Attribute)) and callable(value) and not isinstance(value, Expr):
@@ -136,7 +133,13 @@ class Statements(Loops):
                     indices = tuple(Scalar(arg) for arg in region.args)
                     self._rename(target, region)
                     self.assign(target, indices if len(indices) > 1 or is_tuple(target) else indices[0])
+                leaves = Jumps(ctx, stops=False) if "return" in jumping(node.body) else None
+                if leaves is not None:
+                    leaves.skip.store(False)
+                    self._jumps.append(leaves)
                 self.block(node.body)
+                if leaves is not None:
+                    self._jumps.pop()
             assert ctx.threads is not None, "begin_kernel makes them"
             ctx.threads.enclose(op)
             op.set_attribute("options", tuple(ctx.kernel_options.items()))

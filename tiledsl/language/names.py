@@ -168,6 +168,7 @@ from tiledsl.language.program import (
     pdl_sync,
     print,
     symbolic,
+    thread_return,
     use_swizzle,
 )
 from tiledsl.language.random_numbers import rng_init, rng_rand, rng_rand_float
@@ -279,9 +280,9 @@ __all__ = [
     "rng_rand_float", "round", "rsqrt", "serial", "shfl_down", "shfl_sync", "shfl_up", "shfl_xor", "shift_left",
     "shift_right", "short", "shuffle_elect", "sigmoid", "sin", "sinh", "sqrt", "symbolic", "sync_threads", "sync_warp",
     "syncthreads", "syncthreads_and", "syncthreads_count", "syncthreads_or", "tan", "tanh", "tfloat32",
-    "thread_binding", "transpose", "trunc", "truncdiv", "truncmod", "tvm_storage_sync", "tvm_thread_allreduce",
-    "tvm_warp_shuffle", "tvm_warp_shuffle_down", "tvm_warp_shuffle_up", "type_annotation", "uint", "uint16", "uint32",
-    "uint64", "uint8", "unroll", "use_swizzle", "vectorized", "view", "wait_wgmma", "warp_reduce_bitand",
-    "warp_reduce_bitor", "warp_reduce_max", "warp_reduce_min", "warp_reduce_sum", "warpgroup_arrive",
-    "warpgroup_commit_batch", "warpgroup_fence_operand", "warpgroup_wait", "wgmma_gemm",
+    "thread_binding", "thread_return", "transpose", "trunc", "truncdiv", "truncmod", "tvm_storage_sync",
+    "tvm_thread_allreduce", "tvm_warp_shuffle", "tvm_warp_shuffle_down", "tvm_warp_shuffle_up", "type_annotation",
+    "uint", "uint16", "uint32", "uint64", "uint8", "unroll", "use_swizzle", "vectorized", "view", "wait_wgmma",
+    "warp_reduce_bitand", "warp_reduce_bitor", "warp_reduce_max", "warp_reduce_min", "warp_reduce_sum",
+    "warpgroup_arrive", "warpgroup_commit_batch", "warpgroup_fence_operand", "warpgroup_wait", "wgmma_gemm",
 ]  # fmt: skip

@@ -312,6 +312,14 @@ def loop_break() -> None:
     raise TileError("T.loop_break() is a statement of its own, in a loop of a tile program; `break` is the same")
 
 
+def thread_return() -> None:
+    """Leave the kernel: what comes after is not done. It is a statement, of no shape or type.
+
+    Under a condition on threads, these alone leave. Elsewhere, in T.Parallel and in macros it raises TileError.
+    """
+    raise TileError("T.thread_return() is a statement of its own, in a kernel of a tile program")
+
+
 def comment(text: str) -> None:
     """Accepted; has no effect. `text` is any string."""
 

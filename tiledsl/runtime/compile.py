@@ -126,14 +126,16 @@ def compile_kernel(
     launch_pdl: bool = False,
     attrs: Iterable[str] = (),
     enable_fp_fusion: bool = True,
+    debug: bool = False,
+    sanitize_overflow: bool = True,
     options: Mapping[str, Any] | None = None,
 ) -> CompiledKernel:
     """Compile a `@triton.jit` function for `target`, or raise CompileError.
 
     `signature` maps run-time parameters to Triton's type names ("*fp16", "i32"); `constexprs` maps the others to
-    values. `attrs` names the parameters that are divisible by 16. `options` are further options of the backend
-    ("waves_per_eu"). A kernel that needs more shared memory than the target has is an error as well. No GPU driver is
-    opened.
+    values. `attrs` names the parameters that are divisible by 16. `debug` keeps assertions, and those of
+    `sanitize_overflow`. `options` are further options of the backend ("waves_per_eu"). A kernel that needs more shared
+    memory than the target has is an error as well. No GPU driver is opened.
     """
     import triton
 
@@ -147,6 +149,7 @@ def compile_kernel(
         "enable_fp_fusion": enable_fp_fusion,  # Triton 3.9 warns where it is left to its default
         **({"maxnreg": maxnreg} if maxnreg is not None and target.kind == "cuda" else {}),
         **({"launch_pdl": True} if launch_pdl else {}),
+        **({"debug": True, "sanitize_overflow": sanitize_overflow} if debug else {}),
         **(options or {}),
     }
     names = list(jit_function.arg_names)
@@ -171,10 +174,10 @@ def compile_kernel(
     return CompiledKernel(compiled.name, target, Asm(dict(compiled.asm)), metadata, compiled, wanted)
 
 
-def unharmed(kernel: str, target: Target, made: Callable[[Mapping[str, Any]], Any]) -> Any:
+def unharmed(kernel: str, target: Target, compile: Callable[[Mapping[str, Any]], Any]) -> Any:
     """What Triton makes of a kernel, with these further options, where nothing in it is known to be wrong: see
     hazards.py. Raises CompileError where no option helps."""
-    compiled = made({})
+    compiled = compile({})
     if target.kind != "cuda":
         return compiled
     if wrong := hazards.layout_refusal(compiled.asm):
@@ -183,12 +186,12 @@ def unharmed(kernel: str, target: Target, made: Callable[[Mapping[str, Any]], An
     more: dict[str, Any] = {}
     for change in ("merges", "1", "0", ""):
         names = hazards.machine_code_hazards(Asm(dict(compiled.asm)))
-        found = ", ".join(names)
-        if not found:
+        named = ", ".join(names)
+        if not named:
             break
         if not change:
             raise _wrong(
-                f"{kernel}: ptxas makes wrong code ({found})", "cubin", "TRITON_PTXAS_PATH names a newer ptxas"
+                f"{kernel}: ptxas makes wrong code ({named})", "cubin", "TRITON_PTXAS_PATH names a newer ptxas"
             )
         if change == "merges":
             if "float8-pair-twice" not in names:
@@ -198,8 +201,8 @@ def unharmed(kernel: str, target: Target, made: Callable[[Mapping[str, Any]], An
         else:
             more["ptx_options"] = f"--opt-level {change}"
             told = f"by ptxas with --opt-level {change}"
-        note_once(f"{kernel} is compiled {told}, because of {found}: hazards.py")
-        compiled = made(more)
+        note_once(f"{kernel} is compiled {told}, because of {named}: hazards.py")
+        compiled = compile(more)
     return compiled
 
 
@@ -231,7 +234,16 @@ def reproduced(target: Target, function: Any, source: Callable[[], Any], options
         raise
 
 
-_SHOWN = ("num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl", "enable_fp_fusion")
+_SHOWN = (
+    "num_warps",
+    "num_stages",
+    "num_ctas",
+    "maxnreg",
+    "launch_pdl",
+    "enable_fp_fusion",
+    "debug",
+    "sanitize_overflow",
+)
 
 
 def _reproducer(target: Target, name: str, source: Any, options: Mapping[str, Any]) -> str:
@@ -255,7 +267,7 @@ def guard(function: Any, target: Target, located: Callable[[TileError], Loc | No
         return  # another Triton, or it has run, or it runs from a file
 
     def create_binder() -> Any:
-        made = create()  # sets `compile`, for each device
+        binder = create()  # sets `compile`, for each device
         ordinary = function.compile
 
         def compile(src: Any, target: Any = None, options: Any = None, **others: Any) -> Any:
@@ -270,7 +282,7 @@ def guard(function: Any, target: Target, located: Callable[[TileError], Loc | No
                 raise
 
         function.compile = compile
-        return made
+        return binder
 
     where = target
     function.create_binder = create_binder  # for what else looks into compilations: launch_stored.offer

@@ -203,7 +203,7 @@ def atomically(
     active = spread(active, shape)
     chosen = [spread(index, shape)[active] for index in places]
     given = spread(value, shape)[active]
-    made = np.full(given.shape, zero, array.dtype)
+    previous = np.full(given.shape, zero, array.dtype)
     # Each round takes one element of each place, in the order of the elements.
     lines = np.ravel_multi_index(tuple(chosen), array.shape) if given.size else np.zeros(0, np.int64)
     order = np.argsort(lines, kind="stable")
@@ -214,10 +214,10 @@ def atomically(
         now = order[turn == number]
         at = tuple(index[now] for index in chosen)
         before = array[at]
-        made[now] = before
+        previous[now] = before
         array[at] = combine(before, given[now])
     old = np.full(shape, zero, array.dtype)
-    old[active] = made
+    old[active] = previous
     return old
 
 

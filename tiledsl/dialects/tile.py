@@ -282,6 +282,28 @@ class ScanOp(Operation):
             raise ValueError(f"{self.source.type} into {self.target.type}")
 
 
+class SortOp(Operation):
+    """The elements along one axis in order, equal ones as they were, into `target`; where each was into `indices`.
+
+    Example: `tile.sort %x, %y, %i {axis = 0}`
+    """
+
+    name = "tile.sort"
+    effects = Effect.READ | Effect.WRITE
+    source = operand(BufferType)
+    target = operand(BufferType)
+    indices = operand(BufferType)
+    axis = attr(int)
+    descending = attr(bool, False)
+
+    def verify(self) -> None:
+        source, target, indices = map(buffer_type, self.operands)
+        if not 0 <= self.axis < len(source.shape) or source.shape != target.shape or source.dtype != target.dtype:
+            raise ValueError(f"{source} along axis {self.axis} into {target}")
+        if indices.shape != source.shape or indices.dtype != "int32":
+            raise ValueError(f"places of {source} in {indices}")
+
+
 class ParallelOp(Operation):
     """Independent iterations over a box of constant extents; the body sees one point, as int32 indices.
 

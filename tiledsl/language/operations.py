@@ -340,7 +340,7 @@ def gemm(
         copy(c, back)
 
 
-def _axis(what: str, x: Any, dim: Any) -> int:
+def axis_of(what: str, x: Any, dim: Any) -> int:
     """The dimension of a buffer or slice that `dim` denotes; negative numbers count from the end."""
     buffer, _, extents = region_of(what, x)
     dim = plain(dim)
@@ -380,7 +380,7 @@ def reduce(
         reduce(buffer, part, reduce_type, dim, clear, nan_propagate=nan_propagate)
         out.store(part[0])
         return
-    axis, from_indexed, to_indexed = _reduced(what, buffer, out, dim)
+    axis, from_indexed, to_indexed = reduced_axis(what, buffer, out, dim)
     source, _ = whole(what, buffer, indexed=from_indexed)
     target, back = whole(what, out, write_back=True, indexed=to_indexed, read=not clear)
     shape = source.type.static_shape
@@ -403,10 +403,10 @@ def reduce(
         copy(target, back)
 
 
-def _reduced(what: str, buffer: Any, out: Any, dim: Any) -> tuple[int, bool, bool]:
+def reduced_axis(what: str, buffer: Any, out: Any, dim: Any) -> tuple[int, bool, bool]:
     """The axis of a reduction, and whether dimensions with a single index count in the source and in the target."""
     (source, _, extents), (target, _, into) = region_of(what, buffer), region_of(what, out)
-    rank_axis = _axis(what, buffer, dim)
+    rank_axis = axis_of(what, buffer, dim)
     for from_indexed in (True, False) if extents[rank_axis] is not None else (True,):
         kept = [axis for axis, extent in enumerate(extents) if from_indexed or extent is not None]
         shape, axis = [extents[each] or 1 for each in kept], kept.index(rank_axis)
@@ -444,7 +444,7 @@ reduce_bitand, reduce_bitor, reduce_bitxor = map(_named_reduction, ("bitand", "b
 
 
 def _scan(what: str, kind: str, src: Any, dst: Any, dim: int, reverse: bool) -> None:
-    axis = _axis(what, src, dim)
+    axis = axis_of(what, src, dim)
     source, back = whole(what, src, write_back=dst is None)
     target = source
     if dst is not None:

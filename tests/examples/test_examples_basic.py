@@ -21,6 +21,7 @@ OTHER_SHAPES: dict[str, dict[str, Any]] = {
     "elementwise": {"M": 1, "N": 1, "block_M": 2, "block_N": 32},
     "gemm_dynamic": {"N": 64, "K": 64, "block_M": 32, "block_N": 32, "block_K": 32, "rows": (32,)},
     "gemm_epilogue": {"M": 32, "N": 64, "K": 32, "block_M": 32, "block_N": 64, "block_K": 32},
+    "gemm_fp4": {"M": 32, "N": 32, "K": 64, "block_M": 32, "block_N": 32, "block_K": 64},
     "gemm_fp8": {"M": 32, "N": 32, "K": 64, "block_M": 32, "block_N": 32, "block_K": 64},
     "gemm_fp8_blockscale": {"M": 32, "N": 128, "K": 256, "block_M": 32, "block_N": 128},
     "gemm_lazy": {"M": 64, "N": 32, "K": 64, "block_M": 32, "block_N": 32, "block_K": 32},

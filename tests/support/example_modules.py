@@ -14,6 +14,7 @@ BASIC = (
     "elementwise",
     "gemm_dynamic",
     "gemm_epilogue",
+    "gemm_fp4",
     "gemm_fp8",
     "gemm_fp8_blockscale",
     "gemm_lazy",

@@ -1,8 +1,8 @@
 """Rows of 32-bit integers in order, by a radix sort on the chip.
 
 Y[M, N] = the rows of X[M, N], ascending. A block holds a row in shared memory. In each round it counts the keys by one
-digit of `bits` bits, sums the counts to the place where each digit begins, and writes the keys to the next free place of
-their digit. Atomics on the chip run in the order of the tile's elements, so keys with the same digit stay in order.
+digit of `bits` bits, sums the counts to the place where each digit begins, and writes the keys to the next free place
+of their digit. Atomics on the chip run in the order of the tile's elements: keys with the same digit stay in order.
 """
 
 from __future__ import annotations

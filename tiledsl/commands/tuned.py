@@ -251,7 +251,7 @@ def _read(paths: tuple[Path, ...]) -> list[tuple[Path, TunedFile]]:
     """The files that are named or lie in folders. TileError for those that make no sense, and if there are none."""
     from tiledsl.autotuner.tuned.file import files_in, read
 
-    found = []
+    files = []
     for path in files_in(paths):
         try:
             file = read(path)
@@ -259,10 +259,10 @@ def _read(paths: tuple[Path, ...]) -> list[tuple[Path, TunedFile]]:
             raise TileError(f"{path}: {error}") from error
         if file.problems:
             raise TileError(f"{path}: {file.problems[0]}", notes=["tiledsl tuned check says all that is wrong"])
-        found.append((path, file))
-    if not found:
+        files.append((path, file))
+    if not files:
         raise TileError(f"there is no tuned-config file in {', '.join(map(str, paths))}")
-    return found
+    return files
 
 
 def _missing(path: Path) -> Any:

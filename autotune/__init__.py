@@ -2,8 +2,8 @@
 
 decorator.py starts a tuning, engine.py takes it from configurations to a result, and run.py compiles, checks and times.
 There is a folder for each kind of work: predicting, compiling, verifying, measuring, search, storage, results; tuned,
-for the files that are made offline and looked up at run time; group, for processes that tune together; and context, for
-kernels that are tuned inside a function that runs again and again.
+for the files that are made offline and looked up at run time; external, for those of other projects; group, for
+processes that tune together; and context, for kernels that are tuned inside a function that runs again and again.
 """
 
 if __name__ != "tiledsl.autotuner":
@@ -16,6 +16,7 @@ from tiledsl.autotuner.split_k import SplitK, split_k
 if TYPE_CHECKING:
     from tiledsl.autotuner.context.decorator import tune_in_context
     from tiledsl.autotuner.decorator import AutotunedFunction, AutoTuner, autotune
+    from tiledsl.autotuner.external.folder import ExternalConfigs, read_external
     from tiledsl.autotuner.functions import FunctionResult, TunedFunction, tune_function
     from tiledsl.autotuner.measuring.inputs import set_autotune_inputs
     from tiledsl.autotuner.options import TuneOptions
@@ -32,6 +33,8 @@ _LAZY = {
     "TunedFunction": "functions",
     "tune_function": "functions",
     "tune_in_context": "context.decorator",
+    "ExternalConfigs": "external.folder",
+    "read_external": "external.folder",
     "set_autotune_inputs": "measuring.inputs",
     "TuneOptions": "options",
     "AutotuneResult": "results.result",
@@ -44,6 +47,7 @@ __all__ = [
     "AutoTuner",
     "AutotuneResult",
     "AutotunedFunction",
+    "ExternalConfigs",
     "FunctionResult",
     "SplitK",
     "Trial",
@@ -52,6 +56,7 @@ __all__ = [
     "TunedFunction",
     "TunedMatch",
     "autotune",
+    "read_external",
     "set_autotune_inputs",
     "split_k",
     "tune_function",

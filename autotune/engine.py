@@ -333,7 +333,7 @@ def left_out(
 
 
 def _left_out_by(condition: Callable[..., Any], trials: Sequence[Trial], values: Mapping[str, Any]) -> dict[int, str]:
-    found = {}
+    reasons = {}
     named = values if isinstance(condition, LeftOutBy) else _named(condition, values)
     for trial in trials:
         try:
@@ -349,8 +349,8 @@ def _left_out_by(condition: Callable[..., Any], trials: Sequence[Trial], values:
                        "a function that returns True to keep a configuration is prune_fn=..."],
             )  # fmt: skip
         if answer:
-            found[trial.index] = answer
-    return found
+            reasons[trial.index] = answer
+    return reasons
 
 
 def _named(condition: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:

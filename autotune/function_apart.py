@@ -120,7 +120,7 @@ class Apart:
 
     def _try(self, device: str, trial: Trial) -> None:
         try:
-            found = self._asked(device, {"do": "run function", "index": trial.index})
+            answer = self._asked(device, {"do": "run function", "index": trial.index})
         except Unreachable as reason:  # it was reachable before
             trial.fail("crash", str(reason))
         except Silence:
@@ -130,7 +130,7 @@ class Apart:
             self._drop(device)
             trial.fail("crash", str(end))
         else:
-            for name, value in found.items():
+            for name, value in answer.items():
                 setattr(trial, name, value)
             if trial.status == "crash":  # what it did to the GPU's context stays
                 self._drop(device)

@@ -180,19 +180,19 @@ class FunctionRun:
                 if hasattr(fresh[name], "data_ptr"):
                     fresh[name] = varied(fresh[name], trial.index)
                     given[name].copy_(fresh[name])
-            found = self._observe(trial, given)
-            if found.late:
-                return {"status": "mismatch", "message": found.late}
+            outcome = self._observe(trial, given)
+            if outcome.late:
+                return {"status": "mismatch", "message": outcome.late}
             try:
                 right = Reference(ref_prog, list(fresh.values())).candidates
             except TileError:
                 return {}
-            touched = [name for name, old in fresh.items() if changed(found.given[name], old)]
-            results = [*found.results, *(found.given[name] for name in touched)]
+            touched = [name for name, old in fresh.items() if changed(outcome.given[name], old)]
+            results = [*outcome.results, *(outcome.given[name] for name in touched)]
             if self._is_stale(results, seen, right[-1]):
                 why = "gives the results of other values: it keeps them, or does not write"
                 return {"status": "mismatch", "message": why}
-            verdict = self._check(found, touched, right)
+            verdict = self._check(outcome, touched, right)
             return {"doubts": {"other values": verdict["message"]}} if "status" in verdict else {}
 
         trial.record(merged(self._ranks.together(f"configuration {trial.index} again", attempt)))
@@ -211,15 +211,15 @@ class FunctionRun:
     def _bits(self, trial: Trial, seen: Sequence[Any]) -> str:
         """The bits of a configuration's results, on the call's values and on worse ones."""
         names = list(self._call.copied)
-        found = [fingerprint(seen)]
+        prints = [fingerprint(seen)]
         for values in adversarial_inputs([self._call.values[name] for name in names]):
             given = {**self._call.fresh(), **dict(zip(names, values))}
             old = dict(zip(names, copies(values)))
             call = partial(self._call.run, given, trial.config)
             results = watched.observe(call, given, [], self._call.on_gpu)
             touched = [results.given[name] for name in names if changed(results.given[name], old[name])]
-            found.append(fingerprint([*results.results, *touched]))
-        return digest(" ".join(found))[:32]
+            prints.append(fingerprint([*results.results, *touched]))
+        return digest(" ".join(prints))[:32]
 
     def _prepare(self, trial: Trial, given: dict[str, Any], touched: Sequence[str]) -> tuple[float, Any]:
         values = self._call.values

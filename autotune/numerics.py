@@ -147,7 +147,7 @@ class Bits:
         """For other numbers of rows: that number, and two jobs whose bits must be the same, of the reference
         configuration's kernel and of the one for that number. TileError if it is not known what counts rows."""
         here = {param.name: list(param.shape) for param in kernel.params}
-        found = []
+        jobs = []
         for count, other, sizes in self._kernels(kernel):
             dims = rows_of(here, sizes)
             outputs = [kernel.params[at].name for at in kernel.outputs]
@@ -161,8 +161,8 @@ class Bits:
             keep = {"dims": [dims.get(name) for name in outputs], "count": least}
             same = {"shapes": [None for _ in inputs], **keep}
             resized = {"shapes": [sizes[p.name] if p.is_tensor and p.name in dims else None for p in inputs], **keep}
-            found.append((count, _row_job(self.index, kernel, same), _row_job(self.index, other, resized)))
-        return found
+            jobs.append((count, _row_job(self.index, kernel, same), _row_job(self.index, other, resized)))
+        return jobs
 
     def _size(self, shapes: Mapping[str, Sequence[Any]], dims: Mapping[str, int], name: str) -> int | None:
         size = shapes[name][dims[name]]

@@ -67,17 +67,17 @@ def option(
 
 def check_options(options: Any) -> None:
     """TileError for an option that is not what it may be; the others become what they are made to."""
-    for each in fields(options):
-        given = value = getattr(options, each.name)
-        if value is None and each.default is None:
+    for option in fields(options):
+        given = value = getattr(options, option.name)
+        if value is None and option.default is None:
             continue
-        if each.metadata["becomes"] is not None:
-            value = each.metadata["becomes"](value)
-            object.__setattr__(options, each.name, value)
-        if each.metadata["check"] is not None:
-            allowed, is_right = each.metadata["check"]
+        if option.metadata["becomes"] is not None:
+            value = option.metadata["becomes"](value)
+            object.__setattr__(options, option.name, value)
+        if option.metadata["check"] is not None:
+            allowed, is_right = option.metadata["check"]
             if not is_right(value):
-                raise TileError(f"autotune: {each.name} is {given!r}; it must be {allowed}")
+                raise TileError(f"autotune: {option.name} is {given!r}; it must be {allowed}")
 
 
 def with_changes(options: R, changes: Mapping[str, Any], taker: str = "autotune") -> R:

@@ -261,20 +261,23 @@ def called_back(configs: Sequence[dict[str, Any]], callback: Callable[..., Any] 
     if callback is None:
         return list(configs)
     unique: dict[str, dict[str, Any]] = {}
-    for each in configs:
-        made = copy.deepcopy(each)
+    for config in configs:
+        config_copy = copy.deepcopy(config)
         try:
-            returned = callback(made)
+            returned = callback(config_copy)
         except TileError:
             raise
         except Exception as error:
             raise TileError(
-                f"autotune: config_callback raises {type(error).__name__}: {error}", notes=[f"for {config_text(each)}"]
+                f"autotune: config_callback raises {type(error).__name__}: {error}",
+                notes=[f"for {config_text(config)}"],
             ) from error
-        made = made if returned is None else returned
-        if not isinstance(made, Mapping):
-            raise TileError(f"autotune: config_callback returns {made!r} for {config_text(each)}, not a dict or None")
-        unique.setdefault(config_key(made), dict(made))
+        config_copy = config_copy if returned is None else returned
+        if not isinstance(config_copy, Mapping):
+            raise TileError(
+                f"autotune: config_callback returns {config_copy!r} for {config_text(config)}, not a dict or None"
+            )
+        unique.setdefault(config_key(config_copy), dict(config_copy))
     return list(unique.values())
 
 

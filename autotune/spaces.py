@@ -177,16 +177,16 @@ class _Program:
         """For each tunable m, n, k, threads, warps, stages, panel or size; tunables without a recognized role are
         missing."""
         before = _Seen.of(self.first())
-        found: dict[str, str] = {}
+        by_name: dict[str, str] = {}
         for name, value in self.base.items():
             try:
                 works = self.works({**self.base, name: 2 * value})
             except Exception:  # the builder is the user's code; it may refuse the value
                 continue
             role = _role(before, _Seen.of(max(works, key=lambda each: each.operations)))
-            if role and role not in found.values():
-                found[name] = role
-        return found
+            if role and role not in by_name.values():
+                by_name[name] = role
+        return by_name
 
 
 def _meant_as_none(

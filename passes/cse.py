@@ -31,18 +31,18 @@ class _Scope:
         self.known: dict[Key, Operation] = {}
 
     def run(self, region: Region, loads: bool) -> None:
-        known = self.known
+        computed = self.known
         loaded: dict[Key, Operation] = {}
         for op in region:
             if op.regions:
                 scope = _Scope() if isinstance(op, _ISOLATED) else self
-                before = len(known)
+                before = len(computed)
                 for inner in op.regions:
                     scope.run(inner, loads)
-                    while len(known) > before:
-                        known.popitem()
+                    while len(computed) > before:
+                        computed.popitem()
             if not op.has_effects:
-                twin = known.setdefault(operation_key(op), op)
+                twin = computed.setdefault(operation_key(op), op)
                 if twin is not op:
                     _replace(op, twin)
             elif loads and isinstance(op, (tile.LoadOp, triton.LoadOp)):

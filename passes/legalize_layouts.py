@@ -73,7 +73,7 @@ def _flattened(builder: Builder, value: Value, shape: Shape, known: dict[Value, 
     return known[value]
 
 
-def _made_flat(builder: Builder, value: Value, shape: Shape, known: dict[Value, Value | None]) -> Value | None:
+def _made_flat(builder: Builder, value: Value, shape: Shape, flattened: dict[Value, Value | None]) -> Value | None:
     op, flat = value.op, (prod(shape),)
     if not value.shape:
         return value
@@ -88,7 +88,7 @@ def _made_flat(builder: Builder, value: Value, shape: Shape, known: dict[Value, 
         return place
     if not isinstance(op, (arith.Elementwise, tensor.BroadcastOp)):
         return None
-    operands = [_flattened(builder, each, shape, known) for each in op.operands]
+    operands = [_flattened(builder, each, shape, flattened) for each in op.operands]
     if None in operands:
         return None
     if isinstance(op, tensor.BroadcastOp):
@@ -177,7 +177,7 @@ def _is_loaded_narrow(value: Value) -> bool:
 
 def _reshaped_before(value: Value) -> list[Value]:
     """What is reshaped to other dimensions on the way to a tile."""
-    found: dict[Value, None] = {}
+    sources: dict[Value, None] = {}
     seen: set[Value] = set()
     pending = [value]
     while pending:
@@ -186,9 +186,9 @@ def _reshaped_before(value: Value) -> list[Value]:
             continue
         seen.add(each)
         if isinstance(each.op, tensor.ReshapeOp) and not _keeps_dimensions(each.op):
-            found[each.op.source] = None
+            sources[each.op.source] = None
         pending += _sources(each)
-    return list(found)
+    return list(sources)
 
 
 def _meets_larger(value: Value) -> bool:

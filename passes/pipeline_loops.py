@@ -84,14 +84,14 @@ def _is_read_once(op: tile.LoadOp, kernel: tile.KernelOp) -> bool:
 
 def _sources(values: list[Value]) -> set[Value]:
     """The block and loop indices from which values are computed, and everything in between."""
-    found: set[Value] = set()
+    sources: set[Value] = set()
     pending = list(values)
     while pending:
         value = pending.pop()
-        if value in found:
+        if value in sources:
             continue
-        found.add(value)
+        sources.add(value)
         maker = value.op or owner_of(value)
         if maker is not None:
             pending += maker.operands
-    return found
+    return sources

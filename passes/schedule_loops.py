@@ -81,12 +81,12 @@ def _hands_to_branch(op: scf.ForOp) -> bool:
 
 
 def _schedule_softmax(launch: triton.LaunchOp) -> gluon.ScheduleOp:
-    found = find_softmax_loops(launch.body)
-    runs = _certain_turns(launch, [loop.op for loop in found.loops])
-    stage = 1 if _rescales_late(found) else 0
-    _move_before(found.loops[0].op, found.before)
-    found.query.set_attribute("ring", "query")
-    for loop in found.loops:
+    loops = find_softmax_loops(launch.body)
+    runs = _certain_turns(launch, [loop.op for loop in loops.loops])
+    stage = 1 if _rescales_late(loops) else 0
+    _move_before(loops.loops[0].op, loops.before)
+    loops.query.set_attribute("ring", "query")
+    for loop in loops.loops:
         loop.keys.set_attribute("ring", "keys")
         loop.values.set_attribute("ring", "values")
         first_needed = needed_for([*loop.keys.starts, loop.scores.a])
@@ -96,13 +96,13 @@ def _schedule_softmax(launch: triton.LaunchOp) -> gluon.ScheduleOp:
         assert transposed is not None
         scores = [*ahead, loop.keys, transposed, loop.scores, *rest]
         _divide(loop.op, [(0, scores), (stage, loop.rescale), (1, [loop.values, loop.product])])
-    _name_results(found.after)
+    _name_results(loops.after)
     parts = _parts(launch)
     return gluon.ScheduleOp(
         form="skewed",
         runs=runs,
-        query_in_registers=query_in_registers(found.columns, found.depth, found.width, parts, None),
-        packed=parts > 2 and ELEMENTS[found.loops[0].product.a.dtype].bits == 16,
+        query_in_registers=query_in_registers(loops.columns, loops.depth, loops.width, parts, None),
+        packed=parts > 2 and ELEMENTS[loops.loops[0].product.a.dtype].bits == 16,
     )
 
 
@@ -126,17 +126,17 @@ def _schedule_product(launch: triton.LaunchOp) -> gluon.ScheduleOp:
     return gluon.ScheduleOp(form=form, runs=runs)
 
 
-def _with_product(found: TiledProduct) -> tuple[list[Operation], list[Operation]]:
+def _with_product(product: TiledProduct) -> tuple[list[Operation], list[Operation]]:
     """What is issued with the product, in order, and what uses it."""
-    loads = [op for op in found.beside if op.effects & Effect.READ]
-    early = needed_for(value for op in (found.left, found.right, *loads) for value in op.operands) | set(loads)
-    beside = [op for op in found.beside if op in early]
-    update = [*(op for op in found.beside if op not in early), *found.update]
-    first_needed = needed_for([*found.left.starts, *found.right.starts])
-    transposed = [found.product.b.op] if isinstance(found.product.b.op, tensor.TransposeOp) else []
+    loads = [op for op in product.beside if op.effects & Effect.READ]
+    early = needed_for(value for op in (product.left, product.right, *loads) for value in op.operands) | set(loads)
+    beside = [op for op in product.beside if op in early]
+    update = [*(op for op in product.beside if op not in early), *product.update]
+    first_needed = needed_for([*product.left.starts, *product.right.starts])
+    transposed = [product.product.b.op] if isinstance(product.product.b.op, tensor.TransposeOp) else []
     ahead = [op for op in beside if op in first_needed]
     rest = [op for op in beside if op not in first_needed]
-    return [*ahead, found.left, found.right, *transposed, found.product, *rest], update
+    return [*ahead, product.left, product.right, *transposed, product.product, *rest], update
 
 
 def _certain_turns(launch: triton.LaunchOp, loops: Iterable[scf.ForOp]) -> tuple[bool, ...]:

@@ -208,18 +208,18 @@ class SelectEmitter(Pass):
         """Divide the rows of a matrix product. Raises NotRecognised."""
         widen_columns(kernel.body)
         erase_unused(kernel.body, lambda op: op.is_pure)
-        found = find_tiled_product(kernel.body)
-        check_rows(kernel.body, found.rows, (found.columns,), {found.left, *found.undivided})
-        parts = _consumers(found.rows, found.product)
-        stages = product_stages(found, parts, self.stages, shared_bytes, _store_boxes(found.after))
-        if self.backend == "auto" and (slower := product_drawback(found, parts, stages)):
-            raise NotRecognised(slower, found.product)
-        if self.overlap and products_in_flight(found, parts) == 2:
-            found.op.set_attribute("unroll", 2)
+        product = find_tiled_product(kernel.body)
+        check_rows(kernel.body, product.rows, (product.columns,), {product.left, *product.undivided})
+        parts = _consumers(product.rows, product.product)
+        stages = product_stages(product, parts, self.stages, shared_bytes, _store_boxes(product.after))
+        if self.backend == "auto" and (slower := product_drawback(product, parts, stages)):
+            raise NotRecognised(slower, product.product)
+        if self.overlap and products_in_flight(product, parts) == 2:
+            product.op.set_attribute("unroll", 2)
         else:
-            load_ahead(found)
-        _divide_rows(kernel, found.rows, parts, found.undivided)
-        found.op.set_attribute("num_stages", stages)
+            load_ahead(product)
+        _divide_rows(kernel, product.rows, parts, product.undivided)
+        product.op.set_attribute("num_stages", stages)
 
 
 def _may_gain(loop: scf.ForOp) -> bool:

@@ -47,16 +47,16 @@ def _assumes(op: Operation) -> bool:
 def decide_comparison(op: arith.CmpOp, rw: Rewriter) -> bool:
     # k * 64 + iota(64) < 4096 with k < 64  ==>  true
     ranges: Ranges = rw.analysis
-    known = decide(ranges, op.predicate, op.lhs, op.rhs)
-    if known is None:
+    outcome = decide(ranges, op.predicate, op.lhs, op.rhs)
+    if outcome is None:
         return False
     if not _is_assumed(op):
-        rw.replace(op, [rw.constant(known, op.out.type)])
+        rw.replace(op, [rw.constant(outcome, op.out.type)])
         return True
     # An assumption proves itself: it must stay, or later passes could not use it.
     others = [user for user in op.out.uses if not _assumes(user)]
     if others:
-        constant = rw.constant(known, op.out.type)
+        constant = rw.constant(outcome, op.out.type)
         for user in others:
             user.set_operands([constant if value is op.out else value for value in user.operands])
             rw.changed(user)

@@ -140,13 +140,13 @@ class DigitAccess:
 
 def with_digit_axes(builder: Builder, indices: Sequence[Value]) -> DigitAccess | None:
     """The access at these indices with axes for digits; None where that is of no use: see digit_axes."""
-    found = digit_axes(indices)
-    if found is None:
+    digits = digit_axes(indices)
+    if digits is None:
         return None
     places: dict[Value, tuple[int, int]] = {}  # axis and extent of each digit
-    for axis, sizes in enumerate(found.sizes):
+    for axis, sizes in enumerate(digits.sizes):
         for number, size in enumerate(sizes):
-            places[found.digits[axis, number]] = len(places), size
+            places[digits.digits[axis, number]] = len(places), size
 
     def index(form: LinearForm, dtype: str) -> Value:
         total: Value | None = None
@@ -162,5 +162,5 @@ def with_digit_axes(builder: Builder, indices: Sequence[Value]) -> DigitAccess |
             total = made if total is None else builder.insert(arith.AddOp(total, made)).result
         return zero(builder, (), dtype) if total is None else total
 
-    made = [index(form, each.dtype) for form, each in zip(found.forms, indices, strict=True)]
-    return DigitAccess(made, found.sizes)
+    made = [index(form, each.dtype) for form, each in zip(digits.forms, indices, strict=True)]
+    return DigitAccess(made, digits.sizes)

@@ -181,14 +181,14 @@ def _compile(task: CompileTask, compiled_kernels: list[Any]) -> dict[str, Any]:
     try:
         module = load_module(task.name, task.source, interpret=False, cache_dir=task.cache_dir)
         target = Target.parse(task.target)
-        found = []
+        of_kernels = []
         for fields in task.kernels:
-            each = types.SimpleNamespace(**fields)  # an EmittedKernel, whose module takes long to import
+            emitted = types.SimpleNamespace(**fields)  # an EmittedKernel, whose module takes long to import
             compiled = compile_kernel(
-                getattr(module, each.name), each.signature, each.constexprs, target, each.num_warps, each.num_stages,
-                attrs=each.divisible_by_16, **each.options,
+                getattr(module, emitted.name), emitted.signature, emitted.constexprs, target, emitted.num_warps,
+                emitted.num_stages, attrs=emitted.divisible_by_16, **emitted.options,
             )  # fmt: skip
-            found.append(compiled.resources)
+            of_kernels.append(compiled.resources)
             compiled_kernels.append(compiled)
     except CompileError as error:
         return {"status": "out_of_resources" if error.stage == "resources" else "compile_error", "message": str(error)}
@@ -196,7 +196,7 @@ def _compile(task: CompileTask, compiled_kernels: list[Any]) -> dict[str, Any]:
         return {"status": "compile_error", "message": f"{type(error).__name__}: {error}"}
     binary = binary_hash(task.source, compiled_kernels)
     orders = " ".join(hardware_orders(each.asm["ttgir"]) for each in compiled_kernels if "ttgir" in each.asm)
-    largest = max(found, key=lambda resources: resources.shared_bytes)
+    largest = max(of_kernels, key=lambda resources: resources.shared_bytes)
     return {"status": "ok", "resources": asdict(largest), "binary_hash": binary, "orders": orders}
 
 

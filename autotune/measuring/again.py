@@ -56,15 +56,15 @@ def further_inputs(
     kernel takes any. ref_prog need not be able to compute them: then there are none."""
     if sum(item.numel() * item.element_size() for item in inputs if hasattr(item, "data_ptr")) > _MOST_BYTES:
         return []
-    found = []
+    further = []
     cancelling = next(adversarial_inputs(inputs), None) if is_drawn else None
     if cancelling is not None:
-        found.append(Further("inputs that cancel", cancelling))
+        further.append(Further("inputs that cancel", cancelling))
     smaller = _of_another_size(kernel, inputs)
     if smaller is not None:
-        found.append(smaller)
+        further.append(smaller)
     checked = []
-    for each in found:
+    for each in further:
         try:
             each.candidates = Reference(ref_prog, copies(each.inputs)).candidates
         except TileError:

@@ -113,21 +113,23 @@ def _settle_ties(
 def open_ties(order: Sequence[str], rounds: Taken, least: int = _ROUNDS) -> list[str]:
     """Of those with most rounds, the fastest, and those on which it depends which one in `order` is the first that ties
     with it; none where that is known."""
-    found = compare(rounds)
-    if found is None:
+    comparison = compare(rounds)
+    if comparison is None:
         return []
-    within, most = 1 + tie(found.noise), found.rounds[found.leader]
-    stayed = [name for name in order if found.rounds.get(name) == most]
-    off = {name: found.unsure(name) if most >= least else max(found.unsure(name), within - 1) for name in stayed}
-    low = min(found.ratios[name] - off[name] for name in stayed)
+    within, most = 1 + tie(comparison.noise), comparison.rounds[comparison.leader]
+    stayed = [name for name in order if comparison.rounds.get(name) == most]
+    off = {
+        name: comparison.unsure(name) if most >= least else max(comparison.unsure(name), within - 1) for name in stayed
+    }
+    low = min(comparison.ratios[name] - off[name] for name in stayed)
     waiting = []
     for name in stayed:
-        if found.ratios[name] + off[name] <= within * low:
+        if comparison.ratios[name] + off[name] <= within * low:
             break
-        if found.ratios[name] - off[name] <= within:
+        if comparison.ratios[name] - off[name] <= within:
             waiting.append(name)
-    fastest = [name for name in stayed if found.ratios[name] - off[name] < 1]
-    racing = {found.leader, *waiting, *fastest} if waiting else set()
+    fastest = [name for name in stayed if comparison.ratios[name] - off[name] < 1]
+    racing = {comparison.leader, *waiting, *fastest} if waiting else set()
     return [name for name in stayed if name in racing] if len(racing) > 1 else []
 
 

@@ -95,15 +95,15 @@ def late_milliseconds(call: Callable[[], Any], reset: Callable[[], Any] | None) 
     """For how long the GPU works on after the current stream has done a call; the least of a few."""
     import torch
 
-    found, wall = [], WallClock()
+    waits, wall = [], WallClock()
     for _ in range(_TRIES):
         if reset is not None:
             reset()
         torch.cuda.synchronize()
         call()
         torch.cuda.current_stream().synchronize()
-        found.append(wall.read(wall.time(torch.cuda.synchronize)[1]))
-    return min(found)
+        waits.append(wall.read(wall.time(torch.cuda.synchronize)[1]))
+    return min(waits)
 
 
 def is_late(milliseconds: float, quick: float) -> str:
@@ -180,7 +180,7 @@ def _guarded(more: Sequence[Any]) -> dict[Any, tuple[str, ...]]:
 
     from tiledsl.autotuner.verifying import compare, reference, tolerance, verify
 
-    found: dict[Any, tuple[str, ...]] = {
+    names: dict[Any, tuple[str, ...]] = {
         time: ("perf_counter", "perf_counter_ns", "monotonic", "time", "process_time", "sleep"),
         statistics: ("median", "quantiles"),
         math: ("sqrt", "isfinite"),
@@ -207,5 +207,5 @@ def _guarded(more: Sequence[Any]) -> dict[Any, tuple[str, ...]]:
     clocks = (timing, timing.Clock, timing.EventClock, timing.Stopwatch, timing.WallClock, timing.Prepared)
     ours = (selection, final_round, inputs, compare, reference, tolerance, verify, tolerance.Tolerance, *clocks)
     for owner in (*ours, *more):
-        found[owner] = tuple(name for name, value in vars(owner).items() if callable(value))
-    return found
+        names[owner] = tuple(name for name, value in vars(owner).items() if callable(value))
+    return names

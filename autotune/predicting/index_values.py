@@ -21,10 +21,10 @@ def constant(value: Value) -> float | None:
     return evaluate(value, {})
 
 
-def evaluate(value: Value, known: Mapping[Value, float]) -> float | None:
+def evaluate(value: Value, numbers: Mapping[Value, float]) -> float | None:
     """The number a scalar has when others are known; None if that cannot be told."""
-    if value in known:
-        return known[value]
+    if value in numbers:
+        return numbers[value]
     number = arith.constant_of(value)
     if number is not None:
         return number
@@ -33,7 +33,7 @@ def evaluate(value: Value, known: Mapping[Value, float]) -> float | None:
         return None
     values = []
     for each in op.operands:
-        found = evaluate(each, known)
+        found = evaluate(each, numbers)
         if found is None:
             return None
         values.append(found)
@@ -98,19 +98,19 @@ def trip_counts(loop: scf.ForOp, axes: Mapping[Value, int], grid: Sequence[int |
 
 def leaves(value: Value) -> set[Value]:
     """Values without an operation that computes them, such as indices, and results of loads."""
-    found: set[Value] = set()
+    values: set[Value] = set()
     pending, seen = [value], {value}
     while pending:
         current = pending.pop()
         if isinstance(current.op, arith.ConstantOp):
             continue
         if not isinstance(current.op, arith.Elementwise):
-            found.add(current)
+            values.add(current)
             continue
         fresh = [each for each in current.op.operands if each not in seen]
         seen.update(fresh)
         pending.extend(fresh)
-    return found
+    return values
 
 
 def grid_axes(value: Value, axes: Mapping[Value, int]) -> set[int]:

@@ -61,7 +61,7 @@ def rank(
     `seconds`, has failed. What raises there is called again here, for the exception. seconds=None: all is done here.
     meanwhile: called once, beside the forks.
     """
-    found = Ranking()
+    ranking = Ranking()
     slow: dict[int, float] = {}
     _ = target.sm_count  # asks torch, which forks must not do anew
     reader = _Reader(program_for, target, prunes)
@@ -73,24 +73,24 @@ def rank(
         meanwhile()
     for index, (config, known) in enumerate(zip(configs, foreseen)):
         if isinstance(known, Ended):
-            found.failed[index] = known
+            ranking.failed[index] = known
             continue
         try:
             outlook = reader.look(config) if known is None else _Outlook(*known)
         except (Exception, SystemExit) as error:  # the builder is the user's code and may raise anything
-            found.failed[index] = error
+            ranking.failed[index] = error
             continue
         if outlook.reason:
-            found.pruned[index] = outlook.reason
+            ranking.pruned[index] = outlook.reason
             if outlook.predicted is not None:
                 slow[index] = outlook.predicted
         elif outlook.predicted is not None:
-            found.predicted[index] = outlook.predicted
-    if not found.predicted:  # then a slow configuration is better than none
-        found.predicted.update(slow)
-        found.pruned = {index: reason for index, reason in found.pruned.items() if index not in slow}
-    found.order = sorted(found.predicted, key=lambda index: (found.predicted[index], index))
-    return found
+            ranking.predicted[index] = outlook.predicted
+    if not ranking.predicted:  # then a slow configuration is better than none
+        ranking.predicted.update(slow)
+        ranking.pruned = {index: reason for index, reason in ranking.pruned.items() if index not in slow}
+    ranking.order = sorted(ranking.predicted, key=lambda index: (ranking.predicted[index], index))
+    return ranking
 
 
 class _Reader:

@@ -211,7 +211,7 @@ class _Reader:
             2.0 * m * n * k, _name(op.c), self.numbers[op],
         )  # fmt: skip
 
-    def operand(self, buffer: Value, dot: Dot, loop: scf.ForOp, found: Loop, is_turned: bool) -> None:
+    def operand(self, buffer: Value, dot: Dot, loop: scf.ForOp, work: Loop, is_turned: bool) -> None:
         writers = self.writers.get(buffer, [])
         if len(writers) != 1 or not isinstance(writers[0], tile.CopyOp):
             return
@@ -222,11 +222,11 @@ class _Reader:
         bytes = math.prod(map(padded, copy.shape)) * ELEMENTS[buffer.dtype].bits // 8
         inside = copy.parent is loop.body
         if inside and vectorizes(copy):
-            found.staged[_name(buffer)] = (bytes, dot)
+            work.staged[_name(buffer)] = (bytes, dot)
             if is_turned:
-                found.turned.add(_name(buffer))
+                work.turned.add(_name(buffer))
         elif not inside and copy.parent is self.kernel.body:
-            found.held[_name(buffer)] = (bytes, dot)
+            work.held[_name(buffer)] = (bytes, dot)
 
 
 def vectorizes(copy: tile.CopyOp) -> bool:

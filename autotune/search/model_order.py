@@ -137,7 +137,7 @@ class Neighbours:
     def of(self, index: int) -> list[int]:
         """Indices of the neighbours, in a fixed order."""
         point = self._point.get(index, ())
-        found = []
+        near_ones = []
         for axis, position in enumerate(point):
             count = len(self._values[axis])
             others = (position - 1, position + 1) if self._ordered[axis] else range(count)
@@ -145,5 +145,5 @@ class Neighbours:
                 if other != position and 0 <= other < count:
                     near = self._index.get((*point[:axis], other, *point[axis + 1 :]))
                     if near is not None:
-                        found.append(near)
-        return found
+                        near_ones.append(near)
+        return near_ones

@@ -67,7 +67,7 @@ def _compared(tuner: AutotunedFunction, entry: TunedEntry, target: Any, warn: fl
     from tiledsl.autotuner.measuring.measure import can_measure, is_measured
 
     measures = is_measured(target, tuner.options)
-    if measures != entry.measured:
+    if measures != entry.measured or entry.latency_kind == "unknown":
         return TunedComparison(entry, "not compared", message=f"the entry is {entry.latency_kind}")
     devices = tuner.options.devices
     gpu = environment(target, can_measure(target), devices[0] if devices else None)["gpu"]

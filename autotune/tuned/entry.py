@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from tiledsl.autotuner.storage.journal import number
 
 _NUMBERS = ("latency_ms", "reference_ms", "tflops", "gb_per_s")
-KINDS = ("measured", "estimated")
+KINDS = ("measured", "estimated", "unknown")
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,9 @@ class TunedEntry:
 
     arguments: of the call, without tunables and without those that are as the function's defaults. latency_ms and
     reference_ms: milliseconds of the kernel and of ref_prog; latency_kind: whether the former was "measured" or
-    "estimated". tflops, gb_per_s: of the kernel, where the program says how much it computes and moves. gpu, sm_count:
-    of the GPU that measured. source: a hash of the function. tuned_at: UTC, ISO 8601. versions: of software. bit_class:
+    "estimated", or is "unknown": then it is infinite, and left out of files. tflops, gb_per_s: of the kernel, where the
+    program says how much it computes and moves. gpu, sm_count: of the GPU that measured. source: a hash of the
+    function. tuned_at: UTC, ISO 8601. versions: of software. bit_class:
     of a tuning with `numerics`, the class of its results' bits (bit_class.py). certificate: what
     verify=True found of the kernel, as Certificate.data() has it.
     """
@@ -76,7 +78,9 @@ def arguments_text(arguments: Mapping[str, Any]) -> str:
 def encode(entry: TunedEntry) -> dict[str, Any]:
     """The entry as JSON has it. What is not known is left out."""
     optional = {each.name for each in fields(TunedEntry) if each.name not in _REQUIRED}
-    return {name: value for name, value in asdict(entry).items() if name not in optional or value not in (None, "", {})}
+    optional |= set() if math.isfinite(entry.latency_ms) else {"latency_ms"}
+    empty: tuple[Any, ...] = (None, "", {}, math.inf)
+    return {name: value for name, value in asdict(entry).items() if name not in optional or value not in empty}
 
 
 _REQUIRED = ("arguments", "config", "latency_ms", "latency_kind", "source", "tuned_at")
@@ -91,7 +95,8 @@ def decode(data: Any) -> TunedEntry:
     """The entry of a JSON value. ValueError says what is wrong with it."""
     if not isinstance(data, dict):
         raise ValueError("it is no object")
-    missing = [name for name in _REQUIRED if name not in data]
+    unknown_time = data.get("latency_kind") == "unknown"
+    missing = [name for name in _REQUIRED if name not in data and not (unknown_time and name == "latency_ms")]
     if missing:
         raise ValueError(f"{missing[0]} is missing")
     unknown = [name for name in data if name not in ORDER]
@@ -107,7 +112,9 @@ def decode(data: Any) -> TunedEntry:
     for name in ("source", "tuned_at", "gpu", "bit_class"):
         if not isinstance(values.get(name, ""), str):
             raise ValueError(f"{name} is no text")
-    if values["latency_ms"] is None:
+    if values["latency_kind"] == "unknown" and "latency_ms" not in data:
+        values["latency_ms"] = math.inf
+    if values.get("latency_ms") is None:
         raise ValueError("latency_ms is null")
     if values["latency_kind"] not in KINDS:
         raise ValueError(f"latency_kind is {str(values['latency_kind'])[:40]!r}; it is {' or '.join(KINDS)}")

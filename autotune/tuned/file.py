@@ -88,10 +88,10 @@ def parse(content: bytes) -> TunedFile:
     problems: list[str] = []
     unknown = [name for name in data if name not in ("schema", "function", "target", "default", "entries")]
     problems += [f"{name!r} is no field of a file" for name in unknown]
-    found: list[TunedEntry] = []
+    entries_there: list[TunedEntry] = []
     for place, each in enumerate(data["entries"], 1):
         try:
-            found.append(entries.decode(each))
+            entries_there.append(entries.decode(each))
         except ValueError as error:
             problems.append(f"entry {place}: {error}")
     default = None
@@ -100,7 +100,7 @@ def parse(content: bytes) -> TunedFile:
             default = _default(data["default"])
         except ValueError as error:
             problems.append(str(error))
-    return TunedFile(data["function"], data["target"], tuple(found), default, tuple(problems))
+    return TunedFile(data["function"], data["target"], tuple(entries_there), default, tuple(problems))
 
 
 def _default(data: Any) -> Default:
@@ -154,18 +154,18 @@ def read_or_new(path: Path, function: str, target: str) -> TunedFile:
     """The file, or an empty one where there is none. TileError for one that must not be written over: it makes no
     sense in places, or is another function's."""
     try:
-        found = read(path)
+        stored = read(path)
     except FileNotFoundError:
         return TunedFile(function, target)
     except OSError as error:
         raise TileError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise TileError(f"{path} makes no sense: {error}", notes=["correct or delete it"]) from error
-    if found.problems:
-        raise TileError(f"{path} makes no sense: {found.problems[0]}", notes=["correct it; tiledsl tuned check"])
-    if (found.function, found.target) != (function, target):
-        raise TileError(f"{path} is of {found.function} on {found.target}, not of {function} on {target}")
-    return found
+    if stored.problems:
+        raise TileError(f"{path} makes no sense: {stored.problems[0]}", notes=["correct it; tiledsl tuned check"])
+    if (stored.function, stored.target) != (function, target):
+        raise TileError(f"{path} is of {stored.function} on {stored.target}, not of {function} on {target}")
+    return stored
 
 
 def change(path: Path, function: str, target: str, edit: Callable[[TunedFile], TunedFile]) -> TunedFile:

@@ -130,20 +130,20 @@ class TunedConfigs:
         """What may serve a call, the best first. values, given: see AutotunedFunction._call."""
         rows, defaults = [], []
         wanted: dict[frozenset[str], dict[str, Any]] = {}
-        for each in self._usable(target):
-            if each.names not in wanted:
+        for file in self._usable(target):
+            if file.names not in wanted:
                 try:
-                    wanted[each.names] = of_calls.given_arguments(self._function, values, each.names)
+                    wanted[file.names] = of_calls.given_arguments(self._function, values, file.names)
                 except TileError as error:
                     _tell(f"no tuned configuration is looked up for {self._function.name}: {error.message}")
                     return
-            fixed = given_tunables(given, each.names)
-            if any(as_text(of_calls.as_json(value)) != as_text(each.config[name]) for name, value in fixed.items()):
+            fixed = given_tunables(given, file.names)
+            if any(as_text(of_calls.as_json(value)) != as_text(file.config[name]) for name, value in fixed.items()):
                 continue
-            if each.default is not None:
-                defaults.append((each.default, each.path))
-            elif each.entry is not None:
-                rows.append(LookupRow(each.entry, each.path, each.arguments, wanted[each.names]))
+            if file.default is not None:
+                defaults.append((file.default, file.path))
+            elif file.entry is not None:
+                rows.append(LookupRow(file.entry, file.path, file.arguments, wanted[file.names]))
         options = self._function.options
         if options.bucket is not None and rows and options.bucket not in rows[0].wanted:
             known = ", ".join(rows[0].wanted)
@@ -258,9 +258,9 @@ def first_config(
     kernel: Kernel, config: Mapping[str, Any], why: str, entry: TunedEntry | None, origin: Literal["", "tuned"]
 ) -> AutotuneResult:
     """A result of one configuration that nothing was measured for; its latency is the entry's, if there is one."""
-    latency = None if entry is None else entry.latency_ms
+    latency = None if entry is None or entry.latency_kind == "unknown" else entry.latency_ms
     reference = None if entry is None else entry.reference_ms
-    kind: Any = "estimated" if entry is None else entry.latency_kind
+    kind: Any = "estimated" if entry is None or latency is None else entry.latency_kind
     kernel.config, kernel.latency, kernel.ref_latency = dict(config), latency, reference
     if entry is not None and entry.certificate:
         from tiledsl.autotuner.verifying.certified import attach

@@ -80,16 +80,16 @@ def join(sources: Sequence[Path], into: Path) -> None:
 def read(path: Path) -> dict[tuple[str, str, str], Tried]:
     """The tunings of a file by arguments, GPU and source, as texts. Lines that make no sense are left out, as is a last
     one that was cut short; there are none if the file cannot be read."""
-    found: dict[tuple[str, str, str], Tried] = {}
+    tried: dict[tuple[str, str, str], Tried] = {}
     try:
         lines = read_file(path).split(b"\n")
     except (OSError, ValueError):
-        return found
+        return tried
     for line in filter(None, lines):
         with contextlib.suppress(*journal.NONSENSE):
             each = _tried(journal.parse(line))
-            found[(as_text(each.arguments), each.gpu, each.source)] = each
-    return found
+            tried[(as_text(each.arguments), each.gpu, each.source)] = each
+    return tried
 
 
 def _tried(data: Any) -> Tried:
@@ -122,7 +122,7 @@ def compared(file: TunedFile, tried: Mapping[tuple[str, str, str], Tried]) -> Co
     """The winners' configurations against entries, relative to the winner's latency; without trials only an entry's own
     configuration is known."""
     entries = sorted(file.entries, key=order_of)
-    found = []
+    shared = []
     for text, config in {as_text(entry.config): entry.config for entry in entries}.items():
         times: list[float | None] = []
         for entry in entries:
@@ -131,6 +131,6 @@ def compared(file: TunedFile, tried: Mapping[tuple[str, str, str], Tried]) -> Co
             if latency is None and known is not None:
                 latency = known.latencies.get(text)
             times.append(latency)
-        found.append((config, times))
+        shared.append((config, times))
     problems = [arguments_text(entry.arguments) for entry in entries]
-    return ConfigComparison.of(problems, [entry.latency_ms for entry in entries], found)
+    return ConfigComparison.of(problems, [entry.latency_ms for entry in entries], shared)

@@ -20,7 +20,7 @@ def fingerprint(tensors: Sequence[Any]) -> str:
     """128 bits of all elements' bits and their places, as text. Equal tensors give equal ones, on any device."""
     import torch
 
-    found = []
+    texts = []
     for tensor in tensors:
         flat = tensor.detach().contiguous().reshape(-1)
         if flat.dtype.is_complex:
@@ -34,8 +34,8 @@ def fingerprint(tensors: Sequence[Any]) -> str:
             for number, odd in enumerate((0x1E3779B97F4A7C15, 0x42B2AE3D27D4EB4F)):
                 weight = _mixed(place * 2 + number, odd)
                 sums[number] += int((_mixed(part ^ weight, odd)).sum().item())
-        found.append(":".join(f"{each % (1 << 64):016x}" for each in sums) + f"/{words.numel()}")
-    return " ".join(found)
+        texts.append(":".join(f"{each % (1 << 64):016x}" for each in sums) + f"/{words.numel()}")
+    return " ".join(texts)
 
 
 def _mixed(words: Any, odd: int) -> Any:
@@ -126,16 +126,16 @@ def of_rows(inputs: Sequence[Any], shapes: Sequence[Sequence[int] | None]) -> li
     from the first."""
     import torch
 
-    made: list[Any] = []
+    resized: list[Any] = []
     for each, shape in zip(inputs, shapes, strict=True):
         if shape is not None:
             for axis, (size, wanted) in enumerate(zip(each.shape, shape, strict=True)):
                 if size != wanted and size:
                     index = torch.arange(wanted, device=each.device) % size
                     each = each.view(torch.uint8) if each.element_size() == 1 else each
-                    each = each.index_select(axis, index).view(inputs[len(made)].dtype)
-        made.append(each)
-    return made
+                    each = each.index_select(axis, index).view(inputs[len(resized)].dtype)
+        resized.append(each)
+    return resized
 
 
 def first_rows(tensors: Sequence[Any], dims: Sequence[int | None], count: int) -> list[Any]:

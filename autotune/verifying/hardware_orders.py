@@ -19,7 +19,7 @@ def hardware_orders(ttgir: str) -> str:
     """In which order the instructions of a kernel add, from the IR that Triton compiles to machine code: the kind of
     each product's instruction, and how each reduced dimension lies in registers, lanes and warps."""
     layouts = {name: (kind, body) for name, kind, body in _LAYOUT.findall(ttgir)}
-    found: list[Any] = []
+    orders: list[Any] = []
     lines = iter(ttgir.splitlines())
     for line in lines:
         dot = _DOT.search(line)
@@ -30,7 +30,7 @@ def hardware_orders(ttgir: str) -> str:
             kinds = [_instruction(*layouts[name[1:]]) for name in names if name[1:] in layouts]
             elements = re.findall(r"x([a-z]\w*), ", rest)
             flags = re.findall(r"(inputPrecision = \w+|maxNumImpreciseAcc = \d+)", rest)
-            found.append((dot[1], kinds[-1:], sorted(set(elements)), flags))
+            orders.append((dot[1], kinds[-1:], sorted(set(elements)), flags))
             continue
         reduction = _REDUCE.search(line)
         if reduction:
@@ -46,8 +46,8 @@ def hardware_orders(ttgir: str) -> str:
             axis = int((re.search(r"axis = (\d+)", reduction[2]) or ["", "0"])[1])
             source = _TYPES.search(types)
             where = types if source is None else _along(source[1], source[3], axis, layouts)
-            found.append((reduction[1], reduction[2], combine, source[2] if source else "", where))
-    return digest(repr([each for number, each in enumerate(found) if each not in found[:number]]))[:24]
+            orders.append((reduction[1], reduction[2], combine, source[2] if source else "", where))
+    return digest(repr([each for number, each in enumerate(orders) if each not in orders[:number]]))[:24]
 
 
 def _instruction(kind: str, body: str) -> Any:

@@ -89,7 +89,7 @@ def unread(ref_prog: Callable[..., Any], inputs: Sequence[Any]) -> list[int]:
     """The positions of tensors whose values ref_prog does not depend on, such as those that it overwrites: what they
     hold before may be anything. An exception of ref_prog comes again where it matters."""
     tensors_at = [at for at, item in enumerate(inputs) if hasattr(item, "data_ptr") and item.numel()]
-    found = []
+    positions = []
     try:
         plain = _results(ref_prog, copies(inputs))
         for at in tensors_at:
@@ -102,10 +102,10 @@ def unread(ref_prog: Callable[..., Any], inputs: Sequence[Any]) -> list[int]:
                 for place, (one, other) in enumerate(zip(again, plain)) if place != at
             )  # fmt: skip
             if same and (not changed(again[at], plain[at]) or not changed(again[at], before)):
-                found.append(at)
+                positions.append(at)
     except (Exception, SystemExit):
         return []
-    return found
+    return positions
 
 
 def _results(ref_prog: Callable[..., Any], given: list[Any]) -> list[Any]:

@@ -48,27 +48,29 @@ def _against(ran: KernelOutputs, expected: Expected, tolerance: Tolerance) -> di
         # What a comparison decides is true or false: there is no being off by much.
         has_cap = tolerance.max_mismatched_ratio < 1 and str(wanted.dtype) != "torch.bool"
         cap = (_CAP * limits.most_rtol, _CAP * limits.most_atol) if has_cap else None
-        found = difference(got, wanted, limits.rtol, limits.atol, cap)
-        verdict["max_error"] = max(verdict["max_error"], found.max_error)
-        verdict["mean_error"] = max(verdict["mean_error"], found.mean_error)
-        verdict["mismatched_ratio"] = max(verdict["mismatched_ratio"], found.ratio)
-        share = f"in {found.mismatched} of {found.elements} elements ({found.ratio:.2%})"
+        errors = difference(got, wanted, limits.rtol, limits.atol, cap)
+        verdict["max_error"] = max(verdict["max_error"], errors.max_error)
+        verdict["mean_error"] = max(verdict["mean_error"], errors.mean_error)
+        verdict["mismatched_ratio"] = max(verdict["mismatched_ratio"], errors.ratio)
+        share = f"in {errors.mismatched} of {errors.elements} elements ({errors.ratio:.2%})"
         where = (
-            "" if found.first < 0 else f"; first {_at(found.first, got, wanted)}, worst {_at(found.worst, got, wanted)}"
+            ""
+            if errors.first < 0
+            else f"; first {_at(errors.first, got, wanted)}, worst {_at(errors.worst, got, wanted)}"
         )
-        places = {"at": {"name": name, "first": _place(found.first, wanted), "worst": _place(found.worst, wanted)}}
-        if not found.finite:
+        places = {"at": {"name": name, "first": _place(errors.first, wanted), "worst": _place(errors.worst, wanted)}}
+        if not errors.finite:
             why = f"{name} is NaN or infinite where the reference is not, or not written; wrong {share}{where}"
             return {**verdict, **places, "status": "nonfinite", "message": why}
-        if found.ratio > tolerance.max_mismatched_ratio or found.beyond:
-            shown = f"rtol={limits.rtol:.3g}, atol={found.atol:.3g}"
-            why = f"{name} is wrong {share}, by {found.max_error:.4g} at most ({shown}){where}"
-            if found.ratio <= tolerance.max_mismatched_ratio:
+        if errors.ratio > tolerance.max_mismatched_ratio or errors.beyond:
+            shown = f"rtol={limits.rtol:.3g}, atol={errors.atol:.3g}"
+            why = f"{name} is wrong {share}, by {errors.max_error:.4g} at most ({shown}){where}"
+            if errors.ratio <= tolerance.max_mismatched_ratio:
                 why += (
-                    f"; so few may be off, but none by more than {_CAP:g} times the tolerance, and {found.beyond} are"
+                    f"; so few may be off, but none by more than {_CAP:g} times the tolerance, and {errors.beyond} are"
                 )
-            if found.unknown:
-                why += f"; ref_prog gives NaN in {found.unknown} of them, where the kernel gives a number"
+            if errors.unknown:
+                why += f"; ref_prog gives NaN in {errors.unknown} of them, where the kernel gives a number"
             return {**verdict, **places, "status": "mismatch", "message": why}
     return {**verdict, "verified": True}
 

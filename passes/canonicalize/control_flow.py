@@ -100,18 +100,18 @@ def remove_decided_loop(op: ForOp, rw: Rewriter) -> bool:
 def drop_unchanging_carried(op: ForOp, rw: Rewriter) -> bool:
     # a value that every iteration hands on as it was is the initial one
     terminator = op.body.terminator
-    found = []
+    unchanging = []
     for index, (init, arg) in enumerate(zip(op.inits, op.body.args[1:], strict=True)):
         if terminator.operands[index] in (arg, init):
-            found.append(index)
+            unchanging.append(index)
             for old in (arg, op.results[index]):
                 for user in old.uses:
                     rw.changed(user)
                 old.replace_with(init)
-    if found:
-        remove_carried(op, found)
+    if unchanging:
+        remove_carried(op, unchanging)
         rw.changed(op)
-    return bool(found)
+    return bool(unchanging)
 
 
 @pattern(ForOp)

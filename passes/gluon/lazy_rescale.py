@@ -102,8 +102,8 @@ class _Dependence:
                 _require(self.how.get(value) is (_Scaled.NEW if number in self.sums else None))
 
     def _of(self, op: Operation) -> _Scaled | _Shifted:
-        each = [self.how.get(value) for value in op.operands]
-        first = each[0] if each else None
+        forms = [self.how.get(value) for value in op.operands]
+        first = forms[0] if forms else None
         if isinstance(op, _VIEWS) and first is not None:
             return first
         if isinstance(op, arith.NegOp) and first is not None:
@@ -117,12 +117,12 @@ class _Dependence:
             return self._power(op.function, first)
         if isinstance(op, arith.SelectOp) and first is None:
             return self._alike(op.operands[1:])
-        if isinstance(op, tensor.DotOp) and each[0] is not None and each[1] is None:
+        if isinstance(op, tensor.DotOp) and forms[0] is not None and forms[1] is None:
             return self._alike([op.a, op.accumulator])
         if isinstance(op, (arith.AddOp, arith.SubOp)):
             a, b = (
                 _Shifted(free=(_multiple(value),)) if how is None else how
-                for value, how in zip(op.operands, each, strict=True)
+                for value, how in zip(op.operands, forms, strict=True)
             )
             if isinstance(a, _Shifted) and isinstance(b, _Shifted):
                 return a.plus(b.times(-1 if isinstance(op, arith.SubOp) else 1))
@@ -285,17 +285,17 @@ class _Lazily:
         made = scf.ForOp(*loop.operands[:3], inits, regions=[body], names=names, loc=loop.loc, **loop.attributes)
         return Builder.at(loop).insert(made)
 
-    def _finish(self, loop: scf.ForOp, made: scf.ForOp) -> None:
+    def _finish(self, loop: scf.ForOp, rebuilt: scf.ForOp) -> None:
         """Scale the sums from the reference to the maximum; where both are infinite, by 1."""
         at = Builder.at(loop)
-        reference, maximum = made.results[self.position], made.results[-1]
+        reference, maximum = rebuilt.results[self.position], rebuilt.results[-1]
         distance = at.insert(arith.SubOp(reference, maximum)).result
         if self.slope != 1:
             distance = at.insert(arith.MulOp(distance, at.constant(self.slope, distance.type))).result
         power = at.insert(arith.MathOp([distance], function=self.function)).result
         same = at.insert(arith.CmpOp(reference, maximum, predicate="eq")).out
         factor = at.insert(arith.SelectOp(same, at.constant(1.0, power.type), power, names=["catch_up"])).result
-        for number, (old, new) in enumerate(zip(loop.results, made.results)):
+        for number, (old, new) in enumerate(zip(loop.results, rebuilt.results)):
             if number == self.position:
                 new = maximum
             elif number in self.each[0].sums:

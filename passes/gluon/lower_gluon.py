@@ -74,15 +74,15 @@ def _loops_grow_with(index: Value, launch: triton.LaunchOp) -> bool:
     return None not in (*lower, *upper) and all(each in (0, -1) for each in lower) and 1 in upper and -1 not in upper
 
 
-def _direction(value: Value, known: dict[Value, int | None]) -> int | None:
+def _direction(value: Value, directions: dict[Value, int | None]) -> int | None:
     """How a value moves with the `known` ones: 1 never down, -1 never up, 0 not at all, None unknown."""
-    if value not in known:
+    if value not in directions:
         op = value.op
-        known[value] = 0
+        directions[value] = 0
         if op is not None and not op.regions:
-            each = [_direction(operand, known) for operand in op.operands]
-            known[value] = _combined(op, each) if any(one != 0 for one in each) else 0
-    return known[value]
+            each = [_direction(operand, directions) for operand in op.operands]
+            directions[value] = _combined(op, each) if any(one != 0 for one in each) else 0
+    return directions[value]
 
 
 def _combined(op: Operation, each: Sequence[int | None]) -> int | None:

@@ -28,11 +28,11 @@ def widen_columns(body: Region) -> None:
             value.op.erase()
 
 
-def _as_row(value: Value, known: dict[Value, Value]) -> Value | None:
+def _as_row(value: Value, rows: dict[Value, Value]) -> Value | None:
     """The value as one row; None where what computes it cannot be."""
     op = value.op
-    if value in known or not value.shape:
-        return known.get(value, value)
+    if value in rows or not value.shape:
+        return rows.get(value, value)
     if op is None or len(value.shape) != 1:
         return None
     at = Builder.at(op)
@@ -40,12 +40,12 @@ def _as_row(value: Value, known: dict[Value, Value]) -> Value | None:
     if isinstance(op, tensor.IotaOp):
         made: Operation = tensor.IotaOp(axis=1, result_types=[TensorType(shape, value.dtype)], names=[value.name])
     elif isinstance(op, arith.ConstantOp):
-        known[value] = at.constant(op.value, TensorType(shape, value.dtype))
-        return known[value]
+        rows[value] = at.constant(op.value, TensorType(shape, value.dtype))
+        return rows[value]
     elif isinstance(op, (*_ELEMENTWISE, tile.LoadOp)):
         mapping: dict[Value, Value] = {}
         for operand in op.operands:
-            wide = operand if isinstance(op, tile.LoadOp) and operand is op.buffer else _as_row(operand, known)
+            wide = operand if isinstance(op, tile.LoadOp) and operand is op.buffer else _as_row(operand, rows)
             if wide is None:
                 return None
             mapping[operand] = wide
@@ -54,11 +54,11 @@ def _as_row(value: Value, known: dict[Value, Value]) -> Value | None:
     else:
         return None
     op.parent.insert(made, op.next)  # type: ignore[union-attr]
-    known[value] = made.results[0]
-    return known[value]
+    rows[value] = made.results[0]
+    return rows[value]
 
 
-def load_ahead(found: TiledProduct) -> None:
+def load_ahead(product: TiledProduct) -> None:
     """Load what the update needs through pointers one iteration ahead, so that it is there when the product is.
 
     Before:  for %k (%acc) { %s = tile.load %S[%k]; ... }
@@ -66,10 +66,10 @@ def load_ahead(found: TiledProduct) -> None:
 
     A loop that has no iterations loads in vain, and what guards need to see of indices, they see.
     """
-    loop = found.op
+    loop = product.op
     arguments = set(loop.body.args[1:])
     loads = []
-    for op in found.beside:
+    for op in product.beside:
         if isinstance(op, tile.LoadOp):
             needed = _closure(op, loop.body)
             if not any(value in arguments for each in needed for value in each.operands):

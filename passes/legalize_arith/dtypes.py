@@ -90,14 +90,14 @@ def dtype_patterns(kind: str, arch: int | str | None) -> list[Pattern]:
     @pattern(arith.BinaryOp, CmpOp, MathOp, arith.NegOp)
     def compute_wider(op: arith.Elementwise, rw: Rewriter) -> bool:
         # exp(x : float16)  ==>  cast(exp(cast(x : float32)) : float16)
-        found = ask(op)
-        if found.rewrite != "widen":
+        entry = ask(op)
+        if entry.rewrite != "widen":
             return False
         narrow, shape = op.operands[0].dtype, op.result.shape
-        wide = [cast(rw, value, found.dtype) if value.dtype == narrow else value for value in op.operands]
+        wide = [cast(rw, value, entry.dtype) if value.dtype == narrow else value for value in op.operands]
         dtype = op.result.dtype
         groups = [wide] if isinstance(op, MathOp) else wide
-        out = with_shape(shape, found.dtype if dtype == narrow and not isinstance(op, CmpOp) else dtype)
+        out = with_shape(shape, entry.dtype if dtype == narrow and not isinstance(op, CmpOp) else dtype)
         made = rw.insert(type(op)(*groups, result_types=[out], **op.attributes))
         rw.replace(op, [cast(rw, made.result, dtype)])
         return True
@@ -105,20 +105,20 @@ def dtype_patterns(kind: str, arch: int | str | None) -> list[Pattern]:
     @pattern(tensor.ReduceOp, tensor.ScanOp)
     def reduce_in_32_bits(op: tensor.ReduceOp | tensor.ScanOp, rw: Rewriter) -> bool:
         # reduce sum(float16)  ==>  cast(reduce sum(cast(x : float32)) : float16): Triton gives 32 bits back
-        found = ask(op)
-        if found.rewrite != "widen":
+        entry = ask(op)
+        if entry.rewrite != "widen":
             return False
-        made = rw.insert(type(op)(cast(rw, op.source, found.dtype), **op.attributes))
+        made = rw.insert(type(op)(cast(rw, op.source, entry.dtype), **op.attributes))
         rw.replace(op, [cast(rw, made.result, op.source.dtype)])
         return True
 
     @pattern(CastOp)
     def cast_by_steps(op: CastOp, rw: Rewriter) -> bool:
         # int32 -> float8  ==>  int32 -> float32 -> float8, and likewise back and for float64
-        found = ask(op)
-        if found.rewrite != "by steps" or op.source.dtype == op.out.dtype:
+        entry = ask(op)
+        if entry.rewrite != "by steps" or op.source.dtype == op.out.dtype:
             return False
-        wide = _rounded_to_odd(rw, op.source) if op.source.dtype == "float64" else cast(rw, op.source, found.dtype)
+        wide = _rounded_to_odd(rw, op.source) if op.source.dtype == "float64" else cast(rw, op.source, entry.dtype)
         rw.replace(op, [cast(rw, wide, op.out.dtype)])
         return True
 
@@ -134,12 +134,12 @@ def dtype_patterns(kind: str, arch: int | str | None) -> list[Pattern]:
     @pattern(MathOp)
     def compute_on_bits(op: MathOp, rw: Rewriter) -> bool:
         # clz(x : int16)  ==>  cast(clz(cast(bitcast(x : uint16) : int32)) - 16 : int16)
-        found = ask(op)
-        if found.rewrite != "bits":
+        entry = ask(op)
+        if entry.rewrite != "bits":
             return False
         x = op.arguments[0]
-        dtype, missing = x.dtype, ELEMENTS[found.dtype].bits - ELEMENTS[x.dtype].bits
-        bits = cast(rw, _bitcast(rw, x, f"uint{ELEMENTS[dtype].bits}"), found.dtype)
+        dtype, missing = x.dtype, ELEMENTS[entry.dtype].bits - ELEMENTS[x.dtype].bits
+        bits = cast(rw, _bitcast(rw, x, f"uint{ELEMENTS[dtype].bits}"), entry.dtype)
         made = rw.insert(MathOp([bits], function=op.function)).result
         if op.function == "clz" and missing:
             made = rw.insert(arith.SubOp(made, rw.constant(missing, made.type))).result
@@ -191,17 +191,17 @@ def dtype_patterns(kind: str, arch: int | str | None) -> list[Pattern]:
     @pattern(tensor.DotOp)
     def give_dot_one_dtype(op: tensor.DotOp, rw: Rewriter) -> bool:
         # dot(float16, bfloat16)  ==>  dot of float32;    an accumulator that tl.dot does not have is added afterwards
-        found = ask(op)
-        if found.is_native or found.rewrite == "parts":
+        entry = ask(op)
+        if entry.is_native or entry.rewrite == "parts":
             return False
-        dtype = found.dtype and "int8" or _float_operands(op.a.dtype, op.b.dtype, interpreted)
+        dtype = entry.dtype and "int8" or _float_operands(op.a.dtype, op.b.dtype, interpreted)
         narrow = op.a.dtype not in ("float32", "float64")
         precision = "ieee" if dtype == "float32" and narrow and op.precision == "default" else op.precision
         if op.a.dtype != dtype or op.b.dtype != dtype:
             a, b = cast(rw, op.a, dtype), cast(rw, op.b, dtype)
             rw.replace(op, [rw.insert(tensor.DotOp(a, b, op.accumulator, precision=precision)).out])
             return True
-        accumulates = found.dtype or _accumulator_dtype(dtype, op.out.dtype)
+        accumulates = entry.dtype or _accumulator_dtype(dtype, op.out.dtype)
         if op.out.dtype == accumulates:
             return False
         if is_float(accumulates) and is_float(op.out.dtype):

@@ -19,10 +19,10 @@ def lower_blocks(ops: Iterable[tile.LoadBlockOp | tile.StoreBlockOp], host: Buil
     A descriptor may order the buffer's dimensions differently: those in which the block has one element come first,
     since Triton drops dimensions only at the front. Gluon drops them anywhere, and is told how blocks are swizzled.
     """
-    made: dict[tuple[Value, Shape, Shape], Value] = {}
+    descriptors: dict[tuple[Value, Shape, Shape], Value] = {}
     for op in ops:
         if for_gluon:
-            _lower_for_gluon(op, made, host)
+            _lower_for_gluon(op, descriptors, host)
             continue
         rank = len(tile.buffer_type(op.buffer).shape)
         shape = op.out.shape if isinstance(op, tile.LoadBlockOp) else op.value.shape
@@ -30,8 +30,8 @@ def lower_blocks(ops: Iterable[tile.LoadBlockOp | tile.StoreBlockOp], host: Buil
         order = tuple(sorted(range(rank), key=lambda dim: (dim in sizes, dim)))
         block = tuple(sizes.get(dim, 1) for dim in order)
         key = (op.buffer, block, order)
-        if key not in made:
-            made[key] = host.insert(
+        if key not in descriptors:
+            descriptors[key] = host.insert(
                 triton.DescriptorOp(op.buffer, block=block, dims=order, names=[f"{op.buffer.name or 'data'}_block"])
             ).out
         starts = [op.starts[dim] for dim in order]
@@ -42,32 +42,34 @@ def lower_blocks(ops: Iterable[tile.LoadBlockOp | tile.StoreBlockOp], host: Buil
         at = Builder.at(op)
         if isinstance(op, tile.LoadBlockOp):
             type = with_shape(block, op.out.dtype)
-            value = at.insert(triton.LoadBlockOp(made[key], starts, result_types=[type])).out
+            value = at.insert(triton.LoadBlockOp(descriptors[key], starts, result_types=[type])).out
             value.name = op.out.name
             value = _transposed(at, value, tuple(sizes[axis] for axis in sorted(walked)), inward)
             op.out.replace_with(_reshaped(at, value, shape))
         else:
             value = _transposed(at, op.value, tuple(sizes[axis] for axis in walked), outward)
-            at.insert(triton.StoreBlockOp(_reshaped(at, value, block), made[key], starts))
+            at.insert(triton.StoreBlockOp(_reshaped(at, value, block), descriptors[key], starts))
         op.erase()
 
 
 def _lower_for_gluon(
-    op: tile.LoadBlockOp | tile.StoreBlockOp, made: dict[tuple[Value, Shape, Shape], Value], host: Builder
+    op: tile.LoadBlockOp | tile.StoreBlockOp, descriptors: dict[tuple[Value, Shape, Shape], Value], host: Builder
 ) -> None:
     buffer, extents = op.buffer, gluon.box(op)
     order = tuple(range(len(extents)))
     key = (buffer, extents, order)
-    if key not in made:
+    if key not in descriptors:
         size, name = swizzle(extents, buffer.dtype), f"{buffer.name or 'data'}_tiles"
-        made[key] = host.insert(triton.DescriptorOp(buffer, block=extents, dims=order, swizzle=size, names=[name])).out
+        descriptors[key] = host.insert(
+            triton.DescriptorOp(buffer, block=extents, dims=order, swizzle=size, names=[name])
+        ).out
     at = Builder.at(op)
     if isinstance(op, tile.LoadBlockOp):
-        new = triton.LoadBlockOp(made[key], op.starts, axes=op.axes, ring=op.ring, result_types=[op.out.type])
+        new = triton.LoadBlockOp(descriptors[key], op.starts, axes=op.axes, ring=op.ring, result_types=[op.out.type])
         at.insert(new).out.name = op.out.name
         op.out.replace_with(new.out)
     else:
-        at.insert(triton.StoreBlockOp(op.value, made[key], op.starts, axes=op.axes, ring=op.ring))
+        at.insert(triton.StoreBlockOp(op.value, descriptors[key], op.starts, axes=op.axes, ring=op.ring))
     op.erase()
 
 

@@ -344,7 +344,7 @@ class _Vectorizer:
             shape = broadcast_shapes(*(index.shape for index in inner))
             if broadcast_shapes(shape, mask.shape) == shape:
                 own_mask = both(builder, own_mask, mask)
-        made = tile.LoadOp(
+        load = tile.LoadOp(
             self._target(buffer),
             self._indices(builder, buffer, inner),
             own_mask,
@@ -353,7 +353,7 @@ class _Vectorizer:
             names=[op.result.name],
             **(op.attributes if isinstance(op, tile.LoadOp) else {}),
         )
-        self.map[op.result] = builder.insert(made).result
+        self.map[op.result] = builder.insert(load).result
         if isinstance(op, tile.ReadOp) and op.result.shape:  # one element, read as a tensor of one element
             raise TileError(f"{buffer.name or 'a buffer'} is read as a whole inside T.Parallel", op.loc)
 

@@ -38,6 +38,7 @@ class Block:
         self.private = private
         self.extents: Shape = variance.parallel.extents
         self.admitted: Value | None = None  # the mask under which the block as a whole comes here
+        self.waits = _exchanges_in_global_memory(variance.parallel)
 
     @contextmanager
     def admitting(self, mask: Value) -> Iterator[None]:
@@ -66,6 +67,8 @@ class Block:
                     op.loc,
                     ["put it behind the `if`, or write a loop that has as many turns in all threads"],
                 )
+            if self.waits:
+                builder.insert(thread.BarrierOp(loc=op.loc))
         elif isinstance(op, thread.ShuffleOp):
             self.map[op.out] = self._shuffled(op, builder)  # type: ignore[index]
         elif isinstance(op, thread.ReduceOp):
@@ -167,6 +170,20 @@ class Block:
         return self.map.get(value, value)
 
 
+def _exchanges_in_global_memory(parallel: tile.ParallelOp) -> bool:
+    """Whether a global buffer is both written and read. Tiles on the chip are values, which need no barrier."""
+    used: dict[Effect, set[Value]] = {Effect.READ: set(), Effect.WRITE: set()}
+    for op in parallel.body.walk():
+        for value in op.operands:
+            if not op.regions and isinstance(value.type, BufferType) and value.type.scope == "global":
+                while isinstance(value.op, tile.ViewOp):
+                    value = value.op.source
+                for effect, buffers in used.items():
+                    if effect in op.effects:
+                        buffers.add(value)
+    return bool(used[Effect.READ] & used[Effect.WRITE])
+
+
 def _wider(one: Shape, other: Shape) -> Shape:
     return tuple(map(max, one, other)) if one and other else one or other
 
@@ -177,7 +194,7 @@ def _gathered(dtype: str) -> str:
 
 def _accesses(region: Region, block: Block) -> dict[Value, tuple[bool, bool]]:
     """The buffers that a branch accesses, each with: whether it is written, and whether the whole block accesses it."""
-    found: dict[Value, tuple[bool, bool]] = {}
+    accessed: dict[Value, tuple[bool, bool]] = {}
     outer = [op for op in region.walk() if op in block.variance.apart]
     inside = {inner for op in outer for inner in op.walk()}
     for op in region.walk():
@@ -185,9 +202,9 @@ def _accesses(region: Region, block: Block) -> dict[Value, tuple[bool, bool]]:
         for value in op.operands:
             if isinstance(value.type, BufferType) and not op.regions:
                 writes = Effect.WRITE in op.effects
-                old = found.get(value, (False, False))
-                found[value] = old[0] or writes, old[1] or together
-    return found
+                old = accessed.get(value, (False, False))
+                accessed[value] = old[0] or writes, old[1] or together
+    return accessed
 
 
 # Several threads that write one element

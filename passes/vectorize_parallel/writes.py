@@ -186,15 +186,15 @@ def _by_element(
     def spread(each: Value) -> Value:
         return reshaped(builder, each, (*each.shape, *(1 for _ in general))) if each.shape else each
 
-    made: list[Value] = []
+    places: list[Value] = []
     hit: Value | None = None if mask is None else spread(mask)
     for dim, index in enumerate(indices):
         if dim in general:
             element = iota(builder, rank, len(shape) + general.index(dim), sizes[dim], index.dtype)
             hit = both(builder, hit, compared(builder, spread(index), "eq", element))
-            made.append(element)
+            places.append(element)
         else:
-            made.append(spread(index))
+            places.append(spread(index))
     kind = "sum" if op.kind == "add" else op.kind
     neutral = builder.constant(tensor.neutral(kind, value.dtype), with_shape((), value.dtype))
     assert hit is not None, "points that differ in no index"
@@ -202,7 +202,7 @@ def _by_element(
     for axis in range(len(shape)):
         if axis not in kept and value.shape[axis] > 1:
             value = reduced(builder, value, kind, axis, keep=True)
-    return value, made
+    return value, places
 
 
 def _one_to_one(indices: list[Value], shared: Shape) -> bool:

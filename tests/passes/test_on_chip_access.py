@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from tests.passes.ir_cases import kernel, to_values
+from tests.passes.ir_cases import body_lines, kernel, to_values
+from tiledsl.ir.pass_manager import parse_program
 
 # Name -> (extent of %i, size of the dimension, operations that make the index %k from %i).
 WALKS = {
@@ -136,3 +137,234 @@ def test_every_element_type(dtype: str) -> None:
                 tile.copy %u, %Y {{shape = (4, 6), source_axes = (0, 1), target_axes = (0, 1)}}""",
         )
     )
+
+
+# A buffer and another array, how many points, what each does, and the operations that come of that.
+LINES = {
+    "a read in bounds": (
+        "30*float32", "6*float32", 6,
+        """%k = arith.mul %i, %i : int32 %x = tile.load %t[%k] : float32 tile.store %x, %Y[%i]""",
+        """
+        %k = arith.mul %i, %i : tensor<6xint32>
+        %x = tensor.gather %t, %k {axis = 0} : tensor<6xfloat32>
+        tile.store %x, %Y[%i]
+        """,
+    ),
+    "a read out of bounds": (
+        "30*float32", "7*float32", 7,
+        """%k = arith.mul %i, %i : int32 %c = arith.cmp %i, %c6 {predicate = "lt"} : bool
+           scf.if %c { %x = tile.load %t[%k] : float32 tile.store %x, %Y[%i] scf.yield } { scf.yield }""",
+        """
+        %k = arith.mul %i, %i : tensor<7xint32>
+        %c = arith.cmp %i, %c6 {predicate = "lt"} : tensor<7xbool>
+        %1 = arith.min %k, %c29 : tensor<7xint32>
+        %2 = arith.max %1, %c0 : tensor<7xint32>
+        %x = tensor.gather %t, %2 {axis = 0} : tensor<7xfloat32>
+        tile.store %x, %Y[%i] mask=%c
+        """,
+    ),
+    "a read of a slice": (
+        "8*float32", "4*float32", 4,
+        """%k = arith.add %i, %c4 : int32 %x = tile.load %t[%k] : float32 tile.store %x, %Y[%i]""",
+        """
+        %k = arith.add %i, %c4 : tensor<4xint32>
+        %t_1 = tensor.reshape %t : tensor<2x4xfloat32>
+        %1 = tensor.iota {axis = 0} : tensor<2x1xint32>
+        %2 = arith.cmp %1, %c1 {predicate = "eq"} : tensor<2x1xbool>
+        %3 = arith.select %2, %t_1, %c0p0 : tensor<2x4xfloat32>
+        %4 = tensor.reduce %3 {kind = "sum", axis = 0} : tensor<4xfloat32>
+        %5 = tensor.reshape %4 : tensor<1x4xfloat32>
+        %x = tensor.reshape %5 : tensor<4xfloat32>
+        tile.store %x, %Y[%i]
+        """,
+    ),
+    "a read of a prefix": (
+        "8*float32", "4*float32", 4,
+        """%k = arith.add %i, %c0 : int32 %x = tile.load %t[%k] : float32 tile.store %x, %Y[%i]""",
+        """
+        %k = arith.add %i, %c0 : tensor<4xint32>
+        %t_1 = tensor.reshape %t : tensor<2x4xfloat32>
+        %1 = tensor.iota {axis = 0} : tensor<2x1xint32>
+        %2 = arith.cmp %1, %c0 {predicate = "eq"} : tensor<2x1xbool>
+        %3 = arith.select %2, %t_1, %c0p0 : tensor<2x4xfloat32>
+        %4 = tensor.reduce %3 {kind = "sum", axis = 0} : tensor<4xfloat32>
+        %5 = tensor.reshape %4 : tensor<1x4xfloat32>
+        %x = tensor.reshape %5 : tensor<4xfloat32>
+        tile.store %x, %Y[%i]
+        """,
+    ),
+    "a read between": (
+        "8*float32", "4*float32", 4,
+        """%k = arith.add %i, %c2 : int32 %x = tile.load %t[%k] : float32 tile.store %x, %Y[%i]""",
+        """
+        %k = arith.add %i, %c2 : tensor<4xint32>
+        %1 = tensor.iota {axis = 0} : tensor<4xint32>
+        %2 = arith.add %1, %c2 : tensor<4xint32>
+        %x = tensor.gather %t, %2 {axis = 0} : tensor<4xfloat32>
+        tile.store %x, %Y[%i]
+        """,
+    ),
+    "a read beyond the end": (
+        "8*float32", "4*float32", 4,
+        """%c = arith.cmp %i, %c2 {predicate = "lt"} : bool
+           scf.if %c { %k = arith.add %i, %c6 : int32 %x = tile.load %t[%k] : float32
+           tile.store %x, %Y[%i] scf.yield } { scf.yield }""",
+        """
+        %c = arith.cmp %i, %c2 {predicate = "lt"} : tensor<4xbool>
+        %k = arith.add %i, %c6 : tensor<4xint32>
+        %1 = tensor.iota {axis = 0} : tensor<4xint32>
+        %2 = arith.add %1, %c6 : tensor<4xint32>
+        %3 = arith.min %2, %c7 : tensor<4xint32>
+        %4 = arith.max %3, %c0 : tensor<4xint32>
+        %x = tensor.gather %t, %4 {axis = 0} : tensor<4xfloat32>
+        tile.store %x, %Y[%i] mask=%c
+        """,
+    ),
+    "a read before the start": (
+        "8*float32", "4*float32", 4,
+        """%c = arith.cmp %i, %c1 {predicate = "ge"} : bool
+           scf.if %c { %k = arith.add %i, %c-1 : int32 %x = tile.load %t[%k] : float32
+           tile.store %x, %Y[%i] scf.yield } { scf.yield }""",
+        """
+        %c = arith.cmp %i, %c1 {predicate = "ge"} : tensor<4xbool>
+        %k = arith.add %i, %cm1 : tensor<4xint32>
+        %1 = tensor.iota {axis = 0} : tensor<4xint32>
+        %2 = arith.add %1, %cm1 : tensor<4xint32>
+        %3 = arith.min %2, %c7 : tensor<4xint32>
+        %4 = arith.max %3, %c0 : tensor<4xint32>
+        %x = tensor.gather %t, %4 {axis = 0} : tensor<4xfloat32>
+        tile.store %x, %Y[%i] mask=%c
+        """,
+    ),
+    "an aligned slice": (
+        "8*float32", "4*float32", 4,
+        """%k = arith.add %i, %c4 : int32 %x = tile.load %Y[%i] : float32 tile.store %x, %t[%k]""",
+        """
+        %k = arith.add %i, %c4 : tensor<4xint32>
+        %x = tile.load %Y[%i] : tensor<4xfloat32>
+        %1 = tensor.iota {axis = 0} : tensor<8xint32>
+        %2 = arith.cmp %1, %c4 {predicate = "ge"} : tensor<8xbool>
+        %x_1 = tensor.reshape %x : tensor<1x4xfloat32>
+        %x_2 = tensor.broadcast %x_1 : tensor<2x4xfloat32>
+        %x_3 = tensor.reshape %x_2 : tensor<8xfloat32>
+        %t_1 = arith.select %2, %x_3, %t : tensor<8xfloat32>
+        """,
+    ),
+    "a slice": (
+        "8*float32", "5*float32", 5,
+        """%k = arith.add %i, %c2 : int32 %x = tile.load %Y[%i] : float32 tile.store %x, %t[%k]""",
+        """
+        %k = arith.add %i, %c2 : tensor<5xint32>
+        %x = tile.load %Y[%i] : tensor<5xfloat32>
+        %1 = tensor.iota {axis = 0} : tensor<8xint32>
+        %2 = arith.cmp %1, %c2 {predicate = "ge"} : tensor<8xbool>
+        %3 = arith.cmp %1, %c7 {predicate = "lt"} : tensor<8xbool>
+        %4 = arith.and %2, %3 : tensor<8xbool>
+        %5 = tensor.iota {axis = 0} : tensor<8xint32>
+        %6 = arith.sub %5, %c2 : tensor<8xint32>
+        %7 = arith.min %6, %c4 : tensor<8xint32>
+        %8 = arith.max %7, %c0 : tensor<8xint32>
+        %9 = tensor.gather %x, %8 {axis = 0} : tensor<8xfloat32>
+        %t_1 = arith.select %4, %9, %t : tensor<8xfloat32>
+        """,
+    ),
+    "a prefix": (
+        "9*float32", "5*float32", 5,
+        """%x = tile.load %Y[%i] : float32 tile.store %x, %t[%i]""",
+        """
+        %x = tile.load %Y[%i] : tensor<5xfloat32>
+        %1 = tensor.iota {axis = 0} : tensor<9xint32>
+        %2 = arith.cmp %1, %c5 {predicate = "lt"} : tensor<9xbool>
+        %3 = tensor.iota {axis = 0} : tensor<9xint32>
+        %4 = arith.min %3, %c4 : tensor<9xint32>
+        %5 = arith.max %4, %c0 : tensor<9xint32>
+        %6 = tensor.gather %x, %5 {axis = 0} : tensor<9xfloat32>
+        %t_1 = arith.select %2, %6, %t : tensor<9xfloat32>
+        """,
+    ),
+    "a strided walk": (
+        "8*float32", "4*float32", 4,
+        """%d = arith.mul %i, %c2 : int32 %k = arith.add %d, %c1 : int32
+           %x = tile.load %Y[%i] : float32 tile.store %x, %t[%k]""",
+        """
+        %d = arith.mul %i, %c2 : tensor<4xint32>
+        %k = arith.add %d, %c1 : tensor<4xint32>
+        %x = tile.load %Y[%i] : tensor<4xfloat32>
+        %1 = tensor.iota {axis = 0} : tensor<8xint32>
+        %2 = arith.floormod %1, %c2 : tensor<8xint32>
+        %3 = arith.cmp %2, %c1 {predicate = "eq"} : tensor<8xbool>
+        %x_1 = tensor.reshape %x : tensor<4x1xfloat32>
+        %x_2 = tensor.broadcast %x_1 : tensor<4x2xfloat32>
+        %x_3 = tensor.reshape %x_2 : tensor<8xfloat32>
+        %t_1 = arith.select %3, %x_3, %t : tensor<8xfloat32>
+        """,
+    ),
+    "computed places": (
+        "8*float32", "4*float32", 4,
+        """%n = tile.load %I[%i] : int32 %k = arith.floormod %n, %c8 : int32
+           %x = tile.load %Y[%i] : float32 tile.store %x, %t[%k]""",
+        """
+        %n = tile.load %I[%i] : tensor<4xint32>
+        %k = arith.floormod %n, %c8 : tensor<4xint32>
+        %x = tile.load %Y[%i] : tensor<4xfloat32>
+        %1 = tensor.iota {axis = 0} : tensor<8x1xint32>
+        %k_1 = tensor.reshape %k : tensor<1x4xint32>
+        %2 = arith.cmp %1, %k_1 {predicate = "eq"} : tensor<8x4xbool>
+        %3 = tensor.iota {axis = 1} : tensor<1x4xint32>
+        %4 = arith.select %2, %3, %cm1 : tensor<8x4xint32>
+        %5 = tensor.reduce %4 {kind = "max", axis = 1} : tensor<8xint32>
+        %6 = arith.cmp %5, %c0 {predicate = "ge"} : tensor<8xbool>
+        %x_1 = tensor.reshape %x : tensor<1x4xfloat32>
+        %x_2 = tensor.reshape %x_1 : tensor<4xfloat32>
+        %7 = arith.min %5, %c3 : tensor<8xint32>
+        %8 = arith.max %7, %c0 : tensor<8xint32>
+        %9 = tensor.gather %x_2, %8 {axis = 0} : tensor<8xfloat32>
+        %t_1 = arith.select %6, %9, %t : tensor<8xfloat32>
+        """,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_what_accesses_become(name: str) -> None:
+    buffer, other, extent, body, expected = LINES[name]
+    size = buffer.partition("*")[0]
+    whole = f"{{shape = ({size},), source_axes = (0,), target_axes = (0,)}}"
+    text = to_values(
+        kernel(
+            f"X: {buffer}, Y: {other}, I: 16*int32",
+            f"""%t = tile.alloc : buffer<{buffer}, shared> tile.copy %X, %t {whole}
+                tile.parallel {{extents = ({extent},)}} (%i: int32) {{ {body} }} tile.copy %t, %X {whole}""",
+        )
+    )
+    assert body_lines(parse_program(text))[3:-1] == [line.strip() for line in expected.strip().splitlines()]
+
+
+def test_columns_at_computed_places_of_all_rows() -> None:
+    whole = "{shape = (4, 8), source_axes = (0, 1), target_axes = (0, 1)}"
+    text = to_values(
+        kernel(
+            "X: 4*8*float32, Y: 4*3*float32, I: 16*int32",
+            f"""%t = tile.alloc : buffer<4*8*float32, shared> tile.copy %X, %t {whole}
+                tile.parallel {{extents = (4, 3)}} (%i: int32, %j: int32) {{
+                  %n = tile.load %I[%j] : int32 %k = arith.floormod %n, %c8 : int32
+                  %x = tile.load %Y[%i, %j] : float32 tile.store %x, %t[%i, %k] }} tile.copy %t, %X {whole}""",
+        )
+    )
+    assert body_lines(parse_program(text))[8:-1] == [
+        "%2 = tensor.iota {axis = 1} : tensor<1x8x1xint32>",
+        "%k_1 = tensor.reshape %k : tensor<1x1x3xint32>",
+        '%3 = arith.cmp %2, %k_1 {predicate = "eq"} : tensor<1x8x3xbool>',
+        "%4 = tensor.iota {axis = 2} : tensor<1x1x3xint32>",
+        "%5 = arith.select %3, %4, %cm1 : tensor<1x8x3xint32>",
+        '%6 = tensor.reduce %5 {kind = "max", axis = 2} : tensor<1x8xint32>',
+        '%7 = arith.cmp %6, %c0 {predicate = "ge"} : tensor<1x8xbool>',
+        "%8 = tensor.broadcast %7 : tensor<4x8xbool>",
+        "%x_1 = tensor.reshape %x : tensor<4x1x3xfloat32>",
+        "%x_2 = tensor.reshape %x_1 : tensor<4x3xfloat32>",
+        "%9 = arith.min %6, %c2 : tensor<1x8xint32>",
+        "%10 = arith.max %9, %c0 : tensor<1x8xint32>",
+        "%11 = tensor.broadcast %10 : tensor<4x8xint32>",
+        "%12 = tensor.gather %x_2, %11 {axis = 1} : tensor<4x8xfloat32>",
+        "%t_1 = arith.select %8, %12, %t : tensor<4x8xfloat32>",
+    ]

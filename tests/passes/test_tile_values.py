@@ -10,7 +10,19 @@ from tests.passes.ir_cases import body_lines, program
 from tiledsl.dialects import tile
 from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.passes.tile_values import both, broadcast, converted, exact_sum, permuted, reduced, reshaped
+from tiledsl.ir.types import ScalarType
+from tiledsl.passes.promote_buffers import access
+from tiledsl.passes.tile_values import (
+    both,
+    broadcast,
+    compared,
+    converted,
+    exact_sum,
+    iota,
+    permuted,
+    reduced,
+    reshaped,
+)
 
 
 def made(types: str, make: Callable[..., Value | None]) -> list[str]:
@@ -28,6 +40,7 @@ def made(types: str, make: Callable[..., Value | None]) -> list[str]:
     return [*lines, f"= %{value.name}" if value is not None and value.name else f"= {value is not None}"]
 
 
+FLOAT32 = ScalarType("float32")
 ROW, COLUMN, SQUARE = "tensor<1x8xfloat32>", "tensor<8x1xfloat32>", "tensor<8x8xfloat32>"
 
 
@@ -97,3 +110,25 @@ def test_conditions() -> None:
     assert made(masks, lambda at, a, b: both(at, None, b)) == ["= %b"]
     assert made(masks, lambda at, a, b: both(at, a, a)) == ["= %a"]
     assert made(masks, lambda at, a, b: both(at, a, b)) == ["%0 = arith.and %a, %b : tensor<8xbool>", "= True"]
+
+
+def test_accesses_under_a_condition() -> None:
+    where = "tensor<8xfloat32>, tensor<8xbool>"
+    assert made(where, lambda at, a, b: access.load(at, a, [iota(at, 1, 0, 8)], b, None))[1:] == [
+        "%1 = arith.select %b, %a, %c0p0 : tensor<8xfloat32>",
+        "= True",
+    ]
+    assert made(where, lambda at, a, b: access.load(at, a, [iota(at, 1, 0, 8)], b, at.constant(2.0, FLOAT32)))[1:] == [
+        "%1 = arith.select %b, %a, %c2p0 : tensor<8xfloat32>",
+        "= True",
+    ]
+
+    def one(at: Builder, _: Value) -> Value:
+        old, new = (at.constant(number, FLOAT32) for number in (1.0, 2.0))
+        return access.store(at, old, new, [], compared(at, old, "lt", new))
+
+    assert made(ROW, one) == [
+        '%0 = arith.cmp %c1p0, %c2p0 {predicate = "lt"} : bool',
+        "%1 = arith.select %0, %c2p0, %c1p0 : float32",
+        "= True",
+    ]

@@ -66,32 +66,32 @@ class Ranges:
 
     def of(self, value: Value) -> Interval:
         """The interval of an integer or bool; of every element, for a tensor."""
-        known = self._known
-        found = known.get(value)
+        intervals = self._known
+        found = intervals.get(value)
         if found is not None:
             return found
         number = arith.constant_of(value)
         if type(number) is int:
-            found = known[value] = Interval(number, number)
+            found = intervals[value] = Interval(number, number)
             return found
         pending = [(value, self._inputs(value))]
         while pending:
             current, inputs = pending[-1]
             waits = False
             for each in inputs:
-                if each not in known:
+                if each not in intervals:
                     number = arith.constant_of(each)
                     if type(number) is int:
-                        known[each] = Interval(number, number)
+                        intervals[each] = Interval(number, number)
                     else:
                         pending.append((each, self._inputs(each)))
                         waits = True
             if not waits:
                 pending.pop()
-                if current not in known:
-                    found = self._compute(current, list(map(known.__getitem__, inputs)))
-                    known[current] = self._narrow(current, found) if self._assumed else found
-        return known[value]
+                if current not in intervals:
+                    found = self._compute(current, list(map(intervals.__getitem__, inputs)))
+                    intervals[current] = self._narrow(current, found) if self._assumed else found
+        return intervals[value]
 
     def is_nonnegative(self, value: Value) -> bool:
         """Whether the value is proven to be at least 0."""

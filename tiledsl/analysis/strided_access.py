@@ -32,7 +32,7 @@ class Index(NamedTuple):
 def classify(indices: Sequence[Value], shape: Sequence[int], *, writes: bool = False) -> list[Index]:
     """The kinds of the indices into a buffer of this shape. Of two regular ones along one axis, the second is
     general."""
-    made: list[Index] = []
+    classified: list[Index] = []
     taken: set[int] = set()
     for index, dim in zip(indices, shape, strict=True):
         one = Index("scalar", index) if not index.shape else _walk(index, dim) or Index("general", index)
@@ -40,8 +40,8 @@ def classify(indices: Sequence[Value], shape: Sequence[int], *, writes: bool = F
             one = Index("general", index)
         if one.axis >= 0:
             taken.add(one.axis)
-        made.append(one)
-    return made
+        classified.append(one)
+    return classified
 
 
 def _walk(index: Value, dim: int) -> Index | None:

@@ -377,7 +377,7 @@ class ExactAlgebra(Algebra):
             if x.shape[axis] == 0:
                 raise ExecutorError("a reduction of nothing")
             x = x if absolute is None else absolute(x)
-            values, prints, known = x["value"], fingerprints(x), _is_known(x).all(axis)
+            values, prints, are_known = x["value"], fingerprints(x), _is_known(x).all(axis)
             if kind in ("max", "absmax", "min"):
                 lowest = kind == "min"
                 combine = (np.minimum if lowest else np.maximum) if propagate_nan else (np.fmin if lowest else np.fmax)
@@ -393,7 +393,7 @@ class ExactAlgebra(Algebra):
             if kind not in ("sum", "abssum"):
                 raise ExecutorError(f"a reduction {kind} of {dtype}")
             prints = self._sum(prints, axis, modular.sums, np.sum)
-            return self._rounded(values.sum(axis), np.where(known, prints | _KNOWN, prints), dtype)
+            return self._rounded(values.sum(axis), np.where(are_known, prints | _KNOWN, prints), dtype)
 
         return self._remembering(compute, "reduce", kind, axis, dtype, propagate_nan)
 
@@ -504,21 +504,21 @@ def _extremum(name: str, propagate_nan: bool = False) -> Callable[[Any, Any], An
     return compute
 
 
-def _scaled(name: str, prints: list[Any], found: Any) -> Any:
+def _scaled(name: str, prints: list[Any], result: Any) -> Any:
     """Fingerprints of products and quotients, mended where an operand is known to be a power of two. Scalars, which are
     most of these, are seen to by the product itself."""
     for at in (0, 1) if name == "mul" else (1,):
-        known = (prints[at] & _KNOWN) != _ZERO
-        if not np.ndim(known) or not known.any():
+        are_known = (prints[at] & _KNOWN) != _ZERO
+        if not np.ndim(are_known) or not are_known.any():
             continue
         numbers, positions = np.unique(prints[at] & _P, return_inverse=True)
         powers = [_power_of_two(each) for each in numbers]
-        is_power = np.array([each is not None for each in powers])[positions].reshape(known.shape)
-        places = np.array([each[0] if each else 0 for each in powers])[positions].reshape(known.shape)
-        is_negative = np.array([bool(each and each[1]) for each in powers])[positions].reshape(known.shape)
+        is_power = np.array([each is not None for each in powers])[positions].reshape(are_known.shape)
+        places = np.array([each[0] if each else 0 for each in powers])[positions].reshape(are_known.shape)
+        is_negative = np.array([bool(each and each[1]) for each in powers])[positions].reshape(are_known.shape)
         exact = modular.shifted(prints[1 - at] & _P, np.asarray(places if name == "mul" else -places))
-        found = np.where(known & is_power, np.where(is_negative, modular.negative(exact), exact), found)
-    return found
+        result = np.where(are_known & is_power, np.where(is_negative, modular.negative(exact), exact), result)
+    return result
 
 
 _POWERS = {int(modular.shifted(_ONE, places)): places for places in range(-30, 31)}

@@ -16,28 +16,28 @@ from tiledsl.certificate.bounds import name_of, place_of, value_of
 from tiledsl.certificate.check import Check
 from tiledsl.certificate.solver import Solver, shown
 from tiledsl.certificate.terms import Variable, compare, either, invert
-from tiledsl.dialects import tile
-from tiledsl.ir.core import Region, Value
+from tiledsl.dialects import scf, thread, tile
+from tiledsl.ir.core import Operation, Region, Value
 
 
 def check_races(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
     """One check for each write of an elaborated program, between blocks and between iterations of T.Parallel."""
     program = Accesses(func)
-    found, unseen = [], []
+    accesses, unseen = [], []
     for access in program.all:
         try:
-            found.append(rooted(access))
+            accesses.append(rooted(access))
         except Unfollowed as reason:
-            found.append(access)
+            accesses.append(access)
             unseen.append((access, str(reason)))
     for access, why in unseen:
         if access.mode != "read":
             yield Check("race", f"writes of {name_of(access.buffer)}", "unknown", why, place_of(access))
-    for number, access in enumerate(found):
+    for number, access in enumerate(accesses):
         if access.mode == "read":
             continue
         others = [
-            other for place, other in enumerate(found)
+            other for place, other in enumerate(accesses)
             if other.buffer is access.buffer and other.kernel is access.kernel
             and not access.mode == other.mode == "atomic"
             and (place >= number or other.mode == "read")
@@ -46,8 +46,8 @@ def check_races(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
             yield _checked(access, others, "block", solver)
         if access.parallel is not None and access.type is not None and access.type.scope != "local":
             within = [other for other in others if other.parallel and other.parallel[0] is access.parallel[0]]
-            if access.threads and access.type.scope != "global":  # threads do one statement after the other in step
-                within = [other for other in within if other.op is access.op]
+            if access.threads:  # which do one statement after the other in step, if need be by barriers
+                within = [other for other in within if other.op is access.op or not _is_ordered(access, other)]
             yield _checked(access, within, "iteration", solver)
 
 
@@ -70,6 +70,52 @@ def _checked(access: Access, others: Sequence[Access], between: str, solver: Sol
     return Check("race", subject, "proved", detail, place)
 
 
+def _is_ordered(access: Access, other: Access) -> bool:
+    """Whether all threads do one of two statements before any does the other: on the chip they do; else see barriers.
+
+    In a loop around both there must be one barrier on the way from each to the other.
+    """
+    if access.type is not None and access.type.scope != "global":
+        return True
+    assert access.parallel is not None
+    order = {op: number for number, op in enumerate(access.parallel[0].walk())}
+    barriers = [op for op in order if isinstance(op, thread.BarrierOp)]
+    first, second = sorted((access.op, other.op), key=order.__getitem__)
+    loops = [loop for loop in _loops(first) if loop in _loops(second)]
+    between = [op for op in barriers if order[first] < order[op] < order[second] and _follows(op, first, second)]
+    if not loops:
+        return bool(between)
+    around = [
+        op for op in barriers
+        if loops[0] in _loops(op) and not order[first] < order[op] < order[second] and _follows(op, first, second)
+    ]  # fmt: skip
+    return bool(between) and bool(around)
+
+
+def _loops(op: Operation) -> list[Operation]:
+    """The loops around an operation, the innermost first."""
+    found: list[Operation] = []
+    around = op.parent_op
+    while around is not None:
+        found += [around] if isinstance(around, (scf.ForOp, scf.WhileOp)) else []
+        around = around.parent_op
+    return found
+
+
+def _follows(barrier: Operation, *ops: Operation) -> bool:
+    """Whether the regions around a barrier are around one of the operations, too: then it is passed where that is."""
+    return any(barrier.parent in _regions(op) for op in ops)
+
+
+def _regions(op: Operation) -> list[Region]:
+    found: list[Region] = []
+    region = op.parent
+    while region is not None:
+        found.append(region)
+        region = None if region.parent is None else region.parent.parent
+    return found
+
+
 def _meeting(access: Access, other: Access, between: str, solver: Solver) -> tuple[bool, str] | None:
     """Whether it is certain that the two meet, and where or why it is open; None if they never do."""
     apart, shared = _apart(access, other, between)
@@ -77,12 +123,12 @@ def _meeting(access: Access, other: Access, between: str, solver: Solver) -> tup
         return None
     (happens, *indices), own = terms.another([other.happens, *other.indices], shared)
     differs = [invert(compare("eq", each, own.get(each, each))) for each in apart if own.get(each) is not each]
-    for each in apart:
-        if each not in own:  # the other access does not depend on it: any other block or iteration will do
-            twin = Variable(each.name, each.role, each.lo, each.hi, each.loc)
-            twin.where = tuple(terms.substitute(each.where, {each: twin}))
-            differs.append(invert(compare("eq", each, twin)))
-            own[each] = twin
+    for variable in apart:
+        if variable not in own:  # the other access does not depend on it: any other block or iteration will do
+            twin = Variable(variable.name, variable.role, variable.lo, variable.hi, variable.loc)
+            twin.where = tuple(terms.substitute(variable.where, {variable: twin}))
+            differs.append(invert(compare("eq", variable, twin)))
+            own[variable] = twin
     if access.mode == other.mode == "write" and access.op is other.op and between == "iteration":
         deciding = _deciding(access)
         differs = [each for each, lane in zip(differs, apart) if lane in deciding]
@@ -133,21 +179,21 @@ def _deciding(access: Access) -> set[Variable]:
     if not isinstance(op, tile.StoreOp):
         return {*access.own}
     arguments = dict(zip(parallel.regions[0].args, access.own[count:]))
-    found, pending, seen = set(), [op.value], set()
+    deciding, pending, seen = set(), [op.value], set()
     while pending:
         value = pending.pop()
         if value in seen:
             continue
         seen.add(value)
         if value in arguments:
-            found.add(arguments[value])
+            deciding.add(arguments[value])
         elif value.op is not None:
             if value.op.regions or isinstance(value.op, tile.LoadOp) and _scope(value.op.buffer) == "local":
                 return {*access.own}
             pending += value.op.operands
         elif isinstance(value.owner, Region) and value.owner.parent is not parallel and _inside(value.owner, parallel):
             return {*access.own}
-    return found
+    return deciding
 
 
 def _scope(buffer: Value) -> str:

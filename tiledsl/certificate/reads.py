@@ -23,22 +23,22 @@ from tiledsl.ir.core import Operation, Region, Value
 def check_reads(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
     """One check for each on-chip buffer of an elaborated program that is read, and for each output."""
     program = Accesses(func)
-    found: list[Access] = []
+    accesses: list[Access] = []
     unseen: dict[Value, str] = {}
     for access in program.all:
         try:
-            found.append(rooted(access))
+            accesses.append(rooted(access))
         except Unfollowed as reason:
             unseen[_root(access.buffer)] = str(reason)
-    buffers = dict.fromkeys(each.buffer for each in found if isinstance(each.buffer.op, tile.AllocOp))
+    buffers = dict.fromkeys(each.buffer for each in accesses if isinstance(each.buffer.op, tile.AllocOp))
     for buffer in buffers:
         if tile.buffer_type(buffer).scope == "global":
             continue
-        of_buffer = [(number, each) for number, each in enumerate(found) if each.buffer is buffer]
+        of_buffer = [(number, each) for number, each in enumerate(accesses) if each.buffer is buffer]
         yield from _buffer(buffer, of_buffer, solver, unseen.get(buffer, ""))
     for position in func.outputs:
         output = func.body.args[position]
-        writes = [each for each in found if each.buffer is output and each.mode != "read"]
+        writes = [each for each in accesses if each.buffer is output and each.mode != "read"]
         yield _output(program, output, writes, solver, unseen.get(output, ""))
 
 
@@ -77,7 +77,7 @@ def _read(number: int, read: Access, writes: Sequence[tuple[int, Access]], solve
         return Check("read", subject, "unknown", unseen, place)
     if answer.values is None:
         return Check("read", subject, "unknown", answer.reason, place)
-    known = [each for each in answer.values if each.role != "size" or each in read.own]
+    others = [each for each in answer.values if each.role != "size" or each in read.own]
     unclear = next((each for each in terms.variables(never) if each.role in ("unknown", "data")), None)
     if unclear is not None:
         return Check("read", subject, "unknown", f"it depends on {unclear.name} (line {unclear.loc.line})", place)
@@ -86,7 +86,7 @@ def _read(number: int, read: Access, writes: Sequence[tuple[int, Access]], solve
         if _writes_there(read, write, place_of_write < number, fixed, solver):
             return Check("read", subject, "unknown", "an earlier iteration may have written it", place)
     element = ", ".join(str(value_of(each, answer.values)) for each in read.indices)
-    where = shown(answer.values, [*read.own, *known])
+    where = shown(answer.values, [*read.own, *others])
     detail = f"[{element}] is read before it is written" + (f", where {where}" if where else "")
     return Check("read", subject, "unknown" if answer.extreme else "failed", answer.extreme + detail, place)
 
@@ -223,9 +223,9 @@ def _writes_there(read: Access, write: Access, before: bool, fixed: dict[Variabl
     (happens, *indices), own = terms.another([write.happens, *write.indices], lambda each: each.role == "size")
     earlier: list[Term] = []
     same: list[Term] = []
-    for each in common:
-        now, then = fixed.get(each, each), own.get(each, each)
-        if each.role == "loop":
+    for variable in common:
+        now, then = fixed.get(variable, variable), own.get(variable, variable)
+        if variable.role == "loop":
             earlier.append(both(*same, compare("lt", then, now)))
         same.append(compare("eq", then, now))
     if before and not _exclusive(read.op, write.op):

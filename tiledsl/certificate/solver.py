@@ -73,23 +73,23 @@ class Solver:
             found = self._at_sizes(conditions, sizes) or found
         return found if found.values is None else self._ordinary(conditions, found)
 
-    def _ordinary(self, conditions: Sequence[Term], found: Answer) -> Answer:
+    def _ordinary(self, conditions: Sequence[Term], answer: Answer) -> Answer:
         """Values with small sizes and scalars, where there are some; else the ones that were found, and what is
         extreme about them."""
-        assert found.values is not None
-        sizes = [each for each in found.values if each.role == "size"]
-        limit, smaller = 0, found
+        assert answer.values is not None
+        sizes = [each for each in answer.values if each.role == "size"]
+        limit, smaller = 0, answer
         for limit in _ORDINARY:
-            if all(abs(found.values[each]) <= limit for each in sizes):
-                return found
+            if all(abs(answer.values[each]) <= limit for each in sizes):
+                return answer
             near = [terms.compare("le", each, terms.constant(limit)) for each in sizes]
             near += [terms.compare("ge", each, terms.constant(-limit)) for each in sizes]
             smaller = self._ask([*conditions, *near], self.seconds_each)
             if smaller.values is not None:
                 return smaller
         if smaller.reason:
-            return found
-        return replace(found, extreme=f"only where sizes or scalars pass {limit}: ")
+            return answer
+        return replace(answer, extreme=f"only where sizes or scalars pass {limit}: ")
 
     def _at_sizes(self, conditions: Sequence[Term], sizes: Sequence[Variable]) -> Answer | None:
         for number in _SIZES:
@@ -113,8 +113,8 @@ class Solver:
         solver = library.Solver()
         solver.set("timeout", max(1, int(min(left, seconds) * 1000)))
         writer = _Writer(library)
-        known = terms.variables(conditions)
-        for each in known:
+        variables = terms.variables(conditions)
+        for each in variables:
             solver.add(*map(writer.condition, each.where))
         solver.add(*map(writer.condition, conditions))
         solver.add(*writer.definitions)
@@ -125,7 +125,7 @@ class Solver:
             return Answer(reason=f"the solver found no answer within {seconds:g} s")
         model = solver.model()
         values = {}
-        for each in known:
+        for each in variables:
             value = model.eval(writer.integer(each), model_completion=True)
             values[each] = value.as_long()
         return Answer(values)

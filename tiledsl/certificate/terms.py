@@ -252,7 +252,7 @@ def _made(kind: str, a: Term, b: Term, lo: int, hi: int) -> Term:
 
 def variables(terms: Iterable[Term]) -> list[Variable]:
     """Every variable in these terms, and in the conditions on these variables, in order of appearance."""
-    found: dict[Variable, None] = {}
+    among: dict[Variable, None] = {}
     seen: set[Term] = set()
     pending = list(terms)[::-1]
     while pending:
@@ -261,10 +261,10 @@ def variables(terms: Iterable[Term]) -> list[Variable]:
             continue
         seen.add(term)
         if isinstance(term, Variable):
-            found[term] = None
+            among[term] = None
             pending += term.where
         pending += reversed(term.terms)
-    return list(found)
+    return list(among)
 
 
 def substitute(terms: Iterable[Term], replaced: Mapping[Variable, Term]) -> list[Term]:

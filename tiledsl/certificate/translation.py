@@ -168,14 +168,14 @@ class _Levels:
         """The passes, with what the program does after each that changed it."""
         text = print_op(self.func)
         passes = _passes(self.kernel)
-        for number, each in enumerate(passes):
-            allowed = each.allowances(self.program) if compares else frozenset()
+        for number, current in enumerate(passes):
+            allowed = current.allowances(self.program) if compares else frozenset()
             root = self.func.clone({}) if allowed else self.func
             try:
-                each.run(self.program)
+                current.run(self.program)
                 verify(self.func)
             except (Exception, VerifyError) as error:
-                yield Check("pass", "lowering", "failed", f"{each.spec}: {_sentence(error)}"), before
+                yield Check("pass", "lowering", "failed", f"{current.spec}: {_sentence(error)}"), before
                 return
             if not compares and number + 1 < len(passes):
                 continue
@@ -183,7 +183,7 @@ class _Levels:
             if text == was:
                 continue
             after = self.run(self.func)
-            yield self.compared(each, before, after, root, allowed) if compares else None, after
+            yield self.compared(current, before, after, root, allowed) if compares else None, after
             before = after if after.error is None else before
 
     def run(self, root: Operation, allowed: frozenset[str] = frozenset()) -> _Run:
@@ -199,21 +199,21 @@ class _Levels:
     def fresh(self) -> list[Any]:
         return [_copied(each) if isinstance(each, np.ndarray) else each for each in self.arguments]
 
-    def compared(self, each: Pass, before: _Run, after: _Run, root: Operation, allowed: frozenset[str]) -> Check:
+    def compared(self, lowering: Pass, before: _Run, after: _Run, root: Operation, allowed: frozenset[str]) -> Check:
         """What came out of a pass. `root` is the program before it, if the pass names what it allows."""
         if after.error is not None:
-            return Check("pass", each.spec, _status(after.error), _sentence(after.error), _place(after.error.op))
+            return Check("pass", lowering.spec, _status(after.error), _sentence(after.error), _place(after.error.op))
         found = self.difference(before, after)
         if found is None:
-            return Check("pass", each.spec, "tested", "equal, operation by operation")
+            return Check("pass", lowering.spec, "tested", "equal, operation by operation")
         together = [tuple(sorted(allowed))] if len(allowed) > 1 else []
         for names in [*((name,) for name in sorted(allowed)), *together]:
             weak = frozenset(names)
             found = self.difference(self.run(root, weak), self.run(self.func, weak), weak)
             if found is None:
                 self.allowed |= weak
-                return Check("pass", each.spec, "tested", f"equal but for {', '.join(names)}")
-        return Check("pass", each.spec, "failed", *found)
+                return Check("pass", lowering.spec, "tested", f"equal but for {', '.join(names)}")
+        return Check("pass", lowering.spec, "failed", *found)
 
     def source_check(self, before: _Run) -> Check:
         """The text against the lowered program, of which `before` is what it does."""
@@ -332,7 +332,7 @@ def arguments_for(
     """Random arguments for all parameters, outputs included. Raises ExecutorError for what is too large."""
     generator = np.random.default_rng(seed)
     dims = _symbols(func, sizes)
-    made: list[Any] = []
+    arguments: list[Any] = []
     for name, value in zip(func.parameters, func.body.args, strict=False):
         shape: tuple[int, ...] = ()
         steps = None
@@ -350,8 +350,8 @@ def arguments_for(
         drawn = _drawn(generator, f"{name} {seed}", value.dtype, extent, below, special)
         if steps is not None:
             drawn = np.lib.stride_tricks.as_strided(drawn, shape, [step * drawn.itemsize for step in steps])
-        made.append(drawn if isinstance(value.type, BufferType) else drawn[()])
-    return made
+        arguments.append(drawn if isinstance(value.type, BufferType) else drawn[()])
+    return arguments
 
 
 def _replaced(argument: Any, scalar: int) -> Any:
@@ -415,23 +415,23 @@ def _symbols(func: tile.FuncOp, sizes: Sizes) -> dict[str, int]:
     extents = [size for op in func.walk() if isinstance(op, tile.CopyOp) for size in op.shape]
     unit = max(extents, default=8)
     assumes = any(isinstance(op, tile.AssumeOp) for op in func.walk())
-    made = {}
+    sizes_of = {}
     for number, (name, source) in enumerate(zip(func.symbols, func.symbol_sources, strict=True)):
         whole = assumes or "//" in str(source) or sizes == "whole"
         ragged = unit + unit // 2 + 1 + 2 * number
-        made[str(name)] = 1 if sizes == "single" else 2 * unit if whole else ragged
+        sizes_of[str(name)] = 1 if sizes == "single" else 2 * unit if whole else ragged
 
     def known(dim: int | str) -> int:
-        return made[dim] if isinstance(dim, str) else dim
+        return sizes_of[dim] if isinstance(dim, str) else dim
 
     for value in func.body.args[: len(func.parameters)]:  # rows must not overlap
         strides = value.type.strides if isinstance(value.type, BufferType) else None
         inner = 1
         for size, step in reversed(list(zip(value.type.shape, strides, strict=True)) if strides else []):
-            if isinstance(step, str) and made[step] < inner:
-                made[step] = -(-inner // 16) * 16 + (sizes == "ragged")
+            if isinstance(step, str) and sizes_of[step] < inner:
+                sizes_of[step] = -(-inner // 16) * 16 + (sizes == "ragged")
             inner += (known(size) - 1) * known(step)
-    return made
+    return sizes_of
 
 
 def _messages(root: Operation) -> set[str]:

@@ -91,10 +91,10 @@ class HostWriter:
         inputs = [value for value in self.parameters if value not in outputs]
         tensors = [value for value in inputs if isinstance(value.type, BufferType)]
         device = f"{self._text[tensors[0]].text}.device" if tensors else "device"
-        made = ", ".join(self._text[value].text for value in outputs)
+        shown = ", ".join(self._text[value].text for value in outputs)
         lines = [
             f"def {entry}({', '.join(self._text[value].text for value in inputs)}):",
-            f'    """Runs the program and returns {made}."""',
+            f'    """Runs the program and returns {shown}."""',
         ]
         if not tensors:
             lines.append('    device = "cuda" if torch.cuda.is_available() else "cpu"')
@@ -110,7 +110,7 @@ class HostWriter:
         for value in outputs:
             lines.append(f"    {self._text[value].text} = {self._empty(value, device)}")
         lines.append(f"    {into}({', '.join(all_names)})")
-        returned = made if len(outputs) == 1 else f"[{made}]" if self.func.returns_list else f"({made})"
+        returned = shown if len(outputs) == 1 else f"[{shown}]" if self.func.returns_list else f"({shown})"
         lines.append(f"    return {returned}")
         return lines
 

@@ -107,19 +107,19 @@ class Variables:
 
     def _uses(self, value: Value) -> dict[Region, int]:
         """Where a value is read last, for each region that has a use inside."""
-        known = self._last_use.get(value)
-        if known is None:
-            known = self._last_use[value] = {}
+        last = self._last_use.get(value)
+        if last is None:
+            last = self._last_use[value] = {}
             for user in value.uses:
                 root = self._root(user)
                 if isinstance(root, scf.ForOp) and (root is not user or value in root.operands[:3]):
                     # The bounds are written behind the initial assignments: count them as part of the body.
-                    known[root.body] = max(known.get(root.body, -1), -1)
+                    last[root.body] = max(last.get(root.body, -1), -1)
                 at: Operation | None = root
                 while at is not None and at.parent is not None:
-                    known[at.parent] = max(known.get(at.parent, -1), self._position.get(at, -1))
+                    last[at.parent] = max(last.get(at.parent, -1), self._position.get(at, -1))
                     at = at.parent_op if at.parent is not self.body else None
-        return known
+        return last
 
     def _definition(self, value: Value) -> tuple[Region, int]:
         owner = value.owner

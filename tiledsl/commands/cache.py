@@ -89,20 +89,20 @@ def table(kernel: str, path: str | None, everything: bool) -> None:
     """
     from tiledsl.autotuner.storage.comparison import compare_entries
 
-    found = compare_entries(_chosen(kernel))
-    if not found.rows:
+    comparison = compare_entries(_chosen(kernel))
+    if not comparison.rows:
         raise TileError(f"no configuration of {kernel!r} has a time")
-    for number, (problem, best) in enumerate(zip(found.problems, found.best), 1):
+    for number, (problem, best) in enumerate(zip(comparison.problems, comparison.best), 1):
         click.echo(f"{number}: {_safe(problem)}, best {best:.4f} ms")
     rows = []
-    for row in found.rows if everything else found.rows[:_MOST_TRIALS]:
+    for row in comparison.rows if everything else comparison.rows[:_MOST_TRIALS]:
         rows.append([_config({"config": row.config}), f"{row.mean:.3f}", f"{row.worst:.3f}", *row.cells(3)])
-    numbers = [str(number) for number in range(1, len(found.problems) + 1)]
+    numbers = [str(number) for number in range(1, len(comparison.problems) + 1)]
     print_table(["configuration", "mean", "worst", *numbers], rows, "l" + "r" * (len(numbers) + 2))
-    if len(rows) < len(found.rows):
-        click.echo(f"and {len(found.rows) - len(rows)} more; --all shows them")
+    if len(rows) < len(comparison.rows):
+        click.echo(f"and {len(comparison.rows) - len(rows)} more; --all shows them")
     if path is not None:
-        _write_csv(found, path)
+        _write_csv(comparison, path)
 
 
 def _write_csv(found: ConfigComparison, path: str) -> None:

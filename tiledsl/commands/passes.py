@@ -20,15 +20,15 @@ def passes(name: str | None) -> None:
 
     Raises TileError for a pass that there is not.
     """
-    known = {each.name: each for each in PIPELINE}
+    by_name = {each.name: each for each in PIPELINE}
     if name is None:
-        rows = [[each.name, " ".join(_options(each)), _text(each).splitlines()[0]] for each in known.values()]
+        rows = [[each.name, " ".join(_options(each)), _text(each).splitlines()[0]] for each in by_name.values()]
         print_table(["pass", "options", "what it does"], rows, "lll")
-    elif name in known:
-        click.echo("\n".join(_description(known[name])))
+    elif name in by_name:
+        click.echo("\n".join(_description(by_name[name])))
     else:
-        near = difflib.get_close_matches(name, known, 1)
-        advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        near = difflib.get_close_matches(name, by_name, 1)
+        advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(by_name)}"
         raise TileError(f"no pass is named {name!r}", notes=[advice])
 
 
@@ -45,14 +45,14 @@ def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value) or "''"
 
 
-def _description(each: type[Pass]) -> Iterator[str]:
-    places = [str(number) for number, other in enumerate(PIPELINE, 1) if other is each]
-    yield f"{each.name}: pass {' and '.join(places)} of {len(PIPELINE)}"
+def _description(pass_type: type[Pass]) -> Iterator[str]:
+    places = [str(number) for number, other in enumerate(PIPELINE, 1) if other is pass_type]
+    yield f"{pass_type.name}: pass {' and '.join(places)} of {len(PIPELINE)}"
     yield ""
-    yield _text(each)
-    if options := _options(each):
+    yield _text(pass_type)
+    if options := _options(pass_type):
         yield ""
         yield "Options, with their defaults:"
-        yield from (f"    --pass-config {each.name}.{option}" for option in options)
-        first = dataclasses.fields(each)[0]
-        yield f'In Python: pass_configs={{"{each.name}.{first.name}": {first.default!r}}}'
+        yield from (f"    --pass-config {pass_type.name}.{option}" for option in options)
+        first = dataclasses.fields(pass_type)[0]
+        yield f'In Python: pass_configs={{"{pass_type.name}.{first.name}": {first.default!r}}}'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,7 @@ def list_(paths: tuple[Path, ...]) -> None:
             speed = "-" if not each.reference_ms else f"{each.reference_ms / each.latency_ms:.2f}x"
             rate = [f"{rate:.4g} {unit}" for rate, unit in each.rates]
             latency = f"{each.latency_ms:.4g}{'' if each.measured else ' (estimated)'}"
+            latency = "-" if each.latency_kind == "unknown" else latency
             cells = [file.function, where, arguments_text(each.arguments), config_text(each.config), latency, speed]
             rows.append([*map(_safe, cells), " ".join(rate[:1]), _safe(each.tuned_at[:10])])
     heads = ["function", "on", "arguments", "configuration", "ms", "reference", "rate", "date"]
@@ -156,11 +159,99 @@ def merge(output: Path, paths: tuple[Path, ...]) -> None:
     click.echo(f"{into}: {len(result.entries)} of {count} entries of {len(found)} files")
 
 
+_FORMAT = click.option("--format", "format", default=None, help="aiter, aiter-csv, moe or t4; by default of the name.")
+_RENAME = click.option("--rename", "names", multiple=True, metavar="OLD=NEW", help="Another name of a value.")
+
+
+@tuned.command("import")
+@_PATHS
+@click.option("--program", required=True, metavar="FILE.py:FUNCTION", help="The function that takes them.")
+@click.option("--into", "folder", required=True, type=click.Path(path_type=Path), help="The folder of the file.")
+@click.option(
+    "--target", default=None, help="The GPU that they are for, cuda:90 or hip:gfx942; by default the one here."
+)
+@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="An argument that the files do not say.")
+@_FORMAT
+@_RENAME
+def import_(
+    paths: tuple[Path, ...],
+    program: str,
+    folder: Path,
+    target: str | None,
+    given: tuple[str, ...],
+    format: str | None,
+    names: tuple[str, ...],
+) -> None:
+    """Take over configurations from files of other projects: aiter, vLLM and SGLang (fused MoE), T4.
+
+    Entries that are there already stay where they are better. docs/offline.md says what each format carries.
+    """
+    from tiledsl.autotuner.external.convert import to_tuned
+    from tiledsl.autotuner.external.folder import read_external
+    from tiledsl.autotuner.tuned.file import BY_HAND, architecture, change, merged, path_of
+    from tiledsl.autotuner.tuned.shapes import parse_value
+    from tiledsl.commands.autotuned import find_autotuned
+    from tiledsl.kernels.jit import resolve_target
+
+    function, where = find_autotuned(program), resolve_target(target)
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    further = {name: parse_value(value) for name, value in _pairs("--set", given).items()}
+    renaming, place = _pairs("--rename", names), architecture(where)
+    found = [
+        to_tuned(read_external(path, format), str(path), function, renaming, further, place, now) for path in paths
+    ]
+    chosen = next((each.default for each in found if each.default is not None), None)
+
+    def joined(before: TunedFile) -> TunedFile:
+        after = merged([before, *found])
+        keeps = chosen is None or (before.default is not None and before.default.why == BY_HAND)
+        return after if keeps else replace(after, default=chosen)
+
+    into = path_of(folder, function.name, where)
+    after = change(into, function.name, place, joined)
+    read = sum(len(each.entries) for each in found)
+    click.echo(f"{into}: {len(after.entries)} entries, after {read} of {len(paths)} files")
+
+
+@tuned.command("export")
+@_PATHS
+@click.option("--format", "format", required=True, type=click.Choice(["aiter", "aiter-csv", "moe", "t4"]))
+@click.option("--into", "folder", required=True, type=click.Path(path_type=Path), help="The folder of the files.")
+@click.option("--bucket", default="M", help="The argument, as it is called there, that tells a file's entries apart.")
+@_RENAME
+def export(paths: tuple[Path, ...], format: str, folder: Path, bucket: str, names: tuple[str, ...]) -> None:
+    """Write tuned-config files as another project reads them."""
+    from tiledsl.autotuner.external.convert import from_tuned
+    from tiledsl.autotuner.external.folder import FORMATS
+
+    kind, renaming = FORMATS[format], _pairs("--rename", names)
+    for _, file in _read(paths):
+        for each in from_tuned(file, format, renaming, bucket):
+            path = folder / kind.name_of(each)
+            content = kind.write(each)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                write_output(path, content)
+            except OSError as error:
+                raise TileError(f"{path} cannot be written: {error.strerror}") from error
+            click.echo(f"{path}: {len(each.entries)} configurations")
+
+
+def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for each in texts:
+        name, sign, value = each.partition("=")
+        if not sign or not name or not value:
+            raise TileError(f"{option} {each}: write it as NAME=VALUE")
+        found[name.strip()] = value.strip()
+    return found
+
+
 def _read(paths: tuple[Path, ...]) -> list[tuple[Path, TunedFile]]:
     """The files that are named or lie in folders. TileError for those that make no sense, and if there are none."""
     from tiledsl.autotuner.tuned.file import files_in, read
 
-    found = []
+    files = []
     for path in files_in(paths):
         try:
             file = read(path)
@@ -168,10 +259,10 @@ def _read(paths: tuple[Path, ...]) -> list[tuple[Path, TunedFile]]:
             raise TileError(f"{path}: {error}") from error
         if file.problems:
             raise TileError(f"{path}: {file.problems[0]}", notes=["tiledsl tuned check says all that is wrong"])
-        found.append((path, file))
-    if not found:
+        files.append((path, file))
+    if not files:
         raise TileError(f"there is no tuned-config file in {', '.join(map(str, paths))}")
-    return found
+    return files
 
 
 def _missing(path: Path) -> Any:

@@ -86,18 +86,18 @@ class Elementwise(Operation):
         return _elementwise(self.result_dtype(), *map(_type, self.operands))
 
     def verify(self) -> None:
-        made = self.results[0].type
+        result = self.results[0].type
         types = [value.type for value in self.operands]
         if any(type(each) is BufferType for each in types):
             raise ValueError("an operand is a buffer")
-        if any(each.shape != made.shape for each in types):
+        if any(each.shape != result.shape for each in types):
             shape = broadcast_shapes(*[each.shape for each in types])
             if shape is None:
                 raise ValueError(f"shapes {[each.shape for each in types]} do not broadcast")
-            if made.shape != shape:
-                raise ValueError(f"the result is {made}, but the operands' shape is {shape}")
-        if made.dtype != self.result_dtype():
-            raise ValueError(f"the result is {made} instead of {self.result_dtype()}")
+            if result.shape != shape:
+                raise ValueError(f"the result is {result}, but the operands' shape is {shape}")
+        if result.dtype != self.result_dtype():
+            raise ValueError(f"the result is {result} instead of {self.result_dtype()}")
 
     def like_result(self, value: Value) -> Sequence[Value] | None:
         """`value` as a fold result, where its type is the result's."""

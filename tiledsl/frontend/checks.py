@@ -36,7 +36,7 @@ def check_plain(value: Expression | None) -> None:
 
 def ordered_parameters(items: Sequence[Parameter | Token], file: str) -> tuple[Parameter, ...]:
     """Check the order of a parameter list and set the kinds that a bare '*' or '/' (given as tokens) decides."""
-    found: list[Parameter] = []
+    parameters: list[Parameter] = []
     seen: set[str] = set()
     stage = ""  # the kind that a plain parameter has from here on; '**' once nothing may follow
     needs_default = False
@@ -44,9 +44,9 @@ def ordered_parameters(items: Sequence[Parameter | Token], file: str) -> tuple[P
         if isinstance(item, Token):
             loc = Loc(file, item.line or 1, item.column or 1, item.end_line or 1, item.end_column or 1)
             if item == "/":
-                if not found or stage or any(p.kind for p in found):
+                if not parameters or stage or any(p.kind for p in parameters):
                     raise TileError("'/' must follow at least one parameter and come before any '*'", loc)
-                found = [_of_kind(p, "/") for p in found]
+                parameters = [_of_kind(p, "/") for p in parameters]
                 continue
             after = items[at + 1] if at + 1 < len(items) else None
             if stage or not isinstance(after, Parameter) or after.kind:
@@ -65,8 +65,8 @@ def ordered_parameters(items: Sequence[Parameter | Token], file: str) -> tuple[P
         elif needs_default and item.default is None:
             raise TileError(f"the parameter {item.name!r} needs a default, because one before it has one", item.loc)
         needs_default = needs_default or item.default is not None
-        found.append(item)
-    return tuple(found)
+        parameters.append(item)
+    return tuple(parameters)
 
 
 def _of_kind(p: Parameter, kind: str) -> Parameter:

@@ -31,6 +31,7 @@ from tiledsl.language.expression import (
     plain,
     select,
 )
+from tiledsl.language.float4 import Float4Buffer
 from tiledsl.language.loops import LoopNest, ParallelLoop, PersistentLoop, SerialLoop, serial
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -219,7 +220,7 @@ class Expressions:
 
     def item(self, node: syntax.Subscript, value: Any, index: Any) -> Any:
         """`value[index]`: a place in a buffer, or an item of a Python sequence."""
-        if isinstance(value, (Buffer, Var)):
+        if isinstance(value, (Buffer, Var, Float4Buffer)):
             self.ctx.builder.loc = node.loc
             return value[index]
         if isinstance(index, tuple):
@@ -448,32 +449,32 @@ class Expressions:
         return value
 
     def _comprehension(self, node: syntax.Comprehension) -> Any:
-        found: list[Any] = []
+        elements: list[Any] = []
 
         def clause(number: int) -> None:
             if number == len(node.clauses):
-                found.append(self.evaluate(node.element))
+                elements.append(self.evaluate(node.element))
                 return
-            each = node.clauses[number]
+            inner = node.clauses[number]
             self._host_ranges, previous = True, self._host_ranges
             try:
-                iterable = self.evaluate(each.iterable)
+                iterable = self.evaluate(inner.iterable)
             finally:
                 self._host_ranges = previous
             if isinstance(iterable, DEVICE_LOOPS):
-                raise TileError("a comprehension runs while the program is built; loop over a Python range", each.loc)
+                raise TileError("a comprehension runs while the program is built; loop over a Python range", inner.loc)
             if isinstance(iterable, (Expr, Buffer)):
-                raise TileError(f"a comprehension needs a Python sequence, not {describe(iterable)}", each.loc)
-            for item in self._iterate(each, iterable):
-                self.assign(each.target, item)
-                if all(self._host_condition(condition) for condition in each.conditions):
+                raise TileError(f"a comprehension needs a Python sequence, not {describe(iterable)}", inner.loc)
+            for item in self._iterate(inner, iterable):
+                self.assign(inner.target, item)
+                if all(self._host_condition(condition) for condition in inner.conditions):
                     clause(number + 1)
 
         with self._bound({}):
             clause(0)
         kinds: dict[str, Callable[[Any], Any]] = {"dict": dict, "list": list, "set": set, "generator": iter}
         made = kinds[node.kind]
-        return self._host(node, made, found)
+        return self._host(node, made, elements)
 
     def _host_condition(self, node: syntax.Expression) -> bool:
         value = self.evaluate(node)

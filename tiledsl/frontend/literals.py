@@ -123,14 +123,14 @@ class _FormatScanner:
 
     def parts(self, depth: int) -> list[str | FormattedValue]:
         """Text and fields up to the end of the string or, in a format specification (depth > 0), up to its '}'."""
-        found: list[str | FormattedValue] = []
+        pieces: list[str | FormattedValue] = []
         literal: list[str] = []
         text, end = self.text, self.end
 
         def flush() -> None:
             if literal:
                 body = "".join(literal)
-                found.append(body if self.raw else unescape(body, self.loc))
+                pieces.append(body if self.raw else unescape(body, self.loc))
                 literal.clear()
 
         while self.at < end:
@@ -151,7 +151,7 @@ class _FormatScanner:
                 if depth >= _MAX_SPEC_DEPTH:
                     raise self.error("format specifications are nested too deep", self.at)
                 flush()
-                self.field(found, depth)
+                self.field(pieces, depth)
             elif char == "}":
                 if depth:
                     break
@@ -160,9 +160,9 @@ class _FormatScanner:
                 literal.append(char)
                 self.at += 1
         flush()
-        return found
+        return pieces
 
-    def field(self, found: list[str | FormattedValue], depth: int) -> None:
+    def field(self, pieces: list[str | FormattedValue], depth: int) -> None:
         """Read `{expression [=] [!conversion] [:format]}` and append it (for `=`, its text before it)."""
         opened = self.at
         start = opened + 1
@@ -176,7 +176,7 @@ class _FormatScanner:
             self.at += 1
             while self.peek().isspace():
                 self.at += 1
-            found.append(self.text[start : self.at])
+            pieces.append(self.text[start : self.at])
         conversion = ""
         if self.peek() == "!":
             conversion = self.text[self.at + 1]
@@ -196,7 +196,7 @@ class _FormatScanner:
         self.at += 1
         if debug and not conversion and spec is None:
             conversion = "r"
-        found.append(FormattedValue(self.range(opened, self.at), value, conversion, spec))
+        pieces.append(FormattedValue(self.range(opened, self.at), value, conversion, spec))
 
     def peek(self) -> str:
         return self.text[self.at] if self.at < self.end else ""

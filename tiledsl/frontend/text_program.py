@@ -169,16 +169,16 @@ class TextStatements(Statements):
             return
         pending, count = [value], 0
         while pending:
-            each = pending.pop()
-            count += len(each) if isinstance(each, (str, range, *_CONTAINERS)) else 1
+            part = pending.pop()
+            count += len(part) if isinstance(part, (str, range, *_CONTAINERS)) else 1
             if count > _MAX_ITEMS:
                 raise TileError(
                     f"a {type(value).__name__} of more than {_MAX_ITEMS} items is not possible in a text program"
                 )
-            if isinstance(each, dict):
-                pending.extend((*each, *each.values()))
-            elif isinstance(each, (tuple, list, set)):
-                pending.extend(each)
+            if isinstance(part, dict):
+                pending.extend((*part, *part.values()))
+            elif isinstance(part, (tuple, list, set)):
+                pending.extend(part)
         self.spend(count)
 
     # Attributes, items and calls
@@ -314,16 +314,16 @@ class TextProgram:
         """Elaborate the program. `out_idx` are positions of parameters that the runtime allocates. Raises TileError."""
         register_source(self.module.loc.file, self.text)  # another text may have come by this name since
         language, steps = _Language(), [MAX_STEPS]
-        known: dict[str, Any] = {"T": language, **_BUILTINS}
+        visible: dict[str, Any] = {"T": language, **_BUILTINS}
 
         def look(name: str) -> Any:
-            if name in known:
-                return known[name]
-            raise unknown_name(name, known)
+            if name in visible:
+                return visible[name]
+            raise unknown_name(name, visible)
 
         def make(ctx: Context, names: Scope) -> Statements:
             scope = TextStatements(ctx, names, language, steps)
-            _define(self.module, self.parameters, scope, known, look)
+            _define(self.module, self.parameters, scope, visible, look)
             return scope
 
         function = self.function
@@ -340,20 +340,20 @@ def _define(
     module: syntax.Module,
     parameters: Mapping[str, Any],
     scope: TextStatements,
-    known: dict[str, Any],
+    visible: dict[str, Any],
     look: Callable[[str], Any],
 ) -> None:
     """Put the text's functions, its constants and the parameters among the known names."""
-    known.update(parameters)
+    visible.update(parameters)
     with scope.ctx.activate():
         for statement in module.body:
             if isinstance(statement, syntax.Function):
-                known[statement.name] = scope.defined(statement, {}, look)
+                visible[statement.name] = scope.defined(statement, {}, look)
             elif isinstance(statement, (syntax.Assign, syntax.AnnotatedAssign)):
                 scope.execute(statement)
                 # A parameter replaces the text's own value, which is its default.
                 scope.names.local = {name: value for name, value in scope.names.local.items() if name not in parameters}
-                known.update(scope.names.local)
+                visible.update(scope.names.local)
         scope.names.local.clear()
 
 
@@ -515,7 +515,7 @@ def _check_parameters(module: syntax.Module, function: syntax.Function, values: 
 
 def _free(nodes: Iterable[Any], bound: set[str]) -> dict[str, Loc]:
     """Names that are read in these trees and bound nowhere in them, with the place of the first."""
-    found: dict[str, Loc] = {}
+    free: dict[str, Loc] = {}
 
     def walk(node: Any, bound: set[str]) -> None:
         if isinstance(node, (tuple, list)):
@@ -523,7 +523,7 @@ def _free(nodes: Iterable[Any], bound: set[str]) -> dict[str, Loc]:
                 walk(each, bound)
         elif isinstance(node, syntax.Name):
             if node.id not in bound:
-                found.setdefault(node.id, node.loc)
+                free.setdefault(node.id, node.loc)
         elif isinstance(node, syntax.Function):
             walk(node.decorators, bound)
             for parameter in node.parameters:
@@ -549,7 +549,7 @@ def _free(nodes: Iterable[Any], bound: set[str]) -> dict[str, Loc]:
                     walk(getattr(node, field), bound)
 
     walk(list(nodes), bound)
-    return found
+    return free
 
 
 def _bound_in(body: Sequence[syntax.Statement]) -> set[str]:

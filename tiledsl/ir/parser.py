@@ -136,16 +136,16 @@ class Parser:
         return self.values[text]
 
     def region(self) -> Region:
-        made = Region()
+        region = Region()
         if self.accept("("):
             for _ in self.items(")"):
                 text = self.take("value", "an argument")
                 self.expect(":")
-                self.define(text, made.add_arg(self.type()))
+                self.define(text, region.add_arg(self.type()))
         self.expect("{")
         while not self.accept("}"):
-            made.insert(self.operation())
-        return made
+            region.insert(self.operation())
+        return region
 
     def location(self) -> Loc:
         if not self.accept("loc"):

@@ -99,25 +99,27 @@ class PassManager:
         text = print_op(program.root) if watch else ""
         self._dump("00-input", text)
         verified = -1
-        for number, each in enumerate(self.passes[:end], 1):
+        for number, current in enumerate(self.passes[:end], 1):
             start = time.perf_counter()
             try:
-                each.run(program)
+                current.run(program)
                 if self.verify_each and verified != changes[0]:
                     verify(program.root, everything=False)
                     verified = changes[0]
             except TileError:
                 raise
             except Exception as error:
-                raise self._failure(each, number, rebuild, error) from error
-            stage = Stage(each.name, each.spec, (time.perf_counter() - start) * 1e3)
+                raise self._failure(current, number, rebuild, error) from error
+            stage = Stage(current.name, current.spec, (time.perf_counter() - start) * 1e3)
             self.stages.append(stage)
             if watch:
                 before, text = text, print_op(program.root)
                 stage.text = text if self.keep_text else None
-                if self.print_after in ("all", each.name) or (self.print_after == "changed" and text != before):
+                if self.print_after in ("all", current.name) or (self.print_after == "changed" and text != before):
                     print(f"// ----- after {stage.spec} -----\n{text}", file=sys.stderr)
-                self._dump(f"{number:02d}-{each.name}{'-same' * (text == before)}", f"// after: {stage.spec}\n{text}")
+                self._dump(
+                    f"{number:02d}-{current.name}{'-same' * (text == before)}", f"// after: {stage.spec}\n{text}"
+                )
         return self.stages
 
     def _dump(self, name: str, text: str) -> None:
@@ -125,18 +127,18 @@ class PassManager:
             os.makedirs(self.dump_dir, exist_ok=True)
             Path(self.dump_dir, f"{name}.mlir").write_text(text + "\n", encoding="utf-8")
 
-    def _failure(self, each: Pass, number: int, rebuild: Callable[[], Program], error: Exception) -> PassFailure:
+    def _failure(self, failing: Pass, number: int, rebuild: Callable[[], Program], error: Exception) -> PassFailure:
         """The error to raise, with a reproducer file."""
         # The input of every pass is not kept, which would double the cost of the pipeline: it is made again.
         before = rebuild()
         PassManager(self.passes[: number - 1], verify_each=False).run(before)
         rest = ",".join(later.spec for later in self.passes[number - 1 :])
-        handle, path = tempfile.mkstemp(".mlir", f"tiledsl-{each.name}-")
+        handle, path = tempfile.mkstemp(".mlir", f"tiledsl-{failing.name}-")
         with open(handle, "w", encoding="utf-8") as file:
-            file.write(f"// pass {each.spec} failed: {(str(error) or repr(error)).splitlines()[0]}\n")
+            file.write(f"// pass {failing.spec} failed: {(str(error) or repr(error)).splitlines()[0]}\n")
             target = f" --target {before.target}" if before.target is not None else ""
             file.write(f"// tiledsl opt {path} -p '{rest}'{target}\n{print_op(before.root, locations=True)}\n")
-        return PassFailure(each.spec, error, path)
+        return PassFailure(failing.spec, error, path)
 
 
 class PassFailure(Exception):

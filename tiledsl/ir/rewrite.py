@@ -144,13 +144,13 @@ def apply_patterns(root: Operation, patterns: Patterns, *, fold: bool = False, a
                 changes += 1
                 continue
         operands = op.operands
-        for each in fitting:
-            if each(op, rewriter):
+        for rewrite in fitting:
+            if rewrite(op, rewriter):
                 changes += 1
                 for value in operands:
                     if not value.uses and value.op is not None:
                         worklist[value.op] = None
-                fired.append(each)
+                fired.append(rewrite)
                 if changes > limit:
                     worst, times = Counter(getattr(each, "__name__", "?") for each in fired).most_common(1)[0]
                     raise NoFixpointError(f"no fixpoint after {changes} changes; {worst} fired {times} times")

@@ -26,8 +26,8 @@ def named_by(kernel: Kernel, config: Mapping[str, Any]) -> Kernel:
     added = suffix(config)
     if kernel.origin is not None or not added:
         return kernel
-    known: dict[str, Kernel] = kernel.__dict__.setdefault("_named", {})
-    if added not in known:
+    named: dict[str, Kernel] = kernel.__dict__.setdefault("_named", {})
+    if added not in named:
         source, kernels = kernel.module.source, []
         for each in kernel.module.kernels:
             name = f"{each.name}_{added}"
@@ -38,5 +38,5 @@ def named_by(kernel: Kernel, config: Mapping[str, Any]) -> Kernel:
         made.__dict__.update({name: value for name, value in vars(kernel).items() if name not in _OWN})
         made.module = replace(kernel.module, source=source, kernels=tuple(kernels))
         made.config = dict(config)
-        known[added] = made
-    return known[added]
+        named[added] = made
+    return named[added]

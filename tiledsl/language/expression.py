@@ -410,8 +410,8 @@ def binary(kind: str, a: Any, b: Any) -> Any:
     for x in (a, b):
         if not isinstance(x, _OPERANDS):
             raise TileError(f"{_WORDS.get(kind, kind)} needs values, not {describe(x)}")
-    found = active.get()
-    if found is None:
+    program = active.get()
+    if program is None:
         return Symbolic(kind, (a, b), promote(a, b))
     dtype = promote(a, b)
     if kind == "pow":
@@ -427,7 +427,7 @@ def binary(kind: str, a: Any, b: Any) -> Any:
         if kind == "floordiv" and is_float(dtype):
             return call("floor", binary("div", a, b))
         dtype = legal.dtype
-    return Scalar(found.builder.pure(_BINARY[kind], as_value(a, dtype), as_value(b, dtype)))
+    return Scalar(program.builder.pure(_BINARY[kind], as_value(a, dtype), as_value(b, dtype)))
 
 
 _OPERANDS = (Expr, *NUMBERS)
@@ -480,8 +480,8 @@ def unary(kind: str, a: Any) -> Any:
         return -a if kind == "neg" else abs(a)
     if not isinstance(a, Expr):
         raise TileError(f"{_WORDS.get(kind, kind)} needs a value, not {describe(a)}")
-    found = active.get()
-    if found is None:
+    program = active.get()
+    if program is None:
         return Symbolic(kind, (a,), a.dtype)
     if kind == "abs":
         return call("abs", a)
@@ -489,8 +489,10 @@ def unary(kind: str, a: Any) -> Any:
     if legal.is_refused:
         raise TileError(f"~ is not defined on {a.dtype}", notes=legal.notes((a.dtype,)))
     if kind == "neg":
-        return Scalar(found.builder.insert(arith.NegOp(as_value(a, legal.dtype if a.dtype == "bool" else None))).result)
-    return Scalar(found.builder.insert(arith.NotOp(as_value(a))).result)
+        return Scalar(
+            program.builder.insert(arith.NegOp(as_value(a, legal.dtype if a.dtype == "bool" else None))).result
+        )
+    return Scalar(program.builder.insert(arith.NotOp(as_value(a))).result)
 
 
 def logical(kind: str, *values: Any) -> Any:

@@ -163,15 +163,15 @@ def _read_mlir(path: Path, file: LevelFile, backend: Any, printed: Callable[[], 
 def _refused(path: Path, file: LevelFile, printed: str) -> CompileError:
     """MLIR's first error, with the line of the user's file. An operation that does not verify is named by where it
     stems from; its line is known if it is the only one of its name."""
-    found = re.search(r"^(.*)error: (.*)", printed, re.MULTILINE)
-    error = CompileError(f"{file.what} is no valid {file.level}: {found[2] if found else 'Triton cannot read it'}")
+    said = re.search(r"^(.*)error: (.*)", printed, re.MULTILINE)
+    error = CompileError(f"{file.what} is no valid {file.level}: {said[2] if said else 'Triton cannot read it'}")
     error.stage = file.level
-    place = re.search(re.escape(str(path)) + r"\"?:(\d+):(\d+)", found[1]) if found else None
+    place = re.search(re.escape(str(path)) + r"\"?:(\d+):(\d+)", said[1]) if said else None
     if place is not None:
         line, column = int(place[1]), int(place[2])
         error.loc = Loc(str(file.path or path), line, column, line, column + 1)
         return error
-    operation = re.match(r"'([\w.]+)' op", found[2]) if found else None
+    operation = re.match(r"'([\w.]+)' op", said[2]) if said else None
     lines = file.data.decode(errors="replace").split("\n")
     named = [number for number, text in enumerate(lines, 1) if operation and re.search(rf"\b{operation[1]}\b", text)]
     if len(named) == 1:

@@ -135,26 +135,26 @@ def _check_origin(origin: Kernel, file: LevelFile, record: Record | None, allow:
     )
 
 
-def _check_arguments(origin: Kernel, emitted: EmittedKernel, found: Artifact) -> None:
+def _check_arguments(origin: Kernel, emitted: EmittedKernel, artifact: Artifact) -> None:
     """Whether the artifact takes what the host function gives. What it takes for granted is checked at each launch."""
-    if found.record.arguments is None:
+    if artifact.record.arguments is None:
         raise TileError(
-            f"the JSON file beside {found.file.what} does not say what arguments it was compiled for",
+            f"the JSON file beside {artifact.file.what} does not say what arguments it was compiled for",
             notes=["that of save_levels() does; Triton's own, in its cache, does not"],
         )
     constants = {name: Argument(name, "constexpr", encoded(value)) for name, value in emitted.constexprs.items()}
     ours = {**{name: Argument(name, kind) for name, kind in emitted.signature.items()}, **constants}
-    theirs = {each.name: replace(each, attributes={}) for each in found.record.arguments or ()}
+    theirs = {each.name: replace(each, attributes={}) for each in artifact.record.arguments or ()}
     for name in {**ours, **theirs}:
         if ours.get(name) != theirs.get(name):
             raise TileError(
-                f"{found.file.what} does not take the arguments of {origin.name}: {emitted.name} has "
+                f"{artifact.file.what} does not take the arguments of {origin.name}: {emitted.name} has "
                 f"{ours.get(name, f'no {name}')}, and it has {theirs.get(name, 'none')}"
             )
     order = [name for name in theirs if name in emitted.signature]
     if order != list(emitted.signature):
         raise TileError(
-            f"{found.file.what} takes {', '.join(order)}, and {emitted.name} is launched with "
+            f"{artifact.file.what} takes {', '.join(order)}, and {emitted.name} is launched with "
             f"{', '.join(emitted.signature)}",
             notes=["put the JSON file that was saved with it beside it"],
         )

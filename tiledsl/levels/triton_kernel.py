@@ -236,21 +236,21 @@ def triton_kernels(
     if not os.path.isdir(path):
         raise TileError(f"there is no folder {folder}")
     source = None if function is None else triton_kernel(function)
-    found = Kernels()
-    for each in sorted(inner for inner in path.iterdir() if inner.is_dir()):
+    kernels = Kernels()
+    for inner_folder in sorted(inner for inner in path.iterdir() if inner.is_dir()):
         try:
-            made = triton_kernel(each, level, target=target, allow=allow)
+            made = triton_kernel(inner_folder, level, target=target, allow=allow)
             if source is not None and made.artifact is not None:
-                made = source.from_level(made.artifact.file.level, each, target=target, allow=allow)
-            found[each.name] = made
+                made = source.from_level(made.artifact.file.level, inner_folder, target=target, allow=allow)
+            kernels[inner_folder.name] = made
         except TileError as error:
-            found.left_out[each.name] = error.message
-    if not found:
-        notes = [f"{name}: {reason}" for name, reason in list(found.left_out.items())[:8]]
+            kernels.left_out[inner_folder.name] = error.message
+    if not kernels:
+        notes = [f"{name}: {reason}" for name, reason in list(kernels.left_out.items())[:8]]
         if any(each.suffix[1:] in LEVELS for each in path.iterdir()):
             notes.append(f"{folder} itself has levels of a kernel: triton_kernel({str(folder)!r})")
         raise TileError(f"{folder} has no folder with a kernel to run", notes=notes)
-    return found
+    return kernels
 
 
 _WAY_OUT = "triton_kernel(function).save_levels(folder, ...) writes one"

@@ -174,10 +174,10 @@ def compile_kernel(
     return CompiledKernel(compiled.name, target, Asm(dict(compiled.asm)), metadata, compiled, wanted)
 
 
-def unharmed(kernel: str, target: Target, made: Callable[[Mapping[str, Any]], Any]) -> Any:
+def unharmed(kernel: str, target: Target, compile: Callable[[Mapping[str, Any]], Any]) -> Any:
     """What Triton makes of a kernel, with these further options, where nothing in it is known to be wrong: see
     hazards.py. Raises CompileError where no option helps."""
-    compiled = made({})
+    compiled = compile({})
     if target.kind != "cuda":
         return compiled
     if wrong := hazards.layout_refusal(compiled.asm):
@@ -186,12 +186,12 @@ def unharmed(kernel: str, target: Target, made: Callable[[Mapping[str, Any]], An
     more: dict[str, Any] = {}
     for change in ("merges", "1", "0", ""):
         names = hazards.machine_code_hazards(Asm(dict(compiled.asm)))
-        found = ", ".join(names)
-        if not found:
+        named = ", ".join(names)
+        if not named:
             break
         if not change:
             raise _wrong(
-                f"{kernel}: ptxas makes wrong code ({found})", "cubin", "TRITON_PTXAS_PATH names a newer ptxas"
+                f"{kernel}: ptxas makes wrong code ({named})", "cubin", "TRITON_PTXAS_PATH names a newer ptxas"
             )
         if change == "merges":
             if "float8-pair-twice" not in names:
@@ -201,8 +201,8 @@ def unharmed(kernel: str, target: Target, made: Callable[[Mapping[str, Any]], An
         else:
             more["ptx_options"] = f"--opt-level {change}"
             told = f"by ptxas with --opt-level {change}"
-        note_once(f"{kernel} is compiled {told}, because of {found}: hazards.py")
-        compiled = made(more)
+        note_once(f"{kernel} is compiled {told}, because of {named}: hazards.py")
+        compiled = compile(more)
     return compiled
 
 
@@ -267,7 +267,7 @@ def guard(function: Any, target: Target, located: Callable[[TileError], Loc | No
         return  # another Triton, or it has run, or it runs from a file
 
     def create_binder() -> Any:
-        made = create()  # sets `compile`, for each device
+        binder = create()  # sets `compile`, for each device
         ordinary = function.compile
 
         def compile(src: Any, target: Any = None, options: Any = None, **others: Any) -> Any:
@@ -282,7 +282,7 @@ def guard(function: Any, target: Target, located: Callable[[TileError], Loc | No
                 raise
 
         function.compile = compile
-        return made
+        return binder
 
     where = target
     function.create_binder = create_binder  # for what else looks into compilations: launch_stored.offer

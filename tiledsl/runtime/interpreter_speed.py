@@ -23,15 +23,15 @@ def install(package: Any) -> None:
 
 def _cache_numpy_dtypes(interpreter: Any, language: Any) -> None:
     of_triton = interpreter._get_np_dtype
-    known: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
 
     def lookup(dtype: Any) -> Any:
         scalar = dtype.scalar
         if isinstance(scalar, language.pointer_type):
             return _ADDRESS
-        found = known.get(scalar.name)
+        found = by_name.get(scalar.name)
         if found is None:
-            found = known[scalar.name] = of_triton(scalar)
+            found = by_name[scalar.name] = of_triton(scalar)
         return found
 
     interpreter._get_np_dtype = lookup
@@ -61,15 +61,15 @@ def _cache_block_types(language: Any) -> None:
 def _cache_tensor_shapes(language: Any) -> None:
     tensor = language.tensor
     of_triton = tensor.__init__
-    known: dict[tuple[int, ...], dict[str, Any]] = {}
+    by_shape: dict[tuple[int, ...], dict[str, Any]] = {}
 
     def init(self: Any, handle: Any, type: Any) -> None:
         key = tuple(type.shape) if type.is_block() else ()
-        fields = known.get(key)
+        fields = by_shape.get(key)
         if fields is None:
             of_triton(self, handle, type)
             own = {"handle", "type", "dtype"}
-            known[key] = {name: value for name, value in self.__dict__.items() if name not in own}
+            by_shape[key] = {name: value for name, value in self.__dict__.items() if name not in own}
         else:
             self.__dict__.update(fields)
             self.handle = handle

@@ -114,7 +114,7 @@ def _write_known(writer: Writer, caller: Launcher, quiet: str) -> None:
     writer.add(f"if {' and '.join(conditions)}:", indent=2)
     if kinds:
         writer.add(f"kinds = ({', '.join(kinds)},)", indent=3)
-    known = "known == kinds and " if kinds else ""
+    same_kinds = "known == kinds and " if kinds else ""
     guard, signature = caller.first or (None, None)
     if signature is not None and signature.trace is not None:
         writer.scope |= {f"guard_{count}": guard, f"known_{count}": signature.kinds}
@@ -122,14 +122,16 @@ def _write_known(writer: Writer, caller: Launcher, quiet: str) -> None:
         if not launch_triton.has_one_device():
             writer.scope["current_device"] = launch_triton.device_functions()[0]
             here = f" and current_device() == {signature.device}"
-        writer.add(f"if {known.replace('known', f'known_{count}')}guard_{count}({', '.join(tensors)}){here}:", indent=3)
+        writer.add(
+            f"if {same_kinds.replace('known', f'known_{count}')}guard_{count}({', '.join(tensors)}){here}:", indent=3
+        )
         writer.add(*(f"{pointer(tensor)} = {tensor}.data_ptr()" for tensor in tensors), indent=4)
         writer.add(f"if not ({' | '.join(map(pointer, tensors))}) & 15:", indent=4)
         writer.indent += 5
         _write_work(writer, signature.trace, signature.device, caller.outputs)
         writer.indent -= 5
     writer.add(f"for known, guard, plan in recent_{count}:", indent=3)
-    writer.add(f"if {known}guard({', '.join(tensors)}):", indent=4)
+    writer.add(f"if {same_kinds}guard({', '.join(tensors)}):", indent=4)
     writer.add(*(f"{pointer(tensor)} = {tensor}.data_ptr()" for tensor in tensors), indent=5)
     writer.add(f"if ({' | '.join(map(pointer, tensors))}) & 15:", "    break", indent=5)
     call = f"plan({', '.join([*map(pointer, tensors), *scalars])})"
@@ -191,16 +193,16 @@ def write_bound(writer: Writer, trace: Trace, device: int, values: Mapping[str, 
     writer.indent -= 1
 
 
-def make(writer: Writer, made: Allocation, device: int) -> str:
+def make(writer: Writer, allocation: Allocation, device: int) -> str:
     """An expression that makes a tensor on the current device."""
-    dtype = writer.name(str(made.dtype).removeprefix("torch."), made.dtype)
-    if made.function == "empty_strided":
+    dtype = writer.name(str(allocation.dtype).removeprefix("torch."), allocation.dtype)
+    if allocation.function == "empty_strided":
         writer.scope["empty"] = launch_triton.fast_empty()
-        return f"empty({made.arguments[0]}, {made.arguments[1]}, {dtype})"
+        return f"empty({allocation.arguments[0]}, {allocation.arguments[1]}, {dtype})"
     import torch
 
-    function = writer.name(made.function, getattr(torch, made.function))
-    return f'{function}({", ".join(map(repr, made.arguments))}, dtype={dtype}, device="cuda:{device}")'
+    function = writer.name(allocation.function, getattr(torch, allocation.function))
+    return f'{function}({", ".join(map(repr, allocation.arguments))}, dtype={dtype}, device="cuda:{device}")'
 
 
 def write_launches(writer: Writer, trace: Trace, device: int, given: Mapping[str, Any]) -> None:

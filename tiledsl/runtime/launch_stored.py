@@ -126,7 +126,7 @@ def install(function: Any, kept: CachedBinary) -> None:
     create = function.create_binder
 
     def create_binder() -> Any:
-        made = create()  # sets `compile`, for each device
+        binder = create()  # sets `compile`, for each device
         ordinary = function.compile
 
         def compile(src: Any, target: Any = None, options: Any = None, **others: Any) -> Any:
@@ -139,7 +139,7 @@ def install(function: Any, kept: CachedBinary) -> None:
             return found
 
         function.compile = compile
-        return made
+        return binder
 
     function.device_caches = defaultdict(create_binder)
     function.kept = kept

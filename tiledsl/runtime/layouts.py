@@ -30,15 +30,15 @@ class Movement:
 def movements(ttgir: str) -> Iterator[Movement]:
     """The reductions and scans of a module whose layouts are understood; those of matrix products are not."""
     aliases = dict(_ALIAS.findall(ttgir))
-    for found in _MOVES.finditer(ttgir):
-        ending = _TYPE.search(ttgir, found.end())
+    for move in _MOVES.finditer(ttgir):
+        ending = _TYPE.search(ttgir, move.end())
         if ending is None:
             continue
         sizes, _, layout = ending[1].removeprefix("tensor<").removesuffix(">").partition(", ")
         shape = tuple(int(size) for size in sizes.split("x")[:-1])
         read = _read(layout, aliases, shape)
         if read is not None:
-            yield Movement(found[1], int(found[2]), ending[1], *read)
+            yield Movement(move[1], int(move[2]), ending[1], *read)
 
 
 def _read(layout: str, aliases: dict[str, str], shape: Sequence[int]) -> tuple[Bases, Bases, tuple[int, ...]] | None:

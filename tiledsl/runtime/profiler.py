@@ -159,7 +159,7 @@ class Profiler:
         """
         inputs = list(input_tensors) if input_tensors is not None else self.get_inputs(dynamic_symbolic_constraints)
         call = func or self.run
-        known = {"_n_warmup", "_n_repeat", "fast_flush", "flush_l2"}
+        accepted = {"_n_warmup", "_n_repeat", "fast_flush", "flush_l2"}
         return do_bench(
             lambda: call(*inputs),
             warmup=warmup,
@@ -169,7 +169,7 @@ class Profiler:
             quantiles=quantiles,
             backend=backend,
             return_mode=return_mode,
-            **{name: value for name, value in options.items() if name in known},
+            **{name: value for name, value in options.items() if name in accepted},
         )
 
     def assert_allclose(

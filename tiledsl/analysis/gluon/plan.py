@@ -39,28 +39,30 @@ class Plan:
 
 
 def make_plan(
-    found: SoftmaxLoops, parts: int, stages: int, shared_bytes: int, stored: Sequence[tile.StoreBlockOp]
+    loops: SoftmaxLoops, parts: int, stages: int, shared_bytes: int, stored: Sequence[tile.StoreBlockOp]
 ) -> Plan:
     """The plan; `stages` 0 means what the loops ask for. Raises NotRecognised if shared memory or registers do not
     suffice."""
-    size = ELEMENTS[found.query.out.dtype].bits // 8
-    for extent in (found.columns, found.depth, found.width):
+    size = ELEMENTS[loops.query.out.dtype].bits // 8
+    for extent in (loops.columns, loops.depth, loops.width):
         if extent & (extent - 1) or not 16 <= extent <= 256:
-            raise NotRecognised(f"a tile's extent {extent} is not a power of two from 16 to 256", found.query)
+            raise NotRecognised(f"a tile's extent {extent} is not a power of two from 16 to 256", loops.query)
     rows = parts * ROWS_OF_CONSUMER
-    queries = rows * found.depth * size
-    once = queries + sum(rows * found.width * ELEMENTS[op.value.dtype].bits // 8 for op in stored)
-    each = found.columns * (found.depth + found.width) * size
-    possible = (shared_bytes - BARRIER_BYTES - once) // each
-    like_query = [op for op in stored if _is_like(op, found.query)]
+    queries = rows * loops.depth * size
+    once = queries + sum(rows * loops.width * ELEMENTS[op.value.dtype].bits // 8 for op in stored)
+    stage_bytes = loops.columns * (loops.depth + loops.width) * size
+    possible = (shared_bytes - BARRIER_BYTES - once) // stage_bytes
+    like_query = [op for op in stored if _is_like(op, loops.query)]
     in_query = like_query[0] if like_query and possible < 2 else None
     if in_query:
         once -= queries
-        possible = (shared_bytes - BARRIER_BYTES - once) // each
-    wanted = stages or max(2, *(loop.op.num_stages for loop in found.loops))
+        possible = (shared_bytes - BARRIER_BYTES - once) // stage_bytes
+    wanted = stages or max(2, *(loop.op.num_stages for loop in loops.loops))
     if possible < 2:
-        raise NotRecognised(f"two stages need {once + 2 * each} bytes of shared memory of {shared_bytes}", found.query)
-    in_registers = query_in_registers(found.columns, found.depth, found.width, parts, found.query)
+        raise NotRecognised(
+            f"two stages need {once + 2 * stage_bytes} bytes of shared memory of {shared_bytes}", loops.query
+        )
+    in_registers = query_in_registers(loops.columns, loops.depth, loops.width, parts, loops.query)
     return Plan(min(wanted, possible), in_registers, in_query)
 
 
@@ -78,30 +80,34 @@ def query_in_registers(columns: int, depth: int, width: int, parts: int, query: 
 
 
 def product_stages(
-    found: TiledProduct, parts: int, stages: int, shared_bytes: int, stored: Sequence[tile.StoreBlockOp]
+    product: TiledProduct, parts: int, stages: int, shared_bytes: int, stored: Sequence[tile.StoreBlockOp]
 ) -> int:
     """Pairs of tiles in flight, at least 2: one is released when the next is in use.
 
     `stages` 0 means what the loop asks for. Raises NotRecognised if shared memory or registers do not suffice.
     """
-    size = ELEMENTS[found.left.out.dtype].bits // 8
-    for extent, least in ((found.columns, 16), (found.depth, 32 // size)):
+    size = ELEMENTS[product.left.out.dtype].bits // 8
+    for extent, least in ((product.columns, 16), (product.depth, 32 // size)):
         if extent & (extent - 1) or not least <= extent <= 256:
-            raise NotRecognised(f"a tile's extent {extent} is not a power of two from {least} to 256", found.product)
+            raise NotRecognised(f"a tile's extent {extent} is not a power of two from {least} to 256", product.product)
     limit = CONSUMER_REGISTERS[parts] * 9 // 10
-    sums = found.columns // 2 * (2 if found.carried is None else 1)
+    sums = product.columns // 2 * (2 if product.carried is None else 1)
     if sums > limit:
-        raise NotRecognised(f"sums of {found.columns} columns need {sums} registers a thread of {limit}", found.product)
-    if found.columns // 2 + BESIDE_SUMS > ENTRY_REGISTERS[parts]:
-        raise NotRecognised(f"an instruction of {found.columns} columns does not fit {parts} consumers", found.product)
+        raise NotRecognised(
+            f"sums of {product.columns} columns need {sums} registers a thread of {limit}", product.product
+        )
+    if product.columns // 2 + BESIDE_SUMS > ENTRY_REGISTERS[parts]:
+        raise NotRecognised(
+            f"an instruction of {product.columns} columns does not fit {parts} consumers", product.product
+        )
     rows = parts * ROWS_OF_CONSUMER
-    once = sum(rows * found.columns * ELEMENTS[op.value.dtype].bits // 8 for op in stored)
-    each = (rows + found.columns) * found.depth * size
+    once = sum(rows * product.columns * ELEMENTS[op.value.dtype].bits // 8 for op in stored)
+    each = (rows + product.columns) * product.depth * size
     possible = (shared_bytes - BARRIER_BYTES - once) // each
     if possible < 2:
         needed = once + 2 * each
-        raise NotRecognised(f"two stages need {needed} bytes of shared memory of {shared_bytes}", found.product)
-    return min(max(2, stages or found.op.num_stages), possible)
+        raise NotRecognised(f"two stages need {needed} bytes of shared memory of {shared_bytes}", product.product)
+    return min(max(2, stages or product.op.num_stages), possible)
 
 
 def products_in_flight(found: TiledProduct, parts: int) -> int:
@@ -114,16 +120,18 @@ def products_in_flight(found: TiledProduct, parts: int) -> int:
     return 2 if found.carried is None and free and fits and (trip_count(found.op) or 0) > 1 else 1
 
 
-def product_drawback(found: TiledProduct, parts: int, stages: int) -> str:
+def product_drawback(product: TiledProduct, parts: int, stages: int) -> str:
     """Why Triton should write this loop although Gluon could; empty if Gluon is faster, as measured on an H200."""
-    if found.carried is not None or found.left.out.dtype not in BYTES:
+    if product.carried is not None or product.left.out.dtype not in BYTES:
         return "of products, only those of float8 that start from zero in each step are known to be faster"
-    if (found.rows, found.columns) != MEASURED_TILE or found.depth != MEASURED_DEPTH:
-        tile = f"{found.rows} x {found.columns} x {found.depth}"
+    if (product.rows, product.columns) != MEASURED_TILE or product.depth != MEASURED_DEPTH:
+        tile = f"{product.rows} x {product.columns} x {product.depth}"
         return f"tiles of {tile} are not known to be faster, those of 128 x 128 x 128 are"
     if stages < LEAST_STAGES:  # two are in use
         return f"{stages} stages are not known to be faster, {LEAST_STAGES} are"
-    return "" if products_in_flight(found, parts) == 2 else "a second product cannot be issued before the first is used"
+    return (
+        "" if products_in_flight(product, parts) == 2 else "a second product cannot be issued before the first is used"
+    )
 
 
 def rescaling(found: SoftmaxLoops, parts: int, fast_math: bool) -> str:
@@ -133,15 +141,15 @@ def rescaling(found: SoftmaxLoops, parts: int, fast_math: bool) -> str:
     return "lazy" if parts == 3 and fast_math else "each"
 
 
-def drawback(found: SoftmaxLoops, parts: int) -> str:
+def drawback(loops: SoftmaxLoops, parts: int) -> str:
     """Why Triton should write these loops although Gluon could; empty if Gluon is faster.
 
     With one consumer, nothing hides its row-wise updates. With fewer than 64 keys or columns, barriers cost more than
     products; more than 128 leave room for only 64 keys, and have not been measured.
     """
     if parts < LEAST_CONSUMERS:
-        return f"blocks of {found.rows} rows leave one consumer alone; two or three, of 64 rows each, are faster"
-    for extent in (found.columns, found.depth, found.width):
+        return f"blocks of {loops.rows} rows leave one consumer alone; two or three, of 64 rows each, are faster"
+    for extent in (loops.columns, loops.depth, loops.width):
         if not LEAST_EXTENT <= extent <= MOST_EXTENT:
             return f"a tile's extent {extent} is not from {LEAST_EXTENT} to {MOST_EXTENT}"
     return ""

@@ -33,7 +33,7 @@ def dependents(start: Iterable[Operation], among: set[Operation]) -> set[Operati
 
 def only_for_loads(ops: Iterable[Operation]) -> set[Operation]:
     """Operations whose results go into starts of loaded blocks alone."""
-    found: set[Operation] = set()
+    sources: set[Operation] = set()
     for op in reversed(list(ops)):
         if isinstance(op, triton.LoadBlockOp):
             continue
@@ -41,7 +41,7 @@ def only_for_loads(ops: Iterable[Operation]) -> set[Operation]:
         if (
             pure
             and op.is_used
-            and all(isinstance(user, triton.LoadBlockOp) or user in found for v in op.results for user in v.uses)
+            and all(isinstance(user, triton.LoadBlockOp) or user in sources for v in op.results for user in v.uses)
         ):
-            found.add(op)
-    return found
+            sources.add(op)
+    return sources

@@ -22,6 +22,7 @@ from tiledsl.certificate.executor.machine import (
     value_meaning,
 )
 from tiledsl.certificate.executor.threads import of_threads
+from tiledsl.certificate.executor.values import in_order
 from tiledsl.codegen.names import printable
 from tiledsl.dialects.tile import ParallelOp, buffer_type
 from tiledsl.errors import TileError
@@ -203,7 +204,7 @@ def atomically(
     active = spread(active, shape)
     chosen = [spread(index, shape)[active] for index in places]
     given = spread(value, shape)[active]
-    made = np.full(given.shape, zero, array.dtype)
+    previous = np.full(given.shape, zero, array.dtype)
     # Each round takes one element of each place, in the order of the elements.
     lines = np.ravel_multi_index(tuple(chosen), array.shape) if given.size else np.zeros(0, np.int64)
     order = np.argsort(lines, kind="stable")
@@ -214,10 +215,10 @@ def atomically(
         now = order[turn == number]
         at = tuple(index[now] for index in chosen)
         before = array[at]
-        made[now] = before
+        previous[now] = before
         array[at] = combine(before, given[now])
     old = np.full(shape, zero, array.dtype)
-    old[active] = made
+    old[active] = previous
     return old
 
 
@@ -370,6 +371,17 @@ def _tile_scan(op: Operation, executor: Executor) -> Step:
 
     def step(env: Env) -> None:
         env[target][...] = scan(convert(env[source]))
+
+    return step
+
+
+@meaning("tile.sort")
+def _tile_sort(op: Operation, executor: Executor) -> Step:
+    source, target, indices = op.operands
+    compute = in_order(executor.algebra, source.dtype, op.attributes["axis"], op.attributes["descending"])
+
+    def step(env: Env) -> None:
+        env[target][...], env[indices][...] = compute(env[source])
 
     return step
 

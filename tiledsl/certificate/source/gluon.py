@@ -223,18 +223,18 @@ class GluonLanguage(Language):
 
     def module(self) -> SimpleNamespace:
         """What stands for `gl`, and for `tl`."""
-        made = super().module()
+        language = super().module()
         layouts = ("NVMMADistributedLayout", "SliceLayout", "DotOperandLayout", "NVMMASharedLayout", "BlockedLayout")
         for name in layouts:
-            setattr(made, name, lambda *a, _name=name, **k: (_name, a, tuple(sorted(k.items()))))
-        made.to_tensor = lambda value: lift(self.algebra, value)
-        made.convert_layout = lambda value, layout: value
-        made.split, made.join = self._split, self._join
-        made.inline_asm_elementwise = self._assemble
-        made.allocate_shared_memory = self._allocate
-        made.warp_specialize = self._specialize
-        made.static_range = range
-        return made
+            setattr(language, name, lambda *a, _name=name, **k: (_name, a, tuple(sorted(k.items()))))
+        language.to_tensor = lambda value: lift(self.algebra, value)
+        language.convert_layout = lambda value, layout: value
+        language.split, language.join = self._split, self._join
+        language.inline_asm_elementwise = self._assemble
+        language.allocate_shared_memory = self._allocate
+        language.warp_specialize = self._specialize
+        language.static_range = range
+        return language
 
     def hopper(self) -> SimpleNamespace:
         """What the module for Hopper has."""

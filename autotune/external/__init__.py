@@ -1,0 +1,1 @@
+"""Tuned configurations in the files of other projects: read, looked up, written."""

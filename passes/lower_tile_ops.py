@@ -22,7 +22,7 @@ Axes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class LowerTileOps(Pass):
-    """Express tile.copy, fill, gemm, reduce and scan with tile values.
+    """Express tile.copy, fill, gemm, reduce, scan and sort with tile values.
 
     Before:  tile.copy %A[%m, %k], %A_shared {...}    After:  %rows = arith.add %m, %iota0
              tile.gemm %A_shared, %B_shared, %acc             %columns = arith.add %k, %iota1
@@ -148,12 +148,23 @@ def _scan(op: tile.ScanOp, builder: _TileBuilder) -> None:
     _write_whole(builder, builder.insert(scan).result, op.target)
 
 
+def _sort(op: tile.SortOp, builder: _TileBuilder) -> None:
+    source = _read_whole(builder, op.source)
+    keys = converted(builder, source, "int32") if source.dtype == "bool" else source
+    made = builder.insert(
+        tensor.SortOp(keys, axis=op.axis, descending=op.descending, names=[op.target.name, op.indices.name])
+    )
+    _write_whole(builder, converted(builder, made.results[0], source.dtype), op.target)
+    _write_whole(builder, made.results[1], op.indices)
+
+
 _LOWERINGS: dict[type[Operation], Callable[[Any, _TileBuilder], None]] = {
     tile.CopyOp: _copy,
     tile.FillOp: _fill,
     tile.GemmOp: _gemm,
     tile.ReduceOp: _reduce,
     tile.ScanOp: _scan,
+    tile.SortOp: _sort,
 }
 
 

@@ -6,7 +6,7 @@ import logging
 import math
 from dataclasses import dataclass
 
-from tiledsl.dialects import arith, scf, tensor, tile
+from tiledsl.dialects import arith, scf, tensor, thread, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
@@ -99,7 +99,7 @@ def _loop_of(kernel: tile.KernelOp) -> scf.ForOp:
     loop = loops[0]
     if len(loops) != 1 or not isinstance(loop, scf.ForOp) or loop.parent is not kernel.body:
         raise NotSplit("the kernel has other loops")
-    if any(isinstance(op, (tile.AtomicOp, tile.PrintOp, tile.AssertOp)) for op in ops):
+    if any(isinstance(op, (tile.AtomicOp, tile.PrintOp, tile.AssertOp, thread.BarrierOp)) for op in ops):
         raise NotSplit("the kernel has atomics, prints or assertions")
     if any(isinstance(op, tile.StoreOp) for op in loop.body.walk()) or _stores_before(loop):
         raise NotSplit("something is stored before the sum is complete")

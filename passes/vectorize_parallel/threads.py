@@ -38,6 +38,7 @@ class Block:
         self.private = private
         self.extents: Shape = variance.parallel.extents
         self.admitted: Value | None = None  # the mask under which the block as a whole comes here
+        self.waits = _exchanges_in_global_memory(variance.parallel)
 
     @contextmanager
     def admitting(self, mask: Value) -> Iterator[None]:
@@ -66,6 +67,8 @@ class Block:
                     op.loc,
                     ["put it behind the `if`, or write a loop that has as many turns in all threads"],
                 )
+            if self.waits:
+                builder.insert(thread.BarrierOp(loc=op.loc))
         elif isinstance(op, thread.ShuffleOp):
             self.map[op.out] = self._shuffled(op, builder)  # type: ignore[index]
         elif isinstance(op, thread.ReduceOp):
@@ -165,6 +168,20 @@ class Block:
 
     def _mapped(self, value: Value) -> Value:
         return self.map.get(value, value)
+
+
+def _exchanges_in_global_memory(parallel: tile.ParallelOp) -> bool:
+    """Whether a global buffer is both written and read. Tiles on the chip are values, which need no barrier."""
+    used: dict[Effect, set[Value]] = {Effect.READ: set(), Effect.WRITE: set()}
+    for op in parallel.body.walk():
+        for value in op.operands:
+            if not op.regions and isinstance(value.type, BufferType) and value.type.scope == "global":
+                while isinstance(value.op, tile.ViewOp):
+                    value = value.op.source
+                for effect, buffers in used.items():
+                    if effect in op.effects:
+                        buffers.add(value)
+    return bool(used[Effect.READ] & used[Effect.WRITE])
 
 
 def _wider(one: Shape, other: Shape) -> Shape:

@@ -57,3 +57,25 @@ def test_an_array_of_one_thread_is_not_another_ones() -> None:
 def test_threads_that_write_one_element_in_one_statement_are_found() -> None:
     text = "s[tx] = 0\ns[tx // 2] = A[tx]\nB[tx] = s[tx]"
     assert findings(text) == [("race", "failed", "iterations that write s")]
+
+
+@pytest.mark.parametrize(
+    ("body", "right"),
+    [
+        ("B[tx] = A[tx]\nT.sync_threads()\nB[63 - tx] = B[tx] + 1", False),
+        ("B[tx] = A[tx]\nT.sync_threads()\ns[tx] = B[63 - tx]\nT.sync_threads()\nB[tx] = s[tx]", True),
+        ("B[tx] = A[tx]\ns[tx] = B[63 - tx]\nT.sync_threads()\nB[tx] = s[tx]", False),
+        (
+            "B[tx] = A[tx]\nfor k in T.serial(3):\n    T.sync_threads()\n    s[tx] = B[63 - tx]\n    B[tx] = s[tx]",
+            False,
+        ),
+        (
+            "B[tx] = A[tx]\nfor k in T.serial(3):\n    T.sync_threads()\n    s[tx] = B[63 - tx]\n    T.sync_threads()\n"
+            "    B[tx] = s[tx]",
+            True,
+        ),
+    ],
+)
+def test_in_global_memory_barriers_make_the_order(body: str, right: bool) -> None:
+    races = [each for each in findings(body) if each[0] == "race"]
+    assert races == [] if right else races

@@ -46,6 +46,11 @@ TYPES: dict[str, dict[str, str]] = {
     },
     "tile.reduce": {"x": "buffer<128*64*float32, fragment>", "m": "buffer<128*float32, fragment>"},
     "tile.scan": {"x": "buffer<128*64*float32, shared>", "y": "buffer<128*64*float32, shared>"},
+    "tile.sort": {
+        "x": "buffer<128*64*float32, shared>",
+        "y": "buffer<128*64*float32, shared>",
+        "i": "buffer<128*64*int32, fragment>",
+    },
     "tile.read": {"A_shared": TILE},
     "tile.write": {"t": "tensor<128x64xfloat16>", "A_shared": TILE},
     "tile.load": {

@@ -238,3 +238,15 @@ def test_the_last_of_several_threads_writes(run: Run) -> None:
     a = torch.randint(0, 50, (64,), dtype=torch.int32)
     a[19] = 77
     assert run(program, a).tolist() == [int(a[32:].max()), 19, -1]
+
+
+def test_the_index_of_a_thread_is_a_value_and_a_loop(run: Run) -> None:
+    @T.prim_func
+    def program(B: T.Tensor((3, 8, 4), "int32")):
+        with T.Kernel(3, threads=(8, 4)) as p:
+            ty = T.thread_binding(0, 4, thread="threadIdx.y")
+            for tx in T.thread_binding(8, thread="threadIdx.x"):
+                B[p, tx, ty] = p * 100 + tx * 10 + ty + T.thread_binding(1, "threadIdx.z")
+
+    made = run(program)
+    assert made.tolist() == [[[p * 100 + x * 10 + y for y in range(4)] for x in range(8)] for p in range(3)]

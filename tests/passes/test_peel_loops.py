@@ -241,6 +241,18 @@ def test_both_ends_of_a_loop_with_two_masks_each() -> None:
     assert ["mask=" in line for line in loads] == [True, False, True]
 
 
+@pytest.mark.parametrize("inner", ["scf.for %c0, %c3, %c1 (%j: int32) {{ {} scf.yield }}", ""])
+@pytest.mark.parametrize("outer", ["{num_stages = 2}", ""])
+def test_loops_that_are_innermost_or_pipelined(outer: str, inner: str) -> None:
+    body = GUARDED.replace("{num_stages = 2}", outer)
+    lines = body.splitlines()
+    at = next(number for number, line in enumerate(lines) if "tile.load" in line)
+    lines.insert(at + 1, inner.format("tile.store %x, %B[%rows, %j] mask=%ok\n"))
+    made = after(PEEL, "\n".join(lines))
+    assert sum("scf.for %c0, %" in line and "[%c0p0]" in line for line in made) == 1
+    assert any("[%sum]" in line for line in made) is bool(outer or not inner)
+
+
 def test_off_changes_nothing_and_other_modes_are_refused() -> None:
     assert after(PeelLoops(mode="off"), GUARDED) == after([], GUARDED)
     with pytest.raises(TileError, match=r"peel-loops\.mode is 'always'; it must be one of auto, off, causal, all"):

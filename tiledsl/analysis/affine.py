@@ -128,19 +128,26 @@ def form_interval(
     form: LinearForm,
     ranges: Ranges,
     limits: Interval = EVERYTHING,
-    is_placed: Callable[[Factors, int], bool] | None = None,
+    is_placed: Callable[[Factors, int], bool] = lambda factors, coefficient: False,
 ) -> Interval:
     """The least and the greatest value of a sum, whose terms that are placed stay together within the limits."""
-    placed, others = Interval(0, form.slack), Interval(0, 0)
+    ends: list[tuple[Factors, int, Interval]] = [((), 1, Interval(0, form.slack))]
     for factors, coefficient in form.terms.items():
-        ends = Interval(coefficient, coefficient)
+        each = Interval(coefficient, coefficient)
         for value in factors:
-            ends = _hull(a * b for a in ends for b in ranges.of(value))
-        if is_placed is not None and is_placed(factors, coefficient):
-            placed = Interval(placed.lo + ends.lo, placed.hi + ends.hi)
-        else:
-            others = Interval(others.lo + ends.lo, others.hi + ends.hi)
-    return Interval(max(limits.lo, placed.lo) + others.lo, min(limits.hi, placed.hi) + others.hi)
+            each = _hull(a * b for a in each for b in ranges.of(value))
+        ends.append((factors, coefficient, each))
+    whole = _total(ends)
+    if limits.lo <= whole.lo and whole.hi <= limits.hi:
+        return whole
+    placed = _total(each for each in ends if is_placed(*each[:2]))
+    low, high = whole.lo - placed.lo, whole.hi - placed.hi
+    return Interval(low + max(limits.lo, placed.lo), high + min(limits.hi, placed.hi))
+
+
+def _total(ends: Iterable[tuple[Factors, int, Interval]]) -> Interval:
+    each = [interval for _, _, interval in ends]
+    return Interval(sum(one.lo for one in each), sum(one.hi for one in each))
 
 
 Bounds = tuple[int, int]

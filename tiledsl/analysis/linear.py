@@ -26,7 +26,7 @@ class LinearForm:
 
     @property
     def is_constant(self) -> bool:
-        return not self.slack and all(not factors for factors in self.terms)
+        return not self.slack and self.terms.keys() <= {()}
 
     def add(self, factors: Factors, coefficient: int) -> None:
         total = self.terms.get(factors, 0) + coefficient
@@ -40,7 +40,8 @@ class LinearForm:
         out = LinearForm(dict(self.terms), self.slack + abs(factor) * other.slack)
         for factors, coefficient in other.terms.items():
             out.add(factors, coefficient * factor)
-        out.add((), min(0, factor) * other.slack)
+        if other.slack:
+            out.add((), min(0, factor) * other.slack)
         return out
 
     def times(self, other: LinearForm) -> LinearForm:

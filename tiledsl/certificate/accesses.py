@@ -283,6 +283,10 @@ class Accesses:
             for buffer in (op.a, op.b, *(() if op.clear else (op.c,))):
                 yield self._whole(op, when, buffer, "read")
             yield self._whole(op, when, op.c, "write")
+        elif isinstance(op, tile.SortOp):
+            yield self._whole(op, when, op.source, "read")
+            for buffer in (op.target, op.indices):
+                yield self._whole(op, when, buffer, "write")
         elif isinstance(op, (tile.ReduceOp, tile.ScanOp)):
             keeps = isinstance(op, tile.ReduceOp) and not op.clear
             for buffer in (op.source, *((op.target,) if keeps else ())):

@@ -16,8 +16,8 @@ from tiledsl.certificate.bounds import name_of, place_of, value_of
 from tiledsl.certificate.check import Check
 from tiledsl.certificate.solver import Solver, shown
 from tiledsl.certificate.terms import Variable, compare, either, invert
-from tiledsl.dialects import tile
-from tiledsl.ir.core import Region, Value
+from tiledsl.dialects import scf, thread, tile
+from tiledsl.ir.core import Operation, Region, Value
 
 
 def check_races(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
@@ -46,8 +46,8 @@ def check_races(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
             yield _checked(access, others, "block", solver)
         if access.parallel is not None and access.type is not None and access.type.scope != "local":
             within = [other for other in others if other.parallel and other.parallel[0] is access.parallel[0]]
-            if access.threads and access.type.scope != "global":  # threads do one statement after the other in step
-                within = [other for other in within if other.op is access.op]
+            if access.threads:  # which do one statement after the other in step, if need be by barriers
+                within = [other for other in within if other.op is access.op or not _is_ordered(access, other)]
             yield _checked(access, within, "iteration", solver)
 
 
@@ -68,6 +68,52 @@ def _checked(access: Access, others: Sequence[Access], between: str, solver: Sol
         return Check("race", subject, "unknown", reason, place)
     detail = "no other one reads or writes the element" if others else "only atomically"
     return Check("race", subject, "proved", detail, place)
+
+
+def _is_ordered(access: Access, other: Access) -> bool:
+    """Whether all threads do one of two statements before any does the other: on the chip they do; else see barriers.
+
+    In a loop around both there must be one barrier on the way from each to the other.
+    """
+    if access.type is not None and access.type.scope != "global":
+        return True
+    assert access.parallel is not None
+    order = {op: number for number, op in enumerate(access.parallel[0].walk())}
+    barriers = [op for op in order if isinstance(op, thread.BarrierOp)]
+    first, second = sorted((access.op, other.op), key=order.__getitem__)
+    loops = [loop for loop in _loops(first) if loop in _loops(second)]
+    between = [op for op in barriers if order[first] < order[op] < order[second] and _follows(op, first, second)]
+    if not loops:
+        return bool(between)
+    around = [
+        op for op in barriers
+        if loops[0] in _loops(op) and not order[first] < order[op] < order[second] and _follows(op, first, second)
+    ]  # fmt: skip
+    return bool(between) and bool(around)
+
+
+def _loops(op: Operation) -> list[Operation]:
+    """The loops around an operation, the innermost first."""
+    found: list[Operation] = []
+    around = op.parent_op
+    while around is not None:
+        found += [around] if isinstance(around, (scf.ForOp, scf.WhileOp)) else []
+        around = around.parent_op
+    return found
+
+
+def _follows(barrier: Operation, *ops: Operation) -> bool:
+    """Whether the regions around a barrier are around one of the operations, too: then it is passed where that is."""
+    return any(barrier.parent in _regions(op) for op in ops)
+
+
+def _regions(op: Operation) -> list[Region]:
+    found: list[Region] = []
+    region = op.parent
+    while region is not None:
+        found.append(region)
+        region = None if region.parent is None else region.parent.parent
+    return found
 
 
 def _meeting(access: Access, other: Access, between: str, solver: Solver) -> tuple[bool, str] | None:

@@ -10,7 +10,7 @@ from tiledsl.codegen.expressions import ATOM, Expressions
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.names import PythonNames, comment, printable, quoted
 from tiledsl.codegen.variables import Variables, is_free
-from tiledsl.dialects import arith, scf, tile, triton
+from tiledsl.dialects import arith, scf, thread, tile, triton
 from tiledsl.dialects.arith import constant_of, rounded
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS, is_float
@@ -326,6 +326,9 @@ class KernelWriter:
     def check(self, op: tile.AssertOp) -> None:
         self.line(f"tl.device_assert({self.expressions.text(op.condition)}, {quoted(op.message)})")
 
+    def barrier(self, _: thread.BarrierOp) -> None:
+        self.line("tl.debug_barrier()")
+
     def assume(self, op: tile.AssumeOp) -> None:
         self.line(f"tl.assume({self.condition(op.condition)})")
 
@@ -398,4 +401,5 @@ _STATEMENTS: dict[type[Operation], Callable[..., None]] = {
     tile.PrintOp: KernelWriter.print,
     tile.AssertOp: KernelWriter.check,
     tile.AssumeOp: KernelWriter.assume,
+    thread.BarrierOp: KernelWriter.barrier,
 }

@@ -148,7 +148,7 @@ class AllocOp(Operation):
 
 
 class ViewOp(Operation):
-    """The same memory as another shape, row-major; in global memory also as another element type.
+    """The same memory as another shape, row-major, or as another element type; on chip that is not bool.
 
     Example: `%flat = tile.view %x : buffer<8192*float32, fragment>`
     """
@@ -159,7 +159,7 @@ class ViewOp(Operation):
 
     def verify(self) -> None:
         a, b = buffer_type(self.source), buffer_type(self.out)
-        if a.scope != b.scope or (a.dtype != b.dtype and a.scope != "global"):
+        if a.scope != b.scope or (a.dtype != b.dtype and a.scope != "global" and "bool" in (a.dtype, b.dtype)):
             raise ValueError(f"{a} cannot be seen as {b}")
         sizes = [prod(each.static_shape) * ELEMENTS[each.dtype].bits for each in (a, b) if each.is_static]
         if len(sizes) == 2 and sizes[0] != sizes[1]:
@@ -280,6 +280,28 @@ class ScanOp(Operation):
     def verify(self) -> None:
         if buffer_type(self.source).shape != buffer_type(self.target).shape:
             raise ValueError(f"{self.source.type} into {self.target.type}")
+
+
+class SortOp(Operation):
+    """The elements along one axis in order, equal ones as they were, into `target`; where each was into `indices`.
+
+    Example: `tile.sort %x, %y, %i {axis = 0}`
+    """
+
+    name = "tile.sort"
+    effects = Effect.READ | Effect.WRITE
+    source = operand(BufferType)
+    target = operand(BufferType)
+    indices = operand(BufferType)
+    axis = attr(int)
+    descending = attr(bool, False)
+
+    def verify(self) -> None:
+        source, target, indices = map(buffer_type, self.operands)
+        if not 0 <= self.axis < len(source.shape) or source.shape != target.shape or source.dtype != target.dtype:
+            raise ValueError(f"{source} along axis {self.axis} into {target}")
+        if indices.shape != source.shape or indices.dtype != "int32":
+            raise ValueError(f"places of {source} in {indices}")
 
 
 class ParallelOp(Operation):

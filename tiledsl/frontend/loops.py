@@ -30,6 +30,7 @@ from tiledsl.language.expression import (
 from tiledsl.language.loops import LoopNest, ParallelLoop, PersistentLoop, SerialLoop
 from tiledsl.language.maths import ceildiv
 from tiledsl.language.maths import min as minimum
+from tiledsl.language.threads import ThreadIndex
 
 
 class _Break(Exception):
@@ -58,6 +59,8 @@ class Loops(Blocks):
             else:
                 self._persistent(node, iterable)
             return
+        if isinstance(iterable, ThreadIndex):
+            iterable = (iterable,)
         if isinstance(iterable, (Expr, Buffer)):
             raise TileError(
                 f"a loop needs T.serial, T.Parallel, ... or a Python sequence, not {describe(iterable)}", node.loc

@@ -145,6 +145,7 @@ from tiledsl.language.operations import (
     transpose,
     view,
 )
+from tiledsl.language.orders import argmax, argmin, associative_scan, histogram, sort, topk
 from tiledsl.language.program import (
     Else,
     If,
@@ -215,6 +216,7 @@ from tiledsl.language.threads import (
 
 float64, float32, float16, bfloat16 = (_dtypes.DTYPES[name] for name in ("float64", "float32", "float16", "bfloat16"))
 float8_e4m3fn, float8_e5m2 = _dtypes.DTYPES["float8_e4m3fn"], _dtypes.DTYPES["float8_e5m2"]
+float4_e2m1fn = _dtypes.FLOAT4
 int8, int16, int32, int64 = (_dtypes.DTYPES[f"int{bits}"] for bits in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (_dtypes.DTYPES[f"uint{bits}"] for bits in (8, 16, 32, 64))
 bool, float, int, uint = (_dtypes.canonical(name) for name in ("bool", "float", "int", "uint"))
@@ -256,17 +258,18 @@ __all__ = [
     "alloc_reducer", "alloc_shared", "alloc_var", "annotate_compile_flags", "annotate_consumer_reg_alloc",
     "annotate_l2_hit_ratio", "annotate_layout", "annotate_min_blocks_per_sm", "annotate_pass_configs",
     "annotate_producer_reg_dealloc", "annotate_restrict_buffers", "annotate_safe_value", "any", "any_of", "any_sync",
-    "asin", "asinh", "assume", "async_copy", "atan", "atan2", "atanh", "atomic_add", "atomic_addx2", "atomic_addx4",
-    "atomic_load", "atomic_max", "atomic_min", "atomic_or", "atomic_store", "attr", "ballot", "ballot_sync", "bfloat16",
-    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bool", "c2d_im2col", "call_extern", "call_pure_extern",
-    "cast", "cdiv", "ceil", "ceildiv", "clamp", "clear", "clz", "comm_reducer", "comment", "const", "copy", "copysign",
-    "cos", "cosh", "cummax", "cumsum", "device_assert", "disable_warp_group_reg_alloc", "div", "double", "dtype", "dyn",
-    "dynamic", "empty", "erf", "evaluate", "exp", "exp10", "exp2", "expm1", "fast_rcp", "fence_proxy_async",
-    "fence_proxy_async_generic", "fill", "finalize_reducer", "float", "float16", "float32", "float64", "float8_e4m3",
-    "float8_e4m3fn", "float8_e5m2", "floor", "floordiv", "floormod", "fma", "fmod", "func_attr", "gemm",
-    "get_block_binding", "get_block_bindings", "get_block_extent", "get_block_extents", "get_lane_idx",
-    "get_thread_binding", "get_thread_bindings", "get_thread_extent", "get_thread_extents", "get_warp_group_idx",
-    "get_warp_idx", "get_warp_idx_sync", "grid", "half", "hypot", "ieee_add", "ieee_fdiv", "ieee_fmaf", "ieee_frcp",
+    "argmax", "argmin", "asin", "asinh", "associative_scan", "assume", "async_copy", "atan", "atan2", "atanh",
+    "atomic_add", "atomic_addx2", "atomic_addx4", "atomic_load", "atomic_max", "atomic_min", "atomic_or",
+    "atomic_store", "attr", "ballot", "ballot_sync", "bfloat16", "bitwise_and", "bitwise_not", "bitwise_or",
+    "bitwise_xor", "bool", "c2d_im2col", "call_extern", "call_pure_extern", "cast", "cdiv", "ceil", "ceildiv", "clamp",
+    "clear", "clz", "comm_reducer", "comment", "const", "copy", "copysign", "cos", "cosh", "cummax", "cumsum",
+    "device_assert", "disable_warp_group_reg_alloc", "div", "double", "dtype", "dyn", "dynamic", "empty", "erf",
+    "evaluate", "exp", "exp10", "exp2", "expm1", "fast_rcp", "fence_proxy_async", "fence_proxy_async_generic", "fill",
+    "finalize_reducer", "float", "float16", "float32", "float4_e2m1fn", "float64", "float8_e4m3", "float8_e4m3fn",
+    "float8_e5m2", "floor", "floordiv", "floormod", "fma", "fmod", "func_attr", "gemm", "get_block_binding",
+    "get_block_bindings", "get_block_extent", "get_block_extents", "get_lane_idx", "get_thread_binding",
+    "get_thread_bindings", "get_thread_extent", "get_thread_extents", "get_warp_group_idx", "get_warp_idx",
+    "get_warp_idx_sync", "grid", "half", "histogram", "hypot", "ieee_add", "ieee_fdiv", "ieee_fmaf", "ieee_frcp",
     "ieee_frsqrt", "ieee_fsqrt", "ieee_mul", "ieee_sub", "if_then_else", "im2col", "import_source",
     "index_to_coordinates", "infinity", "inline", "int", "int16", "int32", "int64", "int8", "is_f8f6f4_family",
     "is_float4", "is_float4_e2m1_unpacked", "is_float4_e2m1fn", "isfinite", "isinf", "isnan", "ldexp", "let", "likely",
@@ -276,9 +279,9 @@ __all__ = [
     "reduce_and", "reduce_bitand", "reduce_bitor", "reduce_bitxor", "reduce_max", "reduce_min", "reduce_or",
     "reduce_sum", "reducer_init", "reducer_update", "reinterpret", "reshape", "rint", "rng_init", "rng_rand",
     "rng_rand_float", "round", "rsqrt", "serial", "shfl_down", "shfl_sync", "shfl_up", "shfl_xor", "shift_left",
-    "shift_right", "short", "shuffle_elect", "sigmoid", "sin", "sinh", "sqrt", "symbolic", "sync_threads", "sync_warp",
-    "syncthreads", "syncthreads_and", "syncthreads_count", "syncthreads_or", "tan", "tanh", "tfloat32",
-    "thread_binding", "thread_return", "transpose", "trunc", "truncdiv", "truncmod", "tvm_storage_sync",
+    "shift_right", "short", "shuffle_elect", "sigmoid", "sin", "sinh", "sort", "sqrt", "symbolic", "sync_threads",
+    "sync_warp", "syncthreads", "syncthreads_and", "syncthreads_count", "syncthreads_or", "tan", "tanh", "tfloat32",
+    "thread_binding", "thread_return", "topk", "transpose", "trunc", "truncdiv", "truncmod", "tvm_storage_sync",
     "tvm_thread_allreduce", "tvm_warp_shuffle", "tvm_warp_shuffle_down", "tvm_warp_shuffle_up", "type_annotation",
     "uint", "uint16", "uint32", "uint64", "uint8", "unroll", "use_swizzle", "vectorized", "view", "wait_wgmma",
     "warp_reduce_bitand", "warp_reduce_bitor", "warp_reduce_max", "warp_reduce_min", "warp_reduce_sum",

@@ -26,6 +26,7 @@ from tiledsl.language.expression import (
     plain,
     select,
 )
+from tiledsl.language.float4 import Float4Buffer, Float4Reference, copy_float4, fill_float4, is_float4
 from tiledsl.language.loops import check_elements
 from tiledsl.language.regions import INNER, element, pair, region_of, shape_text
 from tiledsl.legality import verdict
@@ -50,6 +51,9 @@ def copy(
     keywords except eviction_policy are hints for other compilers and have no effect. Raises TileError where shapes do
     not match, where a dimension of one side has no counterpart, and for a variable (T.alloc_var) against a tile.
     """
+    if is_float4(src) or is_float4(dst):
+        copy_float4(src, dst, copy)
+        return
     if isinstance(src, Var) or isinstance(dst, Var):
         if not isinstance(dst, (Var, Reference)) or (isinstance(dst, Reference) and dst.is_region):
             raise TileError("T.copy: a variable can only be copied to or from one element")
@@ -178,6 +182,9 @@ def fill(buffer: Any, value: Any, annotations: Any = None) -> None:
 
     Raises TileError for a whole buffer whose shape is not constant, and where `value` is no number or expression.
     """
+    if isinstance(buffer, (Float4Buffer, Float4Reference)):
+        fill_float4(buffer, value)
+        return
     if isinstance(buffer, (Var,)) or (isinstance(buffer, Reference) and not buffer.is_region):
         buffer.store(value)
         return
@@ -333,7 +340,7 @@ def gemm(
         copy(c, back)
 
 
-def _axis(what: str, x: Any, dim: Any) -> int:
+def axis_of(what: str, x: Any, dim: Any) -> int:
     """The dimension of a buffer or slice that `dim` denotes; negative numbers count from the end."""
     buffer, _, extents = region_of(what, x)
     dim = plain(dim)
@@ -373,7 +380,7 @@ def reduce(
         reduce(buffer, part, reduce_type, dim, clear, nan_propagate=nan_propagate)
         out.store(part[0])
         return
-    axis, from_indexed, to_indexed = _reduced(what, buffer, out, dim)
+    axis, from_indexed, to_indexed = reduced_axis(what, buffer, out, dim)
     source, _ = whole(what, buffer, indexed=from_indexed)
     target, back = whole(what, out, write_back=True, indexed=to_indexed, read=not clear)
     shape = source.type.static_shape
@@ -396,10 +403,10 @@ def reduce(
         copy(target, back)
 
 
-def _reduced(what: str, buffer: Any, out: Any, dim: Any) -> tuple[int, bool, bool]:
+def reduced_axis(what: str, buffer: Any, out: Any, dim: Any) -> tuple[int, bool, bool]:
     """The axis of a reduction, and whether dimensions with a single index count in the source and in the target."""
     (source, _, extents), (target, _, into) = region_of(what, buffer), region_of(what, out)
-    rank_axis = _axis(what, buffer, dim)
+    rank_axis = axis_of(what, buffer, dim)
     for from_indexed in (True, False) if extents[rank_axis] is not None else (True,):
         kept = [axis for axis, extent in enumerate(extents) if from_indexed or extent is not None]
         shape, axis = [extents[each] or 1 for each in kept], kept.index(rank_axis)
@@ -437,7 +444,7 @@ reduce_bitand, reduce_bitor, reduce_bitxor = map(_named_reduction, ("bitand", "b
 
 
 def _scan(what: str, kind: str, src: Any, dst: Any, dim: int, reverse: bool) -> None:
-    axis = _axis(what, src, dim)
+    axis = axis_of(what, src, dim)
     source, back = whole(what, src, write_back=dst is None)
     target = source
     if dst is not None:
@@ -527,10 +534,10 @@ c2d_im2col = im2col
 
 
 def view(src: Any, shape: Any = None, dtype: Any = None) -> Any:
-    """The memory of `src` in another shape: a global buffer, or an on-chip buffer without a change of dtype.
+    """The memory of `src`, a buffer, in another shape, or as elements of another dtype, little-endian.
 
     `shape` has as many bytes as `src`, row-major; without one it stays. Raises TileError for another size, for a
-    dimension that is neither an integer nor one of `src`'s symbols, and for another `dtype` of an on-chip buffer.
+    dimension that is neither an integer nor one of `src`'s symbols, and on chip for bool as another `dtype`.
     """
     return context("T.view").view(src, shape, dtype)
 

@@ -76,11 +76,18 @@ def get_thread_extents() -> list[int]:
     return [get_thread_extent(dim) for dim in range(3)]
 
 
-def thread_binding(begin: Any, end: Any = None, thread: str = "threadIdx.x", *, annotations: Any = None) -> Any:
-    """`for tx in T.thread_binding(128, thread="threadIdx.x")`: the thread's index along x, y or z, an int32 scalar.
+class ThreadIndex(Scalar):
+    """The thread's index along one axis; a `for` statement over it runs once, for the own index."""
 
-    `begin` to `end` are 0 and the number of threads there, or that number alone; annotations have no effect. Raises
-    TileError for other numbers and names, and outside of T.Kernel.
+    __slots__ = ()
+
+
+def thread_binding(begin: Any, end: Any = None, thread: str = "threadIdx.x", *, annotations: Any = None) -> Any:
+    """`tx = T.thread_binding(0, 128, thread="threadIdx.x")`: the thread's index along x, y or z, an int32 scalar.
+
+    `for tx in T.thread_binding(128, thread="threadIdx.x")` gives the same name to it. `begin` to `end` are 0 and the
+    number of threads there, or that number alone; annotations have no effect. Raises TileError for other numbers and
+    names, and outside of T.Kernel.
     """
     if isinstance(end, str):
         end, thread = None, end
@@ -95,7 +102,7 @@ def thread_binding(begin: Any, end: Any = None, thread: str = "threadIdx.x", *, 
             "threads there",
             notes=["give T.Kernel(..., threads=...) that number"],
         )
-    return (get_thread_binding(axis),)
+    return ThreadIndex(as_value(get_thread_binding(axis), "int32"))
 
 
 def _number(what: str) -> Any:

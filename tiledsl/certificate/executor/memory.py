@@ -22,6 +22,7 @@ from tiledsl.certificate.executor.machine import (
     value_meaning,
 )
 from tiledsl.certificate.executor.threads import of_threads
+from tiledsl.certificate.executor.values import in_order
 from tiledsl.codegen.names import printable
 from tiledsl.dialects.tile import ParallelOp, buffer_type
 from tiledsl.errors import TileError
@@ -370,6 +371,17 @@ def _tile_scan(op: Operation, executor: Executor) -> Step:
 
     def step(env: Env) -> None:
         env[target][...] = scan(convert(env[source]))
+
+    return step
+
+
+@meaning("tile.sort")
+def _tile_sort(op: Operation, executor: Executor) -> Step:
+    source, target, indices = op.operands
+    compute = in_order(executor.algebra, source.dtype, op.attributes["axis"], op.attributes["descending"])
+
+    def step(env: Env) -> None:
+        env[target][...], env[indices][...] = compute(env[source])
 
     return step
 

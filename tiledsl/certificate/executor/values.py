@@ -262,24 +262,34 @@ def _histogram(op: Operation, _: Algebra) -> Any:
 
 @meaning("tensor.sort")
 def _sort(op: Operation, executor: Executor) -> Step:
-    """The place of an element is the number of those that come before it, by the algebra's own comparisons."""
-    (source,), (out, order) = op.operands, op.results
-    axis, descending, algebra = op.attributes["axis"], op.attributes["descending"], executor.algebra
-    less, equal = algebra.compare("lt", source.dtype), algebra.compare("eq", source.dtype)
+    (source,), (out, indices) = op.operands, op.results
+    compute = in_order(executor.algebra, source.dtype, op.attributes["axis"], op.attributes["descending"])
 
     def step(env: Env) -> None:
-        given = np.moveaxis(np.asarray(env[source]), axis, -1)
+        env[out], env[indices] = compute(env[source])
+
+    return step
+
+
+def in_order(algebra: Algebra, dtype: str, axis: int, descending: bool) -> Callable[[Any], tuple[Any, Any]]:
+    """The elements along an axis in order, and their places before.
+
+    The place of an element is the number of those that come before it, by the algebra's own comparisons.
+    """
+    less, equal = algebra.compare("lt", dtype), algebra.compare("eq", dtype)
+
+    def compute(value: Any) -> tuple[Any, Any]:
+        given = np.moveaxis(np.asarray(value), axis, -1)
         one, other = given[..., :, None], given[..., None, :]
         if descending:
             one, other = other, one
         first = less(one, other)
-        if ELEMENTS[source.dtype].kind == "float":
+        if ELEMENTS[dtype].kind == "float":
             first = first | (equal(one, one) & ~equal(other, other))
         places = np.arange(given.shape[-1])
         earlier = first | (~np.swapaxes(first, -1, -2) & (places[:, None] < places[None, :]))
-        rank = earlier.sum(-2)  # how many come before each
-        turned = np.argsort(rank, -1, kind="stable")
-        env[out] = np.moveaxis(np.take_along_axis(given, turned, -1), -1, axis)
-        env[order] = np.moveaxis(turned.astype(np.int32), -1, axis)
+        turned = np.argsort(earlier.sum(-2), -1, kind="stable")
+        made = np.take_along_axis(given, turned, -1), turned.astype(np.int32)
+        return np.moveaxis(made[0], -1, axis), np.moveaxis(made[1], -1, axis)
 
-    return step
+    return compute

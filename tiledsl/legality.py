@@ -144,6 +144,7 @@ TABLE: tuple[Rule, ...] = (
     Rule("value", (FLOAT8,), _refused("{0} is there from sm_89 on"), "cuda<89", _CVT),
     Rule("value", (BFLOAT16,), _refused("{0} is there from sm_80 on"), "cuda<80", _CVT),
     Rule("value", (FLOAT8,), NATIVE, "gfx950", "CDNA4 instruction set guide"),
+    Rule("value", (FLOAT8,), NATIVE, "gfx942", "Triton's AMD compiler converts what CDNA3 lacks, by its bits"),
     Rule("value", (FLOAT8,), _refused("its float8 is fnuz, if it has any"), "hip", "CDNA3 instruction set guide"),
     Rule("value", (EVERY,), NATIVE),
 

@@ -9,17 +9,21 @@ import os
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import tiledsl
+import tiledsl.language as T
 from tests.autotune.programs import scale_builder
-from tiledsl.autotuner.storage import cache
+from tiledsl.autotuner.space import config_key
+from tiledsl.autotuner.storage import artifacts, cache
 from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.trial import Trial
+from tiledsl.kernels.stored import describe_call
 from tiledsl.runtime.target import Target
 
 FIELDS = {
@@ -401,3 +405,23 @@ def test_a_miss_says_what_differs(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert "stored: 3 trials, with a result" in Store.explain(tmp_path, KEY)
     (KEY.folder(tmp_path) / "key.json").write_text('{"schema": 2, "kernel": "matmul", "fields": 1e999}')
     assert KEY.digest not in Store.explain(tmp_path, wanted)
+
+
+def test_what_calls_need_is_saved_where_json_has_it(tmp_path: Path) -> None:
+    """A kernel that runs from a file of its own is loaded from there, and needs no launch."""
+
+    @T.prim_func
+    def copied(A: T.Tensor((16,), "float32"), B: T.Tensor((16,), "float32")):
+        with T.Kernel(1):
+            T.copy(A, B)
+
+    kernel = tiledsl.compile(copied, target="cuda:90")
+    trial = Trial(0, {"block": 16}, build=lambda: kernel)
+    of_a_file = {"copied_kernel": SimpleNamespace(level="cubin")}
+    assert artifacts._save_launch(tmp_path, trial, of_a_file) == [tmp_path / "launch.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["launch.json"]
+    saved = json.loads((tmp_path / "launch.json").read_text())
+    assert saved == {"schema": 1, "config": config_key({"block": 16}), "kernel": describe_call(kernel)}
+    (tmp_path / "launch.json").unlink()
+    kernel.pass_configs = {"a pair": (1, 2)}  # which JSON would make a list
+    assert artifacts._save_launch(tmp_path, trial, of_a_file) == [] and not list(tmp_path.iterdir())

@@ -90,7 +90,8 @@ def test_limits() -> None:
 def test_dtypes() -> None:
     assert not Target("cuda", 80).supports("float8_e4m3fn") and Target("cuda", 80).supports("bfloat16")
     assert Target("cuda", 89).supports("float8_e4m3fn") and not Target("cuda", 75).supports("bfloat16")
-    assert Target("hip", "gfx942").supports("float8_e4m3fnuz") and not Target("hip", "gfx942").supports("float8_e5m2")
+    assert Target("hip", "gfx942").supports("float8_e4m3fnuz") and Target("hip", "gfx942").supports("float8_e5m2")
+    assert not Target("hip", "gfx90a").supports("float8_e5m2")
     assert Target("interpret").supports("float8_e5m2fnuz")
 
 

@@ -12,7 +12,7 @@ __all__ = ["determine_fp8_type", "determine_torch_fp8_type"]
 
 
 def determine_fp8_type(fp8_format: str = "e4m3") -> DType:
-    """float8_e4m3fn or float8_e5m2; AMD's gfx94x has the fnuz variants instead (CDNA3 instruction set guide)."""
+    """float8_e4m3fn or float8_e5m2, or their fnuz variants where the target has those alone (gfx940, for one)."""
     names = {"e4m3": ("float8_e4m3fn", "float8_e4m3fnuz"), "e5m2": ("float8_e5m2", "float8_e5m2fnuz")}
     if fp8_format not in names:
         raise TileError(f"unknown fp8 format {fp8_format!r}; it must be e4m3 or e5m2")

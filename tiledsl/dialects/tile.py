@@ -148,7 +148,7 @@ class AllocOp(Operation):
 
 
 class ViewOp(Operation):
-    """The same memory as another shape, row-major; in global memory also as another element type.
+    """The same memory as another shape, row-major, or as another element type; on chip that is not bool.
 
     Example: `%flat = tile.view %x : buffer<8192*float32, fragment>`
     """
@@ -159,7 +159,7 @@ class ViewOp(Operation):
 
     def verify(self) -> None:
         a, b = buffer_type(self.source), buffer_type(self.out)
-        if a.scope != b.scope or (a.dtype != b.dtype and a.scope != "global"):
+        if a.scope != b.scope or (a.dtype != b.dtype and a.scope != "global" and "bool" in (a.dtype, b.dtype)):
             raise ValueError(f"{a} cannot be seen as {b}")
         sizes = [prod(each.static_shape) * ELEMENTS[each.dtype].bits for each in (a, b) if each.is_static]
         if len(sizes) == 2 and sizes[0] != sizes[1]:

@@ -26,6 +26,7 @@ from tiledsl.language.expression import (
     is_number,
     unary,
 )
+from tiledsl.language.float4 import Float4Buffer, Float4Reference
 from tiledsl.language.operations import copy
 
 _CHANGING = frozenset(
@@ -112,6 +113,8 @@ class Blocks(Expressions):
         held = value.value if isinstance(value, Buffer) else value.buffer if isinstance(value, Var) else None
         if isinstance(value, Scalar):
             held = value.value()
+        if isinstance(value, Float4Buffer):
+            held = value.held.value
         if held is not None and not held.name:
             held.name = target.id
         self.names.set(target.id, value)
@@ -122,10 +125,10 @@ class Blocks(Expressions):
             self._changes(container, target)
             self._host(target, container.__setitem__, index, value)
             return
-        if not isinstance(container, (Buffer, Reference, Var)):
+        if not isinstance(container, (Buffer, Reference, Var, Float4Buffer)):
             raise TileError(f"{describe(container)} cannot be assigned to by index", target.loc)
         place = self.item(target, container, index)
-        if isinstance(place, (Reference, Var)):
+        if isinstance(place, (Reference, Var, Float4Reference)):
             if isinstance(place, Reference) and place.is_region and isinstance(value, (Buffer, Reference)):
                 copy(value, place)
             else:
@@ -169,7 +172,7 @@ class Blocks(Expressions):
             raise TileError(f"{node.op}= on a whole tile; write a T.Parallel loop over its elements", node.loc)
         # The target's indices are evaluated once: the place is read and written through `old`.
         value = self._arithmetic(node, node.op, old, self.evaluate(node.value), (node.target, node.value))
-        if isinstance(old, (Reference, Var)):
+        if isinstance(old, (Reference, Var, Float4Reference)):
             old.store(value)
         else:
             self.assign(node.target, value)

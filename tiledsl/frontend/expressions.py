@@ -31,6 +31,7 @@ from tiledsl.language.expression import (
     plain,
     select,
 )
+from tiledsl.language.float4 import Float4Buffer
 from tiledsl.language.loops import LoopNest, ParallelLoop, PersistentLoop, SerialLoop, serial
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -219,7 +220,7 @@ class Expressions:
 
     def item(self, node: syntax.Subscript, value: Any, index: Any) -> Any:
         """`value[index]`: a place in a buffer, or an item of a Python sequence."""
-        if isinstance(value, (Buffer, Var)):
+        if isinstance(value, (Buffer, Var, Float4Buffer)):
             self.ctx.builder.loc = node.loc
             return value[index]
         if isinstance(index, tuple):

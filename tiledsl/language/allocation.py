@@ -8,16 +8,17 @@ from typing import Any
 from tiledsl.errors import TileError
 from tiledsl.ir.types import BufferType
 from tiledsl.language.buffer import Buffer, Var
-from tiledsl.language.dtypes import canonical
+from tiledsl.language.dtypes import FLOAT4, canonical, of_elements
 from tiledsl.language.expression import (
     context,
     describe,
     plain,
 )
+from tiledsl.language.float4 import Float4Buffer
 from tiledsl.language.loops import check_elements
 
 
-def _alloc(what: str, shape: Any, dtype: Any, scope: str) -> Buffer:
+def _alloc(what: str, shape: Any, dtype: Any, scope: str) -> Any:
     dims = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     dims = tuple(map(plain, dims))
     for axis, dim in enumerate(dims):
@@ -29,10 +30,13 @@ def _alloc(what: str, shape: Any, dtype: Any, scope: str) -> Buffer:
     if not dims and what != "T.alloc_var":
         raise TileError(f"{what}: the shape is empty; use T.alloc_var for a scalar")
     check_elements(what, dims)
+    dtype = of_elements(dtype)
+    if dtype is FLOAT4 and dims:
+        return Float4Buffer(Buffer(context(what).alloc(BufferType(dims, "uint8", scope), what)))
     return Buffer(context(what).alloc(BufferType(dims, canonical(dtype).name, scope), what))
 
 
-def alloc_shared(shape: Any, dtype: Any, scope: str = "shared.dyn") -> Buffer:
+def alloc_shared(shape: Any, dtype: Any, scope: str = "shared.dyn") -> Any:
     """A tile of the block in shared memory, initially undefined. Triton decides where it is actually placed.
 
     `shape` is an integer or several, `dtype` any element type; `scope` has no effect. Raises TileError for a dimension
@@ -41,7 +45,7 @@ def alloc_shared(shape: Any, dtype: Any, scope: str = "shared.dyn") -> Buffer:
     return _alloc("T.alloc_shared", shape, dtype, "shared")
 
 
-def alloc_fragment(shape: Any, dtype: Any, scope: str = "local.fragment") -> Buffer:
+def alloc_fragment(shape: Any, dtype: Any, scope: str = "local.fragment") -> Any:
     """A tile of the block in registers, initially undefined. `shape`, `dtype` and errors are T.alloc_shared's.
 
     Raises TileError for a dimension that is no constant or below 1, for more than 2^20 elements, and outside of a
@@ -50,7 +54,7 @@ def alloc_fragment(shape: Any, dtype: Any, scope: str = "local.fragment") -> Buf
     return _alloc("T.alloc_fragment", shape, dtype, "fragment")
 
 
-def alloc_local(shape: Any, dtype: Any, scope: str = "local") -> Buffer:
+def alloc_local(shape: Any, dtype: Any, scope: str = "local") -> Any:
     """A small array, initially undefined; in a T.Parallel loop, each iteration has its own.
 
     `shape`, `dtype` are as in T.alloc_shared. Raises TileError for a dimension that is no constant or below 1, for more
@@ -94,7 +98,7 @@ def alloc_buffer(
     buffer_type: str = "default",
     axis_separators: Any = None,
     annotations: Any = None,
-) -> Buffer:
+) -> Any:
     """A buffer of `shape` and `dtype` in the given scope: global (a workspace), shared, local.fragment or local.
 
     data, strides and elem_offset, which would determine where the elements are, raise TileError, as do shapes that the

@@ -10,7 +10,7 @@ from tiledsl.dialects import tile
 from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.core import Value
 from tiledsl.ir.types import BufferType
-from tiledsl.language.dtypes import DTYPES, DType, canonical
+from tiledsl.language.dtypes import DTYPES, DType, of_elements
 from tiledsl.language.expression import (
     Expr,
     Scalar,
@@ -253,7 +253,7 @@ class TensorSpec:
         shape = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
         self.shape = tuple(map(_dimension, map(plain, shape), range(len(shape))))
         try:
-            self.dtype = canonical(dtype)
+            self.dtype = of_elements(dtype)
         except TileError as error:
             error.loc = error.loc or _caller()
             raise

@@ -18,8 +18,9 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, BufferType, ScalarType, is_float
 from tiledsl.language.buffer import Buffer, Reference, TensorSpec
-from tiledsl.language.dtypes import canonical
+from tiledsl.language.dtypes import FLOAT4, canonical, of_elements
 from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, as_value, describe, plain
+from tiledsl.language.float4 import Float4Buffer, packed_shape
 from tiledsl.language.linear import linear
 from tiledsl.language.negative_indices import count_from_the_end
 from tiledsl.language.thread_block import ThreadBlock
@@ -122,16 +123,16 @@ class Context:
         if isinstance(spec, TensorSpec):
             value = self.body.add_arg(self._buffer_type(name, spec), name)
             self.parameters.append((name, value))
-            return Buffer(value)
+            return Float4Buffer(Buffer(value)) if spec.dtype is FLOAT4 else Buffer(value)
         value = self.body.add_arg(ScalarType(canonical(spec).name), name)
         self.parameters.append((name, value))
         return Scalar(value)
 
-    def output(self, name: str, spec: TensorSpec) -> Buffer:
+    def output(self, name: str, spec: TensorSpec) -> Any:
         """Declare a tensor that the runtime allocates and returns."""
         value = self.body.add_arg(self._buffer_type(name, spec), name)
         self.outputs.append(value)
-        return Buffer(value)
+        return Float4Buffer(Buffer(value)) if spec.dtype is FLOAT4 else Buffer(value)
 
     def _buffer_type(self, name: str, spec: TensorSpec) -> BufferType:
         def dims(items: Sequence[Any], source: str) -> tuple[int | str, ...]:
@@ -141,6 +142,10 @@ class Context:
             )
 
         strides = None if spec.strides is None else dims(spec.strides, "stride")
+        if spec.dtype is FLOAT4:
+            if strides is not None:
+                raise TileError(f"{name} is a tensor of float4_e2m1fn, which has no strides")
+            return BufferType(dims(packed_shape(name, spec.shape), ""), "uint8", "global")
         return BufferType(dims(spec.shape, ""), str(spec.dtype), "global", strides)
 
     def _dimension(self, dim: Any, source: str) -> str:
@@ -271,8 +276,10 @@ class Context:
             return constant
         return int(dim)
 
-    def view(self, source: Any, shape: Any, dtype: Any) -> Buffer:
+    def view(self, source: Any, shape: Any, dtype: Any) -> Any:
         """The same memory in another shape or element type; None: its own."""
+        if isinstance(source, Float4Buffer) or dtype is not None and of_elements(dtype) is FLOAT4:
+            return self._view_float4(source, shape, dtype)
         if not isinstance(source, Buffer):
             raise TileError(f"T.view needs a buffer, not {describe(source)}")
         dtype = source.dtype if dtype is None else canonical(dtype)
@@ -283,13 +290,11 @@ class Context:
                 raise TileError(f"T.view: dimension {axis} is {describe(dim)}, not an integer")
         dims = tuple(self._static(dim, "T.view") for dim in shape)
         type = BufferType(dims, str(dtype), source.scope())
-        if type.dtype != source.type.dtype and type.scope != "global":
+        if type.dtype != source.type.dtype and type.scope != "global" and "bool" in (type.dtype, source.type.dtype):
             raise TileError(
-                f"{source.name} is {source.type.dtype} and on chip, where it cannot be viewed as {type.dtype}",
-                notes=[
-                    "view the global buffer that it was copied from, or, for element types of one width, convert it in "
-                    "T.Parallel with T.reinterpret"
-                ],
+                f"{source.name} is {source.type.dtype} and on chip, where it cannot be viewed as {type.dtype}: "
+                "a bool has no bits that are defined",
+                notes=["convert it in T.Parallel: T.cast(x, 'uint8'), or x != 0"],
             )
         if type.is_static and source.type.is_static:
             have, want = source.dtype.bits, dtype.bits
@@ -299,6 +304,21 @@ class Context:
                 raise TileError(f"{source.name} has {old} elements{of_old}, the shape {dims} has {new}{of_new}")
         op = self.builder.insert(tile.ViewOp(source.value, result_types=[type], names=[source.name]))
         return Buffer(op.result)
+
+    def _view_float4(self, source: Any, shape: Any, dtype: Any) -> Any:
+        held = source.held if isinstance(source, Float4Buffer) else source
+        to_4 = dtype is None or of_elements(dtype) is FLOAT4
+        if held.scope() != "global" and not (to_4 and held is not source):
+            raise TileError(
+                "T.view: a tile of float4_e2m1fn on the chip has one element in each byte, and no other form",
+                notes=["view the global buffer that it is copied from"],
+            )
+        shape = source.shape if shape is None else tuple(shape) if isinstance(shape, Sequence) else (shape,)
+        if not to_4:
+            return self.view(held, shape, dtype)
+        if held.scope() == "global":
+            shape = packed_shape("T.view", [plain(dim) for dim in shape])
+        return Float4Buffer(self.view(held, shape, "uint8"))
 
     def fill(self, target: Reference, value: Any) -> None:
         """Every element of a part of a buffer becomes `value`."""
@@ -388,5 +408,5 @@ class EagerContext(Context):
             notes=[f"use {name} by itself as a dimension of a T.Tensor, or {given}"],
         )
 
-    def empty(self, spec: TensorSpec) -> Buffer:
+    def empty(self, spec: TensorSpec) -> Any:
         return self.output("", spec)

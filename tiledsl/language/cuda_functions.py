@@ -17,7 +17,7 @@ from tiledsl.directed_rounding import MODES
 from tiledsl.errors import TileError
 from tiledsl.ir.types import ELEMENTS, is_float
 from tiledsl.language import maths
-from tiledsl.language.dtypes import canonical
+from tiledsl.language.dtypes import canonical, is_float4_e2m1fn
 from tiledsl.language.expression import (
     Scalar,
     Symbolic,
@@ -31,6 +31,7 @@ from tiledsl.language.expression import (
     plain,
 )
 from tiledsl.language.expression import cast as nearest
+from tiledsl.language.float4 import rounded
 from tiledsl.language.threads import sync_threads, sync_warp
 from tiledsl.math_functions import MATH_FUNCTIONS
 
@@ -41,12 +42,15 @@ def cast(x: Any, dtype: Any, round: str | None = None, sat: bool = True, rbits: 
     """`x`, a scalar or number, converted to `dtype`: rounded to the nearest, ties to even; float8 saturates.
 
     `round` is "rn", "rz" (towards 0), "ru" or "rp" (upwards), "rd" or "rm" (downwards); Python numbers are converted as
-    Python does. Raises TileError for random rounding ("rs", `rbits`), for a directed one of 64-bit integers, for float8
-    that does not saturate (`sat`), and for what is no element type.
+    Python does; float4_e2m1fn makes a float16 that such an element is. Raises TileError for random rounding ("rs",
+    `rbits`), for a directed one of 64-bit integers and to float4_e2m1fn, for float8 that does not saturate (`sat`), and
+    for what is no element type.
     """
     mode, x = _MODES.get(round or "rn"), plain(x)
     if mode is None or rbits is not None:
         raise TileError(f"T.cast: round={round!r}: there are {', '.join(_MODES)}, and no random bits")
+    if mode == "rn" and is_float4_e2m1fn(dtype):
+        return rounded(x)
     if mode == "rn" or is_number(x) or isinstance(x, Symbolic):
         return nearest(x, dtype, sat)
     dtype, value = canonical(dtype), Scalar(as_value(x))

@@ -18,9 +18,7 @@ ALIASES = {
 }  # fmt: skip
 
 
-UNSUPPORTED = frozenset(
-    "int4 uint4 int2 float4_e2m1fn float4_e2m1_unpacked float6_e2m3fn float6_e3m2fn float8_e8m0fnu".split()
-)
+UNSUPPORTED = frozenset("int4 uint4 int2 float4_e2m1_unpacked float6_e2m3fn float6_e3m2fn float8_e8m0fnu".split())
 NO_FORM = "Triton has no such element type; keep the packed bytes in uint8 and unpack them in T.Parallel"
 
 
@@ -50,10 +48,10 @@ class DType(str):
     bytes = itemsize
 
     def as_torch(self) -> Any:
-        """The torch.dtype."""
+        """The torch.dtype; of float4_e2m1fn that of the bytes, which have two elements each."""
         import torch
 
-        return getattr(torch, str(self))
+        return torch.uint8 if self is FLOAT4 else getattr(torch, str(self))
 
     def is_float(self) -> bool:
         return self.info.kind == "float"
@@ -71,7 +69,7 @@ class DType(str):
         return _calls(self, *values)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (canonical, (str(self),))
+        return (of_elements, (str(self),))
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, str):
@@ -96,6 +94,8 @@ def _table() -> dict[str, DType]:
 
 
 DTYPES = _table()
+FLOAT4 = str.__new__(DType, "float4_e2m1fn")  # which tensors and tiles have, but no value: language/float4.py
+FLOAT4.name, FLOAT4.info = "float4_e2m1fn", ElementInfo("float", 4, -6.0, 6.0)
 _calls: Callable[..., Any] | None = None
 
 
@@ -106,9 +106,14 @@ def on_call(function: Callable[..., Any]) -> None:
     _calls = function
 
 
+def of_elements(dtype: Any) -> DType:
+    """The element type of a tensor or tile: `canonical`'s, or float4_e2m1fn. Raises TileError."""
+    return FLOAT4 if is_float4_e2m1fn(dtype) else canonical(dtype)
+
+
 def canonical(dtype: Any) -> DType:
     """The element type that a name, DType, torch.dtype, numpy dtype or Python type stands for. Raises TileError."""
-    if isinstance(dtype, DType):
+    if isinstance(dtype, DType) and dtype is not FLOAT4:
         return dtype
     if type(dtype) is str and dtype in DTYPES:
         return DTYPES[dtype]
@@ -122,6 +127,8 @@ def canonical(dtype: Any) -> DType:
     name = ALIASES.get(name, name)
     if name in DTYPES:
         return DTYPES[name]
+    if name == FLOAT4.name:
+        raise TileError(f"{name} is a type of tensors and tiles; a value of it is a float16")
     if name in UNSUPPORTED:
         raise TileError(f"{name}: {NO_FORM}")
     if dtype is None:

@@ -26,6 +26,7 @@ from tiledsl.language.expression import (
     plain,
     select,
 )
+from tiledsl.language.float4 import Float4Buffer, Float4Reference, copy_float4, fill_float4, is_float4
 from tiledsl.language.loops import check_elements
 from tiledsl.language.regions import INNER, element, pair, region_of, shape_text
 from tiledsl.legality import verdict
@@ -50,6 +51,9 @@ def copy(
     keywords except eviction_policy are hints for other compilers and have no effect. Raises TileError where shapes do
     not match, where a dimension of one side has no counterpart, and for a variable (T.alloc_var) against a tile.
     """
+    if is_float4(src) or is_float4(dst):
+        copy_float4(src, dst, copy)
+        return
     if isinstance(src, Var) or isinstance(dst, Var):
         if not isinstance(dst, (Var, Reference)) or (isinstance(dst, Reference) and dst.is_region):
             raise TileError("T.copy: a variable can only be copied to or from one element")
@@ -178,6 +182,9 @@ def fill(buffer: Any, value: Any, annotations: Any = None) -> None:
 
     Raises TileError for a whole buffer whose shape is not constant, and where `value` is no number or expression.
     """
+    if isinstance(buffer, (Float4Buffer, Float4Reference)):
+        fill_float4(buffer, value)
+        return
     if isinstance(buffer, (Var,)) or (isinstance(buffer, Reference) and not buffer.is_region):
         buffer.store(value)
         return
@@ -527,10 +534,10 @@ c2d_im2col = im2col
 
 
 def view(src: Any, shape: Any = None, dtype: Any = None) -> Any:
-    """The memory of `src` in another shape: a global buffer, or an on-chip buffer without a change of dtype.
+    """The memory of `src`, a buffer, in another shape, or as elements of another dtype, little-endian.
 
     `shape` has as many bytes as `src`, row-major; without one it stays. Raises TileError for another size, for a
-    dimension that is neither an integer nor one of `src`'s symbols, and for another `dtype` of an on-chip buffer.
+    dimension that is neither an integer nor one of `src`'s symbols, and on chip for bool as another `dtype`.
     """
     return context("T.view").view(src, shape, dtype)
 

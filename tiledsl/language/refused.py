@@ -63,7 +63,7 @@ _REASONS = {
         float8_*
     """,
     "Triton has no such element type; keep the packed bytes in uint8 and unpack them in T.Parallel": """
-        float4_e2m1_unpacked float4_e2m1fn float6_e2m3fn float6_e3m2fn float8_e8m0fnu int2 int4 uint4
+        float4_e2m1_unpacked float6_e2m3fn float6_e3m2fn float8_e8m0fnu int2 int4 uint4
     """,
     "tensors made from raw addresses are not part of the tile language; pass one tensor and index it": """
         ptr make_tensor make_tensor_from_addr

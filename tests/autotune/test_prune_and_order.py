@@ -1,0 +1,95 @@
+"""Which configurations end before they run, with what reason, and in what order the others run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+import tiledsl
+import tiledsl.language as T
+from tiledsl.autotuner.engine import TuningProblem, prune_and_order
+from tiledsl.autotuner.space import config_key
+from tiledsl.autotuner.trial import Trial
+from tiledsl.errors import TileError
+
+
+@tiledsl.jit(target="interpret")
+def doubled(N: int, block: int = 16, broken: int = 0) -> Any:
+    @T.prim_func
+    def doubled(A: T.Tensor((N,), "float32"), B: T.Tensor((N,), "float32")):
+        with T.Kernel(T.ceildiv(N, block)) as bx:
+            tile = T.alloc_fragment((block,), "float32")
+            T.copy(A[bx * block], tile)
+            if broken:
+                T.copy(tile, B[0, 0])
+            for i in T.Parallel(block):
+                tile[i] = tile[i] * 2
+            T.copy(tile, B[bx * block])
+
+    return doubled
+
+
+def problem_of(*configs: dict[str, Any], **options: Any) -> TuningProblem:
+    tuned = tiledsl.autotune(configs=list(configs), cache=False, **options)(doubled)
+    values, given, target = tuned._call((256,), {})
+    return tuned._problem((256,), {}, values, given, target)
+
+
+def ordered(problem: TuningProblem) -> tuple[list[tuple[str, str]], list[int]]:
+    """The status and the message of each configuration, and the order of those that are left."""
+    trials = [
+        Trial(index, config, build=partial(problem.build, config, problem.target))
+        for index, config in enumerate(problem.configs)
+    ]
+    order = prune_and_order(trials, problem)
+    return [(trial.status, trial.message.partition("\n")[0]) for trial in trials], order
+
+
+NEW = ("new", "")
+
+
+def test_what_the_user_leaves_out() -> None:
+    found = ordered(problem_of({"block": 16}, {"block": 32}, prune=lambda c: "too wide" if c["block"] > 16 else None))
+    assert found == ([NEW, ("pruned", "too wide")], [0])
+    found = ordered(problem_of({"block": 16}, {"block": 32}, prune=lambda c: "all"))
+    assert found == ([("pruned", "all"), ("pruned", "all")], [])
+
+
+def test_what_cannot_be_built() -> None:
+    statuses, order = ordered(problem_of({"broken": 1}, {"broken": 0}))
+    assert [status for status, _ in statuses] == ["compile_error", "new"] and order == [1]
+    assert "B" in statuses[0][1]
+    with pytest.raises(TileError) as shared:  # a mistake of the program
+        ordered(problem_of({"broken": 1, "block": 16}, {"broken": 1, "block": 32}))
+    assert shared.value.notes[-1] == "so in all 2 configurations"
+
+
+def test_files_that_are_not_there() -> None:
+    problem = problem_of({"block": 16}, {"block": 32})
+    absent = {"block": 32, "from_level": ("ttir", "/nowhere/at all", "")}
+    found = ordered(replace(problem, configs=[{"block": 16}, absent]))
+    assert found == ([NEW, ("pruned", "there is no /nowhere/at all")], [0])
+
+
+def test_seeds_come_first() -> None:
+    configs = [{"block": 16}, {"block": 32}, {"block": 64}]
+    plain = ordered(problem_of(*configs))[1]
+    assert sorted(plain) == [0, 1, 2]
+    last = plain[-1]
+    seeded = ordered(problem_of(*configs, seed_configs=[configs[last]]))
+    assert seeded == ([NEW] * 3, [last, *plain[:-1]])
+
+
+@pytest.mark.parametrize(
+    ("options", "counted"),
+    [({}, None), ({"rows": "N"}, "N"), ({"bucket": "N"}, "N"), ({"rows": "block", "bucket": "N"}, "block")],
+    ids=str,
+)
+def test_what_counts_rows_is_in_the_key(options: dict[str, str], counted: str | None) -> None:
+    asked = {"numerics": "batch-invariant", "ref_prog": lambda a: a * 2, "cache": True}
+    tuned = tiledsl.autotune(configs=[{"block": 16}], **asked, **options)(doubled)
+    policy = tuned.key(256).fields["policy"]
+    assert policy["numerics"] == ["batch-invariant", config_key({"block": 16}), counted]

@@ -134,5 +134,5 @@ def test_dynamic_shapes_of_another_size_are_refused(shape: Any, dtype: str, fits
     if fits:
         tiledsl.compile(program, target="interpret")
         return
-    with pytest.raises(TileError, match="A is buffer.*, which never has as many bytes as the shape"):
+    with pytest.raises(TileError, match=r"A is buffer.*, which never has as many bytes as the shape"):
         tiledsl.compile(program, target="interpret")

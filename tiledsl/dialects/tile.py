@@ -60,9 +60,10 @@ class FuncOp(Operation):
     """A program. The body's arguments are its parameters (global buffers and scalars), then one int32 for each symbol.
 
     `symbols` names the dynamic dimensions: a BufferType's dimension may be such a name; `symbol_sources` says for each
-    where the host reads it, as "parameter.axis", or COMPUTED, if by its formula. `formulas` says what symbols that are computed from others must be, as
-    pairs of a symbol and a formula (formulas.py). `outputs` are the positions of parameters that the runtime allocates
-    and returns, in the order returned. `returns_list`: several outputs come as a list (else a tuple).
+    where the host reads it, as "parameter.axis", or COMPUTED, if by its formula. `formulas` says what symbols that are
+    computed from others must be, as pairs of a symbol and a formula (formulas.py). `outputs` are the positions of
+    parameters that the runtime allocates and returns, in the order returned. `returns_list`: several outputs come as a
+    list (else a tuple).
 
     Example: `tile.func {sym_name = "f", parameters = ("A", "n")} (%A: buffer<64*float16, global>, %n: int32) { ... }`
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 import math
@@ -327,10 +326,11 @@ class Context:
 
     def _check_bytes(self, source: Buffer, type: BufferType) -> None:
         """Refuse a view whose dynamic shape never has as many bytes as what it is of."""
-        sizes = [
-            functools.reduce(lambda a, b: ("mul", a, b), each.shape, ("mul", ELEMENTS[each.dtype].bits, 1))
-            for each in (source.type, type)
-        ]
+        sizes: list[Any] = []
+        for each in (source.type, type):
+            sizes.append(ELEMENTS[each.dtype].bits)
+            for dim in each.shape:
+                sizes[-1] = ("mul", sizes[-1], dim)
         more = polynomial(("sub", *sizes), self.formulas)
         if more and (min(more.values()) > 0 or max(more.values()) < 0):  # for sizes are at least 1
             shape = f"({', '.join(map(str, type.shape))}{',' * (len(type.shape) == 1)})"

@@ -165,7 +165,7 @@ class _Reader:
         used = {value for index in op.indices for value in sources(index) if value in spread}
         for point in spread - used:  # every iteration along this index touches the same element
             owner = point.owner
-            parallel = next(p for p in _parents(op) if isinstance(p, tile.ParallelOp) and p.body is owner)
+            parallel = next(p for p in op.ancestors() if isinstance(p, tile.ParallelOp) and p.body is owner)
             times /= parallel.extents[parallel.body.args.index(point)]
         self.touch(op.buffer, op.indices, times, most, not isinstance(op, tile.LoadOp))
 
@@ -288,10 +288,3 @@ def _written(op: Operation) -> list[Value]:
     if isinstance(op, tile.ViewOp):  # written through the view, perhaps
         return [op.source, op.result]
     return []
-
-
-def _parents(op: Operation) -> Iterator[Operation]:
-    parent = op.parent_op
-    while parent is not None:
-        yield parent
-        parent = parent.parent_op

@@ -197,10 +197,7 @@ def drop_unchanging_while(op: WhileOp, rw: Rewriter) -> bool:
 
 def _is_inside(value: Value, op: Operation) -> bool:
     """Whether the operation that defines `value` is nested in `op`."""
-    around = value.op
-    while around is not None and around is not op:
-        around = around.parent_op
-    return around is op
+    return value.op is op or (value.op is not None and op in value.op.ancestors())
 
 
 def _replace(old: Value, new: Value, rw: Rewriter) -> None:

@@ -82,10 +82,7 @@ class VectorizeParallel(Pass):
 
 
 def _is_outermost(op: tile.ParallelOp) -> bool:
-    around = op.parent_op
-    while around is not None and not isinstance(around, tile.ParallelOp):
-        around = around.parent_op
-    return around is None
+    return not any(isinstance(around, tile.ParallelOp) for around in op.ancestors())
 
 
 class _Vectorizer:

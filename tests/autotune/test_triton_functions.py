@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -201,3 +202,27 @@ def test_names_carry_the_configuration() -> None:
     assert "def scale_kernel(A, B):" in plain.source
     long = suffix({f"tunable_{n}": n for n in range(30)})
     assert len(long) == 120 and long.isidentifier() and long != suffix({f"tunable_{n}": n for n in range(31)})
+
+
+def test_binaries_are_configurations_too(tmp_path: Path) -> None:
+    """Of any level, beside sources; constants and options are those that they were compiled with."""
+    for block, warps in ((64, 1), (128, 2)):
+        types = {"x": "*fp32:16", "out": "*fp32:16", "n": "i32:16", "WRONG": False}
+        tiledsl.triton_kernel(scale).save_levels(
+            tmp_path / f"{block}", BLOCK=block, num_warps=warps, target="cuda:90", **types
+        )
+    configs = [{"BLOCK": 32}, *({"from_level": ("cubin", tmp_path / name)} for name in ("64", "128", "none"))]
+    kernel = tuner(configs, target="cuda:90")
+    problem = kernel.with_options(cache=False)
+    values, given, target = problem._call((), {**vectors(256), "n": 256})
+    made = [problem._problem((), {}, values, given, target).build(config, target) for config in problem.configs[1:3]]
+    assert [each.compiled["scale"].metadata["num_warps"] for each in made] == [1, 2]
+    assert [re.search(r"scale\[(.*?)\]\((.*?)\)", each.source)[2] for each in made] == [  # type: ignore[index]
+        f"x, out, 256, {block}, False, enable_fp_fusion=True, num_warps={warps}, num_stages=3"
+        for block, warps in ((64, 1), (128, 2))
+    ]
+    assert [re.search(r"scale\[(.*?)\]", each.source)[1] for each in made] == ["(4,)", "(2,)"]  # type: ignore[index]
+    with pytest.raises(TileError):
+        problem._problem((), {}, values, given, target).build(problem.configs[3], target)
+    with pytest.raises(TileError, match="scale has BLOCK=32, and it has BLOCK=64"):
+        problem.jit.kernel_for(values, {"BLOCK": 32, "from_level": configs[1]["from_level"]}, target)

@@ -66,9 +66,4 @@ def _not_read_after(parallel: Operation, buffer: Value) -> None:
 
 
 def _in_parallel(op: Operation) -> bool:
-    parent = op.parent_op
-    while parent is not None:
-        if isinstance(parent, tile.ParallelOp):
-            return True
-        parent = parent.parent_op
-    return False
+    return any(isinstance(around, tile.ParallelOp) for around in op.ancestors())

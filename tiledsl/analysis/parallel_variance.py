@@ -187,7 +187,4 @@ class Variance:
 
 
 def _enclosing(op: Operation) -> Operation | None:
-    parent = op.parent_op
-    while parent is not None and not isinstance(parent, tile.ParallelOp):
-        parent = parent.parent_op
-    return parent
+    return next((around for around in op.ancestors() if isinstance(around, tile.ParallelOp)), None)

@@ -60,9 +60,7 @@ class Ranges:
     @classmethod
     def around(cls, op: Operation) -> Ranges:
         """The ranges of the whole program around an operation, in which dynamic sizes are known to be positive."""
-        while op.parent_op is not None:
-            op = op.parent_op
-        return cls(op)
+        return cls([op, *op.ancestors()][-1])
 
     def of(self, value: Value) -> Interval:
         """The interval of an integer or bool; of every element, for a tensor."""
@@ -312,11 +310,9 @@ def _grid_size(value: Value) -> Value | None:
         around = owner_of(value)
         return around.grid[around.body.args.index(value)] if isinstance(around, tile.KernelOp) else None
     if isinstance(op, triton.ProgramIdOp):
-        around = op.parent_op
-        while around is not None and not isinstance(around, triton.LaunchOp):
-            around = around.parent_op
-        if around is not None and op.axis < len(around.grid):
-            return around.grid[op.axis]
+        launch = next((around for around in op.ancestors() if isinstance(around, triton.LaunchOp)), None)
+        if launch is not None and op.axis < len(launch.grid):
+            return launch.grid[op.axis]
     return None
 
 

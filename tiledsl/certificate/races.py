@@ -201,9 +201,5 @@ def _scope(buffer: Value) -> str:
 
 
 def _inside(region: Region, op: object) -> bool:
-    around = region.parent
-    while around is not None:
-        if around is op:
-            return True
-        around = around.parent_op
-    return False
+    parent = region.parent
+    return parent is not None and any(around is op for around in (parent, *parent.ancestors()))

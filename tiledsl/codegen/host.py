@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tiledsl.analysis.launched_parameters import needs_alignment, written_parameters
 from tiledsl.codegen.expressions import ADD, AND, ATOM, BINARY, COMPARE, MULTIPLY, OR, PREDICATES, UNARY, Expression
 from tiledsl.codegen.functions import TORCH_TYPES, literal
-from tiledsl.codegen.host_descriptors import descriptor_text, needs_alignment, written_parameters
+from tiledsl.codegen.host_descriptors import descriptor_text
 from tiledsl.codegen.names import PythonNames, comment, quoted
 from tiledsl.dialects import arith, tile, triton
 from tiledsl.dialects.arith import constant_of

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tiledsl.ir.pass_manager import Stage
     from tiledsl.kernels.torch_op import Backward
     from tiledsl.levels.artifact import Artifact
+    from tiledsl.levels.mlir_passes import TritonPass
     from tiledsl.runtime.compile import CompiledKernel
     from tiledsl.runtime.launch import Launcher
     from tiledsl.runtime.parameter import Parameter
@@ -183,6 +184,16 @@ class Kernel(OtherNames):
         remark = spill_remark(name, spills)
         if remark and remark not in self.remarks:
             self.remarks = (*self.remarks, remark)
+
+    def triton_passes(self, name: str = "") -> list[TritonPass]:
+        """Each of Triton's own MLIR passes over a GPU kernel, by default the first one: the module before and after it,
+        and whether they differ. Needs no GPU; `tiledsl.levels.mlir_passes.save_passes` writes them to a folder.
+
+        Raises TileError for the target "interpret".
+        """
+        from tiledsl.levels.mlir_passes import passes_of
+
+        return passes_of(self, name)
 
     def verify(self, seconds: float = 5.0) -> Certificate:
         """Prove and test what can be of this kernel, and say what is unknown and why; see docs/verify.md.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -86,6 +87,12 @@ class TritonProgram(Kernel):
         self.module = EmittedModule(f"{text}\n\n{about}    {launch}\n", entry, entry, (emitted,))
         self._build = self._no_program
 
+    def from_level(self, level: str, source: Any, *, allow: Collection[str] = ()) -> Kernel:
+        """See Kernel.from_level. Another text of the function is a remark: its constants are no part of its source, but
+        arguments, which the file's record has."""
+        given = [allow] if isinstance(allow, str) else [*allow]
+        return super().from_level(level, source, allow=[*given, "source"])
+
     def _no_program(self) -> Any:
         raise TileError(
             f"{self.name} is a kernel of Triton: there is no IR of tiles",
@@ -167,6 +174,12 @@ class TritonFunction(JitFunction):
     ) -> Kernel:
         """The kernel for a call's arguments and a configuration, made once."""
         where = target or resolve_target(self.options.get("target"))
+        if config is not None and self._names_level(config):
+            from tiledsl.levels.candidates import run_from
+
+            plain = {name: value for name, value in config.items() if name != "from_level"}
+            kernel = self.kernel_for(bound, {**self._of_level(config["from_level"], bound), **plain}, where)
+            return run_from(kernel, config)  # type: ignore[no-any-return]
         given = {**bound, **(config or {})}
         options = {name: given.pop(name) for name in list(given) if name not in self.signature.parameters}
         self._check(given, options, where)
@@ -184,14 +197,29 @@ class TritonFunction(JitFunction):
                 self._kernels[key] = kernel
             return self._kernels[key]
 
+    def _of_level(self, choice: Sequence[str], bound: Mapping[str, Any]) -> dict[str, Any]:
+        """Constants and options with which a level's file was compiled, of those that a call does not give."""
+        from tiledsl.levels.triton_kernel import triton_kernel
+
+        artifact = triton_kernel(Path(choice[1]), choice[0]).artifact
+        assert artifact is not None
+        record = artifact.record
+        constants = {
+            each.name: each.value
+            for each in record.arguments or ()
+            if each.is_constant and each.name not in bound and not isinstance(each.value, (dict, list))
+        }
+        told = {name: record.options.get(name, record.metadata.get(name)) for name in ("num_warps", "num_stages")}
+        return constants | {name: value for name, value in told.items() if value is not None}
+
     def compile(self, *arguments: Any, **keywords: Any) -> Kernel:
         """The kernel for these arguments, constants and options included."""
         return self.kernel_for(self._bind(arguments, keywords, partial=True))
 
     def _check(self, values: dict[str, Any], options: Mapping[str, Any], target: Target) -> None:
         """Raise TileError for what is missing or unknown; add defaults."""
-        if "pass_configs" in options or "from_level" in options:
-            raise TileError(f"{self.__name__} is a kernel of Triton: it takes no pass_configs and no from_level")
+        if "pass_configs" in options:
+            raise TileError(f"{self.__name__} is a kernel of Triton: it takes no pass_configs")
         computed = [name for name, _ in self.heuristics]
         for name, parameter in self.signature.parameters.items():
             if name in values or name in computed:

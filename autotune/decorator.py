@@ -17,6 +17,7 @@ from tiledsl.autotuner.engine import TuningProblem
 from tiledsl.autotuner.measuring.inputs import given_inputs
 from tiledsl.autotuner.option import takes, with_changes
 from tiledsl.autotuner.options import TuneOptions
+from tiledsl.autotuner.other_names import from_tilelang
 from tiledsl.autotuner.results.result import AutotuneResult, owned
 from tiledsl.autotuner.space import (
     call_configs,
@@ -458,14 +459,18 @@ class AutoTuner:
 
     def set_profile_args(self, **options: Any) -> AutoTuner:
         """How configurations are checked and timed: the fields of TuneOptions."""
-        self.options = with_changes(self.options, options)
+        self.options = with_changes(self.options, from_tilelang(options))
         return self
 
     def run(self, warmup: float | None = None, rep: float | None = None, timeout: float | None = None, **options: Any) -> AutotuneResult:  # fmt: skip # noqa: E501
-        """Tune, with the builder's defaults for what the configurations leave out. Results are stored on disk."""
+        """Tune, with the builder's defaults for what the configurations leave out. Results are stored on disk.
+
+        `options` are further fields of TuneOptions, and TileLang's names: of the GPUs that measure (benchmark_devices,
+        with benchmark_multi_gpu), and of how it compiles (use_pipeline), which have no effect.
+        """
         named = {"warmup": warmup, "rep": rep, "timeout": timeout}
         chosen = with_changes(
-            self.options, {name: value for name, value in named.items() if value is not None} | options
+            self.options, {name: value for name, value in named.items() if value is not None} | from_tilelang(options)
         )
         function = self.function
         if isinstance(function, AutotunedFunction):

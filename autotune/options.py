@@ -181,7 +181,7 @@ class TuneOptions(SharedOptions):
     skip_check: bool = option("Checking", False, FLAG, "do not compare outputs.")
     manual_check_prog: Callable[..., Any] | None = option(
         "Checking", None, FUNCTION,
-        "takes the kernel's and the reference's outputs and raises if they differ, in place of comparing.",
+        "takes the lists of the kernel's and the reference's outputs and raises if they differ.",
     )
     supply_prog: Callable[..., Any] | None = option(
         "Checking", None, FUNCTION,

@@ -110,14 +110,10 @@ class Given:
         """What the user's check raises for a configuration's outputs."""
         try:
             with watched("manual_check_prog"):
-                manual_check_prog(_like_returned(outputs), _like_returned(self.written))
+                manual_check_prog(list(outputs), list(self.written))
         except (Exception, SystemExit) as error:
             return error
         return None
-
-
-def _like_returned(outputs: list[Any]) -> Any:
-    return outputs[0] if len(outputs) == 1 else outputs
 
 
 class MeasurementBackend:

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tiledsl.autotuner.other_names import RESULT_FILE
 from tiledsl.autotuner.trial import Trial, config_text, own_trials
 from tiledsl.errors import TileError
 from tiledsl.files import write_output
@@ -150,6 +151,17 @@ class AutotuneResult:
         from tiledsl.autotuner.results.saved import load
 
         return load(cls, path, target)
+
+    def save_to_disk(self, path: str | os.PathLike[str], verbose: bool = False) -> None:
+        """`save` into a folder, as TileLang's results do; the folder is made. `verbose` has no effect."""
+        Path(path).mkdir(parents=True, exist_ok=True)
+        self.save(Path(path) / RESULT_FILE)
+
+    @classmethod
+    def load_from_disk(cls, path: str | os.PathLike[str], compile_args: Any = None) -> AutotuneResult | None:
+        """`load` from such a folder; None if there is none. The target is that of `compile_args`, if it has one."""
+        file = Path(path) / RESULT_FILE
+        return cls.load(file, getattr(compile_args, "target", None)) if file.is_file() else None
 
     def __repr__(self) -> str:
         latency = "no latency" if self.latency is None else f"{self.latency:.4f} ms {self.latency_kind}"

@@ -12,6 +12,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.autotune.programs import SIZE, scale_builder, twice
 from tiledsl.autotuner import AutoTuner, AutotuneResult, set_autotune_inputs
+from tiledsl.autotuner.other_names import CompileArgs, from_tilelang
 
 BLOCKS = [{"block": 64}, {"block": 32}, {"block": 16}]
 scale_jit = tiledsl.jit(out_idx=-1)(scale_builder)
@@ -239,3 +240,22 @@ def test_the_first_configuration_without_tuning(cache_dir: Path) -> None:
     A = torch.randn(SIZE)
     torch.testing.assert_close(kernel(A), A * 2)
     assert not (cache_dir / "autotune").exists()
+
+
+def test_tilelangs_names(tmp_path: Path) -> None:
+    """Of AutoTuner.run, and of the folders of results."""
+    tuner = AutoTuner.from_kernel(scale_builder, BLOCKS).set_compile_args(out_idx=-1).set_profile_args(ref_prog=twice)
+    result = tuner.run(
+        use_pipeline=True, enable_grouped_compile=True, group_compile_size=4, benchmark_multi_gpu=True,
+        benchmark_devices=[0], early_stop=True, early_stop_factor=3.0,
+    )  # fmt: skip
+    result.save_to_disk(tmp_path / "kept" / "scale", verbose=True)
+    again = AutotuneResult.load_from_disk(tmp_path / "kept" / "scale", CompileArgs(target="interpret"))
+    assert again is not None and (again.config, again.latency) == (result.config, result.latency)
+    A = torch.randn(SIZE)
+    assert torch.equal(again(A), A * 2)
+    assert AutotuneResult.load_from_disk(tmp_path / "nothing", CompileArgs()) is None
+    assert from_tilelang({"backend": "cupti", "benchmark_devices": [1, 2], "benchmark_multi_gpu": True, "rep": 5}) == {
+        "devices": [1, 2], "rep": 5,
+    }  # fmt: skip
+    assert from_tilelang({"benchmark_devices": [1], "benchmark_multi_gpu": False}) == {}

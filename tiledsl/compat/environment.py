@@ -5,6 +5,7 @@ A variable of tiledsl that the user has set himself wins. What has no meaning he
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from typing import Any
@@ -99,6 +100,12 @@ class Environment:
 
 env = Environment()
 disable_cache, enable_cache, is_cache_enabled = env.disable_cache, env.enable_cache, env.is_cache_enabled
+
+
+def default_target() -> Any:
+    """What TILELANG_DEFAULT_TARGET says, if anything but "auto": a name, or a dictionary where it is JSON."""
+    named = env.get_default_target()
+    return None if named == "auto" else json.loads(named) if named.startswith("{") else named
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Iterable, Mapping
@@ -10,7 +9,7 @@ from typing import Any
 
 from tiledsl.compat import tuning
 from tiledsl.compat.cpu_device import here
-from tiledsl.compat.environment import disable_cache, enable_cache, env, is_cache_enabled
+from tiledsl.compat.environment import default_target, disable_cache, enable_cache, env, is_cache_enabled
 from tiledsl.compat.maths import cdiv, next_power_of_2
 from tiledsl.frontend.program import PrimFunc
 from tiledsl.kernels import jit as _jit
@@ -41,12 +40,7 @@ def _options(given: Mapping[str, Any], function: str) -> dict[str, Any]:
     if unknown:
         raise TypeError(f"tilelang.{function} has no option {sorted(unknown)[0]!r}")
     env.apply()
-    return {**options, "target": here(options.get("target") or _default_target())}
-
-
-def _default_target() -> Any:
-    named = env.get_default_target()
-    return None if named == "auto" else json.loads(named) if named.startswith("{") else named
+    return {**options, "target": here(options.get("target") or default_target())}
 
 
 class JITImpl(_jit.JitFunction):

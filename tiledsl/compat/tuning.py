@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from tiledsl import autotuner
 from tiledsl.autotuner import AutotuneResult, set_autotune_inputs
+from tiledsl.autotuner.other_names import CompileArgs as _CompileArgs
+from tiledsl.autotuner.other_names import from_tilelang
 from tiledsl.compat.cpu_device import here
-from tiledsl.logs import note_once
+from tiledsl.compat.environment import default_target, env
 
-__all__ = ["AutoTuner", "AutotuneResult", "autotune", "set_autotune_inputs"]
-
-# How TileLang compiles and times configurations. Here that is always done in processes, compiling while measuring.
-_WITHOUT_EFFECT = frozenset({
-    "backend", "benchmark_devices", "benchmark_multi_gpu", "enable_grouped_compile", "group_compile_size",
-    "use_pipeline",
-})  # fmt: skip
+__all__ = ["AutoTuner", "AutotuneResult", "CompileArgs", "autotune", "set_autotune_inputs"]
 
 
-def _known(options: Mapping[str, Any]) -> dict[str, Any]:
-    for name in _WITHOUT_EFFECT & options.keys():
-        note_once(f"the autotuner's option {name} has no effect here")
-    return {name: value for name, value in options.items() if name not in _WITHOUT_EFFECT}
+class CompileArgs(_CompileArgs):
+    """For AutotuneResult.load_from_disk, with the script's target translated for this machine."""
+
+    def __post_init__(self) -> None:
+        self.target = here(self.target)
 
 
 def autotune(*misplaced: Any, **options: Any) -> Callable[[Any], Any]:
     """`@tilelang.autotune(configs=...)`; see tiledsl.autotune."""
-    return autotuner.autotune(*misplaced, **_known(options))
+    env.apply()
+    return autotuner.autotune(*misplaced, **from_tilelang(options))
 
 
 class AutoTuner(autotuner.AutoTuner):
@@ -35,12 +33,9 @@ class AutoTuner(autotuner.AutoTuner):
 
     def set_compile_args(self, *arguments: Any, **options: Any) -> AutoTuner:
         super().set_compile_args(*arguments, **options)
-        self.compile_args["target"] = here(self.compile_args["target"])
-        return self
-
-    def set_profile_args(self, **options: Any) -> AutoTuner:
-        super().set_profile_args(**_known(options))
+        self.compile_args["target"] = here(self.compile_args["target"] or default_target())
         return self
 
     def run(self, *arguments: Any, **options: Any) -> AutotuneResult:
-        return super().run(*arguments, **_known(options))
+        env.apply()
+        return super().run(*arguments, **options)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 
+from tiledsl.analysis.dependence import ancestors
 from tiledsl.analysis.loop_memory import rewritten_buffers
 from tiledsl.analysis.ranges import owner_of
 from tiledsl.dialects import scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.errors import TileError
-from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.core import Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.passes.unused_options import changed, remark_unused
@@ -74,11 +76,8 @@ def _set_depth(loop: scf.ForOp, kernel: tile.KernelOp, stages: int) -> None:
 def _is_read_once(op: tile.LoadOp, kernel: tile.KernelOp) -> bool:
     """Whether the load's place depends on every block index that varies, and on every enclosing loop."""
     varying = {index for index, extent in zip(kernel.body.args, kernel.grid) if constant_of(extent) != 1}
-    at: Operation | None = op.parent_op
-    while at is not None and at is not kernel:
-        if isinstance(at, scf.ForOp):
-            varying.add(at.index)
-        at = at.parent_op
+    inside = takewhile(lambda around: around is not kernel, ancestors(op))
+    varying.update(around.index for around in inside if isinstance(around, scf.ForOp))
     return varying <= _sources(op.indices)
 
 

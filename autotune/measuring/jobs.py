@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.autotuner.verifying.tolerance import Tolerance
@@ -66,9 +66,6 @@ class Policy:
     backend: str | None = None
     settle: float | None = None
     wait_for_clock: float = 0.0
-
-    def as_message(self) -> dict[str, Any]:
-        return asdict(self)
 
     @staticmethod
     def from_message(message: Mapping[str, Any]) -> Policy:

@@ -111,7 +111,9 @@ def main(job: str, ranks: str, folder: str) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shared = {**os.environ, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1"}
-    shared |= {"MASTER_PORT": str(port), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    # Packages may come from PYTHONPATH too.
+    path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]))
+    shared |= {"MASTER_PORT": str(port), "PYTHONPATH": path}
     children = [
         subprocess.Popen(
             [sys.executable, __file__, "one", job, folder], env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}

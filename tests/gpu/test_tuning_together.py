@@ -14,6 +14,7 @@ from triton.runtime.autotuner import Autotuner
 
 import tiledsl
 from tests.autotune.programs import gemm_builder
+from tests.examples.test_collectives import EXPECTED, lines_of
 from tests.gpu import rank_jobs
 from tests.gpu.triton_kernels import CONFIGS, add_one
 from tiledsl.autotuner import tune_function, tune_in_context
@@ -87,3 +88,8 @@ def test_in_context_on_two_gpus(tmp_path: Path) -> None:
     found = run(rank_jobs.in_context, tmp_path)
     assert found[0] == found[1]
     assert found[0][2:] == [len(CONFIGS) * 5 + 1, len(CONFIGS) * 5 + 2]
+
+
+@two_gpus
+def test_products_around_collectives_on_two_gpus() -> None:
+    assert lines_of("M=2048", "N=1024", "K=512", "experts=8", "top_k=2") == EXPECTED

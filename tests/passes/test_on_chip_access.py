@@ -236,6 +236,61 @@ LINES = {
         tile.store %x, %Y[%i] mask=%c
         """,
     ),
+    "a read by digits": (
+        "8*float32", "8*float32", 8,
+        """%m = arith.floormod %i, %c4 : int32 %d = arith.mul %m, %c2 : int32
+           %q = arith.floordiv %i, %c4 : int32 %k = arith.add %d, %q : int32
+           %x = tile.load %t[%k] : float32 tile.store %x, %Y[%i]""",
+        """
+        %m = arith.floormod %i, %c4 : tensor<8xint32>
+        %d = arith.mul %m, %c2 : tensor<8xint32>
+        %q = arith.floordiv %i, %c4 : tensor<8xint32>
+        %k = arith.add %d, %q : tensor<8xint32>
+        %1 = tensor.iota {axis = 1} : tensor<1x4xint32>
+        %2 = arith.mul %1, %c2 : tensor<1x4xint32>
+        %3 = tensor.iota {axis = 0} : tensor<2x1xint32>
+        %4 = arith.add %2, %3 : tensor<2x4xint32>
+        %t_1 = tensor.reshape %t : tensor<4x2xfloat32>
+        %t_t = tensor.transpose %t_1 {permutation = (1, 0)} : tensor<2x4xfloat32>
+        %t_t_1 = tensor.reshape %t_t : tensor<8xfloat32>
+        tile.store %t_t_1, %Y[%i]
+        """,
+    ),
+    "a read by a product of digits": (
+        "8*float32", "8*float32", 8,
+        """%m = arith.floormod %i, %c4 : int32 %d = arith.mul %m, %c2 : int32
+           %q = arith.floordiv %i, %c4 : int32 %k = arith.mul %d, %q : int32
+           %x = tile.load %t[%k] : float32 tile.store %x, %Y[%i]""",
+        """
+        %m = arith.floormod %i, %c4 : tensor<8xint32>
+        %d = arith.mul %m, %c2 : tensor<8xint32>
+        %q = arith.floordiv %i, %c4 : tensor<8xint32>
+        %k = arith.mul %d, %q : tensor<8xint32>
+        %x = tensor.gather %t, %k {axis = 0} : tensor<8xfloat32>
+        tile.store %x, %Y[%i]
+        """,
+    ),
+    "a write by digits": (
+        "8*float32", "8*float32", 8,
+        """%m = arith.floormod %i, %c4 : int32 %d = arith.mul %m, %c2 : int32
+           %q = arith.floordiv %i, %c4 : int32 %k = arith.add %d, %q : int32
+           %x = tile.load %Y[%i] : float32 tile.store %x, %t[%k]""",
+        """
+        %m = arith.floormod %i, %c4 : tensor<8xint32>
+        %d = arith.mul %m, %c2 : tensor<8xint32>
+        %q = arith.floordiv %i, %c4 : tensor<8xint32>
+        %k = arith.add %d, %q : tensor<8xint32>
+        %x = tile.load %Y[%i] : tensor<8xfloat32>
+        %1 = tensor.iota {axis = 1} : tensor<1x4xint32>
+        %2 = arith.mul %1, %c2 : tensor<1x4xint32>
+        %3 = tensor.iota {axis = 0} : tensor<2x1xint32>
+        %4 = arith.add %2, %3 : tensor<2x4xint32>
+        %x_1 = tensor.reshape %x : tensor<2x4xfloat32>
+        %t_1 = tensor.reshape %t : tensor<4x2xfloat32>
+        %x_t = tensor.transpose %x_1 {permutation = (1, 0)} : tensor<4x2xfloat32>
+        %x_t_1 = tensor.reshape %x_t : tensor<8xfloat32>
+        """,
+    ),
     "an aligned slice": (
         "8*float32", "4*float32", 4,
         """%k = arith.add %i, %c4 : int32 %x = tile.load %Y[%i] : float32 tile.store %x, %t[%k]""",

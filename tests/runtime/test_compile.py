@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+import tiledsl
+import tiledsl.language as T
 from tiledsl.runtime.compile import CompiledKernel, CompileError, _again, compile_kernel
 from tiledsl.runtime.launch_stored import specialised
 from tiledsl.runtime.module import load_module
@@ -215,3 +217,21 @@ def test_threads_that_disturb_each_other_try_again() -> None:
     with pytest.raises(SystemError, match="another"):
         _again(lambda: fails(1, "another"))
     assert len(calls) == 1
+
+
+def test_a_kernel_that_spills_is_named_in_a_remark() -> None:
+    @T.prim_func
+    def main(A: T.Tensor((64,), "float32")):
+        with T.Kernel(1):
+            A[0] = 1
+
+    kernel = tiledsl.compile(main, target="cuda:80")
+    before = kernel.remarks
+    assert kernel.resources.spills == 0 and kernel.remarks == before
+    kernel.note_spills("small", 64)
+    assert kernel.remarks == before
+    kernel.note_spills("large", 65)
+    kernel.note_spills("large", 65)
+    assert kernel.remarks[: len(before)] == before
+    (remark,) = kernel.remarks[len(before) :]
+    assert remark.startswith("large spills 65 bytes a thread for lack of registers: use smaller tiles")

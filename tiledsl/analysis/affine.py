@@ -125,10 +125,7 @@ def _is_mixed(lhs: LinearForm, rhs: LinearForm) -> bool:
 
 
 def form_interval(
-    form: LinearForm,
-    ranges: Ranges,
-    limits: Interval = EVERYTHING,
-    is_placed: Callable[[Factors, int], bool] = lambda factors, coefficient: False,
+    form: LinearForm, ranges: Ranges, limits: Interval, is_placed: Callable[[Factors, int], bool]
 ) -> Interval:
     """The least and the greatest value of a sum, whose terms that are placed stay together within the limits."""
     ends: list[tuple[Factors, int, Interval]] = [((), 1, Interval(0, form.slack))]
@@ -158,7 +155,7 @@ def form_bounds(form: LinearForm, ranges: Ranges | None = None) -> Bounds | None
     ranges = Ranges() if ranges is None else ranges
     if any(bounds(value, ranges) is None for factors in form.terms for value in factors):
         return None
-    low, high = form_interval(form, ranges)
+    low, high = form_interval(form, ranges, EVERYTHING, _is_placed)
     return int(low), int(high)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tiledsl.analysis.block_access import root_buffer
 from tiledsl.dialects import scf, tile
 from tiledsl.ir.core import Effect, Value
 from tiledsl.ir.types import BufferType
@@ -19,13 +20,7 @@ def rewritten_buffers(loop: scf.ForOp) -> list[Value]:
         for value in op.operands:
             if isinstance(value.type, BufferType) and value.type.scope == "global":
                 if isinstance(op, (tile.LoadOp, tile.LoadBlockOp)):
-                    loaded.add(_memory(value))
+                    loaded.add(root_buffer(value))
                 elif Effect.WRITE in op.effects:
-                    written[_memory(value)] = None
+                    written[root_buffer(value)] = None
     return [memory for memory in written if memory in loaded]
-
-
-def _memory(buffer: Value) -> Value:
-    while isinstance(buffer.op, tile.ViewOp):
-        buffer = buffer.op.source
-    return buffer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tiledsl.analysis.dependence import ancestors
 from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import constant_of
@@ -66,9 +67,4 @@ def _not_read_after(parallel: Operation, buffer: Value) -> None:
 
 
 def _in_parallel(op: Operation) -> bool:
-    parent = op.parent_op
-    while parent is not None:
-        if isinstance(parent, tile.ParallelOp):
-            return True
-        parent = parent.parent_op
-    return False
+    return any(isinstance(around, tile.ParallelOp) for around in ancestors(op))

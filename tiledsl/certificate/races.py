@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from tiledsl.analysis.dependence import ancestors
 from tiledsl.certificate import terms
 from tiledsl.certificate.access import Access, Unfollowed, rooted
 from tiledsl.certificate.accesses import Accesses
@@ -201,9 +202,5 @@ def _scope(buffer: Value) -> str:
 
 
 def _inside(region: Region, op: object) -> bool:
-    around = region.parent
-    while around is not None:
-        if around is op:
-            return True
-        around = around.parent_op
-    return False
+    parent = region.parent
+    return parent is not None and any(around is op for around in (parent, *ancestors(parent)))

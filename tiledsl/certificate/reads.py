@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tiledsl.analysis.block_access import root_buffer
 from tiledsl.certificate import terms
 from tiledsl.certificate.access import Access, Unfollowed, rooted
 from tiledsl.certificate.accesses import Accesses
@@ -29,7 +30,7 @@ def check_reads(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
         try:
             accesses.append(rooted(access))
         except Unfollowed as reason:
-            unseen[_root(access.buffer)] = str(reason)
+            unseen[root_buffer(access.buffer)] = str(reason)
     buffers = dict.fromkeys(each.buffer for each in accesses if isinstance(each.buffer.op, tile.AllocOp))
     for buffer in buffers:
         if tile.buffer_type(buffer).scope == "global":
@@ -40,12 +41,6 @@ def check_reads(func: tile.FuncOp, solver: Solver) -> Iterator[Check]:
         output = func.body.args[position]
         writes = [each for each in accesses if each.buffer is output and each.mode != "read"]
         yield _output(program, output, writes, solver, unseen.get(output, ""))
-
-
-def _root(buffer: Value) -> Value:
-    while isinstance(buffer.op, tile.ViewOp):
-        buffer = buffer.op.source
-    return buffer
 
 
 # On-chip memory

@@ -1,15 +1,12 @@
-"""Helper functions of launchers with descriptors or persistent kernels, as text, and which tensors they concern."""
+"""Helper functions of launchers with descriptors or persistent kernels, as text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
 
-from tiledsl.analysis.block_access import root_buffer
 from tiledsl.codegen.gluon.api import shared_layout
-from tiledsl.dialects import tensor, tile, triton
-from tiledsl.ir.core import Value
-from tiledsl.ir.kinds import of_kinds
+from tiledsl.dialects import tile, triton
 from tiledsl.ir.types import BufferType
 
 DESCRIPTORS = '''\
@@ -125,32 +122,3 @@ def _stride(type: BufferType, axis: int, dim: Callable[[int | str], str]) -> str
 
 def _tuple(parts: Sequence[str]) -> str:
     return f"({', '.join(parts)})"
-
-
-def needs_alignment(func: tile.FuncOp) -> list[Value]:
-    """Parameters that descriptors show: their first element must lie at a multiple of 16 bytes."""
-    parameters = func.body.args[: len(func.parameters)]
-    shown = {root_buffer(op.buffer) for op in func.body if isinstance(op, triton.DescriptorOp)}
-    return [value for value in parameters if value in shown]
-
-
-def written_parameters(func: tile.FuncOp) -> list[Value]:
-    """Parameters that some kernel writes."""
-    written: set[Value] = set()
-    for launch in (op for op in func.body if isinstance(op, triton.LaunchOp)):
-        outside = dict(zip(launch.body.args, launch.arguments, strict=True))
-        ops = list(launch.body.walk())
-        through_pointers: list[triton.StoreOp | triton.AtomicOp] = of_kinds(ops, triton.StoreOp, triton.AtomicOp)
-        written.update(_shown(outside[_base(op.pointer)]) for op in through_pointers)
-        written.update(_shown(outside[op.descriptor]) for op in of_kinds(ops, triton.StoreBlockOp))
-    return [value for value in func.body.args[: len(func.parameters)] if value in written]
-
-
-def _base(pointer: Value) -> Value:
-    while isinstance(pointer.op, (triton.AddPtrOp, tensor.BroadcastOp)):
-        pointer = pointer.op.operands[0]
-    return pointer
-
-
-def _shown(argument: Value) -> Value:
-    return root_buffer(argument.op.buffer if isinstance(argument.op, triton.DescriptorOp) else argument)

@@ -21,6 +21,7 @@ from tiledsl.runtime.compile import compile_kernel, guard
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.launch_stored import CachedBinary, install
 from tiledsl.runtime.module import load_module
+from tiledsl.runtime.resources import spill_remark
 from tiledsl.runtime.supply import ParamInfo
 from tiledsl.runtime.target import Target
 
@@ -174,7 +175,15 @@ class Kernel(OtherNames):
     @property
     def resources(self) -> Resources:
         """Shared memory, registers, spills and occupancy of the kernel; of the first kernel, if there are several."""
+        for name, each in self.compiled.items():
+            self.note_spills(name, each.resources.spills or 0)
         return next(iter(self.compiled.values())).resources
+
+    def note_spills(self, name: str, spills: int) -> None:
+        """Add a remark if a kernel spills more than a few bytes a thread."""
+        remark = spill_remark(name, spills)
+        if remark and remark not in self.remarks:
+            self.remarks = (*self.remarks, remark)
 
     def triton_passes(self, name: str = "") -> list[TritonPass]:
         """Each of Triton's own MLIR passes over a GPU kernel, by default the first one: the module before and after it,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +14,10 @@ from tiledsl.analysis.linear import constant_form
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import as_constant, constant_of
 from tiledsl.errors import TileError, value_options, way_out
-from tiledsl.formulas import is_operation
+from tiledsl.formulas import is_operation, names_in, polynomial, text_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import INT32, BufferType, ScalarType, is_float
+from tiledsl.ir.types import ELEMENTS, INT32, BufferType, ScalarType, is_float
 from tiledsl.language.buffer import Buffer, Reference, TensorSpec
 from tiledsl.language.dtypes import FLOAT4, canonical, of_elements
 from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, as_value, describe, plain
@@ -291,10 +292,26 @@ class Context:
                 self.symbol(dim)
                 return dim.name
             constant = self.constant(dim)
-            if constant is None:
-                raise TileError(f"{what}: a dimension is neither an integer nor a T.dynamic symbol")
-            return constant
+            return self._computed(dim, what) if constant is None else constant
         return int(dim)
+
+    def _computed(self, dim: Expr, what: str) -> str:
+        """The name of a dimension that the host computes from others."""
+        formula = self._formula(as_value(dim))
+        if formula is None:
+            raise TileError(
+                f"{what}: a dimension is known only on the device: {describe(dim)}",
+                notes=[
+                    "write it with integers, T.dynamic symbols that a tensor has, scalar parameters, +, -, *, //, %"
+                ],
+            )
+        found = next((name for name, known in self.formulas.items() if known == formula), "")
+        if not found:
+            taken = {*self.symbols, *(name for name, _ in self.parameters)}
+            found = next(name for number in itertools.count() if (name := f"size_{number}") not in taken)
+            self.symbols[found] = Value(INT32, self.body, found)
+            self.symbol_sources[found], self.formulas[found] = tile.COMPUTED, formula
+        return found
 
     def view(self, source: Any, shape: Any, dtype: Any) -> Any:
         """The same memory in another shape or element type; None: its own."""
@@ -322,8 +339,26 @@ class Context:
             if old * have != new * want:
                 of_old, of_new = ("", "") if have == want else (f" of {have} bits", f" of {want} bits")
                 raise TileError(f"{source.name} has {old} elements{of_old}, the shape {dims} has {new}{of_new}")
+        else:
+            self._check_bytes(source, type)
         op = self.builder.insert(tile.ViewOp(source.value, result_types=[type], names=[source.name]))
         return Buffer(op.result)
+
+    def _check_bytes(self, source: Buffer, type: BufferType) -> None:
+        """Refuse a view whose dynamic shape never has as many bytes as what it is of."""
+        sizes: list[Any] = []
+        for each in (source.type, type):
+            sizes.append(ELEMENTS[each.dtype].bits)
+            for dim in each.shape:
+                sizes[-1] = ("mul", sizes[-1], dim)
+        more = polynomial(("sub", *sizes), self.formulas)
+        if more and (min(more.values()) > 0 or max(more.values()) < 0):  # for sizes are at least 1
+            shape = f"({', '.join(map(str, type.shape))}{',' * (len(type.shape) == 1)})"
+            made = [(name, self.formulas[name]) for name in type.shape if name in self.formulas]
+            raise TileError(
+                f"{source.name} is {source.type}, which never has as many bytes as the shape {shape} of {type.dtype}",
+                notes=[f"{name} is {text_of(each, {part: part for part in names_in(each)})}" for name, each in made],
+            )
 
     def _view_float4(self, source: Any, shape: Any, dtype: Any) -> Any:
         held = source.held if isinstance(source, Float4Buffer) else source

@@ -187,6 +187,8 @@ class Launcher:
         writer = launch_source.Writer()
         tensors = [self.names[number] for number in self.tensors]
         launch_source.write_plan(writer, signature.trace, signature.device, tensors, list(self.scalars))
+        for each in signature.trace.launches:  # loaded by now, so that Triton knows; it counts registers
+            self.kernel.note_spills(str(each.compiled.metadata.name), 4 * (getattr(each.compiled, "n_spills", 0) or 0))
         signature.text = writer.text
         signature.plan = writer.define("plan", f"plan {len(self.signatures)} of {self.kernel.name}")
 

@@ -10,6 +10,19 @@ from dataclasses import dataclass
 
 from tiledsl.runtime.target import Target
 
+# A kernel that spills more bytes a thread than this gets a remark: the bytes move through the cache at each use.
+SPILLS_WORTH_A_REMARK = 64
+
+
+def spill_remark(name: str, spills: int) -> str:
+    """What to say of a kernel that spills so many bytes a thread; "" if these are too few to matter."""
+    if spills <= SPILLS_WORTH_A_REMARK:
+        return ""
+    return (
+        f"{name} spills {spills} bytes a thread for lack of registers: use smaller tiles, or more threads in a block "
+        "(num_warps)"
+    )
+
 
 @dataclass(frozen=True)
 class Resources:

@@ -7,7 +7,9 @@ import itertools
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
+from tiledsl.analysis.affine import form_interval
 from tiledsl.analysis.linear import LinearForm, Reader, constant_form, single_form
+from tiledsl.analysis.ranges import Interval, Ranges
 from tiledsl.ir.core import Value
 
 BODY = """
@@ -86,3 +88,24 @@ def test_scalars_and_tensors() -> None:
 def test_values_as_sums(name: str, expected: dict[tuple[Value, ...], int]) -> None:
     """Modulo 2**32; a product of two values that are not known, a cast and a broadcast are terms."""
     assert Reader().read(VALUES[name]) == LinearForm(expected)
+
+
+@pytest.mark.parametrize(
+    ("form", "limits", "expected"),
+    [
+        # %bx is 0 to 7, and what it is multiplied with is placed; the constant is not
+        (LinearForm({(BX,): -1, (): 2}), (-5, 10), (-5, 2)), (LinearForm({(BX,): -1, (): 2}), (-4, 10), (-2, 2)),
+        (LinearForm({(BX,): 1, (): -2}), (-10, 5), (-2, 5)), (LinearForm({(BX,): 1, (): -2}), (-10, 4), (-2, 2)),
+        (LinearForm({(BX, BX): 2, (): -2}), (0, 90), (-2, 88)), (LinearForm({(BX, BX): -2}), (-9, 0), (-9, 0)),
+        # nor is slack, but where it is asked for as one times nothing
+        (LinearForm({(BX,): 1}, 9), (0, 16), (0, 16)), (LinearForm({(BX,): 1}, 9), (0, 5), (0, 14)),
+        (LinearForm({(BX,): 3}, 9), (0, 5), (0, 5)),
+    ],
+)  # fmt: skip
+def test_intervals_within_limits(form: LinearForm, limits: tuple[int, int], expected: tuple[int, int]) -> None:
+    """Those of the sum where it stays within the limits by itself, else what is placed is cut off at them."""
+    slack_too = form.coefficient(BX) == 3
+    found = form_interval(
+        form, Ranges(), Interval(*limits), lambda factors, factor: bool(factors) or slack_too and factor == 1
+    )
+    assert found == expected

@@ -72,10 +72,12 @@ def _element_inside(buffer: Value, array: np.ndarray, place: tuple[int, ...], gu
     return True
 
 
-def _active(buffer: Value, array: np.ndarray, indices: Sequence[Any], mask: Any, guarded: bool) -> Any:
+def _active(
+    buffer: Value, array: np.ndarray, indices: Sequence[Any], mask: Any, guarded: bool, atomic: bool = False
+) -> Any:
     """Where an access takes place. Raises where one lies outside and nothing makes up for it."""
     inside = _inside(array, indices)
-    must_fit = buffer_type(buffer).scope != "global" or guarded
+    must_fit = buffer_type(buffer).scope != "global" and not atomic or guarded
     if must_fit and np.any(np.logical_not(inside) if mask is None else mask & np.logical_not(inside)):
         what = "a guarded access" if guarded else "an access"
         ranges = ", ".join(f"{np.min(index)}..{np.max(index)}" for index in indices)
@@ -230,7 +232,7 @@ def _atomic(op: Operation, executor: Executor) -> Step:
     def step(env: Env) -> None:
         array, places = env[buffer], [env[index] for index in indices]
         where = _in_lanes(executor, None if mask is None else env[mask])
-        active = _active(buffer, array, places, where, guarded)
+        active = _active(buffer, array, places, where, guarded, atomic=True)
         shape = _shape(*places, where, env[value])
         if executor.lanes is not None:
             shape = np.broadcast_shapes(shape, executor.extents)

@@ -94,6 +94,8 @@ class Context:
         self.outputs: list[Value] = []
         self.symbols: dict[str, Value] = {}
         self.symbol_sources: dict[str, str] = {}
+        self._told: dict[str, list[str]] = {}  # all dimensions that tell a symbol
+        self._of_outputs: dict[str, tuple[Value, int]] = {}  # symbols computed for a dimension of an output
         self._symbol_locs: dict[str, Loc] = {}
         self._solved: dict[str, str] = {}  # sources of symbols that are known only from arithmetic on them
         self.formulas: dict[str, Any] = {}  # what symbols that are computed from others must be
@@ -131,14 +133,18 @@ class Context:
 
     def output(self, name: str, spec: TensorSpec) -> Any:
         """Declare a tensor that the runtime allocates and returns."""
-        value = self.body.add_arg(self._buffer_type(name, spec), name)
+        type = self._buffer_type(name, spec, is_output=True)
+        value = self.body.add_arg(type, name)
         self.outputs.append(value)
+        for axis, dim in enumerate(type.shape):
+            if isinstance(dim, str) and dim in self.formulas and not self.symbol_sources[dim]:
+                self._of_outputs.setdefault(dim, (value, axis))
         return Float4Buffer(Buffer(value)) if spec.dtype is FLOAT4 else Buffer(value)
 
-    def _buffer_type(self, name: str, spec: TensorSpec) -> BufferType:
+    def _buffer_type(self, name: str, spec: TensorSpec, is_output: bool = False) -> BufferType:
         def dims(items: Sequence[Any], source: str) -> tuple[int | str, ...]:
             return tuple(
-                item if isinstance(item, int) else self._dimension(item, f"{name}.{source}{axis}")
+                item if isinstance(item, int) else self._dimension(item, "" if is_output else f"{name}.{source}{axis}")
                 for axis, item in enumerate(items)
             )
 
@@ -150,20 +156,27 @@ class Context:
         return BufferType(dims(spec.shape, ""), str(spec.dtype), "global", strides)
 
     def _dimension(self, dim: Any, source: str) -> str:
-        """The name of a dynamic dimension; one that is computed from others gets a name of its own."""
+        """The name of a dynamic dimension; one that is computed from others gets a name of its own.
+
+        `source` is "" for an output's, which tells nothing: it is allocated for the sizes of others.
+        """
         if isinstance(dim, Symbol):
             if dim.name not in self.symbols:
                 self.symbols[dim.name] = Value(INT32, self.body, dim.name)
             if self.symbol_sources.get(dim.name) in (None, ""):
                 self.symbol_sources[dim.name] = source
+            self._told.setdefault(dim.name, []).append(source)
             return dim.name
         if isinstance(dim, (Symbolic, Scalar)):
-            name = source.replace(".", "_")
+            name = source.replace(".", "_") or f"size_{len(self.symbols)}"
+            value = as_value(dim)
+            formula = self._formula(value)
+            if not source and formula is None:
+                raise TileError("T.empty: this dimension cannot be computed before the kernel runs")
             self.symbols[name] = Value(INT32, self.body, name)
             self.symbol_sources[name] = source
-            value = as_value(dim)
-            self._solve(Scalar(value), source)
-            formula = self._formula(value)
+            if source:
+                self._solve(Scalar(value), source)
             if formula is not None:
                 self.formulas[name] = formula
             return name
@@ -204,6 +217,13 @@ class Context:
 
     def finish(self, returns_list: bool, outputs: Sequence[int] = ()) -> tile.FuncOp:
         """The finished program."""
+        for name, (value, axis) in self._of_outputs.items():
+            self.symbol_sources[name] = f"{value.name}.{axis}"
+        made = {value.name for number, (_, value) in enumerate(self.parameters) if number in outputs}
+        for name, told in self._told.items():  # a tensor that is made tells nothing where one that is passed in does
+            told = [each for each in (*told, self._solved.get(name, "")) if each.rpartition(".")[0] not in {*made, ""}]
+            if told and self.symbol_sources[name].rpartition(".")[0] in made:
+                self.symbol_sources[name] = told[0]
         self.symbol_sources = {name: at or self._solved.get(name, "") for name, at in self.symbol_sources.items()}
         missing = [name for name, source in self.symbol_sources.items() if not source]
         if missing:

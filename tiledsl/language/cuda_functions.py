@@ -42,10 +42,10 @@ _MODES = {"rp": "ru", "rm": "rd", **{mode: mode for mode in MODES}}  # PTX and C
 def cast(x: Any, dtype: Any, round: str | None = None, sat: bool = True, rbits: Any = None) -> Any:
     """`x`, a scalar or number, converted to `dtype`: rounded to the nearest, ties to even; float8 saturates.
 
-    `round` is "rn", "rz" (towards 0), "ru" or "rp" (upwards), "rd" or "rm" (downwards); outside of programs, numbers are
-    converted as Python does; float4_e2m1fn makes a float16 that such an element is. Raises TileError for random rounding
-    ("rs", `rbits`), for a directed one of 64-bit integers and to float4_e2m1fn, for float8 that does not saturate
-    (`sat`), and for what is no element type.
+    `round` is "rn", "rz" (towards 0), "ru" or "rp" (upwards), "rd" or "rm" (downwards); outside of programs, numbers
+    are converted as Python does; float4_e2m1fn makes a float16 that such an element is. Raises TileError for random
+    rounding ("rs", `rbits`), for a directed one of 64-bit integers and to float4_e2m1fn, for float8 that does not
+    saturate (`sat`), and for what is no element type.
     """
     mode, x = _MODES.get(round or "rn"), plain(x)
     if mode is None or rbits is not None:

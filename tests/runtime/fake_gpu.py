@@ -85,7 +85,10 @@ class Jitted:
         )
         self.driver.compiled.append((self.name, kinds))
         return types.SimpleNamespace(
-            run=Launcher(self, kinds), function=99, packed_metadata=(4, 1, 0), metadata=types.SimpleNamespace()
+            run=Launcher(self, kinds),
+            function=99,
+            packed_metadata=(4, 1, 0),
+            metadata=types.SimpleNamespace(name=self.name),
         )
 
 

@@ -40,6 +40,7 @@ def describe_call(kernel: Kernel) -> dict[str, Any]:
                 "shape": list(each.shape) if each.is_tensor else None,
                 "strides": None if each.strides is None else list(each.strides),
                 **({"formulas": each.formulas} if each.formulas else {}),
+                **({} if each.is_used else {"unused": True}),
             }
             for each in kernel.params
         ],
@@ -127,7 +128,8 @@ def _parameter(described: Mapping[str, Any], is_output: bool) -> Parameter:
         return Parameter(_identifier(name), dtype, is_output)
     formulas = {_identifier(each): checked(given) for each, given in _mapping(described.get("formulas", {})).items()}
     strides = None if strides is None else _dims(strides)
-    return Parameter(_identifier(name), dtype, is_output, _dims(shape), strides, formulas)
+    is_used = described.get("unused", False) is not True
+    return Parameter(_identifier(name), dtype, is_output, _dims(shape), strides, formulas, is_used)
 
 
 def _kernel(described: Mapping[str, Any]) -> EmittedKernel:

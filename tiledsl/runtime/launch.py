@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, user_loc
 from tiledsl.runtime import launch_source, launch_triton
+from tiledsl.runtime.launch_checks import stand_in
 from tiledsl.runtime.launch_trace import Trace, Untraceable, trace
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class Launcher:
         self.lock = threading.RLock()
         self.read: set[str] = set()
         self.signatures: dict[Any, Signature] = {}
+        self.stand_ins: dict[Any, Any] = {}
         self._no_dispatch = torch.Tensor.__torch_dispatch__
         self._modes = torch._C._len_torch_dispatch_stack
         self.recent: tuple[tuple[Any, ...], ...] = ()
@@ -111,7 +113,7 @@ class Launcher:
                 [f"call it without the output {names}, or under torch.no_grad()"],
             )
         if differentiable or self._belongs_to_torch(arguments):
-            return self.kernel.in_graph(*arguments)
+            return self.kernel.in_graph(*self._converted(arguments))
         result = self.run(*arguments)
         if self.can_plan and self.written is not self.first:
             write_call(self.kernel)
@@ -149,13 +151,33 @@ class Launcher:
         return found
 
     def _converted(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
-        """Numbers as the program's scalars have them: an int for a float becomes one. The rest is left to `check`."""
+        """Numbers as the program's scalars have them: an int for a float becomes one; a tensor without memory for None,
+        where it is not used. The rest is left to `check`."""
         converted = list(arguments)
+        for number in self.tensors:
+            if arguments[number] is None and not self.params[number].is_used:
+                converted[number] = self._stand_in(number, arguments)
         for name, type in self.scalars.items():
             number = self.names.index(name)
             if isinstance(arguments[number], int) or (type == "float" and isinstance(arguments[number], float)):
                 converted[number] = {"int": int, "float": float, "bool": bool}[type](arguments[number])
         return tuple(converted)
+
+    def _stand_in(self, number: int, arguments: Sequence[Any]) -> Any:
+        """A tensor for a parameter that is not used, kept for calls with others of the same kinds."""
+        others = [arguments[each] for each in self.tensors if arguments[each] is not None]
+        key = (
+            number,
+            *((each.shape, each.device) for each in others),
+            *(arguments[self.names.index(each)] for each in self.scalars),
+        )
+        found = self.stand_ins.get(key)
+        if found is None:
+            found = stand_in(self.params[number], self.params, arguments)
+            if len(self.stand_ins) >= MOST_SIGNATURES:
+                self.stand_ins = {}
+            self.stand_ins = {**self.stand_ins, key: found}
+        return found
 
     def _explore(self, arguments: Sequence[Any]) -> Signature:
         tensors = [arguments[number] for number in self.tensors]

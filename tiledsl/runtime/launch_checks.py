@@ -42,6 +42,11 @@ def check(kernel: str, target: Target, params: Sequence[Parameter], arguments: S
             if isinstance(given, int):
                 symbols[param.name] = (given, "the argument")
             continue
+        if given is None:
+            raise TileError(
+                f"{kernel}: {param.name} is None, but the program uses it",
+                notes=[f"pass a tensor of {param.dtype} with shape {param.shape}"],
+            )
         if not isinstance(given, torch.Tensor):
             raise TileError(f"{kernel}: {param.name} is a tensor, not {type(given).__name__}")
         if str(given.dtype) != f"torch.{param.dtype}":
@@ -57,6 +62,30 @@ def check(kernel: str, target: Target, params: Sequence[Parameter], arguments: S
             f"{kernel}: {device[1]} is on the CPU, but the program is compiled for {target}",
             notes=["move the tensors with .cuda(), or compile with target='interpret'"],
         )
+
+
+def stand_in(param: Parameter, params: Sequence[Parameter], arguments: Sequence[Any]) -> Any:
+    """A tensor without memory for a parameter that is not used, on the device of the other tensors. Sizes that no other
+    argument gives are 1."""
+    import torch
+
+    sizes: dict[str, int] = {}
+    device = torch.device("cpu")
+    for other, given in zip(params, arguments):
+        if isinstance(given, torch.Tensor):
+            device = given.device
+            sizes |= {dim: size for dim, size in zip(other.shape, given.shape) if isinstance(dim, str)}
+        elif isinstance(given, int) and not other.is_tensor:
+            sizes[other.name] = given
+    shape = [sizes.get(dim, 1) if isinstance(dim, str) else dim for dim in param.shape]
+    dtype = getattr(torch, param.dtype)
+    if param.strides is None:
+        tensor = torch.empty(shape, dtype=dtype, device=device)
+    else:
+        strides = [sizes.get(dim, 1) if isinstance(dim, str) else dim for dim in param.strides]
+        tensor = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+    tensor.untyped_storage().resize_(0)
+    return tensor
 
 
 def _check_formulas(kernel: str, params: Sequence[Parameter], symbols: Mapping[str, tuple[int, str]]) -> None:

@@ -15,6 +15,7 @@ from tiledsl.codegen.triton_source import emit
 from tiledsl.dialects.tile import FuncOp, GemmOp, KernelOp, buffer_type
 from tiledsl.dialects.triton import LaunchOp
 from tiledsl.errors import TileError
+from tiledsl.formulas import names_in
 from tiledsl.ir.pass_manager import PASSES, Pass, PassManager, Program, Stage
 from tiledsl.ir.printer import print_generic, print_op
 from tiledsl.ir.types import ELEMENTS, BufferType, Type
@@ -58,7 +59,7 @@ def lower(build: Build, target: Target, pass_configs: Mapping[str, Any], resumed
     elaborated = (time.perf_counter() - start) * 1e3
     name, outputs = root.sym_name, root.outputs
     params = [
-        _parameter(parameter, arg.type, position in outputs, dict(root.formulas))
+        _parameter(parameter, arg.type, position in outputs, dict(root.formulas), _is_used(root, position))
         for position, (parameter, arg) in enumerate(zip(root.parameters, root.body.args, strict=False))
     ]
     _check_target(root, target)
@@ -149,10 +150,25 @@ def rest_of(passes: Sequence[Pass], after: str) -> Sequence[Pass]:
     return passes[len(names) - names[::-1].index(after) :]
 
 
-def _parameter(name: str, type: Type, is_output: bool, formulas: Mapping[str, Any]) -> Parameter:
+def _is_used(root: FuncOp, position: int) -> bool:
+    """Whether anything reads or writes a parameter, or a size comes from it that is not its own alone."""
+    arg = root.body.args[position]
+    sizes = [name for name, source in zip(root.symbols, root.symbol_sources) if _is_of(str(source), position, root)]
+    others = [each.type for each in root.body.args if each is not arg and isinstance(each.type, BufferType)]
+    needed = {name for type in others for name in (*type.shape, *(type.strides or ()))}
+    needed |= {name for _, formula in root.formulas for name in names_in(formula)}
+    return bool(arg.uses or position in root.outputs) or any(name in needed or root.symbol(name).uses for name in sizes)
+
+
+def _is_of(source: str, position: int, root: FuncOp) -> bool:
+    """Whether a size is read from a parameter, such as "A.0" from A."""
+    return source.rpartition(".")[0] == root.parameters[position]
+
+
+def _parameter(name: str, type: Type, is_output: bool, formulas: Mapping[str, Any], is_used: bool) -> Parameter:
     if isinstance(type, BufferType):
         own = {each: formula for each, formula in formulas.items() if each in type.shape}
-        return Parameter(name, type.dtype, is_output, type.shape, type.strides, own)
+        return Parameter(name, type.dtype, is_output, type.shape, type.strides, own, is_used)
     return Parameter(name, type.dtype, is_output)
 
 

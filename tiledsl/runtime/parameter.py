@@ -17,8 +17,10 @@ class Parameter:
         shape: tuple[int | str, ...] | None = None,
         strides: tuple[int | str, ...] | None = None,
         formulas: Mapping[str, Any] | None = None,
+        is_used: bool = True,
     ) -> None:
-        """`shape` is None for a scalar. `formulas` are what names in `shape` must be, by them (tiledsl/formulas.py)."""
+        """`shape` is None for a scalar. `formulas` are what names in `shape` must be, by them (tiledsl/formulas.py).
+        In place of a tensor that is not used (`is_used`), calls take None."""
         self.name = name
         self.dtype = dtype
         self.is_output = is_output
@@ -26,6 +28,7 @@ class Parameter:
         self.shape = shape or ()
         self.strides = strides
         self.formulas = dict(formulas or {})
+        self.is_used = is_used
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.dtype}{list(self.shape) if self.is_tensor else ''}"

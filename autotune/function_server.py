@@ -57,6 +57,8 @@ class FunctionServer:
         """Check and time a configuration: the fields of its trial."""
         trial = self._trials[index]
         self.run.first(trial)
+        if self._call.on_gpu and trial.status == "launch_error" and not _is_alive():
+            trial.fail("crash", trial.message)  # this process has lost its GPU: another one goes on
         return _outcome(trial)
 
     def final(self, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -83,6 +85,18 @@ class FunctionServer:
         for read in self._folder.glob(f"{stem}-*"):
             read.unlink()
         return returned
+
+
+def _is_alive() -> bool:
+    """Whether the GPU still does what it is told, after a failure that may have ended this process's context."""
+    import torch
+
+    try:
+        torch.zeros(1, device="cuda").add_(1).item()
+        torch.cuda.synchronize()
+    except Exception:
+        return False
+    return True
 
 
 def _outcome(trial: Trial) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tiledsl.analysis.affine import linear_form
-from tiledsl.analysis.dependence import depends_on
+from tiledsl.analysis.dependence import ancestors, depends_on
 from tiledsl.analysis.linear import LinearForm
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import AddOp, CastOp, MulOp, constant_of
@@ -85,7 +85,7 @@ def _has_independent_lanes(loop: scf.ForOp) -> bool:
     if accesses is None:
         return False
     inside = _made_inside(loop)
-    in_parallel = any(isinstance(around, tile.ParallelOp) for around in loop.ancestors())
+    in_parallel = any(isinstance(around, tile.ParallelOp) for around in ancestors(loop))
     for buffer, ops in accesses.items():
         writes = [op for op in ops if not isinstance(op, tile.LoadOp)]
         if not writes or buffer in inside:

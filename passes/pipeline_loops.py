@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import takewhile
 
+from tiledsl.analysis.dependence import ancestors
 from tiledsl.analysis.loop_memory import rewritten_buffers
 from tiledsl.analysis.ranges import owner_of
 from tiledsl.dialects import scf, tensor, tile
@@ -75,7 +76,7 @@ def _set_depth(loop: scf.ForOp, kernel: tile.KernelOp, stages: int) -> None:
 def _is_read_once(op: tile.LoadOp, kernel: tile.KernelOp) -> bool:
     """Whether the load's place depends on every block index that varies, and on every enclosing loop."""
     varying = {index for index, extent in zip(kernel.body.args, kernel.grid) if constant_of(extent) != 1}
-    inside = takewhile(lambda around: around is not kernel, op.ancestors())
+    inside = takewhile(lambda around: around is not kernel, ancestors(op))
     varying.update(around.index for around in inside if isinstance(around, scf.ForOp))
     return varying <= _sources(op.indices)
 

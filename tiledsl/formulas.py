@@ -60,3 +60,23 @@ def _text(formula: Any, spelling: Mapping[str, str]) -> str:
     if isinstance(formula, tuple):
         return _OPERATIONS[formula[0]][1].format(*(_text(part, spelling) for part in formula[1:]))
     return spelling[formula] if isinstance(formula, str) else str(formula)
+
+
+def polynomial(formula: Any, known: Mapping[str, Any]) -> dict[tuple[str, ...], int] | None:
+    """A formula as coefficients of products of sizes, with `known` formulas for some of them; None where it divides."""
+    if isinstance(formula, str):
+        return polynomial(known[formula], known) if formula in known else {(formula,): 1}
+    if not isinstance(formula, tuple):
+        return {(): int(formula)} if formula else {}
+    a, b = (polynomial(part, known) for part in formula[1:])
+    if a is None or b is None or formula[0] not in ("add", "sub", "mul"):
+        return None
+    made: dict[tuple[str, ...], int] = {}
+    if formula[0] == "mul":
+        products = [((*one, *two), x * y) for one, x in a.items() for two, y in b.items()]
+    else:
+        products = [*a.items(), *((two, y if formula[0] == "add" else -y) for two, y in b.items())]
+    for factors, number in products:
+        key = tuple(sorted(factors))
+        made[key] = made.get(key, 0) + number
+    return {key: number for key, number in made.items() if number}

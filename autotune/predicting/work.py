@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from tiledsl.analysis.dependence import ancestors
 from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.autotuner.predicting.index_values import constant, divisor, grid_axes, is_data_dependent, trip_counts
 from tiledsl.autotuner.predicting.liveness import live_bytes
@@ -165,7 +166,7 @@ class _Reader:
         used = {value for index in op.indices for value in sources(index) if value in spread}
         for point in spread - used:  # every iteration along this index touches the same element
             owner = point.owner
-            parallel = next(p for p in op.ancestors() if isinstance(p, tile.ParallelOp) and p.body is owner)
+            parallel = next(p for p in ancestors(op) if isinstance(p, tile.ParallelOp) and p.body is owner)
             times /= parallel.extents[parallel.body.args.index(point)]
         self.touch(op.buffer, op.indices, times, most, not isinstance(op, tile.LoadOp))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tiledsl.analysis.dependence import ancestors
 from tiledsl.analysis.loops import products_in, trip_count
 from tiledsl.dialects import arith
 from tiledsl.dialects.arith import Number, constant_of
@@ -197,7 +198,7 @@ def drop_unchanging_while(op: WhileOp, rw: Rewriter) -> bool:
 
 def _is_inside(value: Value, op: Operation) -> bool:
     """Whether the operation that defines `value` is nested in `op`."""
-    return value.op is op or (value.op is not None and op in value.op.ancestors())
+    return value.op is op or (value.op is not None and op in ancestors(value.op))
 
 
 def _replace(old: Value, new: Value, rw: Rewriter) -> None:

@@ -32,10 +32,8 @@ def compare_columns(ops: Iterable[Operation]) -> None:
         columns = [(each, factor) for each, factor in form.terms.items() if _is_column(each)]
         if len(columns) != 1 or columns[0][1] not in (1, -1):
             continue
-        (factors, factor), others = columns[0], LinearForm()
-        for each, coefficient in form.terms.items():
-            if each != factors:
-                others.add(each, -factor * coefficient)
+        factors, factor = columns[0]
+        others = LinearForm().plus(form.substituted(factors[0], LinearForm()), -factor)
         values = [value for each in others.terms for value in each]
         if any(value.dtype != "int32" or value.shape not in ((), (op.out.shape[0], 1)) for value in values):
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiledsl.analysis.affine import bounds
+from tiledsl.analysis.dependence import ancestors
 from tiledsl.analysis.parallel_locals import check_locals
 from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.dialects import arith, scf, tile
@@ -82,7 +83,7 @@ class VectorizeParallel(Pass):
 
 
 def _is_outermost(op: tile.ParallelOp) -> bool:
-    return not any(isinstance(around, tile.ParallelOp) for around in op.ancestors())
+    return not any(isinstance(around, tile.ParallelOp) for around in ancestors(op))
 
 
 class _Vectorizer:

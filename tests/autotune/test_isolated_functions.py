@@ -5,14 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from tests.autotune.isolated_functions import double, double_into, of_state, state
-from tiledsl.autotuner import tune_function
+from tiledsl.autotuner import function_server, tune_function
 from tiledsl.autotuner.reachable import Unreachable, packed, place_of, unpacked
+from tiledsl.autotuner.trial import Trial
 from tiledsl.errors import TileError
 
 
@@ -55,7 +57,7 @@ def test_what_does_not_get_there_stays_and_is_told(monkeypatch: pytest.MonkeyPat
 def test_a_script_is_loaded_only_if_it_is_guarded(tmp_path: Path) -> None:
     text = """
 import torch, tiledsl
-from tiledsl.autotuner import tune_function
+from tiledsl.autotuner import function_server, tune_function
 print("loaded")
 @tune_function([{"n": 1}, {"n": 2}], cache=False)
 def add(x, n):
@@ -87,3 +89,14 @@ def test_a_function_of_another_name_is_not_taken() -> None:
         changed = type(double.function)(double.function.__code__, double.function.__globals__)
         changed.__qualname__ = "test"
         place_of(changed)
+
+
+def test_what_loses_its_gpu_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other configurations would fail there as well."""
+    server = object.__new__(function_server.FunctionServer)
+    failing = SimpleNamespace(first=lambda trial: trial.fail("launch_error", "device-side assert"))
+    vars(server).update(_trials=[Trial(0, {})], _run=failing, _call=SimpleNamespace(on_gpu=True))
+    for alive, status in ((True, "launch_error"), (False, "crash")):
+        monkeypatch.setattr(function_server, "_is_alive", lambda alive=alive: alive)
+        found = server.first(0)
+        assert (found["status"], found["message"]) == (status, "device-side assert")

@@ -19,11 +19,22 @@ from tests.support.example_modules import BASIC, EXAMPLES, load_example
 OTHER_SHAPES: dict[str, dict[str, Any]] = {
     "cast_fp8_per_token": {"M": 16, "N": 128, "block_M": 8},
     "elementwise": {"M": 1, "N": 1, "block_M": 2, "block_N": 32},
+    "fused_moe": {
+        "M": 16,
+        "D": 32,
+        "F": 32,
+        "experts": 2,
+        "top_k": 1,
+        "block_M": 16,
+        "block_N": 32,
+        "block_K": 32,
+    },
     "gemm_dynamic": {"N": 64, "K": 64, "block_M": 32, "block_N": 32, "block_K": 32, "rows": (32,)},
     "gemm_epilogue": {"M": 32, "N": 64, "K": 32, "block_M": 32, "block_N": 64, "block_K": 32},
     "gemm_fp4": {"M": 32, "N": 32, "K": 64, "block_M": 32, "block_N": 32, "block_K": 64},
     "gemm_fp8": {"M": 32, "N": 32, "K": 64, "block_M": 32, "block_N": 32, "block_K": 64},
     "gemm_fp8_blockscale": {"M": 32, "N": 128, "K": 256, "block_M": 32, "block_N": 128},
+    "gemm_int8_preshuffled": {"M": 16, "N": 32, "K": 32, "block_M": 16, "block_N": 16, "block_K": 32},
     "gemm_lazy": {"M": 64, "N": 32, "K": 64, "block_M": 32, "block_N": 32, "block_K": 32},
     "gemm_split_k": {"M": 32, "N": 32, "K": 128, "block_M": 32, "block_N": 32, "block_K": 32, "splits": 2},
     "grouped_gemm": {"groups": 5, "total": 7, "N": 32, "K": 32, "block_M": 16, "block_N": 32, "block_K": 32},
@@ -35,8 +46,10 @@ OTHER_SHAPES: dict[str, dict[str, Any]] = {
     "retention": {"batch": 2, "heads": 1, "length": 64, "dim": 16, "value_dim": 16, "block_M": 32, "block_N": 16},
     "rms_norm": {"M": 2, "N": 64, "block_M": 1},
     "rms_norm_threads": {"M": 2, "N": 256, "threads": 32},
+    "route_top_1": {"M": 16, "N": 16, "K": 32, "block_M": 16, "block_K": 32},
     "softmax": {"M": 3, "N": 1, "block_M": 2},
     "top_k": {"M": 8, "N": 8, "k": 8, "block_M": 8},
+    "weight_dequant": {"M": 32, "N": 64, "block": 32},
 }
 
 

@@ -8,9 +8,9 @@ and infinities come from tensors and tiles that are `wild`. Integers are anythin
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from tests.support.source_writer import SourceWriter
 
 FLOATS = ("float32", "float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2")
 SIGNED = ("int32", "int32", "int8", "int16", "int64")
@@ -64,11 +64,11 @@ class Scalar:
     high: int | None = None
 
 
-class Expressions:
+class Expressions(SourceWriter):
     """Draws values. What there is to read is in `tensors`, `tiles`, `scalars` and `loops` (indices with extents)."""
 
     def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
+        super().__init__(rng)
         self.tensors: list[Tensor] = []
         self.tiles: list[Tile] = []
         self.scalars: list[Scalar] = []
@@ -76,12 +76,6 @@ class Expressions:
         self.locked: set[str] = set()  # memories that a parallel loop writes: reading them would be a race
         self.readable: list[Tensor] = []  # tensors that no block of this kernel writes
         self.rough_allowed = False
-
-    def pick(self, options: Sequence[Any]) -> Any:
-        return options[self.rng.randrange(len(options))]
-
-    def chance(self, share: float) -> bool:
-        return self.rng.random() < share
 
     # Integers that serve as indices: int32 of a known range
 

@@ -21,8 +21,6 @@ class Writer(Expressions):
     def __init__(self, seed: int) -> None:
         super().__init__(random.Random(f"tile program {seed}"))
         self.seed = seed
-        self.lines: list[str] = []
-        self.depth, self.count = 1, 0
         self.symbols: dict[str, int] = {}
         self.symbols_of_strides: dict[str, int] = {}
         self.blocks: list[str] = []
@@ -31,13 +29,6 @@ class Writer(Expressions):
         self.workspaces: list[Tensor] = []
         self.arguments: list[tuple[str, str, Any]] = []  # scalars: name, type, value
         self.accumulators: dict[str, str] = {}  # of tensors written atomically in this kernel: the kind
-
-    def name(self, prefix: str) -> str:
-        self.count += 1
-        return f"{prefix}{self.count}"
-
-    def write(self, line: str) -> None:
-        self.lines.append("    " * self.depth + line)
 
     @contextmanager
     def inside_of(self, head: str) -> Iterator[None]:

@@ -12,6 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 import tiledsl
+from tests.gpu.isolated import product
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cache_dir")]
 
@@ -88,3 +89,11 @@ def test_gluon() -> None:
     tuned(x, out, 1 << 20)
     assert torch.equal(out, x + 1)
     assert all(trial.ok and trial.verified for trial in tuned.compile(x, out, 1 << 20).trials)
+
+
+def test_a_function_that_loses_its_gpu_costs_only_a_configuration() -> None:
+    A, B = (torch.randn(1024, 1024, device="cuda", dtype=torch.float16) for _ in range(2))
+    result = product.tune(A, B)
+    assert [trial.status for trial in result.trials] == ["ok", "crash", "ok"]
+    assert result.config == {"way": "fast"} and result.in_process == ""
+    torch.testing.assert_close(product(A, B), A @ B)

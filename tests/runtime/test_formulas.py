@@ -109,3 +109,36 @@ def test_formulas_of_files() -> None:
             formulas.checked(wrong)
     assert formulas.value_of(("floordiv", 7, "n"), {"n": 0}) is None
     assert formulas.value_of(("add", "n", "m"), {"n": 1}) is None
+
+
+def test_what_is_passed_in_tells_before_what_is_made() -> None:
+    n, m = T.dynamic("n, m")
+
+    @T.prim_func
+    def sums(Y: T.Tensor((n, m), "float32"), A: T.Tensor((n,), "float32"), B: T.Tensor((m * 2,), "float32")):
+        with T.Kernel(n, m, threads=32) as (i, j):
+            Y[i, j] = A[i] + B[j * 2]
+
+    made = tiledsl.compile(sums, out_idx=[0], target="interpret")(torch.arange(3.0), torch.arange(4.0))
+    assert made.tolist() == [[0.0, 2.0], [1.0, 3.0], [2.0, 4.0]]
+
+
+@tiledsl.jit
+def heads_of(A, B):
+    h = T.const("h")
+    n, m = T.dynamic("n, m")
+    A: T.Tensor([n * 4, h], "float32")
+    C = T.empty([n, m + 1], "float32")  # before the tensors that tell n and m
+    D = T.empty([n], "float32")
+    B: T.Tensor([n, m], "float32")
+    with T.Kernel(n, threads=32) as bx:
+        C[bx, 0] = B[bx, 0]
+        D[bx] = A[bx * 4, 0]
+    return C, D
+
+
+def test_an_output_that_is_declared_first() -> None:
+    c, d = heads_of(torch.ones(12, 2), torch.full((3, 5), 2.0))
+    assert c.shape == (3, 6) and c[:, 0].tolist() == [2.0] * 3 and d.tolist() == [1.0] * 3
+    with pytest.raises(TileError, match=r"A.shape\[0\] is 8, but n \* 4 is 12: n is 3"):
+        heads_of(torch.ones(8, 2), torch.ones(3, 5))

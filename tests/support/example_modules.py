@@ -12,11 +12,13 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 BASIC = (
     "cast_fp8_per_token",
     "elementwise",
+    "fused_moe",
     "gemm_dynamic",
     "gemm_epilogue",
     "gemm_fp4",
     "gemm_fp8",
     "gemm_fp8_blockscale",
+    "gemm_int8_preshuffled",
     "gemm_lazy",
     "gemm_split_k",
     "grouped_gemm",
@@ -28,8 +30,10 @@ BASIC = (
     "retention",
     "rms_norm",
     "rms_norm_threads",
+    "route_top_1",
     "softmax",
     "top_k",
+    "weight_dequant",
 )
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from tests.support.source_writer import SourceWriter
 
 SIZES = (1, 2, 3, 4, 5, 7, 8, 13)
 LIMITS = {"float32": 16, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 4}
@@ -37,27 +39,12 @@ def random_source(seed: int) -> tuple[str, dict[str, Any]]:
     return source, {key: writer.pick(values) for key, values in OPTIONS.items() if writer.chance(0.4)}
 
 
-class _Writer:
+class _Writer(SourceWriter):
     def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-        self.lines: list[str] = []
-        self.depth, self.count = 1, 0
+        super().__init__(rng)
         self.tiles: list[_Tile] = []
         self.numbers: list[str] = []  # names of int32 scalars: block and loop indices, variables
         self.inputs: list[tuple[str, list[Any], str]] = []
-
-    def pick(self, options: Sequence[Any]) -> Any:
-        return options[self.rng.randrange(len(options))]
-
-    def chance(self, share: float) -> bool:
-        return self.rng.random() < share
-
-    def name(self, prefix: str) -> str:
-        self.count += 1
-        return f"{prefix}{self.count}"
-
-    def write(self, line: str) -> None:
-        self.lines.append("    " * self.depth + line)
 
     @contextmanager
     def inside(self, head: str) -> Iterator[None]:

@@ -1,10 +1,10 @@
-"""Which values are computed from which."""
+"""Which values are computed from which, and what operations are nested in."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
-from tiledsl.ir.core import Value
+from tiledsl.ir.core import Operation, Value
 
 
 def depends_on(value: Value, sources: Collection[Value]) -> bool:
@@ -19,3 +19,11 @@ def depends_on(value: Value, sources: Collection[Value]) -> bool:
             seen.add(operand)
             pending += operand.op.operands
     return False
+
+
+def ancestors(op: Operation) -> Iterator[Operation]:
+    """The operations that one is nested in, the innermost first."""
+    parent = op.parent_op
+    while parent is not None:
+        yield parent
+        parent = parent.parent_op

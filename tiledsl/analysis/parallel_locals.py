@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tiledsl.analysis.dependence import ancestors
 from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import constant_of
@@ -66,4 +67,4 @@ def _not_read_after(parallel: Operation, buffer: Value) -> None:
 
 
 def _in_parallel(op: Operation) -> bool:
-    return any(isinstance(around, tile.ParallelOp) for around in op.ancestors())
+    return any(isinstance(around, tile.ParallelOp) for around in ancestors(op))

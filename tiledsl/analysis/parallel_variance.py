@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from tiledsl.analysis.dependence import ancestors
 from tiledsl.dialects import scf, thread, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
@@ -187,4 +188,4 @@ class Variance:
 
 
 def _enclosing(op: Operation) -> Operation | None:
-    return next((around for around in op.ancestors() if isinstance(around, tile.ParallelOp)), None)
+    return next((around for around in ancestors(op) if isinstance(around, tile.ParallelOp)), None)

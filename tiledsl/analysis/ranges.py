@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from typing import NamedTuple
 
+from tiledsl.analysis.dependence import ancestors
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
@@ -60,7 +61,7 @@ class Ranges:
     @classmethod
     def around(cls, op: Operation) -> Ranges:
         """The ranges of the whole program around an operation, in which dynamic sizes are known to be positive."""
-        return cls([op, *op.ancestors()][-1])
+        return cls([op, *ancestors(op)][-1])
 
     def of(self, value: Value) -> Interval:
         """The interval of an integer or bool; of every element, for a tensor."""
@@ -310,7 +311,7 @@ def _grid_size(value: Value) -> Value | None:
         around = owner_of(value)
         return around.grid[around.body.args.index(value)] if isinstance(around, tile.KernelOp) else None
     if isinstance(op, triton.ProgramIdOp):
-        launch = next((around for around in op.ancestors() if isinstance(around, triton.LaunchOp)), None)
+        launch = next((around for around in ancestors(op) if isinstance(around, triton.LaunchOp)), None)
         if launch is not None and op.axis < len(launch.grid):
             return launch.grid[op.axis]
     return None

@@ -7,7 +7,8 @@ around it, and the lane: its position in a tile or in a T.Parallel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from tiledsl.certificate import terms
 from tiledsl.certificate.access import Access, Unfollowed
@@ -51,9 +52,18 @@ class Accesses:
                 info = ELEMENTS[arg.dtype]
                 self.sizes[arg] = Variable(name, "size", int(info.low), int(info.high), func.loc)
         for name, source, arg in zip(func.symbols, func.symbol_sources, func.body.args[count:]):
-            self.sizes[arg] = Variable(name, "size", _least(str(source)), LARGEST_SIZE, func.loc)
+            if source != tile.COMPUTED:
+                self.sizes[arg] = Variable(name, "size", _least(str(source)), LARGEST_SIZE, func.loc)
         for arg, size in self.sizes.items():
             self._args[arg] = _same(size)
+        named: dict[str, Term] = {name: self.sizes[arg] for name, arg in self._named() if arg in self.sizes}
+        for name, formula in func.formulas:
+            if func.symbol_sources[func.symbols.index(name)] == tile.COMPUTED:
+                named[name] = _computed(formula, named)
+                self._args[func.symbol(name)] = _same(named[name])
+
+    def _named(self) -> Iterator[tuple[str, Value]]:
+        return zip((*self.func.parameters, *self.func.symbols), self.func.body.args)
 
     def extent(self, dim: int | str) -> Term:
         """A size or stride of a buffer."""
@@ -414,6 +424,19 @@ class Accesses:
 
 def _same(term: Term) -> Of:
     return lambda position: term
+
+
+_OPERATIONS = {
+    "add": add, "sub": terms.subtract, "mul": multiply, "floordiv": terms.floor_divide, "floormod": terms.floor_modulo,
+    "max": terms.maximum, "min": terms.minimum,
+}  # fmt: skip
+
+
+def _computed(formula: Any, named: Mapping[str, Term]) -> Term:
+    """The term of a size that is computed from others."""
+    if isinstance(formula, tuple):
+        return _OPERATIONS[formula[0]](*(_computed(part, named) for part in formula[1:]))
+    return named[formula] if isinstance(formula, str) else constant(formula)
 
 
 def _least(source: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from tiledsl.analysis.dependence import ancestors
 from tiledsl.certificate import terms
 from tiledsl.certificate.access import Access, Unfollowed, rooted
 from tiledsl.certificate.accesses import Accesses
@@ -202,4 +203,4 @@ def _scope(buffer: Value) -> str:
 
 def _inside(region: Region, op: object) -> bool:
     parent = region.parent
-    return parent is not None and any(around is op for around in (parent, *parent.ancestors()))
+    return parent is not None and any(around is op for around in (parent, *ancestors(parent)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import lcm, prod
 
-from tiledsl.analysis.dependence import depends_on
+from tiledsl.analysis.dependence import ancestors, depends_on
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
@@ -82,7 +82,7 @@ def _tiles(root: tile.FuncOp) -> dict[tuple[Value, int], set[int]]:
                 for axis, extent in zip(axes, op.shape, strict=True):
                     walked.setdefault((buffer, axis), set()).add(extent)
         elif isinstance(op, (tile.LoadOp, tile.StoreOp, tile.AtomicOp)):
-            parallel = next((around for around in op.ancestors() if isinstance(around, tile.ParallelOp)), None)
+            parallel = next((around for around in ancestors(op) if isinstance(around, tile.ParallelOp)), None)
             for axis, index in enumerate(op.indices):
                 for lane, extent in zip(parallel.body.args, parallel.extents, strict=True) if parallel else ():
                     if depends_on(index, [lane]):

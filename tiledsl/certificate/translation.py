@@ -29,6 +29,7 @@ from tiledsl.codegen.emitted import EmittedModule
 from tiledsl.codegen.names import quoted
 from tiledsl.codegen.triton_source import emit
 from tiledsl.dialects import tile
+from tiledsl.formulas import value_of
 from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import Pass, PassManager, Program
 from tiledsl.ir.printer import print_op
@@ -420,6 +421,12 @@ def _symbols(func: tile.FuncOp, sizes: Sizes) -> dict[str, int]:
         whole = assumes or "//" in str(source) or sizes == "whole"
         ragged = unit + unit // 2 + 1 + 2 * number
         sizes_of[str(name)] = 1 if sizes == "single" else 2 * unit if whole else ragged
+    for name, formula in func.formulas:
+        if func.symbol_sources[func.symbols.index(name)] == tile.COMPUTED:
+            computed = value_of(formula, sizes_of)
+            if computed is None:
+                raise Unsupported(f"the size {name} depends on a number of the call")
+            sizes_of[name] = computed
 
     def known(dim: int | str) -> int:
         return sizes_of[dim] if isinstance(dim, str) else dim

@@ -43,6 +43,9 @@ class HostWriter:
         body: list[str] = []
         used = {value for value in self.symbols if value.uses}
         used |= {self.func.symbol(dim) for value in self._sized() for dim in _dims(value) if isinstance(dim, str)}
+        for name, formula in self.func.formulas:
+            if self.func.symbol(name) in used and self._source(name) == tile.COMPUTED:
+                used |= {self.func.symbol(each) for each in names_in(formula) if each in self.func.symbols}
         for value in self.symbols:
             if value in used:
                 body.append(f"{self._text[value].text} = {self._source_of(value)}")
@@ -125,9 +128,15 @@ class HostWriter:
     def _names(self) -> list[str]:
         return list(map(str, (*self.func.parameters, *self.func.symbols)))
 
+    def _source(self, symbol: str) -> str:
+        return str(self.func.symbol_sources[self.func.symbols.index(symbol)])
+
     def _is_read_from(self, symbol: str, outputs: Sequence[Value]) -> bool:
-        source = str(self.func.symbol_sources[self.func.symbols.index(symbol)])
-        return self.parameters[self.func.parameters.index(source.rpartition(".")[0])] in outputs
+        source = self._source(symbol)
+        return (
+            source != tile.COMPUTED
+            and self.parameters[self.func.parameters.index(source.rpartition(".")[0])] in outputs
+        )
 
     def _source_of(self, symbol: Value, excluded: Sequence[Value] = ()) -> str:
         """Where a symbol is read: `A.shape[0]` for the source "A.0", `A.stride(0)` for "A.stride0".
@@ -138,6 +147,10 @@ class HostWriter:
         if number >= len(self.func.symbol_sources):
             raise TileError(f"nothing says where {self.func.symbols[number]} is read", self.func.loc)
         source = str(self.func.symbol_sources[number])
+        if source == tile.COMPUTED:
+            values = zip(self._names(), self._values())
+            spelling = {name: self._text[value].text for name, value in values if value in self._text}
+            return text_of(dict(self.func.formulas)[str(self.func.symbols[number])], spelling)
         parameter, _, axis = source.rpartition(".")
         if parameter in [self.func.parameters[self.parameters.index(value)] for value in excluded]:
             raise TileError(

@@ -23,6 +23,7 @@ from tiledsl.ir.fields import attr, operand, operands, optional, region, result
 from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, Type, broadcast_shapes, with_shape
 
 # What may stand in emitted text as it is: IR can come from a file, and names and words from anywhere.
+COMPUTED = "="  # the source of a symbol that only its formula tells
 _SOURCE = re.compile(r"(\w+)\.(?:stride)?[0-9]+(?:[+-][0-9]+)?(?://[0-9]+)?")
 ATOMIC_KINDS = ("add", "max", "min", "and", "or", "xor", "exchange", "load", "store")
 MEMORY_ORDERS = ("relaxed", "acquire", "release", "acq_rel")
@@ -59,9 +60,10 @@ class FuncOp(Operation):
     """A program. The body's arguments are its parameters (global buffers and scalars), then one int32 for each symbol.
 
     `symbols` names the dynamic dimensions: a BufferType's dimension may be such a name; `symbol_sources` says for each
-    where the host reads it, as "parameter.axis". `formulas` says what symbols that are computed from others must be, as
-    pairs of a symbol and a formula (formulas.py). `outputs` are the positions of parameters that the runtime allocates
-    and returns, in the order returned. `returns_list`: several outputs come as a list (else a tuple).
+    where the host reads it, as "parameter.axis", or COMPUTED, if by its formula. `formulas` says what symbols that are
+    computed from others must be, as pairs of a symbol and a formula (formulas.py). `outputs` are the positions of
+    parameters that the runtime allocates and returns, in the order returned. `returns_list`: several outputs come as a
+    list (else a tuple).
 
     Example: `tile.func {sym_name = "f", parameters = ("A", "n")} (%A: buffer<64*float16, global>, %n: int32) { ... }`
     """
@@ -90,6 +92,8 @@ class FuncOp(Operation):
         if not all(type(each) is int and 0 <= each < len(self.parameters) for each in self.outputs):
             raise ValueError(f"the outputs {self.outputs} are not positions of parameters")
         for name, source in zip(self.symbols, self.symbol_sources):
+            if source == COMPUTED and name in dict(self.formulas):
+                continue
             match = _SOURCE.fullmatch(source)
             if match is None or match[1] not in self.parameters:
                 raise ValueError(f"{name} is read from {source!r}, which is no parameter's dimension")

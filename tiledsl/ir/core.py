@@ -349,13 +349,6 @@ class Operation:
     def parent_op(self) -> Operation | None:
         return self.parent.parent if self.parent is not None else None
 
-    def ancestors(self) -> Iterator[Operation]:
-        """The operations that this one is nested in, the innermost first."""
-        parent = self.parent_op
-        while parent is not None:
-            yield parent
-            parent = parent.parent_op
-
     @property
     def next(self) -> Operation | None:
         """The operation after this one in its region."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +14,10 @@ from tiledsl.analysis.linear import constant_form
 from tiledsl.dialects import scf, tile
 from tiledsl.dialects.arith import as_constant, constant_of
 from tiledsl.errors import TileError, value_options, way_out
-from tiledsl.formulas import is_operation
+from tiledsl.formulas import is_operation, names_in, polynomial, text_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import INT32, BufferType, ScalarType, is_float
+from tiledsl.ir.types import ELEMENTS, INT32, BufferType, ScalarType, is_float
 from tiledsl.language.buffer import Buffer, Reference, TensorSpec
 from tiledsl.language.dtypes import FLOAT4, canonical, of_elements
 from tiledsl.language.expression import Expr, Scalar, Symbol, Symbolic, active, as_value, describe, plain
@@ -93,6 +94,8 @@ class Context:
         self.outputs: list[Value] = []
         self.symbols: dict[str, Value] = {}
         self.symbol_sources: dict[str, str] = {}
+        self._told: dict[str, list[str]] = {}  # all dimensions that tell a symbol
+        self._of_outputs: dict[str, tuple[Value, int]] = {}  # symbols computed for a dimension of an output
         self._symbol_locs: dict[str, Loc] = {}
         self._solved: dict[str, str] = {}  # sources of symbols that are known only from arithmetic on them
         self.formulas: dict[str, Any] = {}  # what symbols that are computed from others must be
@@ -130,14 +133,18 @@ class Context:
 
     def output(self, name: str, spec: TensorSpec) -> Any:
         """Declare a tensor that the runtime allocates and returns."""
-        value = self.body.add_arg(self._buffer_type(name, spec), name)
+        type = self._buffer_type(name, spec, is_output=True)
+        value = self.body.add_arg(type, name)
         self.outputs.append(value)
+        for axis, dim in enumerate(type.shape):
+            if isinstance(dim, str) and dim in self.formulas and not self.symbol_sources[dim]:
+                self._of_outputs.setdefault(dim, (value, axis))
         return Float4Buffer(Buffer(value)) if spec.dtype is FLOAT4 else Buffer(value)
 
-    def _buffer_type(self, name: str, spec: TensorSpec) -> BufferType:
+    def _buffer_type(self, name: str, spec: TensorSpec, is_output: bool = False) -> BufferType:
         def dims(items: Sequence[Any], source: str) -> tuple[int | str, ...]:
             return tuple(
-                item if isinstance(item, int) else self._dimension(item, f"{name}.{source}{axis}")
+                item if isinstance(item, int) else self._dimension(item, "" if is_output else f"{name}.{source}{axis}")
                 for axis, item in enumerate(items)
             )
 
@@ -149,20 +156,27 @@ class Context:
         return BufferType(dims(spec.shape, ""), str(spec.dtype), "global", strides)
 
     def _dimension(self, dim: Any, source: str) -> str:
-        """The name of a dynamic dimension; one that is computed from others gets a name of its own."""
+        """The name of a dynamic dimension; one that is computed from others gets a name of its own.
+
+        `source` is "" for an output's, which tells nothing: it is allocated for the sizes of others.
+        """
         if isinstance(dim, Symbol):
             if dim.name not in self.symbols:
                 self.symbols[dim.name] = Value(INT32, self.body, dim.name)
             if self.symbol_sources.get(dim.name) in (None, ""):
                 self.symbol_sources[dim.name] = source
+            self._told.setdefault(dim.name, []).append(source)
             return dim.name
         if isinstance(dim, (Symbolic, Scalar)):
-            name = source.replace(".", "_")
+            name = source.replace(".", "_") or f"size_{len(self.symbols)}"
+            value = as_value(dim)
+            formula = self._formula(value)
+            if not source and formula is None:
+                raise TileError("T.empty: this dimension cannot be computed before the kernel runs")
             self.symbols[name] = Value(INT32, self.body, name)
             self.symbol_sources[name] = source
-            value = as_value(dim)
-            self._solve(Scalar(value), source)
-            formula = self._formula(value)
+            if source:
+                self._solve(Scalar(value), source)
             if formula is not None:
                 self.formulas[name] = formula
             return name
@@ -203,6 +217,13 @@ class Context:
 
     def finish(self, returns_list: bool, outputs: Sequence[int] = ()) -> tile.FuncOp:
         """The finished program."""
+        for name, (value, axis) in self._of_outputs.items():
+            self.symbol_sources[name] = f"{value.name}.{axis}"
+        made = {value.name for number, (_, value) in enumerate(self.parameters) if number in outputs}
+        for name, told in self._told.items():  # a tensor that is made tells nothing where one that is passed in does
+            told = [each for each in (*told, self._solved.get(name, "")) if each.rpartition(".")[0] not in {*made, ""}]
+            if told and self.symbol_sources[name].rpartition(".")[0] in made:
+                self.symbol_sources[name] = told[0]
         self.symbol_sources = {name: at or self._solved.get(name, "") for name, at in self.symbol_sources.items()}
         missing = [name for name, source in self.symbol_sources.items() if not source]
         if missing:
@@ -271,10 +292,26 @@ class Context:
                 self.symbol(dim)
                 return dim.name
             constant = self.constant(dim)
-            if constant is None:
-                raise TileError(f"{what}: a dimension is neither an integer nor a T.dynamic symbol")
-            return constant
+            return self._computed(dim, what) if constant is None else constant
         return int(dim)
+
+    def _computed(self, dim: Expr, what: str) -> str:
+        """The name of a dimension that the host computes from others."""
+        formula = self._formula(as_value(dim))
+        if formula is None:
+            raise TileError(
+                f"{what}: a dimension is known only on the device: {describe(dim)}",
+                notes=[
+                    "write it with integers, T.dynamic symbols that a tensor has, scalar parameters, +, -, *, //, %"
+                ],
+            )
+        found = next((name for name, known in self.formulas.items() if known == formula), "")
+        if not found:
+            taken = {*self.symbols, *(name for name, _ in self.parameters)}
+            found = next(name for number in itertools.count() if (name := f"size_{number}") not in taken)
+            self.symbols[found] = Value(INT32, self.body, found)
+            self.symbol_sources[found], self.formulas[found] = tile.COMPUTED, formula
+        return found
 
     def view(self, source: Any, shape: Any, dtype: Any) -> Any:
         """The same memory in another shape or element type; None: its own."""
@@ -302,8 +339,26 @@ class Context:
             if old * have != new * want:
                 of_old, of_new = ("", "") if have == want else (f" of {have} bits", f" of {want} bits")
                 raise TileError(f"{source.name} has {old} elements{of_old}, the shape {dims} has {new}{of_new}")
+        else:
+            self._check_bytes(source, type)
         op = self.builder.insert(tile.ViewOp(source.value, result_types=[type], names=[source.name]))
         return Buffer(op.result)
+
+    def _check_bytes(self, source: Buffer, type: BufferType) -> None:
+        """Refuse a view whose dynamic shape never has as many bytes as what it is of."""
+        sizes: list[Any] = []
+        for each in (source.type, type):
+            sizes.append(ELEMENTS[each.dtype].bits)
+            for dim in each.shape:
+                sizes[-1] = ("mul", sizes[-1], dim)
+        more = polynomial(("sub", *sizes), self.formulas)
+        if more and (min(more.values()) > 0 or max(more.values()) < 0):  # for sizes are at least 1
+            shape = f"({', '.join(map(str, type.shape))}{',' * (len(type.shape) == 1)})"
+            made = [(name, self.formulas[name]) for name in type.shape if name in self.formulas]
+            raise TileError(
+                f"{source.name} is {source.type}, which never has as many bytes as the shape {shape} of {type.dtype}",
+                notes=[f"{name} is {text_of(each, {part: part for part in names_in(each)})}" for name, each in made],
+            )
 
     def _view_float4(self, source: Any, shape: Any, dtype: Any) -> Any:
         held = source.held if isinstance(source, Float4Buffer) else source

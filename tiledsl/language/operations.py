@@ -536,8 +536,9 @@ c2d_im2col = im2col
 def view(src: Any, shape: Any = None, dtype: Any = None) -> Any:
     """The memory of `src`, a buffer, in another shape, or as elements of another dtype, little-endian.
 
-    `shape` has as many bytes as `src`, row-major; without one it stays. Raises TileError for another size, for a
-    dimension that is neither an integer nor one of `src`'s symbols, and on chip for bool as another `dtype`.
+    `shape` has as many bytes as `src`, row-major; without one it stays. Dimensions of a view of global memory may be
+    computed from T.dynamic symbols and scalar parameters. Raises TileError for another size, as far as it is known, for
+    other dimensions, and on chip for bool as another `dtype`.
     """
     return context("T.view").view(src, shape, dtype)
 

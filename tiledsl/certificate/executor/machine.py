@@ -11,6 +11,7 @@ import numpy as np
 
 from tiledsl.certificate.algebra import Algebra, ExecutorError, Unsupported
 from tiledsl.dialects.tile import FuncOp
+from tiledsl.formulas import value_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.fields import operands
 from tiledsl.ir.types import BufferType
@@ -172,6 +173,12 @@ class Executor:
                 size = (size + int(found[2] or 0)) // int(found[3] or 1)
                 if self.dims.setdefault(str(name), size) != size:
                     raise ExecutorError(f"{name} is {self.dims[str(name)]}, but {source} is {size}")
+        for name, formula in func.formulas:
+            if name not in self.dims:
+                scalars = {each: int(x) for each, x in zip(func.parameters, arguments) if np.ndim(x) == 0}
+                size = value_of(formula, {**scalars, **self.dims})
+                if size is not None:
+                    self.dims[name] = size
         for name, value in zip(func.symbols, func.body.args[len(func.parameters) :], strict=True):
             if name not in self.dims:
                 raise ExecutorError(f"no argument tells the size {name}")

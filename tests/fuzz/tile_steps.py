@@ -440,7 +440,8 @@ class TileSteps(Writer):
         met = self.make(source, dtype) if self.chance(0.6) else None
         with self.parallel(source, tile.memory) as names:
             self.locked = {*self.locked, *([met.memory] if met is not None else [])}
-            places = [self.anywhere(size) if self.chance(0.4) else self.inside(size) for size in shape]
+            outside = met is None and self.chance(0.2)
+            places = [self.anywhere(size) if outside else self.inside(size) for size in shape]
             value = self.pick(("1", "3", self.value(dtype, 1))) if dtype == "int32" else self.value(dtype, 1)
             call = f"T.atomic_{kind}({tile.name}[{', '.join(places)}], {value}"
             text = f"{call})" if met is None else f"{met.name}[{', '.join(names)}] = {call}, return_prev=True)"

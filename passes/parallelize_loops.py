@@ -85,7 +85,7 @@ def _has_independent_lanes(loop: scf.ForOp) -> bool:
     if accesses is None:
         return False
     inside = _made_inside(loop)
-    in_parallel = any(isinstance(around, tile.ParallelOp) for around in ancestors(loop))
+    in_parallel = any(isinstance(around, tile.ParallelOp) and not around.lockstep for around in ancestors(loop))
     for buffer, ops in accesses.items():
         writes = [op for op in ops if not isinstance(op, tile.LoadOp)]
         if not writes or buffer in inside:

@@ -40,7 +40,9 @@ class UnrollLoops(Pass):
         wanted: set[Operation] = {op for op in nests if isinstance(op, ForOp) and op.attributes["unroll"] == 1}
         for threads in nests:
             if isinstance(threads, tile.ParallelOp) and threads.lockstep:
-                wanted.update(op for op in threads.nests() if isinstance(op, ForOp) and _picks_elements(op))
+                for op in reversed(threads.nests()):  # inner loops first: an outer one has what they become
+                    if isinstance(op, ForOp) and _picks_elements(op) and _size(op, {*wanted, op}) <= _MOST_OPERATIONS:
+                        wanted.add(op)
         if not wanted:
             return
         left = self.limit
@@ -65,13 +67,22 @@ def _indices(op: ForOp) -> range | None:
     return range(int(lower), int(upper), int(step))
 
 
-_MOST_TURNS = 16  # of a loop that is unrolled without being asked for
+# Of a loop that is unrolled without being asked for.
+_MOST_TURNS = 16
+_MOST_OPERATIONS = 1024  # that it becomes
+
+
+def _size(op: Operation, unrolled: set[Operation]) -> int:
+    """How many operations an operation becomes with those in it, if these loops are unrolled."""
+    inside = sum(_size(inner, unrolled) for region in op.regions for inner in region)
+    indices = _indices(op) if isinstance(op, ForOp) and op in unrolled else None
+    return 1 + inside if indices is None else len(indices) * inside
 
 
 def _picks_elements(loop: ForOp) -> bool:
     """Whether a short loop's index is part of an index into a local array."""
     indices = _indices(loop)
-    if loop.attributes["unroll"] or loop.num_stages or indices is None or len(indices) > _MOST_TURNS:
+    if loop.attributes["unroll"] or loop.vectorized or loop.num_stages or indices is None or len(indices) > _MOST_TURNS:
         return False
     for op in loop.body.walk():
         if isinstance(op, (tile.LoadOp, tile.StoreOp)) and tile.buffer_type(op.buffer).scope == "local":

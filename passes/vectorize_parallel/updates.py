@@ -164,6 +164,9 @@ def _around(op: Operation, outermost: Operation) -> Iterator[Operation]:
 
 def _check_once(store: tile.StoreOp, loads: list[tile.LoadOp], stores: list[tile.StoreOp], variance: Variance) -> None:
     """Refuse r[i] = r[i] * 2 where the T.Parallel has another dimension: each of its iterations would do so."""
+    made = store.value.op
+    if isinstance(made, tile.LoadOp) and made.buffer is store.buffer and _same_place(made, store):
+        return  # what r[i] = r[i] + 0 has become
     axes = [variance.of(value) for value in store.indices]
     around = list(_around(store, variance.parallel))
     active = next(variance.active[op] for op in around if isinstance(op, tile.ParallelOp))

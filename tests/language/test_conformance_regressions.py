@@ -168,8 +168,7 @@ def test_conversions_say_how_they_round(run: Callable[..., Any]) -> None:
     x = torch.randn(64) * 400
     assert torch.equal(run(program, x).float(), x.clamp(-448, 448).to(torch.float8_e4m3fn).float())
     for options, message in (
-        ({"round": "rs", "rbits": 1}, "rounds to the nearest"),
-        ({"round": "rz"}, "rounds to the nearest"),
+        ({"round": "rs", "rbits": 1}, "round='rs': there are rp, rm, rn, rz, ru, rd, and no random bits"),
         ({"sat": False}, "saturates at its largest value"),
         ({"sat": "no"}, "sat is str 'no'"),
     ):

@@ -145,6 +145,15 @@ def test_conversions_are_rounded_as_the_mode_says(run: Callable[..., Any], mode:
             assert found == rounded(Fraction(number), target, mode), (number, found)
 
 
+def test_a_number_is_rounded_once(run: Callable[..., Any]) -> None:
+    number = 1 + 2.0**-10 - 2.0**-40  # in float32, and from there in float16, it is 1 + 2^-10
+    found = run(
+        elementwise(lambda x: x + T.cast(number, "float16", round="rz"), 1, "float16", "float16"),
+        torch.zeros(1, N, dtype=torch.float16),
+    )
+    assert set(found.tolist()) == {1.0}
+
+
 def test_conversions_between_integers_and_floats(run: Callable[..., Any]) -> None:
     x = torch.tensor([[2.5, -2.5, 3.5, 0.0, -0.5, 7.0, 1e6 + 0.5, -1e6 - 0.25] * 8])
     for name, whole in (("rn", torch.round), ("rz", torch.trunc), ("ru", torch.ceil), ("rd", torch.floor)):

@@ -269,3 +269,17 @@ def test_a_program_by_rows_becomes_one_by_tiles() -> None:
     )
     assert plain.source.count("for i in range(4)") == 3
     torch.testing.assert_close(plain(x), y, rtol=0, atol=0)
+
+
+def test_lanes_over_the_array_of_a_thread_are_parallel() -> None:
+    """An array of each point of a T.Parallel is not known to be one yet; an array of a thread is."""
+    for lockstep in ("true", "false"):
+        text = f"""
+          %l = tile.alloc : buffer<4*float32, local>
+          tile.parallel {{extents = (6,), lockstep = {lockstep}}} (%i: int32) {{
+            scf.for %c0, %c4, %c1 {{vectorized = true}} (%v: int32) {{
+              %x = tile.load %A[%i, %v] : float32 tile.store %x, %l[%v] scf.yield }}
+            %y = tile.load %l[%c1] : float32 tile.store %y, %B[%i, %c0] }}"""
+        func = kernel("A: 6*8*float32, B: 6*8*float32", text)
+        found = body_lines(Program(check_pass(ParallelizeLoops(), func, inputs_for(func))))
+        assert sum(line.startswith("tile.parallel") for line in found) == (2 if lockstep == "true" else 1)

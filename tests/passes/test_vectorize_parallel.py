@@ -157,6 +157,7 @@ BODIES = {
                     %z = arith.max %x, %y : float32 tile.store %z, %v[%c2] }""",
     "updates_of_the_same": """PAR { %y = tile.load %v[%i] : float32 %z = arith.add %y, %c0.5 : float32
                     tile.store %z, %v[%i] }""",
+    "updates_of_nothing": "PAR { %y = tile.load %v[%c2] : float32 tile.store %y, %v[%c2] }",
     "updates_of_groups": """PAR { %k = arith.floordiv %j, %c2 : int32 %x = tile.load %a[%i, %j] : float32
                     %y = tile.load %v[%k] : float32 %z = arith.sub %y, %x : float32 tile.store %z, %v[%k] }""",
     "updates_of_classes": """PAR { %h = arith.floordiv %j, %c3 : int32 %k = arith.min %h, %c1 : int32

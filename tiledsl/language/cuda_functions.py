@@ -21,6 +21,7 @@ from tiledsl.language.dtypes import canonical, is_float4_e2m1fn
 from tiledsl.language.expression import (
     Scalar,
     Symbolic,
+    active,
     as_value,
     binary,
     call,
@@ -41,19 +42,19 @@ _MODES = {"rp": "ru", "rm": "rd", **{mode: mode for mode in MODES}}  # PTX and C
 def cast(x: Any, dtype: Any, round: str | None = None, sat: bool = True, rbits: Any = None) -> Any:
     """`x`, a scalar or number, converted to `dtype`: rounded to the nearest, ties to even; float8 saturates.
 
-    `round` is "rn", "rz" (towards 0), "ru" or "rp" (upwards), "rd" or "rm" (downwards); Python numbers are converted as
-    Python does; float4_e2m1fn makes a float16 that such an element is. Raises TileError for random rounding ("rs",
-    `rbits`), for a directed one of 64-bit integers and to float4_e2m1fn, for float8 that does not saturate (`sat`), and
-    for what is no element type.
+    `round` is "rn", "rz" (towards 0), "ru" or "rp" (upwards), "rd" or "rm" (downwards); outside of programs, numbers
+    are converted as Python does; float4_e2m1fn makes a float16 that such an element is. Raises TileError for random
+    rounding ("rs", `rbits`), for a directed one of 64-bit integers and to float4_e2m1fn, for float8 that does not
+    saturate (`sat`), and for what is no element type.
     """
     mode, x = _MODES.get(round or "rn"), plain(x)
     if mode is None or rbits is not None:
         raise TileError(f"T.cast: round={round!r}: there are {', '.join(_MODES)}, and no random bits")
     if mode == "rn" and is_float4_e2m1fn(dtype):
         return rounded(x)
-    if mode == "rn" or is_number(x) or isinstance(x, Symbolic):
+    if mode == "rn" or isinstance(x, Symbolic) or (is_number(x) and active.get() is None):
         return nearest(x, dtype, sat)
-    dtype, value = canonical(dtype), Scalar(as_value(x))
+    dtype, value = canonical(dtype), Scalar(as_value(x, "float64" if isinstance(x, float) else None))
     if not is_float(value.dtype):
         if not is_float(dtype):
             return nearest(value, dtype)

@@ -332,7 +332,7 @@ def comm_reducer(fcombine: Any, identity: Any = None, name: str = "reduce") -> T
     `identity` and `name` have no effect. Raises TileError for other functions.
     """
     kinds = {8: "sum", 15: "prod", 5: "max", 3: "min"}
-    made = plain(fcombine(3, 5))
+    made = plain(fcombine(3, 5)) if callable(fcombine) else None
     if not isinstance(made, int) or made not in kinds or plain(fcombine(5, 3)) != made:
         raise TileError("T.comm_reducer: the function is none of x + y, x * y, T.max(x, y) and T.min(x, y)")
     return ThreadReducer(kinds[made])
@@ -341,7 +341,7 @@ def comm_reducer(fcombine: Any, identity: Any = None, name: str = "reduce") -> T
 def attr(node: Any, attr_key: Any = None, value: Any = None) -> AttrFrame:
     """`with T.attr(T.comm_reducer(...), "reduce_scope", ...):` says how a T.tvm_thread_allreduce in it combines.
 
-    `attr_key` and `value`, of any kind, have no effect. Raises TileError for another `node`.
+    `attr_key` (a string) and `value` (a number, say) have no effect. Raises TileError for another `node`.
     """
     if not isinstance(node, ThreadReducer):
         raise TileError(f"T.attr: {describe(node)} is no T.comm_reducer; other attributes have no Triton form")

@@ -31,6 +31,7 @@ from tiledsl.passes.vectorize_parallel.writes import (
     combine_on_chip,
     fewer_atomics,
     is_on_chip_update,
+    keeps_element,
     one_writer,
     place,
 )
@@ -363,6 +364,8 @@ class _Vectorizer:
 
     def _store(self, op: tile.StoreOp | tile.WriteOp, builder: Builder, mask: Value | None) -> None:
         buffer, value = op.buffer, self._mapped(op.value)
+        if keeps_element(op):
+            return
         if isinstance(op, tile.WriteOp):
             if op.value.shape:
                 self._write_tile(op, value, builder, mask)

@@ -7,6 +7,7 @@ from math import prod
 
 from tiledsl.analysis.affine import bounds, linear_form
 from tiledsl.dialects import arith, tensor, tile
+from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
@@ -65,6 +66,21 @@ def one_writer(
             value = exact_sum(builder, value, axis, keep=True)
             mask = reduced(builder, mask, "or", axis, keep=True)
     return one_element(builder, value, place, mask)
+
+
+def keeps_element(op: tile.StoreOp | tile.WriteOp) -> bool:
+    """Whether a store puts back what was just read there, as r[i // 4] |= 0 does once it is folded."""
+    read = op.value.op
+    if not isinstance(op, tile.StoreOp) or not isinstance(read, tile.LoadOp) or read.buffer is not op.buffer:
+        return False
+    pairs = list(zip(read.indices, op.indices, strict=True))
+    same = all(a is b or (constant_of(a) is not None and constant_of(a) == constant_of(b)) for a, b in pairs)
+    if not same or not tile.is_on_chip(op.buffer) or read.mask is not None or read.parent is not op.parent:
+        return False
+    between = read.next
+    while between is not None and between is not op and (between.is_pure or isinstance(between, tile.LoadOp)):
+        between = between.next
+    return between is op
 
 
 def fewer_atomics(

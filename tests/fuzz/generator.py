@@ -128,7 +128,7 @@ class _Program(MemorySteps):
             self.view, self.move, self.variable, self.gather, self.atomic, self.reducer, self.scatter, self.functions,
             self.transpose, self.call_macro, self.local_array, self.assume, self.assume, self.direct, self.rows,
             self.hazard, self.hazard, self.in_memory, self.slices, self.whole, self.dynamic_extent, self.workspace,
-            self.nested, self.swap, self.update, self.update, self.digits,
+            self.nested, self.swap, self.update, self.update, self.digits, self.exchange, self.exchange,
         ]  # fmt: skip
         if self.depth < 4:
             steps += [self.loop, self.loop, self.branch]

@@ -417,10 +417,11 @@ def _atomic(kind: str) -> Callable[..., Any]:
             raise Discard("an atomic operation at an undefined index")
         if at < 0:
             return Number(buffer.dtype, None)
-        if returns and memory.machine.tracking:
+        if returns and memory.machine.tracking and buffer.scope == "global":
             buffer.memory.note_read(at)
         old = buffer.memory.cells[at]
-        buffer.write(at, combine[kind](old, cast(value, buffer.dtype)), "" if returns else kind)
+        ordered = buffer.scope != "global"  # one iteration after the other, whatever they return
+        buffer.write(at, combine[kind](old, cast(value, buffer.dtype)), "" if returns and not ordered else kind)
         return old
 
     def atomic(dst: Any, value: Any, memory_order: Any = None, return_prev: bool = False, **_: Any) -> Any:

@@ -33,7 +33,7 @@ class MemorySteps(TileSteps):
             shape, sizes = [str(count), str(rows), *map(str, others)], [count, rows, *others]
             starts = [number, *["0"] * rank]
         out = self.output(shape, sizes, dtype)
-        starts = ["0" if start == "-1" and out.sizes[n] == 1 else start for n, start in enumerate(starts)]
+        starts = ["0" if start in ("-1", "1") and out.sizes[n] == 1 else start for n, start in enumerate(starts)]
         form = self.rng.random()
         if form < 0.35 and "-1" not in starts:
             if self.chance(0.3):

@@ -429,6 +429,30 @@ class TileSteps(Writer):
             self.write(text)
         tile.rough = tile.rough or is_float(dtype)
 
+    def exchange(self) -> None:
+        """Atomics on the chip, at places that may coincide or lie outside; perhaps what each of them met."""
+        dtype, kind = self.pick((
+            ("int32", "add"), ("int32", "add"), ("float32", "add"), ("int32", "max"), ("float32", "min"),
+            ("uint8", "add"), ("int16", "max"), ("int64", "or"), ("float16", "max"), ("bool", "or"), ("uint32", "min"),
+        ))  # fmt: skip
+        source, shape = self.shape(), self.shape(self.pick((1, 1, 2)))
+        tile = self.make(shape, dtype)
+        met = self.make(source, dtype) if self.chance(0.6) else None
+        with self.parallel(source, tile.memory) as names:
+            self.locked = {*self.locked, *([met.memory] if met is not None else [])}
+            outside = met is None and self.chance(0.2)
+            places = [self.anywhere(size) if outside else self.inside(size) for size in shape]
+            value = self.pick(("1", "3", self.value(dtype, 1))) if dtype == "int32" else self.value(dtype, 1)
+            call = f"T.atomic_{kind}({tile.name}[{', '.join(places)}], {value}"
+            text = f"{call})" if met is None else f"{met.name}[{', '.join(names)}] = {call}, return_prev=True)"
+            if self.chance(0.3):
+                self.write(f"if {self.condition(1)}:")
+                text = f"    {text}"
+            self.write(text)
+        for each in (tile, met):
+            if each is not None:
+                each.rough = each.rough or is_float(dtype)
+
     def digits(self) -> None:
         """A tile whose places are quotients and remainders of the loops' indices, or a diagonal of blocks of them."""
         groups, size = self.pick((1, 2, 3, 4)), self.pick((2, 3, 4))

@@ -148,6 +148,20 @@ def test_writes_to_many_computed_indices(run: Any, size: int, points: int) -> No
     assert run(main, torch.tensor(places, dtype=torch.int32), x).tolist() == want
 
 
+def test_an_update_that_changes_nothing(run: Any) -> None:
+    @T.prim_func
+    def main(X: T.Tensor((4,), "int32"), Y: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            t = T.alloc_shared((4,), "int32")
+            T.copy(X, t)
+            for i in T.Parallel(20):
+                t[i // 5] = t[i // 5] | 0
+            T.copy(t, Y)
+
+    x = torch.randint(-9, 9, (4,), dtype=torch.int32)
+    assert torch.equal(run(main, x), x)
+
+
 def test_what_is_refused() -> None:
     @T.prim_func
     def main(X: T.Tensor((64,), "int32")):

@@ -84,11 +84,9 @@ class Jitted:
             for each in arguments
         )
         self.driver.compiled.append((self.name, kinds))
+        metadata = types.SimpleNamespace(name=self.name)
         return types.SimpleNamespace(
-            run=Launcher(self, kinds),
-            function=99,
-            packed_metadata=(4, 1, 0),
-            metadata=types.SimpleNamespace(name=self.name),
+            run=Launcher(self, kinds), function=99, packed_metadata=(4, 1, 0), metadata=metadata
         )
 
 

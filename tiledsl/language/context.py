@@ -220,10 +220,15 @@ class Context:
         for name, (value, axis) in self._of_outputs.items():
             self.symbol_sources[name] = f"{value.name}.{axis}"
         made = {value.name for number, (_, value) in enumerate(self.parameters) if number in outputs}
+        idle = {value.name for _, value in self.parameters if not value.uses}
         for name, told in self._told.items():  # a tensor that is made tells nothing where one that is passed in does
             told = [each for each in (*told, self._solved.get(name, "")) if each.rpartition(".")[0] not in {*made, ""}]
             if told and self.symbol_sources[name].rpartition(".")[0] in made:
                 self.symbol_sources[name] = told[0]
+            unused = self.symbol_sources[name].rpartition(".")[0] in idle  # calls may have None for it
+            self.symbol_sources[name] = next(
+                (each for each in told if unused and each.rpartition(".")[0] not in idle), self.symbol_sources[name]
+            )
         self.symbol_sources = {name: at or self._solved.get(name, "") for name, at in self.symbol_sources.items()}
         missing = [name for name, source in self.symbol_sources.items() if not source]
         if missing:

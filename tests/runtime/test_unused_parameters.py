@@ -1,0 +1,67 @@
+"""None in place of a tensor that a program does not use, as builders with flags have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tiledsl
+import tiledsl.language as T
+from tiledsl.errors import TileError
+from tiledsl.kernels.stored import call_fields, describe
+
+
+def built(scaled: bool, own: bool = False) -> Any:
+    n = T.dynamic("n")
+    m = T.dynamic("m") if own else n
+
+    @T.prim_func
+    def main(S: T.Tensor((m,), "float32"), A: T.Tensor((n,), "float32"), B: T.Tensor((n,), "float32")):
+        with T.Kernel(T.ceildiv(n, 64), threads=64) as p:
+            for i in T.Parallel(64):
+                if scaled:
+                    B[p * 64 + i] = A[p * 64 + i] * S[p * 64 + i]
+                else:
+                    B[p * 64 + i] = A[p * 64 + i] + 1
+
+    return tiledsl.compile(main, target="interpret")
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_none_for_a_tensor_that_is_not_used(own: bool) -> None:
+    kernel = built(False, own)
+    assert [each.is_used for each in kernel.params] == [False, True, True]
+    for size in (70, 64, 70):
+        a, b = torch.randn(size), torch.zeros(size)
+        kernel(None, a, b)
+        assert torch.equal(b, a + 1)
+    kernel(S=None, A=a, B=b.zero_())
+    assert torch.equal(b, a + 1)
+    kernel.bind(None, a, b.zero_())()
+    assert torch.equal(b, a + 1)
+    kernel(torch.ones(70), a, b.zero_())  # nor is a tensor refused
+    assert torch.equal(b, a + 1)
+
+
+def test_none_for_a_tensor_that_is_used() -> None:
+    a = torch.randn(70)
+    with pytest.raises(TileError, match="main: S is None, but the program uses it") as raised:
+        built(True)(None, a, a)
+    assert "pass a tensor of float32 with shape ('n',)" in str(raised.value)
+    with pytest.raises(TileError, match="main: A is None"):
+        built(False)(None, None, a)
+
+
+def test_other_tensors_are_checked_as_before() -> None:
+    with pytest.raises(TileError, match=r"B.shape\[0\] is 64, but n is 70"):
+        built(False)(None, torch.randn(70), torch.randn(64))
+    with pytest.raises(TileError, match="S must be float32"):
+        built(False)(torch.ones(70).int(), torch.randn(70), torch.randn(70))
+
+
+def test_a_kept_kernel_knows_it_too() -> None:
+    described = describe(built(False))
+    assert [each.get("unused", False) for each in described["params"]] == [True, False, False]
+    assert [each.is_used for each in call_fields(described)["params"]] == [False, True, True]

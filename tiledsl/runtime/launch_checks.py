@@ -69,12 +69,13 @@ def stand_in(param: Parameter, params: Sequence[Parameter], arguments: Sequence[
     argument gives are 1."""
     import torch
 
-    sizes: dict[str, int] = {}
+    sizes: dict[int | str, int] = {}
     device = torch.device("cpu")
     for other, given in zip(params, arguments):
         if isinstance(given, torch.Tensor):
             device = given.device
-            sizes |= {dim: size for dim, size in zip(other.shape, given.shape) if isinstance(dim, str)}
+            for dim, size in zip(other.shape, given.shape):
+                sizes.setdefault(dim, size)
         elif isinstance(given, int) and not other.is_tensor:
             sizes[other.name] = given
     shape = [sizes.get(dim, 1) if isinstance(dim, str) else dim for dim in param.shape]

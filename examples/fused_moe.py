@@ -28,7 +28,7 @@ def sorted_by_expert(chosen, experts, block_M):
     """Of chosen[M, top_k]: pairs[blocks * block_M], the places in `chosen.flatten()`, -1 where there is none, and the
     expert of each block, -1 of one that is not used: there are as many as there may ever be."""
     flat = chosen.flatten()
-    counts = torch.bincount(flat, minlength=experts)
+    counts = (flat[:, None] == torch.arange(experts, device=flat.device)).sum(dim=0)
     padded = (counts + block_M - 1) // block_M * block_M
     blocks = -(-(len(flat) + experts * (block_M - 1)) // block_M)
     order = flat.argsort(stable=True)
@@ -36,7 +36,7 @@ def sorted_by_expert(chosen, experts, block_M):
     pairs = torch.full((blocks * block_M,), -1, dtype=torch.int32, device=flat.device)
     pairs[(padded.cumsum(0) - padded)[flat[order]] + within] = order.int()
     first = torch.arange(blocks, device=flat.device) * block_M
-    of_block = torch.searchsorted(padded.cumsum(0), first, right=True).int()
+    of_block = (first[:, None] >= padded.cumsum(0)).sum(dim=1).int()
     return pairs, torch.where(of_block < experts, of_block, -1)
 
 

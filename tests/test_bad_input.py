@@ -275,7 +275,7 @@ def test_the_call_that_is_right(scale: Any) -> None:
     [
         ((), "scale takes 2 inputs or all 3 parameters (A: float32['M', 8], k: float32, B: float32['M', 8]), not 0"),
         (([[1.0]], 2.0), "scale: A is a tensor, not list"),
-        ((None, 2.0), "scale: A is a tensor, not NoneType"),
+        ((None, 2.0), "scale: A is None, but the program uses it"),
         ((torch.zeros(3, 8), torch.ones(1)), "scale: k is a float32 scalar, not Tensor"),
         ((torch.zeros(3, 8), "2"), "scale: k is a float32 scalar, not str"),
         ((torch.zeros(3, 8).half(), 2.0), "scale: A must be float32, but the tensor is float16"),

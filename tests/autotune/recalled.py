@@ -16,17 +16,9 @@ import torch
 import tiledsl
 import tiledsl.language as T
 from tests.support.example_modules import load_example
+from tests.support.not_needed import NOT_NEEDED
 
 SIZE = 256
-# What neither importing tiledsl with the tuner nor recalling and calling a tuned kernel needs, with all below it.
-NOT_NEEDED = (
-    "rich", "joblib", "networkx", "filelock", "platformdirs", "lark", "tiledsl.ir.core", "tiledsl.ir.printer",
-    "tiledsl.ir.pass_manager", "tiledsl.dialects", "tiledsl.analysis", "tiledsl.frontend", "tiledsl.passes",
-    "tiledsl.language.names", "tiledsl.language.program", "tiledsl.codegen.triton_source", "tiledsl.runtime.lowering",
-    "tiledsl.autotuner.run", "tiledsl.autotuner.search", "tiledsl.autotuner.progress", "tiledsl.autotuner.compiling",
-    "tiledsl.autotuner.predicting", "tiledsl.autotuner.verifying", "tiledsl.autotuner.measuring.measure",
-    "tiledsl.autotuner.measuring.bench",
-)  # fmt: skip
 TUNED = {"configs": [{"block": 64}], "target": "cuda:90", "skip_check": True}
 
 

@@ -1,4 +1,4 @@
-"""Programs as users hold them: kernels in either style, and macros."""
+"""Programs as users hold them: kernels in either style."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError, user_loc
-from tiledsl.frontend.elaborate import call_macro, elaborate
+from tiledsl.frontend.elaborate import elaborate
 from tiledsl.ir.printer import print_op
 from tiledsl.ir.types import BufferType
 from tiledsl.language.buffer import Buffer
@@ -119,34 +119,3 @@ def prim_func(function: Callable[..., Any] | None = None, private: bool = False,
     if function is None:
         return lambda inner: PrimFunc(inner, locals_)
     return PrimFunc(function, locals_)
-
-
-class Macro:
-    """A function that is expanded where a tile program, or a helper called by one, calls it."""
-
-    def __init__(self, function: Callable[..., Any], frame_locals: Mapping[str, Any]) -> None:
-        _check_function("T.macro", function)
-        functools.update_wrapper(self, function)
-        self.function = function
-        self.frame_locals = frame_locals
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return call_macro(self.function, self.frame_locals, arguments, keywords)
-
-    def __get__(self, instance: Any, owner: Any) -> Any:
-        return self if instance is None else functools.partial(self, instance)
-
-
-def macro(function: Any = None, hygienic: bool = True) -> Any:
-    """Mark a function to be expanded where it is called. Arguments are values; annotate T.Ref to pass by reference.
-
-    Arguments may be buffers of any shape, scalars and Python values; it may return such. `hygienic` has no effect.
-    Raises TileError for what is no Python function.
-    """
-    locals_ = dict(sys._getframe(1).f_locals)
-    if function is None:
-        return lambda inner: Macro(inner, locals_)
-    return Macro(function, locals_)
-
-
-inline = macro

@@ -1,7 +1,7 @@
 """The tile language: `import tiledsl.language as T`. Names and meanings are those of TileLang.
 
 The names are loaded when the first of them is used, together with the IR: a program that only recalls tuned kernels
-uses none. An element type alone (`T.float16`) loads little.
+uses none. An element type alone (`T.float16`) loads little, and so does `T.macro`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ def __getattr__(name: str) -> Any:
     if name in dtypes.DTYPES:
         globals()[name] = found = dtypes.DTYPES[name]
         return found
+    if name in ("Macro", "inline", "macro"):
+        return getattr(importlib.import_module("tiledsl.language.macros"), name)
     names = importlib.import_module("tiledsl.language.names")
     globals().update({each: getattr(names, each) for each in ("__all__", *names.__all__, *names.HIDDEN)})
     if name in globals():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tiledsl.language.dtypes as _dtypes
 import tiledsl.language.maths as _maths
-from tiledsl.frontend.program import Macro, PrimFunc, inline, macro, prim_func
+from tiledsl.frontend.program import PrimFunc, prim_func
 from tiledsl.language.allocation import alloc_buffer, alloc_fragment, alloc_global, alloc_local, alloc_shared, alloc_var
 from tiledsl.language.asynchronous import (
     async_copy,
@@ -84,6 +84,7 @@ from tiledsl.language.loops import (
     unroll,
     vectorized,
 )
+from tiledsl.language.macros import Macro, inline, macro
 from tiledsl.language.maths import (
     And,
     Cast,

@@ -1,0 +1,48 @@
+"""Macros. To mark a function, as modules do when they are imported, loads neither the frontend nor the IR."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import Any
+
+from tiledsl.errors import TileError, user_loc
+
+
+class Macro:
+    """A function that is expanded where a tile program, or a helper called by one, calls it."""
+
+    def __init__(self, function: Callable[..., Any], frame_locals: Mapping[str, Any]) -> None:
+        if not isinstance(inspect.unwrap(function) if callable(function) else function, FunctionType):
+            raise TileError(
+                f"@T.macro stands before a function; this is {type(function).__name__} {function!r}", user_loc()
+            )
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.frame_locals = frame_locals
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        from tiledsl.frontend.elaborate import call_macro
+
+        return call_macro(self.function, self.frame_locals, arguments, keywords)
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+
+def macro(function: Any = None, hygienic: bool = True) -> Any:
+    """Mark a function to be expanded where it is called. Arguments are values; annotate T.Ref to pass by reference.
+
+    Arguments may be buffers of any shape, scalars and Python values; it may return such. `hygienic` has no effect.
+    Raises TileError for what is no Python function.
+    """
+    locals_ = dict(sys._getframe(1).f_locals)
+    if function is None:
+        return lambda inner: Macro(inner, locals_)
+    return Macro(function, locals_)
+
+
+inline = macro

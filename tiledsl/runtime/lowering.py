@@ -162,7 +162,7 @@ def _is_used(root: FuncOp, position: int) -> bool:
 
 def _is_of(source: str, position: int, root: FuncOp) -> bool:
     """Whether a size is read from a parameter, such as "A.0" from A."""
-    return source.rpartition(".")[0] == root.parameters[position]
+    return source.rpartition(".")[0] == str(root.parameters[position])
 
 
 def _parameter(name: str, type: Type, is_output: bool, formulas: Mapping[str, Any], is_used: bool) -> Parameter:

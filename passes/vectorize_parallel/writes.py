@@ -115,6 +115,8 @@ def combine_on_chip(
     included. What is left, such as r[T.min(2, j)], by comparing each point's index with each element's, or by a scatter
     where these are many.
     """
+    inside = _inside_of_one(op, builder, indices)
+    mask = both(builder, mask, inside)
     shared = place(indices, len(full))
     if op.out.uses:
         if full and (shared != full or not _one_to_one(indices, shared)):
@@ -134,7 +136,21 @@ def combine_on_chip(
     old = builder.insert(tile.LoadOp(op.buffer, indices, None, None)).result
     new = builder.insert(combine(op.kind, value.dtype)(old, value)).out
     builder.insert(tile.StoreOp(new, op.buffer, indices, mask))
-    return old
+    if inside is None or not op.out.uses:
+        return old
+    nothing = builder.constant(arith.as_constant(0, value.dtype), with_shape((), value.dtype))
+    return selected(builder, inside, old, nothing)
+
+
+def _inside_of_one(op: tile.AtomicOp, builder: Builder, indices: Sequence[Value]) -> Value | None:
+    """Where indices of dimensions with a single element are 0; None if they are. Accesses on the chip take such an
+    index for 0, and an update outside of the buffer takes no part."""
+    inside: Value | None = None
+    for index, size in zip(indices, tile.buffer_type(op.buffer).static_shape, strict=True):
+        if size == 1 and bounds(index) != (0, 0):
+            zero = builder.constant(0, with_shape((), index.dtype))
+            inside = both(builder, inside, compared(builder, index, "eq", zero))
+    return inside
 
 
 def _scatter(

@@ -172,3 +172,18 @@ def test_what_is_refused() -> None:
 
     with pytest.raises(TileError, match=r"T\.atomic_add: it is not defined on bool"):
         tiledsl.compile(main, target="interpret")
+
+
+@pytest.mark.parametrize("index, expected", [(0, 5), (1, 2), (-1, 2)])
+def test_an_update_outside_of_a_single_element_takes_no_part(index: int, expected: int) -> None:
+    @T.prim_func
+    def main(O: T.Tensor((1,), "int32"), at: T.int32):
+        with T.Kernel(1, threads=32):
+            t = T.alloc_shared((1,), "int32")
+            t[0] = 2
+            T.atomic_max(t[at], 5)
+            O[0] = t[0]
+
+    out = torch.zeros(1, dtype=torch.int32)
+    tiledsl.compile(main, target="interpret")(out, index)
+    assert out.item() == expected

@@ -291,8 +291,8 @@ def called_back(
             raise TileError(
                 f"autotune: config_callback returns {config_copy!r} for {config_text(config)}, not a dict or None"
             )
-        config_copy = with_passes(config_copy, signature)
-        unique.setdefault(config_key(config_copy), dict(config_copy))
+        config_copy = dict(with_passes(config_copy, signature))
+        unique.setdefault(config_key(config_copy), config_copy)
     return list(unique.values())
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from tiledsl.compat import install
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError, is_internal, value_options
+from tiledsl.files import read_text
 from tiledsl.frontend.program import PrimFunc
 from tiledsl.ir.pass_manager import Pass, PassManager, Program, is_ours
 from tiledsl.ir.printer import print_op
@@ -209,14 +210,9 @@ def _listed(names: Iterable[str]) -> str:
 def _text_program(request: Request) -> Any:
     from tiledsl.frontend.text_program import parse
 
-    if not request.file.is_file():
-        raise TileError(f"there is no file {request.file}")
+    text = read_text(request.file)
     if request.function:
         raise TileError(f"{request.file} is a text program; FILE:FUNCTION is for Python files")
-    try:
-        text = request.file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TileError(f"{request.file} cannot be read: {error}") from None
     if re.match(r"(\s|//.*)*tile\.func\b", text):
         ways = ["tiledsl lower FILE --resume-after PASS", "tiledsl opt FILE -p PASSES"]
         notes = [f"from the pass that it comes after: {ways[0]}", f"single passes over it: {ways[1]}"]

@@ -11,7 +11,7 @@ import click
 
 from tiledsl.commands.table import print_table
 from tiledsl.errors import TileError
-from tiledsl.files import write_output
+from tiledsl.files import write_output, writing
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.tuned.file import TunedFile
@@ -73,10 +73,8 @@ def table(paths: tuple[Path, ...], csv: Path | None) -> None:
         print_table([_safe(head) for head in ["configuration", *heads]], shown, "l" + "r" * len(heads))
         if csv is not None:
             content = compared.as_csv(heads, lambda row: [row.mean, row.worst, row.known, *row.slowdowns])
-            try:
+            with writing(csv):
                 write_output(csv, content.encode())
-            except OSError as error:
-                raise TileError(f"{csv} cannot be written: {error.strerror}") from error
 
 
 @tuned.command()
@@ -229,11 +227,9 @@ def export(paths: tuple[Path, ...], format: str, folder: Path, bucket: str, name
         for each in from_tuned(file, format, renaming, bucket):
             path = folder / kind.name_of(each)
             content = kind.write(each)
-            try:
+            with writing(path):
                 folder.mkdir(parents=True, exist_ok=True)
                 write_output(path, content)
-            except OSError as error:
-                raise TileError(f"{path} cannot be written: {error.strerror}") from error
             click.echo(f"{path}: {len(each.entries)} configurations")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.task import RunnableTask, none_works
 from tiledsl.autotuner.trial import Trial, config_text
+from tiledsl.autotuner.user_functions import errors_of, named_arguments
 from tiledsl.digests import source_digest
 from tiledsl.errors import TileError
 from tiledsl.kernels.jit import no_program
@@ -334,14 +334,11 @@ def left_out(
 
 def _left_out_by(condition: Callable[..., Any], trials: Sequence[Trial], values: Mapping[str, Any]) -> dict[int, str]:
     reasons = {}
-    named = values if isinstance(condition, LeftOutBy) else _named(condition, values)
+    by_call = isinstance(condition, LeftOutBy)
+    name, named = ("prune_fn", values) if by_call else ("prune", named_arguments(condition, values, 1))
     for trial in trials:
-        try:
+        with errors_of(f"autotune: {name}", f"for {config_text(trial.config)}"):
             answer = condition(dict(trial.config), **named)
-        except Exception as error:
-            name = "prune_fn" if isinstance(condition, LeftOutBy) else "prune"
-            shown = f"autotune: {name} raises {type(error).__name__}: {error}"
-            raise TileError(shown, notes=[f"for {config_text(trial.config)}"]) from error
         if answer and not isinstance(answer, str):
             raise TileError(
                 f"autotune: prune returns {answer!r} for {config_text(trial.config)}, which might mean either",
@@ -351,17 +348,6 @@ def _left_out_by(condition: Callable[..., Any], trials: Sequence[Trial], values:
         if answer:
             reasons[trial.index] = answer
     return reasons
-
-
-def _named(condition: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a call's values that a function of a configuration asks for, by the names of its further parameters."""
-    try:
-        parameters = list(inspect.signature(condition).parameters.values())[1:]
-    except ValueError:  # a built-in function that does not say
-        return {}
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    names = {parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY}
-    return {name: value for name, value in values.items() if takes_all or name in names}
 
 
 def result_of(problem: TuningProblem, outcome: CachedResult, store: Store | None = None) -> AutotuneResult:

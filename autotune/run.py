@@ -140,13 +140,22 @@ class TuningRun:
         """What becomes of one job, where no other runs."""
         assert self._rig is not None
         self._rig.submit(job, 0)
+        return dict(self._wait_for("ran"))
+
+    def _next_event(self, seconds: float) -> tuple[str, int, Any]:
+        """Raises queue.Empty where none comes in time, and KeyboardInterrupt where that is what comes."""
+        event: tuple[str, int, Any] = self._events.get(timeout=seconds)
+        if event[0] == "interrupt":
+            raise KeyboardInterrupt
+        return event
+
+    def _wait_for(self, wanted: str) -> Any:
+        """The outcome of the next event of a kind; compilations that were given up may still be reported."""
         while True:
             with contextlib.suppress(queue.Empty):
-                kind, _, outcome = self._events.get(timeout=WAKE_SECONDS)
-                if kind == "interrupt":
-                    raise KeyboardInterrupt
-                if kind == "ran":
-                    return dict(outcome)
+                kind, _, outcome = self._next_event(WAKE_SECONDS)
+                if kind == wanted:
+                    return outcome
 
     def _agree(self) -> None:
         if self._ranks.size > 1:
@@ -298,11 +307,9 @@ class TuningRun:
                 self._stop_early()
                 continue
             try:
-                kind, index, outcome = self._events.get(timeout=self._seconds_to_wait())
+                kind, index, outcome = self._next_event(self._seconds_to_wait())
             except queue.Empty:
                 continue
-            if kind == "interrupt":
-                raise KeyboardInterrupt
             if kind == "compiled" and self._stopped:
                 continue
             trial = self.trials[index]
@@ -397,7 +404,7 @@ class TuningRun:
             self._bits.ran(trial)
         rig = self._rig
         if rig is not None and trial.ok and not trial.doubts and trial.latency is not None:
-            rig.best = trial.latency if rig.best is None else min(rig.best, trial.latency)
+            rig.pool.best = trial.latency if rig.pool.best is None else min(rig.pool.best, trial.latency)
 
     def _in_tiles(self, trial: Trial, at: Mapping[str, Any]) -> str:
         """In which tiles the mismatches are that a check names; "" where that cannot be told."""
@@ -434,15 +441,8 @@ class TuningRun:
         if not best or self._rig is None:
             return
         kernels = [(trial.index, self._runner(trial.index)) for trial in best]
-        self._rig.submit_final([Job.of(index, kernel, True) for index, kernel in kernels if kernel is not None])
-        kind: str = ""
-        outcome: Any = None
-        while kind != "final":  # compilations that were given up may still be reported
-            with contextlib.suppress(queue.Empty):
-                kind, _, outcome = self._events.get(timeout=WAKE_SECONDS)
-            if kind == "interrupt":
-                raise KeyboardInterrupt
-        selection.record_final(self.trials, outcome)
+        self._rig.pool.submit_final([Job.of(index, kernel, True) for index, kernel in kernels if kernel is not None])
+        selection.record_final(self.trials, self._wait_for("final"))
         self._agree()
         for trial in best:
             self.ended(trial)
@@ -488,7 +488,7 @@ class TuningRun:
         self._stopped = True
         if self._compiler is not None:
             self._compiler.close()
-        waiting = self._compiling | set(self._rig.cancel() if self._rig is not None else [])
+        waiting = self._compiling | set(self._rig.pool.cancel() if self._rig is not None else [])
         self._compiling.clear()
         self._running -= waiting
 

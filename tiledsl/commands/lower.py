@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib.util
 import re
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tiledsl.autotuner.tuned.shapes import parse_value as literal
 from tiledsl.compat import install
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError, is_internal, value_options
@@ -141,10 +141,7 @@ def parse_value(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not sign or not name.strip().isidentifier():
         raise TileError(f"{text!r} is not name=value")
-    try:
-        return name.strip(), ast.literal_eval(value.strip())
-    except (ValueError, SyntaxError):
-        return name.strip(), value.strip()
+    return name.strip(), literal(value)
 
 
 def parse_option(text: str) -> tuple[str, Any]:
@@ -152,10 +149,7 @@ def parse_option(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not sign:
         raise TileError(f"{text!r} is not pass-name.option=value")
-    try:
-        return name.strip(), ast.literal_eval(value.strip().capitalize() if value in ("true", "false") else value)
-    except (ValueError, SyntaxError):
-        return name.strip(), value
+    return name.strip(), literal(value.capitalize() if value in ("true", "false") else value)
 
 
 def split_function(text: str) -> tuple[Path, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiledsl.autotuner.call_flags import LeftOutBy
 from tiledsl.autotuner.group.ranks import Ranks
@@ -38,6 +38,16 @@ if TYPE_CHECKING:
     from tiledsl.dialects.tile import FuncOp
 
 _log = logging.getLogger("tiledsl")
+
+
+class BoundCall(NamedTuple):
+    """A call of a tuned function. values: its arguments by name, with defaults; given: only those that it gives."""
+
+    arguments: Sequence[Any]
+    keywords: Mapping[str, Any]
+    values: dict[str, Any]
+    given: dict[str, Any]
+    target: Target
 
 
 @dataclass

@@ -129,7 +129,7 @@ def value_of(term: Term, values: dict[Variable, int]) -> int:
 
 
 def unclear_in(question: Sequence[Term]) -> str:
-    """What a question depends on that the program does not say, as a reason for an answer that is open; "" if nothing."""
+    """What a question depends on that the program does not say, as the reason for an open answer; "" if nothing."""
     unclear = next((each for each in terms.variables(question) if each.role in ("unknown", "data")), None)
     return "" if unclear is None else f"it depends on {unclear.name} (line {unclear.loc.line})"
 

@@ -17,6 +17,7 @@ from tiledsl.autotuner.options import TuneOptions, conditions
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.results.unbuilt import UnbuiltKernel
 from tiledsl.autotuner.space import config_key
+from tiledsl.autotuner.storage.artifacts import read_artifacts
 from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
@@ -368,7 +369,7 @@ def result_of(problem: TuningProblem, outcome: CachedResult, store: Store | None
     if store is None:
         kernel = best.kernel
     else:
-        recall = None if outcome.other_versions else partial(store.recall_kernel, best)
+        recall = None if outcome.other_versions else partial(read_artifacts, store.folder / "artifacts", best)
         kernel = UnbuiltKernel(lambda: best.kernel, best.source_hash, recall)
     kernel.config, kernel.latency, kernel.ref_latency = dict(best.config), best.latency, outcome.ref_latency
     if best.certificate is not None:

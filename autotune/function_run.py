@@ -252,10 +252,6 @@ class FunctionRun:
         trial.status, trial.latency = "ok", timing.median
         trial.spread, trial.timing = timing.spread, timing.method
 
-    def settle(self) -> None:
-        """See settle."""
-        settle(self._trials, self._options)
-
     def final(self) -> None:
         """Time the best few and the default against each other."""
         failures: dict[str, Any] = {}

@@ -151,21 +151,15 @@ class Bits:
             dims = rows_of(here, sizes)
             outputs = [kernel.params[at].name for at in kernel.outputs]
             inputs = [param for param in kernel.params if not param.is_output]
-            if not outputs:
+            if not outputs or any(name not in dims for name in outputs):
                 return []
-            if any(name not in dims for name in outputs):
-                return []
-            number = self._size(here, dims, outputs[0])
-            least = count if number is None else min(count, number)
+            number = here[outputs[0]][dims[outputs[0]]]
+            least = min(count, number) if isinstance(number, int) else count
             keep = {"dims": [dims.get(name) for name in outputs], "count": least}
             same = {"shapes": [None for _ in inputs], **keep}
             resized = {"shapes": [sizes[p.name] if p.is_tensor and p.name in dims else None for p in inputs], **keep}
             jobs.append((count, _row_job(self.index, kernel, same), _row_job(self.index, other, resized)))
         return jobs
-
-    def _size(self, shapes: Mapping[str, Sequence[Any]], dims: Mapping[str, int], name: str) -> int | None:
-        size = shapes[name][dims[name]]
-        return size if isinstance(size, int) else None
 
     def _kernels(self, kernel: Kernel) -> list[tuple[int, Kernel, dict[str, list[Any]]]]:
         """(rows, kernel for them, shapes of its parameters) for other numbers of rows than the call's."""

@@ -380,16 +380,13 @@ class TuningRun:
             assert self._rig is not None
             self._running.add(index)
             bits = self._bits is not None and self._bits.runs_here
-            job = Job.of(index, kernel, self.measured, self._share(index), bits=bits)
+            job = Job.of(index, kernel, self.measured, self._shares.get(index, _SHARE_OF_DEFAULT), bits=bits)
             self._rig.submit(job, self._places[index])
             return
         if trial.status == "new":
             self._estimate(trial)
         if index in self._running:
             self._announce(trial)
-
-    def _share(self, index: int) -> float:
-        return self._shares.get(index, _SHARE_OF_DEFAULT)
 
     def _ran(self, trial: Trial, outcome: Mapping[str, Any]) -> None:
         self._running.discard(trial.index)

@@ -278,10 +278,6 @@ class Store:
         for old in sorted(self.folder.glob("best.*.json"))[:-_HISTORY]:
             old.unlink(missing_ok=True)
 
-    def recall_kernel(self, trial: Trial) -> dict[str, Any] | None:
-        """What calls need of a trial's kernel, as kept beside the result; see artifacts.read_artifacts."""
-        return artifacts.read_artifacts(self.folder / "artifacts", trial)
-
     def _keep_artifacts(self, winner: Trial, others: Sequence[Trial]) -> None:
         for trial in (winner, *others):
             if trial.build is not None:

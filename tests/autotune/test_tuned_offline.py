@@ -364,7 +364,7 @@ assert scale.tuned_for(64).kind == "exact"
 def test_calls_that_make_no_sense(tmp_path: Path, clock: dict[Any, float]) -> None:
     for folder, calls, options, message in (
         (tmp_path, None, {}, "the calls are None"),
-        (tmp_path, {"size": 64}, {}, "such as"),
+        (tmp_path, {"size": 64}, {}, "write a list"),
         (None, [], {}, "the folder is None"),
         (tmp_path, [], {"min_improvement": "3%"}, "min_improvement is '3%'; it is a share, such as 0.03"),
     ):

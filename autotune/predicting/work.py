@@ -238,10 +238,10 @@ def vectorizes(copy: tile.CopyOp) -> bool:
     if tuple(copy.source_axes) != tuple(copy.target_axes) and len(copy.shape) == len(type.shape):
         return False
     step = max(1, 4 // max(1, ELEMENTS[copy.source.dtype].bits // 8))
-    strides = strides_of(type)
-    if any(not isinstance(stride, int) for stride in strides) or strides[-1] != 1:
+    strides = [stride for stride in strides_of(type) if isinstance(stride, int)]
+    if len(strides) != len(type.shape) or strides[-1] != 1:
         return False
-    if any(int(stride) % step for stride in strides[:-1]) or type.static_shape[-1] % step or copy.shape[-1] % step:
+    if any(stride % step for stride in strides[:-1]) or type.static_shape[-1] % step or copy.shape[-1] % step:
         return False
     return not copy.source_offsets or divisor(copy.source_offsets[-1]) % step == 0
 

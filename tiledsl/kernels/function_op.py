@@ -31,8 +31,12 @@ class InGraphs:
 
     jit: JitFunction
     backward: Backward | None = None
-    on_miss_in_graphs = "first"
     _operators: dict[Any, FunctionOperator]
+
+    @property
+    def on_miss_in_graphs(self) -> str:
+        """What a call in a graph does that nothing was tuned for."""
+        return "first"
 
     def kernel_in_graph(self, values: Mapping[str, Any], on_miss: str) -> Kernel:
         """The kernel for a call's values by name. Nothing is tuned, unless on_miss is "tune"."""
@@ -209,7 +213,7 @@ def without_gradients(name: str, arguments: Sequence[Any]) -> Sequence[Any]:
     return [each.detach() if isinstance(each, torch.Tensor) else each for each in arguments]
 
 
-_warned: dict[str, Any] = {}
+_warned: dict[Any, int] = {}
 
 
 @constant_when_traced

@@ -200,7 +200,7 @@ def transformed(definition: Definition, operator: Any, given: Sequence[Any]) -> 
     assert definition.backward is not None
     rule, saved = autograd_rule(definition.backward)
 
-    class Differentiable(torch.autograd.Function):
+    class Differentiable(torch.autograd.Function):  # type: ignore[misc]
         """The operator with its rules."""
 
         @staticmethod

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.space import tunables
 from tiledsl.autotuner.task import recall
+from tiledsl.autotuner.tuned.recall import missed
 from tiledsl.errors import TileError, user_loc
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ def kernel_in_graph(function: AutotunedFunction, values: Mapping[str, Any], on_m
         problem = function._problem((), values, bound, given, target)
         result = recall(problem)[1]
         if result is None:
-            from tiledsl.autotuner.tuned.recall import missed
-
             miss: Any = on_miss
             return missed(function, replace(problem, options=replace(problem.options, on_miss=miss))).kernel
     if result.complete:

@@ -299,7 +299,7 @@ def _run_once(
             results.append(Result(mutant, 0, "", 0.0))
             print(f"{_diff(mutant, sources)}  no test runs this line\n", flush=True)
             continue
-        known = verdicts.of(mutant, [test.name for test in chosen])
+        known = verdicts.of(mutant, [test.name for test in chosen], tests.seconds.keys() - left_out)
         if known is not None:
             results.append(Result(mutant, len(chosen), known, 0.0))
             if not known:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import printed_mutants, read_equivalent
+from tests.mutants.__main__ import EQUIVALENT, _changed_files, printed_mutants, read_equivalent
 from tests.mutants.mutations import Mutant, compiles, mutants_of, sample, strata
 from tests.mutants.verdicts import Verdicts
+from tests.mutants.warm import ROOT
 
 SOURCE = b'''"""Text."""
 LIMIT = 4
@@ -123,6 +124,7 @@ def test_verdicts_hold_until_the_function_or_the_tests_change(tmp_path: Path) ->
     kept = Verdicts(tmp_path / "verdicts", tmp_path)
     assert (kept.of(in_f, [first]), kept.of(in_g, [second])) == ("", second)
     assert (kept.of(in_f, [first, second]), kept.of(in_g, [first])) == (None, None)
+    assert kept.of(in_g, [first], {second}) == second
     assert kept.not_steady([first, second]) == {first}
     kept.keep(in_g, [first], "time limit in test_a.py::test_f")
     assert Verdicts(tmp_path / "verdicts", tmp_path).of(in_g, []) == "time limit in test_a.py::test_f"
@@ -135,3 +137,10 @@ def test_verdicts_hold_until_the_function_or_the_tests_change(tmp_path: Path) ->
     kept = Verdicts(tmp_path / "verdicts", tmp_path)
     assert kept.of(in_f, [first]) is None
     assert kept.not_steady([second]) == {second}
+
+
+def test_the_reviewed_survivors_are_mutants_of_the_present_code() -> None:
+    reviewed = read_equivalent(EQUIVALENT)
+    files = {file for file, *_ in reviewed}
+    assert files <= set(_changed_files())
+    assert reviewed.keys() <= {mutant.key for file in files for mutant in mutants_of(file, (ROOT / file).read_bytes())}

@@ -10,7 +10,7 @@ import ast
 import functools
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 from tests.mutants.mutations import Mutant
@@ -32,12 +32,12 @@ class Verdicts:
             else:
                 self.found[entry[0]] = entry[1], entry[2]
 
-    def of(self, mutant: Mutant, tests: list[str]) -> str | None:
-        """What killed it, "" for nothing; None if that is not known of these tests."""
+    def of(self, mutant: Mutant, tests: list[str], others: Container[str] = ()) -> str | None:
+        """What killed it, of these tests or of others that are there; "" for nothing; None if that is not known."""
         ran, killed_by = self.found.get(self._key(mutant), ("", ""))
-        if killed_by in tests or " " in killed_by or (ran and ran == self._tests(tests)):
+        if killed_by in tests or killed_by in others or " " in killed_by:
             return killed_by
-        return None
+        return "" if ran and not killed_by and ran == self._tests(tests) else None
 
     def keep(self, mutant: Mutant, tests: list[str], killed_by: str) -> None:
         key, ran = self._key(mutant), self._tests(tests)

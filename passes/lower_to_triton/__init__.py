@@ -238,7 +238,9 @@ class _KernelLowering:
         elif isinstance(op, tile.StoreOp):
             new = at.insert(triton.StoreOp(pointer, op.value, op.mask, cache=op.cache, eviction=op.eviction))
         else:
-            new = at.insert(triton.AtomicOp(pointer, op.value, op.mask, kind=op.kind, semantics=op.semantics))
+            new = at.insert(
+                triton.AtomicOp(pointer, op.value, op.mask, op.compare, kind=op.kind, semantics=op.semantics)
+            )
         for old, made in zip(op.results, new.results, strict=True):
             made.name = old.name
             old.replace_with(made)

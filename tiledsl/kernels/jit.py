@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.errors import TileError, user_loc
+from tiledsl.errors import TileError, ends_tracebacks, user_loc
 from tiledsl.kernels.calls import MOST_CALLS, building, call_key, target_setting
 from tiledsl.kernels.kernel import Kernel
-from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option, pass_options
+from tiledsl.kernels.pass_choice import chosen_passes
+from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 from tiledsl.runtime.launch_triton import constant_when_traced, traced_as
 from tiledsl.runtime.python_source import definition
 from tiledsl.runtime.target import Target
@@ -60,12 +61,14 @@ def _is_program(value: Any) -> bool:
     return not isinstance(value, FunctionType) and hasattr(value, "build")
 
 
+@ends_tracebacks
 def compile(
     func: Any,
     out_idx: int | Sequence[int] | None = None,
     target: Any = None,
     pass_configs: Mapping[str, Any] | None = None,
     *,
+    passes: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
     execution_backend: str | None = None,
     target_host: Any = None,
@@ -76,15 +79,18 @@ def compile(
 
     out_idx: positions of the parameters that each call allocates and returns; negative ones count from the end. target:
     "cuda", "cuda:90", "hip:gfx942", "interpret" or "auto" (the default: the GPU if there is one, else interpret).
-    pass_configs: {"pass-name.option": value}. The remaining keywords are accepted for compatibility and ignored. Raises
-    TileError for mistakes in the program.
+    pass_configs: {"pass-name.option": value}. passes: passes of your own and where they run, {"after:pass-name":
+    [MyPass()]} or {"before:pass-name": ...}; see docs/passes.md. The remaining keywords are accepted for compatibility
+    and ignored. Raises TileError for mistakes in the program.
     """
     if isinstance(func, (JitFunction,)):
         raise TileError(f"{func.__name__} is already under @tiledsl.jit; call it, or use {func.__name__}.compile(...)")
     if not _is_program(func):
         raise TileError(f"tiledsl.compile takes a @T.prim_func or a parsed program, not {type(func).__name__}")
     indices = _indices(out_idx)
-    return Kernel(lambda: func.build(indices), resolve_target(target), pass_configs, config, func)
+    return Kernel(
+        lambda: func.build(indices), resolve_target(target), chosen_passes(pass_configs, passes), config, func
+    )
 
 
 class JitFunction:
@@ -131,6 +137,7 @@ class JitFunction:
         return _opens_kernel(tree.body) or _declares_parameters(tree)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        __tracebackhide__ = True  # from pytest: see tracebacks.py
         target = self.options.get("target")
         last = self._last
         if last is not None and not keywords:
@@ -195,6 +202,7 @@ class JitFunction:
 
     traced_as(__call__, _traced_call)
 
+    @ends_tracebacks
     def _call_anew(self, key: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
         """A call whose kernel is to be found by its arguments' names. It is remembered if `key` tells its like."""
         kernel, wanted = self._kernel_and_arguments(arguments, keywords)
@@ -222,6 +230,7 @@ class JitFunction:
         kernel = self._eager_kernel(bound, call_options.get("__tune_params"))
         return kernel, [bound[p.name] for p in kernel.params if not p.is_output]
 
+    @ends_tracebacks
     def compile(self, *arguments: Any, **keywords: Any) -> Kernel:
         """The kernel for these arguments. In the eager style, T.const values given by name may replace tensors."""
         if self.is_eager:
@@ -281,7 +290,9 @@ class JitFunction:
     def _pass_configs(self, values: dict[str, Any]) -> dict[str, Any]:
         """The decorator's, and what `values` (of which it is taken out) says: pass_configs and launch options such as
         num_warps that are no parameters of the function."""
-        chosen = {**pass_options(self.options.get("pass_configs")), **pass_options(values.pop("pass_configs", None))}
+        passes = None if "passes" in self.signature.parameters else values.pop("passes", None)
+        given = chosen_passes(values.pop("pass_configs", None), passes)
+        chosen = {**chosen_passes(self.options.get("pass_configs")), **given}
         for name in LAUNCH_OPTIONS:
             if name in values and self.takes_launch_option(name):
                 given = values.pop(name)
@@ -374,6 +385,7 @@ class JitFunction:
 
         return lambda: elaborate_eager(self.function, arguments, self.frame_locals)
 
+    @ends_tracebacks
     def get_tir(self, *arguments: Any, **keywords: Any) -> Any:
         """The program for these arguments (the name is TileLang's); it has params, buffer_map and script()."""
         values = self._bind(arguments, keywords, partial=True)
@@ -504,6 +516,7 @@ def jit(
     out_idx: int | Sequence[int] | None = None,
     target: Any = None,
     pass_configs: Mapping[str, Any] | None = None,
+    passes: Mapping[str, Any] | None = None,
     execution_backend: str | None = None,
     target_host: Any = None,
     verbose: bool | None = None,
@@ -512,6 +525,8 @@ def jit(
     mode: str | None = None,
 ) -> Any:
     """Decorator for builders of programs (lazy style) and for programs (eager style); see JitFunction and compile."""
+    if passes is not None:
+        pass_configs = chosen_passes(pass_configs, passes)
     options = {"out_idx": out_idx, "target": target, "pass_configs": pass_configs}
     locals_ = dict(sys._getframe(1).f_locals)
 

@@ -8,7 +8,7 @@ the function has no such program, sizes are constants of the graph.
 from __future__ import annotations
 
 import operator
-import uuid
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -277,7 +277,7 @@ class FunctionOperator:
         name = f"tiledsl::{self.source.jit.__name__}_{digest(chr(10).join(parts))[:12]}"
         # As for kernels: what has gradients, or closes over something else, is another operator.
         is_other = self.source.backward is not None or name in torch_op.made
-        return f"{name}_{uuid.uuid4().hex[:12]}" if is_other else name
+        return f"{name}_{os.urandom(6).hex()}" if is_other else name
 
     def _split(self, arguments: Sequence[Any]) -> tuple[tuple[int, ...], Sequence[Any]]:
         """The builder's sizes and the kernel's arguments."""

@@ -17,7 +17,7 @@ from typing import Any
 from tiledsl.autotuner.tuned.shapes import parse_value as literal
 from tiledsl.compat import install
 from tiledsl.dialects.tile import FuncOp
-from tiledsl.errors import TileError, is_internal, value_options
+from tiledsl.errors import TileError, value_options
 from tiledsl.files import read_text
 from tiledsl.frontend.program import PrimFunc
 from tiledsl.ir.pass_manager import Pass, PassManager, Program, is_ours
@@ -31,6 +31,7 @@ from tiledsl.passes import default_pipeline
 from tiledsl.runtime.lowering import check_print_after
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current, override
+from tiledsl.tracebacks import is_internal
 
 IR_LEVELS = ("tile", "triton")
 ASSEMBLY = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")

@@ -25,7 +25,7 @@ from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, Type,
 # What may stand in emitted text as it is: IR can come from a file, and names and words from anywhere.
 COMPUTED = "="  # the source of a symbol that only its formula tells
 _SOURCE = re.compile(r"(\w+)\.(?:stride)?[0-9]+(?:[+-][0-9]+)?(?://[0-9]+)?")
-ATOMIC_KINDS = ("add", "max", "min", "and", "or", "xor", "exchange", "load", "store")
+ATOMIC_KINDS = ("add", "max", "min", "and", "or", "xor", "exchange", "cas", "load", "store")
 MEMORY_ORDERS = ("relaxed", "acquire", "release", "acq_rel")
 CACHE_HINTS = ("", ".ca", ".cg", ".cs", ".cv", ".wb", ".wt")
 # Where blocks lie in shared memory, by what a kernel for Gluon does with them; "" is for other kernels.
@@ -462,8 +462,9 @@ class StoreBlockOp(Operation):
 class AtomicOp(Operation):
     """Read, combine and write in one step, each element; the result is the old value.
 
-    Kinds: add, max, min, and, or, xor, exchange, load, store. Semantics: relaxed, acquire, release, acq_rel. On on-chip
-    buffers (reducers) add to xor, results unused; vectorize-parallel replaces these.
+    Kinds: add, max, min, and, or, xor, exchange, cas, load, store. Semantics: relaxed, acquire, release, acq_rel. A cas
+    writes where the old value has the bits of `compare`. On on-chip buffers add to xor, and cas; vectorize-parallel
+    replaces these.
 
     Example: `%old = tile.atomic %x, %C[%rows, %columns] {kind = "add"} : tensor<128x64xfloat32>`
     """
@@ -474,13 +475,14 @@ class AtomicOp(Operation):
     buffer = operand(BufferType)
     indices = operands(ScalarType, TensorType)
     mask = optional(ScalarType, TensorType)
+    compare = optional(ScalarType, TensorType)
     kind = attr(str)
     semantics = attr(str, "relaxed")
     guarded = attr(bool, False)
     out = result(ScalarType, TensorType)
 
     def infer(self) -> Sequence[Type]:
-        return [with_shape(_access_shape(self, self.mask, self.value) or (), self.operands[1].dtype)]
+        return [with_shape(_access_shape(self, self.mask, self.value, self.compare) or (), self.operands[1].dtype)]
 
     def verify(self) -> None:
         _indexed(self, self.buffer, self.indices)
@@ -488,6 +490,13 @@ class AtomicOp(Operation):
         check_word("semantics", self.semantics, MEMORY_ORDERS)
         if self.value.dtype != self.buffer.dtype:
             raise ValueError(f"{self.value.dtype} into {self.buffer.type}")
+        check_compare(self.kind, self.compare, self.value)
+
+
+def check_compare(kind: str, compare: Value | None, value: Value) -> None:
+    """ValueError unless a cas, and nothing else, has a value to compare with, of the type of what it writes."""
+    if (kind == "cas") != (compare is not None) or compare is not None and compare.dtype != value.dtype:
+        raise ValueError(f"{kind} of {value.type} compares with {'nothing' if compare is None else compare.type}")
 
 
 class PrintOp(Operation):
@@ -536,10 +545,8 @@ def _whole(buffer: Value, value: Value) -> None:
         raise ValueError(f"{value.type} for {type}")
 
 
-def _access_shape(
-    op: LoadOp | StoreOp | AtomicOp, mask: Value | None, value: Value | None = None
-) -> tuple[int, ...] | None:
-    return broadcast_shapes(*[each.shape for each in (*op.indices, mask, value) if each is not None])
+def _access_shape(op: LoadOp | StoreOp | AtomicOp, *others: Value | None) -> tuple[int, ...] | None:
+    return broadcast_shapes(*[each.shape for each in (*op.indices, *others) if each is not None])
 
 
 def _indexed(op: Operation, buffer: Value, indices: Sequence[Value]) -> None:

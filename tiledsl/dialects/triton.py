@@ -206,6 +206,7 @@ class AtomicOp(Operation):
     pointer = operand(ScalarType, TensorType)
     value = operand(ScalarType, TensorType)
     mask = optional(ScalarType, TensorType)
+    compare = optional(ScalarType, TensorType)
     kind = attr(str)
     semantics = attr(str, "relaxed")
     out = result(ScalarType, TensorType)
@@ -216,3 +217,4 @@ class AtomicOp(Operation):
     def verify(self) -> None:
         tile.check_word("kind", self.kind, tile.ATOMIC_KINDS)
         tile.check_word("semantics", self.semantics, tile.MEMORY_ORDERS)
+        tile.check_compare(self.kind, self.compare, self.value)

@@ -12,14 +12,16 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.errors import TileError, source_line, user_loc, way_out
+from tiledsl.errors import TileError, ends_tracebacks, source_line, user_loc, way_out
 from tiledsl.files import write_output
+from tiledsl.kernels.function_op import transformed_call, warn_of_lost_gradients, without_gradients
 from tiledsl.kernels.other_names import OtherNames
 from tiledsl.kernels.pass_choice import chosen_passes
 from tiledsl.location import Loc
 from tiledsl.runtime.compile import compile_kernel, guard
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.launch_stored import CachedBinary, install
+from tiledsl.runtime.launch_triton import is_transformed
 from tiledsl.runtime.module import load_module
 from tiledsl.runtime.resources import spill_remark
 from tiledsl.runtime.supply import ParamInfo
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from tiledsl.certificate import Certificate
     from tiledsl.dialects.tile import FuncOp
     from tiledsl.ir.pass_manager import Stage
-    from tiledsl.kernels.torch_op import Backward
+    from tiledsl.kernels.torch_rules import Backward
     from tiledsl.levels.artifact import Artifact
     from tiledsl.levels.mlir_passes import TritonPass
     from tiledsl.runtime.compile import CompiledKernel
@@ -110,6 +112,7 @@ class Kernel(OtherNames):
             return self.origin.stages
         return with_texts(self._stages, self._build, self.target, self.pass_configs, self.source, self._resumed_after)
 
+    @ends_tracebacks
     def ir(self, after: str = "", *, locations: bool = False, generic: bool = False) -> str:
         """The IR after a pass (after its last run, if it runs several times), or as elaborated, if no pass is named.
 
@@ -131,6 +134,7 @@ class Kernel(OtherNames):
         return ssa_graph(parse_op(self.ir(after, locations=True)))
 
     @cached_property
+    @ends_tracebacks
     def compiled(self) -> dict[str, CompiledKernel]:
         """The kernels as Triton compiled them for the target, by name. Needs no GPU. Raises CompileError."""
 
@@ -168,11 +172,13 @@ class Kernel(OtherNames):
         return Loc(place.file, line, len(text) - len(text.lstrip()) + 1, line, len(text) + 1)
 
     @property
+    @ends_tracebacks
     def asm(self) -> Mapping[str, Any]:
         """ttir, ttgir, llir, ptx, sass (or amdgcn) of the kernel; of the first kernel, if there are several."""
         return next(iter(self.compiled.values())).asm
 
     @property
+    @ends_tracebacks
     def resources(self) -> Resources:
         """Shared memory, registers, spills and occupancy of the kernel; of the first kernel, if there are several."""
         for name, each in self.compiled.items():
@@ -195,6 +201,7 @@ class Kernel(OtherNames):
 
         return passes_of(self, name)
 
+    @ends_tracebacks
     def verify(self, seconds: float = 5.0) -> Certificate:
         """Prove and test what can be of this kernel, and say what is unknown and why; see docs/verify.md.
 
@@ -232,6 +239,7 @@ class Kernel(OtherNames):
             self.save_certificate(written.parent, written.stem)
         return written
 
+    @ends_tracebacks
     def save_levels(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write what Triton made of each GPU kernel, and return the paths: `<kernel>.ttir`, `.ttgir`, `.llir`, `.ptx`,
         `.cubin` (on AMD `.amdgcn`, `.hsaco`), and `<kernel>.json` with its arguments, launch metadata and hashes.
@@ -242,6 +250,7 @@ class Kernel(OtherNames):
 
         return save_levels(self, folder) + self.save_certificate(Path(folder), self.name)
 
+    @ends_tracebacks
     def from_level(
         self,
         level: str,
@@ -273,6 +282,7 @@ class Kernel(OtherNames):
 
     # Running
 
+    @ends_tracebacks
     def check_runs_here(self) -> None:
         """Raises TileError where the target cannot run."""
         if not self.target.runs_here:
@@ -306,6 +316,7 @@ class Kernel(OtherNames):
 
     def call(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program; see the class for arguments and results. Raises TileError for tensors that do not match."""
+        __tracebackhide__ = True  # from pytest: see tracebacks.py
         import torch
 
         if keywords:
@@ -324,6 +335,7 @@ class Kernel(OtherNames):
 
     __call__ = call  # until calls are known: see launch.write_call
 
+    @ends_tracebacks
     def bind(self, *arguments: Any, **keywords: Any) -> Callable[[], Any]:
         """A function without parameters that runs the program on these tensors, for hot loops.
 
@@ -341,6 +353,7 @@ class Kernel(OtherNames):
             arguments = with_outputs(self, arguments)
         return self.caller(len(arguments)).bound(arguments)
 
+    @ends_tracebacks
     def caller(self, count: int) -> Launcher:
         """The object that runs calls with `count` arguments. Raises TileError if no call has that many."""
         if count not in self.callers:
@@ -354,6 +367,11 @@ class Kernel(OtherNames):
                     made = Launcher(self, given, function, self.outputs if into else ())
                     self.callers = {**self.callers, count: made}
         return self.callers[count]
+
+    @property
+    def input_count(self) -> int:
+        """The arguments of a call that makes its outputs."""
+        return len(self._inputs)
 
     def _given(self, count: int) -> list[Parameter]:
         """The parameters for which `count` arguments stand. Raises TileError if no call has that many."""
@@ -379,6 +397,11 @@ class Kernel(OtherNames):
         import torch
 
         namespace, name, returned, as_list = self.operator_name(len(arguments))
+        if self.backward is None:
+            arguments = tuple(without_gradients(self.name, arguments))
+        elif not torch.compiler.is_compiling() and is_transformed():
+            result = transformed_call(f"{namespace}::{name}", arguments)
+            return list(result) if as_list else result
         result = getattr(getattr(torch.ops, namespace), name)(*arguments)
         if returned:
             result = [arguments[position] for position in returned]
@@ -397,6 +420,10 @@ class Kernel(OtherNames):
         returned = self.outputs if count == len(self.params) else ()
         as_list = len(self.outputs) > 1 and (bool(returned) or self.program_root().returns_list)
         return namespace, name.partition(".")[0], returned, as_list
+
+    def note_lost_gradients(self) -> None:
+        """Warn, once for each line of the user's, that the results are cut off from the autograd graph."""
+        warn_of_lost_gradients(self.name)
 
     # As torch.compiler.assume_constant_result does, which loads the whole tracer.
     operator_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
@@ -425,10 +452,14 @@ class Kernel(OtherNames):
         the rest. Gradients are made contiguous. Raises TileError for kernels that do not return their outputs
         (out_idx).
         """
-        from tiledsl.kernels.torch_op import Backward, check_backward
+        from tiledsl.kernels.torch_rules import checked_backward
 
-        check_backward(self, backward)
-        self.backward, self.operators = Backward(backward, setup_context, isinstance(backward, Kernel)), {}
+        is_kernel = isinstance(backward, Kernel)
+        self.set_backward(checked_backward(self.name, bool(self.outputs), backward, setup_context, is_kernel))
+
+    def set_backward(self, backward: Backward) -> None:
+        """Have torch find gradients so."""
+        self.backward, self.operators = backward, {}
         for caller in self.callers.values():
             caller.forget()
 
@@ -436,6 +467,7 @@ class Kernel(OtherNames):
         """The program, elaborated again."""
         return self._build()
 
+    @ends_tracebacks
     def check(self, params: Sequence[Parameter], arguments: Sequence[Any]) -> None:
         """Compare rank, shape, dtype, strides and device of tensors with what the program was compiled for."""
         check(self.name, self.target, params, arguments)

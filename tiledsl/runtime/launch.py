@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.errors import TileError, user_loc
+from tiledsl.errors import TileError, ends_tracebacks, user_loc
 from tiledsl.runtime import launch_source, launch_triton
 from tiledsl.runtime.launch_checks import stand_in
 from tiledsl.runtime.launch_trace import Trace, Untraceable, trace
@@ -102,6 +102,7 @@ class Launcher:
 
     # The way of a call that no guard has recognised
 
+    @ends_tracebacks
     def find(self, *arguments: Any) -> Any:
         """Run the kernel, after checks if the signature is new."""
         differentiable = self.kernel.backward is not None and self._needs_gradient(arguments)
@@ -114,6 +115,8 @@ class Launcher:
             )
         if differentiable or self._belongs_to_torch(arguments):
             return self.kernel.in_graph(*self._converted(arguments))
+        if self.kernel.backward is None and self._needs_gradient(arguments):
+            self.kernel.note_lost_gradients()
         result = self.run(*arguments)
         if self.can_plan and self.written is not self.first:
             write_call(self.kernel)
@@ -256,10 +259,20 @@ class Launcher:
         return tuple(kinds)
 
     def _belongs_to_torch(self, arguments: Sequence[Any]) -> bool:
-        """Whether a mode or a subclass of torch is to see the call: fake tensors, tracing."""
-        types = [type(arguments[number]) for number in self.tensors]
+        """Whether a mode, a subclass or a rule of torch is to see the call: fake and meta tensors, tracing, torch.vmap,
+        autocast where it has something to convert."""
+        tensors = [arguments[number] for number in self.tensors]
         plain = self._no_dispatch
-        return self._modes() > 0 or any(getattr(each, "__torch_dispatch__", plain) is not plain for each in types)
+        return (
+            self._modes() > 0
+            or any(getattr(type(each), "__torch_dispatch__", plain) is not plain for each in tensors)
+            or any(getattr(each, "is_meta", False) for each in tensors)
+            or launch_triton.is_transformed()
+            or launch_triton.is_autocast(tensors)
+            and any(
+                str(getattr(each, "dtype", ""))[6:] != self.params[n].dtype for n, each in zip(self.tensors, tensors)
+            )
+        )
 
     def _needs_gradient(self, arguments: Sequence[Any]) -> bool:
         import torch

@@ -178,7 +178,7 @@ class _Padder:
             if axis not in axes:
                 continue
             held = self.padding.of(value, axis)
-            if held is not None and type(held) is type(number) and held == number:
+            if type(held) is type(number) and held == number:
                 continue
             inside = self._inside(len(shape), axis, size)
             condition = inside if condition is None else builder.insert(arith.AndOp(condition, inside)).result

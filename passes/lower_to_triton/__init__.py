@@ -219,10 +219,6 @@ class _KernelLowering:
     def lower_access(self, op: Access) -> None:
         at = Builder.at(op)
         type = self.types[op]
-        if type.scope != "global":
-            raise TileError(
-                f"{op.buffer.name or 'a buffer'} stays in {type.scope} memory, which Triton cannot address", op.loc
-            )
         shape = op.out.shape if isinstance(op, (tile.LoadOp, tile.AtomicOp)) else _store_shape(op)
         pointer = self.pointer(at, op.buffer, type, op.indices, shape)
         new: Operation

@@ -88,10 +88,10 @@ def test_a_scan_of_what_is_loaded_and_stored_as_it_is_stays() -> None:
 
 def test_dimensions_of_one_element_come_and_go_without_another_layout() -> None:
     body = """
-    %i = tensor.iota {axis = 2} : tensor<4x1x8xint32>
-    %squeezed = tensor.reshape %i : tensor<4x8xint32>
-    %wide = tensor.reshape %squeezed : tensor<1x4x8x1xint32>
-    %other = tensor.reshape %squeezed : tensor<8x4xint32>"""
+    %x = arith.constant {value = 0.5} : tensor<4x1x8xfloat32>
+    %squeezed = tensor.reshape %x : tensor<4x8xfloat32>
+    %wide = tensor.reshape %squeezed : tensor<1x4x8x1xfloat32>
+    %other = tensor.reshape %squeezed : tensor<8x4xfloat32>"""
     named = {value.name: value for op in kernel_of(program(body)).walk() for value in op.results}
     assert _reshaped_before(named["squeezed"]) == _reshaped_before(named["wide"]) == []
     assert _reshaped_before(named["other"]) == [named["squeezed"]]

@@ -69,6 +69,9 @@ def test_a_buffer_that_all_points_share_is_read_once() -> None:
     filecheck(
         after(VectorizeParallel(), body, parameters="S: 4*float32, Y: 4*8*float32"),
         """
+        %s = tile.alloc : buffer<4*float32, shared>
+        %i = tensor.iota {axis = 0} : tensor<4x1xint32>
+        %j = tensor.iota {axis = 1} : tensor<1x8xint32>
         %t = tile.read %s : tensor<4xfloat32>
         %x = tile.load %S[%i] : tensor<4x1xfloat32>
         tile.store %x, %Y[%i, %j]

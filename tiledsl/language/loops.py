@@ -50,8 +50,7 @@ class ParallelLoop:
     limits: tuple[Any, ...] = field(default=())
     chunked: tuple[int, ...] = field(default=())
 
-    def __iter__(self) -> Any:
-        raise TileError("this loop can only be written as a `for` statement of a tile program (or a @T.macro)")
+    __iter__ = SerialLoop.__iter__
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,7 @@ class PersistentLoop:
     index: Any
     group_size: int
 
-    def __iter__(self) -> Any:
-        raise TileError("this loop can only be written as a `for` statement of a tile program (or a @T.macro)")
+    __iter__ = SerialLoop.__iter__
 
 
 MAX_ELEMENTS = 1 << 20  # of a tile: Triton's TRITON_MAX_TENSOR_NUMEL

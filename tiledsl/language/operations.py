@@ -29,7 +29,7 @@ from tiledsl.language.expression import (
 from tiledsl.language.float4 import Float4Buffer, Float4Reference, copy_float4, fill_float4, is_float4
 from tiledsl.language.loops import check_elements
 from tiledsl.language.regions import INNER, element, pair, region_of, shape_text
-from tiledsl.legality import verdict
+from tiledsl.legality import permitted, verdict
 
 
 def copy(
@@ -73,17 +73,9 @@ def copy(
     if ctx.is_of_thread(a, b):
         ctx.parallel(shape, lambda at: element(dst, target_axes, at).store(element(src, source_axes, at)))
         return
+    axes = {"source_axes": source_axes, "target_axes": target_axes}
     ctx.builder.insert(
-        tile.CopyOp(
-            a.value,
-            a_offsets,
-            b.value,
-            b_offsets,
-            shape=shape,
-            source_axes=source_axes,
-            target_axes=target_axes,
-            safe_value=ctx.safe_value(a),
-        )
+        tile.CopyOp(a.value, a_offsets, b.value, b_offsets, shape=shape, **axes, safe_value=ctx.safe_value(a))
     )
 
 
@@ -293,9 +285,8 @@ def gemm(
     TileError where shapes do not match, for other element types (tiledsl/legality.py), and for an mbar.
     """
     ctx = context("T.gemm")
-    for name, value in (("mbar", mbar),):
-        if value is not None:
-            raise TileError(f"T.gemm: {name} has no Triton form; leave it out, T.Pipelined does the waiting")
+    if mbar is not None:
+        raise TileError("T.gemm: mbar has no Triton form; leave it out, T.Pipelined does the waiting")
     constant = not isinstance(clear_accum, Expr)
     (a, _), (b, _) = _matrix("T.gemm", A), _matrix("T.gemm", B)
     c, back = _matrix("T.gemm", C, write_back=True, read=not constant or not clear_accum)
@@ -385,9 +376,7 @@ def reduce(
     target, back = whole(what, out, write_back=True, indexed=to_indexed, read=not clear)
     shape = source.type.static_shape
     for each in (source, target):
-        legal = verdict(f"reduce.{kind}", (each.dtype.name,))
-        if legal.is_refused:
-            raise TileError(f"{what}: {legal.reason.format(each.dtype)}", notes=legal.notes((each.dtype,)))
+        permitted(what, f"reduce.{kind}", each.dtype.name)
     if source.dtype != target.dtype:
         wide = Buffer(
             context(what).alloc(BufferType(shape, target.type.dtype, "fragment"), what, name=f"{source.name}_cast")

@@ -29,8 +29,8 @@ from tiledsl.language.expression import (
     select,
 )
 from tiledsl.language.operations import reduce
-from tiledsl.language.thread_block import ThreadBlock
-from tiledsl.legality import verdict
+from tiledsl.language.thread_block import Frame, ThreadBlock
+from tiledsl.legality import permitted
 
 WARP = 32
 
@@ -42,15 +42,19 @@ def _threads(what: str) -> ThreadBlock:
     return ctx.threads
 
 
+def _dimension(what: str, dim: Any) -> tuple[ThreadBlock, int]:
+    block, dim = _threads(what), plain(dim)
+    if isinstance(dim, bool) or not isinstance(dim, int) or not 0 <= dim < max(3, len(block.extents)):
+        raise TileError(f"{what}: dim is {describe(dim)}; it is 0 (x), 1 (y) or 2 (z)")
+    return block, dim
+
+
 def get_thread_binding(dim: int = 0) -> Any:
     """The index of the thread along dimension `dim` (0: x, 1: y, 2: z) of T.Kernel's threads, an int32 scalar.
 
     Raises TileError for another dimension, and outside of T.Kernel.
     """
-    block = _threads("T.get_thread_binding")
-    dim = plain(dim)
-    if isinstance(dim, bool) or not isinstance(dim, int) or not 0 <= dim < max(3, len(block.extents)):
-        raise TileError(f"T.get_thread_binding: dim is {describe(dim)}; it is 0 (x), 1 (y) or 2 (z)")
+    block, dim = _dimension("T.get_thread_binding", dim)
     return Scalar(block.index(dim)) if dim < len(block.extents) else 0
 
 
@@ -64,10 +68,7 @@ def get_thread_extent(dim: int = 0) -> int:
 
     Raises TileError for another dimension, and outside of T.Kernel.
     """
-    block = _threads("T.get_thread_extent")
-    dim = plain(dim)
-    if isinstance(dim, bool) or not isinstance(dim, int) or not 0 <= dim < max(3, len(block.extents)):
-        raise TileError(f"T.get_thread_extent: dim is {describe(dim)}; it is 0 (x), 1 (y) or 2 (z)")
+    block, dim = _dimension("T.get_thread_extent", dim)
     return block.extents[dim] if dim < len(block.extents) else 1
 
 
@@ -276,9 +277,7 @@ def tvm_warp_shuffle_down(mask: Any, value: Any, offset: Any, width: Any = WARP,
 
 def _reduced(what: str, value: Any, kind: str, group: int) -> Any:
     value = _value(what, value)
-    legal = verdict(f"reduce.{kind}", (value.dtype.name,))
-    if legal.is_refused:
-        raise TileError(f"{what}: {legal.reason.format(value.dtype)}", notes=legal.notes((value.dtype,)))
+    permitted(what, f"reduce.{kind}", value.dtype.name)
     builder = context(what).builder
     return Scalar(builder.insert(thread.ReduceOp(as_value(value), kind=kind, group=group)).result)
 
@@ -314,16 +313,11 @@ class ThreadReducer:
 
 
 @dataclass(frozen=True)
-class AttrFrame:
+class AttrFrame(Frame):
     """`with T.attr(node, key, value):`; the node is a ThreadReducer, or means nothing."""
 
+    opens = "T.attr opens a block"
     node: Any
-
-    def __enter__(self) -> Any:
-        raise TileError("T.attr opens a block only as a `with` statement of a tile program")
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def comm_reducer(fcombine: Any, identity: Any = None, name: str = "reduce") -> ThreadReducer:

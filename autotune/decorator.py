@@ -36,6 +36,7 @@ from tiledsl.autotuner.trial import config_text
 from tiledsl.errors import TileError, user_loc, value_options, way_out
 from tiledsl.kernels.calls import MOST_CALLS, call_key, tuner_settings
 from tiledsl.kernels.jit import JitFunction, _key, resolve_target
+from tiledsl.kernels.pass_choice import chosen_passes
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -306,7 +307,7 @@ class AutotunedFunction:
             configs = check_configs(configs(jit, target=target, **given), jit.signature, self.name)
         elif callable(configs):
             configs = check_configs(call_configs(configs, arguments, keywords, values), jit.signature, self.name)
-        configs = called_back(configs, options.config_callback)
+        configs = called_back(configs, options.config_callback, jit.signature)
         configs = with_seeds(configs, options.seed_configs, jit.signature, self.name)
         names = tunables(configs)
         self._check_call(values, names)
@@ -369,9 +370,10 @@ def autotune(
     """Decorator above @tiledsl.jit, @triton.jit or @gluon.jit: choose the best of several configurations at the first
     call with given arguments.
 
-    configs: dicts of tunables (parameters of the function, and `pass_configs`), or a function of the call's arguments
-    that returns them. target: what to tune for, in place of @tiledsl.jit's; for a GPU that is not here, configurations
-    are compiled, checked in the interpreter and ranked by estimates. For the other options, see TuneOptions.
+    configs: dicts of tunables (parameters of the function, `pass_configs` and `passes`), or a function of the call's
+    arguments that returns them. target: what to tune for, in place of @tiledsl.jit's; for a GPU that is not here,
+    configurations are compiled, checked in the interpreter and ranked by estimates. For the other options, see
+    TuneOptions.
 
     Of a kernel of Triton, grid: as Triton takes it; it may also stand in the call, `f[grid](...)`. make_inputs: a
     function of a call's numbers, those that it names, that returns its tensors by name; where shapes are tuned offline,
@@ -452,8 +454,11 @@ class AutoTuner:
         target_host: Any = None,
         verbose: bool | None = None,
         pass_configs: Mapping[str, Any] | None = None,
+        passes: Mapping[str, Any] | None = None,
     ) -> AutoTuner:
         """How configurations are compiled; see tiledsl.compile."""
+        if passes is not None:
+            pass_configs = chosen_passes(pass_configs, passes)
         self.compile_args = {"out_idx": out_idx, "target": target, "pass_configs": pass_configs}
         return self
 

@@ -145,7 +145,7 @@ class TunedFunction:
         if callable(configs):
             found = call_configs(configs, arguments, keywords, given)
             configs = check_configs(found, self.signature, self.name)
-        configs = called_back(configs, self.options.config_callback)
+        configs = called_back(configs, self.options.config_callback, self.signature)
         names = tunables(configs)
         flags.check_given(given, names, self.name)
         self._check_given(given, names)

@@ -15,6 +15,7 @@ from typing import Any
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.trial import config_text
 from tiledsl.errors import TileError
+from tiledsl.kernels.pass_choice import chosen_passes
 from tiledsl.launch_options import LAUNCH_OPTIONS
 
 # Keys of a configuration that need not be parameters of the builder: choices of the compiler, and of what to run.
@@ -84,9 +85,9 @@ def space(*, where: Callable[[Config], Any] | None = None, **values: Any) -> Spa
 
     A value that is not a list, tuple, range, set, iterator or array stands for itself. `where` is a predicate: only the
     configurations for which it returns true are kept. Besides parameters of the function, tunables may be
-    `pass_configs` (dicts of pass options), `from_level` (a pair such as ("cubin", "dir"): files to run from, see
-    Kernel.from_level) and T.Kernel's options for every launch of the program: num_warps, num_stages (of loops that give
-    none), num_ctas, maxnreg, launch_pdl.
+    `pass_configs` (dicts of pass options), `passes` (dicts of passes of one's own by their places), `from_level` (a
+    pair such as ("cubin", "dir"): files to run from, see Kernel.from_level) and T.Kernel's options for every launch of
+    the program: num_warps, num_stages (of loops that give none), num_ctas, maxnreg, launch_pdl.
 
     Example: `space(block_M=[64, 128], block_N=[64, 128], threads=[128, 256], where=lambda c: c.block_M <= c.block_N)`
     """
@@ -169,7 +170,7 @@ def check_configs(configs: Any, signature: inspect.Signature, name: str) -> list
     checked: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    known = [*signature.parameters, *RESERVED, *LAUNCH_OPTIONS]
+    known = [*signature.parameters, *RESERVED, "passes", *LAUNCH_OPTIONS]
     for index, config in enumerate(configs):
         if not isinstance(config, Mapping):
             raise TileError(f"{where}: configuration {index} is {config!r}, not a dict")
@@ -184,6 +185,7 @@ def check_configs(configs: Any, signature: inspect.Signature, name: str) -> list
             from tiledsl.levels.candidates import choice
 
             config = {**config, "from_level": choice(config["from_level"])}
+        config = with_passes(config, signature)
         first = seen.setdefault(config_key(config), index)
         if first != index:
             raise TileError(f"{where}: configurations {first} and {index} are the same: {config_text(config)}")
@@ -191,6 +193,16 @@ def check_configs(configs: Any, signature: inspect.Signature, name: str) -> list
     if not checked:
         raise TileError(f"{where}: there is no configuration to try")
     return checked
+
+
+def with_passes(config: Mapping[str, Any], signature: inspect.Signature) -> Mapping[str, Any]:
+    """A configuration with `passes` among its pass_configs, as texts: see kernels/pass_choice.py."""
+    names = {"pass_configs", "passes"} - signature.parameters.keys()
+    if not names & config.keys():
+        return config
+    passes = config.get("passes") if "passes" in names else None
+    rest = {name: value for name, value in config.items() if name != "passes" or "passes" not in names}
+    return {**rest, "pass_configs": chosen_passes(config.get("pass_configs"), passes)}
 
 
 def _without_numpy(value: Any) -> Any:
@@ -256,7 +268,9 @@ def with_seeds(
     return [*configs, *(each for each in check_configs(seeds, signature, name) if config_key(each) not in known)]
 
 
-def called_back(configs: Sequence[dict[str, Any]], callback: Callable[..., Any] | None) -> list[dict[str, Any]]:
+def called_back(
+    configs: Sequence[dict[str, Any]], callback: Callable[..., Any] | None, signature: inspect.Signature
+) -> list[dict[str, Any]]:
     """The configurations as `config_callback` leaves or returns them; each once."""
     if callback is None:
         return list(configs)
@@ -277,7 +291,8 @@ def called_back(configs: Sequence[dict[str, Any]], callback: Callable[..., Any] 
             raise TileError(
                 f"autotune: config_callback returns {config_copy!r} for {config_text(config)}, not a dict or None"
             )
-        unique.setdefault(config_key(config_copy), dict(config_copy))
+        config_copy = dict(with_passes(config_copy, signature))
+        unique.setdefault(config_key(config_copy), config_copy)
     return list(unique.values())
 
 

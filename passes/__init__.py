@@ -4,6 +4,7 @@ if __name__ != "tiledsl.passes":
     raise ImportError(f"{__name__!r} is not a package of its own: write `import tiledsl.passes`", name=__name__)
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from tiledsl.errors import TileError
@@ -32,9 +33,10 @@ from tiledsl.passes.schedule_loops import ScheduleLoops
 from tiledsl.passes.select_access import SelectAccess
 from tiledsl.passes.select_emitter import SelectEmitter
 from tiledsl.passes.simplify_ranges import SimplifyRanges
-from tiledsl.passes.specs import make_pass
+from tiledsl.passes.specs import find_pass, make_pass
 from tiledsl.passes.split_k import SplitK
 from tiledsl.passes.unroll_loops import UnrollLoops
+from tiledsl.passes.user_passes import inserted, is_place
 from tiledsl.passes.vectorize_parallel import VectorizeParallel
 
 # The default pipeline, in order. Options come from `pass_configs`.
@@ -83,10 +85,13 @@ def default_pipeline(options: Mapping[str, Any] | None = None) -> list[Pass]:
     """The passes in order. `options` maps "pass-name.option" to a value; TileError for an option that no pass has.
 
     Options of other compilers (their names start with "tl.", "tir." or "cuda.") that mean nothing here are noted once
-    in the log.
+    in the log. "after:pass-name" and "before:pass-name" have passes of the user's, see user_passes.
     """
+    options = pass_options(options)
     chosen: dict[str, dict[str, Any]] = {}
-    for key, value in pass_options(options).items():
+    for key, value in options.items():
+        if is_place(key):
+            continue
         key = str(getattr(key, "value", key))
         if key in _ALIASES:
             name, option, convert = _ALIASES[key]
@@ -100,14 +105,21 @@ def default_pipeline(options: Mapping[str, Any] | None = None) -> list[Pass]:
             name, _, option = key.partition(".")
             if not option:
                 raise TileError(f"pass option {key!r} is not of the form 'pass-name.option'")
-            if name not in PASSES:
+            if find_pass(name) is None:
                 raise TileError(
                     f"pass option {key!r}: no pass is named {name!r}; there are {', '.join(sorted(PASSES))}"
                 )
             chosen.setdefault(name, {})[option] = value
+    pipeline = inserted(_DEFAULT_PIPELINE, options)
     if not chosen:
-        return _DEFAULT_PIPELINE.copy()
-    unused = set(chosen) - {each.name for each in PIPELINE}
+        return pipeline
+    unused = set(chosen) - {each.name for each in pipeline}
     if unused:
-        raise TileError(f"pass {sorted(unused)[0]} is not in the default pipeline")
-    return [make_pass(each.name, chosen[each.name]) if each.name in chosen else _DEFAULTS[each] for each in PIPELINE]
+        notes = ['a pass of your own gets a place first: passes={"after:promote-buffers": [MyPass()]}']
+        raise TileError(f"pass {sorted(unused)[0]} is not in the default pipeline", notes=notes)
+    return [_with_options(each, chosen[each.name]) if each.name in chosen else each for each in pipeline]
+
+
+def _with_options(each: Pass, options: dict[str, Any]) -> Pass:
+    given = {option.name: getattr(each, option.name) for option in fields(each)}
+    return make_pass(each.name, given | options, {each.name: type(each)})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.analysis.same_values import Written
 from tiledsl.dialects import tile, triton
 from tiledsl.dialects.arith import BinaryOp
-from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.core import Effect, Operation, Region
 from tiledsl.ir.pass_manager import Pass, Program
-from tiledsl.ir.types import BufferType
 
 Key = tuple[object, ...]  # hashable
 
@@ -60,20 +60,10 @@ def _replace(op: Operation, twin: Operation) -> None:
 
 
 def _forget(loaded: dict[Key, Operation], op: Operation) -> None:
-    """Drop the loads that the effects of `op` may change. Global buffers may overlap, on-chip ones do not."""
-    written: set[Value] = set()
-    for inner in op.walk():
-        if Effect.WRITE in inner.effects:
-            written.update(value for value in inner.operands if isinstance(value.type, BufferType))
-            if not any(isinstance(value.type, BufferType) for value in inner.operands):
-                loaded.clear()  # through a pointer
-        elif Effect.ORDERED in inner.effects and inner.regions and not isinstance(inner, tile.ParallelOp):
-            loaded.clear()  # a while loop may wait for another block
-    some_global = any(isinstance(value.type, BufferType) and value.type.scope == "global" for value in written)
+    """Drop the loads that the effects of `op` may change."""
+    written = Written(op)
     for key, load in list(loaded.items()):
-        buffer = load.operands[0]
-        is_global = not isinstance(buffer.type, BufferType) or buffer.type.scope == "global"
-        if buffer in written or (is_global and some_global):
+        if load.operands[0] in written:
             del loaded[key]
 
 

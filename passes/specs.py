@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.ir.parser import WORDS, Parser
 from tiledsl.ir.pass_manager import PASSES, Pass
 
+ENTRY_POINTS = "tiledsl.passes"  # the group in which installed packages offer passes, by their names
 
-def parse_pipeline(spec: str) -> list[Pass]:
-    """Passes from `a,b{option=value other=value},c`. Raises TileError for an unknown pass, option or value."""
+
+def parse_pipeline(spec: str, known: Mapping[str, type[Pass]] | None = None) -> list[Pass]:
+    """Passes from `a,b{option=value other=value},c`. known: classes that names mean before all others. Raises TileError
+    for an unknown pass, option or value."""
     try:
         parser = Parser(spec, "<pipeline>")
         written = _written(parser)
@@ -22,9 +26,11 @@ def parse_pipeline(spec: str) -> list[Pass]:
     passes: list[Pass] = []
     for name, options in written:
         try:
-            passes.append(make_pass(name.group(), options))
+            passes.append(make_pass(name.group(), options, known))
         except TileError as error:
-            raise parser.error(error.message, name) from None
+            located = parser.error(error.message, name)
+            located.notes += error.notes
+            raise located from None
     return passes
 
 
@@ -47,11 +53,31 @@ def _written(parser: Parser) -> list[tuple[re.Match[str], dict[str, Any]]]:
     return passes
 
 
-def make_pass(name: str, options: dict[str, Any]) -> Pass:
-    """A pass by name with these options. Raises TileError for an unknown name, option or a value of another type."""
+def find_pass(name: str) -> type[Pass] | None:
+    """The pass of this name: of those that are defined in this process, else of installed packages. TileError if such a
+    package does not give it."""
     if name not in PASSES:
-        raise TileError(f"no pass is named {name!r}; there are {', '.join(sorted(PASSES))}")
-    pass_type = PASSES[name]
+        from importlib.metadata import entry_points
+
+        for each in entry_points(group=ENTRY_POINTS, name=name):
+            try:
+                each.load()
+            except Exception as error:
+                raise TileError(f"the pass {name!r} of {each.value} cannot be loaded: {error}") from error
+            if name not in PASSES:
+                raise TileError(f"{each.value}, the entry point of the pass {name!r}, defines none of this name")
+    return PASSES.get(name)
+
+
+def make_pass(name: str, options: dict[str, Any], types: Mapping[str, type[Pass]] | None = None) -> Pass:
+    """A pass by name with these options. types: classes that names mean before all others. Raises TileError for an
+    unknown name, option or a value of another type."""
+    pass_type = (types or {}).get(name) or find_pass(name)
+    if pass_type is None:
+        raise TileError(
+            f"no pass is named {name!r}; there are {', '.join(sorted(PASSES))}",
+            notes=["a pass of your own is known once its module is imported; from the shell, --load FILE"],
+        )
     known = {option.name: option for option in dataclasses.fields(pass_type)}
     for key, value in options.items():
         if key not in known:

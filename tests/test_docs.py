@@ -47,6 +47,8 @@ assert "(tuned for M=64, the nearest at or above 50" in str(shipped.tuned_for(50
 """,
     "docs/passes.md": """
 torch.testing.assert_close(negative(a, b), torch.clamp(a @ b.T, max=0), rtol=2e-3, atol=2e-2)
+assert [careful.ir(after="reciprocal").count(f"arith.{each} ") for each in ("mul", "div")] == [1, 1]
+assert careful.verify().ok and "reciprocal{exact=false}" in careless.verify().reason
 """,
     "docs/levels.md": """
 assert "doubled_kernel.ttgir (edited)" in str(squared.remarks)

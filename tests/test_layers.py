@@ -69,6 +69,7 @@ KEPT_LATE = {
     (_WORKER, "tiledsl.runtime.launch_triton"): "a worker opens its device beside the import of torch",
     (_WORKER, "tiledsl.autotuner.measuring.wire"): "garbage is not collected while a worker imports",
     ("tiledsl.autotuner", "importlib"): "names are loaded when they are asked for",
+    ("tiledsl.passes.specs", "importlib.metadata"): "only for a name that no module has defined",
     (_COMPILER, "tiledsl.runtime.compile"): "a worker loads it beside Triton, once for all of its forks",
     (_COMPILER, "tiledsl.runtime.module"): "the same",
     (_COMPILER, "tiledsl.runtime.target"): "the same",

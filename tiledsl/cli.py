@@ -12,9 +12,24 @@ import click
 from tiledsl.commands.cache import cache
 from tiledsl.commands.tune import tune
 from tiledsl.commands.tuned import tuned
-from tiledsl.errors import TileError, on_command_line
+from tiledsl.errors import PassFailure, TileError, on_command_line
 from tiledsl.files import write_output
 from tiledsl.version import __version__
+
+
+def _load(_: click.Context, __: click.Parameter, files: tuple[Path, ...]) -> None:
+    """Import the files that --load names, before anything asks for what they define."""
+    if files:
+        from tiledsl.commands.lower import load_passes
+
+        for file in files:
+            load_passes(file)
+
+
+_loads = click.option(
+    "--load", multiple=True, type=click.Path(path_type=Path), metavar="FILE", callback=_load, expose_value=False,
+    is_eager=True, help="A Python file with passes of your own; repeat for more.",
+)  # fmt: skip
 
 
 class _Commands(click.Group):
@@ -24,11 +39,7 @@ class _Commands(click.Group):
         try:
             with on_command_line():
                 return super().invoke(ctx)
-        except TileError as error:
-            click.echo(str(error), err=True)
-        except Exception as error:
-            if type(error).__name__ != "PassFailure":  # its module is loaded only where a pass has run
-                raise
+        except (TileError, PassFailure) as error:
             click.echo(str(error), err=True)
         ctx.exit(1)
 
@@ -49,6 +60,7 @@ def main() -> None:
 @click.option("--print-changed", is_flag=True, help="Print the IR after each pass that changes it, to stderr.")
 @click.option("--pass-config", "configs", multiple=True, metavar="PASS.OPTION=VALUE", help="An option of a pass.")
 @click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file (all: folder).")
+@_loads
 def lower(
     program: str,
     values: tuple[str, ...],
@@ -103,6 +115,7 @@ def lower(
 @click.option("--seconds", default=5.0, help="For all questions of each kind to the solver.")
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
 @click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file.")
+@_loads
 def verify(
     program: str,
     values: tuple[str, ...],
@@ -166,6 +179,7 @@ def compile_level(file: Path, target: str | None, emit: str, options: tuple[str,
 @click.option("--generic", is_flag=True, help="Print MLIR's generic form.")
 @click.option("--timing", is_flag=True, help="Print each pass's time to stderr.")
 @click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file.")
+@_loads
 def opt(file: Path, spec: str, target: str | None, verify: bool, generic: bool, timing: bool, output: Path | None) -> None:  # fmt: skip # noqa: E501
     """Run a pipeline over the IR in FILE ("-": stdin) and print the result."""
     from tiledsl.commands.opt import opt as run_passes
@@ -177,6 +191,7 @@ def opt(file: Path, spec: str, target: str | None, verify: bool, generic: bool, 
 
 @main.command()
 @click.argument("name", metavar="[PASS]", required=False)
+@_loads
 def passes(name: str | None) -> None:
     """List the compiler's passes with their options, or show one with an example of what it does."""
     from tiledsl.commands.passes import passes as show

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
+OPAQUE = "opaque:"  # stands in a text for something whose behaviour no text can tell
 _ORIGIN = re.compile(r"^ *# .+:\d+\n", re.MULTILINE)
 
 

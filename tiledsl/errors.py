@@ -65,6 +65,18 @@ class TileError(Exception):
         return (type(self), (self.message, self.loc, self.notes))
 
 
+class PassFailure(Exception):
+    """A pass failed on valid input, or left invalid IR: a bug in tiledsl, or in the user's module that the pass is
+    from. `reproducer` is the file to report."""
+
+    def __init__(self, spec: str, error: BaseException, reproducer: str, module: str = "") -> None:
+        whose = f"a bug in the pass, which is from {module}" if module else "a bug in tiledsl"
+        said = str(error) or repr(error)
+        super().__init__(f"pass {spec} failed: {said}\nThis is {whose}; the program is in {reproducer}")
+        self.spec = spec
+        self.reproducer = reproducer
+
+
 _on_command_line: ContextVar[bool] = ContextVar("tiledsl_on_command_line", default=False)
 
 

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from tiledsl.digests import OPAQUE as OPAQUE
 from tiledsl.digests import digest
 from tiledsl.runtime.python_source import definition
 
-OPAQUE = "opaque:"  # stands in a text for an object of which only the type could be told
 VAGUE = "vague:"  # stands in a text where behaviour may differ although the texts are equal
 _DEPTH = 8  # functions that call functions that ...
 _DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

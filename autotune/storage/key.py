@@ -65,7 +65,8 @@ def tuning_key(
     policy: Mapping[str, Any] | None = None,
     device: int | None = None,
 ) -> Key | None:
-    """The key of one call's tuning; None if it cannot be told for an argument, such as an object without a repr.
+    """The key of one call's tuning; None if it cannot be told for an argument, such as an object without a repr, or for
+    a pass of the user's.
 
     function, values: the builder, and the arguments of the call by name, defaults and an eager call's tensors included.
     configs: of these only the names that all of them set count, in that their values and defaults do not. measured,
@@ -87,6 +88,8 @@ def tuning_key(
         "reference": digest(canonical(list(references))),
         "policy": dict(policy or {}),
     }
+    if OPAQUE in fields["compile_options"]:
+        return None
     exact = VAGUE not in "".join([program, *arguments.values(), fields["compile_options"]]) and not shared
     return Key(kernel, json.loads(json.dumps(fields)), exact)
 

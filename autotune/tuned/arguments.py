@@ -27,6 +27,8 @@ def as_json(value: Any) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
+        if f"#{OPAQUE}" in value:
+            raise TileError(f"the code of the pass {value.partition('#')[0]} cannot be told: it cannot be in a file")
         return str(value)
     if isinstance(value, (int, float)) and (isinstance(value, int) or math.isfinite(value)):
         return value

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tiledsl.analysis.affine import linear_form
 from tiledsl.analysis.dependence import depends_on
 from tiledsl.analysis.parallel_variance import Variance
+from tiledsl.analysis.same_values import same_value
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
@@ -133,7 +134,7 @@ def _terms(value: Value, kind: str, store: tile.StoreOp, own: set[Operation]) ->
 
 def _same_place(load: tile.LoadOp, store: tile.StoreOp) -> bool:
     pairs = zip(load.indices, store.indices, strict=True)
-    return all(one is other or constant_of(one) == constant_of(other) is not None for one, other in pairs)
+    return all(same_value(one, other) or constant_of(one) == constant_of(other) is not None for one, other in pairs)
 
 
 def _multiples(store: tile.StoreOp, variance: Variance) -> tuple[list[dict[int, int] | None], dict[int, int]]:

@@ -105,6 +105,25 @@ def test_results(name: str) -> None:
     assert torch.equal(tiledsl.compile(program, out_idx=[-1], target="interpret")(a), reference(a))
 
 
+@T.prim_func
+def named_twice(Y: T.Tensor((4, 3), "int32")):
+    with T.Kernel(1, threads=32):
+        t = T.alloc_shared((4, 3), "int32")
+        z = T.alloc_shared((8,), "int32")
+        T.fill(t, 2)
+        T.fill(z, 5)
+        for i, j in T.Parallel(8, 5):
+            if z[j] > 0:
+                t[z[i] % 4, T.min(j + 1, 2)] = t[z[i] % 4, T.min(j + 1, 2)] + j
+        T.copy(t, Y)
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_a_place_that_is_read_from_memory_twice_is_one(loads: bool) -> None:
+    kernel = tiledsl.compile(named_twice, out_idx=[-1], target="interpret", pass_configs={"cse.loads": loads})
+    assert kernel().tolist() == [[2, 2, 2], [2, 2, 2 + 8 * 10], [2, 2, 2], [2, 2, 2]]
+
+
 def source(name: str) -> str:
     return tiledsl.compile(PROGRAMS[name][0], out_idx=[-1], target="cuda:90").get_kernel_source()
 

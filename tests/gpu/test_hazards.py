@@ -18,6 +18,7 @@ MACHINE_CODE = (
     "maximum-of-negated",
     "constant-from-float8",
     "carry-of-mulhi",
+    "saturating-product",
 )
 
 

@@ -168,7 +168,8 @@ def test_a_pass_that_breaks_the_ir_is_named_and_reproduced(tmp_path: Path, monke
     assert caught.value.spec == "test-break-types"
     text = Path(caught.value.reproducer).read_text()
     assert os.path.dirname(caught.value.reproducer) == str(tmp_path)
-    assert "-p 'test-break-types,test-scale-constants{factor=3}'\n" in text
+    assert f"-p 'test-break-types,test-scale-constants{{factor=3}}' --load '{__file__}'\n" in text
+    assert "This is a bug in the pass, which is from tests.ir.test_pass_manager" in str(caught.value)
     # The reproducer holds the program as the pass got it: running its pipeline fails again.
     rest = [each for each in (Idle(), BreakTypes(), ScaleConstants(3)) if each.name != "test-idle"]
     with pytest.raises(PassFailure, match=r"test-break-types failed: arith\.constant"):
@@ -180,10 +181,10 @@ def test_a_crash_leaves_a_reproducer_that_parses(tmp_path: Path, monkeypatch: py
     with pytest.raises(PassFailure, match="first line") as caught:
         PassManager([Idle(), Crash()]).run(Program(gather_rows(), Target.parse("cuda:90")))
     text = Path(caught.value.reproducer).read_text()
-    assert "-p 'test-crash' --target cuda:90\n" in text
+    assert f"-p 'test-crash' --load '{__file__}' --target cuda:90\n" in text
     again = parse_program(text)
     assert str(again.root) == str(program().root) and "second line" not in text
-    pipeline = re.search("-p '(.*)'", text)
+    pipeline = re.search("-p '([^']*)'", text)
     assert pipeline is not None and parse_pipeline(pipeline[1]) == [Crash()]
     assert isinstance(caught.value.__cause__, RuntimeError)
 

@@ -80,7 +80,14 @@ MACHINE_CODE = {
         "mul.hi.u32 	%r1, %r2, 1431655766;\ncvt.u64.u32 	%rd1, %r1;\nsub.s64 	%rd3, %rd1, %rd2;",
         "IMAD.HI.U32 R6, P1, R5, 0x55555556, R6 ;", "IMAD.HI.U32 R16, R13, 0x2, RZ ;",
     ),
+    "saturating-product": (
+        "mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32 { %r5 }",
+        "IMMA.16832.S8.S8.SAT R4, R4.ROW, R20.COL, R12 ;", "IMMA.16832.S8.S8 R4, R4.ROW, R20.COL, R12 ;",
+    ),
 }  # fmt: skip
+
+
+OF_ALL_PTXAS = ("carry-of-mulhi", "saturating-product")
 
 
 def test_a_stack_pointer_in_place_of_halves_of_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +185,13 @@ def test_machine_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hazards.machine_code_hazards({"ptx": ptx, "sass": right}) == []
     assert hazards.machine_code_hazards({"ptx": "", "sass": wrong}) == []
     monkeypatch.setattr(hazards, "_ptxas_version", lambda: (13, 4))
-    assert hazards.machine_code_hazards({"ptx": ptx, "sass": wrong}) == [name] * (name == "carry-of-mulhi")
+    assert hazards.machine_code_hazards({"ptx": ptx, "sass": wrong}) == [name] * (name in OF_ALL_PTXAS)
+
+
+def test_products_of_integers_wrap() -> None:
+    kernel = tiledsl.compile(PROGRAMS["product_at_the_ends_of_int32"].program, target="cuda:80")
+    assert ".row.col.s32.s8.s8.s32" in kernel.asm["ptx"] and "satfinite" not in kernel.asm["ptx"]
+    assert re.findall(r"IMMA\.[\w.]*", kernel.asm["sass"]) == ["IMMA.16832.S8.S8"] * 2
 
 
 def made_by(*levels: str) -> Any:

@@ -544,6 +544,32 @@ def add_to_int16(A: T.Tensor((64, 16), "int16"), O: T.Tensor((64, 16), "int16"))
             O[i, j] = A[i, j] + T.int16(4)
 
 
+_INT_MAX = 2**31 - 1
+
+
+def _wrapped(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    start = np.where(np.arange(16) % 2 == 0, _INT_MAX, -_INT_MAX - 1)
+    total = start + a.astype(np.int64) @ b.astype(np.int64)
+    return (total + 2**31) % 2**32 - 2**31
+
+
+@case("saturating-product", _wrapped)
+@T.prim_func
+def product_at_the_ends_of_int32(
+    A: T.Tensor((16, 32), "int8"), B: T.Tensor((32, 16), "int8"), O: T.Tensor((16, 16), "int32")
+):
+    with T.Kernel(1, threads=32):
+        a = T.alloc_shared((16, 32), "int8")
+        b = T.alloc_shared((32, 16), "int8")
+        c = T.alloc_fragment((16, 16), "int32")
+        T.copy(A, a)
+        T.copy(B, b)
+        for i, j in T.Parallel(16, 16):
+            c[i, j] = T.if_then_else(j % 2 == 0, 2147483647, -2147483648)
+        T.gemm(a, b, c)
+        T.copy(c, O)
+
+
 @case("maximum-of-negated", lambda a: (-a.astype(np.int32)).max(1))
 @T.prim_func
 def maximum_of_negated(A: T.Tensor((32, 4), "int32"), O: T.Tensor((32,), "int32")):

@@ -6,14 +6,18 @@ what was found before its end counts.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import io
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tiledsl.certificate.check import Check
@@ -21,6 +25,7 @@ from tiledsl.certificate.check import Check
 if TYPE_CHECKING:
     from tiledsl.certificate.check import Check
     from tiledsl.certificate.report import Certificate
+    from tiledsl.ir.pass_manager import Pass
     from tiledsl.kernels.kernel import Kernel
 
 _ENTRY_POINT = "tiledsl.kernels.certify_worker"
@@ -34,6 +39,7 @@ def certify_apart(kernel: Kernel, timeout: float) -> Certificate:
     """
     from tiledsl.certificate.certify import certificate_of
     from tiledsl.ir.printer import print_op
+    from tiledsl.passes.user_passes import types_in
 
     start = time.monotonic()
     task = {
@@ -42,14 +48,31 @@ def certify_apart(kernel: Kernel, timeout: float) -> Certificate:
     }  # fmt: skip
     checks: list[Check] = []
     try:
-        text = json.dumps(task)
-    except TypeError as error:  # an option that is no text, number or truth value
+        text = json.dumps({**task, "passes": packed(types_in(kernel.pass_configs))})
+    except Exception as error:  # an option that is no text, number or truth value; a class that cannot be sent
         reason = f"the program cannot be handed to another process: {error}"
     else:
         checks, reason = _asked(text, timeout)
     if reason:
         checks.append(Check("pass", "the verification", "unknown", reason))
     return certificate_of(kernel, checks, time.monotonic() - start)
+
+
+def packed(types: Mapping[str, type[Pass]]) -> str:
+    """Users' passes as text for a process that this one starts: see `unpacked`."""
+    if not types:
+        return ""
+    from joblib.externals.loky.backend.reduction import dump  # by value what that process cannot import
+
+    file = io.BytesIO()
+    dump(dict(types), file)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def unpacked(text: str) -> dict[str, type[Pass]]:
+    """What `packed` has packed, in the process that was started."""
+    found: dict[str, type[Pass]] = pickle.loads(base64.b64decode(text)) if text else {}
+    return found
 
 
 def _asked(text: str, timeout: float) -> tuple[list[Check], str]:

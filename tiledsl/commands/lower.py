@@ -19,12 +19,13 @@ from tiledsl.compat import install
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError, is_internal, value_options
 from tiledsl.frontend.program import PrimFunc
-from tiledsl.ir.pass_manager import PassManager, Program
+from tiledsl.ir.pass_manager import Pass, PassManager, Program, is_ours
 from tiledsl.ir.printer import print_op
 from tiledsl.kernels.jit import JitFunction
 from tiledsl.kernels.kernel import Kernel
+from tiledsl.kernels.pass_choice import chosen_passes
 from tiledsl.kernels.resume import resume
-from tiledsl.launch_options import LAUNCH_OPTIONS, pass_options
+from tiledsl.launch_options import LAUNCH_OPTIONS
 from tiledsl.passes import default_pipeline
 from tiledsl.runtime.lowering import check_print_after
 from tiledsl.runtime.target import Target
@@ -198,7 +199,7 @@ def _own_options(found: Any) -> dict[str, Any]:
     """The pass_configs of a function's decorator, or of a kernel."""
     found = getattr(found, "jit", found)
     given = found.options.get("pass_configs") if isinstance(found, JitFunction) else None
-    return pass_options(found.pass_configs if isinstance(found, Kernel) else given)
+    return chosen_passes(found.pass_configs if isinstance(found, Kernel) else given)
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -239,6 +240,19 @@ def import_file(file: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         raise TileError(f"{file} cannot be imported\n{own_traceback(error)}") from error
     return module
+
+
+def load_passes(file: Path) -> None:
+    """Import a file for the passes that it defines. TileError if there are none in it, or it cannot be imported."""
+    if not file.is_file():
+        raise TileError(f"--load: there is no file {file}")
+    module = import_file(file)
+    if not any(
+        isinstance(each, type) and issubclass(each, Pass) and not is_ours(each) for each in vars(module).values()
+    ):
+        raise TileError(
+            f"--load: {file} defines no pass", notes=["a pass is a class derived from tiledsl.ir.pass_manager.Pass"]
+        )
 
 
 def own_traceback(error: BaseException) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import inspect
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 
 import click
 
@@ -13,19 +14,27 @@ from tiledsl.commands.table import print_table
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import Pass
 from tiledsl.passes import PIPELINE
+from tiledsl.passes.specs import ENTRY_POINTS, find_pass
+from tiledsl.passes.user_passes import own_passes
 
 
 def passes(name: str | None) -> None:
     """Print all passes, in the order of their first runs, or one with its options and an example.
 
-    Raises TileError for a pass that there is not.
+    Passes of one's own come last: those that --load names, and those of installed packages. Raises TileError for a pass
+    that there is not.
     """
-    by_name = {each.name: each for each in PIPELINE}
     if name is None:
-        rows = [[each.name, " ".join(_options(each)), _text(each).splitlines()[0]] for each in by_name.values()]
+        for each in entry_points(group=ENTRY_POINTS):
+            find_pass(each.name)
+    by_name = {each.name: each for each in PIPELINE} | own_passes()
+    if name is None:
+        rows = [
+            [each.name, " ".join(_options(each)), (_text(each).splitlines() or [""])[0]] for each in by_name.values()
+        ]
         print_table(["pass", "options", "what it does"], rows, "lll")
-    elif name in by_name:
-        click.echo("\n".join(_description(by_name[name])))
+    elif found := by_name.get(name) or find_pass(name):
+        click.echo("\n".join(_description(found)))
     else:
         near = difflib.get_close_matches(name, by_name, 1)
         advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(by_name)}"
@@ -47,7 +56,10 @@ def _shown(value: object) -> str:
 
 def _description(pass_type: type[Pass]) -> Iterator[str]:
     places = [str(number) for number, other in enumerate(PIPELINE, 1) if other is pass_type]
-    yield f"{pass_type.name}: pass {' and '.join(places)} of {len(PIPELINE)}"
+    if places:
+        yield f"{pass_type.name}: pass {' and '.join(places)} of {len(PIPELINE)}"
+    else:
+        yield f"{pass_type.name}: from {pass_type.__module__}, not in the default pipeline"
     yield ""
     yield _text(pass_type)
     if options := _options(pass_type):

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tiledsl.errors import PassFailure as PassFailure
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, changes
 from tiledsl.ir.parser import parse_op
@@ -31,6 +32,11 @@ class Program:
 PASSES: dict[str, type[Pass]] = {}
 
 
+def is_ours(pass_type: type[Pass]) -> bool:
+    """Whether a pass is a part of tiledsl, not a user's."""
+    return pass_type.__module__.partition(".")[0] == "tiledsl"
+
+
 @dataclass(frozen=True)
 class Pass:
     """One step of the pipeline. Subclasses are frozen dataclasses; their fields are the options."""
@@ -38,6 +44,8 @@ class Pass:
     name: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
+        if not is_ours(cls) and is_ours(PASSES.get(cls.name, cls)):
+            raise TileError(f"{cls.__name__}: tiledsl has a pass {cls.name!r} of its own; choose another name")
         if cls.name:
             PASSES[cls.name] = cls
 
@@ -133,21 +141,15 @@ class PassManager:
         before = rebuild()
         PassManager(self.passes[: number - 1], verify_each=False).run(before)
         rest = ",".join(later.spec for later in self.passes[number - 1 :])
+        modules = {sys.modules.get(type(each).__module__) for each in self.passes if not is_ours(type(each))}
+        loaded = sorted({str(file) for each in modules if (file := getattr(each, "__file__", None))})
+        rest += "'" + "".join(f" --load '{file}'" for file in loaded)
         handle, path = tempfile.mkstemp(".mlir", f"tiledsl-{failing.name}-")
         with open(handle, "w", encoding="utf-8") as file:
             file.write(f"// pass {failing.spec} failed: {(str(error) or repr(error)).splitlines()[0]}\n")
             target = f" --target {before.target}" if before.target is not None else ""
-            file.write(f"// tiledsl opt {path} -p '{rest}'{target}\n{print_op(before.root, locations=True)}\n")
-        return PassFailure(failing.spec, error, path)
-
-
-class PassFailure(Exception):
-    """A pass failed on valid input, or left invalid IR: a bug in tiledsl. `reproducer` is the file to report."""
-
-    def __init__(self, spec: str, error: BaseException, reproducer: str) -> None:
-        super().__init__(f"pass {spec} failed: {error}\nThis is a bug in tiledsl; the program is in {reproducer}")
-        self.spec = spec
-        self.reproducer = reproducer
+            file.write(f"// tiledsl opt {path} -p '{rest}{target}\n{print_op(before.root, locations=True)}\n")
+        return PassFailure(failing.spec, error, path, "" if is_ours(type(failing)) else type(failing).__module__)
 
 
 def parse_program(text: str, target: Any = None, file: str = "<ir>") -> Program:

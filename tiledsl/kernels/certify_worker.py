@@ -10,11 +10,12 @@ from typing import Any
 
 from tiledsl.certificate.certify import checks_of
 from tiledsl.certificate.check import Check
-from tiledsl.certificate.process import END
+from tiledsl.certificate.process import END, unpacked
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.digests import source_digest
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.kernels.kernel import Kernel
+from tiledsl.passes.user_passes import register
 from tiledsl.runtime.target import Target
 
 
@@ -23,6 +24,7 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what is printed on the way is no answer
     task: dict[str, Any] = json.load(sys.stdin)
+    register(unpacked(task["passes"]))
     text, target = task["text"], Target.parse(task["target"])
 
     def build() -> FuncOp:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from tiledsl.errors import TileError, user_loc
 from tiledsl.kernels.calls import MOST_CALLS, building, call_key, target_setting
 from tiledsl.kernels.kernel import Kernel
-from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option, pass_options
+from tiledsl.kernels.pass_choice import chosen_passes
+from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 from tiledsl.runtime.launch_triton import constant_when_traced, traced_as
 from tiledsl.runtime.python_source import definition
 from tiledsl.runtime.target import Target
@@ -66,6 +67,7 @@ def compile(
     target: Any = None,
     pass_configs: Mapping[str, Any] | None = None,
     *,
+    passes: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
     execution_backend: str | None = None,
     target_host: Any = None,
@@ -76,15 +78,18 @@ def compile(
 
     out_idx: positions of the parameters that each call allocates and returns; negative ones count from the end. target:
     "cuda", "cuda:90", "hip:gfx942", "interpret" or "auto" (the default: the GPU if there is one, else interpret).
-    pass_configs: {"pass-name.option": value}. The remaining keywords are accepted for compatibility and ignored. Raises
-    TileError for mistakes in the program.
+    pass_configs: {"pass-name.option": value}. passes: passes of your own and where they run, {"after:pass-name":
+    [MyPass()]} or {"before:pass-name": ...}; see docs/passes.md. The remaining keywords are accepted for compatibility
+    and ignored. Raises TileError for mistakes in the program.
     """
     if isinstance(func, (JitFunction,)):
         raise TileError(f"{func.__name__} is already under @tiledsl.jit; call it, or use {func.__name__}.compile(...)")
     if not _is_program(func):
         raise TileError(f"tiledsl.compile takes a @T.prim_func or a parsed program, not {type(func).__name__}")
     indices = _indices(out_idx)
-    return Kernel(lambda: func.build(indices), resolve_target(target), pass_configs, config, func)
+    return Kernel(
+        lambda: func.build(indices), resolve_target(target), chosen_passes(pass_configs, passes), config, func
+    )
 
 
 class JitFunction:
@@ -281,7 +286,9 @@ class JitFunction:
     def _pass_configs(self, values: dict[str, Any]) -> dict[str, Any]:
         """The decorator's, and what `values` (of which it is taken out) says: pass_configs and launch options such as
         num_warps that are no parameters of the function."""
-        chosen = {**pass_options(self.options.get("pass_configs")), **pass_options(values.pop("pass_configs", None))}
+        passes = None if "passes" in self.signature.parameters else values.pop("passes", None)
+        given = chosen_passes(values.pop("pass_configs", None), passes)
+        chosen = {**chosen_passes(self.options.get("pass_configs")), **given}
         for name in LAUNCH_OPTIONS:
             if name in values and self.takes_launch_option(name):
                 given = values.pop(name)
@@ -504,6 +511,7 @@ def jit(
     out_idx: int | Sequence[int] | None = None,
     target: Any = None,
     pass_configs: Mapping[str, Any] | None = None,
+    passes: Mapping[str, Any] | None = None,
     execution_backend: str | None = None,
     target_host: Any = None,
     verbose: bool | None = None,
@@ -512,6 +520,8 @@ def jit(
     mode: str | None = None,
 ) -> Any:
     """Decorator for builders of programs (lazy style) and for programs (eager style); see JitFunction and compile."""
+    if passes is not None:
+        pass_configs = chosen_passes(pass_configs, passes)
     options = {"out_idx": out_idx, "target": target, "pass_configs": pass_configs}
     locals_ = dict(sys._getframe(1).f_locals)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tiledsl.errors import TileError, source_line, user_loc, way_out
 from tiledsl.files import write_output
 from tiledsl.kernels.other_names import OtherNames
-from tiledsl.launch_options import pass_options
+from tiledsl.kernels.pass_choice import chosen_passes
 from tiledsl.location import Loc
 from tiledsl.runtime.compile import compile_kernel, guard
 from tiledsl.runtime.launch_checks import by_position, check
@@ -73,7 +73,7 @@ class Kernel(OtherNames):
         self._build = build
         self._resumed_after = resumed_after
         self.target = target
-        self.pass_configs = pass_options(pass_configs)
+        self.pass_configs = chosen_passes(pass_configs)
         self.config: dict[str, Any] | None = dict(config) if config is not None else None
         self.prim_func = prim_func
         self.latency: float | None = None  # milliseconds, set by the tuner

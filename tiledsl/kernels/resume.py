@@ -12,20 +12,26 @@ from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.kernels.jit import resolve_target
 from tiledsl.kernels.kernel import Kernel
+from tiledsl.kernels.pass_choice import chosen_passes
 
 
 def resume(
-    ir: str | os.PathLike[str], after: str, target: Any = None, pass_configs: Mapping[str, Any] | None = None
+    ir: str | os.PathLike[str],
+    after: str,
+    target: Any = None,
+    pass_configs: Mapping[str, Any] | None = None,
+    passes: Mapping[str, Any] | None = None,
 ) -> Kernel:
     """The kernel that a program becomes from a stage on.
 
     ir: the text of the IR, as `Kernel.ir`, `tiledsl lower --after` and `tiledsl opt` give it, or a file with it.
     after: the pass that it comes after (the last run of it), where the pipeline goes on; "elaborate" is its beginning.
-    target, pass_configs: see `compile`; options of passes that have run already change nothing. Raises TileError for
-    text that is no valid IR, and for a pass that the pipeline does not have.
+    target, pass_configs, passes: see `compile`; options of passes that have run already change nothing. Raises
+    TileError for text that is no valid IR, and for a pass that the pipeline does not have.
     """
     name, text = _text(ir)
-    return Kernel(lambda: _parsed(text, name), resolve_target(target), pass_configs, resumed_after=after)
+    options = chosen_passes(pass_configs, passes)
+    return Kernel(lambda: _parsed(text, name), resolve_target(target), options, resumed_after=after)
 
 
 def _parsed(text: str, name: str) -> FuncOp:

@@ -218,8 +218,9 @@ class TritonFunction(JitFunction):
 
     def _check(self, values: dict[str, Any], options: Mapping[str, Any], target: Target) -> None:
         """Raise TileError for what is missing or unknown; add defaults."""
-        if "pass_configs" in options:
-            raise TileError(f"{self.__name__} is a kernel of Triton: it takes no pass_configs")
+        for name in ("pass_configs", "passes"):
+            if name in options:
+                raise TileError(f"{self.__name__} is a kernel of Triton: it takes no {name}")
         computed = [name for name, _ in self.heuristics]
         for name, parameter in self.signature.parameters.items():
             if name in values or name in computed:

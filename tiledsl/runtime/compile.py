@@ -184,7 +184,7 @@ def unharmed(kernel: str, target: Target, compile: Callable[[Mapping[str, Any]],
         way_out = "Triton 3.9 is right; or compute that tile in a kernel apart from tiles of other shapes"
         raise _wrong(f"{kernel}: this version of Triton computes wrongly with {wrong}", "ttgir", way_out)
     more: dict[str, Any] = {}
-    for change in ("merges", "1", "0", ""):
+    for change in ("ptx", "1", "0", ""):
         names = hazards.machine_code_hazards(Asm(dict(compiled.asm)))
         named = ", ".join(names)
         if not named:
@@ -193,11 +193,12 @@ def unharmed(kernel: str, target: Target, compile: Callable[[Mapping[str, Any]],
             raise _wrong(
                 f"{kernel}: ptxas makes wrong code ({named})", "cubin", "TRITON_PTXAS_PATH names a newer ptxas"
             )
-        if change == "merges":
-            if "float8-pair-twice" not in names:
+        if change == "ptx":
+            repaired = hazards.repaired(compiled.asm["ptx"], names)
+            if repaired == compiled.asm["ptx"]:
                 continue
-            more["ir_override"] = str(kept_file(f"{kernel}.ptx", hazards.without_merges(compiled.asm["ptx"])))
-            told = "from PTX that ptxas gets right"
+            more["ir_override"] = str(kept_file(f"{kernel}.ptx", repaired))
+            told = "from PTX that is right"
         else:
             more["ptx_options"] = f"--opt-level {change}"
             told = f"by ptxas with --opt-level {change}"

@@ -7,7 +7,7 @@ compiles it again from other PTX or with fewer of ptxas's optimisations, or refu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,6 +164,13 @@ HAZARDS = (
         "lower-to-triton moves pointers in two steps; found in the machine code",
         f"{_WRONG}::test_machine_code",
     ),
+    Hazard(
+        "saturating-product",
+        "mma.sync of int8 stops at the ends of int32, where what is added to wraps",
+        "all",
+        "found in the machine code; products that wrap take the place of all in the PTX",
+        f"{_WRONG}::test_machine_code",
+    ),
 )
 
 
@@ -207,6 +214,27 @@ def without_merges(ptx: str) -> str:
     """The PTX with conversions to float8 that compute the same and that no ptxas merges with the packing of words:
     a permutation stands between."""
     return _TO_FLOAT8.sub(_ALONE, ptx)
+
+
+_SATURATING = re.compile(r"(\bmma\.sync\.[\w.]*)\.satfinite(\.s32\.)")
+
+
+def without_saturation(ptx: str) -> str:
+    """The PTX with products of integers whose sums wrap around, as those of wgmma and of other processors do."""
+    return _SATURATING.sub(r"\1\2", ptx)
+
+
+_REPAIRS: Mapping[str, Callable[[str], str]] = {
+    "float8-pair-twice": without_merges,
+    "saturating-product": without_saturation,
+}
+
+
+def repaired(ptx: str, names: Iterable[str]) -> str:
+    """The PTX without what leads to these hazards, as far as another PTX helps."""
+    for name in names:
+        ptx = _REPAIRS.get(name, str)(ptx)
+    return ptx
 
 
 @dataclass(frozen=True)
@@ -307,6 +335,10 @@ def _subtracts_from_mulhi(ptx: str) -> bool:
     return any(each in wide for each in re.findall(r"sub\.s64 \t?%rd\d+, (%rd\d+)", ptx))
 
 
+def _saturates(ptx: str) -> bool:
+    return _SATURATING.search(ptx) is not None
+
+
 def _reads_float8(ptx: str) -> bool:
     return re.search(r"cvt\.rn\.f16x2\.e(?:4m3|5m2)x2", ptx) is not None
 
@@ -325,6 +357,7 @@ _MISTAKES = (
     _Mistake("maximum-of-negated", _chooses_among_negated, _has(r"VIMNMX3")),
     _Mistake("constant-from-float8", _reads_float8, _has(r"F2FP\.[\w.]*UNPACK_B R\d+, (?!U?R)")),
     _Mistake("carry-of-mulhi", _subtracts_from_mulhi, _has(r"IMAD\.HI\.U32 R\d+, P\d"), always=True),
+    _Mistake("saturating-product", _saturates, _has(r"IMMA\.[\w.]*SAT"), always=True),
 )
 
 

@@ -1,0 +1,79 @@
+"""Whether values that are computed twice are the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.passes.ir_cases import kernel_of, program
+from tiledsl.analysis.same_values import same_value
+from tiledsl.ir.core import Value
+
+TILES = """
+%t = tile.alloc : buffer<8*int32, shared>
+%u = tile.alloc : buffer<8*int32, shared>
+"""
+
+
+def named(body: str) -> dict[str, Value]:
+    parameters = "N: 1000*int32, B: 1000*int32, s: int32, b: bool"
+    made = kernel_of(program(TILES + body, parameters=parameters))
+    return {value.name: value for op in made.walk() for value in op.results}
+
+
+@pytest.mark.parametrize(
+    ("between", "same"),
+    [
+        ("", True),
+        ("tile.store %s, %u[%c0]", True),  # another buffer on the chip
+        ("tile.store %s, %t[%c0]", False),
+        ("tile.store %s, %B[%c0]", True),
+        ("scf.if %b { tile.store %s, %t[%c0] scf.yield } { scf.yield }", False),
+    ],
+)
+def test_elements_are_the_same_while_nothing_writes_them(between: str, same: bool) -> None:
+    held = named(f"""
+    %x = tile.load %t[%s] : int32
+    %p = arith.add %x, %c5 : int32
+    {between}
+    %y = tile.load %t[%s] : int32
+    %q = arith.add %c5, %y : int32""")
+    assert same_value(held["p"], held["q"]) is same and same_value(held["q"], held["p"]) is same
+
+
+def test_global_tensors_may_overlap() -> None:
+    held = named("%x = tile.load %N[%s] : int32\ntile.store %s, %B[%s]\n%y = tile.load %N[%s] : int32")
+    assert not same_value(held["x"], held["y"])
+
+
+def test_what_differs_is_not_the_same() -> None:
+    held = named("""
+    %x = tile.load %t[%s] : int32
+    %y = tile.load %u[%s] : int32
+    %z = tile.load %t[%c5] : int32
+    %p = arith.sub %x, %c5 : int32
+    %q = arith.sub %c5, %x : int32
+    %r = arith.add %x, %c5 : int32""")
+    pairs = [("x", "y"), ("x", "z"), ("p", "q"), ("p", "r")]
+    assert [same_value(held[one], held[other]) for one, other in pairs] == [False] * 4
+
+
+@pytest.mark.parametrize("stores", ["u", "t"])
+def test_reads_inside_of_a_branch_or_loop(stores: str) -> None:
+    """A loop may come back to the second read after a later write."""
+    held = named(f"""
+    %x = tile.load %t[%s] : int32
+    scf.for %c0, %c5, %c1 (%k: int32) {{
+      %y = tile.load %t[%s] : int32
+      tile.store %y, %{stores}[%k]
+      scf.yield
+    }}
+    scf.if %b {{
+      %z = tile.load %t[%s] : int32
+      scf.yield
+    }} {{
+      %w = tile.load %t[%s] : int32
+      scf.yield
+    }}""")
+    assert same_value(held["x"], held["y"]) is (stores == "u")
+    assert same_value(held["x"], held["z"]) is (stores == "u")
+    assert not same_value(held["z"], held["w"])

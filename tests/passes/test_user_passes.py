@@ -1,0 +1,324 @@
+"""Passes of users: their places, what stands for them in keys, other processes, certificates, the command line."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import tiledsl
+import tiledsl.language as T
+from tests.support.pass_of_a_user import Nothing, Subtract
+from tiledsl.certificate.process import certify_apart
+from tiledsl.cli import main
+from tiledsl.digests import source_digest
+from tiledsl.errors import TileError
+from tiledsl.ir.pass_manager import PASSES, Pass, Program
+from tiledsl.passes import PIPELINE, default_pipeline, specs
+from tiledsl.passes.cse import Cse
+from tiledsl.passes.user_passes import identity, normalised, types_in
+
+FILE = str(Path(__file__).resolve().parents[1] / "support/pass_of_a_user.py")
+PLACE = "after:promote-buffers"
+USUAL = [each.name for each in PIPELINE]
+
+
+@T.prim_func
+def total(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32"), C: T.Tensor((64,), "float32")):
+    with T.Kernel(1):
+        for i in T.Parallel(64):
+            C[i] = A[i] + B[i]
+
+
+def compiled(passes: Any, **options: Any) -> tiledsl.Kernel:
+    return tiledsl.compile(total, target="interpret", passes=passes, **options)
+
+
+def result(kernel: tiledsl.Kernel) -> float:
+    c = torch.zeros(64)
+    kernel(torch.full((64,), 3.0), torch.full((64,), 1.0), c)
+    return float(c[5])
+
+
+def names(options: dict[str, Any]) -> list[str]:
+    return [each.name for each in default_pipeline(options)]
+
+
+@pytest.mark.parametrize(
+    ("place", "position"),
+    [
+        ("after:elaborate", 0),
+        ("before:canonicalize", 0),
+        (PLACE, USUAL.index("promote-buffers") + 1),
+        ("after:cse", len(USUAL) - USUAL[::-1].index("cse")),
+        ("before:cse", USUAL.index("cse")),
+        ("after:schedule-loops", len(USUAL)),
+    ],
+)
+def test_places(place: str, position: int) -> None:
+    expected = USUAL.copy()
+    expected[position:position] = ["users-nothing", "users-subtract"]
+    assert names({place: [Nothing(), Subtract()]}) == expected
+
+
+def test_a_place_may_name_a_pass_of_an_earlier_entry() -> None:
+    found = names({"after:dce": [Nothing()], "before:users-nothing": [Subtract()], "after:users-nothing": ["cse"]})
+    at = found.index("users-nothing")
+    assert found[at - 2 : at + 2] == ["dce", "users-subtract", "users-nothing", "cse"]
+
+
+def test_it_runs_and_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    assert result(compiled(None)) == 4.0
+    with tiledsl.settings(print_after="users-subtract"):
+        kernel = compiled({PLACE: [Subtract()]})
+    shown = capfd.readouterr().err
+    assert shown.startswith("// ----- after users-subtract -----\n") and "arith.sub " in shown
+    assert result(kernel) == 2.0
+    assert "arith.sub " in kernel.ir(after="users-subtract") and "arith.sub" not in kernel.ir(after="promote-buffers")
+    assert [stage.spec for stage in kernel.stages if stage.name.startswith("users")] == ["users-subtract"]
+    again = tiledsl.resume(
+        kernel.ir(after="users-subtract"), "users-subtract", target="interpret", passes={PLACE: Subtract()}
+    )
+    assert result(again) == 2.0 and source_digest(again.source) == source_digest(kernel.source)
+
+
+def test_an_option_by_itself() -> None:
+    off = compiled({PLACE: [Subtract()]}, pass_configs={"users-subtract.enabled": False})
+    assert result(off) == 4.0 and "users-subtract{enabled=false}" in [stage.spec for stage in off.stages]
+    with pytest.raises(TileError, match="pass users-subtract is not in the default pipeline"):
+        compiled(None, pass_configs={"users-subtract.enabled": False})
+
+
+def test_the_text_has_options_and_code() -> None:
+    given = normalised(
+        {"cse.loads": False}, {PLACE: [Nothing("a,b{#x}", 2), "users-subtract{enabled=false},cse", Cse()]}
+    )
+    subtract, nothing = identity(Subtract), identity(Nothing)
+    assert subtract != nothing and len(subtract) == len(nothing) == 16
+    assert given == {
+        "cse.loads": False,
+        PLACE: [
+            f'users-nothing{{note="a,b{{#x}}" times=2}}#{nothing}',
+            f"users-subtract{{enabled=false}}#{subtract}",
+            "cse",
+            "cse",
+        ],
+    }
+    assert normalised(given) == given
+    assert default_pipeline(given)[USUAL.index("promote-buffers") + 1] == Nothing("a,b{#x}", 2)
+    assert types_in(given) == {nothing: Nothing, subtract: Subtract}
+
+
+def module_of(path: Path, text: str) -> ModuleType:
+    path.write_text(text, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+PASS = """
+from dataclasses import dataclass
+from tiledsl.ir.pass_manager import Pass
+{imports}
+@dataclass(frozen=True)
+class Own(Pass):
+    name = "{name}"
+    def run(self, program):
+        {body}
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that makes the class of a pass, in a module of its own."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+
+    def make(body: str = "pass", imports: str = "", module: str = "pass_module", name: str = "users-own") -> Any:
+        monkeypatch.delitem(PASSES, name, raising=False)
+        text = PASS.format(imports=imports, body=body, name=name)
+        made = module_of(tmp_path / f"{module}.py", text).Own
+        monkeypatch.setitem(PASSES, name, made)
+        return made
+
+    return make
+
+
+def test_the_code_counts(own: Any, tmp_path: Path) -> None:
+    first = identity(own())
+    assert identity(own()) == first == identity(own(module="another_module"))
+    assert identity(own("program.root")) != first
+    module_of(tmp_path / "table_of_pass.py", "limit = 1")
+    with_one = identity(own("table_of_pass.limit", "import table_of_pass"))
+    module_of(tmp_path / "table_of_pass.py", "limit = 2")
+    assert identity(own("table_of_pass.limit", "import table_of_pass")) != with_one
+
+
+def test_a_text_of_other_code_is_refused(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (text,) = normalised({}, {PLACE: [own()()]})[PLACE]
+    from tiledsl.passes import user_passes
+
+    monkeypatch.setattr(user_passes, "_by_identity", {})  # as in another process
+    own("program.root")
+    with pytest.raises(TileError, match="the pass 'users-own' has changed"):
+        default_pipeline({PLACE: [text]})
+    monkeypatch.delitem(PASSES, "users-own")
+    with pytest.raises(TileError, match=r"no pass is named 'users-own' in this process\n.*--load FILE"):
+        default_pipeline({PLACE: [text]})
+
+
+def test_code_that_cannot_be_told(caplog: pytest.LogCaptureFixture, own: Any) -> None:
+    def make() -> Pass:
+        @dataclass(frozen=True)
+        class Local(Pass):
+            name = "users-local"
+
+            def run(self, program: Program) -> None:
+                pass
+
+        return Local()
+
+    with caplog.at_level(logging.WARNING, "tiledsl"):
+        texts = normalised({}, {PLACE: [make(), make()]})[PLACE]
+    assert [text.partition(":")[0] for text in texts] == ["users-local#opaque"] * 2 and texts[0] != texts[1]
+    assert "the pass users-local is defined inside of a function: its code cannot be told" in caplog.text
+    in_a_cell = own()
+    in_a_cell.__module__ = "a_notebook"
+    with caplog.at_level(logging.WARNING, "tiledsl"):
+        assert "#opaque:" in normalised({}, {PLACE: [in_a_cell()]})[PLACE][0]
+    assert "the pass users-own is not defined in a file" in caplog.text
+    del PASSES["users-local"]
+
+
+@dataclass(frozen=True)
+class Listed(Pass):
+    name = "users-listed"
+    values: Any = ()
+
+
+@dataclass(frozen=True)
+class Shouting(Pass):
+    name = "Users_Pass"
+
+
+for _each in (Listed, Shouting):
+    del PASSES[_each.name]
+
+
+@pytest.mark.parametrize(
+    ("passes", "message"),
+    [
+        ([Nothing()], '; it must be a dict such as passes={"after:promote-buffers": [MyPass()]}'),
+        ({"promote-buffers": [Nothing()]}, "'promote-buffers' is no place in the pipeline"),
+        (
+            {"after:promotion": [Nothing()]},
+            "'after:promotion': the pipeline has no pass 'promotion'; it has canonicalize",
+        ),
+        ({PLACE: Nothing}, "has the class Nothing; write Nothing()"),
+        ({PLACE: [Nothing]}, "has the class Nothing; write Nothing()"),
+        ({PLACE: 3}, "has 3; it must be a list of passes"),
+        ({PLACE: [3]}, "has 3, which is no pass"),
+        ({PLACE: ["unheard-of"]}, "no pass is named 'unheard-of'"),
+        ({PLACE: ["users-nothing{time=2}"]}, "pass users-nothing has no option 'time'; its options are note, times"),
+        ({PLACE: [Listed([{}])]}, "Listed: its options are not fields with numbers, texts or truth values"),
+        ({PLACE: [Nothing(times=0.5)]}, "Nothing: its options are not fields with numbers, texts or truth values"),
+        ({PLACE: [Shouting()]}, "Shouting is named 'Users_Pass'"),
+    ],
+)
+def test_what_is_wrong_is_said(passes: Any, message: str) -> None:
+    with pytest.raises(TileError) as caught:
+        compiled(passes)
+    assert message in str(caught.value)
+
+
+def test_a_pass_cannot_take_a_name_of_ours() -> None:
+    with pytest.raises(TileError, match="Mine: tiledsl has a pass 'cse' of its own"):
+
+        class Mine(Pass):
+            name = "cse"
+
+    assert PASSES["cse"] is Cse
+
+
+def test_a_certificate_names_it() -> None:
+    kernel = compiled({PLACE: [Nothing(), Subtract()]})
+    for found in (kernel.verify(), certify_apart(kernel, 60)):
+        failed = [check.subject for check in found.checks if check.kind == "pass" and check.status == "failed"]
+        assert failed == ["users-subtract"] and not found.ok
+    assert certify_apart(compiled({PLACE: [Nothing()]}), 60).ok
+
+
+def test_another_process_gets_what_it_cannot_import() -> None:
+    @dataclass(frozen=True)
+    class Local(Subtract):
+        name = "users-closure"
+
+    found = certify_apart(compiled({PLACE: [Local()]}), 60)
+    del PASSES["users-closure"]
+    assert [check.subject for check in found.checks if check.status == "failed"][:1] == ["users-closure"]
+
+
+def test_jit_makes_a_kernel_for_each() -> None:
+    @tiledsl.jit(passes={PLACE: [Subtract()]})
+    def build(n: int) -> Any:
+        return total
+
+    kernel = build(1)
+    assert result(kernel) == 2.0 and kernel.pass_configs == normalised({}, {PLACE: [Subtract()]})
+    assert build.kernel_for({"n": 1}, {"passes": {PLACE: []}}).pass_configs == {PLACE: []}
+    assert result(build.kernel_for({"n": 1}, {"passes": {PLACE: []}})) == 4.0
+    assert build(1) is kernel
+
+
+def said(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(main, list(arguments))
+    return done.exit_code, done.output
+
+
+def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("users-subtract", "users-nothing"):
+        monkeypatch.delitem(PASSES, name)
+    ir = tmp_path / "total.mlir"
+    ir.write_text(compiled(None).ir(after="promote-buffers"), encoding="utf-8")
+    status, text = said("opt", str(ir), "-p", "users-subtract")
+    assert status == 1 and "no pass is named 'users-subtract'" in text and "--load FILE" in text
+    status, text = said("opt", str(ir), "-p", "users-subtract,dce", "--load", FILE)
+    assert status == 0 and "arith.sub " in text
+    option = f"{PLACE}=users-subtract{{enabled=true}}"
+    status, text = said("lower", f"{__file__}:total", "--load", FILE, "--pass-config", option, "--target", "cuda:90")
+    assert status == 0 and "A_tile - B_tile" in text
+    status, text = said("verify", f"{__file__}:total", "--load", FILE, "--pass-config", option, "--target", "cuda:90")
+    assert status == 1 and "\nfailed: users-subtract\n" in text
+    status, text = said("passes", "users-nothing", "--load", FILE)
+    assert status == 0 and "not in the default pipeline" in text and "Change nothing." in text
+    status, text = said("passes", "--load", FILE)
+    assert text.splitlines()[-1].split()[0] == "users-nothing"
+    status, text = said("passes", "--load", str(Path(__file__).parent / "ir_cases.py"))
+    assert status == 1 and "ir_cases.py defines no pass" in text
+
+
+def test_entry_points(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = own("pass", module="installed_pass", name="users-installed")
+    monkeypatch.delitem(PASSES, "users-installed")
+    monkeypatch.delitem(sys.modules, "installed_pass")
+    given = [importlib.metadata.EntryPoint("users-installed", "installed_pass:Own", specs.ENTRY_POINTS)]
+    given.append(importlib.metadata.EntryPoint("users-missing", "no_such_module:Own", specs.ENTRY_POINTS))
+    monkeypatch.setattr(
+        importlib.metadata, "entry_points", lambda group, name: [each for each in given if each.name == name]
+    )
+    found = default_pipeline({PLACE: "users-installed"})[USUAL.index("promote-buffers") + 1]
+    assert type(found).__module__ == "installed_pass" and type(found) is not made
+    with pytest.raises(TileError, match=r"pass 'users-missing' of no_such_module:Own cannot be loaded: No module"):
+        default_pipeline({PLACE: "users-missing"})

@@ -14,6 +14,11 @@ from tiledsl.language.operations import fill
 from tiledsl.language.regions import element, pair
 from tiledsl.legality import permitted
 
+__all__ = [
+    "atomic_add", "atomic_addx2", "atomic_addx4", "atomic_load", "atomic_max", "atomic_min", "atomic_or",
+    "atomic_store",
+]  # fmt: skip
+
 _ORDERS = {
     None: "relaxed", "relaxed": "relaxed", "consume": "acquire", "acquire": "acquire", "release": "release",
     "acq_rel": "acq_rel", "seq_cst": "acq_rel",

@@ -36,6 +36,11 @@ from tiledsl.language.threads import sync_threads, sync_warp
 from tiledsl.legality import permitted
 from tiledsl.math_functions import MATH_FUNCTIONS
 
+__all__ = [
+    "call_extern", "call_pure_extern", "cast", "fast_rcp", "ieee_add", "ieee_fdiv", "ieee_fmaf", "ieee_frcp",
+    "ieee_frsqrt", "ieee_fsqrt", "ieee_mul", "ieee_sub", "ldexp", "nextafter",
+]  # fmt: skip
+
 _MODES = {"rp": "ru", "rm": "rd", **{mode: mode for mode in MODES}}  # PTX and CUDA C name them differently
 
 

@@ -31,6 +31,12 @@ from tiledsl.language.loops import check_elements
 from tiledsl.language.regions import INNER, element, pair, region_of, shape_text
 from tiledsl.legality import permitted, verdict
 
+__all__ = [
+    "GemmWarpPolicy", "annotate_safe_value", "c2d_im2col", "clear", "copy", "cummax", "cumsum", "fill", "gemm",
+    "im2col", "reduce", "reduce_absmax", "reduce_abssum", "reduce_bitand", "reduce_bitor", "reduce_bitxor",
+    "reduce_max", "reduce_min", "reduce_sum", "reshape", "transpose", "view",
+]  # fmt: skip
+
 
 def copy(
     src: Any,
@@ -73,10 +79,12 @@ def copy(
     if ctx.is_of_thread(a, b):
         ctx.parallel(shape, lambda at: element(dst, target_axes, at).store(element(src, source_axes, at)))
         return
-    axes = {"source_axes": source_axes, "target_axes": target_axes}
     ctx.builder.insert(
-        tile.CopyOp(a.value, a_offsets, b.value, b_offsets, shape=shape, **axes, safe_value=ctx.safe_value(a))
-    )
+        tile.CopyOp(
+            a.value, a_offsets, b.value, b_offsets, shape=shape, source_axes=source_axes, target_axes=target_axes,
+            safe_value=ctx.safe_value(a),
+        )
+    )  # fmt: skip
 
 
 def _ragged(src: Any, dst: Any) -> list[tuple[int, int]]:

@@ -30,6 +30,12 @@ from tiledsl.language.expression import (
 from tiledsl.language.thread_block import Frame
 from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 
+__all__ = [
+    "Else", "If", "Kernel", "Ref", "Then", "assume", "comment", "const", "device_assert", "dyn", "dynamic", "empty",
+    "get_block_binding", "get_block_bindings", "get_block_extent", "get_block_extents", "import_source", "let",
+    "loop_break", "pdl_sync", "print", "symbolic", "thread_return", "use_swizzle",
+]  # fmt: skip
+
 
 @dataclass
 class KernelFrame(Frame):

@@ -15,6 +15,8 @@ from tiledsl.language.expression import Scalar, as_value, compare, context, desc
 from tiledsl.language.operations import copy, fill, reduce, reshape, whole
 from tiledsl.legality import permitted
 
+__all__ = ["all_of", "alloc_reducer", "any_of", "finalize_reducer", "reducer_init", "reducer_update"]
+
 # How a reducer's contributions are combined: the kind of tile.atomic, of tensor.reduce, and the operator.
 _KINDS: dict[str, tuple[str, str, type[arith.BinaryOp]]] = {
     "sum": ("add", "sum", arith.AddOp),

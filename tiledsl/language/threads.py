@@ -32,6 +32,16 @@ from tiledsl.language.operations import reduce
 from tiledsl.language.thread_block import Frame, ThreadBlock
 from tiledsl.legality import permitted
 
+__all__ = [
+    "all_sync", "any_sync", "attr", "ballot", "ballot_sync", "comm_reducer", "evaluate", "get_lane_idx",
+    "get_thread_binding", "get_thread_bindings", "get_thread_extent", "get_thread_extents", "get_warp_group_idx",
+    "get_warp_idx", "get_warp_idx_sync", "shfl_down", "shfl_sync", "shfl_up", "shfl_xor", "shuffle_elect",
+    "sync_threads", "sync_warp", "syncthreads", "syncthreads_and", "syncthreads_count", "syncthreads_or",
+    "thread_binding", "tvm_storage_sync", "tvm_thread_allreduce", "tvm_warp_shuffle", "tvm_warp_shuffle_down",
+    "tvm_warp_shuffle_up", "warp_reduce_bitand", "warp_reduce_bitor", "warp_reduce_max", "warp_reduce_min",
+    "warp_reduce_sum",
+]  # fmt: skip
+
 WARP = 32
 
 

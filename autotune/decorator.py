@@ -33,7 +33,7 @@ from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import asked_key
 from tiledsl.autotuner.task import tune
 from tiledsl.autotuner.trial import config_text
-from tiledsl.errors import TileError, user_loc, value_options, way_out
+from tiledsl.errors import TileError, ends_tracebacks, user_loc, value_options, way_out
 from tiledsl.kernels.calls import MOST_CALLS, call_key, tuner_settings
 from tiledsl.kernels.jit import JitFunction, _key, resolve_target
 from tiledsl.kernels.pass_choice import chosen_passes
@@ -92,6 +92,7 @@ class AutotunedFunction:
         return self._by_grid[same]
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        __tracebackhide__ = True  # from pytest: see tracebacks.py
         if active.get() is not None:
             from tiledsl.autotuner.context.calls import call_kernel
 
@@ -136,12 +137,14 @@ class AutotunedFunction:
         key = call_key(self._target, arguments)
         return None if key is None else (tuner_settings(), key)
 
+    @ends_tracebacks
     def compile(self, *arguments: Any, **keywords: Any) -> AutotuneResult:
         """The tuned kernel for these arguments. In the eager style, T.const values given by name may replace
         tensors."""
         flags, keywords = split_flags(keywords, self.jit.signature)
         return owned(self._flagged_result(flags, arguments, keywords))
 
+    @ends_tracebacks
     def _flagged(self, flags: CallFlags, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """A call with keywords for the tuner."""
         if not flags.autotune:
@@ -160,6 +163,7 @@ class AutotunedFunction:
         with verbose(flags.autotune_verbose):
             return self._compile(arguments, keywords, options)
 
+    @ends_tracebacks
     def tune_all(self, calls: Iterable[Sequence[Any] | Mapping[str, Any]]) -> list[AutotuneResult]:
         """The results of several calls, such as the shapes of a model, in order; each is cached by itself.
 
@@ -174,6 +178,7 @@ class AutotunedFunction:
         target = resolve_target(self._target)
         return tune_all(self._compile, split, target, self.options)
 
+    @ends_tracebacks
     def _compile(
         self,
         arguments: Sequence[Any],
@@ -248,6 +253,7 @@ class AutotunedFunction:
 
         return TunedConfigs(self)
 
+    @ends_tracebacks
     def tuned_for(self, *arguments: Any, **keywords: Any) -> TunedMatch:
         """Which tuned configuration would serve this call, and why; its kind is "exact", "bucket", "default" or "none".
 
@@ -257,6 +263,7 @@ class AutotunedFunction:
         self._check_call(values, () if callable(self.configs) else tunables(self.configs))
         return self.tuned_configs.match(values, given, target)
 
+    @ends_tracebacks
     def tune_into(
         self, folder: str | os.PathLike[str], calls: Iterable[Sequence[Any] | Mapping[str, Any]], **options: Any
     ) -> TuneReport:
@@ -265,10 +272,12 @@ class AutotunedFunction:
 
         return tune_into(self, folder, calls, **options)
 
+    @ends_tracebacks
     def with_options(self, **changes: Any) -> AutotunedFunction:
         """The function with some of its TuneOptions changed; it remembers nothing yet in memory."""
         return AutotunedFunction(self.jit, self.configs, with_changes(self.options, changes))
 
+    @ends_tracebacks
     def untuned(self, *arguments: Any, **keywords: Any) -> Any:
         """The kernel of the first configuration for these arguments; nothing is tuned, read or stored."""
         values, given, target = self._call(arguments, keywords)
@@ -281,6 +290,7 @@ class AutotunedFunction:
         bound = self.jit._bind((), values, partial=True)
         return dict(self._problem((), values, bound, given, target).configs[0])
 
+    @ends_tracebacks
     def key(self, *arguments: Any, **keywords: Any) -> Any:
         """The key under which the result of this call is stored on disk; None if it is not stored. Tunes nothing."""
         values, given, target = self._call(arguments, keywords)
@@ -387,6 +397,7 @@ def autotune(
         raise TileError("autotune needs configurations: write @tiledsl.autotune(configs=[{...}, ...])")
     chosen = with_changes(TuneOptions(), options)
 
+    @ends_tracebacks
     def decorate(function: Any) -> AutotunedFunction:
         of_triton = None if isinstance(function, JitFunction) else _triton_function(function, grid, make_inputs)
         if of_triton is not None:
@@ -462,11 +473,13 @@ class AutoTuner:
         self.compile_args = {"out_idx": out_idx, "target": target, "pass_configs": pass_configs}
         return self
 
+    @ends_tracebacks
     def set_profile_args(self, **options: Any) -> AutoTuner:
         """How configurations are checked and timed: the fields of TuneOptions."""
         self.options = with_changes(self.options, from_tilelang(options))
         return self
 
+    @ends_tracebacks
     def run(self, warmup: float | None = None, rep: float | None = None, timeout: float | None = None, **options: Any) -> AutotuneResult:  # fmt: skip # noqa: E501
         """Tune, with the builder's defaults for what the configurations leave out. Results are stored on disk.
 

@@ -32,7 +32,7 @@ from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
 from tiledsl.autotuner.task import tune
 from tiledsl.autotuner.trial import Trial, config_text, own_trials, summary_of_failures
-from tiledsl.errors import TileError, user_loc
+from tiledsl.errors import TileError, ends_tracebacks, user_loc
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -82,6 +82,7 @@ class TunedFunction:
         self._results: dict[str, FunctionResult] = {}
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        __tracebackhide__ = True  # from pytest: see tracebacks.py
         if active.get() is not None:
             from tiledsl.autotuner.context.calls import call_function
 
@@ -100,6 +101,7 @@ class TunedFunction:
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         return self if owner is None else functools.partial(self, owner)
 
+    @ends_tracebacks
     def tune(self, *arguments: Any, **keywords: Any) -> FunctionResult:
         """The best configuration for these arguments, which are not changed. TileError if none works. The caller may
         change what is returned."""

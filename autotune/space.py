@@ -14,7 +14,7 @@ from typing import Any
 
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.trial import config_text
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, ends_tracebacks
 from tiledsl.kernels.pass_choice import chosen_passes
 from tiledsl.launch_options import LAUNCH_OPTIONS
 
@@ -80,6 +80,7 @@ class Space:
         return f"<{self._text}: {len(self)} configurations>"
 
 
+@ends_tracebacks
 def space(*, where: Callable[[Config], Any] | None = None, **values: Any) -> Space:
     """All combinations of the tunables' values, as `configs=` of @tiledsl.autotune.
 

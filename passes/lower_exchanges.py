@@ -18,6 +18,7 @@ from tiledsl.passes.tile_values import (
     compared,
     converted,
     iota,
+    same_bits,
     selected,
 )
 
@@ -48,7 +49,10 @@ class LowerExchanges(Pass):
         for kernel in of_kinds(program.root.nests(), tile.KernelOp):
             ops = list(kernel.body.walk())
             for scatter in of_kinds(ops, tensor.ScatterOp):
-                _Scatter(scatter).lower()
+                if scatter.compare is None:
+                    _Scatter(scatter).lower()
+                else:
+                    _one_after_the_other(scatter, scatter.compare)
                 scatter.erase()
             for sort in of_kinds(ops, tensor.SortOp):
                 _lower_sort(sort)
@@ -121,6 +125,32 @@ def _less(at: Builder, a: Value, b: Value, descending: bool) -> Value:
         return less
     only_b = at.insert(arith.AndOp(compared(at, a, "eq", a), compared(at, b, "ne", b))).result
     return at.insert(arith.OrOp(less, only_b)).result
+
+
+def _one_after_the_other(op: tensor.ScatterOp, compare: Value) -> None:
+    """A cas of each value in turn: what one leaves decides about the next, so that no scan of them is possible."""
+    builder, size, count = Builder.at(op), op.into.shape[0], op.values.shape[0]
+    zero, one, end = (builder.constant(number, INT32) for number in (0, 1, count))
+    elements, points = iota(builder, 1, 0, size), iota(builder, 1, 0, count)
+    body = Region([INT32, op.into.type, op.values.type], ["point", op.into.name, op.before.name])
+    point, held, met = body.args
+    at = Builder(body, None, builder.loc)
+    here = broadcast(at, point, (1,))
+    place, value, wanted = (
+        at.insert(tensor.GatherOp(each, here, axis=0)).result for each in (op.places, op.values, compare)
+    )
+    inside = compared(at, place, "ge", zero)
+    inside = at.insert(arith.AndOp(inside, compared(at, place, "lt", builder.constant(size, INT32)))).result
+    old = at.insert(tensor.GatherOp(held, selected(at, inside, place, zero), axis=0)).result
+    hit = at.insert(arith.AndOp(inside, same_bits(at, old, wanted))).result
+    written = at.insert(arith.AndOp(broadcast(at, hit, (size,)), compared(at, elements, "eq", place))).result
+    held = selected(at, written, broadcast(at, value, (size,)), held)
+    met = selected(at, compared(at, points, "eq", point), broadcast(at, old, (count,)), met)
+    at.insert(scf.YieldOp([held, met]))
+    start = builder.constant(0 if not is_float(op.values.dtype) else 0.0, op.values.type)
+    loop = scf.ForOp(zero, end, one, [op.into, start], regions=[body], names=[op.out.name, op.before.name])
+    for result, made in zip(op.results, builder.insert(loop).results, strict=True):
+        result.replace_with(made)
 
 
 class _Scatter:

@@ -95,7 +95,8 @@ def _has_independent_lanes(loop: scf.ForOp) -> bool:
             return False
         atomics = [op for op in ops if isinstance(op, tile.AtomicOp)]
         if atomics:
-            if len(atomics) < len(ops) or len({op.kind for op in atomics}) > 1 or any(op.out.uses for op in atomics):
+            commute = len({op.kind for op in atomics}) == 1 and atomics[0].kind != "cas"
+            if len(atomics) < len(ops) or not commute or any(op.out.uses for op in atomics):
                 return False
             continue
         once = len(ops) == 1 and writes[0].parent in (loop.body, *_branches(loop.body))

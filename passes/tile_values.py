@@ -10,7 +10,7 @@ from tiledsl.analysis.linear import LinearForm
 from tiledsl.dialects import arith, tensor
 from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import Shape, TensorType, with_shape
+from tiledsl.ir.types import ELEMENTS, Shape, TensorType, is_float, with_shape
 
 # What combines two elements, by the kind of a reduction or of an atomic; of bools, what that is of 0 and 1.
 COMBINING: dict[str, type[arith.BinaryOp]] = {
@@ -89,6 +89,17 @@ def converted(builder: Builder, value: Value, dtype: str) -> Value:
 
 def compared(builder: Builder, lhs: Value, predicate: str, rhs: Value) -> Value:
     return builder.insert(arith.CmpOp(lhs, rhs, predicate=predicate)).result
+
+
+def same_bits(builder: Builder, lhs: Value, rhs: Value) -> Value:
+    """Whether elements have the same bits: of floats, a NaN equals itself, and 0.0 is not -0.0."""
+    if is_float(lhs.dtype):
+        dtype = f"int{ELEMENTS[lhs.dtype].bits}"
+        lhs, rhs = (
+            builder.insert(arith.BitcastOp(each, result_types=[with_shape(each.shape, dtype)])).result
+            for each in (lhs, rhs)
+        )
+    return compared(builder, lhs, "eq", rhs)
 
 
 def selected(builder: Builder, condition: Value, on_true: Value, on_false: Value) -> Value:

@@ -21,7 +21,7 @@ TOP = {"tiledsl": ROOT / "tiledsl", "tiledsl.passes": ROOT / "passes", "tiledsl.
 
 # From the lowest floor up. A line's rooms do not know of each other; ARCHITECTURE.md shows the same picture.
 FLOORS = (
-    "version location digests directed_rounding formulas",
+    "version location digests directed_rounding formulas tracebacks",
     "errors",
     "logs",
     "settings files launch_options",
@@ -69,6 +69,8 @@ KEPT_LATE = {
     (_WORKER, "tiledsl.runtime.launch_triton"): "a worker opens its device beside the import of torch",
     (_WORKER, "tiledsl.autotuner.measuring.wire"): "garbage is not collected while a worker imports",
     ("tiledsl.autotuner", "importlib"): "names are loaded when they are asked for",
+    ("tiledsl.tracebacks", "sysconfig"): "only a mistake asks which files are of libraries",
+    ("tiledsl.errors", "traceback"): "only a notebook shows tracebacks as text",
     ("tiledsl.passes.specs", "importlib.metadata"): "only for a name that no module has defined",
     (_COMPILER, "tiledsl.runtime.compile"): "a worker loads it beside Triton, once for all of its forks",
     (_COMPILER, "tiledsl.runtime.module"): "the same",

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import linecache
 import os
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
+from typing import ParamSpec, TypeVar
 
 from tiledsl.location import UNKNOWN, Loc
+from tiledsl.tracebacks import PACKAGES, ends_in_users_code, in_notebook, shorten, shorten_uncaught
 
-_ROOT = os.path.dirname(os.path.abspath(__file__))
-_PACKAGES = tuple(
-    os.path.join(folder, "")
-    for folder in {_ROOT, *(os.path.realpath(os.path.join(_ROOT, name)) for name in ("passes", "autotuner"))}
-)
 _WIDTH = 200  # of a quoted line
 _NEWLINE = re.compile(r"\r\n?|\n")  # as the parser counts lines; str.splitlines ends them at form feeds, too
 _sources: dict[str, list[str]] = {}
@@ -61,8 +59,44 @@ class TileError(Exception):
             head.append(f"  note: {text}" + (f" at {_short(loc)}" if loc and loc is not UNKNOWN else ""))
         return "\n".join(head)
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback with all frames."""
+        import traceback
+
+        shorten(self)
+        self.__traceback__ = in_notebook(self.__traceback__)
+        return "".join(traceback.format_exception(type(self), self, self.__traceback__)).splitlines()
+
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.message, self.loc, self.notes))
+
+
+def is_users(error: BaseException) -> bool:
+    """Whether an error is a mistake of the user's: a TileError, or what the user's code raised when we called it."""
+    return isinstance(error, TileError) or ends_in_users_code(error.__traceback__)
+
+
+shorten_uncaught(is_users)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def ends_tracebacks(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Decorator for what users call: the traceback of a user's mistake has no frame of this package there, see
+    tracebacks.py."""
+
+    @functools.wraps(function)
+    def called(*arguments: _P.args, **keywords: _P.kwargs) -> _R:
+        __tracebackhide__ = True  # for pytest
+        try:
+            return function(*arguments, **keywords)
+        except Exception as error:
+            if not is_users(error):
+                raise
+            shorten(error)
+            raise error
+
+    return called
 
 
 class PassFailure(Exception):
@@ -100,15 +134,10 @@ def value_options(names: Iterable[str]) -> str:
     return " ".join(f"-D {name}=..." for name in names)
 
 
-def is_internal(file: str) -> bool:
-    """Whether a frame of a traceback with this file is of this package, or of Python's import machinery."""
-    return file.startswith((*_PACKAGES, "<frozen importlib"))
-
-
 def user_loc() -> Loc | None:
     """Where the user's code called into this package, for errors that have no place in a tree."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGES):
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGES):
         frame = frame.f_back
     if frame is None:
         return None

@@ -115,6 +115,7 @@ _AS_INTEGER = "T.reinterpret gives a float's bits as an integer, T.cast its valu
 _LIBDEVICE = "CUDA libdevice user's guide, ROCm device libraries: each function has a form for float and for double"
 _HIP = "triton.language.extra.hip.libdevice lacks it"
 _ATOMS = "triton.language.semantic: 8 bits are refused, and 16 bits but for adding float16 and bfloat16"
+_SWAPS = "triton.language.semantic: atomic_cas only supports elements with width {16, 32, 64}"
 _CVT = "PTX ISA, cvt"
 _ODD = "Boldo, Melquiond: Emulation of FMA and correctly rounded sums, IEEE Transactions on Computers 57(4), 2008"
 
@@ -243,6 +244,8 @@ TABLE: tuple[Rule, ...] = (
     # Scatters: atomics on the chip
     Rule("scatter.and scatter.or scatter.xor", (FLOATS,), _refused(
         "it needs integers, not {0}", "T.reinterpret gives a float's bits as an integer")),
+    Rule("scatter.cas", (BOOL,), _refused("it is not defined on bool", "use an int32")),
+    Rule("scatter.cas", (EVERY,), NATIVE),  # bits are compared, and moved
     Rule("scatter.add", (BOOL,), _refused("it is not defined on bool", "use T.atomic_or, or an int32")),
     Rule(_SCATTERS, (INTEGERS - SHORT | FULL,), NATIVE),
     Rule(_SCATTERS, (SHORT | BOOL,), Verdict("widen", "int32")),
@@ -253,6 +256,9 @@ TABLE: tuple[Rule, ...] = (
     Rule(f"{_atomics('add')} {_ORDERED_READS}", (HALVES,), NATIVE, source=_ATOMS),
     Rule(f"{_atomics('add max min exchange')} {_ORDERED}", (FULL | INTEGERS - SHORT,), NATIVE, source=_ATOMS),
     Rule(_atomics("and or xor"), (INTEGERS - SHORT,), NATIVE, source=_ATOMS),
+    Rule(_atomics("cas"), (FULL | HALVES | INTEGERS - INT8 - _named("uint8"),), NATIVE, source=_SWAPS),
+    Rule(_atomics("cas"), (EVERY,), _refused(
+        "Triton compares and swaps 16, 32 or 64 bits, and {0} has 8", "use an element type of int32")),
     Rule(_atomics("load store", "relaxed"), (EVERY,), NATIVE),
     Rule("atomic.exchange.tile atomic.store.tile", (INTEGERS - SHORT | _named("float32"),), _refused(
         "Triton before 3.9 does not compile this of a tile for AMD", "store single elements, in T.serial"),

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tiledsl import tracebacks
 from tiledsl.errors import TileError
 
 PREFIX = "TILEDSL_"
@@ -145,6 +146,10 @@ class Settings:
             f"Folders of tuned-config files that autotuned functions look into, with `{os.pathsep}` between them",
         ),
     )
+    full_tracebacks: bool = field(
+        default=False,
+        metadata=_about(_boolean, "1 or 0", "Show all frames of a mistake's traceback; 0: those of the user's code"),
+    )
 
     def __post_init__(self) -> None:
         for name in _FIELDS:
@@ -250,6 +255,16 @@ def override(**overrides: object) -> Iterator[Settings]:
 
 
 settings = override
+
+
+def _full_tracebacks() -> bool:
+    try:
+        return current().full_tracebacks
+    except TileError:  # of a variable that is wrong
+        return False
+
+
+tracebacks.shows_all = _full_tracebacks
 
 
 def table() -> str:

@@ -17,6 +17,7 @@ from tiledsl.ir.rewrite import Builder, Patterns, Rewriter, apply_patterns, patt
 from tiledsl.ir.types import ELEMENTS, ScalarType, is_float, with_shape
 from tiledsl.legality import verdict
 from tiledsl.math_functions import MATH_FUNCTIONS
+from tiledsl.passes.legalize_arith.compare_and_swap import unmask_cas
 from tiledsl.passes.legalize_arith.dtypes import cast, check_legal, dtype_patterns
 
 
@@ -202,6 +203,7 @@ def _patterns(kind: str, arch: int | str | None) -> Patterns:
             truncate_division,
             take_absolute_values_first,
             combine_bools_as_integers,
+            unmask_cas,
             extremum_of_bools,
             cast_to_bool,
             spell_out_function,

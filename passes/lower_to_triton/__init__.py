@@ -97,11 +97,11 @@ def _check_options(kernel: tile.KernelOp, target: Any) -> None:
     if target is None or target.kind == "interpret":
         return
     options: dict[str, Any] = dict(kernel.options)
-    warps, ctas = options.get("num_warps") or 1, options.get("num_ctas") or 1
+    warps, ctas = options.get("num_warps"), options.get("num_ctas")
     most = target.max_threads_per_block // target.warp_size
-    if warps > most:
+    if warps and warps > most:
         raise TileError(f"num_warps is {warps}; {target} has at most {most} warps in a block", kernel.loc)
-    if ctas > 1 and not target.has_clusters:
+    if ctas and ctas > 1 and not target.has_clusters:
         raise TileError(f"num_ctas is {ctas}, but {target} has no clusters of blocks; it must be 1", kernel.loc)
 
 
@@ -238,7 +238,9 @@ class _KernelLowering:
         elif isinstance(op, tile.StoreOp):
             new = at.insert(triton.StoreOp(pointer, op.value, op.mask, cache=op.cache, eviction=op.eviction))
         else:
-            new = at.insert(triton.AtomicOp(pointer, op.value, op.mask, kind=op.kind, semantics=op.semantics))
+            new = at.insert(
+                triton.AtomicOp(pointer, op.value, op.mask, op.compare, kind=op.kind, semantics=op.semantics)
+            )
         for old, made in zip(op.results, new.results, strict=True):
             made.name = old.name
             old.replace_with(made)

@@ -57,7 +57,7 @@ class MapGrid(Pass):
                 remark_unused(kernel, changed(self, "persistent"))
             programs = self.persistent
             if programs < 0:
-                programs = 1 if self.flatten and gains_by_persistence(kernel, program.target) else 0
+                programs = int(self.flatten and gains_by_persistence(kernel, program.target))
             may = programs > 0 and kernel.option(STREAMS) is None and not targets_gluon(kernel)
             persists = may and may_persist(kernel)
             fold_all = persists or any((constant_of(extent) or 0) > MAX_YZ for extent in kernel.grid[1:])

@@ -111,7 +111,8 @@ class _Padder:
             case tile.LoadOp():
                 self._mask(op, op.mask, self.shapes.get(op.out, ()))
             case tile.StoreOp() | tile.AtomicOp():
-                values = [*op.indices, op.value, *([op.mask] if op.mask is not None else [])]
+                compare = op.compare if isinstance(op, tile.AtomicOp) else None
+                values = [*op.indices, op.value, *(each for each in (op.mask, compare) if each is not None)]
                 shape = broadcast_shapes(*(self.shapes.get(value, ()) for value in values))
                 self._mask(op, op.mask, shape or ())
             case tensor.ReduceOp():
@@ -123,7 +124,7 @@ class _Padder:
             case tensor.DotOp():
                 self._dot(op)
             case tensor.ScatterOp():
-                op.set_operands([op.into, op.values, self._filled(op, op.places, [0], -1)])
+                op.set_field("places", [self._filled(op, op.places, [0], -1)])
             case tensor.SortOp():
                 # What comes last: behind equal elements, since its place is, and behind NaN if that is last.
                 is_last_nan = is_float(op.source.dtype) and not op.descending
@@ -177,7 +178,7 @@ class _Padder:
             if axis not in axes:
                 continue
             held = self.padding.of(value, axis)
-            if held is not None and type(held) is type(number) and held == number:
+            if type(held) is type(number) and held == number:
                 continue
             inside = self._inside(len(shape), axis, size)
             condition = inside if condition is None else builder.insert(arith.AndOp(condition, inside)).result

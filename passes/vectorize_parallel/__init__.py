@@ -77,7 +77,7 @@ class VectorizeParallel(Pass):
                     pending.extend(op.regions)
         for op in of_kinds(program.root.walk(), tile.AtomicOp):  # those outside of every T.Parallel
             if is_on_chip_update(op):
-                before = combine_on_chip(op, Builder.at(op), op.value, list(op.indices), op.mask, ())
+                before = combine_on_chip(op, Builder.at(op), op.value, list(op.indices), op.mask, (), op.compare)
                 if before is not None:
                     op.out.replace_with(before)
                 op.erase()
@@ -397,6 +397,7 @@ class _Vectorizer:
 
     def _atomic(self, op: tile.AtomicOp, builder: Builder, mask: Value | None) -> None:
         value, indices = self._mapped(op.value), [self._mapped(index) for index in op.indices]
+        compare = None if op.compare is None else self._mapped(op.compare)
         mask = both(builder, mask, None if op.mask is None else self._mapped(op.mask))
         full = self.variance.shape(self.active)
         if is_on_chip_update(op):
@@ -405,7 +406,7 @@ class _Vectorizer:
                     f"{op.buffer.name or 'a reducer'} is allocated inside T.Parallel; allocate it before", op.loc
                 )
             value = broadcast(builder, value, full) if full else value
-            before = combine_on_chip(op, builder, value, indices, mask, full)
+            before = combine_on_chip(op, builder, value, indices, mask, full, compare)
             if before is not None:
                 self.map[op.out] = before
             return
@@ -413,7 +414,7 @@ class _Vectorizer:
             value = broadcast(builder, value, full)  # every point takes part, also where nothing varies
             if not op.out.uses and op.kind in ("add", "max", "min"):
                 value, mask = fewer_atomics(op.kind, builder, value, place(indices, self.rank), mask)
-        made = tile.AtomicOp(value, op.buffer, indices, mask, loc=op.loc, names=[op.out.name], **op.attributes)
+        made = tile.AtomicOp(value, op.buffer, indices, mask, compare, loc=op.loc, names=[op.out.name], **op.attributes)
         self.map[op.out] = builder.insert(made).result
 
     # Values

@@ -25,6 +25,7 @@ from tiledsl.passes.tile_values import (
     iota,
     reduced,
     reshaped,
+    same_bits,
     selected,
     with_digit_axes,
 )
@@ -103,12 +104,13 @@ def fewer_atomics(
 
 def is_on_chip_update(op: tile.AtomicOp) -> bool:
     """Whether it is an update of an on-chip buffer."""
-    return tile.buffer_type(op.buffer).scope != "global" and op.kind in COMBINING
+    return tile.buffer_type(op.buffer).scope != "global" and (op.kind in COMBINING or op.kind == "cas")
 
 
 def combine_on_chip(
-    op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None, full: Shape
-) -> Value | None:
+    op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None, full: Shape,
+    compare: Value | None,
+) -> Value | None:  # fmt: skip
     """An update of an on-chip buffer by all points at once, `full` of them: read, combine, write; the old values.
 
     Points that address one element are combined first: along axes that do not move the element, digits of axes
@@ -118,9 +120,9 @@ def combine_on_chip(
     inside = _inside_of_one(op, builder, indices)
     mask = both(builder, mask, inside)
     shared = place(indices, len(full))
-    if op.out.uses:
+    if op.out.uses or compare is not None:  # in the order of the points
         if full and (shared != full or not _one_to_one(indices, shared)):
-            return _scatter(op, builder, value, indices, mask, full)
+            return _scatter(op, builder, value, indices, mask, full, compare)
     else:
         value, mask = fewer_atomics(op.kind, builder, value, shared, mask)
         apart = None if _one_to_one(indices, shared) else with_digit_axes(builder, indices)
@@ -134,7 +136,10 @@ def combine_on_chip(
                 return _scatter(op, builder, value, indices, mask, shared)
             (value, indices), mask = found, None
     old = builder.insert(tile.LoadOp(op.buffer, indices, None, None)).result
-    new = builder.insert(combine(op.kind, value.dtype)(old, value)).out
+    if compare is None:
+        new = builder.insert(combine(op.kind, value.dtype)(old, value)).out
+    else:
+        new = selected(builder, same_bits(builder, old, compare), value, old)
     builder.insert(tile.StoreOp(new, op.buffer, indices, mask))
     if inside is None or not op.out.uses:
         return old
@@ -154,8 +159,9 @@ def _inside_of_one(op: tile.AtomicOp, builder: Builder, indices: Sequence[Value]
 
 
 def _scatter(
-    op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None, full: Shape
-) -> Value | None:
+    op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None, full: Shape,
+    compare: Value | None = None,
+) -> Value | None:  # fmt: skip
     """An update at computed indices, of which several may be the same. Those outside of the buffer take no part."""
     sizes = tile.buffer_type(op.buffer).static_shape
     flat, dtype = (prod(full),), _computed_in(op.kind, value.dtype)
@@ -175,10 +181,13 @@ def _scatter(
     assert position is not None, "a buffer has a dimension"
     if mask is not None:
         position = selected(builder, mask, position, builder.constant(-1, INT32))
-    spread = [reshaped(builder, broadcast(builder, each, full), flat) for each in (value, position)]
+    wanted = [] if compare is None else [compare]
+    spread = [reshaped(builder, broadcast(builder, each, full), flat) for each in (value, position, *wanted)]
     old = builder.insert(tile.ReadOp(op.buffer, names=[op.buffer.name])).out
     into, given = (converted(builder, each, dtype) for each in (reshaped(builder, old, (prod(sizes),)), spread[0]))
-    made = builder.insert(tensor.ScatterOp(into, given, spread[1], kind=op.kind, names=[op.buffer.name, op.out.name]))
+    wanted = [converted(builder, each, dtype) for each in spread[2:]]
+    names = [op.buffer.name, op.out.name]
+    made = builder.insert(tensor.ScatterOp(into, given, spread[1], *wanted, kind=op.kind, names=names))
     new = reshaped(builder, converted(builder, made.results[0], value.dtype), sizes)
     builder.insert(tile.WriteOp(new, op.buffer))
     if not op.out.uses:

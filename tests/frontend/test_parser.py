@@ -224,6 +224,13 @@ def make_kernel(n: int) -> Any:
     return kernel
 
 
+def test_a_module_is_where_its_statements_are() -> None:
+    places = [(each.loc.line, each.loc.column, each.loc.end_line, each.loc.end_column) for each in map(
+        parse_module, ("", "# nothing\n", "x = 1\n", "\nx = 1\ny = [2,\n 3]\n")
+    )]  # fmt: skip
+    assert places == [(1, 1, 1, 1), (1, 1, 1, 1), (1, 1, 1, 6), (2, 1, 4, 4)]
+
+
 def test_function_keeps_its_place_in_the_file() -> None:
     kernel = make_kernel(1)
     tree = parse_function(kernel)

@@ -8,6 +8,7 @@ import torch
 import tiledsl
 from tiledsl.errors import TileError
 from tiledsl.frontend.elaborate import _size
+from tiledsl.ir.printer import print_op
 
 OUTSIDE = """
 @T.prim_func
@@ -109,3 +110,13 @@ def test_a_constant_of_an_eager_function_is_an_integer(given: object, size: int 
     else:
         with pytest.raises(TileError, match=f"f: N is {given!r}; it is not a parameter, and a T.const is an integer"):
             _size("f", "N", given)
+
+
+@pytest.mark.parametrize("jump", ["break", "continue", "T.loop_break()"])
+def test_what_follows_a_jump_is_never_reached(jump: str) -> None:
+    text = "for k in T.serial(4):\n    A[k] = n\n    if n > k:\n        {jump}{more}\n    B[k] = k"
+    made, wanted = (
+        print_op(tiledsl.parse(inside(text.format(jump=jump, more=more))).build(()))
+        for more in ("\n        A[0] = 7\n        A[0, 0, 0] = 7", "")
+    )
+    assert made == wanted

@@ -63,6 +63,21 @@ def test_parameters_and_defaults() -> None:
     assert tiledsl.parse(SCALE, M=5, N=11, dtype=torch.float32).parameters["dtype"] == "float32"
 
 
+def test_names_that_a_body_binds_are_no_parameters() -> None:
+    """In statements, in `:=` wherever it stands, and in loops; what nested functions bind is theirs."""
+    text = """
+        rows = 3
+        if (width := rows + 1) > 2:
+            for k in range(width):
+                B[0, k] = (last := k + 1) + last
+        pair = ((low := 1), low + width)
+        B[1, 0] = pair[1] + low
+    """
+    body(text)
+    with pytest.raises(TileError, match=r"inner has no value.*nor a parameter that was given"):
+        body("f = lambda x: (inner := x)\nB[1, 0] = f(2) + inner")
+
+
 def test_dynamic_dimensions() -> None:
     text = 'M = T.dynamic("M")\n' + SCALE
     kernel = tiledsl.compile(tiledsl.parse(text, N=4, dtype="float32"), out_idx=-1, target="interpret")

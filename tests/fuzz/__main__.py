@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -56,7 +57,17 @@ class Process:
         self.answered = 0
 
     def ask(self, job: dict[str, Any]) -> Outcome:
-        """The worker's answer; crashed or hung, if there is none within the time limit."""
+        """The worker's answer; crashed or hung, if there is none within the time limit. A job that ends its worker is
+        tried once more: "lost" says that only the first worker ended."""
+        first = self.ask_once(job)
+        if first.status != "crashed":
+            return first
+        second = self.ask_once(job)
+        if second.status not in (*KEPT, "refused"):
+            return second
+        return Outcome("lost", f"{first.detail}; {second.status} by another worker")
+
+    def ask_once(self, job: dict[str, Any]) -> Outcome:
         if self.process is None or self.process.poll() is not None or self.answered > 400:
             self.start()
         assert self.process is not None and self.process.stdin is not None and self.process.stdout is not None
@@ -65,19 +76,17 @@ class Process:
             self.process.stdin.flush()
         except BrokenPipeError:
             self.start()
-            return self.ask(job)
+            return self.ask_once(job)
         # The first answer also waits for imports.
         limit = self.arguments.limit + (60 if self.answered == 0 else 0)
         ready, _, _ = select.select([self.process.stdout], [], [], limit)
         line = self.process.stdout.readline() if ready else b""
         if not line:
-            hung = not ready
-            self.stop()
-            return (
-                Outcome("hung", f"no answer within {limit} s")
-                if hung
-                else Outcome("crashed", worker.last_words(self.folder / "errors"))
-            )
+            code = self.stop(0 if not ready else 5)
+            if not ready:
+                return Outcome("hung", f"no answer within {limit} s")
+            ended = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+            return Outcome("crashed", f"{ended}: {worker.last_words(self.folder / 'errors')}")
         self.answered += 1
         answer = json.loads(line)
         return Outcome(answer["status"], answer["detail"])
@@ -110,11 +119,17 @@ class Process:
             )
         self.answered = 0
 
-    def stop(self) -> None:
+    def stop(self, patience: float = 0) -> int:
+        """End the worker, after as many seconds; its exit status, or the number of a signal with a minus."""
+        code = 0
         if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+            try:
+                code = self.process.wait(patience)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                code = self.process.wait()
             self.process = None
+        return code
 
 
 class Run:
@@ -183,7 +198,7 @@ class Run:
     def findings(self) -> list[tuple[str, str, str]]:
         """Groups to shrink: what is wrong first, then what occurs most."""
         order = ["wrong", "crashed", "hung", "failed", "triton", "refused"]
-        found = [key for key in self.groups if key[1] not in KEPT]
+        found = [key for key in self.groups if key[1] in order]
         return sorted(found, key=lambda key: (order.index(key[1]), -len(self.groups[key])))
 
     def shrink(self, number: int, keys: Iterator[tuple[str, str, str]]) -> None:

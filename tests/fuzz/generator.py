@@ -8,6 +8,8 @@ from typing import Any
 from tests.fuzz.case import Case, TensorArgument
 from tests.fuzz.expressions import DTYPES, Scalar, Tensor, is_float
 from tests.fuzz.memory_steps import MemorySteps
+from tests.fuzz.order_steps import OrderSteps
+from tests.fuzz.thread_steps import ThreadSteps
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "map-grid.group_m": (0, 2), "map-grid.persistent": (0, 1, 2), "map-grid.flatten": (True, False),
@@ -23,7 +25,7 @@ def generate(seed: int) -> Case:
     return _Program(seed).program()
 
 
-class _Program(MemorySteps):
+class _Program(MemorySteps, OrderSteps, ThreadSteps):
     def program(self) -> Case:
         if self.chance(0.35):
             self.symbols["M"] = self.pick((3, 5, 7, 8, 11, 13))
@@ -41,6 +43,8 @@ class _Program(MemorySteps):
             self.macro()
         for _ in range(self.pick((1, 1, 1, 2, 2, 3))):
             self.kernel()
+        if self.seed % 10 == 9:
+            self.thread_kernel()
         return self.finish()
 
     def input(self) -> Tensor:
@@ -129,6 +133,7 @@ class _Program(MemorySteps):
             self.transpose, self.call_macro, self.local_array, self.assume, self.assume, self.direct, self.rows,
             self.hazard, self.hazard, self.in_memory, self.slices, self.whole, self.dynamic_extent, self.workspace,
             self.nested, self.swap, self.update, self.update, self.digits, self.exchange, self.exchange,
+            self.sort, self.topk, self.extreme_place, self.histogram, self.associative_scan,
         ]  # fmt: skip
         if self.depth < 4:
             steps += [self.loop, self.loop, self.branch]

@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tests.fuzz import dtypes, functions, memory, numbers
+from tests.fuzz import dtypes, functions, memory, numbers, orders, threads
 from tests.fuzz.dtypes import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, Discard, Dtype, dtype_of, half_unit, rounded, wrap
 from tests.fuzz.memory import INNER, Buffer, Memory, Region, Var
 from tests.fuzz.numbers import Number, cast, number
+from tests.fuzz.regions import lines, pairs, put_values, region, values_of
 
 
 class TensorSpec:
@@ -49,8 +50,8 @@ def size_of(dim: Any, sizes: dict[str, int]) -> int:
 class Frame:
     """What `with` statements and annotations name."""
 
-    def __init__(self, kind: str, *values: Any) -> None:
-        self.kind, self.values = kind, values
+    def __init__(self, kind: str, *values: Any, threads: int = 128) -> None:
+        self.kind, self.values, self.threads = kind, values, threads
 
 
 # Loops
@@ -117,7 +118,12 @@ def blocks(frame: Frame) -> Iterator[Any]:
 def _alloc(shape: Any, dtype: Any, scope: str) -> Buffer:
     dims = tuple(map(_bound, shape if isinstance(shape, (tuple, list)) else (shape,)))
     made = dtype_of(dtype)
-    return Buffer(Memory([Number(made, None)] * math.prod(dims), scope == "global"), dims, made, scope)
+
+    def make() -> Buffer:
+        return Buffer(Memory([Number(made, None)] * math.prod(dims), scope == "global"), dims, made, scope)
+
+    block = memory.machine.threads
+    return make() if block is None or scope == "local" else block.allocation(make)
 
 
 def alloc_var(dtype: Any, *args: Any, init: Any = None, **_: Any) -> Var:
@@ -141,46 +147,7 @@ def view(source: Buffer, shape: Any = None, dtype: Any = None) -> Buffer:
     return seen
 
 
-# Regions
-
-
-def _region(x: Any) -> tuple[Region, bool]:
-    """A place, and whether it is a whole buffer."""
-    if isinstance(x, Buffer):
-        return Region(x, ()), True
-    if isinstance(x, Region):
-        return x, False
-    raise Discard(f"a place is needed, not {type(x).__name__}")
-
-
-def pairs(source: Any, target: Any) -> Iterator[tuple[list[int], list[int]]]:
-    """The places that a copy walks over, in both: extents other than 1 are matched in order, or aligned at the right.
-
-    The extents are those of the innermost memory.
-    """
-    (a, _), (b, _) = _region(source), _region(target)
-    ours, theirs = list(a.extents), list(b.extents)
-    if a.is_element:
-        ours = _fitted(len(ours), theirs)
-    elif b.is_element:
-        theirs = _fitted(len(theirs), ours)
-    x = {axis: extent for axis, extent in enumerate(ours) if extent not in (None, 1)}
-    y = {axis: extent for axis, extent in enumerate(theirs) if extent not in (None, 1)}
-    if len(x) != len(y):
-        raise Discard("a copy between different numbers of dimensions")
-    inner_is_source = INNER[a.buffer.scope] >= INNER[b.buffer.scope]
-    sizes = [(m if inner_is_source else n) for m, n in zip(x.values(), y.values())]
-    for point in memory.machine.iterations(itertools.product(*map(range, sizes))):
-        yield a.at(dict(zip(x, point))), b.at(dict(zip(y, point)))
-
-
-def _fitted(rank: int, other: Sequence[int | None]) -> list[int | None]:
-    sizes = [1 if extent is None else extent for extent in other]
-    if any(size != 1 for size in sizes[: max(len(sizes) - rank, 0)]):
-        sizes = [size for size in sizes if size != 1]
-        if len(sizes) > rank:
-            raise Discard("a copy that drops dimensions")
-    return [*[1] * (rank - len(sizes)), *sizes[max(len(sizes) - rank, 0) :]]
+# Copies
 
 
 def copy(src: Any, dst: Any, **_: Any) -> None:
@@ -188,7 +155,7 @@ def copy(src: Any, dst: Any, **_: Any) -> None:
         value = src.load() if isinstance(src, Var) else src.buffer.load(src.starts)
         dst.store(value) if isinstance(dst, Var) else dst.buffer.store(dst.starts, value)
         return
-    (a, _), (b, _) = _region(src), _region(dst)
+    (a, _), (b, _) = region(src), region(dst)
     for at, to in pairs(src, dst):
         b.buffer.store(to, a.buffer.load(at))
 
@@ -197,7 +164,7 @@ def fill(buffer: Any, value: Any, **_: Any) -> None:
     if isinstance(buffer, Var):
         buffer.store(value)
         return
-    place, _ = _region(buffer)
+    place, _ = region(buffer)
     axes = [axis for axis, extent in enumerate(place.extents) if extent is not None]
     sizes = [place.extents[axis] or 0 for axis in axes]
     for point in memory.machine.iterations(itertools.product(*map(range, sizes))):
@@ -206,26 +173,6 @@ def fill(buffer: Any, value: Any, **_: Any) -> None:
 
 def clear(buffer: Any, **_: Any) -> None:
     fill(buffer, 0)
-
-
-def values_of(x: Any, drop: bool = False) -> tuple[list[int], list[Number]]:
-    """Shape and elements of a buffer or slice; a single index counts as a dimension of 1, or not if `drop`."""
-    place, _ = _region(x)
-    axes = [axis for axis, extent in enumerate(place.extents) if extent is not None or not drop]
-    sizes = [1 if place.extents[axis] is None else int(place.extents[axis] or 0) for axis in axes]
-    held = [place.buffer.load(place.at(dict(zip(axes, point)))) for point in itertools.product(*map(range, sizes))]
-    return sizes, held
-
-
-def put_values(x: Any, values: Sequence[Number]) -> None:
-    place, _ = _region(x)
-    axes = [axis for axis, extent in enumerate(place.extents) if extent is not None]
-    sizes = [int(place.extents[axis] or 0) for axis in axes]
-    points = list(itertools.product(*map(range, sizes)))
-    if len(points) != len(values):
-        raise Discard("a tile of another size")
-    for point, value in zip(points, values):
-        place.buffer.store(place.at(dict(zip(axes, point))), value)
 
 
 # Reductions, scans, products
@@ -293,11 +240,11 @@ def reduce(
         return
     shape, held = values_of(buffer)
     axis = dim % len(shape)
-    target, _ = _region(out)
+    target, _ = region(out)
     old = [] if clear else values_of(out)[1]
     dtype = target.buffer.dtype
     made = []
-    for number_, line in enumerate(_lines(shape, axis)):
+    for number_, line in enumerate(lines(shape, axis)):
         terms = [cast(held[place], dtype) for place in line]
         if not clear:
             terms.append(old[number_])
@@ -305,19 +252,14 @@ def reduce(
         if reduce_type.startswith("abs"):
             terms = [*(numbers.absolute(term) for term in terms[: len(line)]), *terms[len(line) :]]
         found = _combine(reduce_type.removeprefix("abs"), terms, dtype, nan_propagate)
-        # The greatest of nothing but NaN that is dropped is NaN or, where a tile is padded, what max begins with.
-        dropped = not nan_propagate and reduce_type in ("max", "min", "absmax") and found.value != found.value
-        made.append(Number(dtype, None) if dropped else found)
+        made.append(_of_numbers(found, "" if nan_propagate else reduce_type))
     put_values(out, made)
 
 
-def _lines(shape: Sequence[int], axis: int) -> Iterator[list[int]]:
-    """The positions in each line along an axis, in row-major order of the other axes."""
-    strides = memory.contiguous(shape)
-    others = [range(size) if number_ != axis else range(1) for number_, size in enumerate(shape)]
-    for point in itertools.product(*others):
-        start = sum(place * stride for place, stride in zip(point, strides))
-        yield [start + step * strides[axis] for step in range(shape[axis])]
+def _of_numbers(found: Number, kind: str) -> Number:
+    """The greatest of nothing but NaN that is dropped is NaN or, where a tile is padded, what max begins with."""
+    dropped = kind in ("max", "min", "absmax") and found.value != found.value
+    return Number(found.dtype, None) if dropped else found
 
 
 def _named(kind: str) -> Callable[..., None]:
@@ -332,10 +274,11 @@ def _scan(kind: str) -> Callable[..., None]:
         shape, held = values_of(src)
         dtype = held[0].dtype
         made = list(held)
-        for line in _lines(shape, dim % len(shape)):
+        for line in lines(shape, dim % len(shape)):
             line = line[::-1] if reverse else line
             for end in range(len(line)):
-                made[line[end]] = _combine(kind, [held[place] for place in line[: end + 1]], dtype)
+                found = _combine(kind, [held[place] for place in line[: end + 1]], dtype)
+                made[line[end]] = _of_numbers(found, kind)
         put_values(src if dst is None else dst, made)
 
     return scan
@@ -347,7 +290,7 @@ def transpose(src: Any, dst: Any) -> None:
 
 
 def _matrix(x: Any) -> tuple[list[int], list[Number]]:
-    place, _ = _region(x)
+    place, _ = region(x)
     shape, held = values_of(x, drop=any(extent not in (None, 1) for extent in place.extents[:-2]))
     if len(shape) < 2 or any(size != 1 for size in shape[:-2]):
         raise Discard("a product of what is no matrix")
@@ -362,7 +305,7 @@ def gemm(
     (k2, n), b = _matrix(B)
     m, k, at_a = (k, m, (1, k)) if transpose_A else (m, k, (k, 1))
     k2, n, at_b = (n, k2, (1, n)) if transpose_B else (k2, n, (n, 1))
-    place, _ = _region(C)
+    place, _ = region(C)
     dtype = place.buffer.dtype
     keeps = not (clear_accum if not isinstance(clear_accum, Number) else numbers.truth(clear_accum))
     shape = [extent for extent in place.extents if extent is not None]
@@ -425,7 +368,7 @@ def _atomic(kind: str) -> Callable[..., Any]:
         return old
 
     def atomic(dst: Any, value: Any, memory_order: Any = None, return_prev: bool = False, **_: Any) -> Any:
-        place, _ = _region(dst)
+        place, _ = region(dst)
         scalar = not isinstance(value, (Buffer, Region))
         if scalar and place.is_element:
             memory.machine.step()
@@ -437,7 +380,7 @@ def _atomic(kind: str) -> Callable[..., Any]:
             for point in memory.machine.iterations(itertools.product(*map(range, sizes))):
                 element(place.buffer, place.at(dict(zip(axes, point))), value, False)
             return None
-        source, _ = _region(value)
+        source, _ = region(value)
         for at, to in pairs(value, dst):
             element(place.buffer, to, source.buffer.load(at), False)
         return None
@@ -546,13 +489,13 @@ _NAMES: dict[str, Any] = {
     "Tensor": _tensor, "Buffer": _tensor,
     "StridedTensor": lambda shape, strides, dtype="float32": TensorSpec(shape, dtype, strides),
     "dynamic": lambda name, dtype=None: Symbol(lambda sizes: sizes[name], name),
-    "Kernel": lambda *extents, **_: Frame("kernel", *extents),
+    "Kernel": lambda *extents, threads=128, **_: Frame("kernel", *extents, threads=threads),
     "serial": serial, "Serial": serial, "unroll": serial, "Unroll": serial, "Pipelined": pipelined, "grid": grid,
     "Parallel": parallel, "parallel": parallel, "vectorized": serial, "Vectorized": serial, "Persistent": persistent,
     "alloc_var": alloc_var, "view": view, "reshape": view, "copy": copy, "fill": fill, "clear": clear,
     "reduce": reduce, "cumsum": _scan("sum"), "cummax": _scan("max"), "transpose": transpose, "gemm": gemm,
     "alloc_reducer": alloc_reducer, "reducer_init": reducer_init, "reducer_update": reducer_update,
-    "finalize_reducer": finalize_reducer,
+    "finalize_reducer": finalize_reducer, **orders.NAMES, **threads.NAMES,
     "max": numbers.maximum, "min": numbers.minimum, "abs": numbers.absolute, "clamp": numbers.clamp,
     "floor": numbers.floor, "ceil": numbers.ceil, "trunc": numbers.trunc, "rint": numbers.rint,
     "nearbyint": numbers.rint,

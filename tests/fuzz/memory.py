@@ -28,6 +28,7 @@ class Machine:
         self.iteration = self.loop_start = 0
         self.signs: dict[tuple[int, int], int] = {}  # of the indices at each place of the text: 1 negative, 2 not
         self.safe: dict[int, Number] = {}
+        self.threads: Any = None  # of the block, where each runs by itself
 
     def number(self) -> int:
         self.count += 1
@@ -133,6 +134,11 @@ class Memory:
         self.writers[at] = (block, iteration, kind)
 
 
+def _is_of_block(made_in: int) -> bool:
+    """Whether an iteration of a parallel loop has something in hand that was made outside of it."""
+    return machine.loop_start != 0 and machine.threads is None and made_in != machine.iteration
+
+
 INNER = {"global": 0, "shared": 1, "fragment": 2, "local": 2}
 
 
@@ -226,7 +232,7 @@ class Buffer:
         self.write(at, value, kind)
 
     def write(self, at: int, value: Any, kind: str = "") -> None:
-        if self.scope == "local" and machine.loop_start and self.made_in != machine.iteration:
+        if self.scope == "local" and _is_of_block(self.made_in):
             raise Discard("an array of the block is written in a parallel loop")
         if machine.tracking:
             self.memory.note_write(at, kind)
@@ -296,6 +302,6 @@ class Var:
         return self.cell
 
     def store(self, value: Any) -> None:
-        if machine.loop_start and self.made_in != machine.iteration:
+        if _is_of_block(self.made_in):
             raise Discard("a variable of the block is assigned in a parallel loop")
         self.cell = cast(value, self.dtype)

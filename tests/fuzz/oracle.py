@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.fuzz import dtypes, language, memory, numbers
+from tests.fuzz import dtypes, language, memory, numbers, threads
 from tests.fuzz.dtypes import Discard
 from tests.fuzz.language import Language, Symbol, TensorSpec, size_of
 from tests.fuzz.memory import Buffer, Memory, Region
@@ -23,9 +23,10 @@ from tests.fuzz.numbers import Number
 _BOTH = ("copy", "transpose", "cumsum", "cummax", "reduce")
 _PLACES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(_BOTH, (0, 1)), "gemm": (0, 1, 2), "fill": (0,), "clear": (0,), "reducer_update": (0,),
+    "sort": (0, 1), "topk": (0, 1, 2), "argmax": (0, 1), "argmin": (0, 1), "histogram": (0, 1),
     **{f"atomic_{kind}": (0,) for kind in ("add", "max", "min", "or")}, "any_of": (0,), "all_of": (0,),
 }  # fmt: skip
-_PLACE_KEYWORDS = ("src", "dst", "out", "buffer")
+_PLACE_KEYWORDS = ("src", "dst", "out", "buffer", "values", "indices")
 
 
 def _name_of(call: ast.expr) -> str:
@@ -79,6 +80,11 @@ class _Rewriter(ast.NodeTransformer):
 
     # Places and values
 
+    def site(self) -> ast.expr:
+        """The number of one more place in the text, before those within its indices."""
+        self.sites += 1
+        return ast.Constant(self.sites)
+
     def indices(self, node: ast.Subscript) -> ast.expr:
         elements = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         made: list[ast.expr] = []
@@ -92,17 +98,15 @@ class _Rewriter(ast.NodeTransformer):
 
     def place(self, node: ast.expr) -> ast.expr:
         if isinstance(node, ast.Subscript):
-            self.sites += 1
-            return _call("__region", node.value, self.indices(node), ast.Constant(self.sites))
+            return _call("__region", node.value, self.site(), self.indices(node))
         return node if isinstance(node, ast.Name) else self.visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         if not isinstance(node.value, ast.Name):  # shape[0]
             return self.generic_visit(node)
         if _has_slice(node):
-            return _call("__region", node.value, self.indices(node))
-        self.sites += 1
-        return _call("__load", node.value, self.indices(node), ast.Constant(self.sites))
+            return _call("__region", node.value, ast.Constant(0), self.indices(node))
+        return _call("__load", node.value, self.site(), self.indices(node))
 
     def visit_Name(self, node: ast.Name) -> Any:
         if node.id in self.variables and isinstance(node.ctx, ast.Load):
@@ -119,6 +123,8 @@ class _Rewriter(ast.NodeTransformer):
             ast.keyword(each.arg, self.place(each.value) if each.arg in _PLACE_KEYWORDS else self.visit(each.value))
             for each in node.keywords
         ]
+        if name in threads.EXCHANGES or name == threads.BARRIER:
+            return ast.Yield(ast.Tuple([ast.Constant(name), *arguments], ast.Load()))
         return ast.Call(func=node.func, args=arguments, keywords=keywords)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
@@ -147,8 +153,7 @@ class _Rewriter(ast.NodeTransformer):
         if isinstance(target, ast.Subscript):
             if _has_slice(target):
                 return ast.Expr(_call("__fill", self.place(target), value))
-            self.sites += 1
-            return ast.Expr(_call("__store", target.value, self.indices(target), value, ast.Constant(self.sites)))
+            return ast.Expr(_call("__store", target.value, self.site(), self.indices(target), value))
         assert isinstance(target, ast.Name)
         return ast.Expr(
             ast.Call(
@@ -162,11 +167,10 @@ class _Rewriter(ast.NodeTransformer):
         target = node.targets[0]
         is_variable = isinstance(target, ast.Name) and target.id in self.variables
         if isinstance(target, ast.Subscript) and not _has_slice(target) and (found := _combined(target, node.value)):
-            self.sites += 1
             sign, other = found
             return ast.Expr(
-                _call("__update", target.value, self.indices(target), ast.Constant(sign), self.visit(other),
-                      ast.Constant(self.sites))
+                _call("__update", target.value, self.site(), self.indices(target), ast.Constant(sign),
+                      self.visit(other))
             )  # fmt: skip
         if isinstance(target, ast.Subscript) or (is_variable and _name_of(node.value) != "alloc_var"):
             return self._store(target, self.visit(node.value))
@@ -200,6 +204,13 @@ class _Rewriter(ast.NodeTransformer):
     def visit_With(self, node: ast.With) -> Any:
         item = node.items[0]
         name = _name_of(item.context_expr)
+        if name == "Kernel" and any(_name_of(each) == "get_thread_binding" for each in ast.walk(node)):
+            given = item.optional_vars
+            names = [each.id for each in ast.walk(given) if isinstance(each, ast.Name)] if given else ["_"]
+            body = ast.parse(f"def __block({', '.join(names)}):\n    yield from ()").body
+            assert isinstance(body[0], ast.FunctionDef)
+            body[0].body += self.body(node.body)
+            return [*body, ast.Expr(_call("__threads", ast.Name("__block", ast.Load()), self.visit(item.context_expr)))]
         if name == "Kernel":
             target = item.optional_vars or ast.Name(id="_", ctx=ast.Store())
             return ast.For(target=target, iter=_call("__blocks", self.visit(item.context_expr)),
@@ -227,7 +238,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-def _update(buffer: Buffer, indices: Sequence[Any], sign: str, value: Any, site: int) -> None:
+def _update(buffer: Buffer, site: int, indices: Sequence[Any], sign: str, value: Any) -> None:
     """`buffer[indices] = buffer[indices] <sign> value`. Iterations of a T.Parallel may share an on-chip element."""
     combine = _OPERATORS[sign]
     at = buffer.position(indices, site)
@@ -240,11 +251,13 @@ def _update(buffer: Buffer, indices: Sequence[Any], sign: str, value: Any, site:
 
 
 _INTRINSICS: dict[str, Callable[..., Any]] = {
-    "__slice": slice, "__region": Region, "__and": numbers.logical_and, "__or": numbers.logical_or,
+    "__slice": slice, "__and": numbers.logical_and, "__or": numbers.logical_or,
     "__not": numbers.logical_not, "__choose": numbers.select, "__fill": language.fill, "__blocks": language.blocks,
-    "__load": lambda buffer, indices, site: buffer.load(indices, site),
-    "__store": lambda buffer, indices, value, site: buffer.store(indices, value, site),
+    "__region": lambda buffer, site, indices: Region(buffer, indices, site),
+    "__load": lambda buffer, site, indices: buffer.load(indices, site),
+    "__store": lambda buffer, site, indices, value: buffer.store(indices, value, site),
     "__update": _update, "__continue": _continue, "__truth": numbers.truth, "range": language.serial,
+    "__threads": threads.blocks,
 }  # fmt: skip
 
 

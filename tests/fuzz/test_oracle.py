@@ -46,6 +46,7 @@ def test_reads_outside_are_zero_and_assumptions_must_hold() -> None:
         ("if A[0] // (bx - bx) > 0:\n    O[bx] = 1", "undefined"),
         ("t = T.alloc_fragment((2,), 'int32')\nt[2 + bx] = 1", "outside of an on-chip buffer"),
         ("for i in T.Parallel(2):\n    O[i - 9 + bx] = 1", "negative each time"),
+        ("for i in T.Parallel(2):\n    O[i - 9 + bx] += A[A[i]]", "negative each time"),
         ("x = T.alloc_var('int32', T.atomic_add(O[0], 1, return_prev=True))\nO[bx + 1] = x", "a race"),
         ("x = T.cast(A[bx], 'float32') / 3.0\nif x * 3.0 == 1.0:\n    O[bx] = 1", "depends on rounding|undefined"),
     ],
@@ -53,6 +54,14 @@ def test_reads_outside_are_zero_and_assumptions_must_hold() -> None:
 def test_programs_without_a_meaning_are_discarded(body: str, why: str) -> None:
     with pytest.raises(Discard, match=why):
         run(body)
+
+
+def test_the_greatest_of_nothing_but_nan_is_open() -> None:
+    roots = "for i in T.Parallel(3):\n    t[i] = T.sqrt(T.float32(A[i] - 1))"
+    body = f"t = T.alloc_fragment((3,), 'float32')\n{roots}\nT.cummax(t, dim=0, reverse=True)"
+    assert run(f"{body}\nO[bx] = T.cast(t[bx] + 0.5, 'int32')") == [1, 1, 9, 9]
+    with pytest.raises(Discard, match="undefined"):
+        run(body.replace("- 1", "- 2") + "\nO[bx] = T.isnan(t[0])", values=[0, 0, 0, 0])
 
 
 def test_atomic_additions_do_not_race() -> None:

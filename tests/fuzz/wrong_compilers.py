@@ -71,7 +71,7 @@ MISTAKES = {
         f"{_RANGES}._assumed", 'number if predicate in ("le", "eq") else', 'number - 1 if predicate in ("le", "eq") else'
     ),
     "a load survives a store through an alias": Mistake(
-        "tiledsl.passes.cse:_forget", "(is_global and some_global)", "False"
+        "tiledsl.analysis.same_values:Written.__contains__", "(self.some_global and _is_global(source))", "False"
     ),
     "a load leaves a loop that writes": Mistake(
         "tiledsl.passes.licm:_is_unobserved", "not any(op.effects", "True or any(op.effects"

@@ -247,6 +247,14 @@ def atomics() -> Iterator[Entry]:
                 }
                 for form, lines in forms.items() if order in (None, "acq_rel") else [("tile", forms["tile"])]:
                     yield Entry(f"atomic_{kind} of {dtype}{tail}, {form}", asks, two, lines)
+        for order in (None, "acquire", "release", "seq_cst"):
+            asks = ((f"atomic.cas.{_SEMANTICS[order]}", (dtype,)),)
+            swap = f"T.atomic_cas({{0}}[%], {{1}}[%], {{0}}[0], memory_order={order!r})"
+            masked = (parallel, "    if i_ % 3 != 1:", "        {1}[i_] = " + swap.replace("%", "i_"))
+            lines = (parallel, "    " + swap.replace("%", "i_"))
+            yield Entry(f"atomic_cas of {dtype}, {order}, tile", asks, two, lines)
+            yield Entry(f"atomic_cas of {dtype}, {order}, masked", asks, two, masked)
+            yield Entry(f"atomic_cas of {dtype}, {order}", asks, two, ("{1}[1] = " + swap.replace("%", "0"),))
         for lanes in (2, 4):
             lines = (f"T.atomic_addx{lanes}({{0}}[0], {{1}}[0])",)
             yield Entry(f"atomic_addx{lanes} of {dtype}", (("atomic.add.relaxed", (dtype,)),), two, lines)
@@ -276,6 +284,8 @@ def scatters() -> Iterator[Entry]:
             yield Entry(f"scatter {kind} of {dtype}", asks, params, lines)
             lines = (*start, f"    {{2}}[i_] = {update}, return_prev=True)")
             yield Entry(f"scatter {kind} of {dtype}, previous", asks, params, lines)
+        swap = "    {2}[i_] = T.atomic_cas(t_[{1}[i_] % 16], {0}[i_], {0}[0])"
+        yield Entry(f"scatter cas of {dtype}", (("scatter.cas", (dtype,)),), params, (*start, swap))
 
 
 def of_ir() -> Iterator[Entry]:

@@ -26,7 +26,8 @@ COMPILED = re.compile(
     "gemm of (int8 and uint8|uint8 and uint8|int16 and int16|int32 and bool|bool and bool) into (int32|float32)$|"
     "(popcount|clz) of u?int(8|16|32|64), |not of bool as a number|atomic_add of (float16|int64)|mulhi of uint32|"
     "(exp10|rint|sigmoid) of float32, tile|cast float64 to float8_e4m3fn|reduce_(sum|bitxor) of (bool|int8) into bool|"
-    "cumsum of bfloat16|atomic_load of float32, acquire"
+    "cumsum of bfloat16|atomic_load of float32, acquire|atomic_cas of (uint16|float16|float64), seq_cst|"
+    "scatter cas of float16"
 )
 
 

@@ -3,7 +3,8 @@
 A sample of small changes (mutations.py), the same one for the same seed, each on a copy of the checkout. The tests that
 run a changed line run until one fails, the fastest and most specific first; those that only hold a digest of what
 comes out (tests/golden) last, and what they alone notice is counted apart. What survives is printed; survivors that
-change no behaviour are listed with the reason in equivalent.txt. Neither mutmut nor
+change no behaviour are listed with the reason in equivalent.txt. Verdicts are kept (verdicts.py): a run that was
+stopped goes on, and a larger sample of the same seed runs only what is new in it. Neither mutmut nor
 cosmic-ray takes a sample by seed, or runs mutants in forks of a process that has torch.
 """
 
@@ -27,14 +28,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.mutants.mutations import Mutant, mutants_of, sample, strata
+from tests.mutants.verdicts import Verdicts
 from tests.mutants.warm import ROOT, Job, Outcome, Pool, Test
 
 CHANGED = (
     "passes/*.py", "passes/*/*.py", "tiledsl/analysis/*.py", "tiledsl/analysis/gluon/*.py",
     "tiledsl/frontend/*.py", "tiledsl/ir/verifier.py", "tiledsl/runtime/launch*.py", "tiledsl/kernels/stored.py",
-    "tiledsl/language/negative_indices.py", "tiledsl/files.py", "autotune/engine.py", "autotune/run.py",
-    "autotune/selection.py", "autotune/verifying/*.py", "autotune/search/*.py", "autotune/storage/*.py",
-    "autotune/predicting/prune.py",
+    "tiledsl/language/linear.py", "tiledsl/language/negative_indices.py", "tiledsl/files.py", "autotune/engine.py",
+    "autotune/run.py", "autotune/selection.py", "autotune/verifying/*.py", "autotune/search/*.py",
+    "autotune/storage/*.py", "autotune/predicting/prune.py",
 )  # fmt: skip
 NO_TESTS = ("tests/gpu", "tests/packaging", "tests/conformance", "tests/benchmarks", "tests/mutants")
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
@@ -65,7 +67,7 @@ def main() -> int:
             chosen = [each for each in chosen if each.key in survived]
         folders = strata(chosen, lambda file: str(Path(file).parent))
         mutants = list(sample(folders, options.count, options.seed, sources))
-        results = _run(pool, mutants, sources, tests, options.seconds)
+        results = _run(pool, mutants, sources, tests, options.seconds, Verdicts(MAP / "verdicts", ROOT))
     return _report(results, sources, options)
 
 
@@ -254,14 +256,17 @@ class Result:
     seconds: float
 
 
-def _run(pool: Pool, mutants: list[Mutant], sources: dict[str, bytes], tests: Tests, seconds: float) -> list[Result]:
-    pool.compile_tests({name.partition("::")[0] for name in tests.seconds})
+def _run(
+    pool: Pool, mutants: list[Mutant], sources: dict[str, bytes], tests: Tests, seconds: float, verdicts: Verdicts
+) -> list[Result]:
     results: list[Result] = []
     unsteady: set[str] = set()
     waiting = mutants
     while waiting:
-        made = _run_once(pool, waiting, sources, tests, seconds, unsteady)
-        failing = _failing_without(pool, {result.killed_by for result in made}, tests)
+        made = _run_once(pool, waiting, sources, tests, seconds, unsteady, verdicts)
+        killers = verdicts.not_steady({result.killed_by for result in made} & tests.seconds.keys())
+        failing = _failing_without(pool, killers, tests)
+        verdicts.keep_steady(killers - failing)
         unsteady |= failing
         waiting = [result.mutant for result in made if result.killed_by in failing]
         results += [result for result in made if result.killed_by not in failing]
@@ -271,7 +276,13 @@ def _run(pool: Pool, mutants: list[Mutant], sources: dict[str, bytes], tests: Te
 
 
 def _run_once(
-    pool: Pool, mutants: list[Mutant], sources: dict[str, bytes], tests: Tests, seconds: float, left_out: set[str]
+    pool: Pool,
+    mutants: list[Mutant],
+    sources: dict[str, bytes],
+    tests: Tests,
+    seconds: float,
+    left_out: set[str],
+    verdicts: Verdicts,
 ) -> list[Result]:
     results: list[Result] = []
     jobs: dict[int, tuple[Mutant, list[Test], float]] = {}
@@ -288,21 +299,31 @@ def _run_once(
             results.append(Result(mutant, 0, "", 0.0))
             print(f"{_diff(mutant, sources)}  no test runs this line\n", flush=True)
             continue
+        known = verdicts.of(mutant, [test.name for test in chosen], tests.seconds.keys() - left_out)
+        if known is not None:
+            results.append(Result(mutant, len(chosen), known, 0.0))
+            if not known:
+                print(f"{_diff(mutant, sources)}  survived {len(chosen)} tests\n", flush=True)
+            continue
         job = Job(_runs(chosen), edit=(mutant.file, mutant.apply(sources[mutant.file])))
         job.limit = 60 + 5 * sum(test.seconds for test in chosen)
         jobs[id(job)] = mutant, chosen, sum(test.seconds for test in chosen)
         queue.append(job)
+    if queue:
+        pool.compile_tests({test.name.partition("::")[0] for _, chosen, _ in jobs.values() for test in chosen})
     begun = time.monotonic()
 
     def done(job: Job, outcome: Outcome) -> None:
         mutant, chosen, _ = jobs[id(job)]
         assert outcome.status != 5 or outcome.started, f"no test was found for {mutant}:\n{outcome.printed}"
         results.append(Result(mutant, len(chosen), outcome.killed_by, time.monotonic() - begun))
+        verdicts.keep(mutant, [test.name for test in chosen], outcome.killed_by)
         if not outcome.killed_by:
             print(f"{_diff(mutant, sources)}  survived {len(chosen)} tests\n", flush=True)
         if len(results) % 25 == 0:
             survived = sum(not each.killed_by for each in results)
-            print(f"{len(results)} of {len(mutants)} mutants, {survived} survived\n", flush=True)
+            minutes = (time.monotonic() - begun) / 60
+            print(f"{len(results)} of {len(mutants)} mutants, {survived} survived, {minutes:.1f} min\n", flush=True)
 
     pool.run(sorted(queue, key=lambda job: -jobs[id(job)][2]), done)
     return results

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import printed_mutants, read_equivalent
+from tests.mutants.__main__ import EQUIVALENT, _changed_files, printed_mutants, read_equivalent
 from tests.mutants.mutations import Mutant, compiles, mutants_of, sample, strata
+from tests.mutants.verdicts import Verdicts
+from tests.mutants.warm import ROOT
 
 SOURCE = b'''"""Text."""
 LIMIT = 4
@@ -106,3 +108,39 @@ c.py:1: g
   killed by tests/test_x.py::test_y
 """
     assert printed_mutants(printed) == {("a.py", "f", "x < 1", "x <= 1"), ("b.py", "C.m", "A = 1", "A = 2")}
+
+
+def test_verdicts_hold_until_the_function_or_the_tests_change(tmp_path: Path) -> None:
+    source = "def f(x):\n    return x < 1\n\n\ndef g(x):\n    return x + 1\n"
+    (tmp_path / "a.py").write_text(source)
+    (tmp_path / "test_a.py").write_text("def test_f(): ...\n")
+    in_f, in_g = (next(each for each in mutants_of("a.py", source.encode()) if each.function == name) for name in "fg")
+    first, second = "test_a.py::test_f", "test_a.py::test_g"
+    verdicts = Verdicts(tmp_path / "verdicts", tmp_path)
+    verdicts.keep(in_f, [first], "")
+    verdicts.keep(in_g, [first, second], second)
+    verdicts.keep_steady([second])
+
+    kept = Verdicts(tmp_path / "verdicts", tmp_path)
+    assert (kept.of(in_f, [first]), kept.of(in_g, [second])) == ("", second)
+    assert (kept.of(in_f, [first, second]), kept.of(in_g, [first])) == (None, None)
+    assert kept.of(in_g, [first], {second}) == second
+    assert kept.not_steady([first, second]) == {first}
+    kept.keep(in_g, [first], "time limit in test_a.py::test_f")
+    assert Verdicts(tmp_path / "verdicts", tmp_path).of(in_g, []) == "time limit in test_a.py::test_f"
+
+    (tmp_path / "a.py").write_text("# Moved.\n" + source.replace("x < 1", "x < 2"))
+    assert kept.of(in_f, [first]) is None
+    assert kept.of(in_g, [first]) == "time limit in test_a.py::test_f"
+    (tmp_path / "a.py").write_text(source)
+    (tmp_path / "test_a.py").write_text("def test_f(): assert f(0)\n")
+    kept = Verdicts(tmp_path / "verdicts", tmp_path)
+    assert kept.of(in_f, [first]) is None
+    assert kept.not_steady([second]) == {second}
+
+
+def test_the_reviewed_survivors_are_mutants_of_the_present_code() -> None:
+    reviewed = read_equivalent(EQUIVALENT)
+    files = {file for file, *_ in reviewed}
+    assert files <= set(_changed_files())
+    assert reviewed.keys() <= {mutant.key for file in files for mutant in mutants_of(file, (ROOT / file).read_bytes())}

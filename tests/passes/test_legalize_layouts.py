@@ -40,6 +40,8 @@ def test_gathers_with_more_elements_keep_their_dimensions() -> None:
 
     (gather,) = of(lowered(columns), tensor.GatherOp)
     assert gather.source.shape == (64, 8)
+    (gather,) = of(lowered(columns, **{"lower-to-triton.num_warps": 16}), tensor.GatherOp)  # one for each thread
+    assert gather.source.shape == (64, 8)
     (gather,) = of(lowered(columns, **{"lower-to-triton.num_warps": 32}), tensor.GatherOp)
     assert gather.source.shape == (512,)
 

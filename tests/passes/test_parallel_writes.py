@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 
 from tests.passes.ir_cases import kernel_of, program
 from tiledsl.ir.core import Value
+from tiledsl.passes.vectorize_parallel.threads import threads_where
 from tiledsl.passes.vectorize_parallel.writes import _multiples, _one_to_one, place
 
 ROWS, COLUMNS = 3, 4
@@ -81,3 +83,24 @@ def test_what_is_no_sum_of_multiples_tells_nothing() -> None:
     assert _multiples(named["n"]) == {0: 1} and _multiples(named["q"]) is None  # %bx may be 0
     assert not _one_to_one([named["d"]], (4, 1)) and _one_to_one([named["k"]], (4, 1))
     assert _one_to_one([], (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("mask", "count"),
+    [
+        ('%m = arith.cmp %i, %j {predicate = "lt"} : tensor<3x4xbool>', 3 + 2 + 1),
+        ('%m = arith.cmp %u, %i {predicate = "eq"} : tensor<3x1xbool>', 1),  # %u is 0 wherever it is looked at
+        ('%m = arith.cmp %w, %i {predicate = "lt"} : tensor<3x4xbool>', 8),
+        ('%d = arith.mul %i, %j : tensor<3x4xint32>\n%m = arith.cmp %d, %c3 {predicate = "ge"} : tensor<3x4xbool>', 3),
+        ('%m = arith.cmp %i, %bx {predicate = "lt"} : tensor<3x1xbool>', None),
+    ],
+)  # fmt: skip
+def test_in_how_many_points_a_mask_holds(mask: str, count: int | None) -> None:
+    body = f"""
+    %i = tensor.iota {{axis = 0}} : tensor<3x1xint32>
+    %j = tensor.iota {{axis = 1}} : tensor<1x4xint32>
+    %u = tensor.iota {{axis = 0}} : tensor<1x1xint32>
+    %w = tensor.broadcast %u : tensor<3x4xint32>
+    {mask}"""
+    named = {value.name: value for op in kernel_of(program(body)).walk() for value in op.results}
+    assert threads_where(named["m"]) == count

@@ -221,6 +221,18 @@ def test_stores_that_leave_the_rows_stay(c: str, reason: str) -> None:
     assert ("tile.store_block" in accesses(made)) is not bool(reason)
 
 
+@pytest.mark.parametrize(("offset", "stays"), [(-1, True), (0, False), (1, False), (90, False)])
+def test_stores_that_may_begin_before_the_tensor_stay(offset: int, stays: bool) -> None:
+    moved = f"""
+        %offset = arith.constant {{value = {offset}}} : int32
+        %moved = arith.add %i, %offset : tensor<32x1xint32>
+    """
+    made = program(LOAD + moved + STORE.replace("%i", "%moved"))
+    reasons = [each.partition("because ")[2] for each in kernel(made).remarks]
+    assert reasons == ["its blocks may begin before the tensor in dimension 0"] * stays
+    assert accesses(made) == ["tile.load_block", "tile.store" if stays else "tile.store_block"]
+
+
 def test_what_is_read_and_written_in_one_kernel_stays() -> None:
     made = program(LOAD + STORE.replace("%C", "%A"))
     filecheck(

@@ -26,7 +26,6 @@ class Variance:
         self.parallel = parallel
         self.allocated = {op.out for op in of_kinds(parallel.body.walk(), tile.AllocOp)}
         self.apart: frozenset[Operation] = frozenset()
-        self.threads = 0
         self._settle()
         if parallel.lockstep:
             inner = of_kinds(parallel.body.walk(), tile.ParallelOp)

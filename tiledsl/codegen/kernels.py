@@ -310,6 +310,14 @@ class KernelWriter:
             if bits not in (32, 64):
                 return f"tl.store({pointer}, {value}{mask})"
             kind = "exchange"
+        if op.compare is not None:
+            assert op.mask is None, "legalize-arith leaves no mask of a cas"
+            compare = self.expressions.text(op.compare)
+            if is_float(dtype):  # LLVM has it for AMD only as integers
+                pointer = f"tl.cast({pointer}, tl.pointer_type(tl.int{bits}), bitcast=True)"
+                compare, value = (f"tl.cast({each}, tl.int{bits}, bitcast=True)" for each in (compare, value))
+            text = f"tl.atomic_cas({pointer}, {compare}, {value}, sem={quoted(op.semantics)})"
+            return f"{text}.to({TRITON_TYPES[dtype]}, bitcast=True)" if is_float(dtype) and op.out.uses else text
         if kind == "exchange" and dtype == "float64":  # of tiles, LLVM has it for AMD only as integers
             pointer = f"tl.cast({pointer}, tl.pointer_type(tl.int64), bitcast=True)"
             value = f"tl.cast({value}, tl.int64, bitcast=True)"

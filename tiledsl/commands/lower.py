@@ -17,7 +17,7 @@ from typing import Any
 
 from tiledsl.compat import install
 from tiledsl.dialects.tile import FuncOp
-from tiledsl.errors import TileError, is_internal, value_options
+from tiledsl.errors import TileError, value_options
 from tiledsl.frontend.program import PrimFunc
 from tiledsl.ir.pass_manager import Pass, PassManager, Program, is_ours
 from tiledsl.ir.printer import print_op
@@ -30,6 +30,7 @@ from tiledsl.passes import default_pipeline
 from tiledsl.runtime.lowering import check_print_after
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current, override
+from tiledsl.tracebacks import is_internal
 
 IR_LEVELS = ("tile", "triton")
 ASSEMBLY = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")

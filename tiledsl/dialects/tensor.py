@@ -7,7 +7,7 @@ from math import prod
 
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
-from tiledsl.ir.fields import attr, operand, result
+from tiledsl.ir.fields import attr, operand, optional, result
 from tiledsl.ir.types import ELEMENTS, ScalarType, TensorType, Type, with_shape
 
 # Reduction kinds and their neutral elements; None: the least or greatest value of the element type.
@@ -259,8 +259,9 @@ class ScatterOp(Operation):
     """Combine each value with the element of `into` at its place, one value after the other.
 
     `out` is `into` after all of them, and `before` what each value met at its place. Values whose place lies outside
-    take no part (`before` is then any number). Kinds: add, max, min, and, or, xor. Sums of floats may associate in
-    another way. A pure operation: lower-exchanges makes it of others.
+    take no part (`before` is then any number). Kinds: add, max, min, and, or, xor, and cas, which replaces an element
+    that has the bits of `compare`. Sums of floats may associate in another way. A pure operation: lower-exchanges makes
+    it of others.
 
     Example: `%y, %old = tensor.scatter %x, %v, %p {kind = "add"} : tensor<256xint32>, tensor<1024xint32>`
     """
@@ -269,6 +270,7 @@ class ScatterOp(Operation):
     into = operand(TensorType)
     values = operand(TensorType)
     places = operand(TensorType)
+    compare = optional(TensorType)
     kind = attr(str)
     out = result(TensorType)
     before = result(TensorType)
@@ -277,7 +279,7 @@ class ScatterOp(Operation):
         return [self.operands[0].type, self.operands[1].type]
 
     def verify(self) -> None:
-        if self.kind not in ("add", "max", "min", "and", "or", "xor"):
+        if self.kind not in ("add", "max", "min", "and", "or", "xor", "cas"):
             raise ValueError(f"no scatter {self.kind!r}")
         if self.kind in ("and", "or", "xor") and ELEMENTS[self.into.dtype].kind == "float":
             raise ValueError(f"{self.kind!r} of {self.into.dtype}")
@@ -286,6 +288,8 @@ class ScatterOp(Operation):
             raise ValueError(f"{values.type} into {into.type}")
         if places.shape != values.shape or places.dtype != "int32":
             raise ValueError(f"places {places.type} for {values.type}")
+        if (self.kind == "cas") != (self.compare is not None) or self.compare and self.compare.type != values.type:
+            raise ValueError(f"{self.kind} with {'nothing' if self.compare is None else self.compare.type} to compare")
 
     def fold(self) -> Sequence[Value | bool | int | float] | None:
         place = constant_of(self.places)

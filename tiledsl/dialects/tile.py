@@ -25,7 +25,7 @@ from tiledsl.ir.types import ELEMENTS, BufferType, ScalarType, TensorType, Type,
 # What may stand in emitted text as it is: IR can come from a file, and names and words from anywhere.
 COMPUTED = "="  # the source of a symbol that only its formula tells
 _SOURCE = re.compile(r"(\w+)\.(?:stride)?[0-9]+(?:[+-][0-9]+)?(?://[0-9]+)?")
-ATOMIC_KINDS = ("add", "max", "min", "and", "or", "xor", "exchange", "load", "store")
+ATOMIC_KINDS = ("add", "max", "min", "and", "or", "xor", "exchange", "cas", "load", "store")
 MEMORY_ORDERS = ("relaxed", "acquire", "release", "acq_rel")
 CACHE_HINTS = ("", ".ca", ".cg", ".cs", ".cv", ".wb", ".wt")
 # Where blocks lie in shared memory, by what a kernel for Gluon does with them; "" is for other kernels.
@@ -450,8 +450,9 @@ class StoreBlockOp(Operation):
 class AtomicOp(Operation):
     """Read, combine and write in one step, each element; the result is the old value.
 
-    Kinds: add, max, min, and, or, xor, exchange, load, store. Semantics: relaxed, acquire, release, acq_rel. On on-chip
-    buffers (reducers) add to xor, results unused; vectorize-parallel replaces these.
+    Kinds: add, max, min, and, or, xor, exchange, cas, load, store. Semantics: relaxed, acquire, release, acq_rel. A cas
+    writes where the old value has the bits of `compare`. On on-chip buffers add to xor, and cas; vectorize-parallel
+    replaces these.
 
     Example: `%old = tile.atomic %x, %C[%rows, %columns] {kind = "add"} : tensor<128x64xfloat32>`
     """
@@ -462,6 +463,7 @@ class AtomicOp(Operation):
     buffer = operand(BufferType)
     indices = operands(ScalarType, TensorType)
     mask = optional(ScalarType, TensorType)
+    compare = optional(ScalarType, TensorType)
     kind = attr(str, known=ATOMIC_KINDS)
     semantics = attr(str, "relaxed", MEMORY_ORDERS)
     guarded = attr(bool, False)
@@ -474,6 +476,13 @@ class AtomicOp(Operation):
         _indexed(self, self.buffer, self.indices)
         if self.value.dtype != self.buffer.dtype:
             raise ValueError(f"{self.value.dtype} into {self.buffer.type}")
+        check_compare(self.kind, self.compare, self.value)
+
+
+def check_compare(kind: str, compare: Value | None, value: Value) -> None:
+    """ValueError unless a cas, and nothing else, has a value to compare with, of the type of what it writes."""
+    if (kind == "cas") != (compare is not None) or compare is not None and compare.dtype != value.dtype:
+        raise ValueError(f"{kind} of {value.type} compares with {'nothing' if compare is None else compare.type}")
 
 
 class PrintOp(Operation):
@@ -524,7 +533,7 @@ def _whole(buffer: Value, value: Value) -> None:
 
 def access_shape(op: LoadOp | StoreOp | AtomicOp) -> tuple[int, ...] | None:
     """The shape of the elements that an access moves; None if its operands do not go together."""
-    others = (op.mask,) if isinstance(op, LoadOp) else (op.mask, op.value)
+    others = (op.mask,) if isinstance(op, LoadOp) else (op.mask, op.value, getattr(op, "compare", None))
     return broadcast_shapes(*[each.shape for each in (*op.indices, *others) if each is not None])
 
 

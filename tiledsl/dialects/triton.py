@@ -194,9 +194,13 @@ class AtomicOp(Operation):
     pointer = operand(ScalarType, TensorType)
     value = operand(ScalarType, TensorType)
     mask = optional(ScalarType, TensorType)
+    compare = optional(ScalarType, TensorType)
     kind = attr(str, known=tile.ATOMIC_KINDS)
     semantics = attr(str, "relaxed", tile.MEMORY_ORDERS)
     out = result(ScalarType, TensorType)
 
     def infer(self) -> Sequence[Type]:
         return [with_shape(self.operands[0].shape, self.operands[0].dtype[1:])]
+
+    def verify(self) -> None:
+        tile.check_compare(self.kind, self.compare, self.value)

@@ -54,7 +54,7 @@ class LineStructure(PostLex):
         line_shift, column_shift, one_expression = self.line_shift, self.column_shift, self.one_expression
         brackets: list[Token] = []
         self.open_brackets = brackets
-        levels = [(0, 0)] if one_expression else [self._first_indent()]
+        levels = [] if one_expression else [self._first_indent()]
         at_start = True
         last: Token | None = None
         for token in stream:

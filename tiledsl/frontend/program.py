@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import Any
 
 from tiledsl.dialects.tile import FuncOp
-from tiledsl.errors import TileError, user_loc
+from tiledsl.errors import TileError, ends_tracebacks, user_loc
 from tiledsl.frontend.elaborate import elaborate
 from tiledsl.ir.printer import print_op
 from tiledsl.ir.types import BufferType
@@ -77,6 +77,7 @@ class PrimFunc(Program):
 
         self.name = str(self.function.__name__)
 
+    @ends_tracebacks
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise TileError(
             f"{self.name} is a tile program and cannot be called directly",

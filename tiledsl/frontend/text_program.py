@@ -28,7 +28,7 @@ from typing import Any
 
 import tiledsl.language as language
 from tiledsl.dialects import tile
-from tiledsl.errors import TileError, register_source, value_options, way_out
+from tiledsl.errors import TileError, ends_tracebacks, register_source, value_options, way_out
 from tiledsl.frontend import syntax
 from tiledsl.frontend.elaborate import elaborate_tree
 from tiledsl.frontend.expressions import MAX_HOST_ITERATIONS
@@ -357,6 +357,7 @@ def _define(
         scope.names.local.clear()
 
 
+@ends_tracebacks
 def parse(text: str, file: str = "<text>", *, name: str | None = None, **parameters: Any) -> TextProgram:
     """The program in a text, with values for the names that it leaves open.
 
@@ -377,6 +378,7 @@ def parse(text: str, file: str = "<text>", *, name: str | None = None, **paramet
     return TextProgram(text, module, function, values)
 
 
+@ends_tracebacks
 def parse_file(path: str | Path, *, name: str | None = None, **parameters: Any) -> TextProgram:
     """The program in a `.tile` file; see parse."""
     try:

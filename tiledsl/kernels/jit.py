@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.errors import TileError, user_loc
+from tiledsl.errors import TileError, ends_tracebacks, user_loc
 from tiledsl.kernels.calls import MOST_CALLS, building, call_key, target_setting
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.kernels.pass_choice import chosen_passes
@@ -60,6 +60,7 @@ def _is_program(value: Any) -> bool:
     return not isinstance(value, FunctionType) and hasattr(value, "build")
 
 
+@ends_tracebacks
 def compile(
     func: Any,
     out_idx: int | Sequence[int] | None = None,
@@ -135,6 +136,7 @@ class JitFunction:
         return _opens_kernel(tree.body) or _declares_parameters(tree)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        __tracebackhide__ = True  # from pytest: see tracebacks.py
         target = self.options.get("target")
         last = self._last
         if last is not None and not keywords:
@@ -199,6 +201,7 @@ class JitFunction:
 
     traced_as(__call__, _traced_call)
 
+    @ends_tracebacks
     def _call_anew(self, key: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
         """A call whose kernel is to be found by its arguments' names. It is remembered if `key` tells its like."""
         kernel, wanted = self._kernel_and_arguments(arguments, keywords)
@@ -226,6 +229,7 @@ class JitFunction:
         kernel = self._eager_kernel(bound, call_options.get("__tune_params"))
         return kernel, [bound[p.name] for p in kernel.params if not p.is_output]
 
+    @ends_tracebacks
     def compile(self, *arguments: Any, **keywords: Any) -> Kernel:
         """The kernel for these arguments. In the eager style, T.const values given by name may replace tensors."""
         if self.is_eager:
@@ -370,6 +374,7 @@ class JitFunction:
         arguments = {**dict.fromkeys(missing), **values}
         return lambda: elaborate_eager(self.function, arguments, self.frame_locals)
 
+    @ends_tracebacks
     def get_tir(self, *arguments: Any, **keywords: Any) -> Any:
         """The program for these arguments (the name is TileLang's); it has params, buffer_map and script()."""
         values = self._bind(arguments, keywords, partial=True)

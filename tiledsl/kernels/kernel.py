@@ -12,7 +12,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.errors import TileError, source_line, user_loc, way_out
+from tiledsl.errors import TileError, ends_tracebacks, source_line, user_loc, way_out
 from tiledsl.files import write_output
 from tiledsl.kernels.other_names import OtherNames
 from tiledsl.kernels.pass_choice import chosen_passes
@@ -110,6 +110,7 @@ class Kernel(OtherNames):
             return self.origin.stages
         return with_texts(self._stages, self._build, self.target, self.pass_configs, self.source, self._resumed_after)
 
+    @ends_tracebacks
     def ir(self, after: str = "", *, locations: bool = False, generic: bool = False) -> str:
         """The IR after a pass (after its last run, if it runs several times), or as elaborated, if no pass is named.
 
@@ -131,6 +132,7 @@ class Kernel(OtherNames):
         return ssa_graph(parse_op(self.ir(after, locations=True)))
 
     @cached_property
+    @ends_tracebacks
     def compiled(self) -> dict[str, CompiledKernel]:
         """The kernels as Triton compiled them for the target, by name. Needs no GPU. Raises CompileError."""
 
@@ -168,11 +170,13 @@ class Kernel(OtherNames):
         return Loc(place.file, line, len(text) - len(text.lstrip()) + 1, line, len(text) + 1)
 
     @property
+    @ends_tracebacks
     def asm(self) -> Mapping[str, Any]:
         """ttir, ttgir, llir, ptx, sass (or amdgcn) of the kernel; of the first kernel, if there are several."""
         return next(iter(self.compiled.values())).asm
 
     @property
+    @ends_tracebacks
     def resources(self) -> Resources:
         """Shared memory, registers, spills and occupancy of the kernel; of the first kernel, if there are several."""
         for name, each in self.compiled.items():
@@ -195,6 +199,7 @@ class Kernel(OtherNames):
 
         return passes_of(self, name)
 
+    @ends_tracebacks
     def verify(self, seconds: float = 5.0) -> Certificate:
         """Prove and test what can be of this kernel, and say what is unknown and why; see docs/verify.md.
 
@@ -232,6 +237,7 @@ class Kernel(OtherNames):
             self.save_certificate(written.parent, written.stem)
         return written
 
+    @ends_tracebacks
     def save_levels(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write what Triton made of each GPU kernel, and return the paths: `<kernel>.ttir`, `.ttgir`, `.llir`, `.ptx`,
         `.cubin` (on AMD `.amdgcn`, `.hsaco`), and `<kernel>.json` with its arguments, launch metadata and hashes.
@@ -242,6 +248,7 @@ class Kernel(OtherNames):
 
         return save_levels(self, folder) + self.save_certificate(Path(folder), self.name)
 
+    @ends_tracebacks
     def from_level(
         self,
         level: str,
@@ -273,6 +280,7 @@ class Kernel(OtherNames):
 
     # Running
 
+    @ends_tracebacks
     def check_runs_here(self) -> None:
         """Raises TileError where the target cannot run."""
         if not self.target.runs_here:
@@ -306,6 +314,7 @@ class Kernel(OtherNames):
 
     def call(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program; see the class for arguments and results. Raises TileError for tensors that do not match."""
+        __tracebackhide__ = True  # from pytest: see tracebacks.py
         import torch
 
         if keywords:
@@ -324,6 +333,7 @@ class Kernel(OtherNames):
 
     __call__ = call  # until calls are known: see launch.write_call
 
+    @ends_tracebacks
     def bind(self, *arguments: Any, **keywords: Any) -> Callable[[], Any]:
         """A function without parameters that runs the program on these tensors, for hot loops.
 
@@ -341,6 +351,7 @@ class Kernel(OtherNames):
             arguments = with_outputs(self, arguments)
         return self.caller(len(arguments)).bound(arguments)
 
+    @ends_tracebacks
     def caller(self, count: int) -> Launcher:
         """The object that runs calls with `count` arguments. Raises TileError if no call has that many."""
         if count not in self.callers:
@@ -436,6 +447,7 @@ class Kernel(OtherNames):
         """The program, elaborated again."""
         return self._build()
 
+    @ends_tracebacks
     def check(self, params: Sequence[Parameter], arguments: Sequence[Any]) -> None:
         """Compare rank, shape, dtype, strides and device of tensors with what the program was compiled for."""
         check(self.name, self.target, params, arguments)

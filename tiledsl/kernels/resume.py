@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.dialects.tile import FuncOp
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, ends_tracebacks
 from tiledsl.ir.pass_manager import parse_program
 from tiledsl.kernels.jit import resolve_target
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.kernels.pass_choice import chosen_passes
 
 
+@ends_tracebacks
 def resume(
     ir: str | os.PathLike[str],
     after: str,

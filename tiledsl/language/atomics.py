@@ -15,7 +15,7 @@ from tiledsl.language.regions import element, pair
 from tiledsl.legality import permitted
 
 __all__ = [
-    "atomic_add", "atomic_addx2", "atomic_addx4", "atomic_load", "atomic_max", "atomic_min", "atomic_or",
+    "atomic_add", "atomic_addx2", "atomic_addx4", "atomic_cas", "atomic_load", "atomic_max", "atomic_min", "atomic_or",
     "atomic_store",
 ]  # fmt: skip
 
@@ -37,7 +37,7 @@ def _semantics(what: str, order: str | None, kind: str) -> str:
     return _ORDERS[order]
 
 
-def _element(what: str, kind: str, place: Reference, value: Any, order: str | None) -> Value:
+def _element(what: str, kind: str, place: Reference, value: Any, order: str | None, compare: Any = None) -> Value:
     ctx, dtype, semantics = context(what), place.buffer.dtype, _semantics(what, order, kind)
     on_chip = place.buffer.scope() != "global"
     if on_chip and kind in ("load", "store"):  # nobody comes between
@@ -46,7 +46,8 @@ def _element(what: str, kind: str, place: Reference, value: Any, order: str | No
         return as_value(place if kind == "load" else value, dtype)
     permitted(what, f"scatter.{kind}" if on_chip else f"atomic.{kind}.{semantics}", dtype.name)
     value = as_value(value, dtype)
-    made = tile.AtomicOp(value, place.buffer.value, place.indices(), kind=kind, semantics=semantics)
+    wanted = None if compare is None else as_value(compare, dtype)
+    made = tile.AtomicOp(value, place.buffer.value, place.indices(), None, wanted, kind=kind, semantics=semantics)
     return ctx.builder.insert(made).result
 
 
@@ -126,6 +127,23 @@ def atomic_or(dst: Any, value: Any, memory_order: str | None = None, return_prev
     `dst`, `value` (scalars or tiles), memory_order and return_prev are T.atomic_add's. Raises TileError as that does.
     """
     return _atomic("T.atomic_or", "or", dst, value, memory_order, return_prev)
+
+
+def atomic_cas(dst: Any, compare: Any, value: Any, memory_order: str | None = None) -> Any:
+    """The element `dst` of a buffer (the first one, if it is whole), which becomes `value` if it was `compare`.
+
+    `compare` and `value` are scalars; bits are compared, so that a NaN equals itself and 0.0 is not -0.0. In global
+    memory the element type has 16, 32 or 64 bits, on the chip it is any but bool. memory_order is T.atomic_add's. On
+    the chip the iterations of a T.Parallel come one after the other, in the order of their indices; where they may
+    address one element, that is a loop. Raises TileError for slices, and for other orders and types.
+    """
+    what = "T.atomic_cas"
+    if isinstance(dst, Var):
+        raise TileError(f"{what}: a variable is private to the block; use T.if_then_else")
+    for name, each in (("compare", compare), ("value", value)):
+        if not _is_scalar(each):
+            raise TileError(f"{what}: {name} is {describe(each)}, not a scalar; use it inside T.Parallel")
+    return Scalar(_element(what, "cas", _single(what, dst), value, memory_order, compare))
 
 
 def atomic_load(src: Any, memory_order: str = "seq_cst") -> Any:

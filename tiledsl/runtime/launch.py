@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.errors import TileError, user_loc
+from tiledsl.errors import TileError, ends_tracebacks, user_loc
 from tiledsl.runtime import launch_source, launch_triton
 from tiledsl.runtime.launch_checks import stand_in
 from tiledsl.runtime.launch_trace import Trace, Untraceable, trace
@@ -102,6 +102,7 @@ class Launcher:
 
     # The way of a call that no guard has recognised
 
+    @ends_tracebacks
     def find(self, *arguments: Any) -> Any:
         """Run the kernel, after checks if the signature is new."""
         differentiable = self.kernel.backward is not None and self._needs_gradient(arguments)

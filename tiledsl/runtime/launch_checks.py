@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, ends_tracebacks
 from tiledsl.formulas import names_in, text_of, value_of
 from tiledsl.runtime.target import Target
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tiledsl.runtime.parameter import Parameter
 
 
+@ends_tracebacks
 def by_position(
     kernel: str, inputs: Sequence[Parameter], arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> tuple[Any, ...]:

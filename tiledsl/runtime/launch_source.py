@@ -86,6 +86,7 @@ def write_call(writer: Writer, callers: Sequence[Launcher]) -> None:
     places = callers[0].names
     writer.scope["missing"] = launch_triton.MISSING
     writer.add(f"def call(self, {', '.join(f'{each}=missing' for each in places)}, /, *rest, **named):")
+    writer.add("__tracebackhide__ = True", indent=1)  # from pytest, as in Kernel.call
     otherwise = f"return cold(self, ({', '.join(places)},), rest, named)"
     writer.add("if rest or named:", f"    {otherwise}", indent=1)
     if not launch_triton.tracer_takes_another():

@@ -27,7 +27,7 @@ from tiledsl.codegen.names import printable
 from tiledsl.dialects.tile import ParallelOp, buffer_type
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Value
-from tiledsl.ir.types import BufferType
+from tiledsl.ir.types import BufferType, is_float
 from tiledsl.passes.vectorize_parallel.updates import shared_updates
 
 # tile: memory
@@ -181,7 +181,7 @@ def _store(op: Operation, executor: Executor) -> Step:
 
 
 def _combiner(algebra: Algebra, kind: str, dtype: str) -> Any:
-    if kind in ("exchange", "store"):
+    if kind in ("exchange", "store") or kind == "cas" and (not is_float(dtype) or type(algebra) is Algebra):
         return lambda old, new: new
     if kind == "load":
         return lambda old, new: old
@@ -190,22 +190,31 @@ def _combiner(algebra: Algebra, kind: str, dtype: str) -> Any:
     return algebra.atomic(kind, dtype)
 
 
+def _same_bits(one: Any, other: Any) -> Any:
+    """Whether elements of one type have the same bits; floats as these, and not as numbers."""
+    one, other = np.asarray(one), np.asarray(other)
+    bits = np.dtype(f"u{one.dtype.itemsize}")
+    return one.view(bits) == other.astype(one.dtype).view(bits)
+
+
 def atomically(
     algebra: Algebra, array: np.ndarray, places: Sequence[Any], active: Any, value: Any, kind: str, dtype: str,
-    shape: Point,
+    shape: Point, compare: Any = None,
 ) -> Any:  # fmt: skip
-    """One element after another; returns the old values, 0 where not active."""
+    """One element after another; returns the old values, 0 where not active. A cas compares bits with `compare`."""
     combine, zero = _combiner(algebra, kind, dtype), algebra.constant(0, dtype)
     if not shape:
         if not active:
             return zero
         place = tuple(int(index) for index in places)
         before = array[place].copy()
-        array[place] = combine(before, value)
+        if compare is None or _same_bits(before, compare):
+            array[place] = combine(before, value)
         return before
     active = spread(active, shape)
     chosen = [spread(index, shape)[active] for index in places]
     given = spread(value, shape)[active]
+    wanted = None if compare is None else spread(compare, shape)[active]
     previous = np.full(given.shape, zero, array.dtype)
     # Each round takes one element of each place, in the order of the elements.
     lines = np.ravel_multi_index(tuple(chosen), array.shape) if given.size else np.zeros(0, np.int64)
@@ -218,7 +227,8 @@ def atomically(
         at = tuple(index[now] for index in chosen)
         before = array[at]
         previous[now] = before
-        array[at] = combine(before, given[now])
+        new = combine(before, given[now])
+        array[at] = new if wanted is None else np.where(_same_bits(before, wanted[now]), new, before)
     old = np.full(shape, zero, array.dtype)
     old[active] = previous
     return old
@@ -228,15 +238,17 @@ def atomically(
 def _atomic(op: Operation, executor: Executor) -> Step:
     fields, guarded, kind = fields_of(op), op.attributes["guarded"], op.attributes["kind"]
     value, buffer, mask, indices = (fields[key] for key in ("value", "buffer", "mask", "indices"))
+    compare = fields["compare"]
 
     def step(env: Env) -> None:
         array, places = env[buffer], [env[index] for index in indices]
         where = _in_lanes(executor, None if mask is None else env[mask])
         active = _active(buffer, array, places, where, guarded, atomic=True)
-        shape = _shape(*places, where, env[value])
+        wanted = None if compare is None else env[compare]
+        shape = _shape(*places, where, env[value], wanted)
         if executor.lanes is not None:
             shape = np.broadcast_shapes(shape, executor.extents)
-        made = atomically(executor.algebra, array, places, active, env[value], kind, value.dtype, shape)
+        made = atomically(executor.algebra, array, places, active, env[value], kind, value.dtype, shape, wanted)
         env[op.results[0]] = made
 
     return step
@@ -244,13 +256,14 @@ def _atomic(op: Operation, executor: Executor) -> Step:
 
 @meaning("tensor.scatter")
 def _scatter(op: Operation, executor: Executor) -> Step:
-    into, values, places = op.operands
+    into, values, places, *compare = op.operands
     kind, (out, before) = op.attributes["kind"], op.results
 
     def step(env: Env) -> None:
         array, at = np.array(env[into]), env[places]
         inside = (at >= 0) & (at < len(array))
-        env[before] = atomically(executor.algebra, array, [at], inside, env[values], kind, into.dtype, at.shape)
+        wanted = env[compare[0]] if compare else None
+        env[before] = atomically(executor.algebra, array, [at], inside, env[values], kind, into.dtype, at.shape, wanted)
         env[out] = array
 
     return step
@@ -570,7 +583,8 @@ def _pointer_store(op: Operation, executor: Executor) -> Step:
             write_elements(flat, [pointer.offset], active, value, shape)
         else:
             kind, dtype = op.attributes["kind"], fields["value"].dtype
-            made = atomically(executor.algebra, flat, [pointer.offset], active, value, kind, dtype, shape)
+            compare = None if fields["compare"] is None else env[fields["compare"]]
+            made = atomically(executor.algebra, flat, [pointer.offset], active, value, kind, dtype, shape, compare)
             env[op.results[0]] = made
 
     return step

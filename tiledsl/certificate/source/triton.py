@@ -79,7 +79,7 @@ class Language:
         }
         functions = {each: self._function(name) for each, name in _FUNCTIONS.items() if each not in own}
         atomics = {
-            f"atomic_{each}": self._atomic(each) for each in ("add", "max", "min", "and", "or", "xor", "xchg")
+            f"atomic_{each}": self._atomic(each) for each in ("add", "max", "min", "and", "or", "xor", "xchg", "cas")
         }  # fmt: skip
         return SimpleNamespace(
             **types, **functions, **atomics, **own, assume=_assume, debug_barrier=lambda: None, static_range=range,
@@ -340,7 +340,12 @@ class Language:
     def _atomic(self, name: str) -> Callable[..., Tensor]:
         kind = "exchange" if name == "xchg" else name
 
-        def call(pointer: Tensor, value: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Tensor:
+        def cas(pointer: Tensor, cmp: Any, val: Any, sem: Any = None, scope: Any = None) -> Tensor:
+            return call(pointer, val, compare=cmp)
+
+        def call(
+            pointer: Tensor, value: Any, mask: Any = None, sem: Any = None, scope: Any = None, compare: Any = None
+        ) -> Tensor:
             mask = None if mask is None else self._lift(mask)
             dtype = pointer.element.removeprefix("*")
             value = lift(self.algebra, value, dtype).to(DType(dtype))
@@ -348,10 +353,11 @@ class Language:
             active, offset = self._active(pointer, mask, shape)
             flat = pointer.memory.flat  # type: ignore[union-attr]
             place = [offset] if shape else [int(offset)]
-            old = atomically(self.algebra, flat, place, active, value.array, kind, dtype, shape)
+            wanted = None if compare is None else lift(self.algebra, compare, dtype).to(DType(dtype)).array
+            old = atomically(self.algebra, flat, place, active, value.array, kind, dtype, shape, wanted)
             return self.tensor(old, dtype)
 
-        return call
+        return cas if name == "cas" else call
 
 
 def _assume(condition: Any) -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, ends_tracebacks, user_loc
-from tiledsl.kernels.calls import MOST_CALLS, building, call_key, target_setting
+from tiledsl.kernels.calls import MOST_CALLS, building, call_key, target_setting, value_key
+from tiledsl.kernels.function_op import InGraphs
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.kernels.pass_choice import chosen_passes
 from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
-from tiledsl.runtime.launch_triton import constant_when_traced, traced_as
+from tiledsl.runtime.launch_triton import belongs_to_torch, traced_as
 from tiledsl.runtime.python_source import definition
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
@@ -92,7 +92,7 @@ def compile(
     )
 
 
-class JitFunction:
+class JitFunction(InGraphs):
     """A function under @tiledsl.jit.
 
     Lazy style: called with the builder's arguments, it returns a Kernel. Eager style: called with tensors and tunables,
@@ -113,6 +113,7 @@ class JitFunction:
         self.frame_locals = frame_locals
         self.signature = inspect.signature(function)
         self._kernels: dict[Any, Kernel] = {}
+        self._operators = {}
         self._known: dict[Any, Any] = {}  # what serves a call, by call_key
         self._last: tuple[Launcher, Any] | None = None  # of a call with nothing but tensors, and the target
         self._last_program: tuple[Any, FuncOp] | None = None
@@ -153,57 +154,57 @@ class JitFunction:
             return run(*arguments)
         return known
 
-    def _traced_call(self, *arguments: Any, **keywords: Any) -> Any:
-        """What torch's tracer sees of a call: that of an operator, or for the lazy style a constant."""
-        import torch
+    traced_as(__call__, InGraphs.traced_call)
 
-        given = dict(zip(self.signature.parameters, arguments)) | keywords
-        described = tuple(
-            (name, (value.dtype, tuple(map(operator.index, value.shape)), tuple(map(operator.index, value.stride()))))
-            if isinstance(value, torch.Tensor)
-            else (name, value)
-            for name, value in given.items()
-        )
-        if not self._is_eager():
-            return self._kernel_like(described)
-        namespace, name, as_list, inputs = self._operator_like(described)
-        result = getattr(getattr(torch.ops, namespace), name)(*[given.get(each, other) for each, other in inputs])
-        return list(result) if as_list else result
+    @property
+    def jit(self) -> JitFunction:  # type: ignore[override]
+        """Itself."""
+        return self
 
-    @constant_when_traced
-    def _is_eager(self) -> bool:
-        return self.is_eager
+    @functools.cached_property
+    def kernel_names(self) -> list[str]:
+        """The parameters of an eager function that are those of its kernels; none for a builder."""
+        if self.is_triton:
+            raise TileError(
+                f"{self.__name__} is a kernel of Triton's, which torch does not see in graphs",
+                user_loc(),
+                ["put the call into a torch.library.custom_op, which says what it writes"],
+            )
+        if not self.is_eager:
+            return []
+        from tiledsl.frontend.elaborate import declared_parameters
 
-    @constant_when_traced
-    def _kernel_like(self, described: Sequence[tuple[str, Any]]) -> Kernel:
-        return self.compile(**dict(described))
+        return declared_parameters(self.function)
 
-    @constant_when_traced
-    def _operator_like(
-        self, described: Sequence[tuple[str, Any]]
-    ) -> tuple[str, str, bool, tuple[tuple[str, Any], ...]]:
-        """Of calls with arguments like these: namespace and name of the operator, whether it returns a list, and its
-        arguments' names and defaults. A tensor is described by dtype, shape and strides."""
-        from tiledsl.frontend.elaborate import Arguments
+    def default_of(self, name: str) -> Any:
+        """The default of a parameter; None if it has none."""
+        parameter = self.signature.parameters.get(name)
+        return None if parameter is None or parameter.default is parameter.empty else parameter.default
 
-        values = {
-            name: Arguments(value[1], str(value[0]).removeprefix("torch."), value[2])
-            if isinstance(value, tuple) and len(value) == 3 and hasattr(value[0], "itemsize")
-            else value
-            for name, value in described
-        }
-        bound = self._bind((), values)
-        kernel = self._eager_kernel(bound)
-        inputs = [param for param in kernel.params if not param.is_output]
-        namespace, short, _, as_list = kernel.operator_name(len(inputs))
-        defaults = tuple((each.name, None if each.is_tensor else bound[each.name]) for each in inputs)
-        return namespace, short, as_list, defaults
+    def kernel_in_graph(self, values: Mapping[str, Any], on_miss: str = "first") -> Kernel:
+        """The kernel for a call's values by name."""
+        return self.with_gradients(self.kernel_for(self._bind((), values)))
 
-    traced_as(__call__, _traced_call)
+    def sample_kernel(
+        self, values: Mapping[str, Any], dynamic: Sequence[str] | None, target: Target | None = None
+    ) -> Kernel:
+        """A kernel for such values whose sizes are dynamic; see InGraphs."""
+        if dynamic is None or not self.is_eager:
+            from tiledsl.language.program import dynamic as symbol
+
+            sizes = {name: symbol(name) for name in dynamic or ()}
+            return self.kernel_for(self._bind((), {**values, **sizes}, True), None, target)
+        bound = dict(values)
+        pass_configs, names = self._pass_configs(bound), self.signature.parameters
+        given = {name: None if name in self.kernel_names else self.default_of(name) for name in names}
+        build = self._builder({**given, **bound}, dynamic=True)
+        return Kernel(build, target or resolve_target(self.options.get("target")), pass_configs)
 
     @ends_tracebacks
     def _call_anew(self, key: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
         """A call whose kernel is to be found by its arguments' names. It is remembered if `key` tells its like."""
+        if belongs_to_torch((*arguments, *keywords.values())):
+            return self.traced_call(*arguments, **keywords)
         kernel, wanted = self._kernel_and_arguments(arguments, keywords)
         if len(self._known) >= MOST_CALLS:
             self._known = {}
@@ -223,10 +224,10 @@ class JitFunction:
 
     def _kernel_and_arguments(self, arguments: Sequence[Any], keywords: dict[str, Any]) -> tuple[Kernel, Sequence[Any]]:
         if not self.is_eager:
-            return self.compile(*arguments, **keywords), ()
+            return self.with_gradients(self.compile(*arguments, **keywords)), ()
         call_options = {key: keywords.pop(key) for key in ("__tune_params",) if key in keywords}
         bound = self._bind(arguments, keywords)
-        kernel = self._eager_kernel(bound, call_options.get("__tune_params"))
+        kernel = self.with_gradients(self._eager_kernel(bound, call_options.get("__tune_params")))
         return kernel, [bound[p.name] for p in kernel.params if not p.is_output]
 
     @ends_tracebacks
@@ -251,7 +252,7 @@ class JitFunction:
         values = {**bound, **(config or {})}
         pass_configs = self._pass_configs(values)
         target = target or resolve_target(self.options.get("target"))
-        key = (_key(values), _key(pass_configs), target)
+        key = (value_key(values), value_key(pass_configs), target)
         with building:
             if key not in self._kernels:
                 program = self.build(values)
@@ -273,7 +274,7 @@ class JitFunction:
             del given["from_level"]
         values = {name: _argument(value) if self.is_eager else value for name, value in given.items()}
         pass_configs = self._pass_configs(values)
-        key = _key(values)
+        key = value_key(values)
         last = self._last_program
         if last is None or last[0] != key:
             last = self._last_program = (key, self._elaborate(values))
@@ -349,7 +350,7 @@ class JitFunction:
             )
         values = {name: _argument(value) for name, value in bound.items()}
         pass_configs = self._pass_configs(values)
-        host = _key([{n: v for n, v in values.items() if not isinstance(v, Arguments)}, pass_configs])
+        host = value_key([{n: v for n, v in values.items() if not isinstance(v, Arguments)}, pass_configs])
         target = target or resolve_target(self.options.get("target"))
         tensors = {name: value for name, value in values.items() if isinstance(value, Arguments)}
 
@@ -366,13 +367,13 @@ class JitFunction:
                 self._kernels[key()] = kernel
             return self._kernels[key()]
 
-    def _builder(self, values: Mapping[str, Any]) -> Callable[[], FuncOp]:
+    def _builder(self, values: Mapping[str, Any], dynamic: bool = False) -> Callable[[], FuncOp]:
         """What elaborates the program for these values; tensors that are missing are None."""
         from tiledsl.frontend.elaborate import elaborate_eager
 
         missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
         arguments = {**dict.fromkeys(missing), **values}
-        return lambda: elaborate_eager(self.function, arguments, self.frame_locals)
+        return lambda: elaborate_eager(self.function, arguments, self.frame_locals, dynamic)
 
     @ends_tracebacks
     def get_tir(self, *arguments: Any, **keywords: Any) -> Any:
@@ -409,21 +410,6 @@ def _argument(value: Any) -> Any:
 
     if isinstance(value, TensorSpec) and all(isinstance(dim, int) for dim in value.shape):
         return Arguments(value.shape, str(value.dtype), value.strides)
-    return value
-
-
-def _key(value: Any) -> Any:
-    """A hashable form of builder arguments: containers by content, other objects by equality or identity."""
-    if isinstance(value, Mapping):
-        return tuple((name, _key(item)) for name, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return (type(value).__name__, *map(_key, value))
-    if isinstance(value, (bool, int, float)):
-        return (type(value).__name__, value)
-    try:
-        hash(value)
-    except TypeError:
-        return ("id", id(value))
     return value
 
 

@@ -34,9 +34,11 @@ from tiledsl.autotuner.storage.key import asked_key
 from tiledsl.autotuner.task import tune
 from tiledsl.autotuner.trial import config_text
 from tiledsl.errors import TileError, ends_tracebacks, user_loc, value_options, way_out
-from tiledsl.kernels.calls import MOST_CALLS, call_key, tuner_settings
-from tiledsl.kernels.jit import JitFunction, _key, resolve_target
+from tiledsl.kernels.calls import MOST_CALLS, call_key, tuner_settings, value_key
+from tiledsl.kernels.function_op import InGraphs
+from tiledsl.kernels.jit import JitFunction, resolve_target
 from tiledsl.kernels.pass_choice import chosen_passes
+from tiledsl.runtime.launch_triton import traced_as, without_values
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -50,7 +52,7 @@ _log = logging.getLogger("tiledsl")
 Configs = Iterable[Mapping[str, Any]] | Callable[..., Any]
 
 
-class AutotunedFunction:
+class AutotunedFunction(InGraphs):
     """A function under @tiledsl.autotune and @tiledsl.jit.
 
     Lazy style: called with the builder's arguments except the tunables, it returns an AutotuneResult. Eager style:
@@ -80,6 +82,7 @@ class AutotunedFunction:
         self._by_grid: dict[str, AutotunedFunction] = {}
         self._target = jit.options.get("target") if options.target is None else options.target
         self._known: dict[Any, Callable[..., Any]] = {}  # what answers calls that look like earlier ones
+        self._operators = {}
 
     def __getitem__(self, grid: Any) -> AutotunedFunction:
         """A kernel of Triton with another grid: `f[grid](*arguments)`, as Triton launches it."""
@@ -105,20 +108,53 @@ class AutotunedFunction:
         known = None if like is None else self._known.get(like)
         if known is not None:
             return known(*arguments)
+        if without_values((*arguments, *keywords.values())):
+            return self.traced_call(*arguments, **keywords)
         result = self._compile(arguments, keywords, self.options)
         remembers = like is not None and result.complete and not current().always_tune
         if not self.jit.is_eager:
             if remembers:
                 again = self._compile(arguments, {}, self.options)
                 self._remember(like, lambda *_: replace(again, config=dict(again.config)))
+            self.with_gradients(result.kernel)
             return owned(result)
         return self._run(result.kernel, arguments, keywords, like if remembers else None)
+
+    traced_as(__call__, InGraphs.traced_call)
+
+    @property
+    def target(self) -> Target:
+        """What is tuned for."""
+        return resolve_target(self._target)
+
+    @property
+    def on_miss_in_graphs(self) -> str:
+        """What a call in a graph does that nothing was tuned for."""
+        return "error" if self.options.on_miss == "error" else "first"
+
+    def kernel_in_graph(self, values: Mapping[str, Any], on_miss: str) -> Kernel:
+        """The kernel for a call's values by name, of what is known; see in_graph.kernel_in_graph."""
+        from tiledsl.autotuner import in_graph
+
+        return self.with_gradients(in_graph.kernel_in_graph(self, values, on_miss))
+
+    def sample_kernel(self, values: Mapping[str, Any], dynamic: Sequence[str] | None) -> Kernel:
+        """A kernel of the first configuration for such values whose sizes are dynamic; see InGraphs."""
+        from tiledsl.autotuner import in_graph
+
+        return in_graph.sample_kernel(self, values, dynamic)
+
+    def size_names(self, constants: Mapping[str, Any]) -> tuple[str, ...]:
+        """The parameters of a builder that stand for sizes."""
+        from tiledsl.autotuner import in_graph
+
+        return in_graph.size_names(self, constants)
 
     def _run(self, kernel: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], like: Any = None) -> Any:
         """Run an eager call. like: calls of this kind run so from now on; None: it is not remembered."""
         bound = self.jit._bind(arguments, keywords, partial=True)
         wanted = [bound[param.name] for param in kernel.params if not param.is_output]
-        returned = kernel(*wanted)
+        returned = self.with_gradients(kernel)(*wanted)
         count = len(wanted)
         if like is not None and count <= len(arguments) and all(a is b for a, b in zip(wanted, arguments)):
             first = lambda *given: kernel(*given[:count])  # noqa: E731  # what follows are tunables
@@ -219,6 +255,7 @@ class AutotunedFunction:
     def remember(self, key: Any, result: AutotuneResult) -> None:
         """Keep a result in memory."""
         self._results[key] = replace(result, from_cache="memory")
+        self.forget_found()
 
     def from_files(self, values: dict[str, Any], given: dict[str, Any], target: Target) -> AutotuneResult | None:
         """What tuned-config files have for a call, if they are to be looked into."""
@@ -236,10 +273,13 @@ class AutotunedFunction:
         special = {name: value for name, value in special.items() if name not in options.do_not_specialize}
         own = None if options.key is None else canonical(asked_key(options.key, values))
         explicit = frozenset(n for n in given if given[n] is not None)
-        return (own, _key(special), explicit, target, canonical(given_inputs()), current().tuned_configs)
+        return (own, value_key(special), explicit, target, canonical(given_inputs()), current().tuned_configs)
 
     def _missed(self, problem: TuningProblem, started: Callable[[Any], None] | None) -> AutotuneResult:
         """The result of a call that no tuned-config file serves, as on_miss says."""
+        from tiledsl.autotuner.in_graph import refuse_while_capturing
+
+        refuse_while_capturing(self.name)
         if problem.options.on_miss == "tune" or not self.looks_into_files:
             return tune(replace(problem, started=started))
         from tiledsl.autotuner.tuned.recall import missed

@@ -14,7 +14,7 @@ import tiledsl
 import tiledsl.language as T
 from tests.support import eager_programs
 from tiledsl.errors import TileError
-from tiledsl.kernels.torch_op import schema
+from tiledsl.kernels.torch_op import definition_of
 from tiledsl.runtime import launch_triton
 from tiledsl.runtime.launch import write_call
 
@@ -144,7 +144,7 @@ def test_dynamic_sizes() -> None:
 
 def test_in_place_outputs() -> None:
     kernel = compiled(accumulating())
-    assert schema(kernel, 2) == "(Tensor X, Tensor(a1!) Total) -> ()"
+    assert definition_of(kernel, 2).schema == "(Tensor X, Tensor(a1!) Total) -> ()"
 
     def function(x: Any, total: Any) -> Any:
         before = total * 2

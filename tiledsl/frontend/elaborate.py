@@ -202,19 +202,23 @@ class EagerStatements(Statements):
 
 
 def elaborate_eager(
-    function: Any, arguments: Mapping[str, Any], frame_locals: Mapping[str, Any] | None = None
+    function: Any,
+    arguments: Mapping[str, Any],
+    frame_locals: Mapping[str, Any] | None = None,
+    dynamic: bool = False,
 ) -> tile.FuncOp:
     """The program of an eager function for one call.
 
     `arguments` gives each parameter's value: Arguments for tensors, None for tensors of a compile() without them, other
-    values as they are; further names are values of T.const symbols. Raises TileError.
+    values as they are; further names are values of T.const symbols. dynamic: T.const symbols that nothing gives a value
+    are dynamic dimensions. Raises TileError.
     """
     tree = parse_function(function)
     parameters = {parameter.name: parameter for parameter in tree.parameters}
     sizes = {name: _size(tree.name, name, value) for name, value in arguments.items() if name not in parameters}
     outer, values = outer_names(function, frame_locals or {}), dict(sizes)
     for dry in (True, False):
-        ctx = EagerContext(tree.name, values, dry)
+        ctx = EagerContext(tree.name, values, dry, dynamic)
         returned = _run_in(ctx, tree, function, arguments, outer)
     for name in sizes:
         if name not in ctx.consts:
@@ -261,9 +265,7 @@ def _run_in(
 
 def _bind_parameters(scope: EagerStatements, tree: syntax.Function, function: Any) -> None:
     annotations = getattr(function, "__annotations__", {})
-    declared = {
-        s.target.id for s in tree.body if isinstance(s, syntax.AnnotatedAssign) and isinstance(s.target, syntax.Name)
-    }
+    declared = _declared(tree)
     for parameter in tree.parameters:
         value, annotation = scope.pending[parameter.name], annotations.get(parameter.name)
         if isinstance(annotation, str) and is_tensor_annotation(parameter.annotation):
@@ -273,6 +275,26 @@ def _bind_parameters(scope: EagerStatements, tree: syntax.Function, function: An
             scope.declare(parameter.name, annotation, parameter)
         elif not isinstance(value, Arguments) and not (value is None and parameter.name in declared):
             scope.names.local[parameter.name] = value
+
+
+def declared_parameters(function: Any) -> list[str]:
+    """The parameters of an eager function that its kernels have, too: tensors, and scalars that it declares."""
+    tree, annotations = parse_function(function), getattr(function, "__annotations__", {})
+    declared = _declared(tree)
+    return [
+        each.name
+        for each in tree.parameters
+        if each.name in declared
+        or isinstance(annotations.get(each.name), TensorSpec)
+        or is_tensor_annotation(each.annotation)
+    ]
+
+
+def _declared(tree: syntax.Function) -> set[str]:
+    """The names that stand in a statement with a type."""
+    return {
+        s.target.id for s in tree.body if isinstance(s, syntax.AnnotatedAssign) and isinstance(s.target, syntax.Name)
+    }
 
 
 def is_tensor_annotation(node: syntax.Expression | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tiledsl.settings import PREFIX, _overrides
@@ -60,3 +60,18 @@ def tuner_settings() -> Any:
     return (
         given.get("always_tune"), given.get("tuned_configs"), _environment.get(_ALWAYS_TUNE), _environment.get(_TUNED)
     )  # fmt: skip
+
+
+def value_key(value: Any) -> Any:
+    """A hashable form of builder arguments: containers by content, other objects by equality or identity."""
+    if isinstance(value, Mapping):
+        return tuple((name, value_key(item)) for name, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, *map(value_key, value))
+    if isinstance(value, (bool, int, float)):
+        return (type(value).__name__, value)
+    try:
+        hash(value)
+    except TypeError:
+        return ("id", id(value))
+    return value

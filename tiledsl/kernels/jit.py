@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, ends_tracebacks, user_loc
-from tiledsl.kernels.calls import MOST_CALLS, building, call_key, target_setting
+from tiledsl.kernels.calls import MOST_CALLS, building, call_key, target_setting, value_key
+from tiledsl.kernels.function_op import InGraphs
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.kernels.pass_choice import chosen_passes
 from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
-from tiledsl.runtime.launch_triton import constant_when_traced, traced_as
+from tiledsl.runtime.launch_triton import belongs_to_torch, traced_as
 from tiledsl.runtime.python_source import definition
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
@@ -24,7 +24,6 @@ from tiledsl.settings import current
 # The language, the front end and the IR are loaded where they are needed: recalling a tuned kernel goes without.
 if TYPE_CHECKING:
     from tiledsl.dialects.tile import FuncOp
-    from tiledsl.frontend import syntax
     from tiledsl.frontend.elaborate import Arguments
     from tiledsl.runtime.launch import Launcher
 
@@ -93,7 +92,7 @@ def compile(
     )
 
 
-class JitFunction:
+class JitFunction(InGraphs):
     """A function under @tiledsl.jit.
 
     Lazy style: called with the builder's arguments, it returns a Kernel. Eager style: called with tensors and tunables,
@@ -114,6 +113,7 @@ class JitFunction:
         self.frame_locals = frame_locals
         self.signature = inspect.signature(function)
         self._kernels: dict[Any, Kernel] = {}
+        self._operators = {}
         self._known: dict[Any, Any] = {}  # what serves a call, by call_key
         self._last: tuple[Launcher, Any] | None = None  # of a call with nothing but tensors, and the target
         self._last_program: tuple[Any, FuncOp] | None = None
@@ -121,18 +121,18 @@ class JitFunction:
 
     @functools.cached_property
     def is_eager(self) -> bool:
-        """Whether the function is itself a tile program, not a builder of one."""
-        if _is_plainly_a_builder(self.function):
-            return False
-        if _is_plainly_a_program(self.function):
-            return True
-        from tiledsl.frontend.parser import parse_function
+        """Whether the function is itself a tile program, not a builder of one.
 
-        try:
-            tree = parse_function(self.function)
-        except TileError:  # a builder may be what the language has no words for, and have no text
-            if _names_kernel(self.function):
-                raise
+        Python's own parser tells: to load that of the language takes a hundred times as long, and a kernel that was
+        tuned before does not need it.
+        """
+        function = inspect.unwrap(self.function)
+        tree = definition(getattr(function, "__func__", function))
+        if tree is None:  # a builder may have no text
+            if _names_kernel(function):
+                from tiledsl.frontend.parser import parse_function
+
+                parse_function(function)  # which says what is wrong
             return False
         return _opens_kernel(tree.body) or _declares_parameters(tree)
 
@@ -154,57 +154,57 @@ class JitFunction:
             return run(*arguments)
         return known
 
-    def _traced_call(self, *arguments: Any, **keywords: Any) -> Any:
-        """What torch's tracer sees of a call: that of an operator, or for the lazy style a constant."""
-        import torch
+    traced_as(__call__, InGraphs.traced_call)
 
-        given = dict(zip(self.signature.parameters, arguments)) | keywords
-        described = tuple(
-            (name, (value.dtype, tuple(map(operator.index, value.shape)), tuple(map(operator.index, value.stride()))))
-            if isinstance(value, torch.Tensor)
-            else (name, value)
-            for name, value in given.items()
-        )
-        if not self._is_eager():
-            return self._kernel_like(described)
-        namespace, name, as_list, inputs = self._operator_like(described)
-        result = getattr(getattr(torch.ops, namespace), name)(*[given.get(each, other) for each, other in inputs])
-        return list(result) if as_list else result
+    @property
+    def jit(self) -> JitFunction:  # type: ignore[override]
+        """Itself."""
+        return self
 
-    @constant_when_traced
-    def _is_eager(self) -> bool:
-        return self.is_eager
+    @functools.cached_property
+    def kernel_names(self) -> list[str]:
+        """The parameters of an eager function that are those of its kernels; none for a builder."""
+        if self.is_triton:
+            raise TileError(
+                f"{self.__name__} is a kernel of Triton's, which torch does not see in graphs",
+                user_loc(),
+                ["put the call into a torch.library.custom_op, which says what it writes"],
+            )
+        if not self.is_eager:
+            return []
+        from tiledsl.frontend.elaborate import declared_parameters
 
-    @constant_when_traced
-    def _kernel_like(self, described: Sequence[tuple[str, Any]]) -> Kernel:
-        return self.compile(**dict(described))
+        return declared_parameters(self.function)
 
-    @constant_when_traced
-    def _operator_like(
-        self, described: Sequence[tuple[str, Any]]
-    ) -> tuple[str, str, bool, tuple[tuple[str, Any], ...]]:
-        """Of calls with arguments like these: namespace and name of the operator, whether it returns a list, and its
-        arguments' names and defaults. A tensor is described by dtype, shape and strides."""
-        from tiledsl.frontend.elaborate import Arguments
+    def default_of(self, name: str) -> Any:
+        """The default of a parameter; None if it has none."""
+        parameter = self.signature.parameters.get(name)
+        return None if parameter is None or parameter.default is parameter.empty else parameter.default
 
-        values = {
-            name: Arguments(value[1], str(value[0]).removeprefix("torch."), value[2])
-            if isinstance(value, tuple) and len(value) == 3 and hasattr(value[0], "itemsize")
-            else value
-            for name, value in described
-        }
-        bound = self._bind((), values)
-        kernel = self._eager_kernel(bound)
-        inputs = [param for param in kernel.params if not param.is_output]
-        namespace, short, _, as_list = kernel.operator_name(len(inputs))
-        defaults = tuple((each.name, None if each.is_tensor else bound[each.name]) for each in inputs)
-        return namespace, short, as_list, defaults
+    def kernel_in_graph(self, values: Mapping[str, Any], on_miss: str = "first") -> Kernel:
+        """The kernel for a call's values by name."""
+        return self.with_gradients(self.kernel_for(self._bind((), values)))
 
-    traced_as(__call__, _traced_call)
+    def sample_kernel(
+        self, values: Mapping[str, Any], dynamic: Sequence[str] | None, target: Target | None = None
+    ) -> Kernel:
+        """A kernel for such values whose sizes are dynamic; see InGraphs."""
+        if dynamic is None or not self.is_eager:
+            from tiledsl.language.program import dynamic as symbol
+
+            sizes = {name: symbol(name) for name in dynamic or ()}
+            return self.kernel_for(self._bind((), {**values, **sizes}, True), None, target)
+        bound = dict(values)
+        pass_configs, names = self._pass_configs(bound), self.signature.parameters
+        given = {name: None if name in self.kernel_names else self.default_of(name) for name in names}
+        build = self._builder({**given, **bound}, dynamic=True)
+        return Kernel(build, target or resolve_target(self.options.get("target")), pass_configs)
 
     @ends_tracebacks
     def _call_anew(self, key: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
         """A call whose kernel is to be found by its arguments' names. It is remembered if `key` tells its like."""
+        if belongs_to_torch((*arguments, *keywords.values())):
+            return self.traced_call(*arguments, **keywords)
         kernel, wanted = self._kernel_and_arguments(arguments, keywords)
         if len(self._known) >= MOST_CALLS:
             self._known = {}
@@ -224,10 +224,10 @@ class JitFunction:
 
     def _kernel_and_arguments(self, arguments: Sequence[Any], keywords: dict[str, Any]) -> tuple[Kernel, Sequence[Any]]:
         if not self.is_eager:
-            return self.compile(*arguments, **keywords), ()
+            return self.with_gradients(self.compile(*arguments, **keywords)), ()
         call_options = {key: keywords.pop(key) for key in ("__tune_params",) if key in keywords}
         bound = self._bind(arguments, keywords)
-        kernel = self._eager_kernel(bound, call_options.get("__tune_params"))
+        kernel = self.with_gradients(self._eager_kernel(bound, call_options.get("__tune_params")))
         return kernel, [bound[p.name] for p in kernel.params if not p.is_output]
 
     @ends_tracebacks
@@ -252,7 +252,7 @@ class JitFunction:
         values = {**bound, **(config or {})}
         pass_configs = self._pass_configs(values)
         target = target or resolve_target(self.options.get("target"))
-        key = (_key(values), _key(pass_configs), target)
+        key = (value_key(values), value_key(pass_configs), target)
         with building:
             if key not in self._kernels:
                 program = self.build(values)
@@ -274,7 +274,7 @@ class JitFunction:
             del given["from_level"]
         values = {name: _argument(value) if self.is_eager else value for name, value in given.items()}
         pass_configs = self._pass_configs(values)
-        key = _key(values)
+        key = value_key(values)
         last = self._last_program
         if last is None or last[0] != key:
             last = self._last_program = (key, self._elaborate(values))
@@ -282,8 +282,7 @@ class JitFunction:
 
     def _elaborate(self, values: Mapping[str, Any]) -> FuncOp:
         if self.is_eager:
-            missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
-            return self._builder({**dict.fromkeys(missing), **values})()
+            return self._builder(values)()
         program, outputs = self.build(values), _indices(self.options.get("out_idx"))
         return program.build(outputs)  # type: ignore[no-any-return]
 
@@ -327,25 +326,18 @@ class JitFunction:
         """Arguments by name, defaults included. `partial`: further names are values of T.const symbols."""
         own = {name: value for name, value in keywords.items() if name in self.signature.parameters}
         extra = {name: value for name, value in keywords.items() if name not in self.signature.parameters}
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in self.signature.parameters.values())
         try:
             if partial:
                 bound = self.signature.bind_partial(*arguments, **own)
             else:
-                bound = self.signature.bind(*arguments, **(keywords if takes_any else {**own, **extra}))
+                bound = self.signature.bind(*arguments, **keywords)
         except TypeError as error:
             raise TileError(f"{self.__name__}: {error}", user_loc()) from None
         bound.apply_defaults()
-        return {**bound.arguments, **(extra if partial and not takes_any else {})}
+        return {**bound.arguments, **(extra if partial and not self._takes_any else {})}
 
     def _eager_kernel(
         self, bound: Mapping[str, Any], config: Mapping[str, Any] | None = None, target: Target | None = None
-    ) -> Kernel:
-        with building:
-            return self._eager_kernel_alone(bound, config, target)
-
-    def _eager_kernel_alone(
-        self, bound: Mapping[str, Any], config: Mapping[str, Any] | None, target: Target | None
     ) -> Kernel:
         from tiledsl.frontend.elaborate import Arguments
         from tiledsl.frontend.parser import parse_function
@@ -358,32 +350,30 @@ class JitFunction:
             )
         values = {name: _argument(value) for name, value in bound.items()}
         pass_configs = self._pass_configs(values)
-        host = _key([{n: v for n, v in values.items() if not isinstance(v, Arguments)}, pass_configs])
+        host = value_key([{n: v for n, v in values.items() if not isinstance(v, Arguments)}, pass_configs])
         target = target or resolve_target(self.options.get("target"))
-        dynamic = self._dynamic.get(host, {})
-        key = (host, target, tuple(_shape_key(n, v, dynamic) for n, v in values.items() if isinstance(v, Arguments)))
-        if key not in self._kernels or (
-            host not in self._dynamic and any(isinstance(v, Arguments) for v in values.values())
-        ):
-            missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
-            arguments = {**dict.fromkeys(missing), **values}
-            kernel = Kernel(self._builder(arguments), target, pass_configs, config)
-            dynamic = {
-                p.name: (_names(p.shape), None if p.strides is None else _names(p.strides)) for p in kernel.params
-            }
-            self._dynamic[host] = dynamic
-            key = (
-                host,
-                target,
-                tuple(_shape_key(n, v, dynamic) for n, v in values.items() if isinstance(v, Arguments)),
-            )
-            self._kernels[key] = kernel
-        return self._kernels[key]
+        tensors = {name: value for name, value in values.items() if isinstance(value, Arguments)}
 
-    def _builder(self, arguments: Mapping[str, Any]) -> Callable[[], FuncOp]:
+        def key() -> Any:
+            dynamic = self._dynamic.get(host, {})
+            return host, target, tuple(_shape_key(name, value, dynamic) for name, value in tensors.items())
+
+        with building:
+            if key() not in self._kernels or tensors and host not in self._dynamic:
+                kernel = Kernel(self._builder(values), target, pass_configs, config)
+                self._dynamic[host] = {
+                    p.name: (_names(p.shape), None if p.strides is None else _names(p.strides)) for p in kernel.params
+                }
+                self._kernels[key()] = kernel
+            return self._kernels[key()]
+
+    def _builder(self, values: Mapping[str, Any], dynamic: bool = False) -> Callable[[], FuncOp]:
+        """What elaborates the program for these values; tensors that are missing are None."""
         from tiledsl.frontend.elaborate import elaborate_eager
 
-        return lambda: elaborate_eager(self.function, arguments, self.frame_locals)
+        missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
+        arguments = {**dict.fromkeys(missing), **values}
+        return lambda: elaborate_eager(self.function, arguments, self.frame_locals, dynamic)
 
     @ends_tracebacks
     def get_tir(self, *arguments: Any, **keywords: Any) -> Any:
@@ -394,9 +384,7 @@ class JitFunction:
             return self.build(values)
         from tiledsl.frontend.program import EagerProgram
 
-        values = {name: _argument(value) for name, value in values.items()}
-        missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
-        return EagerProgram(self.__name__, self._builder({**dict.fromkeys(missing), **values}))
+        return EagerProgram(self.__name__, self._builder({name: _argument(value) for name, value in values.items()}))
 
 
 def _names(dims: Sequence[Any]) -> frozenset[int]:
@@ -414,66 +402,15 @@ def _shape_key(name: str, value: Arguments, dynamic: Mapping[str, tuple[frozense
 
 
 def _argument(value: Any) -> Any:
-    if hasattr(value, "stride") and hasattr(value, "shape") and hasattr(value, "dtype"):
-        from tiledsl.frontend.elaborate import Arguments
+    from tiledsl.frontend.elaborate import Arguments
 
+    if hasattr(value, "stride") and hasattr(value, "shape") and hasattr(value, "dtype"):
         return Arguments(tuple(value.shape), str(value.dtype).removeprefix("torch."), value.stride())
     from tiledsl.language.buffer import TensorSpec
 
     if isinstance(value, TensorSpec) and all(isinstance(dim, int) for dim in value.shape):
-        from tiledsl.frontend.elaborate import Arguments
-
         return Arguments(value.shape, str(value.dtype), value.strides)
     return value
-
-
-def _key(value: Any) -> Any:
-    """A hashable form of builder arguments: containers by content, other objects by equality or identity."""
-    if isinstance(value, Mapping):
-        return tuple((name, _key(item)) for name, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return (type(value).__name__, *map(_key, value))
-    if isinstance(value, (bool, int, float)):
-        return (type(value).__name__, value)
-    try:
-        hash(value)
-    except TypeError:
-        return ("id", id(value))
-    return value
-
-
-def _is_plainly_a_builder(function: FunctionType) -> bool:
-    """Whether Python's own parser finds a program in this function, and no `with` beside it. To ask it costs a
-    hundredth of what loading our own parser costs, which a kernel that was tuned before does not need."""
-    whole = definition(function)
-    if not isinstance(whole, ast.FunctionDef):
-        return False
-    inner: list[ast.FunctionDef] = []
-    beside: list[ast.AST] = [*whole.body]
-    while beside:
-        node = beside.pop()
-        if isinstance(node, (ast.With, ast.AsyncWith)):
-            return False
-        if isinstance(node, ast.FunctionDef):
-            inner.append(node)
-        elif not isinstance(node, (ast.ClassDef, ast.expr)):
-            beside += ast.iter_child_nodes(node)
-    is_marked = any("prim_func" in ast.dump(mark) for each in inner for mark in each.decorator_list)
-    is_marked = is_marked or "prim_func" in ast.dump(whole)
-    return is_marked and any(isinstance(statement, ast.FunctionDef) for statement in whole.body)
-
-
-def _is_plainly_a_program(function: FunctionType) -> bool:
-    """Whether Python's own parser finds `with ...Kernel(...)` in this function itself, and no function in it."""
-    whole = definition(function)
-    nodes = [] if whole is None else [node for statement in whole.body for node in ast.walk(statement)]
-    if any(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)) for node in nodes):
-        return False
-    calls = [node.items[0].context_expr for node in nodes if isinstance(node, ast.With)]
-    names = [call.func for call in calls if isinstance(call, ast.Call)]
-    return any(
-        (name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")).endswith("Kernel") for name in names
-    )
 
 
 def _names_kernel(function: FunctionType) -> bool:
@@ -482,32 +419,34 @@ def _names_kernel(function: FunctionType) -> bool:
     return code is not None and any(name.endswith("Kernel") for name in (*code.co_names, *code.co_freevars))
 
 
-def _opens_kernel(statements: Sequence[syntax.Statement]) -> bool:
+def _opens_kernel(statements: Sequence[ast.stmt]) -> bool:
     """Whether a `with ...Kernel(...)` stands in the function itself, under host control flow at most."""
-    from tiledsl.frontend import syntax
-
     for statement in statements:
-        if isinstance(statement, syntax.With):
-            call = statement.items[0][0]
-            name = call.function if isinstance(call, syntax.Call) else call
-            if (name.attr if isinstance(name, syntax.Attribute) else getattr(name, "id", "")).endswith("Kernel"):
+        if isinstance(statement, ast.With):
+            call = statement.items[0].context_expr
+            if _last_name(call.func if isinstance(call, ast.Call) else call).endswith("Kernel"):
                 return True
-        for part in ("body", "orelse"):
-            if isinstance(statement, (syntax.If, syntax.For, syntax.While)) and _opens_kernel(getattr(statement, part)):
-                return True
+        inner = [*statement.body, *statement.orelse] if isinstance(statement, (ast.If, ast.For, ast.While)) else []
+        if _opens_kernel(inner):
+            return True
     return False
 
 
-def _declares_parameters(tree: syntax.Function) -> bool:
+def _declares_parameters(tree: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether a parameter's type is T.Tensor(...), by its annotation or a statement: the kernels may be in macros."""
-    from tiledsl.frontend import syntax
-    from tiledsl.frontend.elaborate import is_tensor_annotation
-
-    names = {parameter.name for parameter in tree.parameters}
-    return any(is_tensor_annotation(parameter.annotation) for parameter in tree.parameters) or any(
-        isinstance(each, syntax.AnnotatedAssign) and each.value is None and getattr(each.target, "id", "") in names
+    parameters = [*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs]
+    types = [each.annotation for each in parameters if isinstance(each.annotation, (ast.Call, ast.Subscript))]
+    makers = (_last_name(each.func if isinstance(each, ast.Call) else each.value) for each in types)
+    names = {parameter.arg for parameter in parameters}
+    return any(maker in ("Tensor", "StridedTensor") for maker in makers) or any(
+        isinstance(each, ast.AnnAssign) and each.value is None and getattr(each.target, "id", "") in names
         for each in tree.body
     )
+
+
+def _last_name(node: ast.expr) -> str:
+    """What stands behind the last point of a name."""
+    return node.attr if isinstance(node, ast.Attribute) else str(getattr(node, "id", ""))
 
 
 def jit(

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, ends_tracebacks, source_line, user_loc, way_out
 from tiledsl.files import write_output
+from tiledsl.kernels.function_op import transformed_call, warn_of_lost_gradients, without_gradients
 from tiledsl.kernels.other_names import OtherNames
 from tiledsl.kernels.pass_choice import chosen_passes
 from tiledsl.location import Loc
 from tiledsl.runtime.compile import compile_kernel, guard
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.launch_stored import CachedBinary, install
+from tiledsl.runtime.launch_triton import is_transformed
 from tiledsl.runtime.module import load_module
 from tiledsl.runtime.resources import spill_remark
 from tiledsl.runtime.supply import ParamInfo
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from tiledsl.certificate import Certificate
     from tiledsl.dialects.tile import FuncOp
     from tiledsl.ir.pass_manager import Stage
-    from tiledsl.kernels.torch_op import Backward
+    from tiledsl.kernels.torch_rules import Backward
     from tiledsl.levels.artifact import Artifact
     from tiledsl.levels.mlir_passes import TritonPass
     from tiledsl.runtime.compile import CompiledKernel
@@ -366,6 +368,11 @@ class Kernel(OtherNames):
                     self.callers = {**self.callers, count: made}
         return self.callers[count]
 
+    @property
+    def input_count(self) -> int:
+        """The arguments of a call that makes its outputs."""
+        return len(self._inputs)
+
     def _given(self, count: int) -> list[Parameter]:
         """The parameters for which `count` arguments stand. Raises TileError if no call has that many."""
         given = self.params if count == len(self.params) else self._inputs
@@ -390,6 +397,11 @@ class Kernel(OtherNames):
         import torch
 
         namespace, name, returned, as_list = self.operator_name(len(arguments))
+        if self.backward is None:
+            arguments = tuple(without_gradients(self.name, arguments))
+        elif not torch.compiler.is_compiling() and is_transformed():
+            result = transformed_call(f"{namespace}::{name}", arguments)
+            return list(result) if as_list else result
         result = getattr(getattr(torch.ops, namespace), name)(*arguments)
         if returned:
             result = [arguments[position] for position in returned]
@@ -408,6 +420,10 @@ class Kernel(OtherNames):
         returned = self.outputs if count == len(self.params) else ()
         as_list = len(self.outputs) > 1 and (bool(returned) or self.program_root().returns_list)
         return namespace, name.partition(".")[0], returned, as_list
+
+    def note_lost_gradients(self) -> None:
+        """Warn, once for each line of the user's, that the results are cut off from the autograd graph."""
+        warn_of_lost_gradients(self.name)
 
     # As torch.compiler.assume_constant_result does, which loads the whole tracer.
     operator_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
@@ -436,10 +452,14 @@ class Kernel(OtherNames):
         the rest. Gradients are made contiguous. Raises TileError for kernels that do not return their outputs
         (out_idx).
         """
-        from tiledsl.kernels.torch_op import Backward, check_backward
+        from tiledsl.kernels.torch_rules import checked_backward
 
-        check_backward(self, backward)
-        self.backward, self.operators = Backward(backward, setup_context, isinstance(backward, Kernel)), {}
+        is_kernel = isinstance(backward, Kernel)
+        self.set_backward(checked_backward(self.name, bool(self.outputs), backward, setup_context, is_kernel))
+
+    def set_backward(self, backward: Backward) -> None:
+        """Have torch find gradients so."""
+        self.backward, self.operators = backward, {}
         for caller in self.callers.values():
             caller.forget()
 

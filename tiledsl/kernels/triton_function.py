@@ -10,8 +10,8 @@ from typing import Any
 
 from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
 from tiledsl.errors import TileError, user_loc
-from tiledsl.kernels.calls import building
-from tiledsl.kernels.jit import JitFunction, _key, resolve_target
+from tiledsl.kernels.calls import building, value_key
+from tiledsl.kernels.jit import JitFunction, resolve_target
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.kernels.triton_text import NotStandalone, is_jitted, literal, standalone
 from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
@@ -187,7 +187,7 @@ class TritonFunction(JitFunction):
             given[name] = rule({**given, **options})
         values = {name: _without_wrapper(given[name]) for name in self.signature.parameters}
         like = {n: (v.dtype, tuple(v.shape), v.stride()) if _is_tensor(v) else v for n, v in values.items()}
-        key = (_key(like), _key(options), where)
+        key = (value_key(like), value_key(options), where)
         with building:
             if key not in self._kernels:
                 if len(self._kernels) >= _MOST_KERNELS:

@@ -449,10 +449,12 @@ class Context:
 class EagerContext(Context):
     """The context of an eager function: T.const symbols take their values from the tensors of the call."""
 
-    def __init__(self, name: str, values: dict[str, int], dry: bool) -> None:
+    def __init__(self, name: str, values: dict[str, int], dry: bool, dynamic: bool = False) -> None:
+        """dynamic: those without a value are dynamic dimensions."""
         super().__init__(name)
         self.values = values
         self.dry = dry
+        self.dynamic = dynamic
         self.consts: list[str] = []
 
     def const(self, name: str) -> Any:
@@ -460,7 +462,7 @@ class EagerContext(Context):
             self.consts.append(name)
         if name in self.values:
             return self.values[name]
-        if self.dry:
+        if self.dry or self.dynamic:
             return Symbol(name)
         given = way_out(f"pass {name}=... to compile", f"give it: {value_options([name])}")
         raise TileError(

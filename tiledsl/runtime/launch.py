@@ -115,6 +115,8 @@ class Launcher:
             )
         if differentiable or self._belongs_to_torch(arguments):
             return self.kernel.in_graph(*self._converted(arguments))
+        if self.kernel.backward is None and self._needs_gradient(arguments):
+            self.kernel.note_lost_gradients()
         result = self.run(*arguments)
         if self.can_plan and self.written is not self.first:
             write_call(self.kernel)
@@ -257,10 +259,20 @@ class Launcher:
         return tuple(kinds)
 
     def _belongs_to_torch(self, arguments: Sequence[Any]) -> bool:
-        """Whether a mode or a subclass of torch is to see the call: fake tensors, tracing."""
-        types = [type(arguments[number]) for number in self.tensors]
+        """Whether a mode, a subclass or a rule of torch is to see the call: fake and meta tensors, tracing, torch.vmap,
+        autocast where it has something to convert."""
+        tensors = [arguments[number] for number in self.tensors]
         plain = self._no_dispatch
-        return self._modes() > 0 or any(getattr(each, "__torch_dispatch__", plain) is not plain for each in types)
+        return (
+            self._modes() > 0
+            or any(getattr(type(each), "__torch_dispatch__", plain) is not plain for each in tensors)
+            or any(getattr(each, "is_meta", False) for each in tensors)
+            or launch_triton.is_transformed()
+            or launch_triton.is_autocast(tensors)
+            and any(
+                str(getattr(each, "dtype", ""))[6:] != self.params[n].dtype for n, each in zip(self.tensors, tensors)
+            )
+        )
 
     def _needs_gradient(self, arguments: Sequence[Any]) -> bool:
         import torch

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -240,3 +241,47 @@ def _guard_works() -> bool:
     guards = torch._C._dynamo.guards.TensorGuards(tensor, dynamic_dims_sizes=[[4, 6]], dynamic_dims_strides=[[6, 1]])
     others = (tensor[:3], tensor.double(), torch.empty(6, 4).t(), tensor.view(24), tensor.to("meta"), torch.nn.Parameter(tensor))  # fmt: skip # noqa: E501
     return bool(guards.check(torch.ones(4, 6))) and not any(guards.check(other) for other in others)
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether an integer is a symbol of a graph, which stands for several values. Torch's tracer goes into this."""
+    import torch
+    from torch.fx.experimental import symbolic_shapes
+
+    if type(value) is not int and not isinstance(value, torch.SymInt):
+        return False
+    return hasattr(symbolic_shapes, "has_static_value") and not symbolic_shapes.has_static_value(value)
+
+
+def belongs_to_torch(arguments: Sequence[Any]) -> bool:
+    """Whether a tracer or a mode of torch that works on tensors without values is to see a call."""
+    torch = sys.modules.get("torch")
+    if torch is None or all(type(each) in (torch.Tensor, int, str, float, bool) for each in arguments):
+        return False if torch is None else bool(torch._C._len_torch_dispatch_stack())
+    plain = torch.Tensor.__torch_dispatch__
+    others = (getattr(type(each), "__torch_dispatch__", plain) for each in arguments)
+    return any(each is not plain for each in others) or any(isinstance(each, torch.SymInt) for each in arguments)
+
+
+def is_transformed() -> bool:
+    """Whether torch.vmap or a transformation of torch.func is under way."""
+    import torch
+
+    functorch = getattr(torch._C, "_functorch", None)
+    peek = getattr(functorch, "peek_interpreter_stack", None)
+    return peek is not None and peek() is not None
+
+
+def is_autocast(tensors: Sequence[Any]) -> bool:
+    """Whether torch.autocast is on for the device of the first tensor."""
+    import torch
+
+    device = next((each.device.type for each in tensors if isinstance(each, torch.Tensor)), "")
+    return device in ("cpu", "cuda") and bool(torch.is_autocast_enabled(device))
+
+
+def without_values(arguments: Sequence[Any]) -> bool:
+    """Whether tensors of a call have no values that could be looked at: a tracer's, a mode's, torch.vmap's, meta."""
+    if "torch" not in sys.modules:
+        return False
+    return belongs_to_torch(arguments) or is_transformed() or any(getattr(each, "is_meta", False) for each in arguments)

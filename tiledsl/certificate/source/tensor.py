@@ -201,8 +201,7 @@ def operate(name: str, a: Any, b: Any) -> Tensor:
 
 
 def spread(values: Sequence[Tensor]) -> tuple[int, ...]:
-    """The common shape of values that an operation takes element by element; ranks must be equal, but for scalars,
-    which go with everything."""
+    """The common shape of what is taken element by element; ranks must be equal, but for scalars, which fit all."""
     shape = np.broadcast_shapes(*(each.shape for each in values))
     if any(each.shape and len(each.shape) != len(shape) for each in values):
         raise ExecutorError(f"operands of different ranks: {values}")

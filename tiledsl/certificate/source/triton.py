@@ -207,11 +207,11 @@ class Language:
 
     def _promoted(self, x: Tensor, sums: bool) -> Tensor:
         info = ELEMENTS[x.element]
-        if info.bits >= 32:
-            return x
-        if info.kind != "float":
+        if x.element == "bfloat16":
+            return x.to(DType("float32"))
+        if info.kind in ("int", "uint", "bool") and info.bits < 32:
             return x.to(DType("uint32" if info.kind == "uint" else "int32"))
-        return x if sums and x.element != "bfloat16" else x.to(DType("float32"))
+        return x.to(DType("float32")) if not sums and info.kind == "float" and info.bits < 32 else x
 
     def _reduced(self, kind: str, x: Tensor, axis: int | None = None, keep_dims: bool = False) -> Tensor:
         x = self._promoted(x, kind == "sum")

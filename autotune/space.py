@@ -183,7 +183,11 @@ def check_configs(configs: Any, signature: inspect.Signature, name: str) -> list
             from tiledsl.levels.candidates import choice
 
             config = {**config, "from_level": choice(config["from_level"])}
-        config = with_passes(config, signature)
+        try:
+            config = with_passes(config, signature)
+        except TileError as error:
+            message = f"{where}: configuration {index} names passes wrongly: {error.message}"
+            raise TileError(message, notes=error.notes) from None
         first = seen.setdefault(config_key(config), index)
         if first != index:
             raise TileError(f"{where}: configurations {first} and {index} are the same: {config_text(config)}")

@@ -62,6 +62,15 @@ class Kernel(OtherNames):
         """Itself: what copies of a torch module share."""
         return self
 
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its source: what is unpickled runs, and lowers nothing. Backward functions must pickle themselves."""
+        from tiledsl.kernels.stored import pickled
+
+        return pickled(self)
+
     def __init__(
         self,
         build: Callable[[], FuncOp],

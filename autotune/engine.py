@@ -211,6 +211,9 @@ class InProcesses:
         else:
             run.close()
 
+    def phase(self) -> str:
+        return self._run.phase()
+
     def choose(self) -> CachedResult:
         from tiledsl.autotuner import selection
         from tiledsl.autotuner.verifying.certified import certified

@@ -96,6 +96,9 @@ class InPlace:
         run.settle()
         run.final()
 
+    def phase(self) -> str:
+        return ""
+
     def _apart(self) -> Apart | None:
         """What runs the configurations in other processes; None where that cannot be, which the task notes."""
         task, options = self._task, self._task.options

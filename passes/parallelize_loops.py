@@ -33,7 +33,8 @@ class ParallelizeLoops(Pass):
                  tile.store %x, %t[%i, %j] } }                         tile.store %x, %t[%i, %j] } }
     Needs:   constant bounds, nothing carried, no more than loads, stores, branches and what has no effects; each buffer
              that is written, on chip or not, is read and written at places that one index tells apart: the loop's, or
-             the same sum of it and of what stays the same. Only loops whose index picks elements of tiles on the chip
+             the same sum of it and of what stays the same; where a tensor in global memory is written, there is no
+             other one, for they may overlap. Only loops whose index picks elements of tiles on the chip
              that are as large as what becomes parallel, and those of T.vectorized, which stay serial where lanes
              collide. Of the latter, places may coincide in a tile that is only written, by one store, and in what is
              only updated by atomics: the last iteration's value stays, and updates have no order.
@@ -71,6 +72,9 @@ def _has_independent_rows(loop: scf.ForOp, count: int) -> bool:
         return False
     if not all(_tells_apart(accesses[buffer], loop.index, inside) for buffer in stored):
         return False
+    in_memory = [buffer for buffer in accesses if tile.buffer_type(buffer).scope == "global"]
+    if len(in_memory) > 1 and any(buffer in stored for buffer in in_memory):
+        return False  # they may overlap
     on_chip = [
         math.prod(tile.buffer_type(buffer).static_shape)
         for buffer, ops in accesses.items()

@@ -168,7 +168,9 @@ def compile_all(
         yield from pool(delayed(compile_task)(task) for task in filter(takes, known))
         return
     with parallel_config(backend=backend):
-        pool = Parallel(-1, return_as="generator_unordered", pre_dispatch="all", batch_size=1)
+        # Ray's backend, a pool of multiprocessing's interface, gives nothing before all tasks are done.
+        return_as = "generator_unordered" if backend.supports_return_generator else "list"
+        pool = Parallel(-1, return_as=return_as, pre_dispatch="all", batch_size=1)
         for outcome in pool(delayed(compile_task)(replace(task, carries=True)) for task in filter(takes, tasks)):
             triton_cache.unpack(outcome.files, triton_cache.local_folder(tasks[0].triton_cache_dir))
             yield replace(outcome, files={})

@@ -1,4 +1,4 @@
-"""Compiling through a backend of joblib's that is not its own: a dask scheduler with two workers."""
+"""Compiling through backends of joblib's that are not its own: dask's and Ray's, each with two workers."""
 
 from __future__ import annotations
 
@@ -53,6 +53,32 @@ def test_artifacts_come_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(compiled) == 3
     assert result.resources.registers == result.best.resources["registers"]  # found, not compiled again
     assert {path: path.stat().st_mtime_ns for path in home.rglob("*.cubin")} == compiled
+
+
+def test_artifacts_come_home_from_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's backend gives all outcomes at the end. Its workers have cache folders that this process does not know."""
+    ray = pytest.importorskip("ray", reason="needs Ray (pip install ray)")
+    import joblib
+    from ray.util.joblib import register_ray
+
+    home, away = tmp_path / "home", tmp_path / "away"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(home))
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    own = {"TRITON_CACHE_DIR": str(away / "triton"), "TILEDSL_CACHE_DIR": str(away / "ours")}
+    own["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": own})
+    try:
+        register_ray()
+        with joblib.parallel_config(backend="ray"):
+            assert joblib.effective_n_jobs(-1) == 2  # Ray's: nothing is compiled in this process
+            tuned = tiledsl.autotune(configs=BLOCKS, ref_prog=twice, target="cuda:90")
+            result = tuned(tiledsl.jit(out_idx=-1)(scale_builder))()
+    finally:
+        ray.shutdown()
+    assert [trial.status for trial in result.trials] == ["ok"] * 3
+    assert all(trial.resources["registers"] > 0 for trial in result.trials)
+    assert not list(away.rglob("*.cubin"))  # nothing stays there
+    assert len(list(home.rglob("*.cubin"))) == 3
 
 
 def test_packed_files(tmp_path: Path) -> None:

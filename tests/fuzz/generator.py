@@ -43,7 +43,7 @@ class _Program(MemorySteps, OrderSteps, ThreadSteps):
             self.macro()
         for _ in range(self.pick((1, 1, 1, 2, 2, 3))):
             self.kernel()
-        if self.seed % 10 == 9:
+        if self.seed % 10 == 9:  # so that the programs of other seeds stay as they are
             self.thread_kernel()
         return self.finish()
 
@@ -125,6 +125,8 @@ class _Program(MemorySteps, OrderSteps, ThreadSteps):
                 self.emit()
             if self.chance(0.2):
                 self.aliased()
+            if self.seed % 10 == 6:
+                self.aliased_rows()
 
     def step(self) -> None:
         steps = [

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tiledsl.language as T
+from tiledsl.errors import TileError
 
 Run = Callable[..., Any]
 
@@ -125,6 +126,9 @@ SHUFFLES: dict[str, tuple[Callable[[Any, Any], Any], Callable[[int], int]]] = {
     "computed": (lambda v, tx: T.shfl_sync(v, tx * 7), lambda i: i // 32 * 32 + i * 7 % 32),
     "of a warp": (lambda v, tx: T.tvm_warp_shuffle(0xFFFFFFFF, v, 31, 32, 32), lambda i: i // 32 * 32 + 31),
     "back": (lambda v, tx: T.tvm_warp_shuffle_up(-1, v, tx % 2, 32, 32), lambda i: i - i % 2),
+    "up 1 without 4": (lambda v, tx: T.shfl_up(v, 1, mask=0xFFFFFFEF), lambda i: i - 1 if i % 32 not in (0, 5) else i),
+    "one of a few": (lambda v, tx: T.shfl_sync(v, tx, mask=0xFF), lambda i: i),
+    "first of the mask": (lambda v, tx: T.shfl_sync(v, 9, mask=tx << 8), lambda i: i // 32 * 32 + 9 if i & 2 else i),
     "ahead": (lambda v, tx: T.tvm_warp_shuffle_down(-1, v, 1, 2, 32), lambda i: i // 2 * 2 + 1),
 }
 
@@ -143,6 +147,50 @@ def test_shuffles(run: Run, name: str, threads: Any) -> None:
 
     a = torch.randn(count).half()
     assert torch.equal(run(program, a), a[[source(i) for i in range(count)]])
+
+
+def test_masks_leave_threads_without_a_vote(run: Run) -> None:
+    """Masks that are known, that differ between threads, and that leave out those of a condition."""
+
+    @T.prim_func
+    def program(A: T.Tensor((64,), "int32"), B: T.Tensor((6, 64), "int64")):
+        with T.Kernel(1, threads=64):
+            tx = T.get_thread_binding()
+            mask = T.if_then_else(tx % 2 == 0, 0x55555555, T.uint32(0xAAAAAAAA))
+            B[0, tx] = T.any_sync(A[tx] > 90, 0xFF00)
+            B[1, tx] = T.all_sync(A[tx] < 50, 0x90000000)
+            B[2, tx] = T.cast(T.ballot_sync(A[tx] % 3, 0x0F0F), "int64")
+            B[3, tx] = T.any_sync(A[tx] > 95, mask)
+            B[4, tx] = T.all_sync(A[tx] > 3, mask)
+            B[5, tx] = T.cast(T.ballot_sync(A[tx] % 3, mask), "int64")
+
+    a = torch.randint(0, 99, (64,), dtype=torch.int32)
+    expected: list[list[int]] = [[] for _ in range(6)]
+    for tx in range(64):
+        warp = a[tx // 32 * 32 :][:32].tolist()
+        own = range(tx % 2, 32, 2)
+        expected[0].append(int(any(warp[lane] > 90 for lane in range(8, 16))))
+        expected[1].append(int(warp[28] < 50 and warp[31] < 50))
+        expected[2].append(sum((warp[lane] % 3 != 0) << lane for lane in (0, 1, 2, 3, 8, 9, 10, 11)))
+        expected[3].append(int(any(warp[lane] > 95 for lane in own)))
+        expected[4].append(int(all(warp[lane] > 3 for lane in own)))
+        expected[5].append(sum((warp[lane] % 3 != 0) << lane for lane in own))
+    assert run(program, a).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [(1 << 32, "T.shfl_sync: mask 4294967296 has more than 32 bits"), (1.5, "T.shfl_sync: the mask is")],
+)
+def test_what_is_no_mask(run: Run, mask: Any, message: str) -> None:
+    @T.prim_func
+    def program(A: T.Tensor((32,), "int32")):
+        with T.Kernel(1, threads=32):
+            A[T.get_thread_binding()] = T.shfl_sync(A[0], 0, mask=mask)
+
+    with pytest.raises(TileError) as raised:
+        run(program, torch.zeros(32, dtype=torch.int32))
+    assert message in str(raised.value) and "T.shfl_sync(A[0], 0, mask=mask)" in str(raised.value)
 
 
 def test_a_warp_reduces_and_votes(run: Run) -> None:

@@ -173,6 +173,16 @@ def test_what_stays_for_other_reasons() -> None:
     assert stays(over_rows(larger))  # would make a tile larger than what is there
 
 
+def test_tensors_in_memory_may_overlap() -> None:
+    """B may be A one row further."""
+    body = """tile.parallel {{extents = (8,)}} (%j: int32) {{
+                %x = tile.load %{source}[%i, %j] : float32 %y = tile.load %s[%i, %j] : float32
+                %z = arith.add %x, %y : float32 tile.store %z, %{target}[%i, %j] }}"""
+    assert stays(over_rows(body.format(source="A", target="B")))
+    assert not stays(over_rows(body.format(source="B", target="B")))
+    assert not stays(over_rows(body.format(source="A", target="s")))
+
+
 def test_views_of_what_is_written() -> None:
     viewed = f"""%v = tile.view %s : buffer<8*6*float32, fragment>
                  {over_rows(ROW)} %e = tile.load %v[%c0, %c0] : float32 tile.store %e, %m[%c0]"""

@@ -29,8 +29,18 @@ from tiledsl.language.expression import (
     select,
 )
 from tiledsl.language.operations import reduce
-from tiledsl.language.thread_block import ThreadBlock
-from tiledsl.legality import verdict
+from tiledsl.language.thread_block import Frame, ThreadBlock
+from tiledsl.legality import permitted
+
+__all__ = [
+    "all_sync", "any_sync", "attr", "ballot", "ballot_sync", "comm_reducer", "evaluate", "get_lane_idx",
+    "get_thread_binding", "get_thread_bindings", "get_thread_extent", "get_thread_extents", "get_warp_group_idx",
+    "get_warp_idx", "get_warp_idx_sync", "shfl_down", "shfl_sync", "shfl_up", "shfl_xor", "shuffle_elect",
+    "sync_threads", "sync_warp", "syncthreads", "syncthreads_and", "syncthreads_count", "syncthreads_or",
+    "thread_binding", "tvm_storage_sync", "tvm_thread_allreduce", "tvm_warp_shuffle", "tvm_warp_shuffle_down",
+    "tvm_warp_shuffle_up", "warp_reduce_bitand", "warp_reduce_bitor", "warp_reduce_max", "warp_reduce_min",
+    "warp_reduce_sum",
+]  # fmt: skip
 
 WARP = 32
 
@@ -42,15 +52,19 @@ def _threads(what: str) -> ThreadBlock:
     return ctx.threads
 
 
+def _dimension(what: str, dim: Any) -> tuple[ThreadBlock, int]:
+    block, dim = _threads(what), plain(dim)
+    if isinstance(dim, bool) or not isinstance(dim, int) or not 0 <= dim < max(3, len(block.extents)):
+        raise TileError(f"{what}: dim is {describe(dim)}; it is 0 (x), 1 (y) or 2 (z)")
+    return block, dim
+
+
 def get_thread_binding(dim: int = 0) -> Any:
     """The index of the thread along dimension `dim` (0: x, 1: y, 2: z) of T.Kernel's threads, an int32 scalar.
 
     Raises TileError for another dimension, and outside of T.Kernel.
     """
-    block = _threads("T.get_thread_binding")
-    dim = plain(dim)
-    if isinstance(dim, bool) or not isinstance(dim, int) or not 0 <= dim < max(3, len(block.extents)):
-        raise TileError(f"T.get_thread_binding: dim is {describe(dim)}; it is 0 (x), 1 (y) or 2 (z)")
+    block, dim = _dimension("T.get_thread_binding", dim)
     return Scalar(block.index(dim)) if dim < len(block.extents) else 0
 
 
@@ -64,10 +78,7 @@ def get_thread_extent(dim: int = 0) -> int:
 
     Raises TileError for another dimension, and outside of T.Kernel.
     """
-    block = _threads("T.get_thread_extent")
-    dim = plain(dim)
-    if isinstance(dim, bool) or not isinstance(dim, int) or not 0 <= dim < max(3, len(block.extents)):
-        raise TileError(f"T.get_thread_extent: dim is {describe(dim)}; it is 0 (x), 1 (y) or 2 (z)")
+    block, dim = _dimension("T.get_thread_extent", dim)
     return block.extents[dim] if dim < len(block.extents) else 1
 
 
@@ -182,9 +193,29 @@ def _value(what: str, value: Any) -> Any:
     return Scalar(as_value(value))
 
 
-def _shuffled(what: str, value: Any, kind: str, delta: Any, width: Any) -> Any:
-    """The value of another thread of the warp. Where a shift leaves the thread's own `width` threads: its own value."""
+def _members(what: str, mask: Any, size: int) -> Any:
+    """A mask of the threads that take part, a uint32; None where it has the bits of all `size` threads of the warp."""
+    mask, everyone = plain(mask), (1 << size) - 1
+    if is_number(mask) and type(mask) is int:
+        if not -(1 << 31) <= mask < 1 << 32:
+            raise TileError(f"{what}: mask {mask} has more than 32 bits")
+        return None if mask & everyone == everyone else cast(mask & everyone, "uint32")
+    if not isinstance(mask, Expr) or mask.dtype.is_float():
+        raise TileError(f"{what}: the mask is {describe(mask)}; it is an integer with a bit for each thread of a warp")
+    known = arith.constant_of(mask.value())
+    return cast(mask, "uint32") if known is None else _members(what, int(known), size)
+
+
+def _shuffled(what: str, value: Any, kind: str, delta: Any, width: Any, mask: Any) -> Any:
+    """The value of another thread of the warp. The own value where a shift leaves the thread's own `width` threads, and
+    where the mask leaves the other one out."""
     size = _warp(what)
+    members, own = _members(what, mask, size), value
+    if members is not None:
+        taken = _shuffled(what, value, kind, delta, width, -1)
+        lane = cast(_shuffled(what, _number(what) % size, kind, delta, width, -1), "uint32")
+        bit = binary("and", binary("shr", members, lane), 1)
+        return select(compare("ne", bit, 0), taken, _value(what, own))
     width = plain(width)
     if isinstance(width, bool) or not isinstance(width, int) or width not in (1, 2, 4, 8, 16, 32):
         raise TileError(f"{what}: width is {describe(width)}; it is 1, 2, 4, 8, 16 or 32")
@@ -219,10 +250,10 @@ def _from(value: Any, source: Any, group: int) -> Any:
 def shfl_sync(value: Any, srcLane: Any, width: Any = WARP, mask: Any = 0xFFFFFFFF) -> Any:
     """The `value`, a scalar, of thread `srcLane` of the thread's `width` neighbours: a power of 2 up to a warp's 32.
 
-    `mask`, which says who takes part, has no effect. Raises TileError for other widths, for blocks whose last warp is
-    not full, and outside of T.Kernel.
+    `mask`, an integer, says who takes part: the value of a thread whose bit is 0 is not read, and the own one taken.
+    Raises TileError for other widths and masks, for blocks whose last warp is not full, and outside of T.Kernel.
     """
-    return _shuffled("T.shfl_sync", value, "index", srcLane, width)
+    return _shuffled("T.shfl_sync", value, "index", srcLane, width, mask)
 
 
 def shfl_xor(value: Any, delta: Any, width: Any = WARP, mask: Any = 0xFFFFFFFF) -> Any:
@@ -231,7 +262,7 @@ def shfl_xor(value: Any, delta: Any, width: Any = WARP, mask: Any = 0xFFFFFFFF) 
     A thread keeps its own value where that one lies behind its `width` neighbours. `width`, `mask` and errors are
     T.shfl_sync's: TileError is raised as there.
     """
-    return _shuffled("T.shfl_xor", value, "xor", delta, width)
+    return _shuffled("T.shfl_xor", value, "xor", delta, width, mask)
 
 
 def shfl_down(value: Any, delta: Any, width: Any = WARP, mask: Any = 0xFFFFFFFF) -> Any:
@@ -239,7 +270,7 @@ def shfl_down(value: Any, delta: Any, width: Any = WARP, mask: Any = 0xFFFFFFFF)
 
     `width`, `mask` and errors are T.shfl_sync's: TileError is raised as there.
     """
-    return _shuffled("T.shfl_down", value, "down", delta, width)
+    return _shuffled("T.shfl_down", value, "down", delta, width, mask)
 
 
 def shfl_up(value: Any, delta: Any, width: Any = WARP, mask: Any = 0xFFFFFFFF) -> Any:
@@ -247,38 +278,36 @@ def shfl_up(value: Any, delta: Any, width: Any = WARP, mask: Any = 0xFFFFFFFF) -
 
     `width`, `mask` and errors are T.shfl_sync's: TileError is raised as there.
     """
-    return _shuffled("T.shfl_up", value, "up", delta, width)
+    return _shuffled("T.shfl_up", value, "up", delta, width, mask)
 
 
 def tvm_warp_shuffle(mask: Any, value: Any, warp_id: Any, width: Any = WARP, warp_size: Any = WARP) -> Any:
     """T.shfl_sync of `value`, a scalar, and thread `warp_id`: other names and order. Raises TileError as it does.
 
-    `mask` and `warp_size` have no effect.
+    `mask` is as there; `warp_size` has no effect.
     """
-    return _shuffled("T.tvm_warp_shuffle", value, "index", warp_id, width)
+    return _shuffled("T.tvm_warp_shuffle", value, "index", warp_id, width, mask)
 
 
 def tvm_warp_shuffle_up(mask: Any, value: Any, offset: Any, width: Any = WARP, warp_size: Any = WARP) -> Any:
     """T.shfl_up of `value`, a scalar, by `offset`: other names and order. Raises TileError as it does.
 
-    `mask` and `warp_size` have no effect.
+    `mask` is as there; `warp_size` has no effect.
     """
-    return _shuffled("T.tvm_warp_shuffle_up", value, "up", offset, width)
+    return _shuffled("T.tvm_warp_shuffle_up", value, "up", offset, width, mask)
 
 
 def tvm_warp_shuffle_down(mask: Any, value: Any, offset: Any, width: Any = WARP, warp_size: Any = WARP) -> Any:
     """T.shfl_down of `value`, a scalar, by `offset`: other names and order. Raises TileError as it does.
 
-    `mask` and `warp_size` have no effect.
+    `mask` is as there; `warp_size` has no effect.
     """
-    return _shuffled("T.tvm_warp_shuffle_down", value, "down", offset, width)
+    return _shuffled("T.tvm_warp_shuffle_down", value, "down", offset, width, mask)
 
 
 def _reduced(what: str, value: Any, kind: str, group: int) -> Any:
     value = _value(what, value)
-    legal = verdict(f"reduce.{kind}", (value.dtype.name,))
-    if legal.is_refused:
-        raise TileError(f"{what}: {legal.reason.format(value.dtype)}", notes=legal.notes((value.dtype,)))
+    permitted(what, f"reduce.{kind}", value.dtype.name)
     builder = context(what).builder
     return Scalar(builder.insert(thread.ReduceOp(as_value(value), kind=kind, group=group)).result)
 
@@ -314,16 +343,11 @@ class ThreadReducer:
 
 
 @dataclass(frozen=True)
-class AttrFrame:
+class AttrFrame(Frame):
     """`with T.attr(node, key, value):`; the node is a ThreadReducer, or means nothing."""
 
+    opens = "T.attr opens a block"
     node: Any
-
-    def __enter__(self) -> Any:
-        raise TileError("T.attr opens a block only as a `with` statement of a tile program")
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def comm_reducer(fcombine: Any, identity: Any = None, name: str = "reduce") -> ThreadReducer:
@@ -404,9 +428,15 @@ def _vote(what: str, predicate: Any) -> Any:
 def any_sync(predicate: Any, mask: Any = 0xFFFFFFFF) -> Any:
     """1, an int32, if the `predicate`, an integer or bool scalar, of any thread of the warp is not 0; else 0.
 
-    `mask` has no effect. Raises TileError for floats, for blocks whose last warp is not full, and outside of T.Kernel.
+    Threads whose bit of `mask`, an integer, is 0 have no vote. Raises TileError for floats, for blocks whose last warp
+    is not full, and outside of T.Kernel.
     """
-    return _reduced("T.any_sync", _vote("T.any_sync", predicate), "max", _warp("T.any_sync"))
+    what = "T.any_sync"
+    size = _warp(what)
+    members = _members(what, mask, size)
+    if members is None:
+        return _reduced(what, _vote(what, predicate), "max", size)
+    return cast(compare("ne", binary("and", _votes(what, predicate), members), 0), "int32")
 
 
 def all_sync(predicate: Any, mask: Any = 0xFFFFFFFF) -> Any:
@@ -414,7 +444,20 @@ def all_sync(predicate: Any, mask: Any = 0xFFFFFFFF) -> Any:
 
     `mask` and errors are T.any_sync's: TileError is raised as there.
     """
-    return _reduced("T.all_sync", _vote("T.all_sync", predicate), "min", _warp("T.all_sync"))
+    what = "T.all_sync"
+    size = _warp(what)
+    members = _members(what, mask, size)
+    if members is None:
+        return _reduced(what, _vote(what, predicate), "min", size)
+    members = binary("and", members, cast((1 << size) - 1, "uint32"))
+    return cast(compare("eq", binary("and", _votes(what, predicate), members), members), "int32")
+
+
+def _votes(what: str, predicate: Any) -> Any:
+    """The bits of the whole warp's votes, a uint32."""
+    size = _warp(what)
+    bit = binary("shl", cast(_vote(what, predicate), "uint32"), cast(_number(what) % size, "uint32"))
+    return _reduced(what, bit, "sum", size)
 
 
 def ballot_sync(predicate: Any, mask: Any = 0xFFFFFFFF) -> Any:
@@ -423,9 +466,9 @@ def ballot_sync(predicate: Any, mask: Any = 0xFFFFFFFF) -> Any:
     `mask` and errors are T.any_sync's: TileError is raised as there.
     """
     what = "T.ballot"
-    size = _warp(what)
-    bit = binary("shl", cast(_vote(what, predicate), "uint32"), cast(_number(what) % size, "uint32"))
-    return cast(_reduced(what, bit, "sum", size), "uint64")
+    members = _members(what, mask, _warp(what))
+    votes = _votes(what, predicate)
+    return cast(votes if members is None else binary("and", votes, members), "uint64")
 
 
 def ballot(predicate: Any) -> Any:

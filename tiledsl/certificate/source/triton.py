@@ -215,10 +215,8 @@ class Language:
         info = ELEMENTS[x.element]
         if x.element == "bfloat16":
             return x.to(DType("float32"))
-        if sums and info.kind in ("int", "uint", "bool") and info.bits < 32:
+        if info.kind in ("int", "uint", "bool") and info.bits < 32:
             return x.to(DType("uint32" if info.kind == "uint" else "int32"))
-        if not sums and info.kind in ("int", "uint", "bool") and info.bits < 32:
-            return x.to(DType("int32" if info.kind != "uint" else "uint32"))
         return x.to(DType("float32")) if not sums and info.kind == "float" and info.bits < 32 else x
 
     def _reduced(self, kind: str, x: Tensor, axis: int | None, keep_dims: bool) -> Tensor:

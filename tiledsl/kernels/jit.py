@@ -100,6 +100,7 @@ class JitFunction(InGraphs):
     """
 
     __name__: str
+    __qualname__: str
     is_triton = False  # a kernel of Triton's, see triton_function
 
     def __init__(self, function: FunctionType, options: Mapping[str, Any], frame_locals: Mapping[str, Any]) -> None:

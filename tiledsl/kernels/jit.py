@@ -15,6 +15,7 @@ from tiledsl.kernels.calls import MOST_CALLS, building, call_key, target_setting
 from tiledsl.kernels.function_op import InGraphs
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.kernels.pass_choice import chosen_passes
+from tiledsl.kernels.stored import pickled as pickled  # so that kernels pickle
 from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 from tiledsl.runtime.launch_triton import belongs_to_torch, traced_as
 from tiledsl.runtime.python_source import definition

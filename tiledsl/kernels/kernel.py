@@ -65,12 +65,6 @@ class Kernel(OtherNames):
     def __copy__(self) -> Kernel:
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """By its source: what is unpickled runs, and lowers nothing. Backward functions must pickle themselves."""
-        from tiledsl.kernels.stored import pickled
-
-        return pickled(self)
-
     def __init__(
         self,
         build: Callable[[], FuncOp],

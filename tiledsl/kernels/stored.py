@@ -128,6 +128,10 @@ def call_fields(described: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+# Said here and not in the class, which does not know of those kernels that are made without lowering.
+Kernel.__reduce__ = pickled  # type: ignore[method-assign, assignment]
+
+
 def _parsed(text: str) -> FuncOp:
     from tiledsl.dialects.tile import FuncOp
     from tiledsl.ir.parser import parse_op

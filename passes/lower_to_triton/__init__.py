@@ -220,10 +220,6 @@ class _KernelLowering:
     def lower_access(self, op: Access) -> None:
         at = Builder.at(op)
         type = self.types[op]
-        if type.scope != "global":
-            raise TileError(
-                f"{op.buffer.name or 'a buffer'} stays in {type.scope} memory, which Triton cannot address", op.loc
-            )
         pointer = self.pointer(at, op.buffer, type, op.indices, tile.access_shape(op) or ())
         new: Operation
         if isinstance(op, tile.LoadOp):

@@ -218,6 +218,7 @@ from tiledsl.language.threads import (
 
 float64, float32, float16, bfloat16 = (_dtypes.DTYPES[name] for name in ("float64", "float32", "float16", "bfloat16"))
 float8_e4m3fn, float8_e5m2 = _dtypes.DTYPES["float8_e4m3fn"], _dtypes.DTYPES["float8_e5m2"]
+float8_e4m3fnuz, float8_e5m2fnuz = _dtypes.DTYPES["float8_e4m3fnuz"], _dtypes.DTYPES["float8_e5m2fnuz"]
 float4_e2m1fn = _dtypes.FLOAT4
 int8, int16, int32, int64 = (_dtypes.DTYPES[f"int{bits}"] for bits in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (_dtypes.DTYPES[f"uint{bits}"] for bits in (8, 16, 32, 64))
@@ -268,8 +269,9 @@ __all__ = [
     "device_assert", "disable_warp_group_reg_alloc", "div", "double", "dtype", "dyn", "dynamic", "empty", "erf",
     "evaluate", "exp", "exp10", "exp2", "expm1", "fast_rcp", "fence_proxy_async", "fence_proxy_async_generic", "fill",
     "finalize_reducer", "float", "float16", "float32", "float4_e2m1fn", "float64", "float8_e4m3", "float8_e4m3fn",
-    "float8_e5m2", "floor", "floordiv", "floormod", "fma", "fmod", "func_attr", "gemm", "get_block_binding",
-    "get_block_bindings", "get_block_extent", "get_block_extents", "get_lane_idx", "get_thread_binding",
+    "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "floor", "floordiv", "floormod", "fma", "fmod", "func_attr",
+    "gemm", "get_block_binding", "get_block_bindings", "get_block_extent", "get_block_extents", "get_lane_idx",
+    "get_thread_binding",
     "get_thread_bindings", "get_thread_extent", "get_thread_extents", "get_warp_group_idx", "get_warp_idx",
     "get_warp_idx_sync", "grid", "half", "histogram", "hypot", "ieee_add", "ieee_fdiv", "ieee_fmaf", "ieee_frcp",
     "ieee_frsqrt", "ieee_fsqrt", "ieee_mul", "ieee_sub", "if_then_else", "im2col", "import_source",

@@ -121,7 +121,9 @@ class SharedOptions(TaskOptions):
         "Searching", None, FUNCTION,
         "is called with each configuration before anything else, and may change it or return another one.",
     )
-    progress: bool | None = option("Remembering", None, FLAG, "show a progress bar (None: if stderr is a terminal).")
+    progress: bool | None = option(
+        "Remembering", None, FLAG, "show a progress bar (None: if stderr is a terminal, else a line now and then)."
+    )
     # fmt: on
 
     def __post_init__(self) -> None:

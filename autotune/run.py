@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import re
 import threading
@@ -36,6 +37,9 @@ from tiledsl.settings import current
 if TYPE_CHECKING:
     from tiledsl.autotuner.engine import TuningProblem
 
+_log = logging.getLogger("tiledsl")
+_LONG = 60.0  # seconds that checks in the interpreter may take before verify_at is suggested
+_SMALL = 256  # a size that the interpreter takes seconds for
 _SHARE_OF_DEFAULT = 0.25  # of the measuring time, where the search does not ask for the default
 
 
@@ -71,6 +75,10 @@ class TuningRun:
         self._start = time.monotonic()
         self._stopped = False
         self._is_ready = False  # the inputs are made
+        self._ready_at = 0.0
+        self._checked = 0  # in the interpreter
+        self._has_suggested = False
+        self._is_final = False  # the best few are timed against each other
         self._shares: dict[int, float] = {}  # of the measuring time, of those that were asked for
         self._duplicates = Duplicates(trials)
         self._launchers: set[str] = set()  # kinds of parameters
@@ -140,17 +148,36 @@ class TuningRun:
         """What becomes of one job, where no other runs."""
         assert self._rig is not None
         self._rig.submit(job, 0)
+        return dict(self._wait_for("ran"))
+
+    def _next_event(self, seconds: float) -> tuple[str, int, Any]:
+        """Raises queue.Empty where none comes in time, and KeyboardInterrupt where that is what comes."""
+        event: tuple[str, int, Any] = self._events.get(timeout=seconds)
+        if event[0] == "interrupt":
+            raise KeyboardInterrupt
+        return event
+
+    def _wait_for(self, wanted: str) -> Any:
+        """The outcome of the next event of a kind; compilations that were given up may still be reported."""
         while True:
             with contextlib.suppress(queue.Empty):
-                kind, _, outcome = self._events.get(timeout=WAKE_SECONDS)
-                if kind == "interrupt":
-                    raise KeyboardInterrupt
-                if kind == "ran":
-                    return dict(outcome)
+                kind, _, outcome = self._next_event(WAKE_SECONDS)
+                if kind == wanted:
+                    return outcome
 
     def _agree(self) -> None:
         if self._ranks.size > 1:
             agree_on_trials(self._ranks, self.trials, range(len(self.trials)))
+
+    def phase(self) -> str:
+        """What is being done now: `3 to compile, 1 to measure`."""
+        if self._is_final:
+            return "final round"
+        if self._rig is not None and not self._is_ready:
+            return "inputs and reference"
+        doing = "measure" if self.measured else "check"
+        counts = (len(self._compiling), "compile"), (len(self._running), doing)
+        return ", ".join(f"{count} to {what}" for count, what in counts if count) or "lowering"
 
     def interrupt(self) -> None:
         """As Ctrl-C does, from another thread."""
@@ -287,7 +314,7 @@ class TuningRun:
 
     def _begin(self) -> None:
         """Measure what needs no compiling."""
-        self._is_ready = True
+        self._is_ready, self._ready_at = True, time.monotonic()
         for index in sorted(self._running, key=self._places.__getitem__):
             if self.trials[index].status == "new":
                 self._measure(index)
@@ -298,11 +325,9 @@ class TuningRun:
                 self._stop_early()
                 continue
             try:
-                kind, index, outcome = self._events.get(timeout=self._seconds_to_wait())
+                kind, index, outcome = self._next_event(self._seconds_to_wait())
             except queue.Empty:
                 continue
-            if kind == "interrupt":
-                raise KeyboardInterrupt
             if kind == "compiled" and self._stopped:
                 continue
             trial = self.trials[index]
@@ -373,7 +398,7 @@ class TuningRun:
             assert self._rig is not None
             self._running.add(index)
             bits = self._bits is not None and self._bits.runs_here
-            job = Job.of(index, kernel, self.measured, self._share(index), bits=bits)
+            job = Job.of(index, kernel, self.measured, self._shares.get(index, _SHARE_OF_DEFAULT), bits=bits)
             self._rig.submit(job, self._places[index])
             return
         if trial.status == "new":
@@ -381,12 +406,11 @@ class TuningRun:
         if index in self._running:
             self._announce(trial)
 
-    def _share(self, index: int) -> float:
-        return self._shares.get(index, _SHARE_OF_DEFAULT)
-
     def _ran(self, trial: Trial, outcome: Mapping[str, Any]) -> None:
         self._running.discard(trial.index)
         trial.record(outcome)
+        if outcome and not self.measured:
+            self._suggest_smaller()
         if "at" in outcome and not trial.ok:
             trial.message += self._in_tiles(trial, outcome["at"])
         if "outputs" in outcome and trial.ok:
@@ -397,7 +421,29 @@ class TuningRun:
             self._bits.ran(trial)
         rig = self._rig
         if rig is not None and trial.ok and not trial.doubts and trial.latency is not None:
-            rig.best = trial.latency if rig.best is None else min(rig.best, trial.latency)
+            rig.pool.best = trial.latency if rig.pool.best is None else min(rig.pool.best, trial.latency)
+
+    def _suggest_smaller(self) -> None:
+        """Say once what makes checks in the interpreter quicker, where those that are left will take long."""
+        self._checked += 1
+        left = sum(trial.status == "new" for trial in self.trials)
+        seconds = (time.monotonic() - self._ready_at) / self._checked
+        if self._has_suggested or self.options.verify_at is not None or seconds * left < _LONG:
+            return
+        self._has_suggested = True
+        names = set().union(*self.problem.configs)
+        sizes = {
+            name: _SMALL
+            for name, value in self.problem.values.items()
+            if type(value) is int and value > _SMALL and name not in names
+        }
+        way_out = f"verify_at={sizes or '{...}'} checks them at a smaller size"
+        if self.target.runs_here:
+            way_out = f"for a GPU, as with target='cuda:90', {way_out}"
+        _log.warning(
+            "autotune: %s: the interpreter takes %.1f s for a configuration, about %.0f s for the %d that are left; %s",
+            self.problem.name, seconds, seconds * left, left, way_out,
+        )  # fmt: skip
 
     def _in_tiles(self, trial: Trial, at: Mapping[str, Any]) -> str:
         """In which tiles the mismatches are that a check names; "" where that cannot be told."""
@@ -433,16 +479,10 @@ class TuningRun:
         best = selection.finalists(self.trials, self.incumbent) if self.measured else []
         if not best or self._rig is None:
             return
+        self._is_final = True
         kernels = [(trial.index, self._runner(trial.index)) for trial in best]
-        self._rig.submit_final([Job.of(index, kernel, True) for index, kernel in kernels if kernel is not None])
-        kind: str = ""
-        outcome: Any = None
-        while kind != "final":  # compilations that were given up may still be reported
-            with contextlib.suppress(queue.Empty):
-                kind, _, outcome = self._events.get(timeout=WAKE_SECONDS)
-            if kind == "interrupt":
-                raise KeyboardInterrupt
-        selection.record_final(self.trials, outcome)
+        self._rig.pool.submit_final([Job.of(index, kernel, True) for index, kernel in kernels if kernel is not None])
+        selection.record_final(self.trials, self._wait_for("final"))
         self._agree()
         for trial in best:
             self.ended(trial)
@@ -488,7 +528,7 @@ class TuningRun:
         self._stopped = True
         if self._compiler is not None:
             self._compiler.close()
-        waiting = self._compiling | set(self._rig.cancel() if self._rig is not None else [])
+        waiting = self._compiling | set(self._rig.pool.cancel() if self._rig is not None else [])
         self._compiling.clear()
         self._running -= waiting
 

@@ -59,6 +59,9 @@ class Execution(Protocol):
     def run(self) -> None:
         """Give every trial that is new its outcome. KeyboardInterrupt may leave some without."""
 
+    def phase(self) -> str:
+        """What is being done now, in a few words for a person; another thread asks."""
+
     def choose(self) -> CachedResult:
         """The outcome; `best` is None where no trial works, and the same on all ranks."""
 
@@ -204,7 +207,7 @@ def _tune_together(task: RunnableTask[R], ranks: Ranks) -> R:
 def recall(task: TuningTask[R]) -> tuple[Store | None, R | None]:
     """Where the result is kept, and the stored one."""
     key = task.key()
-    store = None if key is None else Store.open(task.root, key, task.limits)
+    store = None if key is None else Store(task.root, key, task.limits)
     return store, None if store is None or current().always_tune else task.recall(store)
 
 
@@ -220,7 +223,7 @@ def recall_together(task: TuningTask[R], ranks: Ranks) -> tuple[Agreed, Store | 
     )
     if agreed.key is None:
         return agreed, None, None
-    store = Store.open(task.root, agreed.key, agreed.limits)
+    store = Store(task.root, agreed.key, agreed.limits)
     store.writing = agreed.writes
     known = None if agreed.always_tune else task.recall(store)
     places = ranks.exchange("what is remembered", None if known is None else known.best.index)
@@ -251,10 +254,12 @@ class Run(Generic[R]):
     def __exit__(self, *_: object) -> None:
         self._progress.__exit__()
 
-    def show(self) -> None:
-        """Show how all trials stand."""
+    def show(self, phase: Callable[[], str] = str) -> None:
+        """Show how all trials stand, and from now on what is being done."""
         for trial in self.trials:
             self._progress.update(trial)
+        self._progress.phase = phase
+        self._progress.begin()
 
     def ended(self, trial: Trial) -> None:
         """Show and keep the outcome of a trial."""
@@ -279,7 +284,7 @@ def carry_out(task: RunnableTask[R], store: Store | None, done: Mapping[str, Any
         execution, complete = task.begin(run.trials, store, run.ended, ranks), True
         try:
             execution.prune()
-            run.show()
+            run.show(execution.phase)
             execution.run()
         except KeyboardInterrupt:
             if ranks.size > 1 or not any(trial.ok for trial in run.trials):

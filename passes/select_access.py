@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from tiledsl.analysis.block_access import Access, Block, NoBlock, access_shape, block_of, root_buffer
+from tiledsl.analysis.block_access import Access, Block, NoBlock, block_of, root_buffer
 from tiledsl.analysis.loop_memory import rewritten_buffers
 from tiledsl.analysis.product_loops import WARPGROUP, Operand, product_loops, tensor_bytes
 from tiledsl.analysis.ranges import Ranges
@@ -138,7 +138,8 @@ class _Selection:
                 found |= pairs
                 inside.update(loop.op.body.walk())
         for op in self.accesses if found else ():
-            if isinstance(op, tile.StoreOp) and op not in inside and sum(size > 1 for size in access_shape(op)) > 1:
+            is_tile = sum(size > 1 for size in tile.access_shape(op) or ()) > 1
+            if isinstance(op, tile.StoreOp) and op not in inside and is_tile:
                 if bytes_beside(op.value):  # it leaves room for fewer blocks, which is slower
                     self.remark(op, "a copy of what a loop leaves takes shared memory beside the loop's operands")
                     continue

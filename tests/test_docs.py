@@ -48,6 +48,9 @@ assert "(tuned for M=64, the nearest at or above 50" in str(shipped.tuned_for(50
     "docs/passes.md": """
 torch.testing.assert_close(negative(a, b), torch.clamp(a @ b.T, max=0), rtol=2e-3, atol=2e-2)
 assert [careful.ir(after="reciprocal").count(f"arith.{each} ") for each in ("mul", "div")] == [1, 1]
+x, y = torch.randn(256), torch.zeros(256)
+tiledsl.compile(saturated, target="interpret")(x, y)
+torch.testing.assert_close(y, torch.clamp(x * 2, 0, 1))
 assert careful.verify().ok and "reciprocal{exact=false}" in careless.verify().reason
 """,
     "docs/levels.md": """

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from tiledsl.errors import TileError
 from tiledsl.ir.types import ELEMENTS
 from tiledsl.math_functions import MATH_FUNCTIONS, names
 
@@ -301,6 +302,14 @@ def verdict(
         if row.fits(types, kind, arch, triton):
             return row.verdict
     raise AssertionError(f"the table of element types has no row for {operation} of {', '.join(types)}")
+
+
+def permitted(what: str, operation: str, *types: str) -> Verdict:
+    """The verdict on an operation of the language, on any target. Raises TileError where it is refused."""
+    found = verdict(operation, types)
+    if found.is_refused:
+        raise TileError(f"{what}: {found.reason.format(*types)}", notes=found.notes(types))
+    return found
 
 
 @cache

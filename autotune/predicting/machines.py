@@ -11,16 +11,16 @@ from tiledsl.runtime.target import Target
 class Machine:
     """What data sheets say of a GPU: dense 16-bit TFLOP/s, TB/s of DRAM, MiB of the second-level cache, GHz."""
 
+    name: str
     tera: float
     dram: float
     cache_mib: float
     ghz: float
 
 
-# A100 SXM, L40S, H200, B200 and MI300X.
-_MACHINES = {80: Machine(312, 2.0, 40, 1.41), 89: Machine(362, 0.86, 96, 2.5),
-             90: Machine(989, 4.8, 50, 1.75), 100: Machine(2250, 8.0, 126, 1.85)}  # fmt: skip
-_MI300X = Machine(1307, 5.3, 256, 2.1)
+_MACHINES = {80: Machine("A100 SXM", 312, 2.0, 40, 1.41), 89: Machine("L40S", 362, 0.86, 96, 2.5),
+             90: Machine("H200", 989, 4.8, 50, 1.75), 100: Machine("B200", 2250, 8.0, 126, 1.85)}  # fmt: skip
+_MI300X = Machine("MI300X", 1307, 5.3, 256, 2.1)
 
 
 def machine_of(target: Target) -> Machine:

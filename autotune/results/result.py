@@ -29,7 +29,8 @@ class AutotuneResult:
 
     config:       the winning configuration.
     trials:       every configuration; each has .ir(after=...), .source, .asm and .resources.
-    latency:      milliseconds; latency_kind: "measured" on this GPU, or "estimated" if the target cannot run here.
+    latency:      milliseconds; latency_kind: "measured" on this GPU, or "estimated" if the target cannot run here, for
+                  the GPU that `estimated_for` names.
     ref_latency:  ref_prog's milliseconds, if measured.
     from_cache:   "" (tuned just now), "memory", "disk", "file" (see load) or "tuned" (a tuned-config file's; it has no
                   latency if its entry is for other arguments).
@@ -77,6 +78,13 @@ class AutotuneResult:
     def is_winner(self, trial: Trial) -> bool:
         """Whether the kernel is this trial's."""
         return trial.ok and trial.config == self.config
+
+    @property
+    def estimated_for(self) -> str:
+        """The GPU that the latencies are estimated for, such as "H200"; "" if they are measured."""
+        from tiledsl.autotuner.predicting.machines import machine_of
+
+        return machine_of(self.kernel.target).name if self.latency_kind == "estimated" else ""
 
     @cached_property
     def ranks(self) -> dict[int, int]:
@@ -165,4 +173,5 @@ class AutotuneResult:
 
     def __repr__(self) -> str:
         latency = "no latency" if self.latency is None else f"{self.latency:.4f} ms {self.latency_kind}"
+        latency += f" for {self.estimated_for}" if self.latency is not None and self.estimated_for else ""
         return f"<tuned {self.kernel.name}: {config_text(self.config)}, {latency}, {len(self.trials)} trials>"

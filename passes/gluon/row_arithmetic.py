@@ -13,8 +13,7 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32, TensorType
-
-_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+from tiledsl.passes.canonicalize import MIRRORED
 
 
 def compare_columns(ops: Iterable[Operation]) -> None:
@@ -44,7 +43,7 @@ def compare_columns(ops: Iterable[Operation]) -> None:
         limit = materialize(Builder.at(op), others)
         if {op.lhs, op.rhs} == {factors[0], limit}:
             continue
-        predicate = op.predicate if factor == 1 else _MIRRORED[op.predicate]
+        predicate = op.predicate if factor == 1 else MIRRORED[op.predicate]
         made = Builder.at(op).insert(arith.CmpOp(factors[0], limit, predicate=predicate, names=[op.out.name]))
         op.out.replace_with(made.out)
         op.erase()

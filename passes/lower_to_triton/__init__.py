@@ -17,10 +17,11 @@ from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import BufferType, ScalarType, broadcast_shapes, with_shape
+from tiledsl.ir.types import BufferType, ScalarType, with_shape
 from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 from tiledsl.passes.gluon.lower_gluon import lower_gluon
 from tiledsl.passes.lower_to_triton.blocks import lower_blocks
+from tiledsl.passes.tile_values import zero
 from tiledsl.passes.unused_options import changed, remark_unused
 
 Access = tile.LoadOp | tile.StoreOp | tile.AtomicOp
@@ -219,17 +220,12 @@ class _KernelLowering:
     def lower_access(self, op: Access) -> None:
         at = Builder.at(op)
         type = self.types[op]
-        if type.scope != "global":
-            raise TileError(
-                f"{op.buffer.name or 'a buffer'} stays in {type.scope} memory, which Triton cannot address", op.loc
-            )
-        shape = op.out.shape if isinstance(op, (tile.LoadOp, tile.AtomicOp)) else _store_shape(op)
-        pointer = self.pointer(at, op.buffer, type, op.indices, shape)
+        pointer = self.pointer(at, op.buffer, type, op.indices, tile.access_shape(op) or ())
         new: Operation
         if isinstance(op, tile.LoadOp):
             other = op.other
             if op.mask is not None and other is None:
-                other = at.constant(*_zero(type.dtype))
+                other = zero(at, (), type.dtype)
             new = at.insert(
                 triton.LoadOp(
                     pointer, op.mask, other if op.mask is not None else None, cache=op.cache, eviction=op.eviction
@@ -352,17 +348,6 @@ def _by_sign(form: LinearForm) -> list[LinearForm]:
     between a quotient and another term (carry-of-mulhi in tiledsl/runtime/hazards.py), but not between pointers."""
     signs = (True, False)
     return [LinearForm({key: n for key, n in form.terms.items() if (n > 0 or not key) is each}) for each in signs]
-
-
-def _zero(dtype: str) -> tuple[bool | int | float, ScalarType]:
-    return arith.as_constant(0, dtype), ScalarType(dtype)
-
-
-def _store_shape(op: tile.StoreOp) -> tuple[int, ...]:
-    others = [op.value] if op.mask is None else [op.value, op.mask]
-    shape = broadcast_shapes(*(each.shape for each in (*op.indices, *others)))
-    assert shape is not None
-    return shape
 
 
 def _max_offset(type: BufferType) -> int:

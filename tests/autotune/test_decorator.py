@@ -230,7 +230,7 @@ def test_bad_decorations_and_calls() -> None:
 def test_calls_that_are_none(calls: Any) -> None:
     with pytest.raises(tiledsl.TileError, match="tune_all of scale_builder: ") as caught:
         tuned().tune_all(calls)
-    assert "write scale_builder.tune_all([(arguments of a call), (of another), ...])" in str(caught.value)
+    assert "write a list, [(arguments of a call), (of another), ...]" in str(caught.value)
 
 
 def test_the_first_configuration_without_tuning(cache_dir: Path) -> None:
@@ -259,3 +259,48 @@ def test_tilelangs_names(tmp_path: Path) -> None:
         "devices": [1, 2], "rep": 5,
     }  # fmt: skip
     assert from_tilelang({"benchmark_devices": [1], "benchmark_multi_gpu": False}) == {}
+
+
+def test_an_estimate_names_its_gpu(cache_dir: Path) -> None:
+    @tiledsl.autotune(configs=[{"block": 32}], target="cuda:90", skip_check=True)
+    @tiledsl.jit(out_idx=-1)
+    def doubled(N, block=32):
+        @T.prim_func
+        def doubled(A: T.Tensor((N,), "float32"), B: T.Tensor((N,), "float32")):
+            with T.Kernel(T.ceildiv(N, block)) as bx:
+                for i in T.Parallel(block):
+                    B[bx * block + i] = A[bx * block + i] * 2
+
+        return doubled
+
+    result = doubled(64)
+    assert result.estimated_for == "H200" and " ms estimated for H200, 1 trials>" in repr(result)
+
+
+@pytest.mark.parametrize("target", ["interpret", "cuda:90"])
+def test_long_checks_suggest_a_smaller_size(
+    target: str, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def build(N, rows=4, block=32):
+        @T.prim_func
+        def doubled(A: T.Tensor((N,), "float32"), B: T.Tensor((N,), "float32")):
+            with T.Kernel(T.ceildiv(N, block)) as bx:
+                for i in T.Parallel(block):
+                    B[bx * block + i] = A[bx * block + i] * 2
+
+        return doubled
+
+    def function(**options: Any) -> Any:
+        jit = tiledsl.jit(out_idx=-1)(build)
+        configs = [{"block": 256}, {"block": 512}]
+        return tiledsl.autotune(configs=configs, target=target, ref_prog=lambda a: a * 2, **options)(jit)
+
+    quick = function(verify_at={"N": 256} if target == "cuda:90" else None)
+    quick(1024)
+    assert "the interpreter takes" not in caplog.text
+    monkeypatch.setattr("tiledsl.autotuner.run._LONG", 0.0)
+    function()(2048)
+    (said,) = [each.getMessage() for each in caplog.records if "the interpreter takes" in each.getMessage()]
+    way_out = "verify_at={'N': 256} checks them at a smaller size"
+    expected = f"for a GPU, as with target='cuda:90', {way_out}" if target == "interpret" else way_out
+    assert said.startswith("autotune: build: the interpreter takes ") and said.endswith(f"left; {expected}")

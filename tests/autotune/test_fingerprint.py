@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 import textwrap
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from tiledsl.autotuner.storage.cache import _entry
 from tiledsl.autotuner.storage.fingerprint import OPAQUE, VAGUE, canonical, program_text
+from tiledsl.autotuner.storage.key import difference_lines
 
 SCALE = 2
 
@@ -143,3 +146,24 @@ def test_kernels_of_triton_count_with_their_text_and_configurations() -> None:
     assert len({canonical(each) for each in (tuned(1, 2), tuned(1, 3), tuned(2, 2), kernel(1))}) == 4
     assert canonical(triton.Config({"BLOCK": 2})) == canonical(triton.Config({"BLOCK": 2}))
     assert canonical(triton.Config({"BLOCK": 2})) != canonical(triton.Config({"BLOCK": 2}, num_stages=7))
+
+
+def test_what_differs_between_keys_is_told_with_both_values() -> None:
+    stored = {"a": None, "b": "", "c": 3, "d": {"x": 1, "y": "k" * 60}, "same": [1]}
+    wanted = {"a": "sm_90", "b": 0, "c": [3], "d": {"x": 2, "y": "l" * 61}, "same": [1]}
+    assert difference_lines(stored, wanted) == [
+        "a: nothing, now sm_90",
+        'b: "", now 0',
+        "c: 3, now [3]",
+        "d.x: 1, now 2",
+        f"d.y: {'k' * 60}, now {'l' * 57}...",
+    ]
+
+
+@pytest.mark.parametrize("change", [{"schema": 1}, {"fields": 3}, {"kernel": None}])
+def test_a_key_of_another_form_has_no_fields(change: dict[str, Any], tmp_path: Path) -> None:
+    right = {"schema": 2, "fields": {"target": "cuda:90"}, "kernel": "gemm"}
+    (tmp_path / "key.json").write_text(json.dumps(right))
+    assert _entry(tmp_path).fields == {"target": "cuda:90"}
+    (tmp_path / "key.json").write_text(json.dumps({**right, **change}))
+    assert _entry(tmp_path).fields is None

@@ -10,7 +10,7 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
-from tiledsl.autotuner.engine import TuningProblem, prune_and_order
+from tiledsl.autotuner.engine import TuningProblem, _raise_shared, prune_and_order
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.trial import Trial
 from tiledsl.errors import TileError
@@ -34,8 +34,7 @@ def doubled(N: int, block: int = 16, broken: int = 0) -> Any:
 
 def problem_of(*configs: dict[str, Any], **options: Any) -> TuningProblem:
     tuned = tiledsl.autotune(configs=list(configs), cache=False, **options)(doubled)
-    values, given, target = tuned._call((256,), {})
-    return tuned._problem((256,), {}, values, given, target)
+    return tuned._problem(tuned._call((256,), {}))
 
 
 def ordered(problem: TuningProblem) -> tuple[list[tuple[str, str]], list[int]]:
@@ -93,3 +92,11 @@ def test_what_counts_rows_is_in_the_key(options: dict[str, str], counted: str | 
     tuned = tiledsl.autotune(configs=[{"block": 16}], **asked, **options)(doubled)
     policy = tuned.key(256).fields["policy"]
     assert policy["numerics"] == ["batch-invariant", config_key({"block": 16}), counted]
+
+
+def test_an_error_that_all_configurations_have_is_the_programs() -> None:
+    _raise_shared([TileError("too wide")])  # of one configuration nobody knows whose it is
+    _raise_shared([TileError("too wide"), TileError("too narrow")])
+    _raise_shared([ValueError("odd"), ValueError("odd")])
+    with pytest.raises(TileError, match=r"too wide\n.*so in all 2 configurations"):
+        _raise_shared([TileError("too wide"), TileError("too wide")])

@@ -120,3 +120,13 @@ def test_what_follows_a_jump_is_never_reached(jump: str) -> None:
         for more in ("\n        A[0] = 7\n        A[0, 0, 0] = 7", "")
     )
     assert made == wanted
+
+
+@pytest.mark.parametrize("loop", ["while i < 2:\n        i += 1", "for _ in (1, 2):\n        i += 1"])
+def test_a_break_behind_a_loop_that_ran_while_building_leaves_the_outer_one(loop: str) -> None:
+    text = "for k in T.serial(4):\n    i = 0\n    {loop}\n    A[k] = n + {number}\n    if n > k:\n        break"
+    made, wanted = (
+        print_op(tiledsl.parse(inside(text.format(loop=each, number=number))).build(()))
+        for each, number in ((loop, "i"), ("pass", "2"))
+    )
+    assert made == wanted

@@ -15,8 +15,8 @@ from tiledsl.errors import TileError
 from tiledsl.language import names
 from tiledsl.language.dtypes import DType
 
-OBJECTS = [name for name in names.__all__ if not isinstance(getattr(T, name), (FunctionType, DType))]
-FUNCTIONS = {name: getattr(T, name) for name in names.__all__ if isinstance(getattr(T, name), FunctionType)}
+OBJECTS = [name for name in names.NAMES if not isinstance(getattr(T, name), (FunctionType, DType))]
+FUNCTIONS = {name: getattr(T, name) for name in names.NAMES if isinstance(getattr(T, name), FunctionType)}
 # Words for shapes and types, of which each docstring has one.
 TAKEN = re.compile(r"shape|tile|scalar|element|integer|number|float|bool|string|\d[- ]dimensional|list|None")
 

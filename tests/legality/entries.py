@@ -76,10 +76,10 @@ COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": "
 UNARY = {"neg": "-{}", "not": "~{}", "abs": "T.abs({})"}
 _OTHERWISE = {*BINARY, *UNARY, "clamp", "round"}
 FUNCTIONS = {  # of one form, T.name(...), with the number of their arguments
-    each.name: each.arity for each in MATH_FUNCTIONS.values() if each.name in names.__all__
+    each.name: each.arity for each in MATH_FUNCTIONS.values() if each.name in names.NAMES
     and each.name not in _OTHERWISE
 }  # fmt: skip
-OF_IR = [name for name in MATH_FUNCTIONS if name not in {*names.__all__, *_OTHERWISE}]
+OF_IR = [name for name in MATH_FUNCTIONS if name not in {*names.NAMES, *_OTHERWISE}]
 
 
 def arithmetic() -> Iterator[Entry]:

@@ -8,10 +8,12 @@ import pytest
 
 import tiledsl
 import tiledsl.language as T
+from tests.passes.ir_cases import kernel_of, program
 from tests.support.hazard_programs import PROGRAMS
 from tiledsl.dialects import tensor
 from tiledsl.ir.core import Operation
 from tiledsl.ir.parser import parse_op
+from tiledsl.passes.legalize_layouts import _reshaped_before
 
 
 def lowered(program: Any, **options: Any) -> list[Operation]:
@@ -82,6 +84,17 @@ def test_a_scan_of_what_is_loaded_and_stored_as_it_is_stays() -> None:
 
     kernel = tiledsl.compile(rows, target="cuda:90")
     assert "t = tl.cumsum(t, axis=1)" in kernel.source and "_second" not in kernel.source
+
+
+def test_dimensions_of_one_element_come_and_go_without_another_layout() -> None:
+    body = """
+    %x = arith.constant {value = 0.5} : tensor<4x1x8xfloat32>
+    %squeezed = tensor.reshape %x : tensor<4x8xfloat32>
+    %wide = tensor.reshape %squeezed : tensor<1x4x8x1xfloat32>
+    %other = tensor.reshape %squeezed : tensor<8x4xfloat32>"""
+    named = {value.name: value for op in kernel_of(program(body)).walk() for value in op.results}
+    assert _reshaped_before(named["squeezed"]) == _reshaped_before(named["wide"]) == []
+    assert _reshaped_before(named["other"]) == [named["squeezed"]]
 
 
 @pytest.mark.parametrize("name", ["reduce_reshaped", "reduce_part"])

@@ -58,6 +58,27 @@ def test_indices_become_iotas_and_values_keep_minimal_shapes() -> None:
     )
 
 
+def test_a_buffer_that_all_points_share_is_read_once() -> None:
+    body = """
+    %s = tile.alloc : buffer<4*float32, shared>
+    tile.parallel {extents = (4, 8)} (%i: int32, %j: int32) {
+      %t = tile.read %s : tensor<4xfloat32>
+      %x = tile.load %S[%i] : float32
+      tile.store %x, %Y[%i, %j]
+    }"""
+    filecheck(
+        after(VectorizeParallel(), body, parameters="S: 4*float32, Y: 4*8*float32"),
+        """
+        %s = tile.alloc : buffer<4*float32, shared>
+        %i = tensor.iota {axis = 0} : tensor<4x1xint32>
+        %j = tensor.iota {axis = 1} : tensor<1x8xint32>
+        %t = tile.read %s : tensor<4xfloat32>
+        %x = tile.load %S[%i] : tensor<4x1xfloat32>
+        tile.store %x, %Y[%i, %j]
+        """,
+    )
+
+
 def test_updates_of_groups_and_classes_as_operations() -> None:
     body = """
     %g = tile.alloc : buffer<2*float32, fragment>

@@ -55,6 +55,7 @@ class Driver:
         self.promised: list[Any] = []  # of each launch, what its kernel was compiled for
         self.ordinary: list[str] = []
         self.scratch = 0
+        self.spills = 0  # registers that each kernel spills
 
     @contextlib.contextmanager
     def on_device(self, device: int) -> Iterator[None]:
@@ -86,7 +87,11 @@ class Jitted:
         self.driver.compiled.append((self.name, kinds))
         metadata = types.SimpleNamespace(name=self.name)
         return types.SimpleNamespace(
-            run=Launcher(self, kinds), function=99, packed_metadata=(4, 1, 0), metadata=metadata
+            run=Launcher(self, kinds),
+            function=99,
+            packed_metadata=(4, 1, 0),
+            metadata=metadata,
+            n_spills=self.driver.spills,
         )
 
 

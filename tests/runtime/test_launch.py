@@ -321,6 +321,24 @@ def test_kinds_of_tensors_take_turns(driver: Driver, monkeypatch: pytest.MonkeyP
     assert [launch[3][0] for launch in driver.launches] == addresses
 
 
+def test_the_kinds_of_tensors_seen_last_are_known(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = pretend(tiledsl.compile(scaled_rows(T.dynamic("M")), target="cuda:90"), driver, monkeypatch)
+    given = [(tensor(rows, 32), tensor(rows, 32), 0.5) for rows in (16, 32, 48, 64, 80, 96)]
+    for arguments in given:
+        kernel(*arguments)
+    recent = kernel.caller(3).recent
+    assert len(recent) == launch._RECENT
+    x, y, _ = given[-1]
+    assert recent[0][1](x, y) and not recent[0][1](*given[0][:2])
+
+
+def test_spilled_registers_are_four_bytes_each(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.spills = 17
+    kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
+    kernel(tensor(64, 32), tensor(64, 32))
+    assert kernel.remarks[-1].startswith("copied_kernel spills 68 bytes a thread")
+
+
 def test_another_current_device(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = pretend(tiledsl.compile(copied(), target="cuda:90"), driver, monkeypatch)
     x, y = tensor(64, 32), tensor(64, 32)

@@ -10,7 +10,7 @@ from tiledsl.dialects import arith, scf, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Region, Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import ELEMENTS, INT32, BufferType, broadcast_shapes
+from tiledsl.ir.types import ELEMENTS, INT32, BufferType
 
 MAX_RANK = 5
 MAX_ROWS = 256  # along every dimension but the contiguous one, which is split into pieces
@@ -44,7 +44,7 @@ def block_of(op: Access, func: tile.FuncOp) -> Block:
     """The block that a load or store moves. Raises NoBlock, with the reason, if it moves none or an unaligned one."""
     type = tile.buffer_type(op.buffer)
     _check_buffer(type)
-    shape = access_shape(op)
+    shape = tile.access_shape(op) or ()
     if len(shape) < 2:
         raise NoBlock("rows are as fast through pointers" if shape else "it is accessed one element at a time")
     summands, axes = [], [-1] * len(shape)
@@ -68,16 +68,6 @@ def block_of(op: Access, func: tile.FuncOp) -> Block:
     if isinstance(op, tile.StoreOp):
         _check_rows(type)
     return Block(tuple(summands), tuple(axes), shape)
-
-
-def access_shape(op: Access) -> tuple[int, ...]:
-    """The shape of the tile that is loaded or stored."""
-    if isinstance(op, tile.LoadOp):
-        return op.out.shape
-    others = [op.value] if op.mask is None else [op.value, op.mask]
-    shape = broadcast_shapes(*(each.shape for each in (*op.indices, *others)))
-    assert shape is not None
-    return shape
 
 
 def _check_buffer(type: BufferType) -> None:

@@ -9,9 +9,9 @@ the width and more, but for constant amounts.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, ClassVar
 
 from tiledsl.ir.core import Operation, Value
@@ -65,7 +65,7 @@ def as_constant(number: Number, dtype: str) -> Number:
     return number if type(number) is int and info.low <= number <= info.high else wrap(int(number), dtype)
 
 
-_type = attrgetter("type")
+_type = operator.attrgetter("type")
 
 
 @lru_cache(maxsize=4096)
@@ -112,11 +112,7 @@ class BinaryOp(Elementwise):
     out = result(ScalarType, TensorType)
     commutes: ClassVar[bool] = False
     domain: ClassVar[tuple[str, ...]] = ("int", "uint", "float")
-
-    @staticmethod
-    def compute(a: Any, b: Any) -> Any:
-        """The operation on Python numbers."""
-        raise NotImplementedError
+    compute: ClassVar[Callable[..., Any]]  # the operation on two Python numbers
 
     def infer(self) -> Sequence[Type]:
         type = self.operands[0].type
@@ -176,10 +172,7 @@ class AddOp(BinaryOp):
 
     name = "arith.add"
     commutes = True
-
-    @staticmethod
-    def compute(a: Any, b: Any) -> Any:
-        return a + b
+    compute = operator.add
 
     def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
         if is_float(self.out.dtype):
@@ -191,10 +184,7 @@ class SubOp(BinaryOp):
     """Example: `%c = arith.sub %a, %b : int32`"""
 
     name = "arith.sub"
-
-    @staticmethod
-    def compute(a: Any, b: Any) -> Any:
-        return a - b
+    compute = operator.sub
 
     def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
         if is_float(self.out.dtype):
@@ -209,10 +199,7 @@ class MulOp(BinaryOp):
 
     name = "arith.mul"
     commutes = True
-
-    @staticmethod
-    def compute(a: Any, b: Any) -> Any:
-        return a * b
+    compute = operator.mul
 
     def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
         if b == 1:
@@ -258,20 +245,14 @@ class FloorDivOp(_DivisionOp):
     """Rounds towards minus infinity. Example: `%c = arith.floordiv %a, %b : int32`"""
 
     name = "arith.floordiv"
-
-    @staticmethod
-    def compute(a: Any, b: Any) -> Any:
-        return a // b
+    compute = operator.floordiv
 
 
 class FloorModOp(_RemainderOp):
     """Has the sign of the divisor. Example: `%c = arith.floormod %a, %b : int32`"""
 
     name = "arith.floormod"
-
-    @staticmethod
-    def compute(a: Any, b: Any) -> Any:
-        return a % b
+    compute = operator.mod
 
 
 class TruncDivOp(_DivisionOp):
@@ -331,10 +312,7 @@ class AndOp(_BitOp):
 
     name = "arith.and"
     commutes = True
-
-    @staticmethod
-    def compute(a: Any, b: Any) -> Any:
-        return a & b
+    compute = operator.and_
 
     def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
         if self.lhs is self.rhs:
@@ -351,10 +329,7 @@ class OrOp(_BitOp):
 
     name = "arith.or"
     commutes = True
-
-    @staticmethod
-    def compute(a: Any, b: Any) -> Any:
-        return a | b
+    compute = operator.or_
 
     def simplify(self, a: Number | None, b: Number | None) -> Sequence[Value | Number] | None:
         if self.lhs is self.rhs:
@@ -370,10 +345,7 @@ class XorOp(_BitOp):
 
     name = "arith.xor"
     commutes = True
-
-    @staticmethod
-    def compute(a: Any, b: Any) -> Any:
-        return a ^ b
+    compute = operator.xor
 
 
 class ShlOp(BinaryOp):

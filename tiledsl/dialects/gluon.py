@@ -105,13 +105,12 @@ class ScheduleOp(Operation):
 
     name = "gluon.schedule"
     effects = Effect.ORDERED
-    form = attr(str)
+    form = attr(str, known=FORMS)
     runs = attr(tuple)
     query_in_registers = attr(bool, False)
     packed = attr(bool, False)
 
     def verify(self) -> None:
-        tile.check_word("form", self.form, FORMS)
         if {*map(type, self.runs)} - {bool}:
             raise ValueError(f"runs is {self.runs}, not a truth value for each loop")
         if self.form != "skewed" and (self.query_in_registers or self.packed):

@@ -40,12 +40,6 @@ def check_name(name: Any) -> None:
         raise ValueError(f"{name!r} is no name")
 
 
-def check_word(what: str, word: str, known: Sequence[str]) -> None:
-    """Raise ValueError for what is not one of the known words."""
-    if word not in known:
-        raise ValueError(f"{what} is {word!r}, not one of {', '.join(map(repr, known))}")
-
-
 def check_options(options: Sequence[Any]) -> None:
     """Raise ValueError for options that are not pairs of a name and a value, or of which numbers are none."""
     for pair in options:
@@ -374,19 +368,17 @@ class LoadOp(Operation):
     mask = optional(ScalarType, TensorType)
     other = optional(ScalarType)
     guarded = attr(bool, False)
-    cache = attr(str, "")
-    eviction = attr(str, "")
+    cache = attr(str, "", CACHE_HINTS)
+    eviction = attr(str, "", EVICTION_HINTS)
     out = result(ScalarType, TensorType)
 
     def infer(self) -> Sequence[Type]:
-        return [with_shape(_access_shape(self, self.mask) or (), self.operands[0].dtype)]
+        return [with_shape(access_shape(self) or (), self.operands[0].dtype)]
 
     def verify(self) -> None:
         _indexed(self, self.buffer, self.indices)
-        check_word("cache", self.cache, CACHE_HINTS)
-        check_word("eviction", self.eviction, EVICTION_HINTS)
-        if self.out.shape != _access_shape(self, self.mask):
-            raise ValueError(f"the result is {self.out.type}, the indices' shape {_access_shape(self, self.mask)}")
+        if self.out.shape != access_shape(self):
+            raise ValueError(f"the result is {self.out.type}, the indices' shape {access_shape(self)}")
 
 
 class StoreOp(Operation):
@@ -404,16 +396,14 @@ class StoreOp(Operation):
     indices = operands(ScalarType, TensorType)
     mask = optional(ScalarType, TensorType)
     guarded = attr(bool, False)
-    cache = attr(str, "")
-    eviction = attr(str, "")
+    cache = attr(str, "", CACHE_HINTS)
+    eviction = attr(str, "", EVICTION_HINTS)
 
     def verify(self) -> None:
         _indexed(self, self.buffer, self.indices)
-        check_word("cache", self.cache, CACHE_HINTS)
-        check_word("eviction", self.eviction, EVICTION_HINTS)
         if self.value.dtype != self.buffer.dtype:
             raise ValueError(f"{self.value.dtype} into {self.buffer.type}")
-        if _access_shape(self, self.mask, self.value) is None:
+        if access_shape(self) is None:
             raise ValueError(f"value {self.value.type} does not go with the indices")
 
 
@@ -432,11 +422,10 @@ class LoadBlockOp(Operation):
     buffer = operand(BufferType)
     starts = operands(ScalarType)
     axes = attr(tuple)
-    ring = attr(str, "")
+    ring = attr(str, "", RINGS)
     out = result(TensorType)
 
     def verify(self) -> None:
-        check_word("ring", self.ring, RINGS)
         _block(self.buffer, self.starts, self.axes, self.out)
 
 
@@ -452,10 +441,9 @@ class StoreBlockOp(Operation):
     buffer = operand(BufferType)
     starts = operands(ScalarType)
     axes = attr(tuple)
-    ring = attr(str, "")
+    ring = attr(str, "", RINGS)
 
     def verify(self) -> None:
-        check_word("ring", self.ring, RINGS)
         _block(self.buffer, self.starts, self.axes, self.value)
 
 
@@ -476,18 +464,16 @@ class AtomicOp(Operation):
     indices = operands(ScalarType, TensorType)
     mask = optional(ScalarType, TensorType)
     compare = optional(ScalarType, TensorType)
-    kind = attr(str)
-    semantics = attr(str, "relaxed")
+    kind = attr(str, known=ATOMIC_KINDS)
+    semantics = attr(str, "relaxed", MEMORY_ORDERS)
     guarded = attr(bool, False)
     out = result(ScalarType, TensorType)
 
     def infer(self) -> Sequence[Type]:
-        return [with_shape(_access_shape(self, self.mask, self.value, self.compare) or (), self.operands[1].dtype)]
+        return [with_shape(access_shape(self) or (), self.operands[1].dtype)]
 
     def verify(self) -> None:
         _indexed(self, self.buffer, self.indices)
-        check_word("kind", self.kind, ATOMIC_KINDS)
-        check_word("semantics", self.semantics, MEMORY_ORDERS)
         if self.value.dtype != self.buffer.dtype:
             raise ValueError(f"{self.value.dtype} into {self.buffer.type}")
         check_compare(self.kind, self.compare, self.value)
@@ -545,7 +531,9 @@ def _whole(buffer: Value, value: Value) -> None:
         raise ValueError(f"{value.type} for {type}")
 
 
-def _access_shape(op: LoadOp | StoreOp | AtomicOp, *others: Value | None) -> tuple[int, ...] | None:
+def access_shape(op: LoadOp | StoreOp | AtomicOp) -> tuple[int, ...] | None:
+    """The shape of the elements that an access moves; None if its operands do not go together."""
+    others = (op.mask,) if isinstance(op, LoadOp) else (op.mask, op.value, getattr(op, "compare", None))
     return broadcast_shapes(*[each.shape for each in (*op.indices, *others) if each is not None])
 
 

@@ -38,7 +38,8 @@ class LaunchOp(Operation):
         tile.check_name(self.sym_name)
         tile.check_options(self.options)
         for name, _ in self.options:
-            tile.check_word("an option", name, (*tile.LAUNCH_OPTIONS, "emitter"))
+            if name not in (*tile.LAUNCH_OPTIONS, "emitter"):
+                raise ValueError(f"a launch has no option {name!r}")
 
 
 class DescriptorOp(Operation):
@@ -119,15 +120,12 @@ class LoadOp(Operation):
     pointer = operand(ScalarType, TensorType)
     mask = optional(ScalarType, TensorType)
     other = optional(ScalarType, TensorType)
-    cache = attr(str, "")
-    eviction = attr(str, "")
+    cache = attr(str, "", tile.CACHE_HINTS)
+    eviction = attr(str, "", tile.EVICTION_HINTS)
     out = result(ScalarType, TensorType)
 
     def infer(self) -> Sequence[Type]:
         return [with_shape(self.operands[0].shape, self.operands[0].dtype[1:])]
-
-    def verify(self) -> None:
-        _hints(self.cache, self.eviction)
 
 
 class StoreOp(Operation):
@@ -138,16 +136,8 @@ class StoreOp(Operation):
     pointer = operand(ScalarType, TensorType)
     value = operand(ScalarType, TensorType)
     mask = optional(ScalarType, TensorType)
-    cache = attr(str, "")
-    eviction = attr(str, "")
-
-    def verify(self) -> None:
-        _hints(self.cache, self.eviction)
-
-
-def _hints(cache: str, eviction: str) -> None:
-    tile.check_word("cache", cache, tile.CACHE_HINTS)
-    tile.check_word("eviction", eviction, tile.EVICTION_HINTS)
+    cache = attr(str, "", tile.CACHE_HINTS)
+    eviction = attr(str, "", tile.EVICTION_HINTS)
 
 
 class LoadBlockOp(Operation):
@@ -164,11 +154,10 @@ class LoadBlockOp(Operation):
     descriptor = operand(ScalarType)
     starts = operands(ScalarType)
     axes = attr(tuple, ())
-    ring = attr(str, "")
+    ring = attr(str, "", tile.RINGS)
     out = result(TensorType)
 
     def verify(self) -> None:
-        tile.check_word("ring", self.ring, tile.RINGS)
         _block(self.descriptor, self.starts, self.axes, self.out)
 
 
@@ -184,10 +173,9 @@ class StoreBlockOp(Operation):
     descriptor = operand(ScalarType)
     starts = operands(ScalarType)
     axes = attr(tuple, ())
-    ring = attr(str, "")
+    ring = attr(str, "", tile.RINGS)
 
     def verify(self) -> None:
-        tile.check_word("ring", self.ring, tile.RINGS)
         _block(self.descriptor, self.starts, self.axes, self.value)
 
 
@@ -207,14 +195,12 @@ class AtomicOp(Operation):
     value = operand(ScalarType, TensorType)
     mask = optional(ScalarType, TensorType)
     compare = optional(ScalarType, TensorType)
-    kind = attr(str)
-    semantics = attr(str, "relaxed")
+    kind = attr(str, known=tile.ATOMIC_KINDS)
+    semantics = attr(str, "relaxed", tile.MEMORY_ORDERS)
     out = result(ScalarType, TensorType)
 
     def infer(self) -> Sequence[Type]:
         return [with_shape(self.operands[0].shape, self.operands[0].dtype[1:])]
 
     def verify(self) -> None:
-        tile.check_word("kind", self.kind, tile.ATOMIC_KINDS)
-        tile.check_word("semantics", self.semantics, tile.MEMORY_ORDERS)
         tile.check_compare(self.kind, self.compare, self.value)

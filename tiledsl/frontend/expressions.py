@@ -32,7 +32,7 @@ from tiledsl.language.expression import (
     select,
 )
 from tiledsl.language.float4 import Float4Buffer
-from tiledsl.language.loops import LoopNest, ParallelLoop, PersistentLoop, SerialLoop, serial
+from tiledsl.language.loops import DeviceLoop, serial
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
@@ -55,7 +55,6 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
 
 MAX_HOST_ITERATIONS = 100_000
 MAX_OPERATIONS = 20_000  # in one region, as loops that run while the program is built write it out
-DEVICE_LOOPS = (SerialLoop, LoopNest, ParallelLoop, PersistentLoop)
 
 
 def snapshot(value: Any) -> Any:
@@ -133,7 +132,7 @@ class Expressions:
 
     def _iterate(self, node: syntax.Node, iterable: Any) -> Iterator[Any]:
         """The items of a host sequence; too many are an error, so that a program is always built in finite time."""
-        if isinstance(iterable, DEVICE_LOOPS):
+        if isinstance(iterable, DeviceLoop):
             raise TileError("a device loop can only be written as a `for` statement", node.loc)
         items = self._host(node, iter, iterable)
         for _ in range(MAX_HOST_ITERATIONS):
@@ -461,7 +460,7 @@ class Expressions:
                 iterable = self.evaluate(inner.iterable)
             finally:
                 self._host_ranges = previous
-            if isinstance(iterable, DEVICE_LOOPS):
+            if isinstance(iterable, DeviceLoop):
                 raise TileError("a comprehension runs while the program is built; loop over a Python range", inner.loc)
             if isinstance(iterable, (Expr, Buffer)):
                 raise TileError(f"a comprehension needs a Python sequence, not {describe(iterable)}", inner.loc)

@@ -11,7 +11,7 @@ from tiledsl.dialects import scf, tile
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
 from tiledsl.frontend.blocks import Blocks, Jumps, is_tuple, jumping
-from tiledsl.frontend.expressions import DEVICE_LOOPS, MAX_HOST_ITERATIONS, snapshot
+from tiledsl.frontend.expressions import MAX_HOST_ITERATIONS, snapshot
 from tiledsl.ir.core import Region
 from tiledsl.ir.types import INT32, ScalarType
 from tiledsl.language.buffer import Buffer, Var
@@ -27,7 +27,7 @@ from tiledsl.language.expression import (
     logical,
     unary,
 )
-from tiledsl.language.loops import LoopNest, ParallelLoop, PersistentLoop, SerialLoop
+from tiledsl.language.loops import DeviceLoop, LoopNest, ParallelLoop, PersistentLoop, SerialLoop
 from tiledsl.language.maths import ceildiv
 from tiledsl.language.maths import min as minimum
 from tiledsl.language.threads import ThreadIndex
@@ -46,7 +46,7 @@ class Loops(Blocks):
 
     def _for(self, node: syntax.For) -> None:
         iterable = self.evaluate(node.iterable)
-        if isinstance(iterable, DEVICE_LOOPS):
+        if isinstance(iterable, DeviceLoop):
             self._need_kernel("for", node)
             if node.orelse:
                 raise TileError("a device loop has no else", node.orelse[0].loc)
@@ -56,7 +56,7 @@ class Loops(Blocks):
                 self._nest(node, iterable)
             elif isinstance(iterable, ParallelLoop):
                 self._parallel(node, iterable)
-            else:
+            elif isinstance(iterable, PersistentLoop):
                 self._persistent(node, iterable)
             return
         if isinstance(iterable, ThreadIndex):

@@ -428,9 +428,8 @@ class Operation:
         """Whether it has no side effects, in its regions either: then it may be moved, and erased when unused."""
         if not self.has_effects:
             return True
-        return self.effects == Effect.REGION and all(
-            op.is_pure or op.effects == Effect.TERMINATE for inner in self.regions for op in inner
-        )
+        inside = (op for inner in self.regions for op in inner)
+        return self.effects == Effect.REGION and all(op.is_pure or op.effects == Effect.TERMINATE for op in inside)
 
     def __repr__(self) -> str:
         first, *rest = print_op(self).splitlines()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -65,13 +65,14 @@ class optional(OperandField["Value | None"]):
 
 
 class attr(Field[T]):
-    """An attribute: an immutable Python value. Without a default it must be given."""
+    """An attribute: an immutable Python value, one of `known` if that is given. Without a default it must be given."""
 
     REQUIRED: ClassVar[object] = object()
 
-    def __init__(self, type: Callable[..., T], default: Any = REQUIRED) -> None:
+    def __init__(self, type: Callable[..., T], default: Any = REQUIRED, known: Collection[Any] | None = None) -> None:
         self.type = type
         self.default = default
+        self.known = known
 
     def getter(self) -> Callable[[Any], Any]:
         name = self.name

@@ -125,9 +125,8 @@ class PassManager:
                 stage.text = text if self.keep_text else None
                 if self.print_after in ("all", current.name) or (self.print_after == "changed" and text != before):
                     print(f"// ----- after {stage.spec} -----\n{text}", file=sys.stderr)
-                self._dump(
-                    f"{number:02d}-{current.name}{'-same' * (text == before)}", f"// after: {stage.spec}\n{text}"
-                )
+                same = "-same" * (text == before)
+                self._dump(f"{number:02d}-{current.name}{same}", f"// after: {stage.spec}\n{text}")
         return self.stages
 
     def _dump(self, name: str, text: str) -> None:

@@ -7,9 +7,10 @@ pass is proportional to what the pass changed.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from tiledsl.ir.core import Operation, Region, Value
-from tiledsl.ir.fields import operand, optional
+from tiledsl.ir.fields import Field, operand, optional
 
 
 class VerifyError(Exception):
@@ -99,23 +100,25 @@ def _verify_visible(value: Value, op: Operation, inner: Region, before: dict[Reg
 
 def _verify_declared(op: Operation) -> None:
     position = 0
+    typed: list[tuple[Field[Any], Value]] = list(zip(op.result_fields, op.results))
     for field, count in zip(op.operand_fields, op.segments, strict=True):
         if (type(field) is operand and count != 1) or (type(field) is optional and count > 1):
             raise VerifyError(op, f"{field.name} has {count} values")
-        for value in op.operands[position : position + count]:
-            if field.types and type(value.type) not in field.types:
-                raise VerifyError(op, f"{field.name} is of type {value.type}")
+        typed += [(field, value) for value in op.operands[position : position + count]]
         position += count
     if position != len(op.operands):
         raise VerifyError(op, f"{len(op.operands)} operands instead of {position}")
     if len(op.results) != len(op.result_fields) and not op.variadic_results:
         raise VerifyError(op, f"{len(op.results)} results instead of {len(op.result_fields)}")
-    for made, value in zip(op.result_fields, op.results):
-        if made.types and type(value.type) not in made.types:
-            raise VerifyError(op, f"{made.name} is of type {value.type}")
+    for part, value in typed:
+        if part.types and type(value.type) not in part.types:
+            raise VerifyError(op, f"{part.name} is of type {value.type}")
     for key, declared in op.attr_fields.items():
-        if isinstance(declared.type, type) and not isinstance(op.attributes.get(key), declared.type):
-            raise VerifyError(op, f"{key} is {op.attributes.get(key)!r}")
+        given = op.attributes.get(key)
+        if isinstance(declared.type, type) and not isinstance(given, declared.type):
+            raise VerifyError(op, f"{key} is {given!r}")
+        if declared.known is not None and given not in declared.known:
+            raise VerifyError(op, f"{key} is {given!r}, not one of {', '.join(map(repr, declared.known))}")
     _verify_own_rules(op)
 
 

@@ -24,7 +24,6 @@ from tiledsl.settings import current
 # The language, the front end and the IR are loaded where they are needed: recalling a tuned kernel goes without.
 if TYPE_CHECKING:
     from tiledsl.dialects.tile import FuncOp
-    from tiledsl.frontend import syntax
     from tiledsl.frontend.elaborate import Arguments
     from tiledsl.runtime.launch import Launcher
 
@@ -122,18 +121,18 @@ class JitFunction(InGraphs):
 
     @functools.cached_property
     def is_eager(self) -> bool:
-        """Whether the function is itself a tile program, not a builder of one."""
-        if _is_plainly_a_builder(self.function):
-            return False
-        if _is_plainly_a_program(self.function):
-            return True
-        from tiledsl.frontend.parser import parse_function
+        """Whether the function is itself a tile program, not a builder of one.
 
-        try:
-            tree = parse_function(self.function)
-        except TileError:  # a builder may be what the language has no words for, and have no text
-            if _names_kernel(self.function):
-                raise
+        Python's own parser tells: to load that of the language takes a hundred times as long, and a kernel that was
+        tuned before does not need it.
+        """
+        function = inspect.unwrap(self.function)
+        tree = definition(getattr(function, "__func__", function))
+        if tree is None:  # a builder may have no text
+            if _names_kernel(function):
+                from tiledsl.frontend.parser import parse_function
+
+                parse_function(function)  # which says what is wrong
             return False
         return _opens_kernel(tree.body) or _declares_parameters(tree)
 
@@ -283,8 +282,7 @@ class JitFunction(InGraphs):
 
     def _elaborate(self, values: Mapping[str, Any]) -> FuncOp:
         if self.is_eager:
-            missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
-            return self._builder({**dict.fromkeys(missing), **values})()
+            return self._builder(values)()
         program, outputs = self.build(values), _indices(self.options.get("out_idx"))
         return program.build(outputs)  # type: ignore[no-any-return]
 
@@ -328,25 +326,18 @@ class JitFunction(InGraphs):
         """Arguments by name, defaults included. `partial`: further names are values of T.const symbols."""
         own = {name: value for name, value in keywords.items() if name in self.signature.parameters}
         extra = {name: value for name, value in keywords.items() if name not in self.signature.parameters}
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in self.signature.parameters.values())
         try:
             if partial:
                 bound = self.signature.bind_partial(*arguments, **own)
             else:
-                bound = self.signature.bind(*arguments, **(keywords if takes_any else {**own, **extra}))
+                bound = self.signature.bind(*arguments, **keywords)
         except TypeError as error:
             raise TileError(f"{self.__name__}: {error}", user_loc()) from None
         bound.apply_defaults()
-        return {**bound.arguments, **(extra if partial and not takes_any else {})}
+        return {**bound.arguments, **(extra if partial and not self._takes_any else {})}
 
     def _eager_kernel(
         self, bound: Mapping[str, Any], config: Mapping[str, Any] | None = None, target: Target | None = None
-    ) -> Kernel:
-        with building:
-            return self._eager_kernel_alone(bound, config, target)
-
-    def _eager_kernel_alone(
-        self, bound: Mapping[str, Any], config: Mapping[str, Any] | None, target: Target | None
     ) -> Kernel:
         from tiledsl.frontend.elaborate import Arguments
         from tiledsl.frontend.parser import parse_function
@@ -361,29 +352,27 @@ class JitFunction(InGraphs):
         pass_configs = self._pass_configs(values)
         host = value_key([{n: v for n, v in values.items() if not isinstance(v, Arguments)}, pass_configs])
         target = target or resolve_target(self.options.get("target"))
-        dynamic = self._dynamic.get(host, {})
-        key = (host, target, tuple(_shape_key(n, v, dynamic) for n, v in values.items() if isinstance(v, Arguments)))
-        if key not in self._kernels or (
-            host not in self._dynamic and any(isinstance(v, Arguments) for v in values.values())
-        ):
-            missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
-            arguments = {**dict.fromkeys(missing), **values}
-            kernel = Kernel(self._builder(arguments), target, pass_configs, config)
-            dynamic = {
-                p.name: (_names(p.shape), None if p.strides is None else _names(p.strides)) for p in kernel.params
-            }
-            self._dynamic[host] = dynamic
-            key = (
-                host,
-                target,
-                tuple(_shape_key(n, v, dynamic) for n, v in values.items() if isinstance(v, Arguments)),
-            )
-            self._kernels[key] = kernel
-        return self._kernels[key]
+        tensors = {name: value for name, value in values.items() if isinstance(value, Arguments)}
 
-    def _builder(self, arguments: Mapping[str, Any], dynamic: bool = False) -> Callable[[], FuncOp]:
+        def key() -> Any:
+            dynamic = self._dynamic.get(host, {})
+            return host, target, tuple(_shape_key(name, value, dynamic) for name, value in tensors.items())
+
+        with building:
+            if key() not in self._kernels or tensors and host not in self._dynamic:
+                kernel = Kernel(self._builder(values), target, pass_configs, config)
+                self._dynamic[host] = {
+                    p.name: (_names(p.shape), None if p.strides is None else _names(p.strides)) for p in kernel.params
+                }
+                self._kernels[key()] = kernel
+            return self._kernels[key()]
+
+    def _builder(self, values: Mapping[str, Any], dynamic: bool = False) -> Callable[[], FuncOp]:
+        """What elaborates the program for these values; tensors that are missing are None."""
         from tiledsl.frontend.elaborate import elaborate_eager
 
+        missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
+        arguments = {**dict.fromkeys(missing), **values}
         return lambda: elaborate_eager(self.function, arguments, self.frame_locals, dynamic)
 
     @ends_tracebacks
@@ -395,9 +384,7 @@ class JitFunction(InGraphs):
             return self.build(values)
         from tiledsl.frontend.program import EagerProgram
 
-        values = {name: _argument(value) for name, value in values.items()}
-        missing = [n for n, p in self.signature.parameters.items() if n not in values and p.default is p.empty]
-        return EagerProgram(self.__name__, self._builder({**dict.fromkeys(missing), **values}))
+        return EagerProgram(self.__name__, self._builder({name: _argument(value) for name, value in values.items()}))
 
 
 def _names(dims: Sequence[Any]) -> frozenset[int]:
@@ -415,51 +402,15 @@ def _shape_key(name: str, value: Arguments, dynamic: Mapping[str, tuple[frozense
 
 
 def _argument(value: Any) -> Any:
-    if hasattr(value, "stride") and hasattr(value, "shape") and hasattr(value, "dtype"):
-        from tiledsl.frontend.elaborate import Arguments
+    from tiledsl.frontend.elaborate import Arguments
 
+    if hasattr(value, "stride") and hasattr(value, "shape") and hasattr(value, "dtype"):
         return Arguments(tuple(value.shape), str(value.dtype).removeprefix("torch."), value.stride())
     from tiledsl.language.buffer import TensorSpec
 
     if isinstance(value, TensorSpec) and all(isinstance(dim, int) for dim in value.shape):
-        from tiledsl.frontend.elaborate import Arguments
-
         return Arguments(value.shape, str(value.dtype), value.strides)
     return value
-
-
-def _is_plainly_a_builder(function: FunctionType) -> bool:
-    """Whether Python's own parser finds a program in this function, and no `with` beside it. To ask it costs a
-    hundredth of what loading our own parser costs, which a kernel that was tuned before does not need."""
-    whole = definition(function)
-    if not isinstance(whole, ast.FunctionDef):
-        return False
-    inner: list[ast.FunctionDef] = []
-    beside: list[ast.AST] = [*whole.body]
-    while beside:
-        node = beside.pop()
-        if isinstance(node, (ast.With, ast.AsyncWith)):
-            return False
-        if isinstance(node, ast.FunctionDef):
-            inner.append(node)
-        elif not isinstance(node, (ast.ClassDef, ast.expr)):
-            beside += ast.iter_child_nodes(node)
-    is_marked = any("prim_func" in ast.dump(mark) for each in inner for mark in each.decorator_list)
-    is_marked = is_marked or "prim_func" in ast.dump(whole)
-    return is_marked and any(isinstance(statement, ast.FunctionDef) for statement in whole.body)
-
-
-def _is_plainly_a_program(function: FunctionType) -> bool:
-    """Whether Python's own parser finds `with ...Kernel(...)` in this function itself, and no function in it."""
-    whole = definition(function)
-    nodes = [] if whole is None else [node for statement in whole.body for node in ast.walk(statement)]
-    if any(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)) for node in nodes):
-        return False
-    calls = [node.items[0].context_expr for node in nodes if isinstance(node, ast.With)]
-    names = [call.func for call in calls if isinstance(call, ast.Call)]
-    return any(
-        (name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")).endswith("Kernel") for name in names
-    )
 
 
 def _names_kernel(function: FunctionType) -> bool:
@@ -468,32 +419,34 @@ def _names_kernel(function: FunctionType) -> bool:
     return code is not None and any(name.endswith("Kernel") for name in (*code.co_names, *code.co_freevars))
 
 
-def _opens_kernel(statements: Sequence[syntax.Statement]) -> bool:
+def _opens_kernel(statements: Sequence[ast.stmt]) -> bool:
     """Whether a `with ...Kernel(...)` stands in the function itself, under host control flow at most."""
-    from tiledsl.frontend import syntax
-
     for statement in statements:
-        if isinstance(statement, syntax.With):
-            call = statement.items[0][0]
-            name = call.function if isinstance(call, syntax.Call) else call
-            if (name.attr if isinstance(name, syntax.Attribute) else getattr(name, "id", "")).endswith("Kernel"):
+        if isinstance(statement, ast.With):
+            call = statement.items[0].context_expr
+            if _last_name(call.func if isinstance(call, ast.Call) else call).endswith("Kernel"):
                 return True
-        for part in ("body", "orelse"):
-            if isinstance(statement, (syntax.If, syntax.For, syntax.While)) and _opens_kernel(getattr(statement, part)):
-                return True
+        inner = [*statement.body, *statement.orelse] if isinstance(statement, (ast.If, ast.For, ast.While)) else []
+        if _opens_kernel(inner):
+            return True
     return False
 
 
-def _declares_parameters(tree: syntax.Function) -> bool:
+def _declares_parameters(tree: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether a parameter's type is T.Tensor(...), by its annotation or a statement: the kernels may be in macros."""
-    from tiledsl.frontend import syntax
-    from tiledsl.frontend.elaborate import is_tensor_annotation
-
-    names = {parameter.name for parameter in tree.parameters}
-    return any(is_tensor_annotation(parameter.annotation) for parameter in tree.parameters) or any(
-        isinstance(each, syntax.AnnotatedAssign) and each.value is None and getattr(each.target, "id", "") in names
+    parameters = [*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs]
+    types = [each.annotation for each in parameters if isinstance(each.annotation, (ast.Call, ast.Subscript))]
+    makers = (_last_name(each.func if isinstance(each, ast.Call) else each.value) for each in types)
+    names = {parameter.arg for parameter in parameters}
+    return any(maker in ("Tensor", "StridedTensor") for maker in makers) or any(
+        isinstance(each, ast.AnnAssign) and each.value is None and getattr(each.target, "id", "") in names
         for each in tree.body
     )
+
+
+def _last_name(node: ast.expr) -> str:
+    """What stands behind the last point of a name."""
+    return node.attr if isinstance(node, ast.Attribute) else str(getattr(node, "id", ""))
 
 
 def jit(

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tiledsl.language.names import *  # noqa: F403
-    from tiledsl.language.names import __all__ as __all__
 
 
 # Once the names are here, they hide the builtins of the same names.
@@ -27,13 +26,13 @@ def __getattr__(name: str) -> Any:
     if name in ("Macro", "inline", "macro"):
         return getattr(importlib.import_module("tiledsl.language.macros"), name)
     names = importlib.import_module("tiledsl.language.names")
-    globals().update({each: getattr(names, each) for each in ("__all__", *names.__all__, *names.HIDDEN)})
+    globals().update({each: getattr(names, each) for each in (*names.NAMES, *names.HIDDEN)}, __all__=names.NAMES)
     if name in globals():
         return globals()[name]
     refused = importlib.import_module("tiledsl.language.refused")
     if reason := refused.refusal(name):
         return refused.Refused(name, reason)
-    near = importlib.import_module("difflib").get_close_matches(name, names.__all__, 1)
+    near = importlib.import_module("difflib").get_close_matches(name, names.NAMES, 1)
     raise AttributeError(
         f"T.{name} is not part of the tile language" + (f"; did you mean T.{near[0]}?" if near else "")
     )

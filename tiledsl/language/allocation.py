@@ -17,6 +17,8 @@ from tiledsl.language.expression import (
 from tiledsl.language.float4 import Float4Buffer
 from tiledsl.language.loops import check_elements
 
+__all__ = ["alloc_buffer", "alloc_fragment", "alloc_global", "alloc_local", "alloc_shared", "alloc_var"]
+
 
 def _alloc(what: str, shape: Any, dtype: Any, scope: str) -> Any:
     dims = tuple(shape) if isinstance(shape, Sequence) else (shape,)

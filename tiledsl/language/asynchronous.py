@@ -11,6 +11,11 @@ from typing import Any
 from tiledsl.language.hints import hint
 from tiledsl.language.operations import GemmWarpPolicy, copy, gemm
 
+__all__ = [
+    "async_copy", "ptx_commit_group", "ptx_wait_group", "wait_wgmma", "warpgroup_arrive", "warpgroup_commit_batch",
+    "warpgroup_fence_operand", "warpgroup_wait", "wgmma_gemm",
+]  # fmt: skip
+
 
 def async_copy(src: Any, dst: Any, **hints: Any) -> None:
     """T.copy of `src` to `dst`, with its shapes, types and hints. Raises TileError as that does.

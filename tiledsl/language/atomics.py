@@ -11,8 +11,13 @@ from tiledsl.language.allocation import alloc_fragment
 from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.expression import Expr, Scalar, as_value, context, describe, is_number, plain
 from tiledsl.language.operations import fill
-from tiledsl.language.regions import pair, region_of
-from tiledsl.legality import verdict
+from tiledsl.language.regions import element, pair
+from tiledsl.legality import permitted
+
+__all__ = [
+    "atomic_add", "atomic_addx2", "atomic_addx4", "atomic_cas", "atomic_load", "atomic_max", "atomic_min", "atomic_or",
+    "atomic_store",
+]  # fmt: skip
 
 _ORDERS = {
     None: "relaxed", "relaxed": "relaxed", "consume": "acquire", "acquire": "acquire", "release": "release",
@@ -39,9 +44,7 @@ def _element(what: str, kind: str, place: Reference, value: Any, order: str | No
         if kind == "store":
             place.store(value)
         return as_value(place if kind == "load" else value, dtype)
-    legal = verdict(f"scatter.{kind}" if on_chip else f"atomic.{kind}.{semantics}", (dtype.name,))
-    if legal.is_refused:
-        raise TileError(f"{what}: {legal.reason.format(dtype)}", notes=legal.notes((dtype,)))
+    permitted(what, f"scatter.{kind}" if on_chip else f"atomic.{kind}.{semantics}", dtype.name)
     value = as_value(value, dtype)
     wanted = None if compare is None else as_value(compare, dtype)
     made = tile.AtomicOp(value, place.buffer.value, place.indices(), None, wanted, kind=kind, semantics=semantics)
@@ -81,16 +84,9 @@ def _tile(what: str, kind: str, dst: Reference, value: Any, order: str | None) -
         fill(part, value)
         value = part
     shape, source_axes, target_axes = pair(what, value, dst)
-    (source, source_offsets, _), (target, target_offsets, _) = region_of(what, value), region_of(what, dst)
 
     def body(indices: list[Any]) -> None:
-        def at(buffer: Buffer, offsets: list[Any], axes: tuple[int, ...]) -> Reference:
-            place = list(offsets)
-            for axis, index in zip(axes, indices, strict=True):
-                place[axis] = place[axis] + index if not (is_number(place[axis]) and place[axis] == 0) else index
-            return buffer[tuple(place)]
-
-        place, part = at(target, target_offsets, target_axes), at(source, source_offsets, source_axes).value()
+        place, part = element(dst, target_axes, indices), element(value, source_axes, indices).value()
         ctx.of_tiles |= {part.op, _element(what, kind, place, Scalar(part), order).op}
 
     ctx.parallel(shape, body)

@@ -25,6 +25,8 @@ from tiledsl.language.expression import (
 from tiledsl.language.linear import difference
 from tiledsl.location import Loc
 
+__all__ = ["Buffer", "FragmentBuffer", "LocalBuffer", "SharedBuffer", "StridedTensor", "Tensor"]
+
 
 class _BufferClass(type):
     """`T.Buffer(shape, dtype)` declares a parameter, as T.Tensor does; buffers themselves are made from IR values."""

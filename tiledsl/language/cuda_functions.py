@@ -25,7 +25,6 @@ from tiledsl.language.expression import (
     as_value,
     binary,
     call,
-    check_function,
     context,
     describe,
     is_number,
@@ -34,7 +33,13 @@ from tiledsl.language.expression import (
 from tiledsl.language.expression import cast as nearest
 from tiledsl.language.float4 import rounded
 from tiledsl.language.threads import sync_threads, sync_warp
+from tiledsl.legality import permitted
 from tiledsl.math_functions import MATH_FUNCTIONS
+
+__all__ = [
+    "call_extern", "call_pure_extern", "cast", "fast_rcp", "ieee_add", "ieee_fdiv", "ieee_fmaf", "ieee_frcp",
+    "ieee_frsqrt", "ieee_fsqrt", "ieee_mul", "ieee_sub", "ldexp", "nextafter",
+]  # fmt: skip
 
 _MODES = {"rp": "ru", "rm": "rd", **{mode: mode for mode in MODES}}  # PTX and CUDA C name them differently
 
@@ -171,7 +176,7 @@ def ffs(x: Any) -> Any:
 def ldexp(x: Any, n: Any) -> Any:
     """`x` * 2 ** `n`, of a scalar of float32 or float64 and an integer. Raises TileError for other types."""
     value, power = Scalar(as_value(x)), as_value(n, "int32")
-    check_function("ldexp", str(value.dtype))
+    permitted("T.ldexp", "ldexp", str(value.dtype))
     return Scalar(context("T.ldexp").builder.insert(arith.MathOp([value.value(), power], function="ldexp")).result)
 
 

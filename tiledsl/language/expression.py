@@ -18,7 +18,7 @@ from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS, ScalarType, is_float
 from tiledsl.language.dtypes import DTYPES, DType, canonical
-from tiledsl.legality import FLOAT8, Verdict, verdict
+from tiledsl.legality import FLOAT8, permitted, verdict
 from tiledsl.location import Loc
 
 if TYPE_CHECKING:
@@ -34,6 +34,15 @@ def context(what: str = "this") -> Context:
         message = f"{what} is only possible inside a tile program (a @T.prim_func, @T.macro or eager @tiledsl.jit)"
         raise TileError(message, user_loc())
     return found
+
+
+def _operators(kind: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """`self kind other`, and `other kind self`."""
+    return lambda self, other: binary(kind, self, other), lambda self, other: binary(kind, other, self)
+
+
+def _comparison(predicate: str) -> Callable[..., Any]:
+    return lambda self, other: compare(predicate, self, other)
 
 
 class Expr:
@@ -54,77 +63,21 @@ class Expr:
         """This value converted to another element type."""
         return cast(self, dtype)
 
-    def __add__(self, other: Any) -> Any:
-        return binary("add", self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return binary("add", other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return binary("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return binary("sub", other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return binary("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return binary("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return binary("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return binary("div", other, self)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return binary("floordiv", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return binary("floordiv", other, self)
-
-    def __mod__(self, other: Any) -> Any:
-        return binary("floormod", self, other)
-
-    def __rmod__(self, other: Any) -> Any:
-        return binary("floormod", other, self)
-
-    def __pow__(self, other: Any) -> Any:
-        return binary("pow", self, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return binary("pow", other, self)
-
-    def __lshift__(self, other: Any) -> Any:
-        return binary("shl", self, other)
-
-    def __rlshift__(self, other: Any) -> Any:
-        return binary("shl", other, self)
-
-    def __rshift__(self, other: Any) -> Any:
-        return binary("shr", self, other)
-
-    def __rrshift__(self, other: Any) -> Any:
-        return binary("shr", other, self)
-
-    def __and__(self, other: Any) -> Any:
-        return binary("and", self, other)
-
-    def __rand__(self, other: Any) -> Any:
-        return binary("and", other, self)
-
-    def __or__(self, other: Any) -> Any:
-        return binary("or", self, other)
-
-    def __ror__(self, other: Any) -> Any:
-        return binary("or", other, self)
-
-    def __xor__(self, other: Any) -> Any:
-        return binary("xor", self, other)
-
-    def __rxor__(self, other: Any) -> Any:
-        return binary("xor", other, self)
+    __add__, __radd__ = _operators("add")
+    __sub__, __rsub__ = _operators("sub")
+    __mul__, __rmul__ = _operators("mul")
+    __truediv__, __rtruediv__ = _operators("div")
+    __floordiv__, __rfloordiv__ = _operators("floordiv")
+    __mod__, __rmod__ = _operators("floormod")
+    __pow__, __rpow__ = _operators("pow")
+    __lshift__, __rlshift__ = _operators("shl")
+    __rshift__, __rrshift__ = _operators("shr")
+    __and__, __rand__ = _operators("and")
+    __or__, __ror__ = _operators("or")
+    __xor__, __rxor__ = _operators("xor")
+    __lt__, __le__, __gt__, __ge__ = map(_comparison, ("lt", "le", "gt", "ge"))
+    __eq__, __ne__ = _comparison("eq"), _comparison("ne")
+    __hash__ = object.__hash__
 
     def __neg__(self) -> Any:
         return unary("neg", self)
@@ -137,26 +90,6 @@ class Expr:
 
     def __abs__(self) -> Any:
         return unary("abs", self)
-
-    def __lt__(self, other: Any) -> Any:
-        return compare("lt", self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return compare("le", self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return compare("gt", self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return compare("ge", self, other)
-
-    def __eq__(self, other: object) -> Any:
-        return compare("eq", self, other)
-
-    def __ne__(self, other: object) -> Any:
-        return compare("ne", self, other)
-
-    __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
         raise TileError(
@@ -553,21 +486,10 @@ def cast(x: Any, dtype: Any, sat: bool = True) -> Any:
 def bitcast(x: Any, dtype: Any) -> Scalar:
     """The bits of `x` read as another element type of the same width."""
     value, dtype = as_value(x), canonical(dtype)
-    legal = verdict("bitcast", (value.dtype, dtype.name))
-    if legal.is_refused:
-        types = value.dtype, dtype.name
-        raise TileError(f"T.reinterpret: {legal.reason.format(*types)}", notes=legal.notes(types))
+    permitted("T.reinterpret", "bitcast", value.dtype, dtype.name)
     if ELEMENTS[value.dtype].bits != dtype.bits:
         raise TileError(f"T.reinterpret: {value.dtype} has {ELEMENTS[value.dtype].bits} bits, {dtype} has {dtype.bits}")
     return Scalar(context().builder.insert(arith.BitcastOp(value, result_types=[ScalarType(dtype)])).result)
-
-
-def check_function(function: str, dtype: str) -> Verdict:
-    """What the table says of a function on a type. Raises TileError where it is refused."""
-    legal = verdict(function, (dtype,))
-    if legal.is_refused:
-        raise TileError(f"T.{function}: {legal.reason.format(dtype)}", notes=legal.notes((dtype,)))
-    return legal
 
 
 def call(function: str, *arguments: Any, dtype: str | None = None) -> Any:
@@ -577,7 +499,7 @@ def call(function: str, *arguments: Any, dtype: str | None = None) -> Any:
         dtype = str(arguments[0].dtype) if isinstance(arguments[0], Expr) else "float32"
         for other in arguments[1:]:
             dtype = promote(arguments[0], other)
-    legal = check_function(function, dtype)
+    legal = permitted(f"T.{function}", function, dtype)
     dtype = legal.dtype if legal.rewrite in ("promote", "identity") and legal.dtype else dtype
     builder = context(f"T.{function}").builder
     return Scalar(builder.insert(arith.MathOp([as_value(x, dtype) for x in arguments], function=function)).result)

@@ -7,6 +7,13 @@ from typing import Any
 from tiledsl.language.expression import context
 from tiledsl.logs import note_once
 
+__all__ = [
+    "Fragment", "Layout", "annotate_compile_flags", "annotate_consumer_reg_alloc", "annotate_l2_hit_ratio",
+    "annotate_layout", "annotate_min_blocks_per_sm", "annotate_pass_configs", "annotate_producer_reg_dealloc",
+    "annotate_restrict_buffers", "disable_warp_group_reg_alloc", "fence_proxy_async", "fence_proxy_async_generic",
+    "func_attr", "no_set_max_nreg", "pdl_trigger", "ptx_fence_barrier_init",
+]  # fmt: skip
+
 
 def hint(name: str) -> Any:
     """A function of the language that does nothing, and says so once."""

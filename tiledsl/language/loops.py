@@ -10,9 +10,21 @@ from typing import Any
 from tiledsl.errors import TileError
 from tiledsl.language.expression import Expr, context, describe, is_number, plain
 
+__all__ = [
+    "Parallel", "Persistent", "Pipelined", "Serial", "Unroll", "Vectorized", "grid", "parallel", "serial", "unroll",
+    "vectorized",
+]  # fmt: skip
+
+
+class DeviceLoop:
+    """What a `for` statement of a tile program turns into operations; Python itself cannot loop over it."""
+
+    def __iter__(self) -> Any:
+        raise TileError("this loop can only be written as a `for` statement of a tile program (or a @T.macro)")
+
 
 @dataclass(frozen=True)
-class SerialLoop:
+class SerialLoop(DeviceLoop):
     """`for i in range(start, stop, step)`. num_stages 0: no pipelining asked for; unroll 1: completely.
 
     vectorized: the iterations may be computed together where nobody can tell.
@@ -25,21 +37,16 @@ class SerialLoop:
     unroll: int = 0
     vectorized: bool = False
 
-    def __iter__(self) -> Any:
-        raise TileError("this loop can only be written as a `for` statement of a tile program (or a @T.macro)")
-
 
 @dataclass(frozen=True)
-class LoopNest:
+class LoopNest(DeviceLoop):
     """`for i, j in T.grid(m, n)`: serial loops inside each other, the last index fastest."""
 
     loops: tuple[SerialLoop, ...]
 
-    __iter__ = SerialLoop.__iter__
-
 
 @dataclass(frozen=True)
-class ParallelLoop:
+class ParallelLoop(DeviceLoop):
     """`for i, j in T.Parallel(m, n)`.
 
     `extents` are the sizes. If an extent is known only at run time, `limits` has it, and `extents` an upper bound; or,
@@ -50,21 +57,15 @@ class ParallelLoop:
     limits: tuple[Any, ...] = field(default=())
     chunked: tuple[int, ...] = field(default=())
 
-    def __iter__(self) -> Any:
-        raise TileError("this loop can only be written as a `for` statement of a tile program (or a @T.macro)")
-
 
 @dataclass(frozen=True)
-class PersistentLoop:
+class PersistentLoop(DeviceLoop):
     """`for bx, by in T.Persistent([m, n], wave_size, index)`."""
 
     domain: tuple[Any, ...]
     wave_size: Any
     index: Any
     group_size: int
-
-    def __iter__(self) -> Any:
-        raise TileError("this loop can only be written as a `for` statement of a tile program (or a @T.macro)")
 
 
 MAX_ELEMENTS = 1 << 20  # of a tile: Triton's TRITON_MAX_TENSOR_NUMEL

@@ -11,6 +11,8 @@ from typing import Any
 
 from tiledsl.errors import TileError, user_loc
 
+__all__ = ["Macro", "inline", "macro"]
+
 
 class Macro:
     """A function that is expanded where a tile program, or a helper called by one, calls it."""

@@ -29,7 +29,13 @@ from tiledsl.language.expression import (
 from tiledsl.language.float4 import Float4Buffer, Float4Reference, copy_float4, fill_float4, is_float4
 from tiledsl.language.loops import check_elements
 from tiledsl.language.regions import INNER, element, pair, region_of, shape_text
-from tiledsl.legality import verdict
+from tiledsl.legality import permitted, verdict
+
+__all__ = [
+    "GemmWarpPolicy", "annotate_safe_value", "c2d_im2col", "clear", "copy", "cummax", "cumsum", "fill", "gemm",
+    "im2col", "reduce", "reduce_absmax", "reduce_abssum", "reduce_bitand", "reduce_bitor", "reduce_bitxor",
+    "reduce_max", "reduce_min", "reduce_sum", "reshape", "transpose", "view",
+]  # fmt: skip
 
 
 def copy(
@@ -75,16 +81,10 @@ def copy(
         return
     ctx.builder.insert(
         tile.CopyOp(
-            a.value,
-            a_offsets,
-            b.value,
-            b_offsets,
-            shape=shape,
-            source_axes=source_axes,
-            target_axes=target_axes,
+            a.value, a_offsets, b.value, b_offsets, shape=shape, source_axes=source_axes, target_axes=target_axes,
             safe_value=ctx.safe_value(a),
         )
-    )
+    )  # fmt: skip
 
 
 def _ragged(src: Any, dst: Any) -> list[tuple[int, int]]:
@@ -293,9 +293,8 @@ def gemm(
     TileError where shapes do not match, for other element types (tiledsl/legality.py), and for an mbar.
     """
     ctx = context("T.gemm")
-    for name, value in (("mbar", mbar),):
-        if value is not None:
-            raise TileError(f"T.gemm: {name} has no Triton form; leave it out, T.Pipelined does the waiting")
+    if mbar is not None:
+        raise TileError("T.gemm: mbar has no Triton form; leave it out, T.Pipelined does the waiting")
     constant = not isinstance(clear_accum, Expr)
     (a, _), (b, _) = _matrix("T.gemm", A), _matrix("T.gemm", B)
     c, back = _matrix("T.gemm", C, write_back=True, read=not constant or not clear_accum)
@@ -385,9 +384,7 @@ def reduce(
     target, back = whole(what, out, write_back=True, indexed=to_indexed, read=not clear)
     shape = source.type.static_shape
     for each in (source, target):
-        legal = verdict(f"reduce.{kind}", (each.dtype.name,))
-        if legal.is_refused:
-            raise TileError(f"{what}: {legal.reason.format(each.dtype)}", notes=legal.notes((each.dtype,)))
+        permitted(what, f"reduce.{kind}", each.dtype.name)
     if source.dtype != target.dtype:
         wide = Buffer(
             context(what).alloc(BufferType(shape, target.type.dtype, "fragment"), what, name=f"{source.name}_cast")

@@ -22,6 +22,8 @@ from tiledsl.language.loops import check_elements
 from tiledsl.language.operations import axis_of, clear, copy, reduce, reduced_axis, whole
 from tiledsl.language.regions import region_of, shape_text
 
+__all__ = ["argmax", "argmin", "associative_scan", "histogram", "sort", "topk"]
+
 _INTEGERS = ("int", "uint")
 
 

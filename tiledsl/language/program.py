@@ -27,23 +27,25 @@ from tiledsl.language.expression import (
     is_number,
     plain,
 )
+from tiledsl.language.thread_block import Frame
 from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
+
+__all__ = [
+    "Else", "If", "Kernel", "Ref", "Then", "assume", "comment", "const", "device_assert", "dyn", "dynamic", "empty",
+    "get_block_binding", "get_block_bindings", "get_block_extent", "get_block_extents", "import_source", "let",
+    "loop_break", "pdl_sync", "print", "symbolic", "thread_return", "use_swizzle",
+]  # fmt: skip
 
 
 @dataclass
-class KernelFrame:
+class KernelFrame(Frame):
     """`with T.Kernel(gx, gy, threads=128) as (bx, by):`"""
 
+    opens = "T.Kernel opens a kernel"
     grid: tuple[Any, ...]
     threads: int
     options: dict[str, Any] = field(default_factory=dict)
     thread_extents: tuple[int, ...] = ()  # the threads along x, y and z
-
-    def __enter__(self) -> Any:
-        raise TileError("T.Kernel opens a kernel only as a `with` statement of a tile program")
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any = None, cluster_dims: Any = None, **options: Any) -> KernelFrame:  # fmt: skip # noqa: E501
@@ -83,7 +85,7 @@ def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any 
 
 
 @dataclass(frozen=True)
-class BranchFrame:
+class BranchFrame(Frame):
     """`with T.If(condition):`, around `with T.Then():` and `with T.Else():`; a condition for T.If only."""
 
     keyword: str
@@ -91,9 +93,6 @@ class BranchFrame:
 
     def __enter__(self) -> Any:
         raise TileError(f"T.{self.keyword} is only a `with` statement of a tile program")
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def If(condition: Any) -> BranchFrame:

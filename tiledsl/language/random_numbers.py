@@ -15,6 +15,8 @@ from tiledsl.language.allocation import alloc_var
 from tiledsl.language.buffer import Var
 from tiledsl.language.expression import Expr, Scalar, as_value, binary, call, cast, context, describe, plain
 
+__all__ = ["rng_init", "rng_rand", "rng_rand_float"]
+
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 _KEY_STEPS = 0x9E3779B9, 0xBB67AE85
 _ROUNDS = 10

@@ -13,7 +13,9 @@ from tiledsl.language.allocation import alloc_fragment
 from tiledsl.language.buffer import Buffer, Reference
 from tiledsl.language.expression import Scalar, as_value, compare, context, describe, select
 from tiledsl.language.operations import copy, fill, reduce, reshape, whole
-from tiledsl.legality import verdict
+from tiledsl.legality import permitted
+
+__all__ = ["all_of", "alloc_reducer", "any_of", "finalize_reducer", "reducer_init", "reducer_update"]
 
 # How a reducer's contributions are combined: the kind of tile.atomic, of tensor.reduce, and the operator.
 _KINDS: dict[str, tuple[str, str, type[arith.BinaryOp]]] = {
@@ -101,9 +103,7 @@ def alloc_reducer(shape: Any, dtype: Any, op: str = "sum", replication: Any = No
     if op not in _KINDS:
         raise TileError(f"T.alloc_reducer: no operator {op!r}; there are {', '.join(_KINDS)}")
     made = alloc_fragment(shape, dtype)
-    legal = verdict(f"reduce.{_KINDS[op][1]}", (made.dtype.name,))
-    if legal.is_refused:
-        raise TileError(f"T.alloc_reducer: {op}: {legal.reason.format(made.dtype)}", notes=legal.notes((made.dtype,)))
+    permitted(f"T.alloc_reducer: {op}", f"reduce.{_KINDS[op][1]}", made.dtype.name)
     return Reducer(made.value, op)
 
 

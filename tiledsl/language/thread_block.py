@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from tiledsl.dialects import thread, tile
+from tiledsl.errors import TileError
 from tiledsl.ir.core import Region, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import INT32
 
 _NAMES = ("tx", "ty", "tz")
+
+
+class Frame:
+    """What stands behind `with` in a tile program; Python itself cannot enter it."""
+
+    opens: ClassVar[str]  # the beginning of the message about that
+
+    def __enter__(self) -> Any:
+        raise TileError(f"{self.opens} only as a `with` statement of a tile program")
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 class ThreadBlock:

@@ -29,8 +29,18 @@ from tiledsl.language.expression import (
     select,
 )
 from tiledsl.language.operations import reduce
-from tiledsl.language.thread_block import ThreadBlock
-from tiledsl.legality import verdict
+from tiledsl.language.thread_block import Frame, ThreadBlock
+from tiledsl.legality import permitted
+
+__all__ = [
+    "all_sync", "any_sync", "attr", "ballot", "ballot_sync", "comm_reducer", "evaluate", "get_lane_idx",
+    "get_thread_binding", "get_thread_bindings", "get_thread_extent", "get_thread_extents", "get_warp_group_idx",
+    "get_warp_idx", "get_warp_idx_sync", "shfl_down", "shfl_sync", "shfl_up", "shfl_xor", "shuffle_elect",
+    "sync_threads", "sync_warp", "syncthreads", "syncthreads_and", "syncthreads_count", "syncthreads_or",
+    "thread_binding", "tvm_storage_sync", "tvm_thread_allreduce", "tvm_warp_shuffle", "tvm_warp_shuffle_down",
+    "tvm_warp_shuffle_up", "warp_reduce_bitand", "warp_reduce_bitor", "warp_reduce_max", "warp_reduce_min",
+    "warp_reduce_sum",
+]  # fmt: skip
 
 WARP = 32
 
@@ -42,15 +52,19 @@ def _threads(what: str) -> ThreadBlock:
     return ctx.threads
 
 
+def _dimension(what: str, dim: Any) -> tuple[ThreadBlock, int]:
+    block, dim = _threads(what), plain(dim)
+    if isinstance(dim, bool) or not isinstance(dim, int) or not 0 <= dim < max(3, len(block.extents)):
+        raise TileError(f"{what}: dim is {describe(dim)}; it is 0 (x), 1 (y) or 2 (z)")
+    return block, dim
+
+
 def get_thread_binding(dim: int = 0) -> Any:
     """The index of the thread along dimension `dim` (0: x, 1: y, 2: z) of T.Kernel's threads, an int32 scalar.
 
     Raises TileError for another dimension, and outside of T.Kernel.
     """
-    block = _threads("T.get_thread_binding")
-    dim = plain(dim)
-    if isinstance(dim, bool) or not isinstance(dim, int) or not 0 <= dim < max(3, len(block.extents)):
-        raise TileError(f"T.get_thread_binding: dim is {describe(dim)}; it is 0 (x), 1 (y) or 2 (z)")
+    block, dim = _dimension("T.get_thread_binding", dim)
     return Scalar(block.index(dim)) if dim < len(block.extents) else 0
 
 
@@ -64,10 +78,7 @@ def get_thread_extent(dim: int = 0) -> int:
 
     Raises TileError for another dimension, and outside of T.Kernel.
     """
-    block = _threads("T.get_thread_extent")
-    dim = plain(dim)
-    if isinstance(dim, bool) or not isinstance(dim, int) or not 0 <= dim < max(3, len(block.extents)):
-        raise TileError(f"T.get_thread_extent: dim is {describe(dim)}; it is 0 (x), 1 (y) or 2 (z)")
+    block, dim = _dimension("T.get_thread_extent", dim)
     return block.extents[dim] if dim < len(block.extents) else 1
 
 
@@ -296,9 +307,7 @@ def tvm_warp_shuffle_down(mask: Any, value: Any, offset: Any, width: Any = WARP,
 
 def _reduced(what: str, value: Any, kind: str, group: int) -> Any:
     value = _value(what, value)
-    legal = verdict(f"reduce.{kind}", (value.dtype.name,))
-    if legal.is_refused:
-        raise TileError(f"{what}: {legal.reason.format(value.dtype)}", notes=legal.notes((value.dtype,)))
+    permitted(what, f"reduce.{kind}", value.dtype.name)
     builder = context(what).builder
     return Scalar(builder.insert(thread.ReduceOp(as_value(value), kind=kind, group=group)).result)
 
@@ -334,16 +343,11 @@ class ThreadReducer:
 
 
 @dataclass(frozen=True)
-class AttrFrame:
+class AttrFrame(Frame):
     """`with T.attr(node, key, value):`; the node is a ThreadReducer, or means nothing."""
 
+    opens = "T.attr opens a block"
     node: Any
-
-    def __enter__(self) -> Any:
-        raise TileError("T.attr opens a block only as a `with` statement of a tile program")
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def comm_reducer(fcombine: Any, identity: Any = None, name: str = "reduce") -> ThreadReducer:

@@ -109,3 +109,8 @@ def test_intervals_within_limits(form: LinearForm, limits: tuple[int, int], expe
         form, Ranges(), Interval(*limits), lambda factors, factor: bool(factors) or slack_too and factor == 1
     )
     assert found == expected
+
+
+def test_an_empty_form_is_the_number_zero() -> None:
+    empty = LinearForm()
+    assert empty.is_constant and (empty.constant, empty.slack) == (0, 0) and empty == constant_form(0)

@@ -10,8 +10,8 @@ import pytest
 
 from tests.passes.ir_cases import program
 from tiledsl.analysis.linear import LinearForm
-from tiledsl.analysis.loop_masks import Condition, conditions_of
-from tiledsl.analysis.ranges import Ranges
+from tiledsl.analysis.loop_masks import _VAGUE, Condition, _is_vague, conditions_of
+from tiledsl.analysis.ranges import Interval, Ranges
 from tiledsl.dialects import scf
 
 PREDICATES = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
@@ -279,3 +279,9 @@ def test_shapes_are_looked_through() -> None:
     %y = tensor.broadcast %t : tensor<4x4xint32>"""
     (found,) = claims(lines, "%y, %s", type="tensor<4x4xbool>", use="tile.store %f, %B[%i, %row] mask=%ok")
     assert shown(found.form) == ({"s": 1, "k": -4, "": -4}, 3)
+
+
+def test_ranges_that_reach_far_come_of_what_is_known_later() -> None:
+    ends = [-_VAGUE - 1, -_VAGUE, 1 - _VAGUE, 0, _VAGUE - 1, _VAGUE, _VAGUE + 1]
+    for lo, hi in itertools.combinations_with_replacement(ends, 2):
+        assert _is_vague(Interval(lo, hi)) is (lo != hi and not -_VAGUE < lo <= hi < _VAGUE)

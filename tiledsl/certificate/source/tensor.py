@@ -190,7 +190,7 @@ def operate(name: str, a: Any, b: Any) -> Tensor:
     x, y = operands(a, b, name in ("div", "truncdiv", "truncmod"))
     if name == "div" and not is_float(x.element):
         x, y = x.to(DType("float32")), y.to(DType("float32"))
-    _aligned(x, y)
+    spread([x, y])
     if name in _COMPARISONS:
         return Tensor(x.algebra, x.algebra.compare(name, x.element)(x.array, y.array), "bool")
     if is_float(x.element) and name in ("truncdiv", "truncmod", "and", "or", "xor", "shl", "shr"):
@@ -200,14 +200,9 @@ def operate(name: str, a: Any, b: Any) -> Tensor:
     return x.like(x.algebra.binary(name, x.element)(x.array, y.array))
 
 
-def _aligned(*values: Tensor) -> tuple[int, ...]:
-    """The common shape; ranks must be equal, but for scalars, which go with everything."""
+def spread(values: Sequence[Tensor]) -> tuple[int, ...]:
+    """The common shape of what is taken element by element; ranks must be equal, but for scalars, which fit all."""
     shape = np.broadcast_shapes(*(each.shape for each in values))
     if any(each.shape and len(each.shape) != len(shape) for each in values):
         raise ExecutorError(f"operands of different ranks: {values}")
     return shape
-
-
-def spread(values: Sequence[Tensor]) -> tuple[int, ...]:
-    """The common shape of values that an operation takes element by element."""
-    return _aligned(*values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiledsl.analysis.strided_access import replaces_all
 from tiledsl.dialects import arith, tensor, tile
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
@@ -19,9 +20,9 @@ class ResolveViews(Pass):
 
     Before:  %v = tile.view %x : buffer<64*fragment>        After:  %t = tile.read %x; %r = tensor.reshape %t
              %y = tile.read %v                                      %y = %r
-    An indexed access goes through a buffer of the view's shape, filled from the viewed buffer before the access and
-    copied back after a store; promote-buffers turns all of this into reshapes. A view of another element type has the
-    same bits: of wider ones the lower half comes first.
+    An indexed access goes through a buffer of the view's shape, filled from the viewed buffer before the access, unless
+    that writes all elements, and copied back after a store; promote-buffers turns all of this into reshapes. A view of
+    another element type has the same bits: of wider ones the lower half comes first.
     Needs:   vectorize-parallel, so that only reads, writes, loads and stores of whole tiles are left.
     Keeps:   views of global memory.
     """
@@ -41,7 +42,8 @@ def _resolve(view: tile.ViewOp) -> None:
         if isinstance(op, tile.ViewOp):
             op.set_operands([base])
             continue
-        _move(base, stand_in, Builder.at(op))
+        if not replaces_all(op):
+            _move(base, stand_in, Builder.at(op))
         op.set_operands([stand_in if value is out else value for value in op.operands])
         if not isinstance(op, (tile.ReadOp, tile.LoadOp)):
             assert op.parent is not None

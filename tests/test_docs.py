@@ -20,7 +20,7 @@ README = ROOT / "README.md"
 # In the order in which their snippets run, as one script: each goes on from those before it.
 PAGES = [
     README,
-    *(ROOT / "docs" / f"{name}.md" for name in "language launching tuning offline passes hopper levels".split()),
+    *(ROOT / "docs" / f"{name}.md" for name in "language launching torch tuning offline passes hopper levels".split()),
 ]
 TEXTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks/results/README.md"]
 ALONE = ROOT / "docs" / "distributed.md"
@@ -37,6 +37,10 @@ if device == "cpu":  # on a GPU the tuner may choose another configuration, and 
     "docs/launching.md": """
 torch.testing.assert_close(op(a, b), c)
 """,
+    "docs/torch.md": """
+torch.testing.assert_close(swiglu(x, x + 1), torch.nn.functional.silu(x) * (x + 1))
+torch.testing.assert_close(x.grad, torch.func.grad(lambda x: (torch.nn.functional.silu(x) * (x + 1)).sum())(x.detach()))
+""",
     "docs/tuning.md": """
 assert again.config == result.config and product.untuned(a, b.T).shape == c.shape
 """,
@@ -48,6 +52,9 @@ assert "(tuned for M=64, the nearest at or above 50" in str(shipped.tuned_for(50
     "docs/passes.md": """
 torch.testing.assert_close(negative(a, b), torch.clamp(a @ b.T, max=0), rtol=2e-3, atol=2e-2)
 assert [careful.ir(after="reciprocal").count(f"arith.{each} ") for each in ("mul", "div")] == [1, 1]
+x, y = torch.randn(256), torch.zeros(256)
+tiledsl.compile(saturated, target="interpret")(x, y)
+torch.testing.assert_close(y, torch.clamp(x * 2, 0, 1))
 assert careful.verify().ok and "reciprocal{exact=false}" in careless.verify().reason
 """,
     "docs/levels.md": """

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tiledsl.analysis.affine import bounds
-from tiledsl.analysis.strided_access import covers_whole
+from tiledsl.analysis.strided_access import replaces_all
 from tiledsl.dialects import arith, scf, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
@@ -115,7 +115,7 @@ class _Promoter:
                 one: Buffers = {accessed: None}
                 if isinstance(op, (tile.ReadOp, tile.LoadOp)):
                     needs, kills, writes = one, {}, {}
-                elif _is_whole(op):
+                elif replaces_all(op):
                     needs, kills, writes = {}, one, one
                     self.whole.add(op)
                 else:
@@ -334,10 +334,3 @@ def _held(buffer: Value) -> Type:
 
 def _name(buffer: Value) -> str:
     return buffer.name or "an on-chip buffer"
-
-
-def _is_whole(op: Operation) -> bool:
-    """Whether a write or store replaces the whole buffer."""
-    if not isinstance(op, tile.StoreOp):
-        return True
-    return covers_whole(op.indices, op.mask, tile.buffer_type(op.buffer).static_shape)

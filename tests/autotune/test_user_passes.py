@@ -83,6 +83,8 @@ def test_configurations_are_texts() -> None:
     assert check_configs([checked], signature, "f") == [checked]
     with pytest.raises(TileError, match="configurations 0 and 1 are the same"):
         check_configs([given, checked], signature, "f")
+    with pytest.raises(TileError, match="of f: configuration 0 names passes wrongly: passes: 'dce' is no place"):
+        check_configs([{"passes": {"dce": Nothing()}}], signature, "f")
     own = inspect.signature(lambda passes: None)
     assert check_configs([{"passes": 3}], own, "f") == [{"passes": 3}]
     (unknown,) = check_configs([{"passes": {PLACE: unknown_pass()}}], signature, "f")

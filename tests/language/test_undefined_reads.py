@@ -84,7 +84,24 @@ def variable() -> Any:
     return main
 
 
-@pytest.mark.parametrize(("build", "names"), [(elementwise, ["x"]), (reduction, []), (variable, ["total"])])
+def views() -> Any:
+    @T.prim_func
+    def main(A: T.Tensor((6,), "int32"), B: T.Tensor((3, 2), "int32")):
+        with T.Kernel(1):
+            x, y = T.alloc_shared((6,), "int32"), T.alloc_shared((6,), "int32")
+            rows, unsigned, other = T.reshape(x, (3, 2)), T.view(x, (2, 3), "uint32"), T.reshape(y, (3, 2))
+            for i, j in T.Parallel(2, 3):
+                unsigned[i, j] = T.cast(A[i * 3 + j], "uint32")  # writes all of x
+            for i, j in T.Parallel(3, 2):
+                rows[i, j] = rows[i, j] + other[i, j]
+            T.copy(rows, B)
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("build", "names"), [(elementwise, ["x"]), (reduction, []), (variable, ["total"]), (views, ["y"])]
+)
 def test_other_reads(caplog: pytest.LogCaptureFixture, build: Callable[[], Any], names: list[str]) -> None:
     assert [message.split()[0] for message in told(caplog, build())] == names
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tiledsl.analysis.affine import INDEX_DTYPES, bounds, linear_form
 from tiledsl.analysis.linear import LinearForm, Reader
-from tiledsl.dialects import arith, tensor
+from tiledsl.dialects import arith, tensor, tile
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import Shape
@@ -135,6 +135,13 @@ def in_order(indices: Sequence[Value], shape: Shape) -> bool:
         if not isinstance(op, tensor.IotaOp) or op.axis != axis or len(extents) != rank or extents[axis] != shape[axis]:
             return False
     return True
+
+
+def replaces_all(op: Operation) -> bool:
+    """Whether a write or store leaves nothing of what was in its buffer before."""
+    if isinstance(op, tile.StoreOp):
+        return covers_whole(op.indices, op.mask, tile.buffer_type(op.buffer).static_shape)
+    return isinstance(op, tile.WriteOp)
 
 
 def covers_whole(indices: Sequence[Value], mask: Value | None, shape: Shape) -> bool:

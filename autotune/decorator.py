@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.call_flags import NONE, CallFlags, split_flags, verbose
 from tiledsl.autotuner.context.active import active
-from tiledsl.autotuner.engine import TuningProblem
+from tiledsl.autotuner.engine import BoundCall, TuningProblem
 from tiledsl.autotuner.measuring.inputs import given_inputs
 from tiledsl.autotuner.option import takes, with_changes
 from tiledsl.autotuner.options import TuneOptions
@@ -194,7 +194,7 @@ class AutotunedFunction(InGraphs):
     ) -> AutotuneResult:
         options = self.options if flags.autotune_pg is None else replace(self.options, group=flags.autotune_pg)
         if not flags.autotune_allow_arg_overwrite:
-            _, given, _ = self._call(arguments, keywords)
+            given = self._call(arguments, keywords).given
             flags.check_given(given, () if callable(self.configs) else tunables(self.configs), self.name)
         with verbose(flags.autotune_verbose):
             return self._compile(arguments, keywords, options)
@@ -210,7 +210,7 @@ class AutotunedFunction(InGraphs):
         """
         from tiledsl.autotuner.tune_all import split_calls, tune_all
 
-        split = split_calls(calls, self.name)
+        split = split_calls(calls, f"tune_all of {self.name}")
         target = resolve_target(self._target)
         return tune_all(self._compile, split, target, self.options)
 
@@ -222,25 +222,24 @@ class AutotunedFunction(InGraphs):
         options: TuneOptions,
         started: Callable[[Any], None] | None = None,
     ) -> AutotuneResult:
-        values, given, target = self._call(arguments, keywords)
-        key = self._memory_key(values, given, target)
-        known = self.known(key, values, target)
+        call = self._call(arguments, keywords)
+        key = self._memory_key(call)
+        known = self.known(key, call)
         if known is not None:
             _log.info("autotune: %s runs with %s, from memory", self.name, config_text(known.config))
             return known
-        result = self.from_files(values, given, target)
+        result = self.from_files(call)
         if result is None:
-            problem = self._problem(arguments, keywords, values, given, target, options)
-            result = self._missed(problem, started)
+            result = self._missed(self._problem(call, options), started)
         if result.complete:
             self.remember(key, result)
         return result
 
-    def known(self, key: Any, values: Mapping[str, Any], target: Target) -> AutotuneResult | None:
+    def known(self, key: Any, call: BoundCall) -> AutotuneResult | None:
         """The result in memory."""
         found = None if current().always_tune else self._results.get(key)
         if found is not None and self.options.do_not_specialize:
-            return replace(found, kernel=self.kernel_for(values, found.config, target), from_cache="memory")
+            return replace(found, kernel=self.kernel_for(call.values, found.config, call.target), from_cache="memory")
         return found
 
     def kernel_for(self, values: Mapping[str, Any], config: Mapping[str, Any], target: Target) -> Kernel:
@@ -257,9 +256,9 @@ class AutotunedFunction(InGraphs):
         self._results[key] = replace(result, from_cache="memory")
         self.forget_found()
 
-    def from_files(self, values: dict[str, Any], given: dict[str, Any], target: Target) -> AutotuneResult | None:
+    def from_files(self, call: BoundCall) -> AutotuneResult | None:
         """What tuned-config files have for a call, if they are to be looked into."""
-        return self.tuned_configs.result(values, given, target) if self.looks_into_files else None
+        return self.tuned_configs.result(call) if self.looks_into_files else None
 
     @property
     def looks_into_files(self) -> bool:
@@ -267,13 +266,13 @@ class AutotunedFunction(InGraphs):
         settings = current()
         return bool(self.options.tuned or settings.tuned_configs) and not settings.always_tune
 
-    def _memory_key(self, values: Mapping[str, Any], given: Mapping[str, Any], target: Target) -> Any:
+    def _memory_key(self, call: BoundCall) -> Any:
         options = self.options
-        special = {n: canonical(v) if hasattr(v, "data_ptr") else v for n, v in values.items()}
+        special = {n: canonical(v) if hasattr(v, "data_ptr") else v for n, v in call.values.items()}
         special = {name: value for name, value in special.items() if name not in options.do_not_specialize}
-        own = None if options.key is None else canonical(asked_key(options.key, values))
-        explicit = frozenset(n for n in given if given[n] is not None)
-        return (own, value_key(special), explicit, target, canonical(given_inputs()), current().tuned_configs)
+        own = None if options.key is None else canonical(asked_key(options.key, call.values))
+        explicit = frozenset(name for name, value in call.given.items() if value is not None)
+        return (own, value_key(special), explicit, call.target, canonical(given_inputs()), current().tuned_configs)
 
     def _missed(self, problem: TuningProblem, started: Callable[[Any], None] | None) -> AutotuneResult:
         """The result of a call that no tuned-config file serves, as on_miss says."""
@@ -299,9 +298,9 @@ class AutotunedFunction(InGraphs):
 
         Nothing is built, tuned or remembered. A call goes on to the next one where the kernel cannot be built.
         """
-        values, given, target = self._call(arguments, keywords)
-        self._check_call(values, () if callable(self.configs) else tunables(self.configs))
-        return self.tuned_configs.match(values, given, target)
+        call = self._call(arguments, keywords)
+        self._check_call(call.values, () if callable(self.configs) else tunables(self.configs))
+        return self.tuned_configs.match(call)
 
     @ends_tracebacks
     def tune_into(
@@ -320,38 +319,29 @@ class AutotunedFunction(InGraphs):
     @ends_tracebacks
     def untuned(self, *arguments: Any, **keywords: Any) -> Any:
         """The kernel of the first configuration for these arguments; nothing is tuned, read or stored."""
-        values, given, target = self._call(arguments, keywords)
-        problem = self._problem(arguments, keywords, values, given, target)
-        return problem.build(problem.configs[0], target)
+        problem = self._problem(self._call(arguments, keywords))
+        return problem.build(problem.configs[0], problem.target)
 
     def first_config(self, values: Mapping[str, Any], target: Target) -> dict[str, Any]:
         """The first configuration that a call with these values, by name, would try on a target."""
         given = {name: value for name, value in values.items() if name in self.jit.signature.parameters}
         bound = self.jit._bind((), values, partial=True)
-        return dict(self._problem((), values, bound, given, target).configs[0])
+        return dict(self._problem(BoundCall((), values, bound, given, target)).configs[0])
 
     @ends_tracebacks
     def key(self, *arguments: Any, **keywords: Any) -> Any:
         """The key under which the result of this call is stored on disk; None if it is not stored. Tunes nothing."""
-        values, given, target = self._call(arguments, keywords)
-        return self._problem(arguments, keywords, values, given, target).key()
+        return self._problem(self._call(arguments, keywords)).key()
 
-    def _call(self, arguments: Any, keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Target]:
-        """The values of a call by name, with defaults; only those that the call gives; and its target."""
+    def _call(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> BoundCall:
         jit = self.jit
         values = jit._bind(arguments, keywords, partial=True)
         own = {name: value for name, value in keywords.items() if name in jit.signature.parameters}
-        return values, jit.signature.bind_partial(*arguments, **own).arguments, resolve_target(self._target)
+        given = jit.signature.bind_partial(*arguments, **own).arguments
+        return BoundCall(arguments, keywords, values, given, resolve_target(self._target))
 
-    def _problem(
-        self,
-        arguments: Any,
-        keywords: Mapping[str, Any],
-        values: dict[str, Any],
-        given: Any,
-        target: Target,
-        options: TuneOptions | None = None,
-    ) -> TuningProblem:
+    def _problem(self, call: BoundCall, options: TuneOptions | None = None) -> TuningProblem:
+        arguments, keywords, values, given, target = call
         jit, configs, options = self.jit, self.configs, options or self.options
         if callable(configs) and getattr(configs, "takes_function", False):  # tiledsl.spaces.for_program
             configs = check_configs(configs(jit, target=target, **given), jit.signature, self.name)

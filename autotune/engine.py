@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiledsl.autotuner.call_flags import LeftOutBy
 from tiledsl.autotuner.group.ranks import Ranks
@@ -18,12 +17,14 @@ from tiledsl.autotuner.options import TuneOptions, conditions
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.results.unbuilt import UnbuiltKernel
 from tiledsl.autotuner.space import config_key
+from tiledsl.autotuner.storage.artifacts import read_artifacts
 from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.task import RunnableTask, none_works
 from tiledsl.autotuner.trial import Trial, config_text
+from tiledsl.autotuner.user_functions import errors_of, named_arguments
 from tiledsl.digests import source_digest
 from tiledsl.errors import TileError
 from tiledsl.kernels.jit import no_program
@@ -38,6 +39,16 @@ if TYPE_CHECKING:
     from tiledsl.dialects.tile import FuncOp
 
 _log = logging.getLogger("tiledsl")
+
+
+class BoundCall(NamedTuple):
+    """A call of a tuned function. values: its arguments by name, with defaults; given: only those that it gives."""
+
+    arguments: Sequence[Any]
+    keywords: Mapping[str, Any]
+    values: dict[str, Any]
+    given: dict[str, Any]
+    target: Target
 
 
 @dataclass
@@ -337,14 +348,11 @@ def left_out(
 
 def _left_out_by(condition: Callable[..., Any], trials: Sequence[Trial], values: Mapping[str, Any]) -> dict[int, str]:
     reasons = {}
-    named = values if isinstance(condition, LeftOutBy) else _named(condition, values)
+    by_call = isinstance(condition, LeftOutBy)
+    name, named = ("prune_fn", values) if by_call else ("prune", named_arguments(condition, values, 1))
     for trial in trials:
-        try:
+        with errors_of(f"autotune: {name}", f"for {config_text(trial.config)}"):
             answer = condition(dict(trial.config), **named)
-        except Exception as error:
-            name = "prune_fn" if isinstance(condition, LeftOutBy) else "prune"
-            shown = f"autotune: {name} raises {type(error).__name__}: {error}"
-            raise TileError(shown, notes=[f"for {config_text(trial.config)}"]) from error
         if answer and not isinstance(answer, str):
             raise TileError(
                 f"autotune: prune returns {answer!r} for {config_text(trial.config)}, which might mean either",
@@ -356,17 +364,6 @@ def _left_out_by(condition: Callable[..., Any], trials: Sequence[Trial], values:
     return reasons
 
 
-def _named(condition: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a call's values that a function of a configuration asks for, by the names of its further parameters."""
-    try:
-        parameters = list(inspect.signature(condition).parameters.values())[1:]
-    except ValueError:  # a built-in function that does not say
-        return {}
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    names = {parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY}
-    return {name: value for name, value in values.items() if takes_all or name in names}
-
-
 def result_of(problem: TuningProblem, outcome: CachedResult, store: Store | None = None) -> AutotuneResult:
     """The winner's kernel with what is known of it; built now, or with a store when it is first looked into."""
     best = _winner(outcome.trials) if outcome.best is None else outcome.trials[outcome.best]
@@ -375,7 +372,7 @@ def result_of(problem: TuningProblem, outcome: CachedResult, store: Store | None
     if store is None:
         kernel = best.kernel
     else:
-        recall = None if outcome.other_versions else partial(store.recall_kernel, best)
+        recall = None if outcome.other_versions else partial(read_artifacts, store.folder / "artifacts", best)
         kernel = UnbuiltKernel(lambda: best.kernel, best.source_hash, recall)
     kernel.config, kernel.latency, kernel.ref_latency = dict(best.config), best.latency, outcome.ref_latency
     if best.certificate is not None:

@@ -19,7 +19,7 @@ from tiledsl.autotuner.measuring.again import varied
 from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.gpu_clock import reader, wait_for_clock
 from tiledsl.autotuner.measuring.inputs import changed, copies
-from tiledsl.autotuner.numerics import reference_index, settle_doubts
+from tiledsl.autotuner.numerics import no_reference, reference_index, settle_doubts
 from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.autotuner.verifying.bits import adversarial_inputs, fingerprint
 from tiledsl.autotuner.verifying.reference import Reference
@@ -252,10 +252,6 @@ class FunctionRun:
         trial.status, trial.latency = "ok", timing.median
         trial.spread, trial.timing = timing.spread, timing.method
 
-    def settle(self) -> None:
-        """See settle."""
-        settle(self._trials, self._options)
-
     def final(self) -> None:
         """Time the best few and the default against each other."""
         failures: dict[str, Any] = {}
@@ -282,11 +278,7 @@ def settle(trials: Sequence[Trial], options: FunctionOptions) -> None:
         return
     reference = trials[reference_index([trial.config for trial in trials], options.reference_config)]
     if not reference.ok:
-        raise TileError(
-            f"autotune: numerics={options.numerics!r}: the reference configuration, "
-            f"{config_text(reference.config)}, does not work",
-            notes=[f"{reference.status}: {reference.message}", "name another one with reference_config={...}"],
-        )
+        raise no_reference(options.numerics, reference)
     for trial in trials:
         if trial.ok and trial.output_bits != reference.output_bits:
             trial.fail("other_bits", f"other bits than {config_text(reference.config)} ({trial.latency:.4g} ms)")

@@ -10,6 +10,7 @@ from typing import Any
 from tiledsl.autotuner.function_options import FunctionOptions
 from tiledsl.autotuner.function_run import Call, FunctionRun
 from tiledsl.autotuner.group.ranks import Alone
+from tiledsl.autotuner.measuring.bench import is_gpu_alive
 from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.wire import Channel
 from tiledsl.autotuner.reachable import Unreachable, function_at, packed, unpacked
@@ -57,7 +58,7 @@ class FunctionServer:
         """Check and time a configuration: the fields of its trial."""
         trial = self._trials[index]
         self.run.first(trial)
-        if self._call.on_gpu and trial.status == "launch_error" and not _is_alive():
+        if self._call.on_gpu and trial.status == "launch_error" and not is_gpu_alive():
             trial.fail("crash", trial.message)  # this process has lost its GPU: another one goes on
         return _outcome(trial)
 
@@ -85,18 +86,6 @@ class FunctionServer:
         for read in self._folder.glob(f"{stem}-*"):
             read.unlink()
         return returned
-
-
-def _is_alive() -> bool:
-    """Whether the GPU still does what it is told, after a failure that may have ended this process's context."""
-    import torch
-
-    try:
-        torch.zeros(1, device="cuda").add_(1).item()
-        torch.cuda.synchronize()
-    except Exception:
-        return False
-    return True
 
 
 def _outcome(trial: Trial) -> dict[str, Any]:

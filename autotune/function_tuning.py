@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tiledsl.autotuner import selection
 from tiledsl.autotuner.engine import left_out
 from tiledsl.autotuner.function_options import FunctionOptions
-from tiledsl.autotuner.function_run import Call, FunctionRun
+from tiledsl.autotuner.function_run import Call, FunctionRun, settle
 from tiledsl.autotuner.group.ranks import Ranks
 from tiledsl.autotuner.options import conditions
 from tiledsl.autotuner.reachable import Unreachable
@@ -93,7 +93,7 @@ class InPlace:
                 else:
                     run.first(trial)
                 self._ended(trial)
-        run.settle()
+        settle(self._trials, self._task.options)
         run.final()
 
     def phase(self) -> str:

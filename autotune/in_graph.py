@@ -23,13 +23,13 @@ def kernel_in_graph(function: AutotunedFunction, values: Mapping[str, Any], on_m
     on_miss: what there is otherwise: the "first" configuration, which is told once; a TileError ("error"); or what is
     tuned now ("tune").
     """
-    bound, given, target = function._call((), values)
-    key = function._memory_key(bound, given, target)
-    result = function.known(key, bound, target) or function.from_files(bound, given, target)
+    call = function._call((), values)
+    key = function._memory_key(call)
+    result = function.known(key, call) or function.from_files(call)
     if result is None and on_miss == "tune":
         return function._compile((), values, function.options).kernel
     if result is None:
-        problem = function._problem((), values, bound, given, target)
+        problem = function._problem(call)
         result = recall(problem)[1]
         if result is None:
             miss: Any = on_miss

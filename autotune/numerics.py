@@ -41,6 +41,20 @@ def reference_index(configs: Sequence[Mapping[str, Any]], wanted: Mapping[str, A
     )
 
 
+def unfit_reference(mode: str | None, reference: Trial, why: str, *notes: str) -> TileError:
+    """The error for a reference configuration that cannot be one."""
+    shown = config_text(reference.config)
+    return TileError(
+        f"autotune: numerics={mode!r}: the reference configuration, {shown}, {why}",
+        notes=[*notes, "name another one with reference_config={...}"],
+    )
+
+
+def no_reference(mode: str | None, reference: Trial) -> TileError:
+    """The error for a reference configuration that has failed."""
+    return unfit_reference(mode, reference, "does not work", f"{reference.status}: {reference.message.strip()}")
+
+
 def settle_doubts(trials: Sequence[Trial], name: str) -> None:
     """Configurations that are wrong on further inputs fail, if any is right on them; else these were no inputs for the
     program."""
@@ -66,33 +80,18 @@ class Bits:
         self.runs_here = problem.target.runs_here
         self._programs: dict[int, BitClass] = {}
         if self.reference.status not in ("new", "ok"):
-            raise self._no_reference()
+            raise no_reference(self.mode, self.reference)
         try:
             self._wanted = self._read(self.reference.kernel)
         except Exception as error:
-            raise TileError(
-                f"autotune: numerics={self.mode!r}: the reference configuration, {self._text}, has no kernel: {error}",
-                notes=["name another one with reference_config={...}"],
-            ) from error
+            raise unfit_reference(self.mode, self.reference, f"has no kernel: {error}") from error
         why = self._wanted.varies or (self._wanted.by_rows if self.mode == "batch-invariant" else "")
         if why:
-            raise TileError(
-                f"autotune: numerics={self.mode!r}: the reference configuration, {self._text}, cannot keep its bits",
-                notes=[why, "name another one with reference_config={...}"],
-            )
+            raise unfit_reference(self.mode, self.reference, "cannot keep its bits", why)
 
     @property
     def _text(self) -> str:
         return config_text(self.reference.config)
-
-    def _no_reference(self) -> TileError:
-        return TileError(
-            f"autotune: numerics={self.mode!r}: the reference configuration, {self._text}, does not work",
-            notes=[
-                f"{self.reference.status}: {self.reference.message.strip()}",
-                "name another one with reference_config={...}",
-            ],
-        )
 
     def _read(self, kernel: Kernel) -> BitClass:
         from tiledsl.autotuner.verifying.bit_class import program_class
@@ -137,7 +136,7 @@ class Bits:
     def settle(self) -> None:
         """Take out what could not be compared before. TileError if the reference does not work."""
         if not self.reference.ok:
-            raise self._no_reference()
+            raise no_reference(self.mode, self.reference)
         for trial in self._trials:
             self.ran(trial)
 
@@ -152,21 +151,15 @@ class Bits:
             dims = rows_of(here, sizes)
             outputs = [kernel.params[at].name for at in kernel.outputs]
             inputs = [param for param in kernel.params if not param.is_output]
-            if not outputs:
+            if not outputs or any(name not in dims for name in outputs):
                 return []
-            if any(name not in dims for name in outputs):
-                return []
-            number = self._size(here, dims, outputs[0])
-            least = count if number is None else min(count, number)
+            number = here[outputs[0]][dims[outputs[0]]]
+            least = min(count, number) if isinstance(number, int) else count
             keep = {"dims": [dims.get(name) for name in outputs], "count": least}
             same = {"shapes": [None for _ in inputs], **keep}
             resized = {"shapes": [sizes[p.name] if p.is_tensor and p.name in dims else None for p in inputs], **keep}
             jobs.append((count, _row_job(self.index, kernel, same), _row_job(self.index, other, resized)))
         return jobs
-
-    def _size(self, shapes: Mapping[str, Sequence[Any]], dims: Mapping[str, int], name: str) -> int | None:
-        size = shapes[name][dims[name]]
-        return size if isinstance(size, int) else None
 
     def _kernels(self, kernel: Kernel) -> list[tuple[int, Kernel, dict[str, list[Any]]]]:
         """(rows, kernel for them, shapes of its parameters) for other numbers of rows than the call's."""
@@ -207,27 +200,16 @@ class Bits:
             counts, in_forks(lambda count: len(self._build(name, count).source), counts, options.timeout)
         ):
             if isinstance(answer, Ended):
-                raise TileError(
-                    f"autotune: numerics={self.mode!r}: the reference configuration, {self._text}, cannot be built for "
-                    f"{count} rows",
-                    notes=[answer.message],
-                )
+                raise unfit_reference(self.mode, self.reference, f"cannot be built for {count} rows", answer.message)
 
     def check_rows(self, count: int, here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
         """TileError where a row of the reference configuration has other bits among `count` rows."""
         for each in (here, there):
             if each.get("status") != "ok":
-                raise TileError(
-                    f"autotune: numerics='batch-invariant': the reference configuration, {self._text}, does not work "
-                    f"for {count} rows",
-                    notes=[str(each.get("message", ""))],
-                )
+                why = str(each.get("message", ""))
+                raise unfit_reference(self.mode, self.reference, f"does not work for {count} rows", why)
         if here["output_bits"] != there["output_bits"]:
-            raise TileError(
-                f"autotune: numerics='batch-invariant': a row of the reference configuration, {self._text}, has other "
-                f"bits among {count} rows",
-                notes=["name another one with reference_config={...}"],
-            )
+            raise unfit_reference(self.mode, self.reference, f"has rows with other bits among {count} rows")
 
 
 def _row_job(index: int, kernel: Kernel, wanted: dict[str, Any]) -> Job:

@@ -114,7 +114,11 @@ class Progress:
         if trial.status == "new":
             return
         self.statuses[trial.index] = trial.status
-        if trial.ok and trial.latency is not None and (self.best is None or _latency(trial) < _latency(self.best)):
+        if (
+            trial.ok
+            and trial.latency is not None
+            and (self.best is None or trial.milliseconds < self.best.milliseconds)
+        ):
             self.best = trial
         line = _log_line(trial)
         self._write(line)
@@ -128,7 +132,7 @@ class Progress:
         parts = [f"{counts[status]} {status.replace('_', ' ')}" for status in STATUSES if counts[status]]
         text = ", ".join(parts) or "nothing yet"
         if self.best is not None:
-            text += f"; best {_latency(self.best):.4f} ms: {config_text(self.best.config)}"
+            text += f"; best {self.best.milliseconds:.4f} ms: {config_text(self.best.config)}"
         return text
 
     def close(self, result: Any = None) -> str:
@@ -173,10 +177,6 @@ def _clock(seconds: float) -> str:
     """`1:05`, or `2:01:05`."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
-
-
-def _latency(trial: Trial) -> float:
-    return float("inf") if trial.latency is None else trial.latency
 
 
 def _log_line(trial: Trial) -> str:

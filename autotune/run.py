@@ -148,13 +148,22 @@ class TuningRun:
         """What becomes of one job, where no other runs."""
         assert self._rig is not None
         self._rig.submit(job, 0)
+        return dict(self._wait_for("ran"))
+
+    def _next_event(self, seconds: float) -> tuple[str, int, Any]:
+        """Raises queue.Empty where none comes in time, and KeyboardInterrupt where that is what comes."""
+        event: tuple[str, int, Any] = self._events.get(timeout=seconds)
+        if event[0] == "interrupt":
+            raise KeyboardInterrupt
+        return event
+
+    def _wait_for(self, wanted: str) -> Any:
+        """The outcome of the next event of a kind; compilations that were given up may still be reported."""
         while True:
             with contextlib.suppress(queue.Empty):
-                kind, _, outcome = self._events.get(timeout=WAKE_SECONDS)
-                if kind == "interrupt":
-                    raise KeyboardInterrupt
-                if kind == "ran":
-                    return dict(outcome)
+                kind, _, outcome = self._next_event(WAKE_SECONDS)
+                if kind == wanted:
+                    return outcome
 
     def _agree(self) -> None:
         if self._ranks.size > 1:
@@ -316,11 +325,9 @@ class TuningRun:
                 self._stop_early()
                 continue
             try:
-                kind, index, outcome = self._events.get(timeout=self._seconds_to_wait())
+                kind, index, outcome = self._next_event(self._seconds_to_wait())
             except queue.Empty:
                 continue
-            if kind == "interrupt":
-                raise KeyboardInterrupt
             if kind == "compiled" and self._stopped:
                 continue
             trial = self.trials[index]
@@ -391,16 +398,13 @@ class TuningRun:
             assert self._rig is not None
             self._running.add(index)
             bits = self._bits is not None and self._bits.runs_here
-            job = Job.of(index, kernel, self.measured, self._share(index), bits=bits)
+            job = Job.of(index, kernel, self.measured, self._shares.get(index, _SHARE_OF_DEFAULT), bits=bits)
             self._rig.submit(job, self._places[index])
             return
         if trial.status == "new":
             self._estimate(trial)
         if index in self._running:
             self._announce(trial)
-
-    def _share(self, index: int) -> float:
-        return self._shares.get(index, _SHARE_OF_DEFAULT)
 
     def _ran(self, trial: Trial, outcome: Mapping[str, Any]) -> None:
         self._running.discard(trial.index)
@@ -417,7 +421,7 @@ class TuningRun:
             self._bits.ran(trial)
         rig = self._rig
         if rig is not None and trial.ok and not trial.doubts and trial.latency is not None:
-            rig.best = trial.latency if rig.best is None else min(rig.best, trial.latency)
+            rig.pool.best = trial.latency if rig.pool.best is None else min(rig.pool.best, trial.latency)
 
     def _suggest_smaller(self) -> None:
         """Say once what makes checks in the interpreter quicker, where those that are left will take long."""
@@ -477,15 +481,8 @@ class TuningRun:
             return
         self._is_final = True
         kernels = [(trial.index, self._runner(trial.index)) for trial in best]
-        self._rig.submit_final([Job.of(index, kernel, True) for index, kernel in kernels if kernel is not None])
-        kind: str = ""
-        outcome: Any = None
-        while kind != "final":  # compilations that were given up may still be reported
-            with contextlib.suppress(queue.Empty):
-                kind, _, outcome = self._events.get(timeout=WAKE_SECONDS)
-            if kind == "interrupt":
-                raise KeyboardInterrupt
-        selection.record_final(self.trials, outcome)
+        self._rig.pool.submit_final([Job.of(index, kernel, True) for index, kernel in kernels if kernel is not None])
+        selection.record_final(self.trials, self._wait_for("final"))
         self._agree()
         for trial in best:
             self.ended(trial)
@@ -531,7 +528,7 @@ class TuningRun:
         self._stopped = True
         if self._compiler is not None:
             self._compiler.close()
-        waiting = self._compiling | set(self._rig.cancel() if self._rig is not None else [])
+        waiting = self._compiling | set(self._rig.pool.cancel() if self._rig is not None else [])
         self._compiling.clear()
         self._running -= waiting
 

@@ -24,9 +24,9 @@ def finalists(trials: Sequence[Trial], incumbent: int | None = None) -> list[Tri
     ranked = sorted(own, key=_by_latency)
     if len(ranked) < 2:
         return []
-    best = _latency(ranked[0])
-    chosen = [trial for trial in ranked[:FINALISTS] if _latency(trial) <= best * _CLOSE]
-    chosen += [trial for trial in ranked[FINALISTS:_MOST_FINALISTS] if _latency(trial) <= best * _EQUAL]
+    best = ranked[0].milliseconds
+    chosen = [trial for trial in ranked[:FINALISTS] if trial.milliseconds <= best * _CLOSE]
+    chosen += [trial for trial in ranked[FINALISTS:_MOST_FINALISTS] if trial.milliseconds <= best * _EQUAL]
     for place in (0, incumbent):
         if place is not None:
             first = trials[place].same_as
@@ -83,16 +83,16 @@ def winner(trials: Sequence[Trial], incumbent: int | None = None, min_improvemen
         return None
     compared = [trial for trial in working if trial.rounds]
     if compared:
-        fastest = min(_latency(trial) if trial.alone is None else trial.alone for trial in compared)
-        if all(trial.rounds or _latency(trial) * _FAR > fastest for trial in working):
+        fastest = min(trial.milliseconds if trial.alone is None else trial.alone for trial in compared)
+        if all(trial.rounds or trial.milliseconds * _FAR > fastest for trial in working):
             working = compared
     best = min(working, key=_by_latency)
     tied = [trial for trial in working if _is_tied(trial, best)]
     before = next((trial for trial in working if trial.index == incumbent), None)
     if before is not None:
         default = next((trial for trial in working if trial.index == 0), best)
-        is_close = _latency(best) >= _latency(before) * (1 - min_improvement)
-        if _is_tied(before, best, stays=True) or (is_close and _latency(before) <= _latency(default)):
+        is_close = best.milliseconds >= before.milliseconds * (1 - min_improvement)
+        if _is_tied(before, best, stays=True) or (is_close and before.milliseconds <= default.milliseconds):
             return before
     return min(tied, key=preferred)
 
@@ -101,10 +101,10 @@ def _is_tied(trial: Trial, best: Trial, stays: bool = False) -> bool:
     """Whether a trial is not slower than the best one beyond the noise; with `stays` beyond what may count as noise in
     another run, and what its rounds leave open. What was not measured has none."""
     if trial.spread is None or best.spread is None:
-        return _latency(trial) == _latency(best)
+        return trial.milliseconds == best.milliseconds
     noise = trial.noise or 0.0
     limit = _STAYS * tie(noise) + open_by(noise, trial.rounds) if stays else tie(noise)
-    return _latency(trial) <= _latency(best) * (1 + limit)
+    return trial.milliseconds <= best.milliseconds * (1 + limit)
 
 
 def config_order(config: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -116,12 +116,8 @@ def config_order(config: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _latency(trial: Trial) -> float:
-    return float("inf") if trial.latency is None else trial.latency
-
-
 def _by_latency(trial: Trial) -> tuple[float, int]:
-    return _latency(trial), trial.index
+    return trial.milliseconds, trial.index
 
 
 def preferred(trial: Trial) -> tuple[Any, ...]:

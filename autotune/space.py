@@ -14,6 +14,7 @@ from typing import Any
 
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.trial import config_text
+from tiledsl.autotuner.user_functions import errors_of, named_arguments
 from tiledsl.errors import TileError, ends_tracebacks
 from tiledsl.kernels.pass_choice import chosen_passes
 from tiledsl.launch_options import LAUNCH_OPTIONS
@@ -136,12 +137,8 @@ def _listed(given: Any) -> list[Any]:
 
 
 def _holds(condition: Callable[[Config], Any], config: Mapping[str, Any]) -> bool:
-    try:
+    with errors_of("tiledsl.space: where", f"for {config_text(config)}"):
         return bool(condition(Config(config)))
-    except Exception as error:
-        raise TileError(
-            f"tiledsl.space: where raises {type(error).__name__}: {error}", notes=[f"for {config_text(config)}"]
-        ) from error
 
 
 def _parts(other: Space | Iterable[Mapping[str, Any]]) -> tuple[Callable[[], Iterable[dict[str, Any]]], ...]:
@@ -239,14 +236,9 @@ def call_configs(
             raise TileError(
                 f"autotune: configs wants an argument {missing[0]!r}, which the call does not give"
             ) from None
-        keywords = {p.name: values[p.name] for p in wanted if p.name in values and p.kind is not p.POSITIONAL_ONLY}
-        arguments = ()
-    try:
+        arguments, keywords = (), named_arguments(function, values)
+    with errors_of("autotune: configs"):
         return function(*arguments, **keywords)
-    except TileError:
-        raise
-    except Exception as error:
-        raise TileError(f"autotune: configs raises {type(error).__name__}: {error}") from error
 
 
 def fix(configs: Sequence[dict[str, Any]], fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -282,15 +274,8 @@ def called_back(
     unique: dict[str, dict[str, Any]] = {}
     for config in configs:
         config_copy = copy.deepcopy(config)
-        try:
+        with errors_of("autotune: config_callback", f"for {config_text(config)}"):
             returned = callback(config_copy)
-        except TileError:
-            raise
-        except Exception as error:
-            raise TileError(
-                f"autotune: config_callback raises {type(error).__name__}: {error}",
-                notes=[f"for {config_text(config)}"],
-            ) from error
         config_copy = config_copy if returned is None else returned
         if not isinstance(config_copy, Mapping):
             raise TileError(

@@ -207,7 +207,7 @@ def _tune_together(task: RunnableTask[R], ranks: Ranks) -> R:
 def recall(task: TuningTask[R]) -> tuple[Store | None, R | None]:
     """Where the result is kept, and the stored one."""
     key = task.key()
-    store = None if key is None else Store.open(task.root, key, task.limits)
+    store = None if key is None else Store(task.root, key, task.limits)
     return store, None if store is None or current().always_tune else task.recall(store)
 
 
@@ -223,7 +223,7 @@ def recall_together(task: TuningTask[R], ranks: Ranks) -> tuple[Agreed, Store | 
     )
     if agreed.key is None:
         return agreed, None, None
-    store = Store.open(task.root, agreed.key, agreed.limits)
+    store = Store(task.root, agreed.key, agreed.limits)
     store.writing = agreed.writes
     known = None if agreed.always_tune else task.recall(store)
     places = ranks.exchange("what is remembered", None if known is None else known.best.index)

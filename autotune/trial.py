@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -72,6 +73,11 @@ class Trial:
     @property
     def ok(self) -> bool:
         return self.status == "ok"
+
+    @property
+    def milliseconds(self) -> float:
+        """The latency; infinite where there is none."""
+        return math.inf if self.latency is None else self.latency
 
     @property
     def kernel(self) -> Kernel:

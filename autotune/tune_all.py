@@ -23,15 +23,16 @@ Tune = Callable[..., AutotuneResult]  # of arguments, keywords, options, and wha
 _log = logging.getLogger("tiledsl")
 
 
-def split_calls(calls: Any, name: str) -> list[Call]:
-    """Calls as positional and named arguments each. TileError for what is no list of tuples or dicts."""
-    example = f"write {name}.tune_all([(arguments of a call), (of another), ...]), or dicts of arguments by name"
+def split_calls(calls: Any, what: str) -> list[Call]:
+    """Calls as positional and named arguments each. TileError, in which `what` takes them, for what is no list of
+    tuples or dicts."""
+    example = "write a list, [(arguments of a call), (of another), ...], of tuples or of dicts of arguments by name"
     if not isinstance(calls, Iterable) or isinstance(calls, (str, Mapping)):
-        raise TileError(f"tune_all of {name}: the calls are {calls!r}", notes=[example])
+        raise TileError(f"{what}: the calls are {calls!r}", notes=[example])
     split: list[Call] = []
     for number, call in enumerate(calls):
         if not isinstance(call, (list, tuple, Mapping)):
-            raise TileError(f"tune_all of {name}: call {number} is {call!r}, no tuple or dict", notes=[example])
+            raise TileError(f"{what}: call {number} is {call!r}, no tuple or dict", notes=[example])
         split.append(((), dict(call)) if isinstance(call, Mapping) else (tuple(call), {}))
     return split
 

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import os
 
+import quickstart
 import torch
 import torch.distributed as dist
 from _check_and_time import DEVICE, largest_error, run_script
 from grouped_gemm import grouped_matmul
 
 import tiledsl
-import tiledsl.language as T
 from tiledsl.autotuner import tune_function
 
 SMALL = {"M": 12, "N": 32, "K": 32, "experts": 3, "top_k": 2}
@@ -32,26 +32,11 @@ CUT = [{"parts": parts, **tile} for parts in (1, 2) for tile in TILES]
 TUNING = {"group": True, "warmup": 1, "rep": 1 if DEVICE == "cpu" else 50}
 
 
-@tiledsl.jit(out_idx=[-1])
-def matmul(M, N, K, block_M, block_N, block_K=32, num_stages=3, threads=128, dtype="float16"):
-    @T.prim_func
-    def matmul(A: T.Tensor((M, K), dtype), B: T.Tensor((K, N), dtype), C: T.Tensor((M, N), dtype)):
-        with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
-            A_tile = T.alloc_shared((block_M, block_K), dtype)
-            B_tile = T.alloc_shared((block_K, block_N), dtype)
-            sums = T.alloc_fragment((block_M, block_N), "float32")
-            T.clear(sums)
-            for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
-                T.copy(A[by * block_M, k * block_K], A_tile)
-                T.copy(B[k * block_K, bx * block_N], B_tile)
-                T.gemm(A_tile, B_tile, sums)
-            T.copy(sums, C[by * block_M, bx * block_N])
-
-    return matmul
+matmul = tiledsl.jit(out_idx=[-1])(quickstart.matmul)
 
 
 def product(A, B, block_M, block_N):
-    return matmul(A.shape[0], B.shape[1], A.shape[1], block_M, block_N)(A, B)
+    return matmul(A.shape[0], B.shape[1], A.shape[1], block_M, block_N, block_K=32, num_stages=3)(A, B)
 
 
 @tune_function(CUT, **TUNING)

@@ -28,7 +28,7 @@ def cache(*arguments: str, answer: str | None = None) -> Result:
 def keep(root: Path, kernel: str = "matmul", age: float = 0.0, **fields: Any) -> Key:
     """A result under a key of this machine, written `age` days ago."""
     key = Key(kernel, {"arguments": {"M": "int:64"}, **environment(Target("interpret"), False), **fields})
-    store = Store.open(root, key)
+    store = Store(root, key)
     trials = [
         Trial(0, {"block": 64}, "ok", latency=0.25),
         Trial(1, {"block": 32, "kind": "x"}, "ok", latency=0.125),
@@ -52,7 +52,7 @@ def test_nothing_is_remembered(cache_dir: Path) -> None:
 
 def test_list(cache_dir: Path) -> None:
     old, new = keep(cache_dir, age=3, triton="3.0"), keep(cache_dir)
-    other = Store.open(cache_dir, Key("softmax", {}))
+    other = Store(cache_dir, Key("softmax", {}))
     other.append(Trial(0, {"block": 1}, "crash"))
     head, *rows = cache("list").output.splitlines()
     assert head.split() == ["kernel", "key", "configs", "best", "ms", "date", "size"]
@@ -110,7 +110,7 @@ def test_explain_a_kernel(cache_dir: Path) -> None:
     lines = cache("explain", "matmul").output.splitlines()
     assert lines[0].endswith("the newest") and lines[1].startswith("  triton: 3.0, now ")
     assert [line.strip().split(":")[0] for line in lines[3:]] == ["arguments.M", "triton"]
-    Store.open(cache_dir, Key("softmax", {})).append(Trial(0, {"block": 1}, "crash"))
+    Store(cache_dir, Key("softmax", {})).append(Trial(0, {"block": 1}, "crash"))
     assert "not finished" in cache("explain", "softmax").output
 
 
@@ -138,7 +138,7 @@ def test_explain_a_call(cache_dir: Path, tmp_path: Path, monkeypatch: pytest.Mon
     from tiledsl.commands.lower import import_file
 
     key = import_file(path).scale.key(256)
-    store = Store.open(cache_dir, key)
+    store = Store(cache_dir, key)
     store.append(Trial(0, {"block": 64}, "ok", latency=1.0))
     assert f"{key.digest} differs in arguments.N" in cache("explain", str(path), "-D", "N=128").output
     assert "stored: 1 trials, without a result" in cache("explain", str(path), "-D", "N=256").output
@@ -154,7 +154,7 @@ def keep_times(root: Path, M: int, times: dict[int, float | None]) -> None:
     for trial in trials:
         if trial.latency is None:
             trial.fail("crash", "")
-    Store.open(root, key).finish(CachedResult(trials, "measured", None))
+    Store(root, key).finish(CachedResult(trials, "measured", None))
 
 
 def test_table(cache_dir: Path, tmp_path: Path) -> None:
@@ -183,6 +183,6 @@ def test_table_of_one_problem(cache_dir: Path) -> None:
 
 def test_table_of_nothing(cache_dir: Path) -> None:
     keep_times(cache_dir, 64, {32: None})
-    Store.open(cache_dir, Key("matmul", {})).append(Trial(0, {"block": 1}, "crash"))
+    Store(cache_dir, Key("matmul", {})).append(Trial(0, {"block": 1}, "crash"))
     result = cache("table", "matmul")
     assert result.exit_code == 1 and "no configuration of 'matmul' has a time" in result.output

@@ -20,7 +20,7 @@ README = ROOT / "README.md"
 # In the order in which their snippets run, as one script: each goes on from those before it.
 PAGES = [
     README,
-    *(ROOT / "docs" / f"{name}.md" for name in "language launching tuning offline passes hopper levels".split()),
+    *(ROOT / "docs" / f"{name}.md" for name in "language launching torch tuning offline passes hopper levels".split()),
 ]
 TEXTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks/results/README.md"]
 ALONE = ROOT / "docs" / "distributed.md"
@@ -36,6 +36,10 @@ if device == "cpu":  # on a GPU the tuner may choose another configuration, and 
 """,
     "docs/launching.md": """
 torch.testing.assert_close(op(a, b), c)
+""",
+    "docs/torch.md": """
+torch.testing.assert_close(swiglu(x, x + 1), torch.nn.functional.silu(x) * (x + 1))
+torch.testing.assert_close(x.grad, torch.func.grad(lambda x: (torch.nn.functional.silu(x) * (x + 1)).sum())(x.detach()))
 """,
     "docs/tuning.md": """
 assert again.config == result.config and product.untuned(a, b.T).shape == c.shape

@@ -13,7 +13,7 @@ from tiledsl.commands.cache import cache
 from tiledsl.commands.tune import tune
 from tiledsl.commands.tuned import tuned
 from tiledsl.errors import PassFailure, TileError, on_command_line
-from tiledsl.files import write_output
+from tiledsl.files import write_output, writing
 from tiledsl.version import __version__
 
 
@@ -234,10 +234,8 @@ def _write(text: str, output: Path | None) -> None:
 
 
 def _write_bytes(data: bytes, output: Path) -> None:
-    try:
+    with writing(output):
         write_output(output, data)
-    except OSError as error:
-        raise TileError(f"{output} cannot be written: {error.strerror}") from None
 
 
 if __name__ == "__main__":

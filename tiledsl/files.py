@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import stat
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from tiledsl.errors import TileError
 
 LARGEST_FILE = 64 << 20
 _OURS = 0o644  # of what others read and nobody else writes
@@ -57,6 +61,26 @@ def write_output(path: str | os.PathLike[str], data: bytes) -> Path:
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(to)) from None
     return to
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str], notes: Sequence[str] = ()) -> Iterator[None]:
+    """Inside, an OSError becomes the TileError that says what cannot be written, `path` if the error names nothing."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise TileError(f"{error.filename or path} cannot be written: {reason}", notes=list(notes)) from error
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a file that the user names, in UTF-8. TileError if there is none, or if it cannot be read."""
+    if not os.path.exists(path):
+        raise TileError(f"there is no file {os.fspath(path)}")
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TileError(f"{os.fspath(path)} cannot be read: {error}") from None
 
 
 def make_private(folder: Path) -> None:

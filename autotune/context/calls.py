@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.context.active import active
 from tiledsl.autotuner.context.tuning import Offer, Turn
-from tiledsl.autotuner.engine import TuningProblem, left_out, prune_and_order
+from tiledsl.autotuner.engine import BoundCall, TuningProblem, left_out, prune_and_order
 from tiledsl.autotuner.function_run import copy_config
 from tiledsl.autotuner.options import conditions
 from tiledsl.autotuner.results.result import AutotuneResult
@@ -57,11 +57,11 @@ def call_kernel(tuned: AutotunedFunction, arguments: Sequence[Any], keywords: Ma
     """A call of a kernel under @tiledsl.autotune: eager style runs it; lazy style returns what runs it when called."""
     session = active.get()
     assert session is not None
-    values, given, target = tuned._call(arguments, keywords)
-    key = tuned._memory_key(values, given, target)
-    known = tuned.known(key, values, target)
+    call = tuned._call(arguments, keywords)
+    key = tuned._memory_key(call)
+    known = tuned.known(key, call)
     if known is None and tuned.looks_into_files and not session.has((id(tuned), key)):
-        known = tuned.from_files(values, given, target)
+        known = tuned.from_files(call)
         if known is None and tuned.options.on_miss != "tune":
             known = tuned.compile(*arguments, **keywords)
         if known is not None:
@@ -71,12 +71,11 @@ def call_kernel(tuned: AutotunedFunction, arguments: Sequence[Any], keywords: Ma
             return known
         kernel: Any = known.kernel
     else:
-        problem = tuned._problem(arguments, keywords, values, given, target)
-        in_context = KernelInContext(tuned, key, problem)
+        in_context = KernelInContext(tuned, key, call, tuned._problem(call))
         if not tuned.jit.is_eager:
             return in_context
         kernel = in_context
-    return kernel(*[values[param.name] for param in kernel.params if not param.is_output])
+    return kernel(*[call.values[param.name] for param in kernel.params if not param.is_output])
 
 
 @dataclass
@@ -85,6 +84,7 @@ class KernelInContext:
 
     tuned: AutotunedFunction
     key: Any
+    call: BoundCall
     problem: TuningProblem
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -121,5 +121,5 @@ class KernelInContext:
         return getattr(self.problem.build(self._config(), self.problem.target), name)
 
     def _config(self) -> dict[str, Any]:
-        known = self.tuned.known(self.key, self.problem.values, self.problem.target)
+        known = self.tuned.known(self.key, self.call)
         return self.problem.configs[0] if known is None else known.config

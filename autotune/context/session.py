@@ -24,13 +24,8 @@ class InContext(FoundTask):
     """A kernel with one key: its configurations are run launch by launch, by the function around it, of that name."""
 
     def __init__(self, offer: Offer, trials: list[Trial], options: ContextOptions, function: str) -> None:
-        self.name, self.options, self._offer, self._trials, self._function = (
-            offer.name,
-            options,
-            offer,
-            trials,
-            function,
-        )
+        self.name, self.options, self._function = offer.name, options, function
+        self._offer, self._trials = offer, trials
         self.configs = [trial.config for trial in trials]
 
     def key(self) -> Key | None:

@@ -6,7 +6,6 @@ has an end, and a rank that gives up can say so. All ranks take part in the same
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import socket
@@ -17,6 +16,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from tiledsl.autotuner.user_functions import errors_of, named_arguments
 from tiledsl.errors import TileError
 
 Group = (
@@ -193,15 +193,8 @@ def process_group(group: Group, values: Mapping[str, Any]) -> Any:
     import torch.distributed as dist
 
     if callable(group):
-        names = inspect.signature(group).parameters
-        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in names.values())
-        try:
-            chosen = group(**{n: v for n, v in values.items() if takes_all or n in names})
-        except Exception as error:
-            raise TileError(
-                f"autotune: group raises {type(error).__name__}: {error}",
-                notes=[f"it is given the arguments that it names, of {', '.join(values)}"],
-            ) from error
+        with errors_of("autotune: group", f"it is given the arguments that it names, of {', '.join(values)}"):
+            chosen = group(**named_arguments(group, values))
         return process_group(chosen, values)
     if not dist.is_available() or not dist.is_initialized():
         raise TileError(

@@ -111,7 +111,7 @@ class Bench:
         """Status and message of an exception."""
         shown = str(error) or type(error).__name__
         message = shown if type(error).__name__ == "TileError" else f"{type(error).__name__}: {shown}"
-        if _STICKY.search(shown) or not self._alive():
+        if _STICKY.search(shown) or (self.device != "cpu" and not is_gpu_alive()):
             return {"status": "crash", "message": message, "sticky": True}
         lack = "out of resource" in shown.lower() or type(error).__name__ in ("OutOfMemoryError", "OutOfResources")
         if lack:
@@ -298,24 +298,23 @@ class Bench:
 
             torch.cuda.synchronize()
 
-    def _alive(self) -> bool:
-        """Whether the device still does what it is told."""
-        if self.device == "cpu":
-            return True
-        import torch
-
-        try:
-            torch.zeros(1, device="cuda").add_(1).item()
-            torch.cuda.synchronize()
-        except Exception:
-            return False
-        return True
-
     def _free(self) -> None:
         if self.device != "cpu":
             import torch
 
             torch.cuda.empty_cache()
+
+
+def is_gpu_alive() -> bool:
+    """Whether the GPU still does what it is told, after a failure that may have ended this process's context."""
+    import torch
+
+    try:
+        torch.zeros(1, device="cuda").add_(1).item()
+        torch.cuda.synchronize()
+    except Exception:
+        return False
+    return True
 
 
 def _results(ran: KernelOutputs) -> list[Any]:

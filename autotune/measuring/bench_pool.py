@@ -51,7 +51,7 @@ class BenchPool:
         self._stopping = False
         self._lock = threading.Lock()
         self._workers: dict[int, Worker] = {}
-        self.best: float | None = None
+        self.best: float | None = None  # latency so far, which early stopping compares with
         for number, device in enumerate(devices):  # not in the threads: it takes longest of all that a run waits for
             with contextlib.suppress(WorkerEnded):
                 self._worker(number, device)

@@ -62,10 +62,10 @@ class Worker:
     def ask(self, message: dict[str, Any], timeout: float) -> dict[str, Any]:
         """The answer. Raises Silence after `timeout` seconds (not counting its start), WorkerEnded if it ends."""
         if not self._ready:
-            self._answer(START_SECONDS)
+            self.listen(START_SECONDS)
             self._ready = True
         self.tell(message)
-        return self._answer(timeout)
+        return self.listen(timeout)
 
     def tell(self, message: dict[str, Any]) -> None:
         try:
@@ -74,10 +74,7 @@ class Worker:
             raise WorkerEnded(self._obituary()) from None
 
     def listen(self, timeout: float) -> dict[str, Any]:
-        """A further answer to the last message."""
-        return self._answer(timeout)
-
-    def _answer(self, timeout: float) -> dict[str, Any]:
+        """The next answer, of which there may be several to a message. Raises as `ask` does."""
         answer = self._channel.receive(timeout)
         if answer is None:
             raise WorkerEnded(self._obituary())

@@ -117,18 +117,18 @@ class Given:
 
 
 class MeasurementBackend:
-    """Runs jobs; see BenchPool for what it puts in `events`."""
+    """Runs jobs in its `pool`; see BenchPool for what that puts in `events`."""
 
     def __init__(self, target: Target, options: TuneOptions, events: queue.Queue[Any]) -> None:
         self.policy = policy_of(options)
         self.timeout = options.run_timeout or (_RUN_SECONDS if can_measure(target) else options.timeout)
         self._scratch = Scratch()
         self.folder = self._scratch.path
-        self._pool: Any = None
+        self.pool: Any = None
         if options.isolate:
-            self._pool = BenchPool(devices(target, options), events)
+            self.pool = BenchPool(devices(target, options), events)
         else:
-            self._pool = InProcess("cpu" if not can_measure(target) else "cuda", events)
+            self.pool = InProcess("cpu" if not can_measure(target) else "cuda", events)
 
     def begin(self, given: Given) -> None:
         """Hand over the inputs and the reference's outputs. Jobs run from here on."""
@@ -136,9 +136,9 @@ class MeasurementBackend:
         roundoff, is_narrow = given.roundings
         tolerance = replace(self.policy.tolerance, roundoff=roundoff, is_narrow=is_narrow)
         self.policy = replace(self.policy, tolerance=tolerance)
-        if isinstance(self._pool, InProcess):
-            bench = Bench(self._pool.device, self.policy, given.inputs, candidates, self.folder, given.further)
-            self._pool.bench = bench
+        if isinstance(self.pool, InProcess):
+            bench = Bench(self.pool.device, self.policy, given.inputs, candidates, self.folder, given.further)
+            self.pool.bench = bench
             return
         message = {
             "do": "begin",
@@ -150,7 +150,7 @@ class MeasurementBackend:
             "triton_cache_dir": os.environ.get("TRITON_CACHE_DIR"),
         }
         del candidates
-        self._pool.begin(WorkerSession(message, self.timeout))
+        self.pool.begin(WorkerSession(message, self.timeout))
         given.inputs, given.reference, given.further = [], None, []
         if given.device != "cpu":
             import torch
@@ -159,11 +159,7 @@ class MeasurementBackend:
 
     def submit(self, job: Job, place: int) -> None:
         """Run a job; those with lower places go first."""
-        self._pool.submit(job, place)
-
-    def submit_final(self, jobs: Sequence[Job]) -> None:
-        """Time jobs against each other."""
-        self._pool.submit_final(jobs)
+        self.pool.submit(job, place)
 
     def outputs(self, described: Sequence[dict[str, Any]], device: str) -> list[Any]:
         """The tensors that a job left, on `device`; their files are gone then."""
@@ -173,28 +169,13 @@ class MeasurementBackend:
                 (self.folder / each["file"]).unlink()
         return values
 
-    def cancel(self) -> list[int]:
-        """Forget the jobs that do not run yet; returns their indices."""
-        cancelled: list[int] = self._pool.cancel()
-        return cancelled
-
-    @property
-    def best(self) -> float | None:
-        """The best latency so far, which early stopping compares with."""
-        best: float | None = self._pool.best
-        return best
-
-    @best.setter
-    def best(self, value: float | None) -> None:
-        self._pool.best = value
-
     def close(self, *, kill: bool = False) -> None:
         """End the run: the processes stay for the next one, or are killed."""
         try:
             if kill:
-                self._pool.kill()
+                self.pool.kill()
             else:
-                self._pool.close()
+                self.pool.close()
         finally:
             self._scratch.close()
 

@@ -10,10 +10,6 @@ from tiledsl.dialects import arith, scf, tile
 from tiledsl.ir.core import Region, Value
 
 _SAMPLES = 16  # block indices at which a trip count is evaluated, along each grid dimension it depends on
-_COMPARE = {
-    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
-}  # fmt: skip
 
 
 def constant(value: Value) -> float | None:
@@ -41,8 +37,7 @@ def evaluate(value: Value, numbers: Mapping[Value, float]) -> float | None:
         if isinstance(op, arith.BinaryOp):
             return op.compute(*values)  # type: ignore[no-any-return]
         if isinstance(op, arith.CmpOp):
-            compare = _COMPARE.get(str(op.attributes.get("predicate", "")))
-            return None if compare is None else compare(*values)
+            return arith.PREDICATES[op.predicate](*values)
         if isinstance(op, arith.SelectOp):
             return values[1] if values[0] else values[2]
         if isinstance(op, arith.CastOp):

@@ -6,11 +6,12 @@ The pruner and the model ask for it once for each configuration, so it costs les
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tiledsl.analysis.dependence import ancestors
+from tiledsl.analysis.block_access import strides_of
+from tiledsl.analysis.dependence import ancestors, depends_on
 from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.autotuner.predicting.index_values import constant, divisor, grid_axes, is_data_dependent, trip_counts
 from tiledsl.autotuner.predicting.liveness import live_bytes
@@ -162,9 +163,8 @@ class _Reader:
     ) -> None:
         if tile.buffer_type(op.buffer).scope != "global":
             return
-        spread = set(points)
-        used = {value for index in op.indices for value in sources(index) if value in spread}
-        for point in spread - used:  # every iteration along this index touches the same element
+        unused = {point for point in points if not any(depends_on(index, [point]) for index in op.indices)}
+        for point in unused:  # every iteration along this index touches the same element
             owner = point.owner
             parallel = next(p for p in ancestors(op) if isinstance(p, tile.ParallelOp) and p.body is owner)
             times /= parallel.extents[parallel.body.args.index(point)]
@@ -238,10 +238,10 @@ def vectorizes(copy: tile.CopyOp) -> bool:
     if tuple(copy.source_axes) != tuple(copy.target_axes) and len(copy.shape) == len(type.shape):
         return False
     step = max(1, 4 // max(1, ELEMENTS[copy.source.dtype].bits // 8))
-    strides = type.strides if type.strides is not None else _row_major(type.static_shape)
-    if any(not isinstance(stride, int) for stride in strides) or strides[-1] != 1:
+    strides = [stride for stride in strides_of(type) if isinstance(stride, int)]
+    if len(strides) != len(type.shape) or strides[-1] != 1:
         return False
-    if any(int(stride) % step for stride in strides[:-1]) or type.static_shape[-1] % step or copy.shape[-1] % step:
+    if any(stride % step for stride in strides[:-1]) or type.static_shape[-1] % step or copy.shape[-1] % step:
         return False
     return not copy.source_offsets or divisor(copy.source_offsets[-1]) % step == 0
 
@@ -259,22 +259,6 @@ def _loads(op: Operation) -> bool:
 
 def _name(value: Value) -> str:
     return value.name or f"buffer {id(value):x}"
-
-
-def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-
-
-def sources(value: Value) -> Iterator[Value]:
-    """The value and everything it is computed from."""
-    pending, seen = [value], {value}
-    while pending:
-        current = pending.pop()
-        yield current
-        if current.op is not None:
-            fresh = [each for each in current.op.operands if each not in seen]
-            seen.update(fresh)
-            pending.extend(fresh)
 
 
 def _written(op: Operation) -> list[Value]:

@@ -55,6 +55,15 @@ class AutotuneResult:
             raise AttributeError(name)
         return getattr(self.kernel, name)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As `save` writes it: the winner's kernel, and what is known of the trials."""
+        from tiledsl.autotuner.results.saved import as_text, from_text
+
+        return from_text, (type(self), as_text(self))
+
+    def __deepcopy__(self, memo: Any) -> AutotuneResult:
+        return owned(self)
+
     @property
     def libcode(self) -> str:
         """The Triton source (the name is TileLang's)."""

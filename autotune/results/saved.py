@@ -27,26 +27,28 @@ SCHEMA = 1
 
 def save(result: AutotuneResult, path: str | os.PathLike[str]) -> Path:
     """Write the file in one step. OSError if the folder is not there or cannot be written."""
+    return write_output(path, as_text(result))
+
+
+def as_text(result: AutotuneResult) -> bytes:
+    """What the file has."""
     trials = []
     for trial in result.trials:
         record = journal.encode(trial)
         trials.append({**record, "index": trial.index, "config": journal.plain(trial.config), "same_as": trial.same_as})
-    return write_output(
-        path,
-        journal.json_text(
-            {
-                "schema": SCHEMA,
-                "tiledsl": __version__,
-                "config": journal.plain(result.config),
-                "latency": result.latency,
-                "ref_latency": result.ref_latency,
-                "latency_kind": result.latency_kind,
-                "flops": result.flops,
-                "bytes_moved": result.bytes_moved,
-                "kernel": journal.plain(describe(result.kernel)),
-                "trials": trials,
-            }
-        ),
+    return journal.json_text(
+        {
+            "schema": SCHEMA,
+            "tiledsl": __version__,
+            "config": journal.plain(result.config),
+            "latency": result.latency,
+            "ref_latency": result.ref_latency,
+            "latency_kind": result.latency_kind,
+            "flops": result.flops,
+            "bytes_moved": result.bytes_moved,
+            "kernel": journal.plain(describe(result.kernel)),
+            "trials": trials,
+        }
     )
 
 
@@ -54,7 +56,16 @@ def load(cls: type[Result], path: str | os.PathLike[str], target: Any = None) ->
     """The result of a file; see AutotuneResult.load."""
     from_file = Path(path)
     try:
-        data = journal.parse(read_file(from_file))
+        content = read_file(from_file)
+    except (OSError, ValueError) as error:
+        raise TileError(f"{from_file} is not a saved result: {type(error).__name__}: {error}") from error
+    return from_text(cls, content, str(from_file), target)
+
+
+def from_text(cls: type[Result], content: Any, where: str = "the pickle", target: Any = None) -> Result:
+    """The result of what `as_text` made."""
+    try:
+        data = journal.parse(content)
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise ValueError(f"not a result of schema {SCHEMA}")
         stored = StoredKernel(data["kernel"])
@@ -65,8 +76,8 @@ def load(cls: type[Result], path: str | os.PathLike[str], target: Any = None) ->
         timed = latency is not None  # else of a tuned-config file: nothing was measured
         trials = [_trial(number, each, timed) for number, each in enumerate(data["trials"])]
         flops, bytes_moved = journal.number(data["flops"]), journal.number(data["bytes_moved"])
-    except (OSError, *journal.NONSENSE) as error:
-        raise TileError(f"{from_file} is not a saved result: {type(error).__name__}: {error}") from error
+    except journal.NONSENSE as error:
+        raise TileError(f"{where} is not a saved result: {type(error).__name__}: {error}") from error
     kernel: Kernel = stored
     if target is not None and Target.parse(target) != stored.target:
         kernel = stored.for_target(Target.parse(target))

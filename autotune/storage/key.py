@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.autotuner.storage.fingerprint import OPAQUE, VAGUE, canonical, program_text
+from tiledsl.autotuner.user_functions import errors_of
 from tiledsl.digests import digest
-from tiledsl.errors import TileError
 from tiledsl.runtime.versions import compiler_hash, driver_version, ptxas, triton_version
 from tiledsl.version import __version__
 
@@ -23,13 +23,8 @@ _SHOWN = 60  # characters of a value in an explanation
 
 def asked_key(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     """What the user's `key` function says of a call. TileError if it raises."""
-    try:
+    with errors_of("autotune: key", f"it is given the arguments by name: {', '.join(values)}"):
         return function(**values)
-    except Exception as error:
-        raise TileError(
-            f"autotune: key raises {type(error).__name__}: {error}",
-            notes=[f"it is given the arguments by name: {', '.join(values)}"],
-        ) from error
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@
 
 How a tuning run uses it:
 
-    store = Store.open(settings.current().cache_dir, key)
+    store = Store(settings.current().cache_dir, key)
     known = store.load(configs)                     # all of them remembered, with a result: done
     with store.lock(timeout):                       # waits while another process tunes the same
         known = store.load(configs)                 # what that process found
@@ -53,6 +53,8 @@ class Store:
     """What is remembered for one key. See the module for how it is used."""
 
     def __init__(self, root: Path, key: Key, limits: str = "") -> None:
+        """Touches nothing. root: a cache folder; limits: a text for what decides which configurations are left out;
+        what was left out under other limits counts as not known."""
         self.root, self.key, self.limits = root, key, limits
         self.folder = key.folder(root)
         self.writing = True  # until a lock or folder cannot be had
@@ -60,12 +62,6 @@ class Store:
         self._mend = False  # whether the journal has lines that make no sense
         self._warned: set[str] = set()
         self._synced = 0.0
-
-    @classmethod
-    def open(cls, root: Path, key: Key, limits: str = "") -> Store:
-        """The store of a key under a cache folder. Touches nothing. limits: a text for what decides which
-        configurations are left out; what was left out under other limits counts as not known."""
-        return cls(Path(root), key, limits)
 
     @property
     def trials_path(self) -> Path:
@@ -248,7 +244,11 @@ class Store:
             if not working:
                 journal.write_journal(self.trials_path, others)
                 return
-            winner = outcome.trials[outcome.best] if outcome.best is not None else min(working, key=_rank)
+            winner = (
+                outcome.trials[outcome.best]
+                if outcome.best is not None
+                else min(working, key=lambda trial: (trial.milliseconds, trial.index))
+            )
             if self._mend and self._locked:  # no other process adds lines meanwhile
                 journal.write_journal(self.trials_path, [*others, *records.values()])
                 self._mend = False
@@ -278,28 +278,15 @@ class Store:
         for old in sorted(self.folder.glob("best.*.json"))[:-_HISTORY]:
             old.unlink(missing_ok=True)
 
-    def recall_kernel(self, trial: Trial) -> dict[str, Any] | None:
-        """What calls need of a trial's kernel, as kept beside the result; see artifacts.read_artifacts."""
-        return artifacts.read_artifacts(self.folder / "artifacts", trial)
-
     def _keep_artifacts(self, winner: Trial, others: Sequence[Trial]) -> None:
         for trial in (winner, *others):
             if trial.build is not None:
                 folder = self.folder / "artifacts"
                 artifacts.save(folder if trial is winner else folder / digest(config_key(trial.config))[:12], trial)
 
-    @staticmethod
-    def explain(root: Path, key: Key) -> str:
-        """Which fields of the key differ from those of the results that are stored for the kernel, nearest first."""
-        return cache.explain(Path(root), key)
-
 
 def _is_left_out(record: Any) -> bool:
     return isinstance(record, Mapping) and record.get("status") in ("pruned", "screened")
-
-
-def _rank(trial: Trial) -> tuple[float, int]:
-    return (trial.latency if trial.latency is not None else float("inf"), trial.index)
 
 
 def _timestamp(seconds: float) -> str:

@@ -95,8 +95,7 @@ def _latency(tuner: AutotunedFunction, entry: TunedEntry) -> float:
         raise TileError(reason)
     own = restored(entry.config, tuner.configs)
     arguments = {name: value for name, value in entry.arguments.items() if name != OWN_KEY}
-    values, given, target = tuner._call((), arguments)
-    all_configs = tuner._problem((), arguments, values, given, target).configs
+    all_configs = tuner._problem(tuner._call((), arguments)).configs
     beside = [config for config in all_configs if config_key(config) != config_key(own)][:1]
     with override(tuned_configs=()):
         result = AutotunedFunction(tuner.jit, [*beside, own], tuner.options).compile(**arguments)

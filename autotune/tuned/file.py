@@ -19,7 +19,7 @@ from tiledsl.autotuner.storage.key import folder_name
 from tiledsl.autotuner.tuned import entry as entries
 from tiledsl.autotuner.tuned.entry import TunedEntry
 from tiledsl.errors import TileError
-from tiledsl.files import read_file, write_file
+from tiledsl.files import read_file, write_file, writing
 from tiledsl.runtime.target import Target
 
 SCHEMA = 1
@@ -180,10 +180,8 @@ def change(path: Path, function: str, target: str, edit: Callable[[TunedFile], T
 
 def write(path: Path, file: TunedFile) -> None:
     """Write a file in one step, for all to read. TileError if it cannot be written."""
-    try:
+    with writing(path):
         write_file(path, dump(file), mode=0o644)
-    except OSError as error:
-        raise TileError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def files_in(places: Sequence[Path]) -> list[Path]:

@@ -14,7 +14,7 @@ from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.space import given_tunables, tunables
 from tiledsl.autotuner.storage.key import environment
 from tiledsl.autotuner.trial import config_text
-from tiledsl.autotuner.tune_all import tune_all
+from tiledsl.autotuner.tune_all import Call, split_calls, tune_all
 from tiledsl.autotuner.tuned import arguments as of_calls
 from tiledsl.autotuner.tuned import trials
 from tiledsl.autotuner.tuned.entry import TunedEntry, arguments_text, as_text
@@ -44,8 +44,8 @@ _VERSIONS = ("tiledsl", "compiler", "triton", "driver")
 class _Call:
     """One call on its way. values: its arguments by name; key: equal for equal ones."""
 
-    keywords: dict[str, Any]
-    positional: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    positional: Sequence[Any]
     text: str
     key: str = ""
     values: dict[str, Any] = field(default_factory=dict)
@@ -87,18 +87,9 @@ def tune_into(
         raise TileError(f"min_improvement is {min_improvement!r}; it is a share, such as 0.03")
     if not isinstance(folder, (str, os.PathLike)):
         raise TileError(f"tune_into: the folder is {folder!r}; it is a path")
-    if not isinstance(calls, Iterable) or isinstance(calls, (str, Mapping)):
-        raise TileError(f"tune_into: the calls are {calls!r}; they are a list, such as [(16, 1024), {{'M': 16}}]")
+    split = split_calls(calls, f"tune_into of {function.name}")
     job = _Job(function.with_options(tuned=(), **options), Path(folder), retune, min_improvement, keep_trials, report)
-    return job.run([_split(call) for call in calls], dry_run)
-
-
-def _split(call: Sequence[Any] | Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(call, Mapping):
-        return (), dict(call)
-    if isinstance(call, str) or not isinstance(call, Sequence):
-        raise TileError(f"a call to tune is arguments, such as (16, 1024) or {{'M': 16}}; {call!r} is neither")
-    return tuple(call), {}
+    return job.run(split, dry_run)
 
 
 class _Job:
@@ -128,7 +119,7 @@ class _Job:
         self.calls: list[_Call] = []
         self.told = 0
 
-    def run(self, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], dry_run: bool) -> TuneReport:
+    def run(self, calls: Sequence[Call], dry_run: bool) -> TuneReport:
         """Tune the calls that are not yet."""
         file = read_or_new(self.path, self.function.name, self.architecture)
         for positional, keywords in calls:
@@ -152,18 +143,18 @@ class _Job:
                 call.outcome = Outcome(call.text, "left", "interrupted before")
         return TuneReport(self.path, tuple(c.outcome for c in self.calls if c.outcome is not None), interrupted)
 
-    def prepared(self, positional: tuple[Any, ...], keywords: dict[str, Any]) -> _Call:
+    def prepared(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> _Call:
         """A call with what an entry says of it; failed where that cannot be told."""
         shown = [*map(str, positional), *(f"{name}={value}" for name, value in keywords.items())]
         call = _Call(keywords, positional, " ".join(shown) or "(no arguments)")
         try:
-            values, given, target = self.function._call(positional, keywords)
-            problem = self.function._problem(positional, keywords, values, given, target)
-            fixed = given_tunables(given, tunables(problem.configs))
+            bound = self.function._call(positional, keywords)
+            problem = self.function._problem(bound)
+            fixed = given_tunables(bound.given, tunables(problem.configs))
             if fixed:
                 name = next(iter(fixed))
                 raise TileError(f"{name} is a tunable, which is chosen for the other arguments: leave it out")
-            call.values, call.configurations = values, len(problem.configs)
+            call.values, call.configurations = bound.values, len(problem.configs)
             found = self.arguments(call, frozenset(problem.configs[0]))
             call.text, call.key = arguments_text(found), as_text(found)
             if any(each.key == call.key for each in self.calls):

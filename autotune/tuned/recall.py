@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tiledsl.autotuner.engine import BoundCall, TuningProblem
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.space import given_tunables
 from tiledsl.autotuner.trial import Trial
@@ -25,7 +26,6 @@ from tiledsl.settings import current
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.decorator import AutotunedFunction
-    from tiledsl.autotuner.engine import TuningProblem
     from tiledsl.autotuner.results.result import AutotuneResult
     from tiledsl.kernels.kernel import Kernel
 
@@ -105,15 +105,15 @@ class TunedConfigs:
         own = tuple(home / each for each in folders)
         return tuple(dict.fromkeys([*own, *current().tuned_configs]))
 
-    def match(self, values: Mapping[str, Any], given: Mapping[str, Any], target: Target) -> TunedMatch:
+    def match(self, call: BoundCall) -> TunedMatch:
         """What would serve a call, if its kernel can be built; see candidates."""
         folders = self.folders()
         if not folders:
             return TunedMatch("none", "no folder of tuned configurations is named")
-        first = next(self.matches(values, given, target), None)
+        first = next(self.matches(call), None)
         if first is not None:
             return first
-        paths = [path_of(folder, self._function.name, target) for folder in folders]
+        paths = [path_of(folder, self._function.name, call.target) for folder in folders]
         there = [(path, file) for path, file in ((path, load(path)) for path in paths) if file is not None]
         if not there:
             return TunedMatch("none", "; ".join(_why_not_there(path) for path in paths))
@@ -126,18 +126,18 @@ class TunedConfigs:
         shown = f"no entry of {', '.join(str(path) for path, _ in there)} serves it"
         return TunedMatch("none", f"{shown}; {sum(map(bool, refused))} are not used: {why}" if why else shown)
 
-    def matches(self, values: Mapping[str, Any], given: Mapping[str, Any], target: Target) -> Iterator[TunedMatch]:
-        """What may serve a call, the best first. values, given: see AutotunedFunction._call."""
+    def matches(self, call: BoundCall) -> Iterator[TunedMatch]:
+        """What may serve a call, the best first."""
         rows, defaults = [], []
         wanted: dict[frozenset[str], dict[str, Any]] = {}
-        for file in self._usable(target):
+        for file in self._usable(call.target):
             if file.names not in wanted:
                 try:
-                    wanted[file.names] = of_calls.given_arguments(self._function, values, file.names)
+                    wanted[file.names] = of_calls.given_arguments(self._function, call.values, file.names)
                 except TileError as error:
                     _tell(f"no tuned configuration is looked up for {self._function.name}: {error.message}")
                     return
-            fixed = given_tunables(given, file.names)
+            fixed = given_tunables(call.given, file.names)
             if any(as_text(of_calls.as_json(value)) != as_text(file.config[name]) for name, value in fixed.items()):
                 continue
             if file.default is not None:
@@ -148,15 +148,15 @@ class TunedConfigs:
         if options.bucket is not None and rows and options.bucket not in rows[0].wanted:
             known = ", ".join(rows[0].wanted)
             _tell(f"the bucket of {self._function.name} is {options.bucket}, which is no argument; there are {known}")
-        found = candidates(rows, defaults, bucket=options.bucket, nearest=options.nearest, gpu=_gpu(target))
+        found = candidates(rows, defaults, bucket=options.bucket, nearest=options.nearest, gpu=_gpu(call.target))
         for match in found:
             config = of_calls.restored(match.config or {}, self._function.configs)
             yield replace(match, config=copy.deepcopy(config), entry=copy.deepcopy(match.entry))
 
-    def result(self, values: Mapping[str, Any], given: Mapping[str, Any], target: Target) -> AutotuneResult | None:
+    def result(self, call: BoundCall) -> AutotuneResult | None:
         """The kernel of what serves a call; None if nothing does. Nothing is measured."""
-        for match in self.matches(values, given, target):
-            kernel = self._built(match, values, target)
+        for match in self.matches(call):
+            kernel = self._built(match, call.values, call.target)
             if kernel is not None:
                 _log.info("autotune: %s takes %s", self._function.name, match)
                 entry = match.entry if match.kind == "exact" else None
@@ -282,7 +282,7 @@ def _gpu(target: Target) -> Gpu:
 
 def missed(function: AutotunedFunction, problem: TuningProblem) -> AutotuneResult:
     """What on_miss="first" and "error" do: the first configuration, or a TileError."""
-    why = function.tuned_configs.match(problem.values, {}, problem.target).why
+    why = function.tuned_configs.match(BoundCall((), {}, dict(problem.values), {}, problem.target)).why
     if problem.options.on_miss == "first":
         from tiledsl.autotuner.numerics import reference_index
 

@@ -7,8 +7,7 @@ and GPU counts. Run time does not need the file.
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from tiledsl.autotuner.tuned.arguments import as_json
 from tiledsl.autotuner.tuned.entry import TunedEntry, arguments_text, as_text, order_of
 from tiledsl.autotuner.tuned.file import SCHEMA, Default, TunedFile, most_common
 from tiledsl.errors import TileError
-from tiledsl.files import read_file, write_file
+from tiledsl.files import read_file, write_file, writing
 
 
 @dataclass(frozen=True)
@@ -44,10 +43,8 @@ def record(path: Path, entry: TunedEntry, trials: Sequence[Trial]) -> None:
         "source": entry.source,
         "trials": tried,
     }
-    try:
-        journal.append(path, json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n")
-    except OSError as error:
-        raise TileError(f"{path} cannot be written: {error.strerror or error}") from error
+    with writing(path):
+        journal.append(path, journal.line_of(line))
 
 
 def _json(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,32 +61,25 @@ def join(sources: Sequence[Path], into: Path) -> None:
     """Write the tunings of several files, the last ones counting, to one. TileError if it cannot be written."""
     lines: dict[tuple[str, str, str], bytes] = {}
     for source in sources:
-        with contextlib.suppress(OSError, ValueError):
-            for line in filter(None, read_file(source).split(b"\n")):
-                with contextlib.suppress(*journal.NONSENSE):
-                    each = _tried(journal.parse(line))
-                    lines[(as_text(each.arguments), each.gpu, each.source)] = line
-    if not lines:
-        return
-    try:
-        write_file(into, b"".join(line + b"\n" for line in lines.values()), mode=0o644)
-    except OSError as error:
-        raise TileError(f"{into} cannot be written: {error.strerror}") from error
+        lines.update((identity, line) for identity, _, line in _lines(source))
+    if lines:
+        with writing(into):
+            write_file(into, b"".join(line + b"\n" for line in lines.values()), mode=0o644)
 
 
 def read(path: Path) -> dict[tuple[str, str, str], Tried]:
     """The tunings of a file by arguments, GPU and source, as texts. Lines that make no sense are left out, as is a last
     one that was cut short; there are none if the file cannot be read."""
-    tried: dict[tuple[str, str, str], Tried] = {}
-    try:
-        lines = read_file(path).split(b"\n")
-    except (OSError, ValueError):
-        return tried
-    for line in filter(None, lines):
-        with contextlib.suppress(*journal.NONSENSE):
-            each = _tried(journal.parse(line))
-            tried[(as_text(each.arguments), each.gpu, each.source)] = each
-    return tried
+    return {identity: each for identity, each, _ in _lines(path)}
+
+
+def _lines(path: Path) -> Iterator[tuple[tuple[str, str, str], Tried, bytes]]:
+    """The tunings of a file, each with what identifies it and its line."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in filter(None, read_file(path).split(b"\n")):
+            with contextlib.suppress(*journal.NONSENSE):
+                each = _tried(journal.parse(line))
+                yield (as_text(each.arguments), each.gpu, each.source), each, line
 
 
 def _tried(data: Any) -> Tried:

@@ -9,7 +9,7 @@ import contextlib
 import subprocess
 from collections.abc import Iterator
 
-from tiledsl.errors import TileError
+from tiledsl.autotuner.user_functions import errors_of
 
 # Waits for a line, which says that all went well; the end of the input says that the process is gone.
 _WATCH = 'trap "" INT TERM HUP; read -r line || printf "%s\\n" "$0" >&2'
@@ -21,13 +21,8 @@ def named(what: str) -> Iterator[None]:
 
     What it raises, SystemExit included, becomes a TileError; KeyboardInterrupt stays. For its end see `watched`.
     """
-    try:
-        with watched(what):
-            yield
-    except TileError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise TileError(f"autotune: {what} raises {type(error).__name__}: {error}") from error
+    with errors_of(f"autotune: {what}"), watched(what):
+        yield
 
 
 @contextlib.contextmanager

@@ -230,7 +230,7 @@ def test_bad_decorations_and_calls() -> None:
 def test_calls_that_are_none(calls: Any) -> None:
     with pytest.raises(tiledsl.TileError, match="tune_all of scale_builder: ") as caught:
         tuned().tune_all(calls)
-    assert "write scale_builder.tune_all([(arguments of a call), (of another), ...])" in str(caught.value)
+    assert "write a list, [(arguments of a call), (of another), ...]" in str(caught.value)
 
 
 def test_the_first_configuration_without_tuning(cache_dir: Path) -> None:

@@ -97,6 +97,6 @@ def test_what_loses_its_gpu_ends_its_process(monkeypatch: pytest.MonkeyPatch) ->
     failing = SimpleNamespace(first=lambda trial: trial.fail("launch_error", "device-side assert"))
     vars(server).update(_trials=[Trial(0, {})], _run=failing, _call=SimpleNamespace(on_gpu=True))
     for alive, status in ((True, "launch_error"), (False, "crash")):
-        monkeypatch.setattr(function_server, "_is_alive", lambda alive=alive: alive)
+        monkeypatch.setattr(function_server, "is_gpu_alive", lambda alive=alive: alive)
         found = server.first(0)
         assert (found["status"], found["message"]) == (status, "device-side assert")

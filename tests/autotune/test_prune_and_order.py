@@ -34,8 +34,7 @@ def doubled(N: int, block: int = 16, broken: int = 0) -> Any:
 
 def problem_of(*configs: dict[str, Any], **options: Any) -> TuningProblem:
     tuned = tiledsl.autotune(configs=list(configs), cache=False, **options)(doubled)
-    values, given, target = tuned._call((256,), {})
-    return tuned._problem((256,), {}, values, given, target)
+    return tuned._problem(tuned._call((256,), {}))
 
 
 def ordered(problem: TuningProblem) -> tuple[list[tuple[str, str]], list[int]]:

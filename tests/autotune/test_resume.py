@@ -32,7 +32,7 @@ def milliseconds(index: int) -> float:
 
 def tune(root: Path, log: Path, delay: float, timeout: float = 60) -> CachedResult:
     """A tuning run with an injected, slow measurement, which writes to the log what it does."""
-    store = Store.open(root, KEY)
+    store = Store(root, KEY)
     known = store.load(CONFIGS)
     if known is not None:
         return known
@@ -79,7 +79,7 @@ def lines(path: Path) -> list[str]:
 
 def test_a_run_that_is_killed_twenty_times_goes_on_where_it_was(tmp_path: Path) -> None:
     root, log, rng = tmp_path / "cache", tmp_path / "log", random.Random(0)
-    store = Store.open(root, KEY)
+    store = Store(root, KEY)
     kills = 0
     while kills < 20:
         child = start(lambda: tune(root, log, delay=0.004))
@@ -96,7 +96,7 @@ def test_a_run_that_is_killed_twenty_times_goes_on_where_it_was(tmp_path: Path) 
     assert len(keys) == len(set(keys)) == len(CONFIGS)
     measured = Counter(line for line in lines(log) if line.startswith("measure"))
     assert len(measured) == len(CONFIGS) and measured.total() <= len(CONFIGS) + kills
-    again = Store.open(root, KEY).load(CONFIGS)
+    again = Store(root, KEY).load(CONFIGS)
     assert again is not None and again.best == BEST and again.trials == outcome.trials
     assert not list(store.folder.glob(".*.tmp"))
 

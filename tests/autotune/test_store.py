@@ -45,7 +45,7 @@ def some_trials(configs: Any = CONFIGS) -> list[Trial]:
 
 
 def kept(root: Path, key: Key = KEY, trials: Any = None, best: int | None = None) -> Store:
-    store = Store.open(root, key)
+    store = Store(root, key)
     with store.lock(1) as held:
         assert held
         store.finish(CachedResult(trials or some_trials(), "measured", 7.0, best))
@@ -53,7 +53,7 @@ def kept(root: Path, key: Key = KEY, trials: Any = None, best: int | None = None
 
 
 def reopened(store: Store) -> Store:
-    return Store.open(store.root, store.key)
+    return Store(store.root, store.key)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -67,7 +67,7 @@ def test_a_result_survives(tmp_path: Path) -> None:
     assert sorted(os.listdir(store.folder)) in (["best.json", "key.json", "lock"], ["best.json", "key.json"])
     key = json.loads((store.folder / "key.json").read_text(), parse_constant=pytest.fail)
     assert key["kernel"] == "matmul" and key["fields"] == FIELDS
-    assert Store.open(tmp_path, changed(gpu="another")).load(CONFIGS) is None
+    assert Store(tmp_path, changed(gpu="another")).load(CONFIGS) is None
 
 
 def test_a_result_answers_for_fewer_configurations_but_not_for_more(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_results_of_several_lists_add_up(tmp_path: Path) -> None:
 
 
 def test_trials_are_remembered_one_by_one(tmp_path: Path) -> None:
-    store = Store.open(tmp_path, KEY)
+    store = Store(tmp_path, KEY)
     assert store.finished() == {} and not store.folder.exists()
     first, second, third = some_trials()
     for trial in (first, second, Trial(1, CONFIGS[1], "crash", "boom"), Trial(2, CONFIGS[2])):
@@ -115,20 +115,20 @@ def test_trials_are_remembered_one_by_one(tmp_path: Path) -> None:
 
 
 def test_what_other_limits_left_out_is_not_known_and_what_was_tried_is(tmp_path: Path) -> None:
-    store = Store.open(tmp_path, KEY, limits="one trial")
+    store = Store(tmp_path, KEY, limits="one trial")
     tried, screened, pruned = some_trials()
     screened.status, pruned.status = "screened", "pruned"
     store.finish(CachedResult([tried, screened, pruned], "measured", None))
     keys = [cache.config_key(config) for config in CONFIGS]
-    assert list(Store.open(tmp_path, KEY, limits="one trial").finished()) == keys
-    other = Store.open(tmp_path, KEY, limits="two trials")
+    assert list(Store(tmp_path, KEY, limits="one trial").finished()) == keys
+    other = Store(tmp_path, KEY, limits="two trials")
     assert list(other.finished()) == keys[:1]
     other.append(screened)
     assert list(other.finished()) == keys[:1]
 
 
 def test_trials_where_none_works_run_again(tmp_path: Path) -> None:
-    store = Store.open(tmp_path, KEY)
+    store = Store(tmp_path, KEY)
     for trial in (good := some_trials()[0], bad := Trial(1, CONFIGS[1], "crash")):
         store.append(trial)
     store.finish(CachedResult([bad], "measured", None))
@@ -136,7 +136,7 @@ def test_trials_where_none_works_run_again(tmp_path: Path) -> None:
 
 
 def test_configurations_that_no_text_tells_apart_are_not_remembered(tmp_path: Path) -> None:
-    store = Store.open(tmp_path, KEY)
+    store = Store(tmp_path, KEY)
     trial = Trial(0, {"thing": object()}, "ok", latency=1.0)
     store.append(trial)
     store.finish(CachedResult([trial], "measured", None))
@@ -166,7 +166,7 @@ def test_the_winner_s_artifacts_lie_beside_it(tmp_path: Path) -> None:
     targets = [Target("interpret"), Target("cuda", 80)]
     for trial, target in zip(made, targets):
         trial.build = lambda config=trial.config, target=target: function.kernel_for({}, config, target)
-    store = Store.open(tmp_path, KEY)
+    store = Store(tmp_path, KEY)
     store.finish(CachedResult(made, "measured", None), keep_all=True)
     artifacts = store.folder / "artifacts"
     (other,) = [path for path in artifacts.iterdir() if path.is_dir()]
@@ -247,7 +247,7 @@ def test_a_journal_that_cannot_be_read_is_put_aside(tmp_path: Path, caplog: pyte
 
 
 def test_lines_that_make_no_sense_cost_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store = Store.open(tmp_path, KEY)
+    store = Store(tmp_path, KEY)
     store.append(some_trials()[0])
     with store.trials_path.open("a") as file:
         file.write('{"schema": 1}\n' * 3 + "nonsense\n[]\n{")
@@ -273,7 +273,7 @@ def test_a_hostile_key_is_no_path(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_is_not_free_in_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    holder, other = kept(tmp_path), Store.open(tmp_path, KEY)
+    holder, other = kept(tmp_path), Store(tmp_path, KEY)
     trial = some_trials()[0]
     trial.latency = 99.0
     with holder.lock(1) as held, other.lock(0.05) as also:
@@ -292,7 +292,7 @@ def test_a_folder_that_cannot_be_made(blocked: str, tmp_path: Path, caplog: pyte
     path = root if blocked == "root" else KEY.folder(root).parent
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("")
-    store = Store.open(root, KEY)
+    store = Store(root, KEY)
     assert store.load(CONFIGS) is None and store.finished() == {}
     with store.lock(1) as held:
         assert not held
@@ -323,7 +323,7 @@ def test_a_read_only_folder_still_answers(
     kept(tmp_path)
     with monkeypatch.context() as patch:
         read_only(patch, errno.EROFS)
-        store = Store.open(tmp_path, KEY)
+        store = Store(tmp_path, KEY)
         assert store.load(CONFIGS) is not None
         with store.lock(1) as held:
             assert not held
@@ -335,7 +335,7 @@ def test_a_read_only_folder_still_answers(
 def test_a_full_disk_costs_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = Store.open(tmp_path, KEY)
+    store = Store(tmp_path, KEY)
     original = os.write
     with store.lock(1), monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda file, data: original(file, data[: len(data) // 2]))  # part of each line
@@ -354,7 +354,7 @@ def test_a_full_disk_costs_a_warning(
 
 
 def test_a_cache_that_is_cleared_meanwhile(tmp_path: Path) -> None:
-    store = Store.open(tmp_path, KEY)
+    store = Store(tmp_path, KEY)
     with store.lock(1):
         store.append(some_trials()[0])
         shutil.rmtree(tmp_path / "autotune")
@@ -369,7 +369,7 @@ def test_a_cache_that_is_cleared_meanwhile(tmp_path: Path) -> None:
 @pytest.mark.parametrize("field", ["tiledsl", "compiler", "triton", "ptxas", "driver"])
 def test_a_result_from_other_versions(field: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     kept(tmp_path)
-    store = Store.open(tmp_path, changed(**{field: "another"}))
+    store = Store(tmp_path, changed(**{field: "another"}))
     assert store.load(CONFIGS) is None
     with tiledsl.settings(strict_versions=False):
         found = store.load(CONFIGS)
@@ -381,7 +381,7 @@ def test_a_result_from_other_versions(field: str, tmp_path: Path, caplog: pytest
 def test_versions_are_all_that_may_differ(change: dict[str, Any], tmp_path: Path) -> None:
     kept(tmp_path)
     with tiledsl.settings(strict_versions=False):
-        assert Store.open(tmp_path, changed(**change, triton="4")).load(CONFIGS) is None
+        assert Store(tmp_path, changed(**change, triton="4")).load(CONFIGS) is None
 
 
 def test_a_miss_says_what_differs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -389,22 +389,22 @@ def test_a_miss_says_what_differs(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     kept(tmp_path, changed(gpu="x", arguments={"M": "int:1", "N": "int:1"}))
     wanted = changed(triton="3.7.0", arguments={"M": "int:64", "N": "int:33"})
     with caplog.at_level(logging.INFO, "tiledsl"):
-        assert Store.open(tmp_path, wanted).load(CONFIGS) is None
-        assert Store.open(tmp_path, KEY).load([*CONFIGS, {"block": 8}]) is None
-        assert Store.open(tmp_path, Key("softmax", {})).load(CONFIGS) is None
+        assert Store(tmp_path, wanted).load(CONFIGS) is None
+        assert Store(tmp_path, KEY).load([*CONFIGS, {"block": 8}]) is None
+        assert Store(tmp_path, Key("softmax", {})).load(CONFIGS) is None
     first, second, third = [record.getMessage() for record in caplog.records]
     assert KEY.digest in first and "arguments.N: int:32, now int:33; triton: 3.6.0, now 3.7.0" in first
     assert "3 of 4 configurations are known" in second and "nothing is remembered" in third
-    lines = Store.explain(tmp_path, wanted).splitlines()
+    lines = cache.explain(tmp_path, wanted).splitlines()
     assert lines[:3] == [
         f"matmul/{wanted.digest}",
         "  not stored",
         f"  {KEY.digest} differs in arguments.N, triton",
     ]
-    assert "gpu: x, now a stopwatch" in Store.explain(tmp_path, wanted)
-    assert "stored: 3 trials, with a result" in Store.explain(tmp_path, KEY)
+    assert "gpu: x, now a stopwatch" in cache.explain(tmp_path, wanted)
+    assert "stored: 3 trials, with a result" in cache.explain(tmp_path, KEY)
     (KEY.folder(tmp_path) / "key.json").write_text('{"schema": 2, "kernel": "matmul", "fields": 1e999}')
-    assert KEY.digest not in Store.explain(tmp_path, wanted)
+    assert KEY.digest not in cache.explain(tmp_path, wanted)
 
 
 def test_what_calls_need_is_saved_where_json_has_it(tmp_path: Path) -> None:

@@ -214,8 +214,8 @@ def test_binaries_are_configurations_too(tmp_path: Path) -> None:
     configs = [{"BLOCK": 32}, *({"from_level": ("cubin", tmp_path / name)} for name in ("64", "128", "none"))]
     kernel = tuner(configs, target="cuda:90")
     problem = kernel.with_options(cache=False)
-    values, given, target = problem._call((), {**vectors(256), "n": 256})
-    made = [problem._problem((), {}, values, given, target).build(config, target) for config in problem.configs[1:3]]
+    call = problem._call((), {**vectors(256), "n": 256})
+    made = [problem._problem(call).build(config, call.target) for config in problem.configs[1:3]]
     assert [each.compiled["scale"].metadata["num_warps"] for each in made] == [1, 2]
     assert [re.search(r"scale\[(.*?)\]\((.*?)\)", each.source)[2] for each in made] == [  # type: ignore[index]
         f"x, out, 256, {block}, False, enable_fp_fusion=True, num_warps={warps}, num_stages=3"
@@ -223,6 +223,6 @@ def test_binaries_are_configurations_too(tmp_path: Path) -> None:
     ]
     assert [re.search(r"scale\[(.*?)\]", each.source)[1] for each in made] == ["(4,)", "(2,)"]  # type: ignore[index]
     with pytest.raises(TileError):
-        problem._problem((), {}, values, given, target).build(problem.configs[3], target)
+        problem._problem(call).build(problem.configs[3], call.target)
     with pytest.raises(TileError, match="scale has BLOCK=32, and it has BLOCK=64"):
-        problem.jit.kernel_for(values, {"BLOCK": 32, "from_level": configs[1]["from_level"]}, target)
+        problem.jit.kernel_for(call.values, {"BLOCK": 32, "from_level": configs[1]["from_level"]}, call.target)

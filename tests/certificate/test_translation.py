@@ -15,7 +15,7 @@ from tests.support.mutated import mutate
 from tests.support.random_sources import random_source
 from tiledsl.certificate.check import Check
 from tiledsl.certificate.reduction import reduced
-from tiledsl.certificate.translation import OTHER_INPUTS, certify, check_passes, check_source, check_translation
+from tiledsl.certificate.translation import OTHER_INPUTS, check_passes, check_source, check_translation
 from tiledsl.codegen.expressions import Expressions
 from tiledsl.codegen.kernels import KernelWriter
 from tiledsl.dialects import scf
@@ -230,7 +230,11 @@ MUTANTS: dict[str, Mutant] = {
 def test_mistakes_are_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     function, old, new, example, options = MUTANTS[name]
     mutate(monkeypatch, function, old, new)
-    assert any(each.status == "failed" for each in certify(lambda: kernels(example, options)[0]))
+    try:
+        (kernel, *_) = kernels(example, options)
+    except Exception:  # lowering itself may notice
+        return
+    assert any(each.status == "failed" for each in check_translation(kernel))
 
 
 # A text of emitted Gluon, and a mistake.

@@ -300,3 +300,31 @@ def test_kernels_that_begin_early_see_what_the_one_before_wrote(captured: bool) 
         x.zero_()
         chain()
     assert torch.equal(x, torch.full_like(x, 40 * 2 + 10))
+
+
+def test_functions_in_graphs_of_dynamic_sizes() -> None:
+    """A tuned function and an eager one, whose nodes find their kernels while CUDA graphs are captured and replayed."""
+    function = tiledsl.autotune(configs=[{"block": 16}, {"block": 32}])(eager_sum)
+    sizes = (16, 48, 40)
+    for rows in sizes:
+        x = torch.randn(rows, 8, device="cuda")
+        function(x, x), eager_sum(x, x)
+    for mode in (None, "reduce-overhead"):
+        torch._dynamo.reset()
+        graph = torch.compile(lambda x: function(x + 1, x) * eager_sum(x, x), fullgraph=True, dynamic=True, mode=mode)
+        for rows in sizes * 2:
+            x = torch.randn(rows, 8, device="cuda")
+            torch.testing.assert_close(graph(x), (2 * x + 1) * 2 * x)
+
+
+def test_nothing_is_tuned_while_a_graph_is_captured() -> None:
+    function = tiledsl.autotune(configs=[{"block": 16}, {"block": 32}], cache=False)(eager_sum)
+    x = torch.randn(24, 8, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), pytest.raises(TileError, match="a CUDA graph is being captured"):
+        function(x, x)
+    function(x, x)
+    with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
+        y = function(x, x)
+    graph.replay()
+    torch.testing.assert_close(y, 2 * x)

@@ -372,12 +372,12 @@ class Accesses:
     def _box(
         self, op: Operation, when: Term, buffer: Value, starts: Sequence[Value], tile_: Value, axes: Sequence[int]
     ) -> Access:
+        descriptor = self._outside(buffer).op
         buffer = _described_buffer(self._outside(buffer))
         lanes = self.lanes(tile_.shape, op.loc)
         dims = buffer.type.shape if isinstance(buffer.type, BufferType) else ()
         indices = [self.element(start, ()) for start in starts]
         order = range(len(indices))
-        descriptor = self._outside(op.operands[0] if isinstance(op, triton.LoadBlockOp) else _target(op)).op
         if isinstance(descriptor, triton.DescriptorOp):
             order = descriptor.dims  # type: ignore[assignment]
         for lane, axis in zip(lanes, axes):
@@ -507,14 +507,6 @@ def _joined(op: tile.StoreOp) -> tuple[int, ...]:
 def _moved_value(op: Operation) -> Value:
     """The tile that a block access reads or writes."""
     return op.results[0] if op.results else op.operands[0]
-
-
-def _target(op: Operation) -> Value:
-    for name in ("descriptor", "buffer"):
-        if hasattr(op, name):
-            found: Value = getattr(op, name)
-            return found
-    raise AssertionError(f"{op.name} accesses no buffer")
 
 
 def _described_buffer(value: Value) -> Value:

@@ -8,7 +8,7 @@ unknowns, about the index along each dimension, as which the distance is read.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tiledsl.certificate import terms
 from tiledsl.certificate.access import Access
@@ -126,6 +126,12 @@ def value_of(term: Term, values: dict[Variable, int]) -> int:
     """A term's value where its variables have these."""
     (found,) = terms.substitute([term], {each: constant(number) for each, number in values.items()})
     return found.lo
+
+
+def unclear_in(question: Sequence[Term]) -> str:
+    """What a question depends on that the program does not say, as the reason for an open answer; "" if nothing."""
+    unclear = next((each for each in terms.variables(question) if each.role in ("unknown", "data")), None)
+    return "" if unclear is None else f"it depends on {unclear.name} (line {unclear.loc.line})"
 
 
 def name_of(buffer: Value) -> str:

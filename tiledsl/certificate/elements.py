@@ -142,6 +142,11 @@ def _not(program: Accesses, op: Operation, position: Position) -> Term:
     return terms.wrap(terms.subtract(constant(-1), value), op.results[0].dtype)
 
 
+def _moved(program: Accesses, op: Operation, position: Position) -> Term:
+    assert isinstance(op, (tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp))
+    return program.element(op.source, source_position(op, position))
+
+
 def _within_source(program: Accesses, op: Operation, position: Position) -> Term:
     """What is chosen among elements, or summed from them: only the interval is known."""
     source = op.operands[0]
@@ -185,15 +190,9 @@ RULES: dict[type[Operation], _Rule] = {
     arith.CastOp: _cast,
     arith.BitcastOp: _cast,
     arith.MathOp: _function,
-    tensor.BroadcastOp: lambda program, op, position: program.element(
-        op.operands[0], source_position(op, position)  # type: ignore[arg-type]
-    ),
-    tensor.ReshapeOp: lambda program, op, position: program.element(
-        op.operands[0], source_position(op, position)  # type: ignore[arg-type]
-    ),
-    tensor.TransposeOp: lambda program, op, position: program.element(
-        op.operands[0], source_position(op, position)  # type: ignore[arg-type]
-    ),
+    tensor.BroadcastOp: _moved,
+    tensor.ReshapeOp: _moved,
+    tensor.TransposeOp: _moved,
     tensor.GatherOp: _within_source,
     tensor.ReduceOp: _within_source,
     tensor.ScanOp: _within_source,

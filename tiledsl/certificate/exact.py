@@ -103,6 +103,11 @@ def _odd(name: str, x: Any) -> Any:
     return np.where(flips, modular.negative(found), found)
 
 
+def _size(x: Any) -> Any:
+    """The same for a residue and its negative."""
+    return np.minimum(x, modular.negative(x))
+
+
 def _opposite(fingerprint: Any) -> Any:
     return modular.negative(fingerprint & _P) | (fingerprint & _KNOWN)
 
@@ -228,8 +233,7 @@ class ExactAlgebra(Algebra):
                 if places is not None:
                     found = modular.shifted(other, places[0])
                     return modular.negative(found) if places[1] else found
-        opposite_a, opposite_b = modular.negative(a), modular.negative(b)
-        size_a, size_b = np.minimum(a, opposite_a), np.minimum(b, opposite_b)
+        size_a, size_b = _size(a), _size(b)
         found = modular.symbol("mul", np.minimum(size_a, size_b), np.maximum(size_a, size_b))
         found = np.where(size_a == _ONE, size_b, np.where(size_b == _ONE, size_a, found))
         found = np.where((a == _ZERO) | (b == _ZERO), _ZERO, found)
@@ -241,8 +245,7 @@ class ExactAlgebra(Algebra):
         if not np.ndim(b) and (places := _power_of_two(b)) is not None:
             found = modular.shifted(a, -places[0])
             return modular.negative(found) if places[1] else found
-        opposite_a, opposite_b = modular.negative(a), modular.negative(b)
-        size_a, size_b = np.minimum(a, opposite_a), np.minimum(b, opposite_b)
+        size_a, size_b = _size(a), _size(b)
         found = np.where(size_b == _ONE, size_a, modular.symbol("div", size_a, size_b))
         found = np.where(a == _ZERO, _ZERO, found)
         return np.where((a == size_a) == (b == size_b), found, modular.negative(found))

@@ -13,7 +13,7 @@ from tiledsl.analysis.dependence import ancestors
 from tiledsl.certificate import terms
 from tiledsl.certificate.access import Access, Unfollowed, rooted
 from tiledsl.certificate.accesses import Accesses
-from tiledsl.certificate.bounds import name_of, place_of, value_of
+from tiledsl.certificate.bounds import name_of, place_of, unclear_in, value_of
 from tiledsl.certificate.check import Check
 from tiledsl.certificate.solver import Solver, shown
 from tiledsl.certificate.terms import Variable, compare, either, invert
@@ -141,9 +141,9 @@ def _meeting(access: Access, other: Access, between: str, solver: Solver) -> tup
         return None
     if answer.values is None:
         return False, answer.reason
-    unclear = next((each for each in terms.variables(question) if each.role in ("unknown", "data")), None)
-    if unclear is not None:
-        return False, f"it depends on {unclear.name} (line {unclear.loc.line})"
+    unclear = unclear_in(question)
+    if unclear:
+        return False, unclear
     values = answer.values
     element = ", ".join(str(value_of(each, values)) for each in access.indices)
     first = shown(values, [*apart, *access.own])

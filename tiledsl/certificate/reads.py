@@ -13,7 +13,7 @@ from tiledsl.analysis.block_access import root_buffer
 from tiledsl.certificate import terms
 from tiledsl.certificate.access import Access, Unfollowed, rooted
 from tiledsl.certificate.accesses import Accesses
-from tiledsl.certificate.bounds import name_of, place_of, value_of
+from tiledsl.certificate.bounds import name_of, place_of, unclear_in, value_of
 from tiledsl.certificate.check import Check
 from tiledsl.certificate.solver import Solver, shown
 from tiledsl.certificate.terms import FALSE, TRUE, Term, Variable, add, both, compare, constant, either, invert
@@ -73,9 +73,9 @@ def _read(number: int, read: Access, writes: Sequence[tuple[int, Access]], solve
     if answer.values is None:
         return Check("read", subject, "unknown", answer.reason, place)
     others = [each for each in answer.values if each.role != "size" or each in read.own]
-    unclear = next((each for each in terms.variables(never) if each.role in ("unknown", "data")), None)
-    if unclear is not None:
-        return Check("read", subject, "unknown", f"it depends on {unclear.name} (line {unclear.loc.line})", place)
+    unclear = unclear_in(never)
+    if unclear:
+        return Check("read", subject, "unknown", unclear, place)
     fixed = {each: constant(value) for each, value in answer.values.items()}
     for place_of_write, write in writes:
         if _writes_there(read, write, place_of_write < number, fixed, solver):
@@ -257,9 +257,9 @@ def _output(program: Accesses, output: Value, writes: Sequence[Access], solver: 
         return Check("read", subject, "proved", "every element is written", place)
     if unseen or answer.values is None:
         return Check("read", subject, "unknown", unseen or answer.reason, place)
-    unclear = next((each for each in terms.variables(nobody) if each.role in ("unknown", "data")), None)
-    if unclear is not None:
-        return Check("read", subject, "unknown", f"it depends on {unclear.name} (line {unclear.loc.line})", place)
+    unclear = unclear_in(nobody)
+    if unclear:
+        return Check("read", subject, "unknown", unclear, place)
     values = {**{each: each.lo for each in element}, **answer.values}
     fixed = {each: constant(value) for each, value in values.items() if each in element or each.role == "size"}
     for write in stores:

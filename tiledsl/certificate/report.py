@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from tiledsl.certificate.check import Check, Status
 from tiledsl.digests import source_digest
 from tiledsl.errors import TileError
-from tiledsl.files import write_output
+from tiledsl.files import read_text, write_output
 
 if TYPE_CHECKING:
     from tiledsl.kernels.kernel import Kernel
@@ -160,10 +160,7 @@ class Certificate:
     @classmethod
     def load(cls, path: str | os.PathLike[str], kernel: Kernel | None = None) -> Certificate:
         """The certificate in a file; with a kernel, TileError unless it is this kernel's, source and all."""
-        try:
-            found = cls.from_json(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise TileError(f"{os.fspath(path)} cannot be read: {error}") from None
+        found = cls.from_json(read_text(path))
         why = "" if kernel is None else found.stale(kernel)
         if why:
             raise TileError(f"the certificate in {os.fspath(path)} does not count: {why}", notes=["verify it again"])

@@ -137,8 +137,8 @@ def truncated_divide(a: Term, b: Term) -> Term:
         return floor_divide(a, b)
     if b.lo > 0:
         return select(compare("ge", a, FALSE), floor_divide(a, b), negate(floor_divide(negate(a), b)))
-    down = select(compare("gt", b, FALSE), truncated_divide(a, _at_least_one(b)), FALSE)
-    up = select(compare("lt", b, FALSE), negate(truncated_divide(a, _at_least_one(negate(b)))), FALSE)
+    down = select(compare("gt", b, FALSE), truncated_divide(a, maximum(b, TRUE)), FALSE)
+    up = select(compare("lt", b, FALSE), negate(truncated_divide(a, maximum(negate(b), TRUE))), FALSE)
     largest = max(abs(a.lo), abs(a.hi))
     zero = select(compare("eq", b, FALSE), Variable("a quotient by 0", "unknown", -largest, largest), FALSE)
     return add(add(down, up), zero)
@@ -149,10 +149,6 @@ def truncated_modulo(a: Term, b: Term) -> Term:
     if a.lo >= 0 and b.lo > 0:
         return floor_modulo(a, b)
     return subtract(a, multiply(b, truncated_divide(a, b)))
-
-
-def _at_least_one(term: Term) -> Term:
-    return maximum(term, TRUE)
 
 
 def negate(a: Term) -> Term:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -80,15 +80,6 @@ def check_source(kernel: Kernel, *, seed: int = 0) -> list[Check]:
     grid. Of a program whose sizes are reduced it is the text emitted for these sizes, which differs in numbers.
     """
     return _Levels(kernel, seed).checked(passes=False, source=True)
-
-
-def certify(make: Callable[[], Kernel]) -> list[Check]:
-    """Make a kernel and check its translation. What the making raises is a failed Check too."""
-    try:
-        kernel = make()
-    except Exception as error:
-        return [Check("pass", "lowering", "failed", _sentence(error))]
-    return check_translation(kernel)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tiledsl.commands.table import print_table
+from tiledsl.commands.table import print_table, printable
 from tiledsl.errors import TileError
 from tiledsl.settings import current
 
@@ -58,11 +58,11 @@ def show(name: str, everything: bool) -> None:
     entry = _chosen(name)[0]
     best = entry.best()
     kind = best["latency_kind"] if best else "not finished"
-    click.echo(f"{entry.kernel}/{entry.digest} ({kind})\n{_safe(str(entry.folder))}")
+    click.echo(f"{entry.kernel}/{entry.digest} ({kind})\n{printable(str(entry.folder))}")
     for field, value in (entry.fields or {}).items():
         items = value.items() if isinstance(value, Mapping) else ()
         text = ", ".join(f"{n}={_text(v)}" for n, v in items) if isinstance(value, Mapping) else _text(value)
-        click.echo(f"  {_safe(str(field))}: {text}")
+        click.echo(f"  {printable(str(field))}: {text}")
     winner = _winner(best)
     trials = sorted(
         entry.trials().values(), key=lambda record: (record["status"] != "ok", record.get("latency") or 0.0)
@@ -71,7 +71,7 @@ def show(name: str, everything: bool) -> None:
     for record in trials if everything else trials[:_MOST_TRIALS]:
         mark = "*" if winner is not None and record["key"] == winner["key"] else ""
         message = (str(record.get("message") or "").strip().splitlines() or [""])[0]
-        rows.append([mark, _config(record), record["status"], _milliseconds(record, best), _safe(message)[:80]])
+        rows.append([mark, _config(record), record["status"], _milliseconds(record, best), printable(message)[:80]])
     if rows:
         print_table(["", "configuration", "status", "ms", "message"], rows, "lllrl")
     if len(rows) < len(trials):
@@ -93,7 +93,7 @@ def table(kernel: str, path: str | None, everything: bool) -> None:
     if not comparison.rows:
         raise TileError(f"no configuration of {kernel!r} has a time")
     for number, (problem, best) in enumerate(zip(comparison.problems, comparison.best), 1):
-        click.echo(f"{number}: {_safe(problem)}, best {best:.4f} ms")
+        click.echo(f"{number}: {printable(problem)}, best {best:.4f} ms")
     rows = []
     for row in comparison.rows if everything else comparison.rows[:_MOST_TRIALS]:
         rows.append([_config({"config": row.config}), f"{row.mean:.3f}", f"{row.worst:.3f}", *row.cells(3)])
@@ -127,19 +127,19 @@ def explain(program: str, values: tuple[str, ...]) -> None:
     FILE:FUNCTION  the key of a call of an autotuned function with the -D arguments, against those stored
     KERNEL[/KEY]   the stored keys of a kernel, against this machine and the newest of them
     """
-    from tiledsl.autotuner.storage.store import Store
+    from tiledsl.autotuner.storage.cache import explain as explain_key
     from tiledsl.commands.autotuned import find_autotuned
     from tiledsl.commands.lower import parse_value, split_function
 
     file, function = split_function(program)
     if not (file.suffix or function or file.is_file()):
-        click.echo(_safe(_explain_stored(_chosen(program)), keep="\n"))
+        click.echo(printable(_explain_stored(_chosen(program)), keep="\n"))
         return
     key = find_autotuned(program).key(**dict(map(parse_value, values)))
     if key is None:
         click.echo("this call is not remembered: caching is off, or an argument has no text that tells it from others")
     else:
-        click.echo(_safe(Store.explain(current().cache_dir, key), keep="\n"))
+        click.echo(printable(explain_key(current().cache_dir, key), keep="\n"))
 
 
 @cache.command()
@@ -214,7 +214,7 @@ def _winner(best: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def _config(record: Mapping[str, Any]) -> str:
     config = record.get("config")
     items = config.items() if isinstance(config, Mapping) else ()
-    return " ".join(f"{_safe(str(name))}={_text(value)}" for name, value in items)
+    return " ".join(f"{printable(str(name))}={_text(value)}" for name, value in items)
 
 
 def _milliseconds(record: Mapping[str, Any] | None, best: Mapping[str, Any] | None) -> str:
@@ -225,13 +225,8 @@ def _milliseconds(record: Mapping[str, Any] | None, best: Mapping[str, Any] | No
 
 
 def _text(value: Any) -> str:
-    text = _safe(value if isinstance(value, str) else str(value))
+    text = printable(value if isinstance(value, str) else str(value))
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _safe(text: str, keep: str = "") -> str:
-    """A text from a file as a terminal may show it: without control characters."""
-    return "".join(c if c.isprintable() or c in keep else f"\\x{ord(c):02x}" for c in text)
 
 
 def _size(number: float) -> str:

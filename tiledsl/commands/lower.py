@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib.util
 import re
@@ -15,9 +14,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tiledsl.autotuner.tuned.shapes import parse_value as literal
 from tiledsl.compat import install
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError, value_options
+from tiledsl.files import read_text
 from tiledsl.frontend.program import PrimFunc
 from tiledsl.ir.pass_manager import Pass, PassManager, Program, is_ours
 from tiledsl.ir.printer import print_op
@@ -141,10 +142,7 @@ def parse_value(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not sign or not name.strip().isidentifier():
         raise TileError(f"{text!r} is not name=value")
-    try:
-        return name.strip(), ast.literal_eval(value.strip())
-    except (ValueError, SyntaxError):
-        return name.strip(), value.strip()
+    return name.strip(), literal(value)
 
 
 def parse_option(text: str) -> tuple[str, Any]:
@@ -152,10 +150,7 @@ def parse_option(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not sign:
         raise TileError(f"{text!r} is not pass-name.option=value")
-    try:
-        return name.strip(), ast.literal_eval(value.strip().capitalize() if value in ("true", "false") else value)
-    except (ValueError, SyntaxError):
-        return name.strip(), value
+    return name.strip(), literal(value.capitalize() if value in ("true", "false") else value)
 
 
 def split_function(text: str) -> tuple[Path, str]:
@@ -210,14 +205,9 @@ def _listed(names: Iterable[str]) -> str:
 def _text_program(request: Request) -> Any:
     from tiledsl.frontend.text_program import parse
 
-    if not request.file.is_file():
-        raise TileError(f"there is no file {request.file}")
+    text = read_text(request.file)
     if request.function:
         raise TileError(f"{request.file} is a text program; FILE:FUNCTION is for Python files")
-    try:
-        text = request.file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TileError(f"{request.file} cannot be read: {error}") from None
     if re.match(r"(\s|//.*)*tile\.func\b", text):
         ways = ["tiledsl lower FILE --resume-after PASS", "tiledsl opt FILE -p PASSES"]
         notes = [f"from the pass that it comes after: {ways[0]}", f"single passes over it: {ways[1]}"]

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from tiledsl.errors import TileError
+from tiledsl.files import read_text
 from tiledsl.ir.pass_manager import PassManager, parse_program
 from tiledsl.ir.printer import print_generic, print_op
 from tiledsl.passes.specs import parse_pipeline
@@ -17,12 +18,10 @@ def opt(file: Path, spec: str, target: Target | None = None, verify: bool = True
 
     Raises TileError for text that is no IR and for unknown passes and options.
     """
-    if str(file) != "-" and not file.is_file():
-        raise TileError(f"there is no file {file}")
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TileError(f"{'stdin' if str(file) == '-' else file} cannot be read: {error}") from None
+        text = sys.stdin.read() if str(file) == "-" else read_text(file)
+    except UnicodeDecodeError as error:
+        raise TileError(f"stdin cannot be read: {error}") from None
     program = parse_program(text, target, "<stdin>" if str(file) == "-" else str(file))
     manager = PassManager(parse_pipeline(spec), verify_each=verify)
     manager.run(program)

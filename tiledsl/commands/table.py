@@ -7,6 +7,11 @@ import sys
 import click
 
 
+def printable(text: str, keep: str = "") -> str:
+    """A text from a file as a terminal may show it: without control characters but those in `keep`."""
+    return "".join(c if c.isprintable() or c in keep else f"\\x{ord(c):02x}" for c in text)
+
+
 def print_table(head: list[str], rows: list[list[str]], sides: str) -> None:
     """A table: drawn by rich on a terminal, columns of text elsewhere. sides: l or r for each column."""
     if sys.stdout.isatty():

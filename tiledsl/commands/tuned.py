@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tiledsl.commands.table import print_table
+from tiledsl.commands.table import print_table, printable
 from tiledsl.errors import TileError
-from tiledsl.files import write_output
+from tiledsl.files import write_output, writing
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.tuned.file import TunedFile
@@ -41,7 +41,7 @@ def list_(paths: tuple[Path, ...]) -> None:
             latency = f"{each.latency_ms:.4g}{'' if each.measured else ' (estimated)'}"
             latency = "-" if each.latency_kind == "unknown" else latency
             cells = [file.function, where, arguments_text(each.arguments), config_text(each.config), latency, speed]
-            rows.append([*map(_safe, cells), " ".join(rate[:1]), _safe(each.tuned_at[:10])])
+            rows.append([*map(printable, cells), " ".join(rate[:1]), printable(each.tuned_at[:10])])
     heads = ["function", "on", "arguments", "configuration", "ms", "reference", "rate", "date"]
     print_table(heads, rows, "llllrrrl")
 
@@ -69,14 +69,12 @@ def table(paths: tuple[Path, ...], csv: Path | None) -> None:
             for row in compared.rows
         ]
         click.echo(f"{path}: {file.function} on {file.target}")
-        shown = [[_safe(cell) for cell in row] for row in rows]
-        print_table([_safe(head) for head in ["configuration", *heads]], shown, "l" + "r" * len(heads))
+        shown = [[printable(cell) for cell in row] for row in rows]
+        print_table([printable(head) for head in ["configuration", *heads]], shown, "l" + "r" * len(heads))
         if csv is not None:
             content = compared.as_csv(heads, lambda row: [row.mean, row.worst, row.known, *row.slowdowns])
-            try:
+            with writing(csv):
                 write_output(csv, content.encode())
-            except OSError as error:
-                raise TileError(f"{csv} cannot be written: {error.strerror}") from error
 
 
 @tuned.command()
@@ -95,7 +93,7 @@ def check(paths: tuple[Path, ...], program: str | None) -> None:
     files = files_in(paths)
     problems = [problem for path in files for problem in check_file(path, function)]
     for problem in problems:
-        click.echo(_safe(str(problem)))
+        click.echo(printable(str(problem)))
     errors = sum(problem.severity == "error" for problem in problems)
     click.echo(f"{len(files)} files: {errors} errors, {len(problems) - errors} warnings")
     if errors or not files:
@@ -118,7 +116,9 @@ def compare(path: Path, program: str, target: str | None, warn: float | None, fa
     from tiledsl.autotuner.tuned.entry import arguments_text
     from tiledsl.commands.autotuned import find_autotuned
 
-    ((_, file),) = _read((path,)) if path.is_file() else [_missing(path)]
+    if not path.is_file():
+        raise TileError(f"there is no file {path}")
+    ((_, file),) = _read((path,))
     function = find_autotuned(program)
     options: dict[str, Any] = {} if target is None else {"target": target}
     limits = {"warn": comparing.WARN if warn is None else warn, "fail": comparing.FAIL if fail is None else fail}
@@ -129,7 +129,7 @@ def compare(path: Path, program: str, target: str | None, warn: float | None, fa
         if each.latency_ms is not None:
             parts.append(f"now {each.latency_ms:.4g} ms, {each.ratio:.3f}")
         parts += [each.message] if each.message else []
-        click.echo(_safe(f"{arguments_text(each.entry.arguments)}: {each.verdict}, {', '.join(parts)}"))
+        click.echo(printable(f"{arguments_text(each.entry.arguments)}: {each.verdict}, {', '.join(parts)}"))
     text, passes = comparing.verdicts(found)
     click.echo(f"{path}: {text}")
     if not passes:
@@ -229,11 +229,9 @@ def export(paths: tuple[Path, ...], format: str, folder: Path, bucket: str, name
         for each in from_tuned(file, format, renaming, bucket):
             path = folder / kind.name_of(each)
             content = kind.write(each)
-            try:
+            with writing(path):
                 folder.mkdir(parents=True, exist_ok=True)
                 write_output(path, content)
-            except OSError as error:
-                raise TileError(f"{path} cannot be written: {error.strerror}") from error
             click.echo(f"{path}: {len(each.entries)} configurations")
 
 
@@ -263,12 +261,3 @@ def _read(paths: tuple[Path, ...]) -> list[tuple[Path, TunedFile]]:
     if not files:
         raise TileError(f"there is no tuned-config file in {', '.join(map(str, paths))}")
     return files
-
-
-def _missing(path: Path) -> Any:
-    raise TileError(f"there is no file {path}")
-
-
-def _safe(text: str) -> str:
-    """A text from a file as a terminal may show it: without control characters."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)

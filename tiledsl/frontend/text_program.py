@@ -29,6 +29,7 @@ from typing import Any
 import tiledsl.language as language
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError, ends_tracebacks, register_source, value_options, way_out
+from tiledsl.files import read_text
 from tiledsl.frontend import syntax
 from tiledsl.frontend.elaborate import elaborate_tree
 from tiledsl.frontend.expressions import MAX_HOST_ITERATIONS
@@ -381,11 +382,7 @@ def parse(text: str, file: str = "<text>", *, name: str | None = None, **paramet
 @ends_tracebacks
 def parse_file(path: str | Path, *, name: str | None = None, **parameters: Any) -> TextProgram:
     """The program in a `.tile` file; see parse."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TileError(f"{path} cannot be read: {error}") from None
-    return parse(text, str(path), name=name, **parameters)
+    return parse(read_text(path), str(path), name=name, **parameters)
 
 
 def _choose(module: syntax.Module, name: str | None, file: str) -> syntax.Function:

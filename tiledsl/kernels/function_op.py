@@ -38,6 +38,10 @@ class InGraphs:
         """What a call in a graph does that nothing was tuned for."""
         return "first"
 
+    def __reduce__(self) -> str:
+        """By name, as functions are pickled."""
+        return self.jit.__qualname__
+
     def kernel_in_graph(self, values: Mapping[str, Any], on_miss: str) -> Kernel:
         """The kernel for a call's values by name. Nothing is tuned, unless on_miss is "tune"."""
         raise NotImplementedError

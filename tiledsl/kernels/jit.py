@@ -15,6 +15,7 @@ from tiledsl.kernels.calls import MOST_CALLS, building, call_key, target_setting
 from tiledsl.kernels.function_op import InGraphs
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.kernels.pass_choice import chosen_passes
+from tiledsl.kernels.stored import pickled as pickled  # so that kernels pickle
 from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 from tiledsl.runtime.launch_triton import belongs_to_torch, traced_as
 from tiledsl.runtime.python_source import definition
@@ -100,6 +101,7 @@ class JitFunction(InGraphs):
     """
 
     __name__: str
+    __qualname__: str
     is_triton = False  # a kernel of Triton's, see triton_function
 
     def __init__(self, function: FunctionType, options: Mapping[str, Any], frame_locals: Mapping[str, Any]) -> None:

@@ -62,6 +62,9 @@ class Kernel(OtherNames):
         """Itself: what copies of a torch module share."""
         return self
 
+    def __copy__(self) -> Kernel:
+        return self
+
     def __init__(
         self,
         build: Callable[[], FuncOp],

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
+from tiledsl.errors import TileError
 from tiledsl.formulas import checked
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.parameter import Parameter
@@ -21,6 +22,24 @@ def describe(kernel: Kernel) -> dict[str, Any]:
     """What StoredKernel needs, as values that JSON has."""
     program = kernel.program if isinstance(kernel, StoredKernel) else kernel.ir()
     return {"program": program, **describe_call(kernel)}
+
+
+def pickled(kernel: Kernel) -> tuple[Any, ...]:
+    """What pickle makes of a kernel: its description, from which `unpickled` makes a StoredKernel."""
+    if kernel.origin is not None:
+        raise TileError(
+            f"{kernel.name} runs from files of a level, which are not pickled with it",
+            notes=["save_levels(folder) keeps them; make it again with from_level(level, folder)"],
+        )
+    known = {name: getattr(kernel, name) for name in ("config", "latency", "ref_latency", "backward")}
+    return unpickled, (describe(kernel), known)
+
+
+def unpickled(described: Mapping[str, Any], known: Mapping[str, Any]) -> StoredKernel:
+    """The kernel that was pickled. It is lowered already; Triton compiles at the first call."""
+    kernel = StoredKernel(described)
+    kernel.__dict__.update(known)
+    return kernel
 
 
 def describe_call(kernel: Kernel) -> dict[str, Any]:
@@ -107,6 +126,10 @@ def call_fields(described: Mapping[str, Any]) -> dict[str, Any]:
             _text(described["source"]), _identifier(described["entry"]), _identifier(described["into"]), kernels
         ),
     }
+
+
+# Said here and not in the class, which does not know of those kernels that are made without lowering.
+Kernel.__reduce__ = pickled  # type: ignore[method-assign, assignment]
 
 
 def _parsed(text: str) -> FuncOp:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tiledsl.digests import digest
 from tiledsl.errors import TileError
-from tiledsl.files import make_private, write_file
+from tiledsl.files import make_private, write_file, writing
 from tiledsl.levels.build import CACHE, attributes_of, build
 from tiledsl.levels.bundle import LevelFile, open_level
 from tiledsl.levels.checks import checked, facts_of
@@ -65,13 +65,11 @@ class Artifact:
         key = _digest(self.file.level, self.file.data, described)
         folder = Path(current().cache_dir).expanduser().absolute() / "levels" / key[:32]
         path = folder / f"{self.name}.{self.file.level}"
-        try:
+        with writing(folder, notes=[CACHE]):
             make_private(folder)
             for each, data in ((path, self.file.data), (path.with_suffix(".json"), described)):
                 if not each.is_file() or each.read_bytes() != data:
                     write_file(each, data)
-        except OSError as error:
-            raise TileError(f"{error.filename or folder} cannot be written: {error.strerror}", notes=[CACHE]) from None
         return path, key
 
     def _launched(self, function: Any, source: Any, target: Any) -> Any:

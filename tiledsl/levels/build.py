@@ -16,7 +16,7 @@ from typing import Any
 
 from tiledsl.digests import digest
 from tiledsl.errors import TileError
-from tiledsl.files import write_file
+from tiledsl.files import write_file, writing
 from tiledsl.levels.bundle import LevelFile
 from tiledsl.levels.record import Record
 from tiledsl.levels.subprocess_compile import compile_in_subprocess
@@ -181,11 +181,9 @@ def _refused(path: Path, file: LevelFile, printed: str) -> CompileError:
 
 
 def _write(path: Path, data: bytes) -> None:
-    try:
+    with writing(path, notes=[CACHE]):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, data)
-    except OSError as error:
-        raise TileError(f"{error.filename or path} cannot be written: {error.strerror}", notes=[CACHE]) from None
 
 
 def _at_line(file: LevelFile, path: Path, stage: str, error: Exception) -> CompileError | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tiledsl.digests import digest
 from tiledsl.errors import TileError
+from tiledsl.files import writing
 from tiledsl.levels import metadata
 from tiledsl.levels.record import Argument, Record, parsed
 from tiledsl.runtime import kernel_files
@@ -48,26 +49,29 @@ def save(
 ) -> list[Path]:
     """Write a compiled kernel's levels and, last, its JSON file; the paths. Raises TileError if it cannot."""
     files = kernel_files.contents(compiled)
-    sizes = metadata.read("cubin", files["cubin"]).parameter_bytes if "cubin" in files else None
-    launch = {key: value for key, value in compiled.metadata.items() if key != "target"}
+    record = record_of(compiled, files, arguments, language, source)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        return kernel_files.write(folder, name, files, record.text().encode())
+
+
+def record_of(
+    compiled: CompiledKernel, files: Mapping[str, bytes], arguments: Sequence[Argument], language: str, source: str
+) -> Record:
+    """What is known of a compiled kernel. files: its levels; source: the digest of its module's text."""
     target = compiled.target.triton_target()
     described = {"backend": target.backend, "arch": target.arch, "warp_size": target.warp_size}
-    record = Record(
+    return Record(
         str(compiled.name),
         compiled.target,
-        {**launch, "target": described},
+        {**compiled.metadata, "target": described},
         compiled.options,
         tuple(arguments),
-        sizes,
+        metadata.read("cubin", files["cubin"]).parameter_bytes if "cubin" in files else None,
         language,
         source,
         kernel_files.digests(files),
     )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return kernel_files.write(folder, name, files, record.text().encode())
-    except OSError as error:
-        raise TileError(f"{error.filename or folder} cannot be written: {error.strerror}") from None
 
 
 def check_level(level: Any) -> str:

@@ -14,7 +14,7 @@ from tiledsl.digests import digest, source_digest
 from tiledsl.errors import TileError
 from tiledsl.levels import metadata
 from tiledsl.levels.artifact import Artifact, artifact
-from tiledsl.levels.bundle import LevelFile, check_level, folder_path, is_content, open_level, save
+from tiledsl.levels.bundle import LevelFile, check_level, folder_path, is_content, open_level, record_of, save
 from tiledsl.levels.checks import check_allow
 from tiledsl.levels.record import Argument, Record, arguments_of, encoded
 from tiledsl.runtime import kernel_files
@@ -98,19 +98,8 @@ def compiled_for(source: Any) -> tuple[tuple[Argument, ...], str]:
 def _own_record(origin: Kernel, emitted: EmittedKernel) -> Record:
     """The record of a level that has no JSON file: what this kernel is when it is compiled from its source."""
     compiled = origin.compiled[emitted.name]
-    arguments, language = compiled_for(compiled.triton.src)
-    binary = compiled.asm["cubin"] if origin.target.kind == "cuda" else None
-    return Record(
-        str(compiled.name),
-        origin.target,
-        {name: value for name, value in compiled.metadata.items() if name not in ("target", "hash")},
-        compiled.options,
-        arguments,
-        None if binary is None else metadata.read("cubin", binary).parameter_bytes,
-        language,
-        source_digest(origin.source),
-        kernel_files.digests(kernel_files.contents(compiled)),
-    )
+    files = kernel_files.contents(compiled)
+    return record_of(compiled, files, *compiled_for(compiled.triton.src), source_digest(origin.source))
 
 
 def _check_origin(origin: Kernel, file: LevelFile, record: Record | None, allow: Collection[str]) -> list[str]:

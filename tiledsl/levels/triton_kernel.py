@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import keyword
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tiledsl.digests import digest
 from tiledsl.errors import TileError
 from tiledsl.levels.artifact import Artifact, artifact
 from tiledsl.levels.build import unknown_option
@@ -308,7 +308,7 @@ def _origin(function: Any, record: Record, file: LevelFile) -> list[str]:
 
 
 def _digest(function: Any) -> str:
-    return hashlib.sha256(str(function.src).encode()).hexdigest()
+    return digest(str(function.src))
 
 
 def _stand_in(record: Record, file: LevelFile) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tiledsl.certificate.algebra import ExecutorError
-from tiledsl.certificate.executor.machine import Env, Executor, Step, fields_of, meaning
+from tiledsl.certificate.executor.machine import Env, Executor, Step, fields_of, meaning, result_meaning
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS
 
@@ -45,58 +45,15 @@ def _places(
     return tuple(indices), inside
 
 
-def _tile_places(op: Operation, env: Env, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    fields, axes = fields_of(op), op.attributes["axes"]
-    array = env[fields["buffer"]]
-    where = [axes.index(dim) if dim in axes else -1 for dim in range(array.ndim)]
-    sizes = [shape[axis] if axis >= 0 else 1 for axis in where]
-    return _places(array, fields["buffer"].dtype, [env[start] for start in fields["starts"]], sizes, where, len(shape))
-
-
-@meaning("tile.load_block")
-def _load(op: Operation, executor: Executor) -> Step:
-    out, buffer = op.results[0], fields_of(op)["buffer"]
-    zero = executor.algebra.constant(0, out.dtype)
-
-    def step(env: Env) -> None:
-        indices, inside = _tile_places(op, env, out.shape)
-        found = np.where(inside, env[buffer][indices], zero)
-        env[out] = np.broadcast_to(found, out.shape).copy()
-
-    return step
-
-
-@meaning("tile.store_block")
-def _store(op: Operation, _: Executor) -> Step:
+def _block(op: Operation, env: Env, tile: Value) -> tuple[np.ndarray, Any, Any]:
+    """The array whose block an operation loads or stores as `tile`, and the block's places there."""
     fields = fields_of(op)
-    shape = fields["value"].shape
-
-    def step(env: Env) -> None:
-        indices, inside = _tile_places(op, env, shape)
-        _write(env[fields["buffer"]], indices, inside, env[fields["value"]])
-
-    return step
-
-
-def _write(array: np.ndarray, indices: Any, inside: Any, value: Any) -> None:
-    if np.asarray(value).dtype != array.dtype:
-        raise ExecutorError(f"{np.asarray(value).dtype} is stored to {array.dtype}")
-    inside = np.broadcast_to(inside, np.shape(value))
-    array[tuple(np.broadcast_to(index, np.shape(value))[inside] for index in indices)] = value[inside]
-
-
-@meaning("triton.descriptor")
-def _descriptor(op: Operation, _: Executor) -> Step:
-    buffer, dims, block = op.operands[0], op.attributes["dims"], op.attributes["block"]
-
-    def step(env: Env) -> None:
-        env[op.results[0]] = Descriptor(env[buffer].transpose(dims), block)
-
-    return step
-
-
-def _described(op: Operation, env: Env, tile: Value) -> tuple[np.ndarray, Any, Any]:
-    fields = fields_of(op)
+    if "buffer" in fields:
+        array, axes = env[fields["buffer"]], op.attributes["axes"]
+        where = [axes.index(dim) if dim in axes else -1 for dim in range(array.ndim)]
+        sizes = [tile.shape[axis] if axis >= 0 else 1 for axis in where]
+        starts = [env[start] for start in fields["starts"]]
+        return array, *_places(array, fields["buffer"].dtype, starts, sizes, where, len(tile.shape))
     descriptor = env[fields["descriptor"]]
     axes = op.attributes["axes"] or tuple(range(len(descriptor.block)))
     if tuple(descriptor.block[axis] for axis in axes) != tile.shape or prod(descriptor.block) != prod(tile.shape):
@@ -109,32 +66,39 @@ def _described(op: Operation, env: Env, tile: Value) -> tuple[np.ndarray, Any, A
     )
 
 
-@meaning("triton.load_block")
-def _load_described(op: Operation, executor: Executor) -> Step:
+@result_meaning("tile.load_block", "triton.load_block")
+def _load(op: Operation, executor: Executor) -> Any:
     out = op.results[0]
     zero = executor.algebra.constant(0, out.dtype)
 
+    def loaded(env: Env) -> np.ndarray:
+        array, indices, inside = _block(op, env, out)
+        return np.broadcast_to(np.where(inside, array[indices], zero), out.shape).copy()
+
+    return loaded
+
+
+@meaning("tile.store_block", "triton.store_block")
+def _store(op: Operation, _: Executor) -> Step:
+    given = fields_of(op)["value"]
+
     def step(env: Env) -> None:
-        array, indices, inside = _described(op, env, out)
-        env[out] = np.broadcast_to(np.where(inside, array[indices], zero), out.shape)
+        array, indices, inside = _block(op, env, given)
+        value = env[given]
+        if np.asarray(value).dtype != array.dtype:
+            raise ExecutorError(f"{np.asarray(value).dtype} is stored to {array.dtype}")
+        inside = np.broadcast_to(inside, np.shape(value))
+        array[tuple(np.broadcast_to(index, np.shape(value))[inside] for index in indices)] = value[inside]
 
     return step
 
 
-@meaning("triton.store_block")
-def _store_described(op: Operation, _: Executor) -> Step:
-    value = fields_of(op)["value"]
-
-    def step(env: Env) -> None:
-        array, indices, inside = _described(op, env, value)
-        _write(array, indices, inside, env[value])
-
-    return step
+@result_meaning("triton.descriptor")
+def _descriptor(op: Operation, _: Executor) -> Any:
+    dims, block = op.attributes["dims"], op.attributes["block"]
+    return lambda env: Descriptor(env[op.operands[0]].transpose(dims), block)
 
 
-@meaning("triton.multiprocessors")
-def _multiprocessors(op: Operation, _: Executor) -> Step:
-    def step(env: Env) -> None:
-        env[op.results[0]] = np.int32(MULTIPROCESSORS)
-
-    return step
+@result_meaning("triton.multiprocessors")
+def _multiprocessors(_: Operation, __: Executor) -> Any:
+    return lambda _: np.int32(MULTIPROCESSORS)

@@ -96,6 +96,24 @@ def meaning(*names: str) -> Callable[[Any], Any]:
     return register
 
 
+def result_meaning(*names: str) -> Callable[[Any], Any]:
+    """Register a function (operation, executor) -> (environment -> result value)."""
+
+    def register(make: Any) -> Any:
+        def step_maker(op: Operation, executor: Executor) -> Step:
+            result, out = make(op, executor), op.results[0]
+
+            def step(env: Env) -> None:
+                env[out] = result(env)
+
+            return step
+
+        meaning(*names)(step_maker)
+        return make
+
+    return register
+
+
 def value_meaning(*names: str) -> Callable[[Any], Any]:
     """Register a function (operation, algebra) -> (operand values -> result value)."""
 
@@ -253,6 +271,15 @@ class Executor:
         points = itertools.product(*(range(int(size)) for size in reversed(sizes)))
         ordered = [tuple(reversed(point)) for point in points]
         return ordered[::-1] if self.reverse_grid else ordered
+
+
+def index_lines(extents: Sequence[int]) -> list[np.ndarray]:
+    """The indices along each of some axes, each as an array that goes with those of the others."""
+    rank = len(extents)
+    return [
+        np.arange(extent, dtype=np.int32).reshape([-1 if axis == at else 1 for at in range(rank)])
+        for axis, extent in enumerate(extents)
+    ]
 
 
 def fields_of(op: Operation) -> dict[str, Any]:

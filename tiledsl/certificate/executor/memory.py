@@ -18,7 +18,9 @@ from tiledsl.certificate.executor.machine import (
     Pointer,
     Step,
     fields_of,
+    index_lines,
     meaning,
+    result_meaning,
     value_meaning,
 )
 from tiledsl.certificate.executor.threads import of_threads
@@ -33,28 +35,23 @@ from tiledsl.passes.vectorize_parallel.updates import shared_updates
 # tile: memory
 
 
-@meaning("tile.alloc")
-def _alloc(op: Operation, executor: Executor) -> Step:
-    out = op.results[0]
-
-    def step(env: Env) -> None:
-        env[out] = executor.allocate(buffer_type(out))
-
-    return step
+@result_meaning("tile.alloc")
+def _alloc(op: Operation, executor: Executor) -> Any:
+    return lambda env: executor.allocate(buffer_type(op.results[0]))
 
 
-@meaning("tile.view")
-def _view(op: Operation, executor: Executor) -> Step:
+@result_meaning("tile.view")
+def _view(op: Operation, executor: Executor) -> Any:
     source, out = op.operands[0], op.results[0]
 
-    def step(env: Env) -> None:
+    def shown(env: Env) -> np.ndarray:
         array = env[source]
         if not array.flags.c_contiguous:
             raise ExecutorError("a view of a strided buffer")
         shape = [executor.dims[dim] if isinstance(dim, str) else dim for dim in out.type.shape]
-        env[out] = executor.algebra.view(array.reshape(-1), source.dtype, out.type.dtype).reshape(shape)
+        return executor.algebra.view(array.reshape(-1), source.dtype, out.type.dtype).reshape(shape)
 
-    return step
+    return shown
 
 
 def _inside(array: np.ndarray, indices: Sequence[Any]) -> Any:
@@ -269,14 +266,9 @@ def _scatter(op: Operation, executor: Executor) -> Step:
     return step
 
 
-@meaning("tile.read")
-def _read(op: Operation, _: Executor) -> Step:
-    buffer, out = op.operands[0], op.results[0]
-
-    def step(env: Env) -> None:
-        env[out] = scalar(env[buffer].copy())
-
-    return step
+@result_meaning("tile.read")
+def _read(op: Operation, _: Executor) -> Any:
+    return lambda env: scalar(env[op.operands[0]].copy())
 
 
 @meaning("tile.write", "tile.fill")
@@ -424,10 +416,7 @@ def _parallel(op: Operation, executor: Executor) -> Step:
         inner.name in ("tile.alloc", "tile.parallel", "tile.print") or _is_one_place(inner, args)
         for inner in op.regions[0].walk()
     ) or _has_shared_updates(op)
-    lines = [
-        np.arange(extent, dtype=np.int32).reshape([-1 if axis == at else 1 for at in range(len(extents))])
-        for axis, extent in enumerate(extents)
-    ]
+    lines = index_lines(extents)
 
     def step(env: Env) -> None:
         if executor.in_lanes and executor.lanes is None and not apart:
@@ -527,12 +516,9 @@ def _launch(op: Operation, executor: Executor) -> Step:
     return step
 
 
-@meaning("triton.program_id")
-def _program_id(op: Operation, executor: Executor) -> Step:
-    def step(env: Env) -> None:
-        env[op.results[0]] = np.int32(executor.program_id[op.attributes["axis"]])
-
-    return step
+@result_meaning("triton.program_id")
+def _program_id(op: Operation, executor: Executor) -> Any:
+    return lambda _: np.int32(executor.program_id[op.attributes["axis"]])
 
 
 @value_meaning("triton.addptr")

@@ -7,16 +7,13 @@ from typing import Any
 import numpy as np
 
 from tiledsl.certificate.algebra import Algebra, scalar
-from tiledsl.certificate.executor.machine import Env, Executor, Step, meaning, value_meaning
+from tiledsl.certificate.executor.machine import Env, Executor, Step, meaning, result_meaning, value_meaning
 from tiledsl.ir.core import Operation
 
 
-@meaning("gluon.part")
-def _part(op: Operation, executor: Executor) -> Step:
-    def step(env: Env) -> None:
-        env[op.results[0]] = np.int32(executor.part)
-
-    return step
+@result_meaning("gluon.part")
+def _part(_: Operation, executor: Executor) -> Any:
+    return lambda _: np.int32(executor.part)
 
 
 def _take(executor: Executor, items: int) -> int:
@@ -26,12 +23,9 @@ def _take(executor: Executor, items: int) -> int:
     return program + executor.turn * programs
 
 
-@meaning("gluon.item")
-def _item(op: Operation, executor: Executor) -> Step:
-    def step(env: Env) -> None:
-        env[op.results[0]] = np.int32(_take(executor, int(env[op.operands[0]])))
-
-    return step
+@result_meaning("gluon.item")
+def _item(op: Operation, executor: Executor) -> Any:
+    return lambda env: np.int32(_take(executor, int(env[op.operands[0]])))
 
 
 @meaning("gluon.balanced")

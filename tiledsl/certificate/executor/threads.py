@@ -8,7 +8,7 @@ import numpy as np
 
 from tiledsl.analysis.parallel_variance import Variance
 from tiledsl.certificate.algebra import ExecutorError, scalar
-from tiledsl.certificate.executor.machine import Env, Executor, Step, meaning
+from tiledsl.certificate.executor.machine import Env, Executor, Step, index_lines, meaning
 from tiledsl.dialects.tile import ParallelOp, buffer_type
 from tiledsl.ir.core import Operation
 from tiledsl.ir.types import BufferType
@@ -24,10 +24,7 @@ def of_threads(op: Operation, executor: Executor) -> Step:
     executor.private = frozenset(private)
     body = executor.block(op.body)
     executor.private = outer
-    lines = [
-        np.arange(extent, dtype=np.int32).reshape([-1 if axis == at else 1 for at in range(len(extents))])
-        for axis, extent in enumerate(extents)
-    ]
+    lines = index_lines(extents)
 
     def step(env: Env) -> None:
         if executor.lanes is not None:

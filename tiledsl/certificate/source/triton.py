@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,10 +74,12 @@ class Language:
             name: getattr(self, name)
             for name in (
                 "program_id num_programs arange zeros full load store dot trans permute reshape broadcast_to cast "
-                "where maximum minimum clamp fma sum max min xor_sum reduce cumsum cumprod associative_scan gather "
-                "histogram range device_assert device_print"
+                "where clamp reduce associative_scan gather histogram range device_assert device_print"
             ).split()
         }
+        own |= {f"{kind}imum": partial(self._extremum, kind) for kind in ("max", "min")}
+        own |= {name: partial(self._reduced, name.removesuffix("_sum")) for name in ("sum", "max", "min", "xor_sum")}
+        own |= {f"cum{kind}": partial(self._scanned, kind) for kind in ("sum", "prod")}
         functions = {each: self._function(name) for each, name in _FUNCTIONS.items() if each not in own}
         atomics = {
             f"atomic_{each}": self._atomic(each) for each in ("add", "max", "min", "and", "or", "xor", "xchg", "cas")
@@ -169,7 +172,7 @@ class Language:
         spread([condition, x, y])
         return x.like(np.where(condition.array, x.array, y.array))
 
-    def _extremum(self, name: str, a: Any, b: Any, propagate_nan: Any) -> Tensor:
+    def _extremum(self, name: str, a: Any, b: Any, propagate_nan: Any = None) -> Tensor:
         x, y = operands(a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else (self._lift(a), self._lift(b))
         if x.element == "bfloat16":
             x, y = x.to(DType("float32")), y.to(DType("float32"))
@@ -178,17 +181,8 @@ class Language:
         spread([x, y])
         return x.like(self.algebra.combine(name, x.element, propagate_nan == "all")(x.array, y.array))
 
-    def maximum(self, a: Any, b: Any, propagate_nan: Any = None) -> Tensor:
-        return self._extremum("max", a, b, propagate_nan)
-
-    def minimum(self, a: Any, b: Any, propagate_nan: Any = None) -> Tensor:
-        return self._extremum("min", a, b, propagate_nan)
-
     def clamp(self, x: Any, low: Any, high: Any) -> Tensor:
-        return self.minimum(self.maximum(x, low), high)
-
-    def fma(self, a: Any, b: Any, c: Any) -> Tensor:
-        return self._function("fma")(a, b, c)
+        return self._extremum("min", self._extremum("max", x, low), high)
 
     def _function(self, name: str) -> Callable[..., Tensor]:
         def call(*given: Any) -> Tensor:
@@ -219,24 +213,12 @@ class Language:
             return x.to(DType("uint32" if info.kind == "uint" else "int32"))
         return x.to(DType("float32")) if not sums and info.kind == "float" and info.bits < 32 else x
 
-    def _reduced(self, kind: str, x: Tensor, axis: int | None, keep_dims: bool) -> Tensor:
+    def _reduced(self, kind: str, x: Tensor, axis: int | None = None, keep_dims: bool = False) -> Tensor:
         x = self._promoted(x, kind == "sum")
         if axis is None:
             x, axis = x.like(np.reshape(x.array, -1)), 0
         made = self.algebra.reduce(kind, axis, x.element)(x.array)
         return x.like(np.expand_dims(made, axis) if keep_dims else made)
-
-    def sum(self, x: Tensor, axis: int | None = None, keep_dims: bool = False) -> Tensor:
-        return self._reduced("sum", x, axis, keep_dims)
-
-    def max(self, x: Tensor, axis: int | None = None, keep_dims: bool = False) -> Tensor:
-        return self._reduced("max", x, axis, keep_dims)
-
-    def min(self, x: Tensor, axis: int | None = None, keep_dims: bool = False) -> Tensor:
-        return self._reduced("min", x, axis, keep_dims)
-
-    def xor_sum(self, x: Tensor, axis: int | None = None, keep_dims: bool = False) -> Tensor:
-        return self._reduced("xor", x, axis, keep_dims)
 
     def reduce(self, x: Tensor, axis: int, combine: Callable[..., Tensor]) -> Tensor:
         lines = np.moveaxis(x.array, axis, 0)
@@ -253,15 +235,9 @@ class Language:
         stacked = np.stack([np.asarray(each.array) for each in (found[::-1] if reverse else found)])
         return Tensor(self.algebra, np.moveaxis(stacked, 0, axis), found[-1].element)
 
-    def _scanned(self, kind: str, x: Tensor, axis: int, reverse: bool) -> Tensor:
+    def _scanned(self, kind: str, x: Tensor, axis: int = 0, reverse: bool = False) -> Tensor:
         x = self._promoted(x, True)
         return x.like(self.algebra.scan(kind, axis, reverse, x.element)(x.array))
-
-    def cumsum(self, x: Tensor, axis: int = 0, reverse: bool = False) -> Tensor:
-        return self._scanned("sum", x, axis, reverse)
-
-    def cumprod(self, x: Tensor, axis: int = 0, reverse: bool = False) -> Tensor:
-        return self._scanned("prod", x, axis, reverse)
 
     def dot(
         self, a: Tensor, b: Tensor, acc: Tensor | None = None, input_precision: str | None = None,

@@ -86,7 +86,8 @@ BOOL = _named("bool")
 SIGNED, UNSIGNED = _named("int8 int16 int32 int64"), _named("uint8 uint16 uint32 uint64")
 INTEGERS = SIGNED | UNSIGNED
 SHORT = _named("int8 int16 uint8 uint16")
-FLOAT8, HALVES, FULL = _named("float8_e4m3fn float8_e5m2"), _named("float16 bfloat16"), _named("float32 float64")
+OCP8, FNUZ8 = _named("float8_e4m3fn float8_e5m2"), _named("float8_e4m3fnuz float8_e5m2fnuz")
+FLOAT8, HALVES, FULL = OCP8 | FNUZ8, _named("float16 bfloat16"), _named("float32 float64")
 FLOATS = FLOAT8 | HALVES | FULL
 BFLOAT16 = _named("bfloat16")
 EVERY = frozenset(ELEMENTS)
@@ -116,6 +117,7 @@ _LIBDEVICE = "CUDA libdevice user's guide, ROCm device libraries: each function 
 _HIP = "triton.language.extra.hip.libdevice lacks it"
 _ATOMS = "triton.language.semantic: 8 bits are refused, and 16 bits but for adding float16 and bfloat16"
 _SWAPS = "triton.language.semantic: atomic_cas only supports elements with width {16, 32, 64}"
+_CDNA3 = "CDNA3 instruction set guide"
 _CVT = "PTX ISA, cvt"
 _ODD = "Boldo, Melquiond: Emulation of FMA and correctly rounded sums, IEEE Transactions on Computers 57(4), 2008"
 
@@ -143,11 +145,14 @@ _ORDERED = f"{_ORDERED_READS} {_ORDERED_WRITES}"
 
 TABLE: tuple[Rule, ...] = (
     # Element types that a target lacks
-    Rule("value", (FLOAT8,), _refused("{0} is there from sm_89 on"), "cuda<89", _CVT),
+    Rule("value", (FNUZ8,), _refused("{0} is AMD's, of CDNA3", "use float8_e4m3fn or float8_e5m2"), "cuda", _CDNA3),
+    Rule("value", (FNUZ8,), NATIVE, "gfx942", _CDNA3),
+    Rule("value", (FNUZ8,), _refused("{0} is of CDNA3 (gfx942) alone"), "hip", _CDNA3),
+    Rule("value", (OCP8,), _refused("{0} is there from sm_89 on"), "cuda<89", _CVT),
     Rule("value", (BFLOAT16,), _refused("{0} is there from sm_80 on"), "cuda<80", _CVT),
-    Rule("value", (FLOAT8,), NATIVE, "gfx950", "CDNA4 instruction set guide"),
-    Rule("value", (FLOAT8,), NATIVE, "gfx942", "Triton's AMD compiler converts what CDNA3 lacks, by its bits"),
-    Rule("value", (FLOAT8,), _refused("its float8 is fnuz, if it has any"), "hip", "CDNA3 instruction set guide"),
+    Rule("value", (OCP8,), NATIVE, "gfx950", "CDNA4 instruction set guide"),
+    Rule("value", (OCP8,), NATIVE, "gfx942", "Triton's AMD compiler converts what CDNA3 lacks, by its bits"),
+    Rule("value", (OCP8,), _refused("its float8 is fnuz, if it has any"), "hip", _CDNA3),
     Rule("value", (EVERY,), NATIVE),
 
     # The interpreter holds bfloat16 as raw bits

@@ -249,8 +249,9 @@ class _Vectorizer:
     def _for(self, op: scf.ForOp, builder: Builder, mask: Value | None) -> None:
         lower, upper, step = (self._mapped(value) for value in (op.lower, op.upper, op.step))
         lanes: list[tuple[str, Value]] = []
+        ahead: Value | None = None
         if lower.shape or upper.shape or step.shape:
-            lower, upper, lanes = self._common_bounds(op, builder, mask, lower, upper, step)
+            lower, upper, lanes, ahead = self._common_bounds(op, builder, mask, lower, upper, step)
         inits = [
             self._spread(builder, init, self.variance.of(out)) for init, out in zip(op.inits, op.results, strict=True)
         ]
@@ -260,6 +261,8 @@ class _Vectorizer:
         here: Value | None = None
         for predicate, bound in lanes:
             here = both(inner, here, inner.insert(arith.CmpOp(body.args[0], bound, predicate=predicate)).result)
+        if ahead is not None:
+            self.map[op.index] = inner.insert(arith.AddOp(body.args[0], ahead)).result
         self._body(op.body, inner, both(inner, mask, here))
         yielded = []
         for arg, value, out in zip(body.args[1:], op.body.terminator.operands, op.results, strict=True):
@@ -271,22 +274,32 @@ class _Vectorizer:
 
     def _common_bounds(
         self, op: scf.ForOp, builder: Builder, mask: Value | None, lower: Value, upper: Value, step: Value
-    ) -> tuple[Value, Value, list[tuple[str, Value]]]:
-        """Bounds that hold the iterations of every point, and the comparisons that pick a point's own."""
+    ) -> tuple[Value, Value, list[tuple[str, Value]], Value | None]:
+        """Bounds that hold the iterations of every point, and the comparisons that pick a point's own.
+
+        With steps other than 1, points are at different numbers at a time: the last result is how far each is ahead.
+        """
         number = constant_of(step)
-        if not number or (lower.shape and abs(number) != 1):
+        if not number:
             raise TileError(
-                "the loop's start or step depends on the point of T.Parallel: only start with step 1 may", op.loc
+                "the loop's step depends on the point of T.Parallel, or is not known: write a number", op.loc
             )
         if mask is not None:  # bounds of points that do not take part may be anything
             upper = selected(builder, mask, upper, lower)
         up = number > 0
-        lanes = [("lt" if up else "gt", upper)]
-        if lower.shape:
+        before, nearest, farthest = ("lt", "min", "max") if up else ("gt", "max", "min")
+        first = self._over_all(builder, lower, nearest)
+        ahead: Value | None = None
+        lanes = [(before, upper)]
+        if lower.shape and abs(number) != 1:
+            # Between a point's start and its end nothing wraps, and where it has no iterations they are the same.
+            some = builder.insert(arith.CmpOp(lower, upper, predicate=before)).result
+            ahead = builder.insert(arith.SubOp(lower, first)).result
+            upper = builder.insert(arith.SubOp(selected(builder, some, upper, lower), ahead)).result
+            lanes = [(before, upper)]
+        elif lower.shape:
             lanes.insert(0, ("ge" if up else "le", lower))
-        first = self._over_all(builder, lower, "min" if up else "max")
-        last = self._over_all(builder, upper, "max" if up else "min")
-        return first, last, lanes
+        return first, self._over_all(builder, upper, farthest), lanes, ahead
 
     def _while(self, op: scf.WhileOp, builder: Builder, mask: Value | None) -> None:
         inits = [

@@ -55,7 +55,7 @@ OTHER_SHAPES: dict[str, dict[str, Any]] = {
 
 def test_every_program_is_tested() -> None:
     programs = {path.stem for path in EXAMPLES.glob("[a-z]*.py")}
-    others = {name for name in programs if name.startswith(("attention", "collectives", "quickstart"))}
+    others = {name for name in programs if name.startswith(("attention", "collectives", "quickstart", "small_model"))}
     assert programs - others == set(BASIC) == set(OTHER_SHAPES)
 
 

@@ -76,6 +76,56 @@ def test_threads_exchange_through_shared_memory(run: Run) -> None:
     assert torch.equal(run(program, a), expected)
 
 
+def test_each_thread_steps_from_a_start_of_its_own(run: Run) -> None:
+    @T.prim_func
+    def program(
+        A: T.Tensor((70,), "float32"),
+        N: T.Tensor((32,), "int32"),
+        B: T.Tensor((70,), "float32"),
+        C: T.Tensor((32,), "int32"),
+        D: T.Tensor((32,), "int32"),
+        E: T.Tensor((32,), "int32"),
+    ):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            for k in T.serial(tx, 70, 32):
+                B[k] = A[k]
+            up = T.alloc_var("int32", 0)
+            for k in T.serial(N[tx], tx * 3, 7):
+                if k % 5 == 4:
+                    break
+                if k % 3 == 1:
+                    continue
+                up += k
+            C[tx] = up
+            down = T.alloc_var("int32", 0)
+            for k in T.serial(tx, N[tx] - 20, -3):
+                down += k * k
+            D[tx] = down
+            turns = T.alloc_var("int32", 0)
+            if tx >= 3:
+                for k in T.serial(2147483000 + N[tx], 2147483200 + N[tx], 60 + 40):
+                    turns += k - 2147483000
+            E[tx] = turns
+
+    def rising(start: int, stop: int) -> int:
+        total = 0
+        for k in range(start, stop, 7):
+            if k % 5 == 4:
+                break
+            total += 0 if k % 3 == 1 else k
+        return total
+
+    a, n = torch.randn(70), torch.randint(-40, 60, (32,), dtype=torch.int32)
+    n[0] = 2**31 - 1  # no turn, and a start far from those of the others
+    copied, up, down, turns = run(program, a, n, out_idx=(2, 3, 4, 5))
+    starts = n.tolist()
+    assert torch.equal(copied, a)
+    assert up.tolist() == [rising(start, tx * 3) for tx, start in enumerate(starts)]
+    assert down.tolist() == [sum(k * k for k in range(tx, start - 20, -3)) for tx, start in enumerate(starts)]
+    assert turns.tolist() == [0 if tx < 3 else 2 * start + 100 for tx, start in enumerate(starts)]
+
+
 def test_loops_have_as_many_turns_as_each_thread_wants(run: Run) -> None:
     @T.prim_func
     def program(N: T.Tensor((40,), "int32"), B: T.Tensor((40,), "int32"), C: T.Tensor((40,), "int32")):

@@ -12,7 +12,10 @@ from tiledsl import math_functions
 from tiledsl.ir.types import ELEMENTS
 from tiledsl.math_functions import MATH_FUNCTIONS
 
-_FORMATS = {"float16": (11, -14), "bfloat16": (8, -126), "float8_e4m3fn": (4, -6), "float8_e5m2": (3, -14)}
+_FORMATS = {
+    "float16": (11, -14), "bfloat16": (8, -126), "float8_e4m3fn": (4, -6), "float8_e5m2": (3, -14),
+    "float8_e4m3fnuz": (4, -7), "float8_e5m2fnuz": (3, -15),
+}  # fmt: skip
 
 
 def tensor_of(values: np.ndarray, dtype: str) -> torch.Tensor:

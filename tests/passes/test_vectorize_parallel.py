@@ -416,8 +416,8 @@ REFUSED = {
         "t has a value for each iteration",
     ),
     "step of point": (
-        "PAR { scf.for %i, %c4, %c2 (%k: int32) { tile.store %c1.0, %a[%i, %j] scf.yield } }",
-        "only start with step 1",
+        "PAR { scf.for %c0, %c4, %i (%k: int32) { tile.store %c1.0, %a[%i, %j] scf.yield } }",
+        "the loop's step depends on the point of T.Parallel, or is not known: write a number",
     ),
     "while of point": (
         """PAR { %n = scf.while [%i] : int32 (%k: int32) {

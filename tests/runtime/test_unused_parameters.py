@@ -54,6 +54,28 @@ def test_none_for_a_tensor_that_is_used() -> None:
         built(False)(None, None, a)
 
 
+@pytest.mark.parametrize("size", [9, 4, 1])
+def test_none_has_the_sizes_that_follow_from_others(size: int) -> None:
+    n, stride = T.dynamic("n"), T.dynamic("stride")
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((n, 64), "float32"),
+        S: T.StridedTensor((T.ceildiv(n, 4), 64), (stride, 1), "float32"),
+        B: T.Tensor((n, 64), "float32"),
+    ):
+        with T.Kernel(n, threads=64) as p:
+            for i in T.Parallel(64):
+                B[p, i] = A[p, i] + 1
+
+    kernel = tiledsl.compile(main, target="interpret")
+    a, b = torch.randn(size, 64), torch.zeros(size, 64)
+    kernel(a, None, b)
+    assert torch.equal(b, a + 1)
+    with pytest.raises(TileError, match=r"S.shape\[0\] is 5"):
+        kernel(a, torch.zeros(5, 64), b)
+
+
 def test_other_tensors_are_checked_as_before() -> None:
     with pytest.raises(TileError, match=r"B.shape\[0\] is 64, but n is 70"):
         built(False)(None, torch.randn(70), torch.randn(64))

@@ -12,7 +12,7 @@ from tiledsl.ir.types import ELEMENTS
 # Bits of the significand and the exponent of the least normal number.
 FORMATS = {
     "float16": (11, -14), "bfloat16": (8, -126), "float32": (24, -126), "float8_e4m3fn": (4, -6),
-    "float8_e5m2": (3, -14),
+    "float8_e5m2": (3, -14), "float8_e4m3fnuz": (4, -7), "float8_e5m2fnuz": (3, -15),
 }  # fmt: skip
 
 
@@ -26,7 +26,10 @@ def rounded(value: Any, dtype: str) -> Any:
     step = np.ldexp(1.0, np.maximum(np.frexp(value)[1] - 1, lowest) - bits + 1)
     nearest = np.rint(value / step) * step
     beyond = np.abs(nearest) > ELEMENTS[dtype].high
-    return np.where(beyond, math.nan if dtype == "float8_e4m3fn" else np.copysign(math.inf, value), nearest)
+    if dtype.endswith("fnuz"):  # 0 + -0 is 0
+        nearest = nearest + 0.0
+    infinite = not dtype.startswith("float8") or dtype == "float8_e5m2"
+    return np.where(beyond, np.copysign(math.inf, value) if infinite else math.nan, nearest)
 
 
 def _float8_values(dtype: str) -> Any:
@@ -40,6 +43,8 @@ def _float8_values(dtype: str) -> Any:
             number = math.nan
         elif dtype == "float8_e5m2" and field == 31:
             number = math.nan if fraction else math.inf
+        if dtype.endswith("fnuz") and pattern == 128:
+            number = math.nan
         numbers.append(-number if pattern >> 7 else number)
     return np.array(numbers)
 
@@ -52,9 +57,12 @@ def encoded(value: Any, dtype: str) -> Any:
     if dtype == "bfloat16":
         wide = np.ascontiguousarray(value.astype(np.float32)).view(np.uint32).reshape(value.shape)
         return (wide >> np.uint32(16)).astype(np.uint16)
-    positive = _float8_values(dtype)[:127]
+    positive = _float8_values(dtype)[:128]
     positive = positive[np.isfinite(positive)]
     pattern = np.searchsorted(positive, np.abs(value)).astype(np.uint8)
+    if dtype.endswith("fnuz"):
+        pattern = pattern | (value < 0).astype(np.uint8) << np.uint8(7)
+        return np.where(np.isnan(value), 0x80, pattern).astype(np.uint8)
     pattern = np.where(np.isinf(value), 0x7C, np.where(np.isnan(value), 0x7F, pattern)).astype(np.uint8)
     return pattern | (np.signbit(value).astype(np.uint8) << np.uint8(7))
 

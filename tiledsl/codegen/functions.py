@@ -12,11 +12,14 @@ TRITON_TYPES = {
     "bool": "tl.int1",
     "float8_e4m3fn": "tl.float8e4nv",
     "float8_e5m2": "tl.float8e5",
+    "float8_e4m3fnuz": "tl.float8e4b8",
+    "float8_e5m2fnuz": "tl.float8e5b16",
 }
 
 SIGNATURE_TYPES = {
     "bool": "i1", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
     "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5",
+    "float8_e4m3fnuz": "fp8e4b8", "float8_e5m2fnuz": "fp8e5b16",
     **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
 }  # fmt: skip

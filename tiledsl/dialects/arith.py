@@ -149,22 +149,22 @@ class BinaryOp(Elementwise):
 # Bits of the significand and the exponent of the least normal number.
 _FLOAT_FORMATS = {
     "float16": (11, -14), "bfloat16": (8, -126), "float32": (24, -126), "float8_e4m3fn": (4, -6),
-    "float8_e5m2": (3, -14),
+    "float8_e5m2": (3, -14), "float8_e4m3fnuz": (4, -7), "float8_e5m2fnuz": (3, -15),
 }  # fmt: skip
 
 
 def rounded(number: Number, dtype: str) -> Number:
     """A number as `dtype` holds it: floats rounded to the nearest, ties to even."""
     if dtype not in _FLOAT_FORMATS or not number or number != number:
-        return number
+        return 0.0 if dtype.endswith("fnuz") and number == 0 else number  # they have no -0
     nearest = float(number)
     if math.isfinite(nearest):
         bits, lowest = _FLOAT_FORMATS[dtype]
         step = math.ldexp(1.0, max(math.frexp(nearest)[1] - 1, lowest) - bits + 1)
         nearest = math.copysign(round(abs(nearest) / step) * step, nearest)
     if abs(nearest) > ELEMENTS[dtype].high:
-        return math.nan if dtype == "float8_e4m3fn" else math.copysign(math.inf, number)
-    return nearest
+        return math.nan if dtype.startswith("float8") and dtype != "float8_e5m2" else math.copysign(math.inf, number)
+    return 0.0 if dtype.endswith("fnuz") and nearest == 0 else nearest
 
 
 class AddOp(BinaryOp):

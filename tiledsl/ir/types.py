@@ -21,10 +21,12 @@ class ElementInfo:
     high: float
 
 
-# Largest finite values: IEEE 754 for 16 to 64 bits; OCP 8-bit floating point specification for the two fp8 formats.
+# Largest finite values: IEEE 754 for 16 to 64 bits; OCP 8-bit floating point specification; CDNA3 instruction set guide
+# for the fnuz formats, which have no infinity, no -0 and one NaN.
 _LARGEST = {
     ("float16", 16): 65504.0, ("bfloat16", 16): 3.3895313892515355e38, ("float32", 32): 3.4028234663852886e38,
     ("float64", 64): 1.7976931348623157e308, ("float8_e4m3fn", 8): 448.0, ("float8_e5m2", 8): 57344.0,
+    ("float8_e4m3fnuz", 8): 240.0, ("float8_e5m2fnuz", 8): 57344.0,
 }  # fmt: skip
 ELEMENTS = {
     "bool": ElementInfo("bool", 8, 0, 1),

@@ -18,7 +18,7 @@ from tiledsl.errors import TileError, user_loc
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.types import ELEMENTS, ScalarType, is_float
 from tiledsl.language.dtypes import DTYPES, DType, canonical
-from tiledsl.legality import permitted, verdict
+from tiledsl.legality import FLOAT8, permitted, verdict
 from tiledsl.location import Loc
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _truncated(a: Any, b: Any) -> tuple[Any, Any]:
     return quotient, a - quotient * b
 
 
-_RANK = {"float64": 5, "float32": 4, "bfloat16": 3, "float16": 3, "float8_e5m2": 2, "float8_e4m3fn": 2}
+_RANK = {"float64": 5, "float32": 4, "bfloat16": 3, "float16": 3, **dict.fromkeys(FLOAT8, 2)}
 
 _MAX_BITS = 1 << 14  # of integers that ** and << make while a program is built
 _MAX_ITEMS = 1_000_000  # of sequences that * makes

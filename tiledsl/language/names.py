@@ -36,6 +36,7 @@ is_float4, is_f8f6f4_family = _dtypes.is_float4, _dtypes.is_f8f6f4_family
 is_float4_e2m1fn, is_float4_e2m1_unpacked = _dtypes.is_float4_e2m1fn, _dtypes.is_float4_e2m1_unpacked
 float64, float32, float16, bfloat16 = (_dtypes.DTYPES[name] for name in ("float64", "float32", "float16", "bfloat16"))
 float8_e4m3fn, float8_e5m2 = _dtypes.DTYPES["float8_e4m3fn"], _dtypes.DTYPES["float8_e5m2"]
+float8_e4m3fnuz, float8_e5m2fnuz = _dtypes.DTYPES["float8_e4m3fnuz"], _dtypes.DTYPES["float8_e5m2fnuz"]
 float4_e2m1fn = _dtypes.FLOAT4
 int8, int16, int32, int64 = (_dtypes.DTYPES[f"int{bits}"] for bits in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (_dtypes.DTYPES[f"uint{bits}"] for bits in (8, 16, 32, 64))

@@ -59,7 +59,7 @@ _REASONS = {
     ("blocks of one launch cannot wait for each other in Triton; write two T.Kernel blocks, which run in order"): """
         sync_grid sync_global
     """,
-    "Triton has no such element type; use T.float8_e4m3fn or T.float8_e5m2": """
+    "Triton has no such element type; use T.float8_e4m3fn or T.float8_e5m2, on gfx942 their fnuz forms": """
         float8_*
     """,
     "Triton has no such element type; keep the packed bytes in uint8 and unpack them in T.Parallel": """

@@ -67,7 +67,7 @@ def check(kernel: str, target: Target, params: Sequence[Parameter], arguments: S
 
 def stand_in(param: Parameter, params: Sequence[Parameter], arguments: Sequence[Any]) -> Any:
     """A tensor without memory for a parameter that is not used, on the device of the other tensors. Sizes that no other
-    argument gives are 1."""
+    argument gives, and that do not follow from those, are 1."""
     import torch
 
     sizes: dict[int | str, int] = {}
@@ -79,6 +79,11 @@ def stand_in(param: Parameter, params: Sequence[Parameter], arguments: Sequence[
                 sizes.setdefault(dim, size)
         elif isinstance(given, int) and not other.is_tensor:
             sizes[other.name] = given
+    for each in params:
+        for name, formula in each.formulas.items():
+            needed = value_of(formula, {key: size for key, size in sizes.items() if isinstance(key, str)})
+            if needed is not None:
+                sizes.setdefault(name, needed)
     shape = [sizes.get(dim, 1) if isinstance(dim, str) else dim for dim in param.shape]
     dtype = getattr(torch, param.dtype)
     if param.strides is None:

@@ -43,8 +43,6 @@ _HIP_CU_COUNT = {"gfx90a": 110, "gfx942": 304, "gfx950": 256}
 # CDNA3 and CDNA4 instruction set guides: local data share per compute unit.
 _HIP_LDS_KIB = {"gfx90a": 64, "gfx942": 64, "gfx950": 160}
 
-_FNUZ = frozenset({"float8_e4m3fnuz", "float8_e5m2fnuz"})  # of AMD before CDNA4; the language has no such types
-
 
 @dataclass(frozen=True)
 class Target:
@@ -195,8 +193,7 @@ class Target:
 
 @functools.lru_cache  # asked for every value of a program
 def _dtypes(kind: str, arch: int | str | None) -> frozenset[str]:
-    there = {dtype for dtype in ELEMENTS if not verdict("value", (dtype,), kind, arch or 90).is_refused}
-    return frozenset(there) | (_FNUZ if kind != "cuda" and arch != "gfx950" else set())
+    return frozenset(dtype for dtype in ELEMENTS if not verdict("value", (dtype,), kind, arch or 90).is_refused)
 
 
 @functools.lru_cache

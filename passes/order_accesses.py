@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tiledsl.analysis.block_access import root_buffer
@@ -28,8 +28,9 @@ class OrderAccesses(Pass):
     Each thread does its own accesses in order, but does not wait for the others of its block. So a barrier stands
     before an access of which an earlier one may have touched the same elements through other threads, if either of them
     writes; on the way round a loop too. None is needed to write where the elements were read at the same indices: what
-    is written there is computed behind that. Atomic operations need none among themselves. Different parameters count
-    as different memory, as everywhere. Gluon's kernels write only at their end.
+    is written there is computed behind that. Atomic operations need none among themselves, nor do iterations that only
+    write, each at places of its own. Different parameters count as different memory, as everywhere. Gluon's kernels
+    write only at their end.
     """
 
     name = "order-accesses"
@@ -37,7 +38,7 @@ class OrderAccesses(Pass):
     def run(self, program: Program) -> None:
         for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
             if not targets_gluon(kernel):
-                _Order(kernel).run()
+                _Order().region(kernel.body, {})
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class _Access:
 
     @property
     def reads(self) -> bool:
-        return Effect.READ in self.op.effects or isinstance(self.op, tile.AtomicOp)
+        return Effect.READ in self.op.effects
 
     @property
     def writes(self) -> bool:
@@ -59,19 +60,7 @@ _Accesses = dict[_Access, None]  # since the last barrier, in order
 
 
 class _Order:
-    """The accesses of one kernel to tensors that it reads and writes."""
-
-    def __init__(self, kernel: tile.KernelOp) -> None:
-        self.kernel = kernel
-        accesses = [access for op in kernel.walk() for access in _accesses(op)]
-        read = {each.memory for each in accesses if each.reads and not isinstance(each.op, tile.AtomicOp)}
-        atomic = {each.memory for each in accesses if isinstance(each.op, tile.AtomicOp)}
-        written = {each.memory for each in accesses if each.writes and not isinstance(each.op, tile.AtomicOp)}
-        self.shared = (read & written) | (read & atomic) | (written & atomic)
-
-    def run(self) -> None:
-        if self.shared:
-            self.region(self.kernel.body, {})
+    """Walks a kernel as a block runs it, with the accesses since the last barrier."""
 
     def region(self, region: Region, before: _Accesses) -> _Accesses:
         """Put barriers into a region; the accesses behind it that are not ordered yet."""
@@ -86,8 +75,6 @@ class _Order:
                 pending = _union(ends if len(ends) > 1 else [pending, *ends])
             else:
                 for access in _accesses(op):
-                    if access.memory not in self.shared:
-                        continue
                     if any(_is_unordered(earlier, access) for earlier in pending):
                         Builder.at(op).insert(thread.BarrierOp(loc=op.loc))
                         pending = {}
@@ -127,21 +114,27 @@ def _is_unordered(earlier: _Access, later: _Access) -> bool:
         return False
     if earlier.writes and later.reads:
         return True
-    return not _is_same_place(earlier, later)
+    moves = _moves(earlier, later)
+    if earlier.writes and later.writes and moves:
+        return False
+    return moves or not _is_same_place(earlier.op, later.op)
 
 
-def _is_same_place(earlier: _Access, later: _Access) -> bool:
+def _is_same_place(one: Operation, other: Operation) -> bool:
     """Whether each thread accesses the same elements in both."""
-    one, other = earlier.op, later.op
     plain = (tile.LoadOp, tile.StoreOp)
     if not (isinstance(one, plain) and isinstance(other, plain)) or one.buffer is not other.buffer:
         return False
-    if not all(same_value(a, b) for a, b in zip(one.indices, other.indices, strict=True)):
-        return False
+    return all(same_value(a, b) for a, b in zip(one.indices, other.indices, strict=True))
+
+
+def _moves(earlier: _Access, later: _Access) -> bool:
+    """Whether the two belong to different iterations of a loop in which the place of one changes."""
     inside = {inner for loop in earlier.loops for inner in loop.walk()}
-    bodies = {region for op in inside | earlier.loops for region in op.regions}
-    return not any(_is_made_in(index, inside, bodies) for index in one.indices)
+    regions = {region for op in inside | earlier.loops for region in op.regions}
+    places = [*_place(earlier.op), *_place(later.op)]
+    return any(value.op in inside or value.owner in regions for value in places)
 
 
-def _is_made_in(value: Value, ops: set[Operation], regions: set[Region]) -> bool:
-    return value.op in ops if value.op is not None else value.owner in regions
+def _place(op: Operation) -> Sequence[Value]:
+    return op.starts if isinstance(op, (tile.LoadBlockOp, tile.StoreBlockOp)) else op.indices  # type: ignore[attr-defined,no-any-return]

@@ -31,7 +31,7 @@ help:
 	@echo "make verify-examples certificates of all examples and of the suite's kernels (KERNELS=\"softmax gemm\")"
 	@echo "make golden          record what programs lower to, after a change that is meant"
 	@echo "make mutants         change lines of the compiler and the tuner, and see whether tests notice"
-	@echo "                     (COUNT=450 SEED=0 ONLY=\"passes/cse*\"; COUNT=0 makes the map of coverage alone;"
+	@echo "                     (COUNT=450 SEED=0 ONLY=\"passes/cse*\"; COUNT=0 makes the map of coverage alone; a larger COUNT goes on;"
 	@echo "                     AGAIN=FILE: what survived in a run whose output is in the file)"
 	@echo "make prove-ranges    hold every rule about integers against all values of 4-bit types, 9 minutes (SHARE=100: a part)"
 	@echo "make verify-mutants  of mistakes in passes that change an example's kernel, how many validation notices (COUNT=100)"

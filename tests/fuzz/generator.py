@@ -126,7 +126,7 @@ class _Program(MemorySteps, OrderSteps, ThreadSteps):
             if self.chance(0.2):
                 self.aliased()
             if self.seed % 10 == 6:
-                self.aliased_rows()
+                self.rows_in_memory()
 
     def step(self) -> None:
         steps = [

@@ -143,7 +143,7 @@ def view(source: Buffer, shape: Any = None, dtype: Any = None) -> Buffer:
         raise Discard("a view of another size")
     seen = Buffer(source.memory, [_bound(dim) for dim in dims], to, source.scope, source.offset, None, source.stored)
     seen.shape = tuple(dims)
-    seen.made_in = source.made_in
+    seen.made_in, seen.name = source.made_in, source.name
     return seen
 
 

@@ -91,12 +91,26 @@ class Memory:
     """One allocation: its elements, and who wrote and read each: (block, iteration, kind of the write or whether
     others read it as well)."""
 
-    __slots__ = ("cells", "is_global", "readers", "writers")
+    __slots__ = ("cells", "is_global", "named", "readers", "writers")
 
     def __init__(self, cells: list[Number], is_global: bool) -> None:
         self.cells, self.is_global = cells, is_global
         self.writers: dict[int, tuple[int, int, str]] = {}
         self.readers: dict[int, tuple[int, int, bool, bool]] = {}
+        # Where parameters share it: who touched each element (launch, parameter, iteration, whether it wrote).
+        self.named: dict[int, list[tuple[int, str, int, bool]]] | None = None
+
+    def note_name(self, at: int, name: str, writes: bool) -> None:
+        """Nothing orders what one parameter leads to and what another does, but within an iteration of T.Parallel."""
+        if self.named is None:
+            return
+        now = machine
+        iteration = now.iteration if now.loop_start else 0
+        before = [each for each in self.named.get(at, ()) if each[0] == now.first_block]
+        for _, other, when, wrote in before:
+            if other != name and (writes or wrote) and (when != iteration or not iteration):
+                raise Discard("an element is written through one parameter and used through another")
+        self.named[at] = [*dict.fromkeys([*before, (now.first_block, name, iteration, writes)])]
 
     def note_read(self, at: int) -> None:
         now = machine
@@ -163,6 +177,7 @@ class Buffer:
         self.stored = stored or dtype
         self.made_in = machine.iteration if machine.loop_start else 0
         self.op = ""  # of a reducer
+        self.name = ""  # of the parameter
 
     @property
     def ndim(self) -> int:
@@ -213,6 +228,7 @@ class Buffer:
     def read(self, at: int) -> Number:
         if machine.tracking:
             self.memory.note_read(at)
+            self.memory.note_name(at, self.name, False)
         return self.held(at)
 
     def held(self, at: int) -> Number:
@@ -236,6 +252,7 @@ class Buffer:
             raise Discard("an array of the block is written in a parallel loop")
         if machine.tracking:
             self.memory.note_write(at, kind)
+            self.memory.note_name(at, self.name, True)
         made = cast(value, self.dtype)
         self.memory.cells[at] = made if self.stored is self.dtype else from_bits(to_bits(made), self.stored)
 

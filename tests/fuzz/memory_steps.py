@@ -189,31 +189,33 @@ class MemorySteps(TileSteps):
                 self.write(f"{two.name}[{at}] = {self.value(dtype, 1)}")
                 self.write(f"{out.name}[{at}] = {one.name}[{at}]")
 
-    def aliased_rows(self) -> None:
-        """A serial loop over rows of a tile and of a tensor that is passed twice: rows are read that were written."""
+    def rows_in_memory(self) -> None:
+        """A serial loop over rows of a tile and of a tensor: rows are read that were written."""
         dtype, number = self.pick(("float32", "int32", "int32", "uint8")), self.number_of_block()
         rows, columns = self.pick((2, 3, 4)), self.pick((2, 3, 4, 8))
         size = [math.prod(self.grid) * rows, columns]
-        one = self.parameter("A", list(map(str, size)), size, dtype)
-        two = self.output(list(map(str, size)), size, dtype)
-        two.same_as = one.name
-        for each in (one, two):  # both as they lie in memory
-            self.symbols_of_strides.pop("".join(each.strides[:1]), None)
-            each.steps, each.strides = [], []
+        out = self.output(list(map(str, size)), size, dtype)
         tile = self.make((rows, columns), dtype)
         further = self.pick((0, 1, 1))  # rows between what is read and what is written
         k, j = self.name("k"), self.name("i")
         with self.inside_of(f"for {k} in T.serial({rows - further}):"):
-            with self.inside_of(f"for {j} in T.Parallel({columns}):"):
-                read = (
-                    f"{one.name}[({number}) * {rows} + {k}, {self.pick((j, f'{columns - 1} - {j}')) if further else j}]"
-                )
-                own = f"{tile.name}[{k}, {j}]"
-                target = f"{two.name}[({number}) * {rows} + {k}{f' + {further}' if further else ''}, {j}]"
-                if self.chance(0.5):
-                    self.write(f"{own} = {self.combined(own, read, dtype)}")
-                    read = own
-                self.write(f"{target} = {self.combined(own, read, dtype) if read != own else own}")
+            row, below = f"({number}) * {rows} + {k}", f"({number}) * {rows} + {k}{f' + {further}' if further else ''}"
+            if self.chance(0.3):  # by slices
+                line = self.allocate((1, columns), dtype)
+                self.write(f"T.copy({out.name}[{row}, 0], {line.name})")
+                with self.inside_of(f"for {j} in T.Parallel({columns}):"):
+                    self.write(
+                        f"{line.name}[0, {j}] = {self.combined(f'{line.name}[0, {j}]', f'{tile.name}[{k}, {j}]', dtype)}"
+                    )
+                self.write(f"T.copy({line.name}, {out.name}[{below}, 0])")
+            else:
+                with self.inside_of(f"for {j} in T.Parallel({columns}):"):
+                    read = f"{out.name}[{row}, {self.pick((j, f'{columns - 1} - {j}')) if further else j}]"
+                    own = f"{tile.name}[{k}, {j}]"
+                    if self.chance(0.5):
+                        self.write(f"{own} = {self.combined(own, read, dtype)}")
+                        read = own
+                    self.write(f"{out.name}[{below}, {j}] = {self.combined(own, read, dtype) if read != own else own}")
         self.emit(tile)
 
     def in_memory(self) -> None:

@@ -308,12 +308,16 @@ def _call_main(space: dict[str, Any], held: Sequence[Memory], arguments: Sequenc
             for dim, size in zip([*spec.shape, *(spec.strides or ())], [*argument.shape, *argument.strides]):
                 if isinstance(dim, Symbol) and dim.name:
                     sizes[dim.name] = size
-    for spec, argument in zip(annotations, arguments):
+    places = [argument.memory for spec, argument in zip(annotations, arguments) if isinstance(spec, TensorSpec)]
+    for place in {each for each in places if places.count(each) > 1}:
+        held[place].named = {}
+    for name, spec, argument in zip(main.__annotations__, annotations, arguments):
         if isinstance(spec, TensorSpec):
             dims = tuple(size_of(dim, sizes) for dim in spec.shape)
             if dims != argument.shape:
                 raise Discard("a tensor of another shape")
             made = Buffer(held[argument.memory], dims, spec.dtype, "global", argument.offset, argument.strides)
+            made.name = name
             made.shape = tuple(
                 Number(dtypes.INT32, size) if isinstance(dim, Symbol) else size for dim, size in zip(spec.shape, dims)
             )

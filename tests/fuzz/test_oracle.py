@@ -64,6 +64,31 @@ def test_the_greatest_of_nothing_but_nan_is_open() -> None:
         run(body.replace("- 1", "- 2") + "\nO[bx] = T.isnan(t[0])", values=[0, 0, 0, 0])
 
 
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("for i in T.Parallel(4):\n    x = A[i]\n    O[i] = x + 1\n    O[i] += A[i]", [2, 4, 6, 8]),
+        ("O[0] = A[1]", [1, 1, 2, 3]),
+        ("O[1] = 5\nO[0] = A[1]", None),
+        ("for i in T.Parallel(2):\n    O[i] = A[i + 2]\nfor i in T.Parallel(2):\n    O[i] = A[1 - i]", None),
+        ("for k in T.serial(3):\n    O[k + 1] = A[k]", None),
+    ],
+)
+def test_two_parameters_with_one_memory(body: str, expected: list[int] | None) -> None:
+    lines = "\n".join("        " + line for line in body.splitlines())
+    text = (
+        "@T.prim_func\ndef main(A: T.Tensor((4,), 'int32'), O: T.Tensor((4,), 'int32')):\n"
+        f"    with T.Kernel(1) as bx:\n{lines}\n"
+    )
+    tensors = [TensorArgument("A", (4,), "int32"), TensorArgument("O", (4,), "int32", same_as="A")]
+    case = Case(0, text, tensors, {}, {}, {"A": [0, 1, 2, 3]})
+    if expected is None:
+        with pytest.raises(Discard, match=r"through one parameter|a race"):
+            case.expected()
+    else:
+        assert [number.value for number in case.expected()["A"]] == expected
+
+
 def test_atomic_additions_do_not_race() -> None:
     assert run("for i in T.Parallel(5):\n    T.atomic_add(O[i % 2], i)") == [9 + 12, 9 + 8, 9, 9]
 

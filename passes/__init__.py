@@ -23,6 +23,7 @@ from tiledsl.passes.lower_exchanges import LowerExchanges
 from tiledsl.passes.lower_tile_ops import LowerTileOps
 from tiledsl.passes.lower_to_triton import LowerToTriton
 from tiledsl.passes.map_grid import MapGrid
+from tiledsl.passes.order_accesses import OrderAccesses
 from tiledsl.passes.pad_tiles import PadTiles
 from tiledsl.passes.parallelize_loops import ParallelizeLoops
 from tiledsl.passes.peel_loops import PeelLoops
@@ -62,6 +63,7 @@ PIPELINE: tuple[type[Pass], ...] = (
     LimitRegisters,  # of what is not in Gluon
     PipelineLoops,  # hints for what is still loaded through pointers, while block indices are apart
     MapGrid,  # the order in which blocks are visited, and how many programs share them
+    OrderAccesses,  # barriers between threads: the loops are those that will run now
     LowerToTriton,  # pointers and launches; last, so that everything above is free of Triton's idioms
     LegalizeLayouts,  # what Triton lays out badly: the number of threads is known now
     SimplifyRanges,  # address arithmetic

@@ -51,6 +51,11 @@ class UnbuiltKernel(Kernel):
             )
         return getattr(self, name)
 
+    def note_spills(self, name: str, spills: int) -> None:
+        """Add a remark, but do not build the kernel for it: it was there when the kernel was tuned."""
+        if "remarks" in self.__dict__:
+            super().note_spills(name, spills)
+
     def _recalled(self) -> bool:
         recall = self.__dict__.get("_recall")
         if recall is not None:

@@ -1,0 +1,140 @@
+"""Barriers where threads of a block read what others of it wrote to global memory, or write what others read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tiledsl.analysis.block_access import root_buffer
+from tiledsl.analysis.same_values import same_value
+from tiledsl.dialects import scf, thread, tile
+from tiledsl.dialects.gluon import targets_gluon
+from tiledsl.ir.core import Effect, Operation, Region, Value
+from tiledsl.ir.pass_manager import Pass, Program
+from tiledsl.ir.rewrite import Builder
+from tiledsl.ir.types import BufferType
+
+
+@dataclass(frozen=True)
+class OrderAccesses(Pass):
+    """Have a block's accesses to a tensor in global memory take effect in the order of the program.
+
+    Before:  %x = tile.load %A[%last_minus_i]
+             tile.store %x, %A[%i]
+    After:   %x = tile.load %A[%last_minus_i]
+             thread.barrier
+             tile.store %x, %A[%i]
+
+    Each thread does its own accesses in order, but does not wait for the others of its block. So a barrier stands
+    before an access of which an earlier one may have touched the same elements through other threads, if either of them
+    writes; on the way round a loop too. None is needed to write where the elements were read at the same indices: what
+    is written there is computed behind that. Atomic operations need none among themselves, nor do iterations that only
+    write, each at places of its own. Different parameters count as different memory, as everywhere. Gluon's kernels
+    write only at their end.
+    """
+
+    name = "order-accesses"
+
+    def run(self, program: Program) -> None:
+        for kernel in [op for op in program.root.nests() if isinstance(op, tile.KernelOp)]:
+            if not targets_gluon(kernel):
+                _Order().region(kernel.body, {})
+
+
+@dataclass(frozen=True)
+class _Access:
+    op: Operation
+    memory: Value
+    loops: frozenset[Operation] = frozenset()  # those of which it belongs to an earlier iteration
+
+    @property
+    def reads(self) -> bool:
+        return Effect.READ in self.op.effects
+
+    @property
+    def writes(self) -> bool:
+        return Effect.WRITE in self.op.effects
+
+
+_Accesses = dict[_Access, None]  # since the last barrier, in order
+
+
+class _Order:
+    """Walks a kernel as a block runs it, with the accesses since the last barrier."""
+
+    def region(self, region: Region, before: _Accesses) -> _Accesses:
+        """Put barriers into a region; the accesses behind it that are not ordered yet."""
+        pending = dict(before)
+        for op in list(region):
+            if isinstance(op, thread.BarrierOp):
+                pending = {}
+            elif isinstance(op, (scf.ForOp, scf.WhileOp)):
+                pending = self.loop(op, pending)
+            elif op.regions:
+                ends = [self.region(each, pending) for each in op.regions]
+                pending = _union(ends if len(ends) > 1 else [pending, *ends])
+            else:
+                for access in _accesses(op):
+                    if any(_is_unordered(earlier, access) for earlier in pending):
+                        Builder.at(op).insert(thread.BarrierOp(loc=op.loc))
+                        pending = {}
+                    pending[access] = None
+        return pending
+
+    def loop(self, op: Operation, before: _Accesses) -> _Accesses:
+        once = before
+        for region in op.regions:
+            once = self.region(region, once)
+        inside = set(op.walk())
+        again: _Accesses = {
+            _Access(each.op, each.memory, each.loops | {op} if each.op in inside else each.loops): None for each in once
+        }
+        for region in op.regions:
+            again = self.region(region, again)
+        return _union([before, once, again])
+
+
+def _accesses(op: Operation) -> Iterable[_Access]:
+    """What an operation without regions does with global memory."""
+    if op.regions or not op.effects & (Effect.READ | Effect.WRITE):
+        return ()
+    buffers = [value for value in op.operands if isinstance(value.type, BufferType) and value.type.scope == "global"]
+    return [_Access(op, root_buffer(value)) for value in buffers]
+
+
+def _union(states: Iterable[_Accesses]) -> _Accesses:
+    return {access: None for state in states for access in state}
+
+
+def _is_unordered(earlier: _Access, later: _Access) -> bool:
+    """Whether a barrier must stand between two accesses."""
+    if earlier.memory is not later.memory or not (earlier.writes or later.writes):
+        return False
+    if isinstance(earlier.op, tile.AtomicOp) and isinstance(later.op, tile.AtomicOp):
+        return False
+    if earlier.writes and later.reads:
+        return True
+    moves = _moves(earlier, later)
+    if earlier.writes and later.writes and moves:
+        return False
+    return moves or not _is_same_place(earlier.op, later.op)
+
+
+def _is_same_place(one: Operation, other: Operation) -> bool:
+    """Whether each thread accesses the same elements in both."""
+    plain = (tile.LoadOp, tile.StoreOp)
+    if not (isinstance(one, plain) and isinstance(other, plain)) or one.buffer is not other.buffer:
+        return False
+    return all(same_value(a, b) for a, b in zip(one.indices, other.indices, strict=True))
+
+
+def _moves(earlier: _Access, later: _Access) -> bool:
+    """Whether the two belong to different iterations of a loop in which the place of one changes."""
+    inside = {inner for loop in earlier.loops for inner in loop.walk()}
+    regions = {region for op in inside | earlier.loops for region in op.regions}
+    places = [*_place(earlier.op), *_place(later.op)]
+    return any(value.op in inside or value.owner in regions for value in places)
+
+
+def _place(op: Operation) -> Sequence[Value]:
+    return op.starts if isinstance(op, (tile.LoadBlockOp, tile.StoreBlockOp)) else op.indices  # type: ignore[attr-defined,no-any-return]

@@ -1,0 +1,131 @@
+"""Where threads of a block wait for each other between accesses to one tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tiledsl
+import tiledsl.language as T
+from tiledsl.dialects import thread, tile
+from tiledsl.ir.pass_manager import parse_program
+from tiledsl.passes.order_accesses import OrderAccesses
+
+HEAD = """
+    %0 = arith.constant {value = 0} : int32
+    %1 = arith.constant {value = 1} : int32
+    %3 = arith.constant {value = 3} : int32
+    %7 = arith.constant {value = 7} : int32
+    %i = tensor.iota {axis = 0} : tensor<8xint32>
+    %r = arith.sub %7, %i : tensor<8xint32>
+    %one = arith.constant {value = 1.0} : tensor<8xfloat32>
+"""
+READ = "%x = tile.load %A[%i] : tensor<8xfloat32>\n"
+READ_AGAIN = "%y = tile.load %A[%i] : tensor<8xfloat32>\n"
+TURNED = "%x = tile.load %A[%r] : tensor<8xfloat32>\n"
+WRITE = "tile.store %one, %A[%i]\n"
+WRITE_TURNED = "tile.store %one, %A[%r]\n"
+WRITE_OTHER = "tile.store %one, %B[%i]\n"
+ADD = '%old = tile.atomic %one, %A[%r] {kind = "add"} : tensor<8xfloat32>\n'
+
+
+def ordered(body: str) -> list[str]:
+    """The accesses and barriers of a kernel, in the order of its text, after the pass."""
+    text = f"""tile.func {{sym_name = "f", parameters = ("A", "B")}}
+      (%A: buffer<8*float32, global>, %B: buffer<8*float32, global>) {{
+      %grid = arith.constant {{value = 1}} : int32
+      tile.kernel [%grid] (%bx: int32) {{ {HEAD} {body} scf.yield }}
+    }}"""
+    made = parse_program(text)
+    OrderAccesses().run(made)
+    kinds = (tile.LoadOp, tile.StoreOp, tile.AtomicOp, thread.BarrierOp)
+    short = {"tile.load": "load", "tile.store": "store", "tile.atomic": "atomic", "thread.barrier": "|"}
+    return [short[op.name] for op in made.root.walk() if isinstance(op, kinds)]
+
+
+@pytest.mark.parametrize(
+    ("body", "order"),
+    [
+        (READ + WRITE, "load store"),  # each thread writes what it has read
+        (TURNED + WRITE, "load | store"),
+        (READ + WRITE_TURNED, "load | store"),
+        (WRITE + READ, "store | load"),
+        (WRITE + TURNED, "store | load"),
+        (WRITE_OTHER + TURNED, "store load"),
+        (READ + TURNED.replace("%x", "%y"), "load load"),
+        (TURNED + WRITE + READ_AGAIN, "load | store | load"),
+        (WRITE + WRITE, "store store"),
+        (WRITE + WRITE_TURNED, "store | store"),
+        (WRITE + WRITE_TURNED + READ, "store | store | load"),
+        (ADD + ADD, "atomic atomic"),
+        (WRITE + ADD, "store | atomic"),
+        (ADD + READ, "atomic | load"),
+        (TURNED + "thread.barrier\n" + WRITE, "load | store"),
+    ],
+)
+def test_straight_code(body: str, order: str) -> None:
+    assert ordered(body) == order.split()
+
+
+def looped(body: str) -> str:
+    return f"scf.for %0, %3, %1 (%k: int32) {{ {body} scf.yield }}\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "order"),
+    [
+        (looped(READ + WRITE), "| load store"),  # what another iteration wrote
+        (looped(TURNED + WRITE), "| load | store"),
+        (looped(READ + WRITE_OTHER), "load store"),
+        (looped(ADD), "atomic"),
+        (looped(WRITE), "store"),
+        (looped(WRITE + WRITE_TURNED), "| store | store"),
+        (looped(WRITE) + READ, "store | load"),
+        (WRITE + looped(READ), "store | load"),
+        (looped(looped(READ.replace("%k", "%l")).replace("%k", "%l") + WRITE), "| load store"),
+    ],
+)
+def test_loops(body: str, order: str) -> None:
+    assert ordered(body) == order.split()
+
+
+def test_rows_of_other_iterations_are_other_places() -> None:
+    row = "%k8 = arith.add %k, %i : tensor<8xint32>\n"
+    assert ordered(looped(row + "%x = tile.load %B[%k8] : tensor<8xfloat32>\ntile.store %x, %A[%k8]\n")) == [
+        "load",
+        "store",
+    ]
+    both = row + "tile.store %one, %A[%k8]\n"
+    assert ordered(looped(both) + READ) == ["store", "|", "load"]
+    assert ordered(looped(both + "%x = tile.load %A[%k8] : tensor<8xfloat32>\n")) == ["|", "store", "|", "load"]
+
+
+def test_branches() -> None:
+    test = '%c = arith.cmp %bx, %1 {predicate = "lt"} : bool\n'
+    branch = f"{test} scf.if %c {{ {WRITE} scf.yield }} {{ scf.yield }}\n"
+    assert ordered(branch + TURNED) == ["store", "|", "load"]
+    assert ordered(TURNED + branch) == ["load", "|", "store"]
+    assert ordered(TURNED + branch + WRITE) == ["load", "|", "store", "|", "store"]
+
+
+@T.prim_func
+def turned(A: T.Tensor((4, 256), "float32")):
+    with T.Kernel(1, threads=128):
+        for k in T.serial(3):
+            for i in T.Parallel(256):
+                A[k + 1, i] = A[k, 255 - i] + 1.0
+
+
+@T.prim_func
+def scaled(A: T.Tensor((4, 256), "float32")):
+    with T.Kernel(4, threads=128) as by:
+        for i in T.Parallel(256):
+            A[by, i] = A[by, i] * 2.0
+
+
+@pytest.mark.parametrize(("program", "barriers"), [(turned, 2), (scaled, 0)])
+def test_emitted(program: Any, barriers: int) -> None:
+    kernel = tiledsl.compile(program, target="cuda:90", pass_configs={"unroll-loops.limit": 0})
+    assert kernel.source.count("tl.debug_barrier()") == barriers
+    assert kernel.asm["ptx"].count("bar.sync") >= barriers

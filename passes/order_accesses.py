@@ -137,4 +137,4 @@ def _moves(earlier: _Access, later: _Access) -> bool:
 
 
 def _place(op: Operation) -> Sequence[Value]:
-    return op.starts if isinstance(op, (tile.LoadBlockOp, tile.StoreBlockOp)) else op.indices  # type: ignore[attr-defined,no-any-return]
+    return op.starts if isinstance(op, (tile.LoadBlockOp, tile.StoreBlockOp)) else op.indices  # type: ignore[attr-defined]

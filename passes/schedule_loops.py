@@ -65,8 +65,8 @@ def _has_work_to_overlap(op: scf.ForOp) -> bool:
 
 
 def _hands_to_branch(op: scf.ForOp) -> bool:
-    """Whether a branch at the end of a loop uses what is computed behind an inner loop, which Triton 3.6 fails to move
-    along with it."""
+    """Whether a branch at the end of a loop uses what is computed behind an inner loop, or products of that, which
+    Triton 3.6 fails to move along with it."""
     behind: set[Value] = set()
     has_loop = False
     for each in op.body:
@@ -75,6 +75,8 @@ def _hands_to_branch(op: scf.ForOp) -> bool:
         ):
             return True
         if has_loop and not isinstance(each, arith.ConstantOp):
+            behind.update(each.results)
+        if isinstance(each, scf.ForOp) and any(isinstance(inner, tensor.DotOp) for inner in each.walk()):
             behind.update(each.results)
         has_loop = has_loop or any(isinstance(inner, scf.ForOp) for inner in each.nests())
     return False

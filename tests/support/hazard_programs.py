@@ -229,6 +229,33 @@ def persistent_branch_after_loop(A: T.Tensor((5, 4), "float32"), O: T.Tensor((4,
                 O[bx, i] = t[i] * u[i]
 
 
+def _where_above(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    product = (a.astype(np.int8).astype(np.int32) @ b.astype(np.int8).astype(np.int32))[0]
+    return np.stack([np.where(product[0] > np.float32(c[4 - block]), product, 0) for block in range(4)])
+
+
+@case("flatten-before-branch", _where_above, map_grid__persistent=1)
+@T.prim_func
+def persistent_branch_on_a_product(
+    A: T.Tensor((1, 8), "int8"), B: T.Tensor((8, 3), "int8"), C: T.Tensor((5,), "float32"), O: T.Tensor((4, 3), "int32")
+):
+    with T.Kernel(4, threads=128) as by:
+        c = T.alloc_fragment((1,), "float32")
+        for i in T.Parallel(1):
+            c[i] = C[4 - by]
+        t = T.alloc_fragment((1, 3), "int32")
+        a = T.alloc_shared((1, 4), "int8")
+        b = T.alloc_shared((4, 3), "int8")
+        T.clear(t)
+        for k in T.Pipelined(2, num_stages=3):
+            T.copy(A[0, k * 4], a)
+            T.copy(B[k * 4, 0], b)
+            T.gemm(a, b, t)
+        for i, j in T.Parallel(1, 3):
+            if T.cast(t[0, i], "float32") > c[i]:
+                O[by, j] = t[i, j]
+
+
 def _counted(a: np.ndarray) -> np.ndarray:
     out = -a[np.arange(5) % 2, np.arange(5)]
     for _ in range(3):

@@ -351,6 +351,19 @@ def drop_known_mask(op: tile.AtomicOp | triton.AtomicOp, rw: Rewriter) -> bool:
     return True
 
 
+@pattern(tile.LoadOp, triton.LoadOp)
+def drop_load_of_nothing(op: tile.LoadOp | triton.LoadOp, rw: Rewriter) -> bool:
+    # load mask=false other=x  ==>  x
+    known = None if op.mask is None else constant_of(op.mask)
+    if known is None or known:
+        return False
+    other = op.other if op.other is not None else rw.constant(as_constant(0, op.out.dtype), op.out.type)
+    if other.shape != op.out.shape:
+        other = rw.insert(tensor.BroadcastOp(other, result_types=[op.out.type])).result
+    rw.replace(op, [other])
+    return True
+
+
 CANONICAL_PATTERNS = Patterns(
     [
         put_constant_right,
@@ -373,6 +386,7 @@ CANONICAL_PATTERNS = Patterns(
         transpose_once,
         fold_iota_of_one,
         drop_known_mask,
+        drop_load_of_nothing,
         *CONTROL_FLOW_PATTERNS,
     ]
 )

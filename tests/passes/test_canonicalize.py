@@ -186,6 +186,22 @@ def test_shapes_are_changed_once() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        ("%off", ["tile.store %c0, %N[%bx]"]),
+        ("%off other=%c7", ["tile.store %c7, %N[%bx]"]),
+        ("%b", ["%x = tile.load %N[%s] mask=%b : int32", "tile.store %x, %N[%bx]"]),
+    ],
+)
+def test_loads_of_nothing_are_what_stands_for_it(mask: str, expected: list[str]) -> None:
+    lines = after(
+        Canonicalize(),
+        f"%off = arith.constant {{value = False}} : bool\n%x = tile.load %N[%s] mask={mask} : int32\ntile.store %x, %N[%bx]",
+    )
+    assert lines[-len(expected) :] == expected
+
+
 def test_branches_that_do_nothing_are_turned_around() -> None:
     some, nothing = "tile.store %s, %N[%bx]\nscf.yield", "scf.yield"
     for condition, then, orelse, shown in [

@@ -9,7 +9,6 @@ from typing import Any
 from tiledsl.analysis.block_access import Access, Block, NoBlock, block_of, root_buffer
 from tiledsl.analysis.loop_memory import rewritten_buffers
 from tiledsl.analysis.product_loops import WARPGROUP, Operand, product_loops, tensor_bytes
-from tiledsl.analysis.ranges import Ranges
 from tiledsl.analysis.shared_memory import BARRIER_BYTES, bytes_beside
 from tiledsl.dialects import tensor, tile
 from tiledsl.dialects.gluon import targets_gluon
@@ -102,7 +101,6 @@ class _Selection:
         accesses = [op for op in accesses if tile.buffer_type(op.buffer).scope == "global"]
         self.accesses = [op for op in accesses if not isinstance(op, tile.AtomicOp)]
         self.both = _read_and_written(accesses)
-        self.ranges = Ranges(func)
         self.remarks = dict.fromkeys(kernel.remarks)
 
     def run(self, mode: str, modes: dict[str, str]) -> None:
@@ -160,20 +158,12 @@ class _Selection:
             found = block_of(op, self.func)
             if isinstance(op, tile.StoreOp):
                 _check_columns(op, found)
-                self.check_starts(op)
                 if self.target is not None:
                     self.check_room(op)
             return found
         except NoBlock as reason:
             self.remark(op, str(reason))
             return None
-
-    def check_starts(self, op: tile.StoreOp) -> None:
-        """Raise NoBlock for a block that may begin before the tensor: each such store ended in an illegal instruction
-        on an H200, while one that ends behind the tensor is cut off as it should be."""
-        for dim, index in enumerate(op.indices):
-            if self.ranges.of(index).lo < 0:
-                raise NoBlock(f"its blocks may begin before the tensor in dimension {dim}")
 
     def check_room(self, op: tile.StoreOp) -> None:
         """Raise NoBlock if the copy of a stored tile does not fit in shared memory."""

@@ -93,7 +93,7 @@ def test_a_tile_file(tmp_path: Path) -> None:
     torch.testing.assert_close(run(tiledsl.parse_file(file, M=3, N=3, dtype="float32"), x), x * 2 + 1)
     with pytest.raises(TileError, match=r"scale\.tile:\d+:\d+: error: dtype has no value"):
         tiledsl.parse_file(file, M=3, N=3)
-    with pytest.raises(TileError, match=r"nothing\.tile cannot be read: .*No such file"):
+    with pytest.raises(TileError, match=r"there is no file .*nothing\.tile"):
         tiledsl.parse_file(tmp_path / "nothing.tile")
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(TileError, match="cannot be read"):

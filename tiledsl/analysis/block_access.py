@@ -198,6 +198,8 @@ def _check_mask(op: Access, type: BufferType, func: tile.FuncOp) -> None:
             pending += [condition.lhs, condition.rhs]
         elif not isinstance(condition, arith.CmpOp) or not _is_bound(condition, op, type, func):
             raise NoBlock("its mask is more than the buffer's bounds")
+        elif isinstance(op, tile.StoreOp) and condition.predicate in ("ge", "gt"):
+            raise NoBlock("its blocks may begin before the tensor")  # an illegal instruction on an H200; loads read 0
 
 
 def _is_bound(condition: arith.CmpOp, op: Access, type: BufferType, func: tile.FuncOp) -> bool:

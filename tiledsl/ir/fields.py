@@ -70,9 +70,7 @@ class attr(Field[T]):
     REQUIRED: ClassVar[object] = object()
 
     def __init__(self, type: Callable[..., T], default: Any = REQUIRED, known: Collection[Any] | None = None) -> None:
-        self.type = type
-        self.default = default
-        self.known = known
+        self.type, self.default, self.known = type, default, known
 
     def getter(self) -> Callable[[Any], Any]:
         name = self.name

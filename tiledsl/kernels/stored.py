@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
 from tiledsl.errors import TileError
 from tiledsl.formulas import checked
 from tiledsl.kernels.kernel import Kernel
@@ -14,6 +13,7 @@ from tiledsl.runtime.parameter import Parameter
 from tiledsl.runtime.target import Target
 
 if TYPE_CHECKING:
+    from tiledsl.codegen.emitted import EmittedKernel
     from tiledsl.dialects.tile import FuncOp
     from tiledsl.ir.pass_manager import Stage
 
@@ -110,6 +110,8 @@ def call_fields(described: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ValueError, TypeError or KeyError for a description that makes no sense.
     """
+    from tiledsl.codegen.emitted import EmittedModule
+
     outputs = tuple(_count(each) for each in _list(described["outputs"]))
     params = [_parameter(each, i in outputs) for i, each in enumerate(_list(described["params"]))]
     if any(each >= len(params) for each in outputs):
@@ -156,6 +158,8 @@ def _parameter(described: Mapping[str, Any], is_output: bool) -> Parameter:
 
 
 def _kernel(described: Mapping[str, Any]) -> EmittedKernel:
+    from tiledsl.codegen.emitted import EmittedKernel
+
     return EmittedKernel(
         _identifier(described["name"]),
         {_identifier(name): _text(type) for name, type in _mapping(described["signature"]).items()},

@@ -266,7 +266,7 @@ class Launcher:
         return (
             self._modes() > 0
             or any(getattr(type(each), "__torch_dispatch__", plain) is not plain for each in tensors)
-            or any(getattr(each, "is_meta", False) for each in tensors)
+            or {getattr(each, "is_meta", False) for each in tensors if each is not None} == {True}
             or launch_triton.is_transformed()
             or launch_triton.is_autocast(tensors)
             and any(

@@ -195,10 +195,8 @@ def test_shapes_are_changed_once() -> None:
     ],
 )
 def test_loads_of_nothing_are_what_stands_for_it(mask: str, expected: list[str]) -> None:
-    lines = after(
-        Canonicalize(),
-        f"%off = arith.constant {{value = false}} : bool\n%x = tile.load %N[%s] mask={mask} : int32\ntile.store %x, %N[%bx]",
-    )
+    load = f"%off = arith.constant {{value = false}} : bool\n%x = tile.load %N[%s] mask={mask} : int32"
+    lines = after(Canonicalize(), f"{load}\ntile.store %x, %N[%bx]")
     assert lines[-len(expected) :] == expected
 
 

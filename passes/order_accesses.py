@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tiledsl.analysis.block_access import root_buffer
-from tiledsl.analysis.same_values import same_value
+from tiledsl.analysis.same_values import same_place
 from tiledsl.dialects import scf, thread, tile
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.ir.core import Effect, Operation, Region, Value
@@ -123,9 +123,7 @@ def _is_unordered(earlier: _Access, later: _Access) -> bool:
 def _is_same_place(one: Operation, other: Operation) -> bool:
     """Whether each thread accesses the same elements in both."""
     plain = (tile.LoadOp, tile.StoreOp)
-    if not (isinstance(one, plain) and isinstance(other, plain)) or one.buffer is not other.buffer:
-        return False
-    return all(same_value(a, b) for a, b in zip(one.indices, other.indices, strict=True))
+    return isinstance(one, plain) and isinstance(other, plain) and same_place(one, other)
 
 
 def _moves(earlier: _Access, later: _Access) -> bool:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from tiledsl.analysis.affine import linear_form
 from tiledsl.analysis.dependence import depends_on
 from tiledsl.analysis.parallel_variance import Variance
-from tiledsl.analysis.same_values import same_value
+from tiledsl.analysis.same_values import same_place
 from tiledsl.dialects import arith, scf, tile
-from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import is_float, is_integer
@@ -113,7 +112,7 @@ def _terms(value: Value, kind: str, store: tile.StoreOp, own: set[Operation]) ->
     if op is None or list(value.uses.values()) != [1]:
         return None
     if isinstance(op, tile.LoadOp):
-        if op.buffer is not store.buffer or op.mask is not None or not _same_place(op, store):
+        if op.mask is not None or not same_place(op, store):
             return None
         own.add(op)
         return []
@@ -130,11 +129,6 @@ def _terms(value: Value, kind: str, store: tile.StoreOp, own: set[Operation]) ->
         if terms is not None:
             return [*terms, (other, isinstance(op, arith.SubOp))]
     return None
-
-
-def _same_place(load: tile.LoadOp, store: tile.StoreOp) -> bool:
-    pairs = zip(load.indices, store.indices, strict=True)
-    return all(same_value(one, other) or constant_of(one) == constant_of(other) is not None for one, other in pairs)
 
 
 def _multiples(store: tile.StoreOp, variance: Variance) -> tuple[list[dict[int, int] | None], dict[int, int]]:
@@ -166,7 +160,7 @@ def _around(op: Operation, outermost: Operation) -> Iterator[Operation]:
 def _check_once(store: tile.StoreOp, loads: list[tile.LoadOp], stores: list[tile.StoreOp], variance: Variance) -> None:
     """Refuse r[i] = r[i] * 2 where the T.Parallel has another dimension: each of its iterations would do so."""
     made = store.value.op
-    if isinstance(made, tile.LoadOp) and made.buffer is store.buffer and _same_place(made, store):
+    if isinstance(made, tile.LoadOp) and same_place(made, store):
         return  # what r[i] = r[i] + 0 has become
     axes = [variance.of(value) for value in store.indices]
     around = list(_around(store, variance.parallel))

@@ -261,19 +261,19 @@ def test_tilelangs_names(tmp_path: Path) -> None:
     assert from_tilelang({"benchmark_devices": [1], "benchmark_multi_gpu": False}) == {}
 
 
+def build_doubled(N, rows=4, block=32):
+    @T.prim_func
+    def doubled(A: T.Tensor((N,), "float32"), B: T.Tensor((N,), "float32")):
+        with T.Kernel(T.ceildiv(N, block)) as bx:
+            for i in T.Parallel(block):
+                B[bx * block + i] = A[bx * block + i] * 2
+
+    return doubled
+
+
 def test_an_estimate_names_its_gpu(cache_dir: Path) -> None:
-    @tiledsl.autotune(configs=[{"block": 32}], target="cuda:90", skip_check=True)
-    @tiledsl.jit(out_idx=-1)
-    def doubled(N, block=32):
-        @T.prim_func
-        def doubled(A: T.Tensor((N,), "float32"), B: T.Tensor((N,), "float32")):
-            with T.Kernel(T.ceildiv(N, block)) as bx:
-                for i in T.Parallel(block):
-                    B[bx * block + i] = A[bx * block + i] * 2
-
-        return doubled
-
-    result = doubled(64)
+    tuned = tiledsl.autotune(configs=[{"block": 32}], target="cuda:90", skip_check=True)
+    result = tuned(tiledsl.jit(out_idx=-1)(build_doubled))(64)
     assert result.estimated_for == "H200" and " ms estimated for H200, 1 trials>" in repr(result)
 
 
@@ -281,17 +281,8 @@ def test_an_estimate_names_its_gpu(cache_dir: Path) -> None:
 def test_long_checks_suggest_a_smaller_size(
     target: str, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def build(N, rows=4, block=32):
-        @T.prim_func
-        def doubled(A: T.Tensor((N,), "float32"), B: T.Tensor((N,), "float32")):
-            with T.Kernel(T.ceildiv(N, block)) as bx:
-                for i in T.Parallel(block):
-                    B[bx * block + i] = A[bx * block + i] * 2
-
-        return doubled
-
     def function(**options: Any) -> Any:
-        jit = tiledsl.jit(out_idx=-1)(build)
+        jit = tiledsl.jit(out_idx=-1)(build_doubled)
         configs = [{"block": 256}, {"block": 512}]
         return tiledsl.autotune(configs=configs, target=target, ref_prog=lambda a: a * 2, **options)(jit)
 
@@ -303,4 +294,4 @@ def test_long_checks_suggest_a_smaller_size(
     (said,) = [each.getMessage() for each in caplog.records if "the interpreter takes" in each.getMessage()]
     way_out = "verify_at={'N': 256} checks them at a smaller size"
     expected = f"for a GPU, as with target='cuda:90', {way_out}" if target == "interpret" else way_out
-    assert said.startswith("autotune: build: the interpreter takes ") and said.endswith(f"left; {expected}")
+    assert said.startswith("autotune: build_doubled: the interpreter takes ") and said.endswith(f"left; {expected}")

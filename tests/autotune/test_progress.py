@@ -21,6 +21,11 @@ TRIALS = [
 ]
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def test_counts_and_best() -> None:
     progress = Progress(4, enabled=False)
     assert progress.state() == "nothing yet"
@@ -44,10 +49,6 @@ def test_it_is_quiet_where_stderr_is_no_terminal(
 
 
 def test_on_a_terminal_there_is_a_bar_and_one_line_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
@@ -118,10 +119,6 @@ def test_a_pipe_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("columns", [40, 60])
 def test_a_narrow_terminal_shows_all_that_counts(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")

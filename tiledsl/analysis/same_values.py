@@ -39,6 +39,14 @@ def same_value(a: Value, b: Value) -> bool:
     return _Comparison().equal(a, b)
 
 
+def same_place(one: tile.LoadOp | tile.StoreOp, other: tile.LoadOp | tile.StoreOp) -> bool:
+    """Whether two accesses are to the same elements of one buffer, in the same order."""
+    if one.buffer is not other.buffer:
+        return False
+    pairs = zip(one.indices, other.indices, strict=True)
+    return all(same_value(a, b) or arith.constant_of(a) == arith.constant_of(b) is not None for a, b in pairs)
+
+
 class _Comparison:
     def __init__(self) -> None:
         self.found: dict[tuple[Value, Value], bool] = {}

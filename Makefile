@@ -6,6 +6,7 @@ SEED ?= 0
 ONLY ?= *
 VENV := .venv
 VENV36 := .venv-triton36
+VENVDOCS := .venv-docs
 
 ifdef USE
 RUN := PYTHONPATH="$(CURDIR)" $(USE)
@@ -17,7 +18,7 @@ endif
 
 PIP_FLAGS := -qq --disable-pip-version-check
 
-.PHONY: help demo test types lint bench-lowering bench-tuning conformance names clean fuzz verify-examples golden mutants prove-ranges verify-mutants
+.PHONY: help demo test types docs lint bench-lowering bench-tuning conformance names clean fuzz verify-examples golden mutants prove-ranges verify-mutants
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +28,7 @@ help:
 	@echo "                     FUZZ=\"--no-run --compile cuda:80,cuda:90,cuda:100,gfx942\": compiles all by both Tritons, without a GPU"
 	@echo "make types           compile every entry of the table of element types, 100 s a target and Triton"
 	@echo "                     (TARGETS=cuda:90,... PYTHONS=newest,/other/python NAMES=gemm)"
+	@echo "make docs            the manual and the reference as a site in build/site, which a browser opens as files"
 	@echo "make lint            ruff, mypy --strict, and which folder may import which"
 	@echo "make verify-examples certificates of all examples and of the suite's kernels (KERNELS=\"softmax gemm\")"
 	@echo "make golden          record what programs lower to, after a change that is meant"
@@ -55,6 +57,14 @@ $(VENV36)/ready: Makefile
 	@$(VENV36)/bin/python -m pip install $(PIP_FLAGS) --only-binary triton triton==3.6.0
 	@touch $@
 
+# The texts of mkdocs alone: what the site says of tiledsl is written by an interpreter that has it.
+$(VENVDOCS)/ready: pyproject.toml
+	@echo "setting up $(VENVDOCS) (once)"
+	@$(PYTHON) -m venv $(VENVDOCS)
+	@sed -n '/^docs = /,/^]/s/^ *"\(.*\)",$$/\1/p' pyproject.toml > $(VENVDOCS)/requirements.txt
+	@$(VENVDOCS)/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt -r $(VENVDOCS)/requirements.txt
+	@touch $@
+
 demo: $(READY)
 	@$(RUN) examples/quickstart.py
 
@@ -76,6 +86,11 @@ lint: $(READY)
 	@$(RUN) -m ruff format -q --check .
 	@$(RUN) -m mypy
 	@$(RUN) -m pytest -q --no-header -p no:cacheprovider tests/test_layers.py
+
+docs: $(READY) $(VENVDOCS)/ready
+	@$(RUN) -m docs.site build/site-pages
+	@NO_MKDOCS_2_WARNING=1 $(VENVDOCS)/bin/mkdocs build -q --strict -f docs/site/mkdocs.yml
+	@echo "open build/site/index.html"
 
 verify-examples: $(READY)
 	@OMP_NUM_THREADS=1 $(RUN) -m benchmarks.verify $(KERNELS)
@@ -108,5 +123,5 @@ names: $(READY)
 	@$(RUN) tests/conformance/names.py "$(TILELANG)"
 
 clean:
-	@rm -rf $(VENV) $(VENV36) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .mutants
+	@rm -rf $(VENV) $(VENV36) $(VENVDOCS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .mutants
 	@find tiledsl passes autotune tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

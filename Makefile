@@ -7,6 +7,7 @@ ONLY ?= *
 VENV := .venv
 VENV36 := .venv-triton36
 TOOLS := .venv-tools
+VENVDOCS := .venv-docs
 
 ifdef USE
 RUN := PYTHONPATH="$(CURDIR)" $(USE)
@@ -24,7 +25,7 @@ BOUNDS_TESTS := tests/test_cli.py tests/frontend tests/test_graphs.py tests/test
 	tests/runtime/test_launch.py tests/autotune/test_store.py tests/autotune/test_engine.py tests/autotune/test_progress.py \
 	tests/codegen/test_targets.py tests/codegen/test_operations.py tests/certificate/test_memory.py tests/ir
 
-.PHONY: help demo dist bounds test types lint bench-lowering bench-tuning conformance names clean fuzz verify-examples golden mutants prove-ranges verify-mutants
+.PHONY: help demo dist bounds test types docs lint bench-lowering bench-tuning conformance names clean fuzz verify-examples golden mutants prove-ranges verify-mutants
 .DEFAULT_GOAL := help
 
 help:
@@ -35,6 +36,7 @@ help:
 	@echo "                     FUZZ=\"--no-run --compile cuda:80,cuda:90,cuda:100,gfx942\": compiles all by both Tritons, without a GPU"
 	@echo "make types           compile every entry of the table of element types, 100 s a target and Triton"
 	@echo "                     (TARGETS=cuda:90,... PYTHONS=newest,/other/python NAMES=gemm)"
+	@echo "make docs            the manual and the reference as a site in build/site, which a browser opens as files"
 	@echo "make lint            ruff, mypy --strict, and which folder may import which"
 	@echo "make verify-examples certificates of all examples and of the suite's kernels (KERNELS=\"softmax gemm\")"
 	@echo "make golden          record what programs lower to, after a change that is meant"
@@ -74,6 +76,14 @@ $(TOOLS)/ready: Makefile
 	@$(TOOLS)/bin/python -m pip install $(PIP_FLAGS) 'twine>=6' 'uv>=0.5'
 	@touch $@
 
+# The texts of mkdocs alone: what the site says of tiledsl is written by an interpreter that has it.
+$(VENVDOCS)/ready: pyproject.toml
+	@echo "setting up $(VENVDOCS) (once)"
+	@$(PYTHON) -m venv $(VENVDOCS)
+	@sed -n '/^docs = /,/^]/s/^ *"\(.*\)",$$/\1/p' pyproject.toml > $(VENVDOCS)/requirements.txt
+	@$(VENVDOCS)/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt -r $(VENVDOCS)/requirements.txt
+	@touch $@
+
 demo: $(READY)
 	@$(RUN) examples/quickstart.py
 
@@ -95,6 +105,11 @@ lint: $(READY)
 	@$(RUN) -m ruff format -q --check .
 	@$(RUN) -m mypy
 	@$(RUN) -m pytest -q --no-header -p no:cacheprovider tests/test_layers.py
+
+docs: $(READY) $(VENVDOCS)/ready
+	@$(RUN) -m docs.site build/site-pages
+	@NO_MKDOCS_2_WARNING=1 $(VENVDOCS)/bin/mkdocs build -q --strict -f docs/site/mkdocs.yml
+	@echo "open build/site/index.html"
 
 verify-examples: $(READY)
 	@OMP_NUM_THREADS=1 $(RUN) -m benchmarks.verify $(KERNELS)
@@ -144,5 +159,5 @@ bounds: $(TOOLS)/ready
 	done
 
 clean:
-	@rm -rf $(VENV) $(VENV36) $(TOOLS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .mutants
+	@rm -rf $(VENV) $(VENV36) $(TOOLS) $(VENVDOCS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .mutants
 	@find tiledsl passes autotune tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -16,6 +16,7 @@ from tiledsl.autotuner import selection
 from tiledsl.autotuner.compiling.compile_pool import CompilePool, task_for
 from tiledsl.autotuner.compiling.compile_worker import CompileOutcome
 from tiledsl.autotuner.compiling.duplicates import Duplicates
+from tiledsl.autotuner.forks import Ended, Forked
 from tiledsl.autotuner.group.ranks import Alone, Ranks
 from tiledsl.autotuner.group.trials import InStep, agree_on_trials
 from tiledsl.autotuner.measuring import measure
@@ -23,7 +24,6 @@ from tiledsl.autotuner.measuring.jobs import Job
 from tiledsl.autotuner.measuring.runnable import runner
 from tiledsl.autotuner.numerics import Bits, settle_doubts
 from tiledsl.autotuner.predicting import model, prune
-from tiledsl.autotuner.predicting.forks import Ended, Forked
 from tiledsl.autotuner.predicting.work import work_of
 from tiledsl.autotuner.search import Strategy
 from tiledsl.autotuner.search.exhaustive import Exhaustive

@@ -85,6 +85,7 @@ def compile_task(task: CompileTask) -> CompileOutcome:
     finally:
         scratch.close()
     seconds = time.monotonic() - start
+    assert answer is not None, "what a compilation raises is its outcome"
     if isinstance(answer, Ended):
         return CompileOutcome(task.index, answer.status, answer.message, seconds=seconds)
     return CompileOutcome(task.index, seconds=seconds, **answer)

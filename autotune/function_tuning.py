@@ -57,7 +57,7 @@ class FunctionTuning(FoundTask, RunnableTask[Found]):
 
 
 class InPlace:
-    """Configurations are tried in other processes, see function_apart.Apart; those of functions that cannot get there are
+    """Configurations are tried in other processes, see function_apart; those of functions that cannot get there are
     called one after another, by all ranks at the same time, see function_run.FunctionRun."""
 
     def __init__(

@@ -59,7 +59,7 @@ def test_a_script_is_loaded_only_if_it_is_guarded(tmp_path: Path) -> None:
 import torch, tiledsl
 from tiledsl.autotuner import function_server, tune_function
 print("loaded")
-@tune_function([{"n": 1}, {"n": 2}], cache=False)
+@tune_function([{"n": 1}, {"n": 2}], warmup=1, rep=2, cache=False)
 def add(x, n):
     return x + 1
 """

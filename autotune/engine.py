@@ -280,7 +280,7 @@ def prune_and_order(
             trial.fail("pruned", reason)
     if all(trial.status != "new" for trial in trials):
         return []
-    from tiledsl.autotuner.predicting.forks import Ended
+    from tiledsl.autotuner.forks import Ended
     from tiledsl.autotuner.predicting.rank import Ranking, rank
 
     options = problem.options

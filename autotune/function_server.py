@@ -65,8 +65,7 @@ class FunctionServer:
     def final(self, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """The final round of the configurations whose trials are known: their fields, by index."""
         for index, fields in known.items():
-            for name, value in fields.items():
-                setattr(self._trials[int(index)], name, value)
+            self._trials[int(index)].update(fields)
         self.run.final()
         return {index: _outcome(self._trials[int(index)]) for index in known}
 
@@ -109,7 +108,8 @@ def serve(message: Mapping[str, Any], channel: Channel, server: FunctionServer |
             except TileError as error:  # of ref_prog: it is nothing that a configuration did
                 channel.send({"fatal": error.message})
                 return server
-            channel.send({"outcome": server.first(message["index"])})
+            outcome = server.first(message["index"])
+            channel.send({"outcome": outcome, "sticky": outcome["status"] == "crash"})
         case "final function":
             assert server is not None
             channel.send({"outcome": server.final(message["known"])})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,8 @@ from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.task import Found, FoundTask, RunnableTask
-from tiledsl.autotuner.trial import NOT_TRIED, Trial
+from tiledsl.autotuner.trial import Trial
+from tiledsl.autotuner.waiting import Budget
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.function_apart import Apart
@@ -83,13 +83,12 @@ class InPlace:
         if apart is not None:
             apart.run()
             return
-        start, budget = time.monotonic(), self._task.options.budget
+        budget = Budget(self._task.options.budget)
         run = FunctionRun(self._task.call, self._trials, self._task.options, self._ranks)
         for trial in self._trials:
             if trial.status == "new":
-                late = budget is not None and time.monotonic() - start >= budget and any(t.ok for t in self._trials)
-                if late and self._ranks.size == 1:
-                    trial.fail("pruned", f"{NOT_TRIED}the budget of {budget} s was used up")
+                if budget.is_used and self._ranks.size == 1 and any(each.ok for each in self._trials):
+                    trial.fail("pruned", budget.reason)
                 else:
                     run.first(trial)
                 self._ended(trial)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from tiledsl.autotuner.forks import Ended, in_forks
 from tiledsl.autotuner.predicting import work
-from tiledsl.autotuner.predicting.forks import Ended, in_forks
 from tiledsl.autotuner.predicting.machines import machine_of
 from tiledsl.autotuner.predicting.rank import SECONDS, rank
 from tiledsl.autotuner.predicting.work_types import Work

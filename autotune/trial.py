@@ -98,8 +98,7 @@ class Trial:
 
     def share(self, other: Trial) -> None:
         """Take the outcome of a trial with the same source or binary."""
-        for name in _SHARED:
-            setattr(self, name, getattr(other, name))
+        self.update({name: getattr(other, name) for name in _SHARED})
 
     @property
     def asm(self) -> Mapping[str, Any]:
@@ -112,11 +111,14 @@ class Trial:
             self.resources = asdict(self.kernel.resources)
         return self.resources
 
+    def update(self, outcome: Mapping[str, Any]) -> None:
+        """Take over these fields."""
+        for name, value in outcome.items():
+            setattr(self, name, value)
+
     def record(self, outcome: Mapping[str, Any]) -> None:
         """Take over what a benchmark process found."""
-        for name in _MEASURED:
-            if name in outcome:
-                setattr(self, name, outcome[name])
+        self.update({name: outcome[name] for name in _MEASURED if name in outcome})
         if self.status not in ("new", "ok", "screened"):
             self.fail(self.status, self.message)
 

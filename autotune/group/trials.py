@@ -21,8 +21,7 @@ def agree_on_trials(ranks: Ranks, trials: Sequence[Trial], indices: Collection[i
     own = [[n, {name: getattr(trials[n], name) for name in _COMMON}] for n in indices if trials[n].status != "new"]
     said = [dict(each) for each in ranks.exchange("trials", own)]
     for index in sorted(set().union(*said)):
-        for name, value in merged([each.get(index, {"status": "new"}) for each in said]).items():
-            setattr(trials[index], name, value)
+        trials[index].update(merged([each.get(index, {"status": "new"}) for each in said]))
         latencies = [each.get(index, {}).get("latency") for each in said]
         if all(isinstance(each, float) for each in latencies):
             trials[index].by_rank = latencies

@@ -198,23 +198,23 @@ def _iota(op: Operation, algebra: Algebra) -> Any:
     return lambda: value
 
 
-def _shape_only(op: Operation, function: Callable[[Any], Any]) -> Any:
+def _shape_only(function: Callable[[Any], Any]) -> Any:
     return lambda value: value.map(function) if isinstance(value, Pointer) else function(value)
 
 
 @value_meaning("tensor.broadcast")
 def _broadcast(op: Operation, _: Algebra) -> Any:
-    return _shape_only(op, lambda value: np.broadcast_to(value, op.results[0].shape))
+    return _shape_only(lambda value: np.broadcast_to(value, op.results[0].shape))
 
 
 @value_meaning("tensor.reshape")
 def _reshape(op: Operation, _: Algebra) -> Any:
-    return _shape_only(op, lambda value: scalar(np.reshape(value, op.results[0].shape)))
+    return _shape_only(lambda value: scalar(np.reshape(value, op.results[0].shape)))
 
 
 @value_meaning("tensor.transpose")
 def _transpose(op: Operation, _: Algebra) -> Any:
-    return _shape_only(op, lambda value: np.transpose(value, op.attributes["permutation"]))
+    return _shape_only(lambda value: np.transpose(value, op.attributes["permutation"]))
 
 
 @value_meaning("tensor.reduce")
@@ -237,27 +237,26 @@ def _dot(op: Operation, algebra: Algebra) -> Any:
 
 @value_meaning("tensor.gather")
 def _gather(op: Operation, _: Algebra) -> Any:
-    axis = op.attributes["axis"]
+    return lambda source, indices: gathered(source, indices, op.attributes["axis"])
 
-    def gather(source: np.ndarray, indices: np.ndarray) -> np.ndarray:
-        if ((indices < 0) | (indices >= source.shape[axis])).any():
-            raise ExecutorError("a gather index lies outside of the source")
-        return np.take_along_axis(source, indices, axis)
 
-    return gather
+def gathered(source: np.ndarray, indices: np.ndarray, axis: int) -> np.ndarray:
+    """The elements at indices along an axis. ExecutorError for an index outside."""
+    if ((indices < 0) | (indices >= source.shape[axis])).any():
+        raise ExecutorError("a gather index lies outside of the source")
+    return np.take_along_axis(source, indices, axis)
 
 
 @value_meaning("tensor.histogram")
 def _histogram(op: Operation, _: Algebra) -> Any:
-    size = op.results[0].shape[0]
+    return lambda source, mask: counted(source[mask], op.results[0].shape[0])
 
-    def count(source: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        counted = source[mask]
-        if ((counted < 0) | (counted >= size)).any():
-            raise ExecutorError("a histogram counts what lies outside of it")
-        return np.bincount(counted, minlength=size).astype(np.int32)
 
-    return count
+def counted(values: np.ndarray, size: int) -> np.ndarray:
+    """How often each number below `size` is among the values. ExecutorError for any other value."""
+    if ((values < 0) | (values >= size)).any():
+        raise ExecutorError("a histogram counts what lies outside of it")
+    return np.bincount(values, minlength=size).astype(np.int32)
 
 
 @meaning("tensor.sort")

@@ -112,8 +112,18 @@ class TuningProblem(RunnableTask[AutotuneResult]):
     @property
     def limits(self) -> str:
         options = self.options
-        parts = [options.search, options.max_trials, options.budget, options.prune, options.early_stop]
+        parts = [self._search, options.max_trials, options.budget, options.prune, options.early_stop]
         return canonical(parts if options.prune_fn is None else [*parts, options.prune_fn])
+
+    @property
+    def _search(self) -> Any:
+        """The option `search`, with the code behind a name that a user has registered."""
+        search = self.options.search
+        if search == "auto":
+            return search
+        from tiledsl.autotuner.search.own import factory_of
+
+        return factory_of(search) or search
 
     @property
     def keeps_all(self) -> bool:

@@ -228,7 +228,12 @@ class TuneOptions(SharedOptions):
         """leave out what the target's limits rule out. A function takes a configuration as a dict, and by name what it
         wants of the call's arguments, and returns a reason to leave it out as well (None or False: keep it).""",
     )
-    search: str = option("Searching", "auto", None, "how configurations are chosen; see search.make_strategy.")
+    search: str | Callable[..., Any] = option(
+        "Searching", "auto",
+        ("a name, or a function of a SearchSpace", lambda value: isinstance(value, str) or callable(value)),
+        """how configurations are chosen: "auto", "exhaustive", "model", "random", a name that register_search was
+        given, or a function as it takes one.""",
+    )
     seed_configs: Sequence[Mapping[str, Any]] = option(
         "Searching", (), of_type(tuple, "a list of dicts such as {'block_M': 64}"),
         "configurations, of the list or others, that are tried first.", as_tuple,

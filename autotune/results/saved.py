@@ -46,6 +46,7 @@ def as_text(result: AutotuneResult) -> bytes:
             "latency_kind": result.latency_kind,
             "flops": result.flops,
             "bytes_moved": result.bytes_moved,
+            "minimised": result.minimised,
             "kernel": journal.plain(describe(result.kernel)),
             "trials": trials,
         }
@@ -75,6 +76,9 @@ def from_text(cls: type[Result], content: Any, where: str = "the pickle", target
         latency, ref_latency = journal.number(data["latency"]), journal.number(data["ref_latency"])
         timed = latency is not None  # else of a tuned-config file: nothing was measured
         trials = [_trial(number, each, timed) for number, each in enumerate(data["trials"])]
+        minimised = data.get("minimised", "latency")
+        if not isinstance(minimised, str):
+            raise ValueError("minimised is no text")
         flops, bytes_moved = journal.number(data["flops"]), journal.number(data["bytes_moved"])
     except journal.NONSENSE as error:
         raise TileError(f"{where} is not a saved result: {type(error).__name__}: {error}") from error
@@ -87,7 +91,7 @@ def from_text(cls: type[Result], content: Any, where: str = "the pickle", target
         trial.build = (lambda: kernel) if is_winner else _not_there
         if is_winner and trial.certificate is not None:
             attach(kernel, trial.certificate, source_digest(kernel.source))
-    result = cls(kernel, config, latency, ref_latency, tuple(trials), data["latency_kind"], "file")
+    result = cls(kernel, config, latency, ref_latency, tuple(trials), data["latency_kind"], "file", minimised=minimised)
     result.__dict__.update(flops=flops, bytes_moved=bytes_moved)  # known: nothing has to be read again
     return result
 

@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiledsl.autotuner.call_flags import LeftOutBy
-from tiledsl.autotuner.group.ranks import Ranks
+from tiledsl.autotuner.group.ranks import Alone, Ranks
 from tiledsl.autotuner.measuring.inputs import given_inputs
 from tiledsl.autotuner.measuring.metrics import by_latency, function_of, minimised
 from tiledsl.autotuner.options import TuneOptions, conditions
@@ -289,9 +289,7 @@ def prune_and_order(
     trials: Sequence[Trial], problem: TuningProblem, meanwhile: Callable[[], None] | None = None
 ) -> list[int]:
     """The trials to run, the most promising first. The others end here, with a reason. See rank for `meanwhile`."""
-    unwanted = left_out(trials, conditions(problem.options), problem.values)
-    for index, reason in unwanted.items():
-        trials[index].fail("pruned", reason)
+    unwanted = leave_out(trials, problem.options, problem.values)
     for trial in trials:
         reason = reason_to_leave_out(trial.config) if "from_level" in trial.config and trial.status == "new" else ""
         if reason:
@@ -354,15 +352,22 @@ def _raise_shared(errors: Sequence[Any]) -> None:
         raise errors[0]
 
 
-def left_out(
-    trials: Sequence[Trial], conditions: Sequence[Callable[..., Any]], values: Mapping[str, Any]
+def leave_out(
+    trials: Sequence[Trial], options: Any, values: Mapping[str, Any], ranks: Ranks | None = None
 ) -> dict[int, str]:
-    """The configurations that the user's functions leave out, and why. They also get the call's values that they
-    name. TileError for one that says True, which to others means to keep a configuration."""
-    found: dict[int, str] = {}
-    for each in reversed(conditions):
-        found.update(_left_out_by(each, trials, values))
-    return found
+    """End the trials that functions of the user's leave out on any rank; returns them, and why. The functions also get
+    the call's values that they name. TileError for one that says True, which to others means to keep a configuration.
+    """
+
+    def own() -> list[tuple[int, str]]:
+        return [pair for each in reversed(wanted) for pair in _left_out_by(each, trials, values).items()]
+
+    wanted = conditions(options)
+    every = (ranks or Alone()).together("pruning", own) if wanted else []
+    unwanted = {index: reason for each in reversed(every) for index, reason in each}
+    for index, reason in unwanted.items():
+        trials[index].fail("pruned", reason)
+    return unwanted
 
 
 def _left_out_by(condition: Callable[..., Any], trials: Sequence[Trial], values: Mapping[str, Any]) -> dict[int, str]:

@@ -78,6 +78,25 @@ class SharedOptions(TaskOptions):
         "Measuring", 0, NOT_NEGATIVE,
         "seconds at most to wait, under load, until the GPU runs at its highest clock, before anything is timed.",
     )
+    isolate: bool = option(
+        "Measuring", True, FLAG,
+        """check and time in processes of their own; without, a configuration that crashes or hangs takes the program
+        with it. A Python function gets there if its module defines it, and its arguments are tensors and plain values;
+        configurations of others are tried in this process, and the result says so.""",
+    )
+    devices: Sequence[int] | None = option(
+        "Measuring", None,
+        (
+            "a list of GPU numbers, such as [0, 1]",
+            lambda value: isinstance(value, tuple) and value and all(is_count(number, 0) for number in value),
+        ),
+        "numbers of the GPUs that measure, with a process on each (None: all of the current one's model).", as_tuple,
+    )
+    run_timeout: float | None = option(
+        "Measuring", None, SECONDS,
+        """seconds in which a configuration must be checked and timed in its process (None: 30 for a kernel, `timeout`
+        in the interpreter, and 600 for a Python function).""",
+    )
     ref_prog: Callable[..., Any] | None = option(
         "Checking", None, FUNCTION,
         """takes the inputs and returns the right outputs, or None if it writes them into its inputs as the kernel
@@ -104,6 +123,10 @@ class SharedOptions(TaskOptions):
         "Numbers that do not depend on luck", None, of_type(Mapping, "a dict such as {'block_M': 64}"),
         """tunables with their values: the first configuration that has them is the reference (None: the first
         configuration).""",
+    )
+    budget: float | None = option(
+        "Searching", None, SECONDS,
+        "seconds after which no further configuration is tried, once one works, and of a kernel the default was tried.",
     )
     key: Callable[..., Any] | None = option(
         "Remembering", None, FUNCTION,
@@ -150,24 +173,6 @@ class TuneOptions(SharedOptions):
         "Measuring", None, one_of("event", "cudagraph"),
         """"event" times each call between two CUDA events, "cudagraph" many calls in a graph (None: the latter for
         short calls).""",
-    )
-    devices: Sequence[int] | None = option(
-        "Measuring", None,
-        (
-            "a list of GPU numbers, such as [0, 1]",
-            lambda value: isinstance(value, tuple) and value and all(is_count(number, 0) for number in value),
-        ),
-        """numbers of the GPUs that measure, with a process on each (None: all of the current one's model).""",
-        as_tuple,
-    )
-    isolate: bool = option(
-        "Measuring", True, FLAG,
-        """check and time in separate processes; without, a configuration that crashes or hangs takes the program with
-        it.""",
-    )
-    run_timeout: float | None = option(
-        "Measuring", None, SECONDS,
-        """seconds in which a configuration must be checked and timed (None: 30, or `timeout` in the interpreter).""",
     )
     metrics: Mapping[str, str | Callable[..., Any]] | None = option(
         "Measuring", None,
@@ -222,10 +227,6 @@ class TuneOptions(SharedOptions):
         "Numbers that do not depend on luck", None, of_type(str, "the name of an argument or a size"),
         """for "batch-invariant": the argument, or the dynamic size, that counts rows (None: what `bucket` names, else
         "M").""",
-    )
-    budget: float | None = option(
-        "Searching", None, SECONDS,
-        "seconds after which no further configuration is tried, once the default was tried and one works.",
     )
     named_by_config: bool = option(
         "Remembering", False, FLAG,

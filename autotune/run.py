@@ -148,7 +148,7 @@ class TuningRun:
     def _outcome(self, job: Job) -> Mapping[str, Any]:
         """What becomes of one job, where no other runs."""
         assert self._rig is not None
-        self._rig.submit(job, 0)
+        self._rig.pool.submit(job, 0)
         return dict(self._wait_for("ran"))
 
     def _next_event(self, seconds: float) -> tuple[str, int, Any]:
@@ -218,7 +218,7 @@ class TuningRun:
             return False
         self._running.add(index)
         place = self._places.setdefault(index, len(self._places))
-        self._rig.submit(Job.of(index, kernel, True, self._shares[index], checked=True), place)
+        self._rig.pool.submit(Job.of(index, kernel, True, self._shares[index], checked=True), place)
         return True
 
     def _batch(self) -> int:
@@ -400,7 +400,7 @@ class TuningRun:
             self._running.add(index)
             bits = self._bits is not None and self._bits.runs_here
             job = Job.of(index, kernel, self.measured, self._shares.get(index, _SHARE_OF_DEFAULT), bits=bits)
-            self._rig.submit(job, self._places[index])
+            self._rig.pool.submit(job, self._places[index])
             return
         if trial.status == "new":
             self._estimate(trial)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tiledsl.errors import TileError
@@ -21,17 +21,8 @@ _MEASURED = (
     "status", "message", "latency", "spread", "timing", "verified", "max_error", "mean_error", "mismatched_ratio",
     "output_bits", "doubts", "metrics",
 )  # fmt: skip
-_SHARED = (
-    *_MEASURED,
-    "objective",
-    "alone",
-    "rounds",
-    "noise",
-    "resources",
-    "compile_seconds",
-    "binary_hash",
-    "bit_class",
-)
+OUTCOME = (*_MEASURED, "alone", "rounds", "noise")  # with what the final round adds
+_SHARED = (*OUTCOME, "objective", "resources", "compile_seconds", "binary_hash", "bit_class")
 NOT_TRIED = "not tried: "  # a trial that was left out by a budget or the search has a message that begins so
 STATUSES: tuple[str, ...] = get_args(Status)
 
@@ -122,12 +113,6 @@ class Trial:
     def asm(self) -> Mapping[str, Any]:
         """ttir, ttgir, llir, ptx, sass (or amdgcn) of this configuration, compiled now unless Triton's cache has it."""
         return self.kernel.asm
-
-    def find_resources(self) -> dict[str, Any]:
-        """The recorded resources, or for a configuration that was not compiled those of compiling it now."""
-        if self.resources is None:
-            self.resources = asdict(self.kernel.resources)
-        return self.resources
 
     def update(self, outcome: Mapping[str, Any]) -> None:
         """Take over these fields."""

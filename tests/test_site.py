@@ -7,7 +7,9 @@ import posixpath
 import re
 
 import pytest
+import torch
 
+import tiledsl
 from docs.site.__main__ import pages
 from docs.site.entries import ROOT
 from docs.site.markdown import docstring
@@ -54,6 +56,13 @@ def test_every_name_of_the_language_has_an_entry() -> None:
     for name, place in places.items():
         page, _, anchor = place.partition("#")
         assert anchors(page).count(anchor) == 1, name
+
+
+def test_the_tile_file_of_the_formats_is_one() -> None:
+    text = re.search(r"^```\n(block = .*?)^```$", MADE["formats.md"], re.MULTILINE | re.DOTALL)
+    assert text is not None
+    kernel = tiledsl.compile(tiledsl.parse(text[1], N=300), out_idx=-1, target="interpret")
+    assert kernel(torch.arange(300.0)).tolist() == [2.0 * each for each in range(300)]
 
 
 def test_a_docstring_as_markdown() -> None:

@@ -14,7 +14,7 @@ from tiledsl.autotuner.measuring import wire
 from tiledsl.autotuner.measuring.again import Further
 from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.gpu_clock import reader, wait_for_clock
-from tiledsl.autotuner.measuring.inputs import changed, copies, poison
+from tiledsl.autotuner.measuring.inputs import changed, copies, nbytes, poison
 from tiledsl.autotuner.measuring.jobs import Job, Policy
 from tiledsl.autotuner.measuring.metrics import Measurement, evaluate
 from tiledsl.autotuner.verifying import bits
@@ -63,7 +63,7 @@ class Bench:
         self._watch: Any = None
         self._warm = False
         self._quickest: float | None = None
-        self._nbytes = sum(item.numel() * item.element_size() for item in self.inputs if hasattr(item, "data_ptr"))
+        self._nbytes = nbytes(self.inputs)
 
     def run(self, job: Job, best: float | None) -> dict[str, Any]:
         """Check and time a configuration: the fields of its Trial. `sticky` is set where this process is spoilt."""
@@ -292,9 +292,9 @@ class Bench:
 
         self._restore(given)
         reset = (lambda: self._restore(given, ran.changed)) if ran.changed else None
-        nbytes = self._nbytes + sum(output.numel() * output.element_size() for output in ran.outputs)
+        moved = self._nbytes + nbytes(ran.outputs)
         quick = self._watch.quick(calls(1)[0], reset)
-        return quick, self._watch.prepare(calls, nbytes, quick, reset)
+        return quick, self._watch.prepare(calls, moved, quick, reset)
 
     def _restore(self, given: Sequence[Any], positions: Sequence[int] | None = None) -> None:
         for at in range(len(given)) if positions is None else positions:

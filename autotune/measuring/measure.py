@@ -162,10 +162,6 @@ class MeasurementBackend:
 
             torch.cuda.empty_cache()  # the processes need the room
 
-    def submit(self, job: Job, place: int) -> None:
-        """Run a job; those with lower places go first."""
-        self.pool.submit(job, place)
-
     def outputs(self, described: Sequence[dict[str, Any]], device: str) -> list[Any]:
         """The tensors that a job left, on `device`; their files are gone then."""
         values = wire.load_values(described, device)

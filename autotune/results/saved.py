@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from tiledsl import strict_json
 from tiledsl.autotuner.storage import journal
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.verifying.certified import attach
@@ -35,19 +36,21 @@ def as_text(result: AutotuneResult) -> bytes:
     trials = []
     for trial in result.trials:
         record = journal.encode(trial)
-        trials.append({**record, "index": trial.index, "config": journal.plain(trial.config), "same_as": trial.same_as})
-    return journal.json_text(
+        trials.append(
+            {**record, "index": trial.index, "config": strict_json.plain(trial.config), "same_as": trial.same_as}
+        )
+    return strict_json.json_text(
         {
             "schema": SCHEMA,
             "tiledsl": __version__,
-            "config": journal.plain(result.config),
+            "config": strict_json.plain(result.config),
             "latency": result.latency,
             "ref_latency": result.ref_latency,
             "latency_kind": result.latency_kind,
             "flops": result.flops,
             "bytes_moved": result.bytes_moved,
             "minimised": result.minimised,
-            "kernel": journal.plain(describe(result.kernel)),
+            "kernel": strict_json.plain(describe(result.kernel)),
             "trials": trials,
         }
     )
@@ -66,7 +69,7 @@ def load(cls: type[Result], path: str | os.PathLike[str], target: Any = None) ->
 def from_text(cls: type[Result], content: Any, where: str = "the pickle", target: Any = None) -> Result:
     """The result of what `as_text` made."""
     try:
-        data = journal.parse(content)
+        data = strict_json.parse(content)
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise ValueError(f"not a result of schema {SCHEMA}")
         stored = StoredKernel(data["kernel"])
@@ -80,7 +83,7 @@ def from_text(cls: type[Result], content: Any, where: str = "the pickle", target
         if not isinstance(minimised, str):
             raise ValueError("minimised is no text")
         flops, bytes_moved = journal.number(data["flops"]), journal.number(data["bytes_moved"])
-    except journal.NONSENSE as error:
+    except strict_json.NONSENSE as error:
         raise TileError(f"{where} is not a saved result: {type(error).__name__}: {error}") from error
     kernel: Kernel = stored
     if target is not None and Target.parse(target) != stored.target:

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from tiledsl.autotuner.measuring.scratch import Scratch
 from tiledsl.autotuner.measuring.wire import Silence
 from tiledsl.autotuner.reachable import Unreachable, packed, place_of
 from tiledsl.autotuner.trial import NOT_TRIED, Trial
+from tiledsl.child_processes import import_path
 from tiledsl.errors import TileError
 from tiledsl.runtime.target import Target
 
@@ -50,7 +50,7 @@ class Apart:
             self._message = {
                 "do": "begin function",
                 "place": place,
-                "path": [os.path.abspath(each) for each in sys.path if each is not None],
+                "path": import_path(),
                 "values": {name: packed(name, each, folder) for name, each in call.values.items()},
                 "configs": [{n: packed(n, v, folder) for n, v in trial.config.items()} for trial in trials],
                 "options": {name: packed(name, getattr(options, name), folder) for name in OPTIONS},

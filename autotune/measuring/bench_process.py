@@ -16,6 +16,7 @@ from typing import Any
 
 from tiledsl.autotuner.last_words import last_words
 from tiledsl.autotuner.measuring.wire import Channel
+from tiledsl.child_processes import environment
 
 _ENTRY_POINT = "tiledsl.autotuner.measuring.bench_worker"
 START_SECONDS = 180.0  # to import torch on a busy machine
@@ -47,13 +48,12 @@ class Worker:
         self._log = tempfile.TemporaryFile(prefix="tiledsl-bench-")  # noqa: SIM115
         mine, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
-        search = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry is not None)
         kind = "cpu" if device == "cpu" else "cuda"
         command = [sys.executable, "-m", _ENTRY_POINT, str(theirs.fileno()), str(lifeline), kind]
-        own = {"PYTHONPATH": search, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # the latter: other devices' packages
+        own = {**self.visible, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # the latter: other devices' packages
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, cwd="/", start_new_session=True,
-            pass_fds=(theirs.fileno(), lifeline), env={**os.environ, **self.visible, **own},
+            pass_fds=(theirs.fileno(), lifeline), env=environment(**own),
         )  # fmt: skip
         self._channel = Channel(mine)
         theirs.close()

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tiledsl.certificate.check import Check
+from tiledsl.child_processes import environment
 
 if TYPE_CHECKING:
     from tiledsl.certificate.check import Check
@@ -77,12 +78,11 @@ def unpacked(text: str) -> dict[str, type[Pass]]:
 
 def _asked(text: str, timeout: float) -> tuple[list[Check], str]:
     """The checks that the process made, and why they are not all; "" if they are."""
-    search = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry is not None)
-    environment = {**os.environ, "PYTHONPATH": search, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryFile(prefix="tiledsl-verify-") as answer:
         process = subprocess.Popen(
             [sys.executable, "-m", _ENTRY_POINT],
-            stdin=subprocess.PIPE, stdout=answer, stderr=subprocess.DEVNULL, cwd="/", env=environment,
+            stdin=subprocess.PIPE, stdout=answer, stderr=subprocess.DEVNULL, cwd="/",
+            env=environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1"),
             start_new_session=True,
         )  # fmt: skip
         reason = ""

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tiledsl.child_processes import environment
 from tiledsl.codegen.emitted import EmittedKernel
 from tiledsl.errors import TileError
 from tiledsl.files import write_output
@@ -45,7 +46,6 @@ def triton_passes(name: str, source: str, kernel: EmittedKernel, target: Target)
             "the target 'interpret' compiles nothing, so that Triton runs no passes",
             notes=["name a GPU: target='cuda:90'"],
         )
-    search = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry is not None)
     with tempfile.TemporaryDirectory(prefix="tiledsl-passes-") as folder:
         asked = {"name": name, "source": source, "kernel": asdict(kernel), "target": str(target), "folder": folder}
         own = {"MLIR_ENABLE_DUMP": "1", "TRITON_ALWAYS_COMPILE": "1", "TRITON_CACHE_DIR": f"{folder}/triton"}
@@ -53,7 +53,7 @@ def triton_passes(name: str, source: str, kernel: EmittedKernel, target: Target)
         with open(printed, "wb") as log:
             done = subprocess.run(
                 [sys.executable, "-m", "tiledsl.levels.passes_worker"], input=json.dumps(asked), text=True,
-                stdout=subprocess.PIPE, stderr=log, cwd="/", env={**os.environ, "PYTHONPATH": search, **own},
+                stdout=subprocess.PIPE, stderr=log, cwd="/", env=environment(**own),
             )  # fmt: skip
         text = printed.read_text(errors="replace")
     if done.returncode != 0 or done.stdout.strip():

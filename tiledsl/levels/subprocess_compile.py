@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
 import signal
@@ -11,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tiledsl.child_processes import environment
 from tiledsl.levels.bundle import LevelFile
 from tiledsl.levels.record import Record
 from tiledsl.location import Loc
@@ -23,11 +23,10 @@ def compile_in_subprocess(file: LevelFile, record: Record, target: Target, folde
     asked = pickle.dumps(
         (file.level, file.data, file.path, record.text(), str(target), folder.absolute(), key), protocol=4
     )
-    search = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry is not None)
     with tempfile.TemporaryFile(prefix="tiledsl-compile-") as log:
         done = subprocess.run(
             [sys.executable, "-m", "tiledsl.levels.compile_worker"], input=asked, stdout=subprocess.PIPE, stderr=log,
-            cwd="/", env={**os.environ, "PYTHONPATH": search},
+            cwd="/", env=environment(),
         )  # fmt: skip
         log.seek(0)
         printed = log.read().decode(errors="replace")

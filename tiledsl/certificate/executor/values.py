@@ -27,7 +27,7 @@ def _constant(op: Operation, executor: Executor) -> Step:
     return step
 
 
-_BINARY = "add sub mul div floordiv floormod truncdiv truncmod max min and or xor shl shr".split()
+_BINARY = "add sub mul div floordiv ceildiv floormod truncdiv truncmod max min and or xor shl shr".split()
 
 
 @value_meaning(*(f"arith.{name}" for name in _BINARY))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
 
 import pytest
-from click.testing import CliRunner, Result
 
 from tests.support import forked
 from tiledsl.cli import main
@@ -70,14 +73,29 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def tiledsl(*arguments: object, text: str = "") -> Result:
-    return CliRunner().invoke(main, [str(each) for each in arguments], input=text)
+class Ended(NamedTuple):
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        return self.stdout + self.stderr
+
+
+def tiledsl(*arguments: object, text: str = "") -> Ended:
+    """What a command prints. Click's own runner differs from version to version."""
+    out, err = io.StringIO(), io.StringIO()
+    with mock.patch("sys.stdin", io.StringIO(text)), redirect_stdout(out), redirect_stderr(err):
+        with pytest.raises(SystemExit) as ended:
+            main([str(each) for each in arguments], prog_name="tiledsl")
+    return Ended(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
 def printed(*arguments: object, text: str = "") -> str:
     result = tiledsl(*arguments, text=text)
     assert result.exit_code == 0, result.output
-    return str(result.stdout)
+    return result.stdout
 
 
 def refused(*arguments: object, text: str = "") -> str:

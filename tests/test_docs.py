@@ -22,7 +22,7 @@ PAGES = [
     README,
     *(ROOT / "docs" / f"{name}.md" for name in "language launching torch tuning offline passes hopper levels".split()),
 ]
-TEXTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks/results/README.md"]
+TEXTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks/results/README.md"]
 ALONE = ROOT / "docs" / "distributed.md"
 EXTENDING = ROOT / "docs" / "extending.md"  # which test_extending.py runs
 
@@ -67,7 +67,7 @@ assert fast.asm["cubin"] == bare.asm["cubin"]
 
 def snippets(page: Path) -> list[str]:
     """The blocks of Python on a page that run: all without a comment `<!-- not run: why -->` above them."""
-    found = re.findall(r"(<!-- not run: .+ -->\n)?```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    found = re.findall(r"(<!-- not run: [^\n]+ -->\n)?```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     for _, code in found:
         ast.parse(code)
     return [code for skipped, code in found if not skipped]
@@ -134,10 +134,13 @@ def test_the_table_of_passes_is_the_pipeline() -> None:
     assert list(shown.items()) == list(options.items())
 
 
+def slug(heading: str) -> str:
+    """What GitHub makes of a heading: lower case, hyphens for spaces, no punctuation."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 def anchors(page: Path) -> set[str]:
-    """What GitHub makes of the headings: lower case, hyphens for spaces, no punctuation."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return set(map(slug, re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)))
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))

@@ -21,6 +21,8 @@ HOUSE = """
 tests/test_imports.py::test_all_names_of_the_language_are_there tests/test_layers.py
 tests/language/test_docstrings.py::test_a_function_says_what_it_takes[lerp]
 tests/language/test_docstrings.py::test_a_wrong_argument_is_an_error_that_is_documented[erfc]
+tests/language/test_docstring_examples.py::test_the_example_gives_what_it_says[lerp]
+tests/language/test_docstring_examples.py::test_the_example_gives_what_it_says[erfc]
 tests/dialects/test_math_functions.py::test_numpy_and_python_agree[erfc]
 tests/dialects/test_math_functions.py::test_triton_has_it[erfc]
 tests/test_docs.py::test_the_table_of_passes_is_the_pipeline

@@ -30,7 +30,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "tilelang.transform": ("tiledsl.compat.pass_keys",),
     "tilelang.engine": ("tiledsl.compat.callbacks",),
     "tilelang.engine.param": ("tiledsl.compat.host",),
-    "tilelang.tileop": ("tiledsl.language.operations",),
+    "tilelang.tileop": ("tiledsl.language.operations", "tiledsl.language.reductions"),
     "tilelang.contrib": ("tiledsl.compat.arch",),
     "tilelang.contrib.nvcc": ("tiledsl.compat.arch",),
     "tilelang.carver": ("tiledsl.compat.arch",),

@@ -67,7 +67,18 @@ class Program:
 
 
 class PrimFunc(Program):
-    """A tile program: a function whose body is read as source text and never run by Python."""
+    """A tile program: a function whose body is read as source text and never run by Python.
+
+    Example:
+        @T.prim_func
+        def ones(Y: T.Tensor((4,), "float32")):
+            with T.Kernel(1):
+                T.fill(Y, 1)
+
+        assert isinstance(ones, T.PrimFunc) and ones.name == "ones"
+        assert [each.name for each in ones.params] == ["Y"]
+        assert "tile.kernel" in ones.script()  # the IR before any pass
+    """
 
     def __init__(self, function: Callable[..., Any], frame_locals: Mapping[str, Any]) -> None:
         _check_function("T.prim_func", function)
@@ -114,6 +125,16 @@ def prim_func(function: Callable[..., Any] | None = None, private: bool = False,
     """Mark a function as a tile program; its parameters are annotated with T.Tensor(shape, dtype) or a scalar's dtype.
 
     The keywords are hints for other compilers without effect. Raises TileError for what is no Python function.
+
+    Example:
+        @T.prim_func
+        def doubled(X: T.Tensor((4,), "float32"), Y: T.Tensor((4,), "float32")):
+            with T.Kernel(1):
+                for i in T.Parallel(4):
+                    Y[i] = 2 * X[i]
+
+        kernel = tiledsl.compile(doubled, out_idx=-1, target="interpret")
+        assert kernel(torch.ones(4)).tolist() == [2, 2, 2, 2]
     """
     frame = sys._getframe(1)
     locals_ = dict(frame.f_locals)

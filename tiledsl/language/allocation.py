@@ -43,6 +43,13 @@ def alloc_shared(shape: Any, dtype: Any, scope: str = "shared.dyn") -> Any:
 
     `shape` is an integer or several, `dtype` any element type; `scope` has no effect. Raises TileError for a dimension
     that is no constant or below 1, for more than 2^20 elements, and outside of a kernel.
+
+    Example:
+        # A = ones(8, 8)
+        tile = T.alloc_shared((8, 8), "float32")
+        T.copy(A, tile)
+        T.copy(tile, B)
+        # B = ones(8, 8)
     """
     return _alloc("T.alloc_shared", shape, dtype, "shared")
 
@@ -52,6 +59,12 @@ def alloc_fragment(shape: Any, dtype: Any, scope: str = "local.fragment") -> Any
 
     Raises TileError for a dimension that is no constant or below 1, for more than 2^20 elements, and outside of a
     kernel.
+
+    Example:
+        total = T.alloc_fragment((4,), "float32")
+        T.fill(total, 2.5)
+        T.copy(total, Y)
+        # Y = [2.5, 2.5, 2.5, 2.5]
     """
     return _alloc("T.alloc_fragment", shape, dtype, "fragment")
 
@@ -61,6 +74,15 @@ def alloc_local(shape: Any, dtype: Any, scope: str = "local") -> Any:
 
     `shape`, `dtype` are as in T.alloc_shared. Raises TileError for a dimension that is no constant or below 1, for more
     than 2^20 elements, and outside of a kernel.
+
+    Example:
+        # X = [1, 2, 3, 4]
+        for i in T.Parallel(4):
+            own = T.alloc_local((2,), "int32")
+            own[0] = X[i]
+            own[1] = own[0] * 10
+            Y[i] = own[0] + own[1]
+        # Y = [11, 22, 33, 44]
     """
     return _alloc("T.alloc_local", shape, dtype, "local")
 
@@ -70,6 +92,13 @@ def alloc_var(dtype: Any, *args: Any, scope: str = "local.var", init: Any = None
 
     `init` is a number or scalar, converted to `dtype`; without it the variable is undefined. Raises TileError for a
     type that does not exist, and outside of a kernel.
+
+    Example:
+        total = T.alloc_var("int32", 0)
+        for i in T.serial(5):
+            total += i
+        Y[0] = total
+        # Y = [10]
     """
     if args and init is None and not isinstance(args[0], str):
         init = args[0]
@@ -84,6 +113,20 @@ def alloc_global(shape: Any, dtype: Any, scope: str = "global") -> Buffer:
 
     `shape` has integers of at least 1 and T.dynamic symbols; `dtype` is any element type. Raises TileError for other
     dimensions, and inside of T.Kernel.
+
+    Example:
+        @T.prim_func
+        def reversed_twice(X: T.Tensor((4,), "int32"), Y: T.Tensor((4,), "int32")):
+            between = T.alloc_global((4,), "int32")
+            with T.Kernel(1):
+                for i in T.Parallel(4):
+                    between[i] = X[3 - i]
+            with T.Kernel(1):
+                for i in T.Parallel(4):
+                    Y[i] = between[3 - i]
+
+        x = torch.arange(4, dtype=torch.int32)
+        assert tiledsl.compile(reversed_twice, out_idx=-1, target="interpret")(x).tolist() == [0, 1, 2, 3]
     """
     return context("T.alloc_global").workspace(shape, dtype)
 
@@ -105,6 +148,12 @@ def alloc_buffer(
 
     data, strides and elem_offset, which would determine where the elements are, raise TileError, as do shapes that the
     scope's own function (T.alloc_global, T.alloc_shared, ...) refuses. The other keywords have no effect.
+
+    Example:
+        tile = T.alloc_buffer((4,), "int32", scope="local.fragment")
+        T.fill(tile, 7)
+        T.copy(tile, Y)
+        # Y = [7, 7, 7, 7]
     """
     for name, value in (("data", data), ("strides", strides), ("elem_offset", elem_offset)):
         if value is not None:

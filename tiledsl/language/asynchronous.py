@@ -21,6 +21,14 @@ def async_copy(src: Any, dst: Any, **hints: Any) -> None:
     """T.copy of `src` to `dst`, with its shapes, types and hints. Raises TileError as that does.
 
     There is nothing to wait for: T.ptx_commit_group and T.ptx_wait_group have no effect.
+
+    Example:
+        # A = ones(8, 8)
+        tile = T.alloc_shared((8, 8), "float32")
+        T.async_copy(A, tile)
+        T.ptx_wait_group(0)
+        T.copy(tile, B)
+        # B = ones(8, 8)
     """
     copy(src, dst, **hints)
 
@@ -37,6 +45,19 @@ def wgmma_gemm(
     """T.gemm of A, B and C, with its shapes and types. Raises TileError as that does.
 
     There is nothing to wait for: T.wait_wgmma and T.warpgroup_... have no effect.
+
+    Example:
+        # A = ones(16, 16).half()
+        # B = eye(16).half()
+        a, b = T.alloc_shared((16, 16), "float16"), T.alloc_shared((16, 16), "float16")
+        c = T.alloc_fragment((16, 16), "float32")
+        T.copy(A, a)
+        T.copy(B, b)
+        T.clear(c)
+        T.wgmma_gemm(a, b, c)
+        T.wait_wgmma(0)
+        T.copy(c, C)
+        # C = ones(16, 16)
     """
     gemm(A, B, C, transpose_A, transpose_B, policy, clear_accum)
 

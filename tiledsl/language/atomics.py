@@ -101,6 +101,13 @@ def atomic_add(dst: Any, value: Any, memory_order: str | None = None, return_pre
     other, in the order of their indices, and those with an index outside take no part. use_tma and annotations have no
     effect, here and below. Raises TileError for other types and orders, shapes that do not match, and return_prev of a
     tile.
+
+    Example:
+        # X = [0, 2, 2, 1]
+        # Y = [0, 0, 0]
+        for i in T.Parallel(4):
+            T.atomic_add(Y[X[i]], 1)
+        # Y = [1, 1, 2]
     """
     return _atomic("T.atomic_add", "add", dst, value, memory_order, return_prev)
 
@@ -109,6 +116,13 @@ def atomic_max(dst: Any, value: Any, memory_order: str | None = None, return_pre
     """dst = max(dst, value) in one step, in global memory for element types of 32 and 64 bits.
 
     `dst`, `value` (scalars or tiles), memory_order and return_prev are T.atomic_add's. Raises TileError as that does.
+
+    Example:
+        # X = [2, 9, 4, 3]
+        # Y = [5, 5]
+        for i in T.Parallel(4):
+            T.atomic_max(Y[i % 2], X[i])
+        # Y = [5, 9]
     """
     return _atomic("T.atomic_max", "max", dst, value, memory_order, return_prev)
 
@@ -117,6 +131,13 @@ def atomic_min(dst: Any, value: Any, memory_order: str | None = None, return_pre
     """dst = min(dst, value) in one step, in global memory for element types of 32 and 64 bits.
 
     `dst`, `value` (scalars or tiles), memory_order and return_prev are T.atomic_add's. Raises TileError as that does.
+
+    Example:
+        # X = [2, 9, 4, 3]
+        # Y = [5, 5]
+        for i in T.Parallel(4):
+            T.atomic_min(Y[i % 2], X[i])
+        # Y = [2, 3]
     """
     return _atomic("T.atomic_min", "min", dst, value, memory_order, return_prev)
 
@@ -125,6 +146,12 @@ def atomic_or(dst: Any, value: Any, memory_order: str | None = None, return_prev
     """dst |= value in one step, for integers, in global memory of 32 and 64 bits.
 
     `dst`, `value` (scalars or tiles), memory_order and return_prev are T.atomic_add's. Raises TileError as that does.
+
+    Example:
+        # Y = [0]
+        for i in T.Parallel(4):
+            T.atomic_or(Y[0], 1 << i)
+        # Y = [15]
     """
     return _atomic("T.atomic_or", "or", dst, value, memory_order, return_prev)
 
@@ -136,6 +163,13 @@ def atomic_cas(dst: Any, compare: Any, value: Any, memory_order: str | None = No
     memory the element type has 16, 32 or 64 bits, on the chip it is any but bool. memory_order is T.atomic_add's. On
     the chip the iterations of a T.Parallel come one after the other, in the order of their indices; where they may
     address one element, that is a loop. Raises TileError for slices, and for other orders and types.
+
+    Example:
+        # Y = [3, 4]
+        for i in T.Parallel(2):
+            Z[i] = T.atomic_cas(Y[i], 3, 30)
+        # Y = [30, 4]
+        # Z = [3, 4]
     """
     what = "T.atomic_cas"
     if isinstance(dst, Var):
@@ -151,6 +185,11 @@ def atomic_load(src: Any, memory_order: str = "seq_cst") -> Any:
 
     memory_order is relaxed, consume, acquire or seq_cst. An element type of 8 bits, and integers of 16, are read
     relaxed only. Raises TileError for slices, and for other orders and types.
+
+    Example:
+        # X = [5, 6]
+        Y[0] = T.atomic_load(X[1], memory_order="acquire")
+        # Y = [6]
     """
     return Scalar(_element("T.atomic_load", "load", _single("T.atomic_load", src), 0, memory_order))
 
@@ -160,6 +199,10 @@ def atomic_store(dst: Any, src: Any, memory_order: str = "seq_cst") -> None:
 
     memory_order is relaxed, release or seq_cst; types below 32 bits are written relaxed only. Raises TileError for
     slices, and for other orders and types.
+
+    Example:
+        T.atomic_store(Y[0], 6, memory_order="release")
+        # Y = [6]
     """
     _element("T.atomic_store", "store", _single("T.atomic_store", dst), src, memory_order)
 
@@ -185,10 +228,16 @@ def _vector(name: str, lanes: int) -> Any:
             _element(f"T.{name}", "add", target, source, None)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = (
-        f"T.atomic_add of {lanes} neighbours in the last dimension: elements at `value` to those at `dst`.\n\n"
-        "Types are T.atomic_add's. Raises TileError as that does, and unless both are places."
-    )
+    function.__doc__ = f"""T.atomic_add of {lanes} neighbours in the last dimension: elements at `value` to `dst`'s.
+
+    Types are T.atomic_add's. Raises TileError as that does, and unless both are places.
+
+    Example:
+        # X = [1.0, 2.0, 3.0, 4.0]
+        # Y = [10.0, 10.0, 10.0, 10.0]
+        T.{name}(Y[0], X[0])
+        # Y = {[10.0 + each if each <= lanes else 10.0 for each in (1.0, 2.0, 3.0, 4.0)]}
+    """
     return function
 
 

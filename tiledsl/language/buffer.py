@@ -41,6 +41,16 @@ class Buffer(metaclass=_BufferClass):
     """Memory of a program: a parameter, a workspace, or an on-chip buffer. `buffer[i, j]` is a place in it.
 
     `T.Buffer(shape, dtype)` is the declaration of a parameter, another name for `T.Tensor(shape, dtype)`.
+
+    Example:
+        @T.prim_func
+        def facts(X: T.Buffer((2, 3), "float16"), Y: T.Buffer((2,), "int32")):
+            with T.Kernel(1):
+                Y[0] = X.shape[1]
+                Y[1] = X.dtype.bits
+
+        x = torch.zeros(2, 3, dtype=torch.float16)
+        assert tiledsl.compile(facts, out_idx=-1, target="interpret")(x).tolist() == [3, 16]
     """
 
     __slots__ = ("_value", "data_of")
@@ -292,7 +302,19 @@ def _dimension(dim: Any, axis: int) -> Any:
 
 
 class _TensorMaker:
-    """`T.Tensor(shape, dtype)`, `T.Tensor[shape, dtype]`; in programs `T.Tensor(shape, dtype, buffer.data)`, a view."""
+    """`T.Tensor(shape, dtype)`, `T.Tensor[shape, dtype]`; in programs `T.Tensor(shape, dtype, buffer.data)`, a view.
+
+    Example:
+        M = T.dynamic("M")
+
+        @T.prim_func
+        def doubled(X: T.Tensor((M, 4), "float32"), Y: T.Tensor((M, 4), "float32")):
+            with T.Kernel(M) as row:
+                for i in T.Parallel(4):
+                    Y[row, i] = 2 * X[row, i]
+
+        assert tiledsl.compile(doubled, out_idx=-1, target="interpret")(torch.ones(3, 4)).sum() == 24
+    """
 
     def __init__(self, scope: str = "global") -> None:
         self.scope = scope
@@ -318,7 +340,17 @@ LocalBuffer = _TensorMaker("local")
 
 
 class _StridedTensorMaker:
-    """`T.StridedTensor(shape, strides, dtype)`, also in square brackets: strides in elements, outermost first."""
+    """`T.StridedTensor(shape, strides, dtype)`, also in square brackets: strides in elements, outermost first.
+
+    Example:
+        @T.prim_func
+        def column(X: T.StridedTensor((4,), (3,), "int32"), Y: T.Tensor((4,), "int32")):
+            with T.Kernel(1):
+                T.copy(X, Y)
+
+        x = torch.arange(12, dtype=torch.int32).reshape(4, 3)
+        assert tiledsl.compile(column, out_idx=-1, target="interpret")(x[:, 0]).tolist() == [0, 3, 6, 9]
+    """
 
     def __call__(self, shape: Any, strides: Any, dtype: Any = "float32") -> TensorSpec:
         return TensorSpec(shape, dtype, strides)

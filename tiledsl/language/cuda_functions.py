@@ -32,7 +32,7 @@ from tiledsl.language.expression import (
 )
 from tiledsl.language.expression import cast as nearest
 from tiledsl.language.float4 import rounded
-from tiledsl.language.threads import sync_threads, sync_warp
+from tiledsl.language.votes import sync_threads, sync_warp
 from tiledsl.legality import permitted
 from tiledsl.math_functions import MATH_FUNCTIONS
 
@@ -51,6 +51,12 @@ def cast(x: Any, dtype: Any, round: str | None = None, sat: bool = True, rbits: 
     are converted as Python does; float4_e2m1fn makes a float16 that such an element is. Raises TileError for random
     rounding ("rs", `rbits`), for a directed one of 64-bit integers and to float4_e2m1fn, for float8 that does not
     saturate (`sat`), and for what is no element type.
+
+    Example:
+        # X = [1.25, -1.25]
+        for i in T.Parallel(2):
+            Y[i] = T.cast(X[i], "int32", round="ru")
+        # Y = [2, -1]
     """
     mode, x = _MODES.get(round or "rn"), plain(x)
     if mode is None or rbits is not None:
@@ -108,54 +114,118 @@ _TAKES = """\n
 
 
 def ieee_add(x: Any, y: Any, rounding_mode: str = "rn") -> Any:
-    """`x` + `y`, rounded by the mode."""
+    """`x` + `y`, rounded by the mode.
+
+    Example:
+        # X = [1.0, 2.0]
+        for i in T.Parallel(2):
+            Y[i] = T.ieee_add(X[i], 1e-10, "ru")
+        # Y = [1.0000001, 2.0000002]
+    """
     return _rounded("ieee_add", "add", (x, y), rounding_mode)
 
 
 def ieee_sub(x: Any, y: Any, rounding_mode: str = "rn") -> Any:
-    """`x` - `y`, rounded by the mode."""
+    """`x` - `y`, rounded by the mode.
+
+    Example:
+        # X = [1.5, 2.0]
+        for i in T.Parallel(2):
+            Y[i] = T.ieee_sub(X[i], 0.5, "rz")
+        # Y = [1.0, 1.5]
+    """
     return _rounded("ieee_sub", "sub", (x, y), rounding_mode)
 
 
 def ieee_mul(x: Any, y: Any, rounding_mode: str = "rn") -> Any:
-    """`x` * `y`, rounded by the mode."""
+    """`x` * `y`, rounded by the mode.
+
+    Example:
+        # X = [1.5, 2.0]
+        for i in T.Parallel(2):
+            Y[i] = T.ieee_mul(X[i], 0.5, "rd")
+        # Y = [0.75, 1.0]
+    """
     return _rounded("ieee_mul", "mul", (x, y), rounding_mode)
 
 
 def ieee_fdiv(x: Any, y: Any, rounding_mode: str = "rn") -> Any:
-    """`x` / `y`, rounded by the mode."""
+    """`x` / `y`, rounded by the mode.
+
+    Example:
+        # X = [1.0, 2.0]
+        for i in T.Parallel(2):
+            Y[i] = T.ieee_fdiv(X[i], 4.0, "rn")
+        # Y = [0.25, 0.5]
+    """
     return _rounded("ieee_fdiv", "div", (x, y), rounding_mode)
 
 
 def ieee_fmaf(x: Any, y: Any, z: Any, rounding_mode: str = "rn") -> Any:
-    """`x` * `y` + `z`, rounded once, by the mode."""
+    """`x` * `y` + `z`, rounded once, by the mode.
+
+    Example:
+        # X = [1.0, 2.0]
+        for i in T.Parallel(2):
+            Y[i] = T.ieee_fmaf(X[i], 2.0, 1.0, "rn")
+        # Y = [3.0, 5.0]
+    """
     return _rounded("ieee_fmaf", "fma", (x, y, z), rounding_mode)
 
 
 def ieee_frcp(x: Any, rounding_mode: str = "rn") -> Any:
-    """1 / `x`, rounded by the mode."""
+    """1 / `x`, rounded by the mode.
+
+    Example:
+        # X = [2.0, 4.0]
+        for i in T.Parallel(2):
+            Y[i] = T.ieee_frcp(X[i], "rn")
+        # Y = [0.5, 0.25]
+    """
     return _rounded("ieee_frcp", "rcp", (x,), rounding_mode)
 
 
 def ieee_fsqrt(x: Any, rounding_mode: str = "rn") -> Any:
-    """The square root of `x`, rounded by the mode."""
+    """The square root of `x`, rounded by the mode.
+
+    Example:
+        # X = [4.0, 2.25]
+        for i in T.Parallel(2):
+            Y[i] = T.ieee_fsqrt(X[i], "rn")
+        # Y = [2.0, 1.5]
+    """
     return _rounded("ieee_fsqrt", "sqrt", (x,), rounding_mode)
 
 
 for _each in (ieee_add, ieee_sub, ieee_mul, ieee_fdiv, ieee_fmaf, ieee_frcp, ieee_fsqrt):
     assert _each.__doc__ is not None
-    _each.__doc__ += _TAKES
+    _first, _example = _each.__doc__.split("\n\n", 1)
+    _each.__doc__ = f"{_first}{_TAKES}\n{_example}"
 
 
 def ieee_frsqrt(x: Any) -> Any:
-    """1 / sqrt(`x`) of a scalar of float32, within two roundings of float64. Raises TileError for other types."""
+    """1 / sqrt(`x`) of a scalar of float32, within two roundings of float64. Raises TileError for other types.
+
+    Example:
+        # X = [4.0, 0.25]
+        for i in T.Parallel(2):
+            Y[i] = T.ieee_frsqrt(X[i])
+        # Y = [0.5, 2.0]
+    """
     if str(getattr(plain(x), "dtype", "float32")) != "float32":
         raise TileError(f"T.ieee_frsqrt is for float32, not {describe(x)}")
     return nearest(call("div_rn", 1.0, call("sqrt", nearest(Scalar(as_value(x, "float32")), "float64"))), "float32")
 
 
 def fast_rcp(x: Any) -> Any:
-    """1 / `x`, of a scalar or number, in x's float type or float32. Raises TileError for what is no value."""
+    """1 / `x`, of a scalar or number, in x's float type or float32. Raises TileError for what is no value.
+
+    Example:
+        # X = [2.0, 4.0]
+        for i in T.Parallel(2):
+            Y[i] = T.fast_rcp(X[i])
+        # Y = [0.5, 0.25]
+    """
     return binary("div", 1.0, x)
 
 
@@ -174,14 +244,28 @@ def ffs(x: Any) -> Any:
 
 
 def ldexp(x: Any, n: Any) -> Any:
-    """`x` * 2 ** `n`, of a scalar of float32 or float64 and an integer. Raises TileError for other types."""
+    """`x` * 2 ** `n`, of a scalar of float32 or float64 and an integer. Raises TileError for other types.
+
+    Example:
+        # X = [1.0, 1.5]
+        for i in T.Parallel(2):
+            Y[i] = T.ldexp(X[i], 3)
+        # Y = [8.0, 12.0]
+    """
     value, power = Scalar(as_value(x)), as_value(n, "int32")
     permitted("T.ldexp", "ldexp", str(value.dtype))
     return Scalar(context("T.ldexp").builder.insert(arith.MathOp([value.value(), power], function="ldexp")).result)
 
 
 def nextafter(x: Any, y: Any) -> Any:
-    """The float next to `x` on the way to `y`: scalars of float32 or float64. Raises TileError for other types."""
+    """The float next to `x` on the way to `y`: scalars of float32 or float64. Raises TileError for other types.
+
+    Example:
+        # X = [1.0, 2.0]
+        for i in T.Parallel(2):
+            Y[i] = T.nextafter(X[i], 2.0)
+        # Y = nextafter(X, tensor(2.0))
+    """
     return call("nextafter", x, y)
 
 
@@ -229,6 +313,12 @@ def call_extern(dtype: Any, function: Any = None, *operands: Any) -> Any:
     ("__float2half_rz") and reinterpretations of bits ("__float_as_int"); integers are not saturated. `function` is a
     string, the operands are scalars or numbers, and the result is converted to `dtype`. Raises TileError for any other
     function.
+
+    Example:
+        # X = [-1.5, 2.0]
+        for i in T.Parallel(2):
+            Y[i] = T.call_extern("float32", "fabsf", X[i])
+        # Y = [1.5, 2.0]
     """
     if not isinstance(function, str):  # as in T.call_extern("__syncthreads"), of no type
         dtype, function, operands = "", dtype, () if function is None else (function, *operands)

@@ -26,6 +26,12 @@ class DType(str):
     """An element type: a string with its name, callable as a cast (`T.float32(x)`).
 
     `name` is the same as a plain string, which the types of the IR have: to compare a DType takes much longer.
+
+    Example:
+        # X = [1.75, -2.5]
+        for i in T.Parallel(2):
+            Y[i] = T.int32(X[i])
+        # Y = [1, -2]
     """
 
     __slots__ = ("info", "name")
@@ -112,7 +118,11 @@ def of_elements(dtype: Any) -> DType:
 
 
 def canonical(dtype: Any) -> DType:
-    """The element type that a name, DType, torch.dtype, numpy dtype or Python type stands for. Raises TileError."""
+    """The element type that a name, DType, torch.dtype, numpy dtype or Python type stands for. Raises TileError.
+
+    Example:
+        assert T.type_annotation(torch.float16) is T.type_annotation("half") is T.float16
+    """
     if isinstance(dtype, DType) and dtype is not FLOAT4:
         return dtype
     if type(dtype) is str and dtype in DTYPES:
@@ -145,20 +155,36 @@ def _named(dtype: Any) -> str:
 
 
 def is_float4_e2m1fn(dtype: Any) -> bool:
-    """Whether `dtype`, an element type as a string or a type of T or torch, is float4_e2m1fn. No TileError."""
+    """Whether `dtype`, an element type as a string or a type of T or torch, is float4_e2m1fn. No TileError.
+
+    Example:
+        assert T.is_float4_e2m1fn("float4_e2m1fn") and not T.is_float4_e2m1fn("float8_e5m2")
+    """
     return _named(dtype) in ("float4_e2m1fn", "float4_e2m1fn_x2")
 
 
 def is_float4_e2m1_unpacked(dtype: Any) -> bool:
-    """Whether `dtype`, an element type as a string or a type of T, is float4 in a byte of its own. No TileError."""
+    """Whether `dtype`, an element type as a string or a type of T, is float4 in a byte of its own. No TileError.
+
+    Example:
+        assert T.is_float4_e2m1_unpacked("float4_e2m1_unpacked") and not T.is_float4_e2m1_unpacked("float4_e2m1fn")
+    """
     return _named(dtype) == "float4_e2m1_unpacked"
 
 
 def is_float4(dtype: Any) -> bool:
-    """Whether `dtype`, an element type as a string or a type of T or torch, is a float of 4 bits. No TileError."""
+    """Whether `dtype`, an element type as a string or a type of T or torch, is a float of 4 bits. No TileError.
+
+    Example:
+        assert T.is_float4("float4_e2m1fn") and not T.is_float4("float8_e5m2")
+    """
     return is_float4_e2m1fn(dtype) or is_float4_e2m1_unpacked(dtype)
 
 
 def is_f8f6f4_family(dtype: Any) -> bool:
-    """Whether `dtype`, an element type as a string or a type of T or torch, is a float of 8, 6 or 4 bits."""
+    """Whether `dtype`, an element type as a string or a type of T or torch, is a float of 8, 6 or 4 bits.
+
+    Example:
+        assert T.is_f8f6f4_family("float8_e5m2") and not T.is_f8f6f4_family("float16")
+    """
     return _named(dtype).startswith(("float8_e4m3", "float8_e5m2", "float6_", "float4_"))

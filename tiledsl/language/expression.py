@@ -46,7 +46,15 @@ def _comparison(predicate: str) -> Callable[..., Any]:
 
 
 class Expr:
-    """Base of expressions. Operators give expressions; comparisons too, so `==` does not compare identity."""
+    """Base of expressions. Operators give expressions; comparisons too, so `==` does not compare identity.
+
+    Example:
+        # X = [1.0, 2.0]
+        value = X[1] * 3 + 1
+        if isinstance(value, T.PrimExpr):
+            Y[0] = value
+        # Y = [7.0]
+    """
 
     __slots__ = ()
     __array_priority__: ClassVar[float] = 1000  # NumPy scalars leave arithmetic to us
@@ -153,7 +161,12 @@ class Symbolic(Expr):
 
 
 class Symbol(Symbolic):
-    """A dynamic dimension: `M = T.dynamic("M")`. Two symbols of one name are the same dimension."""
+    """A dynamic dimension: `M = T.dynamic("M")`. Two symbols of one name are the same dimension.
+
+    Example:
+        n = T.dynamic("n")
+        assert isinstance(n, T.Symbol) and n.name == "n" and str(n.dtype) == "int32"
+    """
 
     __slots__ = ("name",)
 

@@ -23,9 +23,15 @@ def hint(name: str) -> Any:
         note_once(f"T.{name} is a hint without effect: Triton decides this itself")
 
     ignored.__name__ = ignored.__qualname__ = name
-    ignored.__doc__ = (
-        f"A hint without effect ({name}), of operands of any shape and type. Raises TileError outside of programs."
-    )
+    ignored.__doc__ = f"""A hint without effect ({name}), of operands of any shape and type.
+
+    Raises TileError outside of programs.
+
+    Example:
+        T.{name}()
+        Y[0] = 1
+        # Y = [1]
+    """
     return ignored
 
 
@@ -49,7 +55,15 @@ pdl_trigger = hint("pdl_trigger")
 
 
 class Layout:
-    """A layout object for T.annotate_layout; keeps its arguments and means nothing here."""
+    """A layout object for T.annotate_layout; keeps its arguments and means nothing here.
+
+    Example:
+        tile = T.alloc_shared((8, 8), "float32")
+        T.annotate_layout({tile: T.Layout((8, 8), lambda i, j: (j, i))})
+        T.fill(tile, 1)
+        T.copy(tile, Y)
+        # Y = ones(8, 8)
+    """
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self.arguments, self.keywords = arguments, keywords
@@ -61,4 +75,12 @@ class Layout:
 
 
 class Fragment(Layout):
-    """A fragment layout; means nothing here."""
+    """A fragment layout; means nothing here.
+
+    Example:
+        tile = T.alloc_fragment((8, 8), "float32")
+        T.annotate_layout({tile: T.Fragment((8, 8), lambda i, j: (i, j))})
+        T.fill(tile, 1)
+        T.copy(tile, Y)
+        # Y = ones(8, 8)
+    """

@@ -114,6 +114,12 @@ def Parallel(*extents: Any, coalesced_width: Any = None, loop_layout: Any = None
     Extents are integers of at least 1, or integer expressions known only at run time. The keywords are hints for other
     compilers without effect. Raises TileError for other extents, and for more than 2^20 elements with each dimension
     padded to a power of two.
+
+    Example:
+        # X = arange(6.0).reshape(2, 3)
+        for i, j in T.Parallel(2, 3):
+            Y[j, i] = X[i, j] + 1
+        # Y = X.T + 1
     """
     if len(extents) == 1 and isinstance(extents[0], (tuple, list)):
         extents = tuple(extents[0])
@@ -161,6 +167,19 @@ def Pipelined(start: Any, stop: Any = None, num_stages: int = 0, order: Any = No
 
     `T.Pipelined(n)` or `T.Pipelined(start, stop)`: integers or integer expressions. Raises TileError for other bounds,
     and unless num_stages is an integer from 0 (a plain loop) to 64.
+
+    Example:
+        # A = ones(16, 64).half()
+        # B = ones(64, 16).half()
+        a, b = T.alloc_shared((16, 16), "float16"), T.alloc_shared((16, 16), "float16")
+        c = T.alloc_fragment((16, 16), "float32")
+        T.clear(c)
+        for k in T.Pipelined(4, num_stages=2):
+            T.copy(A[0, k * 16], a)
+            T.copy(B[k * 16, 0], b)
+            T.gemm(a, b, c)
+        T.copy(c, C)
+        # C = full((16, 16), 64.0)
     """
     num_stages = plain(num_stages)
     if not isinstance(num_stages, int) or not 0 <= num_stages <= 64:
@@ -172,6 +191,13 @@ def serial(start: Any, stop: Any = None, step: Any = None, *, annotations: Any =
     """A plain loop, from `start` (an integer or integer expression) to `stop`, or from 0 to `start`, by `step`.
 
     Raises TileError for other bounds and for a step of 0.
+
+    Example:
+        total = T.alloc_var("int32", 0)
+        for i in T.serial(1, 10, 3):
+            total += i
+        Y[0] = total
+        # Y = [12]
     """
     return SerialLoop(*_range("T.serial", start, stop, step))
 
@@ -181,6 +207,13 @@ def unroll(start: Any, stop: Any = None, step: Any = None, *, explicit: bool = F
 
     Bounds are integers or integer expressions. Raises TileError for other bounds, a step of 0, and more than 4096
     copies of the body; `explicit` has no effect.
+
+    Example:
+        total = T.alloc_var("int32", 0)
+        for i in T.unroll(4):
+            total += i * i
+        Y[0] = total
+        # Y = [14]
     """
     loop = SerialLoop(*_range("T.unroll", start, stop, step), unroll=unroll_factor or 1)
     if not unroll_factor and is_number(loop.start) and is_number(loop.stop) and is_number(loop.step):
@@ -197,6 +230,12 @@ def vectorized(start: Any, stop: Any = None, *, annotations: Any = None) -> Seri
     """T.serial, whose iterations are computed together, as T.Parallel's, where none needs or overwrites another's.
 
     `start` and `stop` are integers or integer expressions. Raises TileError as T.serial does.
+
+    Example:
+        # X = [1.0, 2.0, 3.0, 4.0]
+        for i in T.vectorized(4):
+            Y[i] = X[i] * X[i]
+        # Y = [1.0, 4.0, 9.0, 16.0]
     """
     return SerialLoop(*_range("T.vectorized", start, stop), vectorized=True)
 
@@ -205,6 +244,13 @@ def grid(*extents: Any) -> LoopNest:
     """A nest of serial loops: `for i, j in T.grid(m, n)`. Extents are integers or integer expressions.
 
     Raises TileError for other extents, and without any.
+
+    Example:
+        count = T.alloc_var("int32", 0)
+        for i, j in T.grid(2, 3):
+            Y[i, j] = count
+            count += 1
+        # Y = [[0, 1, 2], [3, 4, 5]]
     """
     if not extents:
         raise TileError("T.grid needs at least one extent")
@@ -216,6 +262,12 @@ def Persistent(domain: Any, wave_size: Any, index: Any, group_size: Any = 8) -> 
 
     `domain` is a list of the grid's sizes; these, `wave_size` and `index` are integers or integer expressions, and
     tiles come in groups of `group_size` rows. Raises TileError for other values.
+
+    Example:
+        with T.Kernel(2) as block:
+            for i, j in T.Persistent([3, 2], 2, block):
+                Y[i, j] = 10 * i + j
+        # Y = [[0, 1], [10, 11], [20, 21]]
     """
     if not isinstance(domain, (tuple, list)) or not domain:
         raise TileError(f"T.Persistent: the domain is a list of sizes, not {describe(domain)}")

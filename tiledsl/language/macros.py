@@ -15,7 +15,22 @@ __all__ = ["Macro", "inline", "macro"]
 
 
 class Macro:
-    """A function that is expanded where a tile program, or a helper called by one, calls it."""
+    """A function that is expanded where a tile program, or a helper called by one, calls it.
+
+    Example:
+        @T.macro
+        def scaled(x, factor):
+            return x * factor
+
+        @T.prim_func
+        def tripled(X: T.Tensor((2,), "float32"), Y: T.Tensor((2,), "float32")):
+            with T.Kernel(1):
+                for i in T.Parallel(2):
+                    Y[i] = scaled(X[i], 3)
+
+        assert isinstance(scaled, T.Macro)
+        assert tiledsl.compile(tripled, out_idx=-1, target="interpret")(torch.ones(2)).tolist() == [3, 3]
+    """
 
     def __init__(self, function: Callable[..., Any], frame_locals: Mapping[str, Any]) -> None:
         if not isinstance(inspect.unwrap(function) if callable(function) else function, FunctionType):
@@ -40,6 +55,22 @@ def macro(function: Any = None, hygienic: bool = True) -> Any:
 
     Arguments may be buffers of any shape, scalars and Python values; it may return such. `hygienic` has no effect.
     Raises TileError for what is no Python function.
+
+    Example:
+        @T.macro
+        def add_into(total: T.Ref, x):
+            total += x
+
+        @T.prim_func
+        def summed(X: T.Tensor((4,), "int32"), Y: T.Tensor((1,), "int32")):
+            with T.Kernel(1):
+                total = T.alloc_var("int32", 0)
+                for i in T.serial(4):
+                    add_into(total, X[i])
+                Y[0] = total
+
+        x = torch.arange(4, dtype=torch.int32)
+        assert tiledsl.compile(summed, out_idx=-1, target="interpret")(x).tolist() == [6]
     """
     locals_ = dict(sys._getframe(1).f_locals)
     if function is None:

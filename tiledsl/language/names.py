@@ -8,7 +8,7 @@ import tiledsl.language.cuda_functions as _cuda_functions
 import tiledsl.language.dtypes as _dtypes
 import tiledsl.language.expression as _expression
 import tiledsl.language.maths as _maths
-import tiledsl.language.operations as _operations
+import tiledsl.language.reductions as _reductions
 from tiledsl.frontend.program import PrimFunc as PrimFunc
 from tiledsl.frontend.program import prim_func as prim_func
 from tiledsl.language.allocation import *
@@ -25,7 +25,9 @@ from tiledsl.language.orders import *
 from tiledsl.language.program import *
 from tiledsl.language.random_numbers import *
 from tiledsl.language.reducers import *
+from tiledsl.language.reductions import *
 from tiledsl.language.threads import *
+from tiledsl.language.votes import *
 
 PrimExpr = _expression.Expr
 Symbol = _expression.Symbol
@@ -58,7 +60,7 @@ floor, ceil, trunc, rint, nearbyint = map(_maths.math_function, "floor ceil trun
 isnan, isinf, isfinite, popcount, clz = map(_maths.math_function, "isnan isinf isfinite popcount clz".split())
 __exp, __exp10, __log, __log2, __log10, __sin, __cos, __tan = exp, exp10, log, log2, log10, sin, cos, tan
 __ffs, __ldg = _cuda_functions.ffs, _cuda_functions.ldg
-reduce_and, reduce_or = _operations.reduce_bitand, _operations.reduce_bitor
+reduce_and, reduce_or = _reductions.reduce_bitand, _reductions.reduce_bitor
 
 _FOUND = [name for name in globals() if not name.endswith("__") and name != "annotations"]
 NAMES = sorted(name for name in _FOUND if not name.startswith("_"))

@@ -1,4 +1,4 @@
-"""Tile operations: copy, fill, gemm, reductions, scans, views."""
+"""Tile operations: copy, fill, gemm, views."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-from tiledsl.dialects import scf, tensor, tile
+from tiledsl.dialects import scf, tile
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Region
 from tiledsl.ir.types import INT32, BufferType, ScalarType
-from tiledsl.language.allocation import alloc_fragment
 from tiledsl.language.buffer import Buffer, Reference, Var
 from tiledsl.language.dtypes import canonical
 from tiledsl.language.expression import (
@@ -23,18 +22,16 @@ from tiledsl.language.expression import (
     describe,
     is_number,
     logical,
-    plain,
     select,
 )
 from tiledsl.language.float4 import Float4Buffer, Float4Reference, copy_float4, fill_float4, is_float4
 from tiledsl.language.loops import check_elements
 from tiledsl.language.regions import INNER, element, pair, region_of, shape_text
-from tiledsl.legality import permitted, verdict
+from tiledsl.legality import verdict
 
 __all__ = [
-    "GemmWarpPolicy", "annotate_safe_value", "c2d_im2col", "clear", "copy", "cummax", "cumsum", "fill", "gemm",
-    "im2col", "reduce", "reduce_absmax", "reduce_abssum", "reduce_bitand", "reduce_bitor", "reduce_bitxor",
-    "reduce_max", "reduce_min", "reduce_sum", "reshape", "transpose", "view",
+    "GemmWarpPolicy", "annotate_safe_value", "c2d_im2col", "clear", "copy", "fill", "gemm", "im2col", "reshape",
+    "transpose", "view",
 ]  # fmt: skip
 
 
@@ -56,6 +53,13 @@ def copy(
     says. Outside of a global buffer, reads give 0 (or T.annotate_safe_value's number) and writes are dropped. All
     keywords except eviction_policy are hints for other compilers and have no effect. Raises TileError where shapes do
     not match, where a dimension of one side has no counterpart, and for a variable (T.alloc_var) against a tile.
+
+    Example:
+        # A = arange(32.0).reshape(4, 8)
+        tile = T.alloc_shared((4, 4), "float32")
+        T.copy(A[0, 4], tile)  # the tile that begins there
+        T.copy(tile, B[:, 0:4])
+        # B = A[:, 4:]
     """
     if is_float4(src) or is_float4(dst):
         copy_float4(src, dst, copy)
@@ -181,6 +185,13 @@ def fill(buffer: Any, value: Any, annotations: Any = None) -> None:
     """Every element of `buffer`, a buffer or slice of any shape, becomes `value`, a scalar converted to its type.
 
     Raises TileError for a whole buffer whose shape is not constant, and where `value` is no number or expression.
+
+    Example:
+        tile = T.alloc_fragment((2, 2), "int32")
+        T.fill(tile, 7)
+        T.fill(tile[0, :], 8)
+        T.copy(tile, Y)
+        # Y = [[8, 8], [7, 7]]
     """
     if isinstance(buffer, (Float4Buffer, Float4Reference)):
         fill_float4(buffer, value)
@@ -256,12 +267,23 @@ def _fill_ragged(target: Reference, value: Any) -> None:
 
 
 def clear(buffer: Any, annotations: Any = None) -> None:
-    """Every element of a buffer or slice of any shape and type becomes 0. Raises TileError as T.fill does."""
+    """Every element of a buffer or slice of any shape and type becomes 0. Raises TileError as T.fill does.
+
+    Example:
+        tile = T.alloc_fragment((4,), "float32")
+        T.clear(tile)
+        T.copy(tile, Y)
+        # Y = zeros(4)
+    """
     fill(buffer, 0)
 
 
 class GemmWarpPolicy(enum.Enum):
-    """How a matrix product is divided among warps. Accepted and logged; Triton decides by itself."""
+    """How a matrix product is divided among warps. Accepted and logged; Triton decides by itself.
+
+    Example:
+        assert T.GemmWarpPolicy.Square.is_square() and not T.GemmWarpPolicy.FullRow.is_square()
+    """
 
     Square = 0
     FullRow = 1
@@ -291,6 +313,18 @@ def gemm(
     both integers of up to 32 bits or bool, which are multiplied exactly. A float32 product is computed as tf32 on
     tensor cores. `clear_accum` may be a scalar of the device. policy, k_pack and wg_wait have no effect. Raises
     TileError where shapes do not match, for other element types (tiledsl/legality.py), and for an mbar.
+
+    Example:
+        # A = arange(256.0).reshape(16, 16).half() / 256
+        # B = eye(16).half()
+        a, b = T.alloc_shared((16, 16), "float16"), T.alloc_shared((16, 16), "float16")
+        c = T.alloc_fragment((16, 16), "float32")
+        T.copy(A, a)
+        T.copy(B, b)
+        T.clear(c)
+        T.gemm(a, b, c, transpose_A=True)
+        T.copy(c, C)
+        # C = A.T.float()
     """
     ctx = context("T.gemm")
     if mbar is not None:
@@ -339,150 +373,18 @@ def gemm(
         copy(c, back)
 
 
-def axis_of(what: str, x: Any, dim: Any) -> int:
-    """The dimension of a buffer or slice that `dim` denotes; negative numbers count from the end."""
-    buffer, _, extents = region_of(what, x)
-    dim = plain(dim)
-    if isinstance(dim, bool) or not isinstance(dim, int):
-        raise TileError(f"{what}: dim is {describe(dim)}, not an integer")
-    if not -len(extents) <= dim < len(extents):
-        shape = tuple(extent or 1 for extent in extents)
-        raise TileError(f"{what}: {buffer.name} is {shape} and has no dimension {dim}")
-    return dim % len(extents)
-
-
-def reduce(
-    buffer: Any,
-    out: Any,
-    reduce_type: str,
-    dim: int = -1,
-    clear: bool = True,
-    batch: int = 1,
-    nan_propagate: bool = False,
-    annotations: Any = None,
-) -> None:
-    """Combine the elements of `buffer` along `dim` into `out`, whose shape lacks that dimension or has 1 there.
-
-    `reduce_type` is sum, max, min, abssum, absmax (all element types), or bitand, bitor, bitxor (integers and bool).
-    `buffer` is a buffer or slice of constant shape, converted to `out`'s type first; `out` may be a variable. With
-    clear=False, the old `out` takes part. max and min drop a NaN unless `nan_propagate`; `batch` has no effect. Raises
-    TileError for another reduce_type or dim, and where the shapes or types do not fit.
-    """
-    kind = str(reduce_type).removeprefix("bit")
-    what = f"T.reduce_{reduce_type}"
-    if kind not in tensor.REDUCTIONS:
-        raise TileError(f"T.reduce: no reduction {reduce_type!r}")
-    if isinstance(out, Var):
-        part = alloc_fragment((1,), out.dtype)
-        if not clear:
-            part[0] = out
-        reduce(buffer, part, reduce_type, dim, clear, nan_propagate=nan_propagate)
-        out.store(part[0])
-        return
-    axis, from_indexed, to_indexed = reduced_axis(what, buffer, out, dim)
-    source, _ = whole(what, buffer, indexed=from_indexed)
-    target, back = whole(what, out, write_back=True, indexed=to_indexed, read=not clear)
-    shape = source.type.static_shape
-    for each in (source, target):
-        permitted(what, f"reduce.{kind}", each.dtype.name)
-    if source.dtype != target.dtype:
-        wide = Buffer(
-            context(what).alloc(BufferType(shape, target.type.dtype, "fragment"), what, name=f"{source.name}_cast")
-        )
-        copy(source, wide)
-        source = wide
-    context(what).builder.insert(
-        tile.ReduceOp(
-            source.value, target.value, kind=kind, axis=axis, clear=bool(clear), propagate_nan=bool(nan_propagate)
-        )
-    )
-    if back is not None:
-        copy(target, back)
-
-
-def reduced_axis(what: str, buffer: Any, out: Any, dim: Any) -> tuple[int, bool, bool]:
-    """The axis of a reduction, and whether dimensions with a single index count in the source and in the target."""
-    (source, _, extents), (target, _, into) = region_of(what, buffer), region_of(what, out)
-    rank_axis = axis_of(what, buffer, dim)
-    for from_indexed in (True, False) if extents[rank_axis] is not None else (True,):
-        kept = [axis for axis, extent in enumerate(extents) if from_indexed or extent is not None]
-        shape, axis = [extents[each] or 1 for each in kept], kept.index(rank_axis)
-        fitting = (shape[:axis] + shape[axis + 1 :] or [1], [*shape[:axis], 1, *shape[axis + 1 :]])
-        for to_indexed in (True, False):
-            sizes = [extent or 1 for extent in into if to_indexed or extent is not None] or [1]
-            if sizes in fitting:
-                return axis, from_indexed, to_indexed
-    shape = [extent or 1 for extent in extents]
-    notes = []
-    if isinstance(buffer, Reference) and None in extents:
-        notes.append(f"a single index of a slice counts as a dimension of 1, so dim={dim} is that of {source.name}")
-    raise TileError(
-        f"{what}: {source.name} is {tuple(shape)}, so along dimension {dim} it gives "
-        f"{tuple(shape[:rank_axis] + shape[rank_axis + 1 :]) or (1,)}, but {target.name} is "
-        f"{tuple(extent or 1 for extent in into)}",
-        notes=notes,
-    )
-
-
-def _named_reduction(kind: str) -> Any:
-    def reduce_named(buffer: Any, out: Any, dim: int = -1, clear: bool = True, batch: int = 1, nan_propagate: bool = False, annotations: Any = None) -> None:  # fmt: skip # noqa: E501
-        reduce(buffer, out, kind, dim, clear, batch, nan_propagate)
-
-    reduce_named.__name__ = reduce_named.__qualname__ = f"reduce_{kind}"
-    reduce_named.__doc__ = (
-        f"T.reduce of `buffer` into `out` with reduce_type={kind!r}, and its shapes, types and errors (TileError)."
-    )
-    return reduce_named
-
-
-reduce_sum, reduce_max, reduce_min = map(_named_reduction, ("sum", "max", "min"))
-reduce_abssum, reduce_absmax = map(_named_reduction, ("abssum", "absmax"))
-reduce_bitand, reduce_bitor, reduce_bitxor = map(_named_reduction, ("bitand", "bitor", "bitxor"))
-
-
-def _scan(what: str, kind: str, src: Any, dst: Any, dim: int, reverse: bool) -> None:
-    axis = axis_of(what, src, dim)
-    source, back = whole(what, src, write_back=dst is None)
-    target = source
-    if dst is not None:
-        buffer, _, extents = region_of(what, dst)
-        sizes, wanted = ([size for size in each if size not in (None, 1)] for each in (extents, source.type.shape))
-        if sizes != wanted:
-            raise TileError(f"{what}: {source.name} is {shape_text(source)}, but {buffer.name} is {shape_text(buffer)}")
-        if source.dtype != buffer.dtype:
-            raise TileError(f"{what}: {source.name} is {source.dtype}, but {buffer.name} is {buffer.dtype}")
-        if isinstance(dst, Buffer) and dst.scope() != "global" and dst.type.shape == source.type.shape:
-            target = dst
-        else:
-            target = Buffer(context(what).alloc(source.type, what, name=f"{buffer.name}_part"))
-            back = dst if isinstance(dst, Reference) else dst[(slice(None),) * dst.ndim]
-    context(what).builder.insert(tile.ScanOp(source.value, target.value, kind=kind, axis=axis, reverse=bool(reverse)))
-    if back is not None:
-        copy(target, back)
-
-
-def cumsum(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False, annotations: Any = None) -> None:
-    """Inclusive prefix sums along `dim` (from the end, if `reverse`) into `dst`, or in place.
-
-    `src` and `dst` are buffers or slices of one shape (up to dimensions of 1) and one element type. Raises TileError
-    where these differ, and for a `dim` that `src` lacks.
-    """
-    _scan("T.cumsum", "sum", src, dst, dim, reverse)
-
-
-def cummax(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False, annotations: Any = None) -> None:
-    """Inclusive prefix maxima along `dim` (from the end, if `reverse`) into `dst`, or in place.
-
-    `src` and `dst` are buffers or slices of one shape (up to dimensions of 1) and one element type. Raises TileError
-    where these differ, and for a `dim` that `src` lacks.
-    """
-    _scan("T.cummax", "max", src, dst, dim, reverse)
-
-
 def transpose(src: Any, dst: Any) -> None:
     """dst[j, i] = src[i, j], converted to `dst`'s element type: `src` is (M, N) and `dst` is (N, M).
 
     Raises TileError for other shapes.
+
+    Example:
+        # X = arange(6.0).reshape(2, 3)
+        x, y = T.alloc_shared((2, 3), "float32"), T.alloc_shared((3, 2), "float32")
+        T.copy(X, x)
+        T.transpose(x, y)
+        T.copy(y, Y)
+        # Y = X.T
     """
     a, _ = whole("T.transpose", src, indexed=False)
     b, back = whole("T.transpose", dst, write_back=True, indexed=False, read=False)
@@ -507,6 +409,13 @@ def im2col(
     shape (BM, BK), receives the rows from nhw_step * BM and the columns from c_step * BK of `img`, converted to its
     element type; positions in the padding are 0. `kernel`, `stride`, `dilation` and `pad` are integers, the same for
     both directions. Raises TileError unless `img` has four dimensions and `col` two.
+
+    Example:
+        # X = arange(16.0).reshape(1, 4, 4, 1)
+        columns = T.alloc_fragment((4, 9), "float32")
+        T.im2col(X, columns, 0, 0, kernel=3, stride=1, dilation=1, pad=0)
+        T.copy(columns, Y)
+        # Y = nn.functional.unfold(X.reshape(1, 1, 4, 4), 3)[0].T
     """
     what = "T.im2col"
     if not isinstance(img, Buffer) or img.ndim != 4 or not isinstance(col, Buffer) or col.ndim != 2:
@@ -536,12 +445,25 @@ def view(src: Any, shape: Any = None, dtype: Any = None) -> Any:
     `shape` has as many bytes as `src`, row-major; without one it stays. Dimensions of a view of global memory may be
     computed from T.dynamic symbols and scalar parameters. Raises TileError for another size, as far as it is known, for
     other dimensions, and on chip for bool as another `dtype`.
+
+    Example:
+        # X = [1.0, -2.0]
+        bits = T.view(X, dtype="int32")
+        T.copy(bits, Y)
+        # Y = [1065353216, -1073741824]
     """
     return context("T.view").view(src, shape, dtype)
 
 
 def reshape(src: Any, shape: Any) -> Any:
-    """The same elements of `src` in another `shape` (row-major); aliases the buffer. Raises TileError as T.view."""
+    """The same elements of `src` in another `shape` (row-major); aliases the buffer. Raises TileError as T.view.
+
+    Example:
+        # X = [1, 2, 3, 4]
+        square = T.reshape(X, (2, 2))
+        T.copy(square, Y)
+        # Y = [[1, 2], [3, 4]]
+    """
     return view(src, shape)
 
 
@@ -549,6 +471,14 @@ def annotate_safe_value(safe_value_map: dict[Any, Any]) -> None:
     """The values that are read outside of these global buffers, and of views of them, instead of 0: {buffer: number}.
 
     It holds in the kernel that it stands in. `safe_value_map` with anything else raises TileError.
+
+    Example:
+        # X = [1.0, 2.0]
+        T.annotate_safe_value({X: -1.0})
+        x = T.alloc_fragment((4,), "float32")
+        T.copy(X[0], x)
+        T.copy(x, Y)
+        # Y = [1.0, 2.0, -1.0, -1.0]
     """
     if not isinstance(safe_value_map, Mapping):
         raise TileError(f"T.annotate_safe_value takes {{buffer: number}}, not {describe(safe_value_map)}")

@@ -19,7 +19,8 @@ from tiledsl.language.expression import (
     select,
 )
 from tiledsl.language.loops import check_elements
-from tiledsl.language.operations import axis_of, clear, copy, reduce, reduced_axis, whole
+from tiledsl.language.operations import clear, copy, whole
+from tiledsl.language.reductions import axis_of, reduce, reduced_axis
 from tiledsl.language.regions import region_of, shape_text
 
 __all__ = ["argmax", "argmin", "associative_scan", "histogram", "sort", "topk"]
@@ -34,6 +35,16 @@ def sort(src: Any, dst: Any = None, dim: int = -1, descending: bool = False, ind
     shape, up to dimensions of 1. Equal elements stay in order, and NaN is greater than all numbers. Raises TileError
     where shapes or element types do not fit, and for a `dim` that `src` lacks. The network is Batcher's; it takes
     log2(n) * (log2(n) + 1) / 2 steps for n elements.
+
+    Example:
+        # X = [3, 1, 2]
+        x, places = T.alloc_fragment((3,), "int32"), T.alloc_fragment((3,), "int32")
+        T.copy(X, x)
+        T.sort(x, indices=places)
+        T.copy(x, Y)
+        T.copy(places, Z)
+        # Y = [1, 2, 3]
+        # Z = [1, 2, 0]
     """
     values, order = _sorted("T.sort", src, dim, descending)
     _put("T.sort", values, src if dst is None else dst)
@@ -47,6 +58,17 @@ def topk(src: Any, values: Any, indices: Any = None, dim: int = -1, largest: boo
     `values`, of `src`'s element type, has `src`'s shape but for `dim`, whose size k says how many; `indices` (integers
     of 32 or 64 bits) has the same shape. Of equal elements the first comes first, and NaN is the largest. Raises
     TileError where shapes or element types do not fit, and for a `dim` that `src` lacks.
+
+    Example:
+        # X = [3.0, 1.0, 4.0, 2.0]
+        x = T.alloc_fragment((4,), "float32")
+        best, places = T.alloc_fragment((2,), "float32"), T.alloc_fragment((2,), "int32")
+        T.copy(X, x)
+        T.topk(x, best, places)
+        T.copy(best, Y)
+        T.copy(places, Z)
+        # Y = [4.0, 3.0]
+        # Z = [2, 0]
     """
     what = "T.topk"
     axis = axis_of(what, src, dim)
@@ -69,6 +91,14 @@ def argmax(buffer: Any, out: Any, dim: int = -1) -> None:
     `buffer` is a tile or slice of any element type but bool, `out` one of integers of 32 or 64 bits, or a variable. Of
     equal elements it is the first; a NaN is passed over, and of nothing but NaN the place is 0. Raises TileError where
     shapes or types do not fit, and for a `dim` that `buffer` lacks.
+
+    Example:
+        # X = [[1.0, 5.0], [3.0, 2.0]]
+        x, places = T.alloc_fragment((2, 2), "float32"), T.alloc_fragment((2,), "int32")
+        T.copy(X, x)
+        T.argmax(x, places, dim=1)
+        T.copy(places, Y)
+        # Y = [1, 0]
     """
     _extreme_place("T.argmax", "max", buffer, out, dim)
 
@@ -77,6 +107,14 @@ def argmin(buffer: Any, out: Any, dim: int = -1) -> None:
     """The place of the smallest element along `dim` into `out`, whose shape lacks that dimension or has 1 there.
 
     `buffer`, `out` and errors (TileError) are T.argmax's, and so is what is done with NaN and equal elements.
+
+    Example:
+        # X = [[1.0, 5.0], [3.0, 2.0]]
+        x, places = T.alloc_fragment((2, 2), "float32"), T.alloc_fragment((2,), "int32")
+        T.copy(X, x)
+        T.argmin(x, places, dim=1)
+        T.copy(places, Y)
+        # Y = [0, 1]
     """
     _extreme_place("T.argmin", "min", buffer, out, dim)
 
@@ -86,6 +124,14 @@ def histogram(src: Any, dst: Any, clear: bool = True) -> None:
 
     `src` is a tile or slice of integers of any shape; `dst` is a tile on the chip of one dimension, of integers, with
     an element for each bin. Raises TileError for anything else.
+
+    Example:
+        # X = [0, 2, 2, 1, 7]
+        x, counts = T.alloc_fragment((5,), "int32"), T.alloc_fragment((3,), "int32")
+        T.copy(X, x)
+        T.histogram(x, counts)
+        T.copy(counts, Y)
+        # Y = [1, 1, 2]
     """
     what = "T.histogram"
     source, _ = whole(what, src)
@@ -111,6 +157,14 @@ def associative_scan(
     as many scalars. `dst` is of the same shapes and element types. Raises TileError where shapes differ, for a
     `dim` that `src` lacks, and where the function gives anything else. After k steps, each element is combined with the
     2^k - 1 before it (Hillis, Steele: Data parallel algorithms, CACM 29(12), 1986).
+
+    Example:
+        # X = [1.0, 2.0, 3.0, 4.0]
+        x = T.alloc_fragment((4,), "float32")
+        T.copy(X, x)
+        T.associative_scan(lambda a, b: a * b, x)
+        T.copy(x, Y)
+        # Y = [1.0, 2.0, 6.0, 24.0]
     """
     what = "T.associative_scan"
     sources = list(src) if isinstance(src, (list, tuple)) else [src]

@@ -55,6 +55,11 @@ def Kernel(*blocks: Any, threads: Any = 128, is_cpu: bool = False, prelude: Any 
     the largest power of two that it holds. `options` are num_warps, num_stages, num_ctas, maxnreg and launch_pdl;
     is_cpu and cluster_dims have no effect. Raises TileError for extents below 1, other threads and options, and a
     prelude (C code).
+
+    Example:
+        with T.Kernel(3, 2, threads=64) as (bx, by):
+            Y[by, bx] = 10 * by + bx
+        # Y = [[0, 1, 2], [10, 11, 12]]
     """
     if len(blocks) > 3:
         raise TileError(f"T.Kernel takes one to three grid dimensions, not {len(blocks)}")
@@ -99,22 +104,72 @@ def If(condition: Any) -> BranchFrame:
     """`if condition`, spelt as blocks: `with T.If(c): with T.Then(): ...`, and `with T.Else(): ...` beside T.Then.
 
     `condition` is a scalar or Python's bool. Entering it raises TileError outside of a tile program.
+
+    Example:
+        # X = [-3, 2]
+        for i in T.serial(2):
+            with T.If(X[i] > 0):
+                with T.Then():
+                    Y[i] = X[i]
+                with T.Else():
+                    Y[i] = 0
+        # Y = [0, 2]
     """
     return BranchFrame("If", condition)
 
 
 def Then() -> BranchFrame:
-    """The block of a T.If that runs if its condition, a scalar, holds."""
+    """The block of a T.If that runs if its condition, a scalar, holds.
+
+    Example:
+        # X = [-3, 2]
+        for i in T.serial(2):
+            with T.If(X[i] > 0):
+                with T.Then():
+                    Y[i] = X[i]
+                with T.Else():
+                    Y[i] = 0
+        # Y = [0, 2]
+    """
     return BranchFrame("Then")
 
 
 def Else() -> BranchFrame:
-    """The block of a T.If that runs if its condition, a scalar, does not hold."""
+    """The block of a T.If that runs if its condition, a scalar, does not hold.
+
+    Example:
+        # X = [-3, 2]
+        for i in T.serial(2):
+            with T.If(X[i] > 0):
+                with T.Then():
+                    Y[i] = X[i]
+                with T.Else():
+                    Y[i] = 0
+        # Y = [0, 2]
+    """
     return BranchFrame("Else")
 
 
 class Ref:
-    """Annotation of a macro's parameter that is passed by reference: assignments reach the caller's variable."""
+    """Annotation of a macro's parameter that is passed by reference: assignments reach the caller's variable.
+
+    Example:
+        @T.macro
+        def swap(a: T.Ref, b: T.Ref):
+            old = T.alloc_var("int32", a)
+            a = b
+            b = old
+
+        @T.prim_func
+        def program(Y: T.Tensor((2,), "int32")):
+            with T.Kernel(1):
+                x, y = T.alloc_var("int32", 1), T.alloc_var("int32", 2)
+                swap(x, y)
+                Y[0] = x
+                Y[1] = y
+
+        assert tiledsl.compile(program, out_idx=-1, target="interpret")().tolist() == [2, 1]
+    """
 
     def __class_getitem__(cls, _: Any) -> type[Ref]:
         return cls
@@ -134,6 +189,17 @@ def dynamic(name: str, dtype: Any = "int32") -> Any:
 
     They are int32 scalars whatever `dtype` says, and take part in shapes, strides and bounds. A `name` that Python
     could not have raises TileError.
+
+    Example:
+        M, N = T.dynamic("M, N")
+
+        @T.prim_func
+        def sizes(X: T.Tensor((M, N), "float32"), Y: T.Tensor((2,), "int32")):
+            with T.Kernel(1):
+                Y[0] = M
+                Y[1] = N
+
+        assert tiledsl.compile(sizes, out_idx=-1, target="interpret")(torch.ones(3, 4)).tolist() == [3, 4]
     """
     symbols = [Symbol(each, "int32") for each in _names(name)]
     return symbols[0] if len(symbols) == 1 else tuple(symbols)
@@ -161,6 +227,12 @@ def let(variable: Any, value: Any) -> None:
     """`variable = value`, for a scalar `variable` made by `T.int32()` or T.alloc_var; `value` is converted to its type.
 
     Raises TileError for any other variable.
+
+    Example:
+        x = T.alloc_var("int32", 1)
+        T.let(x, x + 4)
+        Y[0] = x
+        # Y = [5]
     """
     if not isinstance(variable, Var):
         raise TileError(f"T.let gives a variable its value, not {describe(variable)}; write name = value")
@@ -168,7 +240,11 @@ def let(variable: Any, value: Any) -> None:
 
 
 class _Dyn:
-    """`T.dyn["M"]` is T.dynamic("M")."""
+    """`T.dyn["M"]` is T.dynamic("M").
+
+    Example:
+        assert str(T.dyn["M"]) == "M"
+    """
 
     def __getitem__(self, name: Any) -> Any:
         return dynamic(name) if isinstance(name, str) else tuple(dynamic(each) for each in name)
@@ -183,6 +259,19 @@ def const(name: str) -> Any:
 
     Each `name` is a Python integer in the program, taken from a T.Tensor that has it as a dimension. Raises TileError
     where none has, and outside of eager functions.
+
+    Example:
+        @tiledsl.jit(target="interpret")
+        def doubled(X):
+            N = T.const("N")
+            X: T.Tensor((N,), "float32")
+            Y = T.empty((N,), "float32")
+            with T.Kernel(1):
+                for i in T.Parallel(N):
+                    Y[i] = 2 * X[i]
+            return Y
+
+        assert doubled(torch.ones(3)).tolist() == [2, 2, 2]
     """
     ctx = context("T.const")
     if not isinstance(ctx, EagerContext):
@@ -198,6 +287,19 @@ def empty(*sizes: Any, dtype: Any = "float32") -> Any:
 
     `T.empty((M, N), dtype)` or `T.empty(M, N, dtype=...)`; dimensions are integers, T.const or T.dynamic. Raises
     TileError outside of eager functions, and for other dimensions.
+
+    Example:
+        @tiledsl.jit(target="interpret")
+        def doubled(X):
+            N = T.const("N")
+            X: T.Tensor((N,), "float32")
+            Y = T.empty((N,), "float32")
+            with T.Kernel(1):
+                for i in T.Parallel(N):
+                    Y[i] = 2 * X[i]
+            return Y
+
+        assert doubled(torch.ones(3)).tolist() == [2, 2, 2]
     """
     given = list(sizes)
     if len(given) == 2 and isinstance(given[0], (tuple, list)):
@@ -217,6 +319,12 @@ def use_swizzle(panel_size: int = 10, order: str = "row", enable: Any = True) ->
 
     `order` is "row", "column" or "mlx", which is taken as "row"; with `enable` false nothing happens. Raises TileError
     for a panel_size below 1 and for other orders.
+
+    Example:
+        with T.Kernel(2, 2) as (bx, by):
+            T.use_swizzle(2)
+            Y[by, bx] = 10 * by + bx
+        # Y = [[0, 1], [10, 11]]
     """
     ctx = context("T.use_swizzle")
     if enable:
@@ -232,6 +340,12 @@ def pdl_sync() -> None:
 
     The wait is at the start of the kernel, wherever this call is; it takes no operands, so no shapes or types. Raises
     TileError outside of a tile program.
+
+    Example:
+        # X = [1, 2]
+        T.pdl_sync()
+        T.copy(X, Y)
+        # Y = [1, 2]
     """
     context("T.pdl_sync").kernel_options["launch_pdl"] = True
 
@@ -240,6 +354,12 @@ def assume(condition: Any) -> None:
     """A promise to the compiler that `condition`, a scalar of type bool, holds. It is believed, not checked.
 
     A Python value has no effect. Raises TileError outside of a tile program for what depends on the device.
+
+    Example:
+        # X = [1, 2]
+        T.assume(X[0] > 0)
+        Y[0] = X[0] // 2
+        # Y = [0]
     """
     if isinstance(condition, Expr):
         context("T.assume").builder.insert(tile.AssumeOp(as_value(condition, "bool")))
@@ -250,6 +370,11 @@ def print(*values: Any, msg: str = "", **options: Any) -> None:
 
     Outside of a tile program it is Python's print, which a star import would hide. Raises TileError for other values in
     a program, and TypeError for Python's keywords.
+
+    Example:
+        T.print(6 * T.int32(7), msg="the answer:")
+        Y[0] = 1
+        # Y = [1]
     """
     if active.get() is None:
         builtins.print(*([msg] if msg else []), *values, **options)
@@ -271,6 +396,12 @@ def device_assert(condition: Any, msg: str = "", no_stack_info: bool = False) ->
     """Stop the kernel if `condition`, a scalar of type bool, is false, with the message `msg`.
 
     A Python value that is false raises TileError when the program is built. no_stack_info has no effect.
+
+    Example:
+        # X = [1, 2]
+        T.device_assert(X[0] > 0, "the first element is positive")
+        T.copy(X, Y)
+        # Y = [1, 2]
     """
     if isinstance(condition, Expr):
         context("T.device_assert").builder.insert(tile.AssertOp(as_value(condition, "bool"), message=str(msg)))
@@ -279,7 +410,13 @@ def device_assert(condition: Any, msg: str = "", no_stack_info: bool = False) ->
 
 
 def get_block_binding(dim: int = 0) -> Any:
-    """The block's index along grid dimension `dim`, an int32 scalar. Raises TileError where the grid lacks it."""
+    """The block's index along grid dimension `dim`, an int32 scalar. Raises TileError where the grid lacks it.
+
+    Example:
+        with T.Kernel(2, 2):
+            Y[T.get_block_binding(1), T.get_block_binding(0)] = T.get_block_binding(0)
+        # Y = [[0, 1], [0, 1]]
+    """
     kernel = context("T.get_block_binding").kernel
     if kernel is None or not 0 <= dim < len(kernel.body.args):
         raise TileError(f"T.get_block_binding: the kernel has no grid dimension {dim}")
@@ -287,13 +424,26 @@ def get_block_binding(dim: int = 0) -> Any:
 
 
 def get_block_bindings() -> Any:
-    """All block indices of the kernel, a list of int32 scalars. Raises TileError outside of a tile program."""
+    """All block indices of the kernel, a list of int32 scalars. Raises TileError outside of a tile program.
+
+    Example:
+        with T.Kernel(2, 2):
+            bx, by = T.get_block_bindings()
+            Y[by, bx] = 10 * by + bx
+        # Y = [[0, 1], [10, 11]]
+    """
     kernel = context("T.get_block_bindings").kernel
     return [get_block_binding(axis) for axis in range(len(kernel.body.args) if kernel else 0)]
 
 
 def get_block_extent(dim: int = 0) -> Any:
-    """The number of blocks along grid dimension `dim`, an int32 scalar. Raises TileError where the grid lacks it."""
+    """The number of blocks along grid dimension `dim`, an int32 scalar. Raises TileError where the grid lacks it.
+
+    Example:
+        with T.Kernel(3, 2) as (bx, by):
+            Y[by, bx] = T.get_block_extent(0)
+        # Y = [[3, 3, 3], [3, 3, 3]]
+    """
     kernel = context("T.get_block_extent").kernel
     if kernel is None or not 0 <= dim < len(kernel.grid):
         raise TileError(f"T.get_block_extent: the kernel has no grid dimension {dim}")
@@ -301,13 +451,31 @@ def get_block_extent(dim: int = 0) -> Any:
 
 
 def get_block_extents() -> Any:
-    """The extents of the kernel's grid, a list of int32 scalars. Raises TileError outside of a tile program."""
+    """The extents of the kernel's grid, a list of int32 scalars. Raises TileError outside of a tile program.
+
+    Example:
+        with T.Kernel(3, 2) as (bx, by):
+            gx, gy = T.get_block_extents()
+            Y[by, bx] = gx * gy
+        # Y = [[6, 6, 6], [6, 6, 6]]
+    """
     kernel = context("T.get_block_extents").kernel
     return [get_block_extent(axis) for axis in range(len(kernel.grid) if kernel else 0)]
 
 
 def loop_break() -> None:
-    """End the innermost loop, as `break` does: a statement, of no shape or type; elsewhere it raises TileError."""
+    """End the innermost loop, as `break` does: a statement, of no shape or type; elsewhere it raises TileError.
+
+    Example:
+        # X = [1, 2, 0, 4]
+        total = T.alloc_var("int32", 0)
+        for i in T.serial(4):
+            if X[i] == 0:
+                T.loop_break()
+            total += X[i]
+        Y[0] = total
+        # Y = [3]
+    """
     raise TileError("T.loop_break() is a statement of its own, in a loop of a tile program; `break` is the same")
 
 
@@ -315,16 +483,36 @@ def thread_return() -> None:
     """Leave the kernel: what comes after is not done. It is a statement, of no shape or type.
 
     Under a condition on threads, these alone leave. Elsewhere, in T.Parallel and in macros it raises TileError.
+
+    Example:
+        # Y = [0, 0]
+        with T.Kernel(2) as block:
+            if block == 0:
+                T.thread_return()
+            Y[block] = 1
+        # Y = [0, 1]
     """
     raise TileError("T.thread_return() is a statement of its own, in a kernel of a tile program")
 
 
 def comment(text: str) -> None:
-    """Accepted; has no effect. `text` is any string."""
+    """Accepted; has no effect. `text` is any string.
+
+    Example:
+        T.comment("one element")
+        Y[0] = 1
+        # Y = [1]
+    """
 
 
 def import_source(source: Any = None) -> None:
-    """C code for other compilers: a `source` other than None (a string, say) raises TileError."""
+    """C code for other compilers: a `source` other than None (a string, say) raises TileError.
+
+    Example:
+        T.import_source(None)
+        Y[0] = 1
+        # Y = [1]
+    """
     if source is not None:
         raise TileError("T.import_source: C code has no Triton form; write it in the tile language")
 

@@ -38,6 +38,12 @@ def rng_init(seed: Any, seq: Any = None, off: Any = 0, generator: str = _GENERAT
     block has the sequence of its number, with the first grid dimension running fastest. The numbers depend on these and
     on the order of the block's draws alone, and differ from those of TileLang, which draws for each thread. Raises
     TileError for another generator, and in a T.Parallel loop.
+
+    Example:
+        T.rng_init(1234)
+        for i in T.Parallel(4):
+            Y[i] = T.rng_rand_float()
+        # Y = [0.1272079, 0.6208323, 0.2491727, 0.7115265]
     """
     ctx = context("T.rng_init")
     if generator != _GENERATOR:
@@ -67,6 +73,12 @@ def rng_rand() -> Any:
 
     A T.Parallel loop takes as many numbers as it has iterations, whether or not a condition uses them, in row-major
     order. Raises TileError before T.rng_init, and in a serial loop inside of T.Parallel.
+
+    Example:
+        T.rng_init(0)
+        for i in T.Parallel(4):
+            Y[i] = T.int32(T.rng_rand() % 6) + 1
+        # Y = [2, 5, 6, 2]
     """
     return _words("T.rng_rand")[0]
 
@@ -76,6 +88,12 @@ def rng_rand_float(bit: int = 32, dist: str = "uniform") -> Any:
 
     It takes one number, as T.rng_rand does. The method for "normal" is Box and Muller's. Raises TileError where
     T.rng_rand does, unless `bit` is 32 or 64, and for another `dist`.
+
+    Example:
+        T.rng_init(7)
+        for i in T.Parallel(4):
+            Y[i] = T.rng_rand_float()
+        # Y = [0.9545971, 0.4069604, 0.006075129, 0.3901991]
     """
     if bit not in (32, 64) or isinstance(bit, bool):
         raise TileError(f"T.rng_rand_float: bit is {describe(bit)}; it is 32 or 64")

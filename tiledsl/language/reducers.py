@@ -12,7 +12,8 @@ from tiledsl.ir.core import Operation, Value
 from tiledsl.language.allocation import alloc_fragment
 from tiledsl.language.buffer import Buffer, Reference
 from tiledsl.language.expression import Scalar, as_value, compare, context, describe, select
-from tiledsl.language.operations import copy, fill, reduce, reshape, whole
+from tiledsl.language.operations import copy, fill, reshape, whole
+from tiledsl.language.reductions import reduce
 from tiledsl.legality import permitted
 
 __all__ = ["all_of", "alloc_reducer", "any_of", "finalize_reducer", "reducer_init", "reducer_update"]
@@ -99,6 +100,15 @@ def alloc_reducer(shape: Any, dtype: Any, op: str = "sum", replication: Any = No
     `T.reducer_init` (or T.clear, T.fill) begins, `T.reducer_update(r[i], x)` (or `r[i] += x`, `r[i] = T.max(r[i], x)`)
     contributes, `T.finalize_reducer(r, dst)` ends. `replication` is a hint without effect. `shape` and `dtype` are as
     in T.alloc_fragment. Raises TileError for another `op`, and for bits of floats.
+
+    Example:
+        # X = [[1, 2], [3, 4]]
+        total = T.alloc_reducer((2,), "int32", op="sum")
+        T.reducer_init(total)
+        for i, j in T.Parallel(2, 2):
+            T.reducer_update(total[i], X[i, j])
+        T.finalize_reducer(total, Y)
+        # Y = [3, 7]
     """
     if op not in _KINDS:
         raise TileError(f"T.alloc_reducer: no operator {op!r}; there are {', '.join(_KINDS)}")
@@ -117,6 +127,15 @@ def reducer_init(reducer: Any, init: Any = None) -> None:
     """Begin: every element is `init` (a number, or a tile of the same shape), which is combined once; else nothing.
 
     Raises TileError unless `reducer` is what T.alloc_reducer returned.
+
+    Example:
+        # X = [[1, 2], [3, 4]]
+        total = T.alloc_reducer((2,), "int32", op="sum")
+        T.reducer_init(total)
+        for i, j in T.Parallel(2, 2):
+            T.reducer_update(total[i], X[i, j])
+        T.finalize_reducer(total, Y)
+        # Y = [3, 7]
     """
     target = _reducer("T.reducer_init", reducer)
     if isinstance(init, (Buffer, Reference)) and (isinstance(init, Buffer) or init.is_region):
@@ -129,6 +148,15 @@ def reducer_update(target: Any, value: Any) -> None:
     """Contribute a value to `reducer[indices]`: once for each iteration of the T.Parallel and the loops around it.
 
     `target` is one element, and `value` a scalar that is converted to its type. Raises TileError for another target.
+
+    Example:
+        # X = [[1, 2], [3, 4]]
+        total = T.alloc_reducer((2,), "int32", op="sum")
+        T.reducer_init(total)
+        for i, j in T.Parallel(2, 2):
+            T.reducer_update(total[i], X[i, j])
+        T.finalize_reducer(total, Y)
+        # Y = [3, 7]
     """
     if not isinstance(target, ReducerElement) or target.is_region:
         raise TileError(f"T.reducer_update needs an element of a reducer, reducer[i], not {describe(target)}")
@@ -139,6 +167,15 @@ def finalize_reducer(reducer: Any, dst: Any = None, batch: int = 1, annotations:
     """End: copy the result to `dst`, a place of its shape, if given. The reducer itself may be read, too.
 
     The rest are hints. Raises TileError unless `reducer` is what T.alloc_reducer returned, and as T.copy does.
+
+    Example:
+        # X = [[1, 2], [3, 4]]
+        total = T.alloc_reducer((2,), "int32", op="sum")
+        T.reducer_init(total)
+        for i, j in T.Parallel(2, 2):
+            T.reducer_update(total[i], X[i, j])
+        T.finalize_reducer(total, Y)
+        # Y = [3, 7]
     """
     source = _reducer("T.finalize_reducer", reducer)
     if dst is not None:
@@ -160,6 +197,12 @@ def any_of(buffer: Any) -> Any:
     """True if an element of `buffer`, a buffer or slice of constant shape and any type, is not 0: a bool scalar.
 
     Raises TileError for anything else.
+
+    Example:
+        # X = [[0, 2], [0, 0]]
+        for i in T.serial(2):
+            Y[i] = T.any_of(X[i, :])
+        # Y = [True, False]
     """
     return _reduce_flags("any", buffer)
 
@@ -168,5 +211,11 @@ def all_of(buffer: Any) -> Any:
     """True if no element of `buffer`, a buffer or slice of constant shape and any type, is 0: a bool scalar.
 
     Raises TileError for anything else.
+
+    Example:
+        # X = [[0, 2], [0, 0]]
+        for i in T.serial(2):
+            Y[i] = T.all_of(X[i, :])
+        # Y = [False, False]
     """
     return _reduce_flags("all", buffer)

@@ -1,4 +1,4 @@
-"""Code for one thread: its index, its warp, what threads exchange, and barriers.
+"""Code for one thread: its index, its warp, and what threads exchange.
 
 The threads of a block run in step: each statement is done by all of them before the next one. Arrays of T.alloc_local
 and variables are each thread's own; operations on whole tiles are done once, by all. A warp has 32 threads.
@@ -17,7 +17,6 @@ from tiledsl.language.buffer import Reference, Var
 from tiledsl.language.expression import (
     Expr,
     Scalar,
-    as_bool,
     as_value,
     binary,
     cast,
@@ -28,16 +27,15 @@ from tiledsl.language.expression import (
     plain,
     select,
 )
-from tiledsl.language.operations import reduce
+from tiledsl.language.reductions import reduce
 from tiledsl.language.thread_block import Frame, ThreadBlock
 from tiledsl.legality import permitted
 
 __all__ = [
-    "all_sync", "any_sync", "attr", "ballot", "ballot_sync", "comm_reducer", "evaluate", "get_lane_idx",
+    "attr", "comm_reducer", "evaluate", "get_lane_idx",
     "get_thread_binding", "get_thread_bindings", "get_thread_extent", "get_thread_extents", "get_warp_group_idx",
     "get_warp_idx", "get_warp_idx_sync", "shfl_down", "shfl_sync", "shfl_up", "shfl_xor", "shuffle_elect",
-    "sync_threads", "sync_warp", "syncthreads", "syncthreads_and", "syncthreads_count", "syncthreads_or",
-    "thread_binding", "tvm_storage_sync", "tvm_thread_allreduce", "tvm_warp_shuffle", "tvm_warp_shuffle_down",
+    "thread_binding", "tvm_thread_allreduce", "tvm_warp_shuffle", "tvm_warp_shuffle_down",
     "tvm_warp_shuffle_up", "warp_reduce_bitand", "warp_reduce_bitor", "warp_reduce_max", "warp_reduce_min",
     "warp_reduce_sum",
 ]  # fmt: skip
@@ -45,7 +43,7 @@ __all__ = [
 WARP = 32
 
 
-def _threads(what: str) -> ThreadBlock:
+def threads_of(what: str) -> ThreadBlock:
     ctx = context(what)
     if ctx.kernel is None or ctx.threads is None:
         raise TileError(f"{what}: threads are those of a kernel; use it inside `with T.Kernel(...)`")
@@ -53,7 +51,7 @@ def _threads(what: str) -> ThreadBlock:
 
 
 def _dimension(what: str, dim: Any) -> tuple[ThreadBlock, int]:
-    block, dim = _threads(what), plain(dim)
+    block, dim = threads_of(what), plain(dim)
     if isinstance(dim, bool) or not isinstance(dim, int) or not 0 <= dim < max(3, len(block.extents)):
         raise TileError(f"{what}: dim is {describe(dim)}; it is 0 (x), 1 (y) or 2 (z)")
     return block, dim
@@ -63,13 +61,25 @@ def get_thread_binding(dim: int = 0) -> Any:
     """The index of the thread along dimension `dim` (0: x, 1: y, 2: z) of T.Kernel's threads, an int32 scalar.
 
     Raises TileError for another dimension, and outside of T.Kernel.
+
+    Example:
+        tx = T.get_thread_binding()
+        Y[tx] = 2 * tx
+        # Y = 2 * arange(32)
     """
     block, dim = _dimension("T.get_thread_binding", dim)
     return Scalar(block.index(dim)) if dim < len(block.extents) else 0
 
 
 def get_thread_bindings() -> list[Any]:
-    """The indices of the thread along x, y and z, int32 scalars. Raises TileError outside of T.Kernel."""
+    """The indices of the thread along x, y and z, int32 scalars. Raises TileError outside of T.Kernel.
+
+    Example:
+        with T.Kernel(1, threads=(16, 2)):
+            tx, ty, tz = T.get_thread_bindings()
+            Y[ty, tx] = 16 * ty + tx
+        # Y = arange(32).reshape(2, 16)
+    """
     return [get_thread_binding(dim) for dim in range(3)]
 
 
@@ -77,13 +87,25 @@ def get_thread_extent(dim: int = 0) -> int:
     """The number of threads along dimension `dim` (0: x, 1: y, 2: z) of a block.
 
     Raises TileError for another dimension, and outside of T.Kernel.
+
+    Example:
+        with T.Kernel(1, threads=(16, 2)):
+            Y[0] = T.get_thread_extent(1)
+        # Y = [2]
     """
     block, dim = _dimension("T.get_thread_extent", dim)
     return block.extents[dim] if dim < len(block.extents) else 1
 
 
 def get_thread_extents() -> list[int]:
-    """The numbers of threads along x, y and z of a block. Raises TileError outside of T.Kernel."""
+    """The numbers of threads along x, y and z of a block. Raises TileError outside of T.Kernel.
+
+    Example:
+        with T.Kernel(1, threads=(16, 2)):
+            nx, ny, nz = T.get_thread_extents()
+            Y[0] = nx * ny * nz
+        # Y = [32]
+    """
     return [get_thread_extent(dim) for dim in range(3)]
 
 
@@ -99,6 +121,11 @@ def thread_binding(begin: Any, end: Any = None, thread: str = "threadIdx.x", *, 
     `for tx in T.thread_binding(128, thread="threadIdx.x")` gives the same name to it. `begin` to `end` are 0 and the
     number of threads there, or that number alone; annotations have no effect. Raises TileError for other numbers and
     names, and outside of T.Kernel.
+
+    Example:
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            Y[tx] = tx
+        # Y = arange(32)
     """
     if isinstance(end, str):
         end, thread = None, end
@@ -116,9 +143,9 @@ def thread_binding(begin: Any, end: Any = None, thread: str = "threadIdx.x", *, 
     return ThreadIndex(as_value(get_thread_binding(axis), "int32"))
 
 
-def _number(what: str) -> Any:
+def thread_number(what: str) -> Any:
     """The number of the thread in its block: x is fastest."""
-    block = _threads(what)
+    block = threads_of(what)
     number: Any = 0
     for axis in reversed(range(len(block.extents))):
         number = number * block.extents[axis] + Scalar(block.index(axis))
@@ -136,16 +163,28 @@ def get_lane_idx(warp_size: int | None = None) -> Any:
     """The thread's index in its warp of `warp_size` threads (32 if left out), an int32 scalar.
 
     Raises TileError for a size that is no number, and outside of T.Kernel.
+
+    Example:
+        with T.Kernel(1, threads=64):
+            tx = T.get_thread_binding()
+            Y[tx] = T.get_lane_idx()
+        # Y = arange(64) % 32
     """
-    return _number("T.get_lane_idx") % _size("T.get_lane_idx", "warp_size", warp_size, WARP)
+    return thread_number("T.get_lane_idx") % _size("T.get_lane_idx", "warp_size", warp_size, WARP)
 
 
 def get_warp_idx(warp_size: int | None = None) -> Any:
     """The index of the thread's warp of `warp_size` threads (32 if left out), an int32 scalar.
 
     Raises TileError for a size that is no number, and outside of T.Kernel.
+
+    Example:
+        with T.Kernel(1, threads=64):
+            tx = T.get_thread_binding()
+            Y[tx] = T.get_warp_idx()
+        # Y = arange(64) // 32
     """
-    return _number("T.get_warp_idx") // _size("T.get_warp_idx", "warp_size", warp_size, WARP)
+    return thread_number("T.get_warp_idx") // _size("T.get_warp_idx", "warp_size", warp_size, WARP)
 
 
 get_warp_idx_sync = get_warp_idx
@@ -155,30 +194,41 @@ def get_warp_group_idx(warp_size: int | None = None, warps_per_group: int | None
     """The index of the thread's group of `warps_per_group` warps (4 if left out) of `warp_size` threads (32), an int32.
 
     Raises TileError for sizes that are no numbers, and outside of T.Kernel.
+
+    Example:
+        with T.Kernel(1, threads=256):
+            tx = T.get_thread_binding()
+            Y[tx] = T.get_warp_group_idx()
+        # Y = arange(256) // 128
     """
     what = "T.get_warp_group_idx"
     size = _size(what, "warp_size", warp_size, WARP) * _size(what, "warps_per_group", warps_per_group, 4)
-    return _number(what) // size
+    return thread_number(what) // size
 
 
 def shuffle_elect(thread_extent: int) -> Any:
     """Whether the thread is the first one of its group of `thread_extent` threads (0: of the block), a bool scalar.
 
     Raises TileError for an extent that is no number, and outside of T.Kernel.
+
+    Example:
+        tx = T.get_thread_binding()
+        Y[tx] = T.shuffle_elect(16)
+        # Y = arange(32) % 16 == 0
     """
     what = "T.shuffle_elect"
     extent = plain(thread_extent)
     if isinstance(extent, int) and not isinstance(extent, bool) and extent == 0:
-        return compare("eq", _number(what), 0)
-    return compare("eq", _number(what) % _size(what, "thread_extent", extent, 0), 0)
+        return compare("eq", thread_number(what), 0)
+    return compare("eq", thread_number(what) % _size(what, "thread_extent", extent, 0), 0)
 
 
 # Exchange in a warp
 
 
-def _warp(what: str) -> int:
+def lanes(what: str) -> int:
     """The number of threads in each warp of the block."""
-    count = math.prod(_threads(what).extents)
+    count = math.prod(threads_of(what).extents)
     if count > WARP and count % WARP:
         raise TileError(
             f"{what}: T.Kernel has {count} threads, so that the last warp has {count % WARP} and the others 32",
@@ -187,13 +237,13 @@ def _warp(what: str) -> int:
     return min(WARP, count)
 
 
-def _value(what: str, value: Any) -> Any:
+def exchanged(what: str, value: Any) -> Any:
     if not isinstance(value, Expr) and not is_number(value):
         raise TileError(f"{what} needs a value, not {describe(value)}")
     return Scalar(as_value(value))
 
 
-def _members(what: str, mask: Any, size: int) -> Any:
+def members_of(what: str, mask: Any, size: int) -> Any:
     """A mask of the threads that take part, a uint32; None where it has the bits of all `size` threads of the warp."""
     mask, everyone = plain(mask), (1 << size) - 1
     if is_number(mask) and type(mask) is int:
@@ -203,27 +253,27 @@ def _members(what: str, mask: Any, size: int) -> Any:
     if not isinstance(mask, Expr) or mask.dtype.is_float():
         raise TileError(f"{what}: the mask is {describe(mask)}; it is an integer with a bit for each thread of a warp")
     known = arith.constant_of(mask.value())
-    return cast(mask, "uint32") if known is None else _members(what, int(known), size)
+    return cast(mask, "uint32") if known is None else members_of(what, int(known), size)
 
 
 def _shuffled(what: str, value: Any, kind: str, delta: Any, width: Any, mask: Any) -> Any:
     """The value of another thread of the warp. The own value where a shift leaves the thread's own `width` threads, and
     where the mask leaves the other one out."""
-    size = _warp(what)
-    members, own = _members(what, mask, size), value
+    size = lanes(what)
+    members, own = members_of(what, mask, size), value
     if members is not None:
         taken = _shuffled(what, value, kind, delta, width, -1)
-        lane = cast(_shuffled(what, _number(what) % size, kind, delta, width, -1), "uint32")
+        lane = cast(_shuffled(what, thread_number(what) % size, kind, delta, width, -1), "uint32")
         bit = binary("and", binary("shr", members, lane), 1)
-        return select(compare("ne", bit, 0), taken, _value(what, own))
+        return select(compare("ne", bit, 0), taken, exchanged(what, own))
     width = plain(width)
     if isinstance(width, bool) or not isinstance(width, int) or width not in (1, 2, 4, 8, 16, 32):
         raise TileError(f"{what}: width is {describe(width)}; it is 1, 2, 4, 8, 16 or 32")
-    value = _value(what, value)
+    value = exchanged(what, value)
     if not isinstance(plain(delta), int) and not (isinstance(delta, Expr) and not delta.dtype.is_float()):
         raise TileError(f"{what}: {describe(delta)} is no number of threads")
     delta = Scalar(as_value(delta, "int32"))
-    lane = _number(what) % size if size > 1 else binary("mul", _number(what), 0)
+    lane = thread_number(what) % size if size > 1 else binary("mul", thread_number(what), 0)
     width = min(width, 1 << (size - 1).bit_length())
     first = lane - lane % width
     if kind == "index":
@@ -252,6 +302,11 @@ def shfl_sync(value: Any, srcLane: Any, width: Any = WARP, mask: Any = 0xFFFFFFF
 
     `mask`, an integer, says who takes part: the value of a thread whose bit is 0 is not read, and the own one taken.
     Raises TileError for other widths and masks, for blocks whose last warp is not full, and outside of T.Kernel.
+
+    Example:
+        tx = T.get_thread_binding()
+        Y[tx] = T.shfl_sync(tx, 5)
+        # Y = full((32,), 5)
     """
     return _shuffled("T.shfl_sync", value, "index", srcLane, width, mask)
 
@@ -261,6 +316,11 @@ def shfl_xor(value: Any, delta: Any, width: Any = WARP, mask: Any = 0xFFFFFFFF) 
 
     A thread keeps its own value where that one lies behind its `width` neighbours. `width`, `mask` and errors are
     T.shfl_sync's: TileError is raised as there.
+
+    Example:
+        tx = T.get_thread_binding()
+        Y[tx] = T.shfl_xor(tx, 1)
+        # Y = arange(32) ^ 1
     """
     return _shuffled("T.shfl_xor", value, "xor", delta, width, mask)
 
@@ -269,6 +329,11 @@ def shfl_down(value: Any, delta: Any, width: Any = WARP, mask: Any = 0xFFFFFFFF)
     """The `value`, a scalar, of the thread that is `delta` places ahead among `width` neighbours; else the own value.
 
     `width`, `mask` and errors are T.shfl_sync's: TileError is raised as there.
+
+    Example:
+        tx = T.get_thread_binding()
+        Y[tx] = T.shfl_down(tx, 1)
+        # Y = (arange(32) + 1).clamp(max=31)
     """
     return _shuffled("T.shfl_down", value, "down", delta, width, mask)
 
@@ -277,6 +342,11 @@ def shfl_up(value: Any, delta: Any, width: Any = WARP, mask: Any = 0xFFFFFFFF) -
     """The `value`, a scalar, of the thread that is `delta` places back among `width` neighbours; else the own value.
 
     `width`, `mask` and errors are T.shfl_sync's: TileError is raised as there.
+
+    Example:
+        tx = T.get_thread_binding()
+        Y[tx] = T.shfl_up(tx, 1)
+        # Y = (arange(32) - 1).clamp(min=0)
     """
     return _shuffled("T.shfl_up", value, "up", delta, width, mask)
 
@@ -285,6 +355,11 @@ def tvm_warp_shuffle(mask: Any, value: Any, warp_id: Any, width: Any = WARP, war
     """T.shfl_sync of `value`, a scalar, and thread `warp_id`: other names and order. Raises TileError as it does.
 
     `mask` is as there; `warp_size` has no effect.
+
+    Example:
+        tx = T.get_thread_binding()
+        Y[tx] = T.tvm_warp_shuffle(-1, tx, 5)
+        # Y = full((32,), 5)
     """
     return _shuffled("T.tvm_warp_shuffle", value, "index", warp_id, width, mask)
 
@@ -293,6 +368,11 @@ def tvm_warp_shuffle_up(mask: Any, value: Any, offset: Any, width: Any = WARP, w
     """T.shfl_up of `value`, a scalar, by `offset`: other names and order. Raises TileError as it does.
 
     `mask` is as there; `warp_size` has no effect.
+
+    Example:
+        tx = T.get_thread_binding()
+        Y[tx] = T.tvm_warp_shuffle_up(-1, tx, 1)
+        # Y = (arange(32) - 1).clamp(min=0)
     """
     return _shuffled("T.tvm_warp_shuffle_up", value, "up", offset, width, mask)
 
@@ -301,26 +381,39 @@ def tvm_warp_shuffle_down(mask: Any, value: Any, offset: Any, width: Any = WARP,
     """T.shfl_down of `value`, a scalar, by `offset`: other names and order. Raises TileError as it does.
 
     `mask` is as there; `warp_size` has no effect.
+
+    Example:
+        tx = T.get_thread_binding()
+        Y[tx] = T.tvm_warp_shuffle_down(-1, tx, 1)
+        # Y = (arange(32) + 1).clamp(max=31)
     """
     return _shuffled("T.tvm_warp_shuffle_down", value, "down", offset, width, mask)
 
 
-def _reduced(what: str, value: Any, kind: str, group: int) -> Any:
-    value = _value(what, value)
+def reduced(what: str, value: Any, kind: str, group: int) -> Any:
+    value = exchanged(what, value)
     permitted(what, f"reduce.{kind}", value.dtype.name)
     builder = context(what).builder
     return Scalar(builder.insert(thread.ReduceOp(as_value(value), kind=kind, group=group)).result)
 
 
+_OF_LANES = {"sum": 496, "max": 31, "min": 0, "and": 0, "or": 31}  # of 0 to 31, for examples
+
+
 def _warp_reduction(name: str, kind: str, types: str) -> Any:
     def function(value: Any) -> Any:
-        return _reduced(f"T.{name}", value, kind, _warp(f"T.{name}"))
+        return reduced(f"T.{name}", value, kind, lanes(f"T.{name}"))
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = (
-        f"The {kind} of a warp's `value`s, a scalar of {types}; all its threads get it.\n\n"
-        "Raises TileError for other types, for blocks whose last warp is not full, and outside of T.Kernel."
-    )
+    function.__doc__ = f"""The {kind} of a warp's `value`s, a scalar of {types}; all its threads get it.
+
+    Raises TileError for other types, for blocks whose last warp is not full, and outside of T.Kernel.
+
+    Example:
+        tx = T.get_thread_binding()
+        Y[tx] = T.{name}(tx)
+        # Y = full((32,), {_OF_LANES[kind]})
+    """
     return function
 
 
@@ -354,6 +447,14 @@ def comm_reducer(fcombine: Any, identity: Any = None, name: str = "reduce") -> T
     """How T.tvm_thread_allreduce combines: `fcombine` of two scalars is their sum, product, max or min.
 
     `identity` and `name` have no effect. Raises TileError for other functions.
+
+    Example:
+        tx = T.get_thread_binding()
+        total = T.alloc_var("int32")
+        with T.attr(T.comm_reducer(lambda x, y: x + y, [0]), "reduce_scope", 0):
+            T.tvm_thread_allreduce(1, tx, True, total, tx)
+        Y[tx] = total
+        # Y = full((32,), 496)
     """
     kinds = {8: "sum", 15: "prod", 5: "max", 3: "min"}
     made = plain(fcombine(3, 5)) if callable(fcombine) else None
@@ -366,6 +467,14 @@ def attr(node: Any, attr_key: Any = None, value: Any = None) -> AttrFrame:
     """`with T.attr(T.comm_reducer(...), "reduce_scope", ...):` says how a T.tvm_thread_allreduce in it combines.
 
     `attr_key` (a string) and `value` (a number, say) have no effect. Raises TileError for another `node`.
+
+    Example:
+        tx = T.get_thread_binding()
+        total = T.alloc_var("int32")
+        with T.attr(T.comm_reducer(lambda x, y: x + y, [0]), "reduce_scope", 0):
+            T.tvm_thread_allreduce(1, tx, True, total, tx)
+        Y[tx] = total
+        # Y = full((32,), 496)
     """
     if not isinstance(node, ThreadReducer):
         raise TileError(f"T.attr: {describe(node)} is no T.comm_reducer; other attributes have no Triton form")
@@ -373,7 +482,13 @@ def attr(node: Any, attr_key: Any = None, value: Any = None) -> AttrFrame:
 
 
 def evaluate(value: Any) -> None:
-    """Evaluate `value`, a scalar or None, for its effects alone, which happen where it stands. Never a TileError."""
+    """Evaluate `value`, a scalar or None, for its effects alone, which happen where it stands. Never a TileError.
+
+    Example:
+        Y[0] = 1
+        T.evaluate(0)
+        # Y = [1]
+    """
 
 
 def tvm_thread_allreduce(*freduce_args: Any, dtype: Any = "handle") -> None:
@@ -382,9 +497,17 @@ def tvm_thread_allreduce(*freduce_args: Any, dtype: Any = "handle") -> None:
     `freduce_args` are the number of values (1), the value, a scalar, a condition (True), the element or variable that
     gets the result, and the thread's indices along those axes of the block over which values are combined. `dtype` has
     no effect. Raises TileError for other arguments, and outside of a T.attr with a T.comm_reducer.
+
+    Example:
+        tx = T.get_thread_binding()
+        total = T.alloc_var("int32")
+        with T.attr(T.comm_reducer(lambda x, y: x + y, [0]), "reduce_scope", 0):
+            T.tvm_thread_allreduce(1, tx, True, total, tx)
+        Y[tx] = total
+        # Y = full((32,), 496)
     """
     what = "T.tvm_thread_allreduce"
-    block = _threads(what)
+    block = threads_of(what)
     if not isinstance(block.reducer, ThreadReducer):
         raise TileError(f"{what} stands in a block `with T.attr(T.comm_reducer(...), 'reduce_scope', ...):`")
     if len(freduce_args) < 5 or not isinstance(freduce_args[3], (Reference, Var)):
@@ -412,136 +535,3 @@ def tvm_thread_allreduce(*freduce_args: Any, dtype: Any = "handle") -> None:
         reduce(values, combined, block.reducer.kind, at)
         values, place = combined, (*place[:at], 0, *place[at + 1 :])
     out.store(values[place])
-
-
-# Votes
-
-
-def _vote(what: str, predicate: Any) -> Any:
-    """1 where the predicate, an integer or a bool, is not 0."""
-    predicate = _value(what, predicate)
-    if predicate.dtype.is_float():
-        raise TileError(f"{what}: the predicate is {predicate.dtype}; it is an integer or a bool")
-    return cast(as_bool(predicate), "int32")
-
-
-def any_sync(predicate: Any, mask: Any = 0xFFFFFFFF) -> Any:
-    """1, an int32, if the `predicate`, an integer or bool scalar, of any thread of the warp is not 0; else 0.
-
-    Threads whose bit of `mask`, an integer, is 0 have no vote. Raises TileError for floats, for blocks whose last warp
-    is not full, and outside of T.Kernel.
-    """
-    what = "T.any_sync"
-    size = _warp(what)
-    members = _members(what, mask, size)
-    if members is None:
-        return _reduced(what, _vote(what, predicate), "max", size)
-    return cast(compare("ne", binary("and", _votes(what, predicate), members), 0), "int32")
-
-
-def all_sync(predicate: Any, mask: Any = 0xFFFFFFFF) -> Any:
-    """1, an int32, if the `predicate`s, integer or bool scalars, of all threads of the warp are not 0; else 0.
-
-    `mask` and errors are T.any_sync's: TileError is raised as there.
-    """
-    what = "T.all_sync"
-    size = _warp(what)
-    members = _members(what, mask, size)
-    if members is None:
-        return _reduced(what, _vote(what, predicate), "min", size)
-    members = binary("and", members, cast((1 << size) - 1, "uint32"))
-    return cast(compare("eq", binary("and", _votes(what, predicate), members), members), "int32")
-
-
-def _votes(what: str, predicate: Any) -> Any:
-    """The bits of the whole warp's votes, a uint32."""
-    size = _warp(what)
-    bit = binary("shl", cast(_vote(what, predicate), "uint32"), cast(_number(what) % size, "uint32"))
-    return _reduced(what, bit, "sum", size)
-
-
-def ballot_sync(predicate: Any, mask: Any = 0xFFFFFFFF) -> Any:
-    """A uint64 whose bit i says whether the `predicate`, an integer or bool scalar, of the warp's thread i is not 0.
-
-    `mask` and errors are T.any_sync's: TileError is raised as there.
-    """
-    what = "T.ballot"
-    members = _members(what, mask, _warp(what))
-    votes = _votes(what, predicate)
-    return cast(votes if members is None else binary("and", votes, members), "uint64")
-
-
-def ballot(predicate: Any) -> Any:
-    """T.ballot_sync of the whole warp: a uint64 with a bit for each `predicate`, a scalar. Raises TileError as that."""
-    return ballot_sync(predicate)
-
-
-def _of_block(what: str, predicate: Any, kind: str) -> Any:
-    count = math.prod(_threads(what).extents)
-    _number(what)  # the body is now what each thread does
-    sync_threads()
-    return _reduced(what, _vote(what, predicate), kind, count)
-
-
-def syncthreads_count(predicate: Any) -> Any:
-    """A barrier that gives the number of the block's threads whose `predicate`, an integer or bool scalar, is not 0.
-
-    The result is an int32. Raises TileError for floats, where not all threads of the block come there, and outside of
-    T.Kernel.
-    """
-    return _of_block("T.syncthreads_count", predicate, "sum")
-
-
-def syncthreads_and(predicate: Any) -> Any:
-    """A barrier that gives 1 if the `predicate`s, integer or bool scalars, of all threads of the block are not 0.
-
-    Else it gives 0, an int32. Raises TileError as T.syncthreads_count does.
-    """
-    return _of_block("T.syncthreads_and", predicate, "min")
-
-
-def syncthreads_or(predicate: Any) -> Any:
-    """A barrier that gives 1 if the `predicate`, an integer or bool scalar, of any thread of the block is not 0.
-
-    Else it gives 0, an int32. Raises TileError as T.syncthreads_count does.
-    """
-    return _of_block("T.syncthreads_or", predicate, "max")
-
-
-# Barriers
-
-
-def sync_threads(barrier_id: Any = None, arrive_count: Any = None) -> None:
-    """A barrier for all threads of the block, which run in step anyway.
-
-    With `barrier_id` and an `arrive_count` it is one for that many threads, which nothing has to wait for. Raises
-    TileError where threads cannot come there because of a condition or of loops that differ from thread to thread, and
-    outside of tile programs.
-    """
-    ctx = context("T.sync_threads")
-    if arrive_count is None and ctx.kernel is not None:
-        ctx.builder.insert(thread.BarrierOp())
-
-
-syncthreads = sync_threads
-
-
-def tvm_storage_sync(scope: str = "shared") -> None:
-    """T.sync_threads, for the memory named by the string `scope`.
-
-    Raises TileError for "global", as blocks of one launch cannot wait for each other, and where that does.
-    """
-    if scope == "global":
-        raise TileError(
-            "T.tvm_storage_sync: blocks of one launch cannot wait for each other; write two T.Kernel blocks, which run "
-            "in order"
-        )
-    sync_threads()
-
-
-def sync_warp(mask: Any = None) -> None:
-    """A barrier for the threads of a warp, which run in step: nothing has to be waited for. `mask` has no effect.
-
-    Raises TileError outside of tile programs.
-    """
-    context("T.sync_warp")

@@ -6,14 +6,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tiledsl.child_processes import environment
+from tiledsl.child_processes import python_environment, python_module
 from tiledsl.codegen.emitted import EmittedKernel
 from tiledsl.errors import TileError
 from tiledsl.files import write_output
@@ -52,8 +51,8 @@ def triton_passes(name: str, source: str, kernel: EmittedKernel, target: Target)
         printed = Path(folder, "printed")
         with open(printed, "wb") as log:
             done = subprocess.run(
-                [sys.executable, "-m", "tiledsl.levels.passes_worker"], input=json.dumps(asked), text=True,
-                stdout=subprocess.PIPE, stderr=log, cwd="/", env=environment(**own),
+                python_module("tiledsl.levels.passes_worker"), input=json.dumps(asked), text=True,
+                stdout=subprocess.PIPE, stderr=log, cwd="/", env=python_environment(**own),
             )  # fmt: skip
         text = printed.read_text(errors="replace")
     if done.returncode != 0 or done.stdout.strip():

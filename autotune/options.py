@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from tiledsl.autotuner.call_flags import KeyOf, LeftOutBy
 from tiledsl.autotuner.group.ranks import check_group
+from tiledsl.autotuner.measuring.metrics import LATENCY, check_metrics
 from tiledsl.autotuner.option import (
     as_tuple,
     check_options,
@@ -173,6 +174,18 @@ class TuneOptions(SharedOptions):
         """"event" times each call between two CUDA events, "cudagraph" many calls in a graph (None: the latter for
         short calls).""",
     )
+    metrics: Mapping[str, str | Callable[..., Any]] | None = option(
+        "Measuring", None,
+        ("a dict of names and functions, or of 'module:function'", lambda value: _are_metrics(value)),
+        """numbers to be known of each configuration besides its latency, by name: functions of a
+        measuring.metrics.Measurement that return a number, called in the process that measures.""",
+    )
+    objective: str | Callable[..., Any] | None = option(
+        "Measuring", None,
+        ("the name of a metric, or a function", lambda value: isinstance(value, str) or callable(value)),
+        """what is minimised: "latency" (None), the name of a metric, or a function of a dict of all of them, "latency"
+        in milliseconds among them, that returns a number.""",
+    )
     early_stop: bool = option(
         "Measuring", False, FLAG,
         "leave out a configuration whose first calls take early_stop_factor times the best one's time.",
@@ -229,7 +242,12 @@ class TuneOptions(SharedOptions):
         """leave out what the target's limits rule out. A function takes a configuration as a dict, and by name what it
         wants of the call's arguments, and returns a reason to leave it out as well (None or False: keep it).""",
     )
-    search: str = option("Searching", "auto", None, "how configurations are chosen; see search.make_strategy.")
+    search: str | Callable[..., Any] = option(
+        "Searching", "auto",
+        ("a name, or a function of a SearchSpace", lambda value: isinstance(value, str) or callable(value)),
+        """how configurations are chosen: "auto", "exhaustive", "model", "random", a name that register_search was
+        given, or a function as it takes one.""",
+    )
     seed_configs: Sequence[Mapping[str, Any]] = option(
         "Searching", (), of_type(tuple, "a list of dicts such as {'block_M': 64}"),
         "configurations, of the list or others, that are tried first.", as_tuple,
@@ -286,11 +304,20 @@ class TuneOptions(SharedOptions):
             raise TileError("autotune: manual_check_prog compares with the reference, and there is no ref_prog")
         if self.numerics is None and self.rows is not None:
             raise TileError(_WITHOUT_NUMERICS.format("rows"))
+        check_metrics(self)
 
     @property
     def checks(self) -> bool:
         """Whether outputs are compared with a reference."""
         return self.ref_prog is not None and not self.skip_check
+
+
+def _are_metrics(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and name.isidentifier() and name != LATENCY
+        and (callable(each) or isinstance(each, str) and re.fullmatch(r"[\w.]+:[\w.]+", each))
+        for name, each in value.items()
+    )  # fmt: skip
 
 
 def conditions(options: Any) -> list[Callable[..., Any]]:

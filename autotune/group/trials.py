@@ -10,7 +10,8 @@ from tiledsl.autotuner.group.ranks import Ranks
 from tiledsl.autotuner.search import Strategy
 from tiledsl.autotuner.trial import NOT_TRIED, OUTCOME, Trial
 
-_COMMON = (*{*OUTCOME} - {"output_bits", "doubts"}, "resources", "bit_class", "same_as")  # bits are of one rank's GPU
+# Bits and metrics are of one rank's GPU.
+_COMMON = (*{*OUTCOME} - {"output_bits", "doubts", "metrics"}, "resources", "bit_class", "same_as")
 
 
 def agree_on_trials(ranks: Ranks, trials: Sequence[Trial], indices: Collection[int]) -> None:

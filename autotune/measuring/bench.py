@@ -16,6 +16,7 @@ from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.gpu_clock import reader, wait_for_clock
 from tiledsl.autotuner.measuring.inputs import changed, copies, nbytes, poison
 from tiledsl.autotuner.measuring.jobs import Job, Policy
+from tiledsl.autotuner.measuring.metrics import Measurement, evaluate
 from tiledsl.autotuner.verifying import bits
 from tiledsl.autotuner.verifying.reference import Expected, tensors
 from tiledsl.autotuner.verifying.verify import KernelOutputs, check_outputs
@@ -246,12 +247,14 @@ class Bench:
         self, job: Job, launch: Callable[..., Any], given: list[Any], ran: KernelOutputs, best: float | None
     ) -> dict[str, Any]:
         quick, prepared = self._prepare(job, launch, given, ran)
+        best = best if self.policy.by_latency else None
         factor = self.policy.early_stop_factor
         if factor is not None and best is not None and quick > best * factor:
             why = f"stopped early: {quick:.4g} ms against {best:.4g} ms for the best so far"
             return {"status": "screened", "message": why, "latency": quick}
         hopeless = best is not None and quick > best * _HOPELESS
-        hopeless = hopeless or (self._quickest is not None and quick > self._quickest * _FAR)
+        if self.policy.by_latency and self._quickest is not None:
+            hopeless = hopeless or quick > self._quickest * _FAR
         self._quickest = quick if self._quickest is None else min(quick, self._quickest)
         prepared.warm(0.0 if hopeless else self.policy.warmup * (job.share if self._warm else 1.0))
         if not self._warm and self.policy.wait_for_clock and self.device != "cpu":
@@ -268,7 +271,13 @@ class Bench:
         if job.share > first and not hopeless:
             samples += prepared.sample(self.policy.rep * (job.share - first), quick)
         timing = summarize(samples, prepared.method)
-        return {"status": "ok", "latency": timing.median, "spread": timing.spread, "timing": timing.method}
+        done = {"status": "ok", "latency": timing.median, "spread": timing.spread, "timing": timing.method}
+        if self.policy.metrics:
+            arguments = _arguments(job, given, ran.outputs)
+            median, spread, samples = timing.median, timing.spread, timing.samples
+            taken = Measurement(job.config, median, spread, samples, lambda: launch(*arguments), self._wait)
+            done["metrics"] = evaluate(self.policy.metrics, taken)
+        return done
 
     def _prepare(self, job: Job, launch: Callable[..., Any], given: list[Any], ran: KernelOutputs) -> tuple[float, Any]:
         """A quick estimate in milliseconds, and the call ready to be timed."""

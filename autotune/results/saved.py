@@ -49,6 +49,7 @@ def as_text(result: AutotuneResult) -> bytes:
             "latency_kind": result.latency_kind,
             "flops": result.flops,
             "bytes_moved": result.bytes_moved,
+            "minimised": result.minimised,
             "kernel": strict_json.plain(describe(result.kernel)),
             "trials": trials,
         }
@@ -78,6 +79,9 @@ def from_text(cls: type[Result], content: Any, where: str = "the pickle", target
         latency, ref_latency = journal.number(data["latency"]), journal.number(data["ref_latency"])
         timed = latency is not None  # else of a tuned-config file: nothing was measured
         trials = [_trial(number, each, timed) for number, each in enumerate(data["trials"])]
+        minimised = data.get("minimised", "latency")
+        if not isinstance(minimised, str):
+            raise ValueError("minimised is no text")
         flops, bytes_moved = journal.number(data["flops"]), journal.number(data["bytes_moved"])
     except strict_json.NONSENSE as error:
         raise TileError(f"{where} is not a saved result: {type(error).__name__}: {error}") from error
@@ -90,7 +94,7 @@ def from_text(cls: type[Result], content: Any, where: str = "the pickle", target
         trial.build = (lambda: kernel) if is_winner else _not_there
         if is_winner and trial.certificate is not None:
             attach(kernel, trial.certificate, source_digest(kernel.source))
-    result = cls(kernel, config, latency, ref_latency, tuple(trials), data["latency_kind"], "file")
+    result = cls(kernel, config, latency, ref_latency, tuple(trials), data["latency_kind"], "file", minimised=minimised)
     result.__dict__.update(flops=flops, bytes_moved=bytes_moved)  # known: nothing has to be read again
     return result
 

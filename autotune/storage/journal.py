@@ -61,6 +61,8 @@ def decode(index: int, config: dict[str, Any], record: Mapping[str, Any], timed:
 def _checked(name: str, kind: str, value: Any) -> Any:
     if name == "status":
         good = isinstance(value, str) and value in STATUSES
+    elif name == "objective":  # which may be below 0
+        good = value is None or type(value) in (int, float)
     elif kind == "float | None":
         return number(value)
     else:

@@ -45,7 +45,8 @@ class Language:
     def __init__(self) -> None:
         self.pages: dict[str, list[Entry]] = {page: [] for page in SUBJECTS}
         of_module = {module: page for page, (_, modules) in SUBJECTS.items() for module in modules.split()}
-        for entry in entries():
+        modules = list(of_module)
+        for entry in sorted(entries(), key=lambda entry: modules.index(entry.module)):
             self.pages[of_module[entry.module]].append(entry)
         self.places = {
             name: f"reference/{page}.md#{entry.names[0]}"
@@ -57,7 +58,10 @@ class Language:
     def texts(self) -> Iterator[tuple[str, str]]:
         yield "reference/language.md", self._index()
         for page, found in self.pages.items():
-            parts = [f"# {SUBJECTS[page][0]}", *(self._entry(f"reference/{page}.md", each) for each in found)]
+            parts = [
+                f"---\nsearch:\n  boost: 4\n---\n\n# {SUBJECTS[page][0]}",
+                *(self._entry(f"reference/{page}.md", each) for each in found),
+            ]
             yield f"reference/{page}.md", "\n\n".join(parts) + "\n"
 
     def _index(self) -> str:

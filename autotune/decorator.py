@@ -258,7 +258,11 @@ class AutotunedFunction(InGraphs):
 
     def from_files(self, call: BoundCall) -> AutotuneResult | None:
         """What tuned-config files have for a call, if they are to be looked into."""
-        return self.tuned_configs.result(call) if self.looks_into_files else None
+        if self.looks_into_files:
+            return self.tuned_configs.result(call)
+        if current().tuned_misses is not None and not current().always_tune:
+            self.tuned_configs.miss(call)
+        return None
 
     @property
     def looks_into_files(self) -> bool:

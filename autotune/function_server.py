@@ -14,16 +14,12 @@ from tiledsl.autotuner.measuring.bench import is_gpu_alive
 from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.wire import Channel
 from tiledsl.autotuner.reachable import Unreachable, function_at, packed, unpacked
-from tiledsl.autotuner.trial import Trial
+from tiledsl.autotuner.trial import OUTCOME, Trial
 from tiledsl.autotuner.verifying.reference import tensors
 from tiledsl.errors import TileError
 
 OPTIONS = (
     "warmup", "rep", "wait_for_clock", "rtol", "atol", "max_mismatched_ratio", "timer", "numerics", "reference_config",
-)  # fmt: skip
-OUTCOME = (
-    "status", "message", "latency", "spread", "timing", "rounds", "alone", "noise", "verified", "max_error",
-    "mean_error", "mismatched_ratio", "output_bits", "doubts",
 )  # fmt: skip
 
 
@@ -65,8 +61,7 @@ class FunctionServer:
     def final(self, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """The final round of the configurations whose trials are known: their fields, by index."""
         for index, fields in known.items():
-            for name, value in fields.items():
-                setattr(self._trials[int(index)], name, value)
+            self._trials[int(index)].update(fields)
         self.run.final()
         return {index: _outcome(self._trials[int(index)]) for index in known}
 
@@ -109,7 +104,8 @@ def serve(message: Mapping[str, Any], channel: Channel, server: FunctionServer |
             except TileError as error:  # of ref_prog: it is nothing that a configuration did
                 channel.send({"fatal": error.message})
                 return server
-            channel.send({"outcome": server.first(message["index"])})
+            outcome = server.first(message["index"])
+            channel.send({"outcome": outcome, "sticky": outcome["status"] == "crash"})
         case "final function":
             assert server is not None
             channel.send({"outcome": server.final(message["known"])})

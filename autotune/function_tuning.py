@@ -5,23 +5,22 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner import selection
-from tiledsl.autotuner.engine import left_out
+from tiledsl.autotuner.engine import leave_out
 from tiledsl.autotuner.function_options import FunctionOptions
 from tiledsl.autotuner.function_run import Call, FunctionRun, settle
 from tiledsl.autotuner.group.ranks import Ranks
-from tiledsl.autotuner.options import conditions
 from tiledsl.autotuner.reachable import Unreachable
 from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.storage.store import Store
 from tiledsl.autotuner.task import Found, FoundTask, RunnableTask
-from tiledsl.autotuner.trial import NOT_TRIED, Trial
+from tiledsl.autotuner.trial import Trial
+from tiledsl.autotuner.waiting import Budget
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.function_apart import Apart
@@ -67,13 +66,8 @@ class InPlace:
 
     def prune(self) -> None:
         """Leave out what `prune` leaves out on any rank."""
-        task, trials, wanted = self._task, self._trials, conditions(self._task.options)
-        if not wanted:
-            return
-        every = self._ranks.together("pruning", lambda: list(left_out(trials, wanted, task.values).items()))
-        unwanted = {index: reason for each in reversed(every) for index, reason in each}
-        for index, reason in unwanted.items():
-            trials[index].fail("pruned", reason)
+        task, trials = self._task, self._trials
+        unwanted = leave_out(trials, task.options, task.values, self._ranks)
         if unwanted:
             left = len(trials) - len(unwanted)
             _log.info("autotune: %s: %d of %d configurations are left", task.name, left, len(trials))
@@ -83,13 +77,12 @@ class InPlace:
         if apart is not None:
             apart.run()
             return
-        start, budget = time.monotonic(), self._task.options.budget
+        budget = Budget(self._task.options.budget)
         run = FunctionRun(self._task.call, self._trials, self._task.options, self._ranks)
         for trial in self._trials:
             if trial.status == "new":
-                late = budget is not None and time.monotonic() - start >= budget and any(t.ok for t in self._trials)
-                if late and self._ranks.size == 1:
-                    trial.fail("pruned", f"{NOT_TRIED}the budget of {budget} s was used up")
+                if budget.is_used and self._ranks.size == 1 and any(each.ok for each in self._trials):
+                    trial.fail("pruned", budget.reason)
                 else:
                     run.first(trial)
                 self._ended(trial)

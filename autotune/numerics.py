@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tiledsl.autotuner.forks import Ended, in_forks
 from tiledsl.autotuner.measuring.jobs import Job
-from tiledsl.autotuner.predicting.forks import Ended, in_forks
 from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.autotuner.verifying.bits import VARIES, rows_of
 from tiledsl.digests import digest

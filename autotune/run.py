@@ -16,19 +16,20 @@ from tiledsl.autotuner import selection
 from tiledsl.autotuner.compiling.compile_pool import CompilePool, task_for
 from tiledsl.autotuner.compiling.compile_worker import CompileOutcome
 from tiledsl.autotuner.compiling.duplicates import Duplicates
+from tiledsl.autotuner.forks import Ended, Forked
 from tiledsl.autotuner.group.ranks import Alone, Ranks
 from tiledsl.autotuner.group.trials import InStep, agree_on_trials
 from tiledsl.autotuner.measuring import measure
 from tiledsl.autotuner.measuring.jobs import Job
+from tiledsl.autotuner.measuring.metrics import objective_of
 from tiledsl.autotuner.measuring.runnable import runner
 from tiledsl.autotuner.numerics import Bits, settle_doubts
 from tiledsl.autotuner.predicting import model, prune
-from tiledsl.autotuner.predicting.forks import Ended, Forked
 from tiledsl.autotuner.predicting.work import work_of
 from tiledsl.autotuner.search import Strategy
 from tiledsl.autotuner.search.exhaustive import Exhaustive
 from tiledsl.autotuner.trial import NOT_TRIED, Trial, config_text
-from tiledsl.autotuner.waiting import WAKE_SECONDS
+from tiledsl.autotuner.waiting import WAKE_SECONDS, Budget
 from tiledsl.digests import source_digest
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime import launch_triton
@@ -72,7 +73,7 @@ class TuningRun:
         self._running: set[int] = set()
         self._places: dict[int, int] = {}  # in the order of asking
         self._given: Any = None
-        self._start = time.monotonic()
+        self._budget = Budget(self.options.budget)
         self._stopped = False
         self._is_ready = False  # the inputs are made
         self._ready_at = 0.0
@@ -99,9 +100,9 @@ class TuningRun:
 
     def go(self, strategy: Strategy) -> None:
         """Run to the end. The processes are kept for the next run, or killed if this one is interrupted."""
-        self._start = time.monotonic()
+        self._budget = Budget(self.options.budget)
         if self._ranks.size > 1:
-            strategy = InStep(strategy, self._ranks, self.trials, self._is_budget_used, self.ended)
+            strategy = InStep(strategy, self._ranks, self.trials, lambda: self._budget.is_used, self.ended)
         try:
             self.prepare()
             ahead = [0] if self.trials[0].status == "new" else []
@@ -120,10 +121,10 @@ class TuningRun:
             self._settle_bits()
             self._agree()
             self._final_round()
-            why = f"the budget of {self.options.budget} s was used up" if self._stopped else "the search chose others"
+            why = self._budget.reason if self._stopped else f"{NOT_TRIED}the search chose others"
             for trial in self.trials:
                 if trial.status == "new" and trial.same_as is None:
-                    trial.fail("pruned", f"{NOT_TRIED}{why}")
+                    trial.fail("pruned", why)
         except BaseException:
             self.close(kill=self._given is not None)  # before that, no process does anything
             raise
@@ -147,7 +148,7 @@ class TuningRun:
     def _outcome(self, job: Job) -> Mapping[str, Any]:
         """What becomes of one job, where no other runs."""
         assert self._rig is not None
-        self._rig.submit(job, 0)
+        self._rig.pool.submit(job, 0)
         return dict(self._wait_for("ran"))
 
     def _next_event(self, seconds: float) -> tuple[str, int, Any]:
@@ -217,7 +218,7 @@ class TuningRun:
             return False
         self._running.add(index)
         place = self._places.setdefault(index, len(self._places))
-        self._rig.submit(Job.of(index, kernel, True, self._shares[index], checked=True), place)
+        self._rig.pool.submit(Job.of(index, kernel, True, self._shares[index], checked=True), place)
         return True
 
     def _batch(self) -> int:
@@ -399,7 +400,7 @@ class TuningRun:
             self._running.add(index)
             bits = self._bits is not None and self._bits.runs_here
             job = Job.of(index, kernel, self.measured, self._shares.get(index, _SHARE_OF_DEFAULT), bits=bits)
-            self._rig.submit(job, self._places[index])
+            self._rig.pool.submit(job, self._places[index])
             return
         if trial.status == "new":
             self._estimate(trial)
@@ -417,6 +418,8 @@ class TuningRun:
             self._check_by_hand(trial, outcome["outputs"])
         if trial.ok and not self.measured and trial.latency is None:
             self._estimate(trial)
+        if trial.ok and trial.objective is None:
+            trial.objective = objective_of(self.options, trial)
         if self._bits is not None:
             self._bits.ran(trial)
         rig = self._rig
@@ -503,25 +506,21 @@ class TuningRun:
 
     def _tell(self, strategy: Strategy, trial: Trial) -> None:
         if trial.index in self._shares:
-            strategy.tell(trial.index, trial.latency if trial.ok and not trial.doubts else None)
+            works = trial.ok and not trial.doubts and trial.latency is not None
+            strategy.tell(trial.index, trial.cost if works else None)
 
     def _seconds_to_wait(self) -> float:
         """For the next event, or until the budget is used up."""
-        budget = self.options.budget
-        if budget is None or self._stopped:
+        if self._stopped:
             return WAKE_SECONDS
-        left = self._start + budget - time.monotonic()
+        left = self._budget.left
         return min(left, WAKE_SECONDS) if left > 0 else 0.01 if self._is_late() else WAKE_SECONDS
 
     def _is_late(self) -> bool:
         """Whether the budget is used up. There is a result in any case: the default is waited for, and what works."""
-        if self._ranks.size > 1 or not self._is_budget_used():  # ranks stop together; see InStep
+        if self._ranks.size > 1 or not self._budget.is_used:  # ranks stop together; see InStep
             return False
         return self.trials[0].status != "new" and any(trial.ok for trial in self.trials)
-
-    def _is_budget_used(self) -> bool:
-        budget = self.options.budget
-        return budget is not None and time.monotonic() - self._start >= budget
 
     def _stop_early(self) -> None:
         """The budget is used up: what runs may end, the rest is not tried."""

@@ -146,6 +146,14 @@ class Settings:
             f"Folders of tuned-config files that autotuned functions look into, with `{os.pathsep}` between them",
         ),
     )
+    tuned_misses: Path | None = field(
+        default=None,
+        metadata=_about(
+            _folder_or_none,
+            "a folder, or nothing",
+            "Folder in which calls that tuned-config files do not serve are collected, for `tiledsl tune --shapes`",
+        ),
+    )
     full_tracebacks: bool = field(
         default=False,
         metadata=_about(_boolean, "1 or 0", "Show all frames of a mistake's traceback; 0: those of the user's code"),

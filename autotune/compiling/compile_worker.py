@@ -6,27 +6,24 @@ can be killed. Compiled kernels come back through Triton's cache folder.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import importlib
 import importlib.machinery
-import json
 import multiprocessing
 import os
-import select
 import signal
 import sys
 import tempfile
 import threading
 import time
 import types
-import warnings
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tiledsl.autotuner.compiling import triton_cache
 from tiledsl.autotuner.compiling.binary import binary_hash
+from tiledsl.autotuner.forks import Ended, Forked
 from tiledsl.autotuner.measuring.scratch import Scratch
 from tiledsl.autotuner.trial import Status
 from tiledsl.autotuner.verifying.hardware_orders import hardware_orders
@@ -72,39 +69,26 @@ class CompileOutcome:
     files: dict[str, str] = field(default_factory=dict, repr=False)
 
 
+class _Compilation(Forked[CompileTask]):
+    late, ended = "still compiling", "the compiler process ended with"
+    tries_again = False
+
+
 def compile_task(task: CompileTask) -> CompileOutcome:
     """Compile one task in a fork of this process. Never raises for what the compilation does."""
     warm_up(hashes=task.library_key is None)
     scratch = Scratch()  # for what compilers leave behind where they fail or are killed
+    start = time.monotonic()
     try:
-        return _in_fork(task, scratch.path)
+        with _Compilation(lambda each: _in_fork(each, scratch.path), [task], task.timeout) as fork:
+            (answer,) = fork
     finally:
         scratch.close()
-
-
-def _in_fork(task: CompileTask, scratch: Path) -> CompileOutcome:
-    start = time.monotonic()
-    read, write = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; the fork needs none of them
-        child = os.fork()
-    if child == 0:
-        _child(task, scratch, read, write)
-    os.close(write)
-    answer = _read_all(read, start + task.timeout)
-    os.close(read)
-    if answer is None:
-        _kill_group(child)
-        os.waitpid(child, 0)
-        message = f"still compiling after {task.timeout:g} s"
-        return CompileOutcome(task.index, "compile_timeout", message, seconds=time.monotonic() - start)
-    _, code, used = os.wait4(child, 0)
     seconds = time.monotonic() - start
-    if not answer:
-        end = signal.Signals(os.WTERMSIG(code)).name if os.WIFSIGNALED(code) else f"exit status {code >> 8}"
-        return CompileOutcome(task.index, "crash", f"the compiler process ended with {end}", seconds=seconds)
-    cpu_seconds = used.ru_utime + used.ru_stime
-    return CompileOutcome(task.index, seconds=seconds, cpu_seconds=cpu_seconds, **json.loads(answer))
+    assert answer is not None, "what a compilation raises is its outcome"
+    if isinstance(answer, Ended):
+        return CompileOutcome(task.index, answer.status, answer.message, seconds=seconds)
+    return CompileOutcome(task.index, seconds=seconds, **answer)
 
 
 def warm_up(hashes: bool) -> LibraryKey | None:
@@ -132,30 +116,32 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _child(task: CompileTask, scratch: Path, read: int, write: int) -> None:
-    """What the fork does. It ends the process whatever happens."""
+def _in_fork(task: CompileTask, scratch: Path) -> dict[str, Any]:
+    """The fields of the outcome, found in a fork that the caller may kill."""
+    os.nice(5)  # the tuner and what measures go first
+    tempfile.tempdir = os.environ["TMPDIR"] = str(scratch)
+    compiled: list[Any] = []
+    answer = _compile(task, compiled)
+    if task.makes_launchers and compiled:
+        _make_launchers(compiled)
+    return {**answer, "cpu_seconds": sum(os.times()[:4])}
+
+
+def _make_launchers(compiled: list[Any]) -> None:
+    """Compile Triton's C functions in a fork of this fork, for which the outcome does not wait."""
+    child = os.fork()
+    if child:
+        os.setpgid(child, 0)  # it is not killed with this one
+        return
+    scratch = Scratch()
     try:
-        os.setsid()
-        os.nice(5)  # the tuner and what measures go first
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: when the worker is killed
-        os.close(read)
-        tempfile.tempdir = os.environ["TMPDIR"] = str(scratch)
-        compiled: list[Any] = []
-        answer = json.dumps(_compile(task, compiled)).encode()
-        while answer:
-            answer = answer[os.write(write, answer) :]
-        os.close(write)
-        if task.makes_launchers and compiled and os.fork() == 0:  # the outcome does not wait for it
-            own = Scratch()
-            tempfile.tempdir = os.environ["TMPDIR"] = str(own.path)
-            signal.signal(signal.SIGALRM, lambda *_: sys.exit())
-            signal.alarm(_LAUNCHER_SECONDS)
-            try:
-                for each in compiled:
-                    launch_triton.compile_launcher(each.triton)
-            finally:
-                own.close()
+        tempfile.tempdir = os.environ["TMPDIR"] = str(scratch.path)
+        signal.signal(signal.SIGALRM, lambda *_: sys.exit())
+        signal.alarm(_LAUNCHER_SECONDS)
+        for each in compiled:
+            launch_triton.compile_launcher(each.triton)
     finally:
+        scratch.close()
         os._exit(0)
 
 
@@ -192,30 +178,9 @@ def _compile(task: CompileTask, compiled_kernels: list[Any]) -> dict[str, Any]:
             compiled_kernels.append(compiled)
     except CompileError as error:
         return {"status": "out_of_resources" if error.stage == "resources" else "compile_error", "message": str(error)}
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return {"status": "compile_error", "message": f"{type(error).__name__}: {error}"}
     binary = binary_hash(task.source, compiled_kernels)
     orders = " ".join(hardware_orders(each.asm["ttgir"]) for each in compiled_kernels if "ttgir" in each.asm)
     largest = max(of_kernels, key=lambda resources: resources.shared_bytes)
     return {"status": "ok", "resources": asdict(largest), "binary_hash": binary, "orders": orders}
-
-
-def _read_all(file: int, deadline: float) -> bytes | None:
-    """Everything until the other end closes; None if that takes too long."""
-    chunks: list[bytes] = []
-    while True:
-        ready, _, _ = select.select([file], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            return None
-        chunk = os.read(file, 1 << 16)
-        if not chunk:
-            return b"".join(chunks)
-        chunks.append(chunk)
-
-
-def _kill_group(child: int) -> None:
-    for kill in (os.killpg, os.kill):
-        try:
-            kill(child, signal.SIGKILL)
-        except OSError:  # it has not made its group yet, or is gone
-            continue

@@ -8,12 +8,10 @@ from typing import Any
 from tiledsl.autotuner.group.agree import merged
 from tiledsl.autotuner.group.ranks import Ranks
 from tiledsl.autotuner.search import Strategy
-from tiledsl.autotuner.trial import NOT_TRIED, Trial
+from tiledsl.autotuner.trial import NOT_TRIED, OUTCOME, Trial
 
-_COMMON = (
-    "status", "message", "latency", "spread", "timing", "rounds", "alone", "noise", "verified", "max_error",
-    "mean_error", "mismatched_ratio", "resources", "bit_class", "same_as",
-)  # fmt: skip
+# Bits and metrics are of one rank's GPU.
+_COMMON = (*{*OUTCOME} - {"output_bits", "doubts", "metrics"}, "resources", "bit_class", "same_as")
 
 
 def agree_on_trials(ranks: Ranks, trials: Sequence[Trial], indices: Collection[int]) -> None:
@@ -21,8 +19,7 @@ def agree_on_trials(ranks: Ranks, trials: Sequence[Trial], indices: Collection[i
     own = [[n, {name: getattr(trials[n], name) for name in _COMMON}] for n in indices if trials[n].status != "new"]
     said = [dict(each) for each in ranks.exchange("trials", own)]
     for index in sorted(set().union(*said)):
-        for name, value in merged([each.get(index, {"status": "new"}) for each in said]).items():
-            setattr(trials[index], name, value)
+        trials[index].update(merged([each.get(index, {"status": "new"}) for each in said]))
         latencies = [each.get(index, {}).get("latency") for each in said]
         if all(isinstance(each, float) for each in latencies):
             trials[index].by_rank = latencies

@@ -7,7 +7,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,23 +18,35 @@ from tiledsl.autotuner.measuring.wire import Silence
 
 _log = logging.getLogger("tiledsl")
 _NOT_YET = {"outputs", "output_bits", "doubts"}  # of an outcome: whether it counts is decided elsewhere
-_STARTS = 3  # processes that may end before they are ready, one after another
 
 
 @dataclass
 class WorkerSession:
-    """What a benchmark process must know before the first job: a message, sent to each. `timeout`: seconds a job may
-    take."""
+    """What a benchmark process must know before the first job: a message, sent to each.
+
+    timeout: seconds a job may take. reply: what to tell a process that asks for something before its answer is there;
+    None: this is the answer. start_timeout, starts: seconds for the message, and processes that may end on it one after
+    another. refusals: how it is told that they do, and that one cannot take what is in the message.
+    """
 
     message: dict[str, Any]
     timeout: float
+    reply: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda answer: None
+    start_timeout: float = START_SECONDS
+    starts: int = 3
+    refusals: tuple[str, str] = (
+        "no benchmark process can be started; ", "the benchmark process cannot take the inputs: "
+    )  # fmt: skip
 
 
 @dataclass(order=True)
 class _Task:
+    """What to do on a device; its outcome is put in the events under this kind and index."""
+
     place: int
-    jobs: list[Job] = field(compare=False)
-    final: bool = field(default=False, compare=False)
+    kind: str = field(compare=False)
+    index: int = field(compare=False)
+    do: Callable[[int, str], dict[str, Any]] | None = field(compare=False)  # of the device's number and name
 
 
 class BenchPool:
@@ -44,7 +56,7 @@ class BenchPool:
     """
 
     def __init__(self, devices: Sequence[str], events: queue.Queue[Any]) -> None:
-        self._events = events
+        self._events, self._devices = events, devices
         self._tasks: queue.PriorityQueue[_Task] = queue.PriorityQueue()
         self._session: WorkerSession | None = None
         self._begun = threading.Event()
@@ -62,25 +74,36 @@ class BenchPool:
         for thread in self._threads:
             thread.start()
 
-    def begin(self, session: WorkerSession) -> None:
-        """Send what jobs need; they run from here on."""
+    def begin(self, session: WorkerSession, waits: bool = False) -> None:
+        """Send what jobs need; they run from here on. waits: WorkerEnded if the first process does not take it."""
         self._session = session
+        if waits:
+            self._prepared(0, self._devices[0])
         self._begun.set()
 
     def submit(self, job: Job, place: int) -> None:
         """Run a job. Those with lower places go first."""
-        self._tasks.put(_Task(place, [job]))
+
+        def run(number: int, device: str) -> dict[str, Any]:
+            message = {"do": "run", "job": asdict(job), "best": self.best, **_for_triton()}
+            return self._asked(number, device, message)
+
+        self._tasks.put(_Task(place, "ran", job.index, run))
 
     def submit_final(self, jobs: Sequence[Job]) -> None:
         """Time jobs against each other on one device."""
-        self._tasks.put(_Task(-1, list(jobs), final=True))
+        self._tasks.put(_Task(-1, "final", 0, lambda number, device: self._final(number, device, jobs)))
+
+    def ask(self, kind: str, index: int, message: dict[str, Any], times: int = 1) -> None:
+        """Send a message of another kind; its answer is put in the events. It may take `times` as long as a job."""
+        self._tasks.put(_Task(0, kind, index, lambda number, device: self._asked(number, device, message, times)))
 
     def cancel(self) -> list[int]:
         """Forget the jobs that do not run yet; returns their indices."""
         cancelled = []
         with contextlib.suppress(queue.Empty):
             while True:
-                cancelled += [job.index for job in self._tasks.get_nowait().jobs]
+                cancelled.append(self._tasks.get_nowait().index)
         return cancelled
 
     def close(self) -> None:
@@ -109,7 +132,7 @@ class BenchPool:
             self._stopping = True
         self._begun.set()
         for _ in self._threads:
-            self._tasks.put(_Task(-2, []))
+            self._tasks.put(_Task(-2, "", -1, None))
 
     # In the devices' threads
 
@@ -117,17 +140,17 @@ class BenchPool:
         self._begun.wait()
         while not self._stopping:
             task = self._tasks.get()
-            if not task.jobs:
+            if task.do is None:
                 return
             try:
-                outcome = (self._final if task.final else self._run)(number, device, task.jobs)
+                outcome = task.do(number, device)
             except Exception as error:  # of ours: a thread that ended would leave the run waiting
                 message = f"{type(error).__name__}: {error}"
                 outcome = {"status": "crash", "message": message, "rounds": {}, "failures": {}}
             with self._lock:
                 self.best = faster(self.best, outcome)
             if not self._stopping:
-                self._events.put(("final" if task.final else "ran", task.jobs[0].index, outcome))
+                self._events.put((task.kind, task.index, outcome))
 
     def _worker(self, number: int, device: str) -> Worker:
         with self._lock:
@@ -150,42 +173,45 @@ class BenchPool:
         """A process that has the session. Raises WorkerEnded if several in a row end before that."""
         session = self._session
         assert session is not None
-        for attempt in range(_STARTS):
+        for attempt in range(session.starts):
             try:
                 worker = self._worker(number, device)
                 if getattr(worker, "session", None) is session:
                     return worker
-                answer = worker.ask(session.message, START_SECONDS)
+                answer = worker.ask(session.message, session.start_timeout)
             except (WorkerEnded, Silence) as error:
                 self._drop(number)
-                if attempt == _STARTS - 1 or self._stopping:
-                    raise WorkerEnded(f"no benchmark process can be started; {error or 'it does not answer'}") from None
+                if attempt == session.starts - 1 or self._stopping:
+                    raise WorkerEnded(f"{session.refusals[0]}{error or 'it does not answer'}") from None
                 time.sleep(0.2 * attempt)
                 continue
             if "failure" in answer:
                 self._drop(number)
-                raise WorkerEnded(f"the benchmark process cannot take the inputs: {answer['failure']}")
+                raise WorkerEnded(f"{session.refusals[1]}{answer['failure']}")
             _log.debug("autotune: benchmark process %s, seconds from its start: %s", device, answer.get("seconds"))
             worker.session = session  # type: ignore[attr-defined]
             return worker
         raise AssertionError
 
-    def _run(self, number: int, device: str, jobs: Sequence[Job]) -> dict[str, Any]:
+    def _asked(self, number: int, device: str, message: dict[str, Any], times: int = 1) -> dict[str, Any]:
+        """What a process answers in the end; a trial's status and message where it does not."""
         assert self._session is not None
-        (job,) = jobs
+        seconds = self._session.timeout * times
         try:
             worker = self._prepared(number, device)
-            message = {"do": "run", "job": asdict(job), "best": self.best, **_for_triton()}
-            outcome = worker.ask(message, self._session.timeout)
+            answer = worker.ask(message, seconds)
+            while (reply := self._session.reply(answer)) is not None:
+                worker.tell(reply)
+                answer = worker.listen(seconds)
         except Silence:
             self._drop(number)
-            return {"status": "hang", "message": f"still running after {self._session.timeout:g} s; killed"}
+            return {"status": "hang", "message": f"still running after {seconds:g} s; killed"}
         except WorkerEnded as error:
             self._drop(number)
             return {"status": "crash", "message": str(error)}
-        if outcome.pop("sticky", False):
+        if answer.pop("sticky", False):
             self._drop(number)
-        return outcome
+        return answer
 
     def _final(self, number: int, device: str, jobs: Sequence[Job]) -> dict[str, Any]:
         """The final round. A job that ends the process there is left out, and the round starts again."""

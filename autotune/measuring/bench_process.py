@@ -5,17 +5,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping
 from typing import Any
 
-from tiledsl.autotuner.last_words import last_words
 from tiledsl.autotuner.measuring.wire import Channel
+from tiledsl.child_processes import end_of, kill_group, last_words, python_environment, python_module
 
 _ENTRY_POINT = "tiledsl.autotuner.measuring.bench_worker"
 START_SECONDS = 180.0  # to import torch on a busy machine
@@ -47,13 +45,12 @@ class Worker:
         self._log = tempfile.TemporaryFile(prefix="tiledsl-bench-")  # noqa: SIM115
         mine, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
-        search = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry is not None)
         kind = "cpu" if device == "cpu" else "cuda"
-        command = [sys.executable, "-m", _ENTRY_POINT, str(theirs.fileno()), str(lifeline), kind]
-        own = {"PYTHONPATH": search, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # the latter: other devices' packages
+        command = python_module(_ENTRY_POINT, str(theirs.fileno()), str(lifeline), kind)
+        own = {**self.visible, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # the latter: other devices' packages
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, cwd="/", start_new_session=True,
-            pass_fds=(theirs.fileno(), lifeline), env={**os.environ, **self.visible, **own},
+            pass_fds=(theirs.fileno(), lifeline), env=python_environment(**own),
         )  # fmt: skip
         self._channel = Channel(mine)
         theirs.close()
@@ -84,9 +81,7 @@ class Worker:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
         code = self.process.poll()
-        end = "does not answer" if code is None else f"ended with exit status {code}"
-        if code is not None and code < 0:
-            end = f"ended with {signal.Signals(-code).name}"
+        end = "does not answer" if code is None else f"ended with {end_of(code)}"
         return "\n".join([f"the benchmark process {end}", *last_words(self._log)])
 
     @property
@@ -95,9 +90,7 @@ class Worker:
 
     def kill(self) -> None:
         """End its whole process group now."""
-        for kill in (os.killpg, os.kill):
-            with contextlib.suppress(OSError):
-                kill(self.process.pid, signal.SIGKILL)
+        kill_group(self.process.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):  # the driver may take long to end a kernel
             self.process.wait(30)
 

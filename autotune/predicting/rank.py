@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
+from tiledsl.autotuner.forks import Ended, in_forks
 from tiledsl.autotuner.predicting import model, prune, work
-from tiledsl.autotuner.predicting.forks import Ended, in_forks
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.runtime.target import Target
 

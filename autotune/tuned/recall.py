@@ -16,6 +16,7 @@ from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.space import given_tunables
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.tuned import arguments as of_calls
+from tiledsl.autotuner.tuned import misses
 from tiledsl.autotuner.tuned.entry import TunedEntry, arguments_text, as_text
 from tiledsl.autotuner.tuned.file import Default, TunedFile, path_of, read
 from tiledsl.autotuner.tuned.lookup import Gpu, LookupRow, TunedMatch, candidates
@@ -159,10 +160,18 @@ class TunedConfigs:
             kernel = self._built(match, call.values, call.target)
             if kernel is not None:
                 _log.info("autotune: %s takes %s", self._function.name, match)
+                if match.kind == "default":
+                    self.miss(call)
                 entry = match.entry if match.kind == "exact" else None
                 return first_config(kernel, match.config or {}, str(match), entry, "tuned")
         _log.info("autotune: %s: no tuned configuration serves this call", self._function.name)
+        self.miss(call)
         return None
+
+    def miss(self, call: BoundCall) -> None:
+        """Collect a call that has no entry of its own or of its bucket, where the setting tuned_misses says so."""
+        if current().tuned_misses is not None and (wrong := misses.collect(self._function, call)):
+            _tell(wrong)
 
     def _built(self, match: TunedMatch, values: Mapping[str, Any], target: Target) -> Kernel | None:
         """The kernel, lowered; None if that fails, which is told: the configuration may be another shape's."""

@@ -30,7 +30,7 @@ def watched(what: str) -> Iterator[None]:
     """Where the process ends while the block runs, a line on stderr says that it was inside `what`."""
     message = f"tiledsl: autotune: the process ended inside {what}: it crashed, was killed, or called os._exit"
     watch = None
-    with contextlib.suppress(OSError, RuntimeError):  # the latter as in predicting.forks
+    with contextlib.suppress(OSError, RuntimeError):  # the latter as in forks
         watch = subprocess.Popen(
             ["/bin/sh", "-c", _WATCH, message], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
         )

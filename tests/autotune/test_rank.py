@@ -17,7 +17,8 @@ import pytest
 
 import tiledsl
 from tests.autotune import kernels
-from tiledsl.autotuner.predicting import forks, rank, work
+from tiledsl.autotuner import forks
+from tiledsl.autotuner.predicting import rank, work
 from tiledsl.autotuner.space import check_configs
 from tiledsl.runtime.target import Target
 

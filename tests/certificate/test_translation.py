@@ -15,7 +15,7 @@ from tests.support.mutated import mutate
 from tests.support.random_sources import random_source
 from tiledsl.certificate.check import Check
 from tiledsl.certificate.reduction import reduced
-from tiledsl.certificate.translation import OTHER_INPUTS, check_passes, check_source, check_translation
+from tiledsl.certificate.translation import OTHER_INPUTS, check_translation
 from tiledsl.codegen.expressions import Expressions
 from tiledsl.codegen.kernels import KernelWriter
 from tiledsl.dialects import scf
@@ -180,10 +180,10 @@ def test_the_loop_for_a_remainder_stays_where_it_is() -> None:
 
 def test_a_split_sum_is_allowed_by_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     make = lambda: product(pass_configs={"split-k.splits": 2})
-    (split,) = [each for each in check_passes(make()) if each.subject.startswith("split-k")]
+    (split,) = [each for each in check_translation(make(), source=False) if each.subject.startswith("split-k")]
     assert split.detail == "equal but for reassociation"
     monkeypatch.setattr(split_k.SplitK, "allowances", lambda self, program: frozenset())
-    (split,) = [each for each in check_passes(make()) if each.subject.startswith("split-k")]
+    (split,) = [each for each in check_translation(make(), source=False) if each.subject.startswith("split-k")]
     assert split.status == "failed" and "another expression" in split.detail and split.place.endswith(":40:13")
 
 
@@ -255,10 +255,10 @@ def test_mistakes_in_gluon_are_noticed(name: str) -> None:
     old, new = GLUON_MUTANTS[name]
     sizes = {"queries": 128, "keys": 320, "dim": 64, "block_M": 128, "block_N": 64, "heads": 1, "kv_heads": 1}
     (kernel,) = kernels_of("attention", "cuda:90", **sizes)
-    assert not bad(check_source(kernel))
+    assert not bad(check_translation(kernel, passes=False))
     assert old in kernel.source
     kernel.module = replace(kernel.module, source=kernel.source.replace(old, new))
-    (check,) = check_source(kernel)
+    (check,) = check_translation(kernel, passes=False)
     assert check.status == "failed" and check.kind == "source"
 
 
@@ -290,7 +290,7 @@ def test_rare_mistakes_in_the_source_are_noticed(name: str) -> None:
     kernel = program() if callable(program) else tiledsl.compile(tiledsl.parse(program), target="cuda:90")
     assert old in kernel.source, kernel.source
     kernel.module = replace(kernel.module, source=kernel.source.replace(old, new))
-    checks = [each for each in check_source(kernel) if each.status == "failed"]
+    checks = [each for each in check_translation(kernel, passes=False) if each.status == "failed"]
     assert [each.subject for each in checks] == [f"{kernel.name} with {next(iter(OTHER_INPUTS))}"]
 
 
@@ -314,7 +314,7 @@ def test_equivalent_texts_have_equal_bits(new: str, fault: str) -> None:
 def test_an_error_in_the_source_names_its_line_and_the_users() -> None:
     kernel = product()
     kernel.module = replace(kernel.module, source=kernel.source.replace("[A_C_start, A_B_start]", "[A_C_start]"))
-    (check,) = check_source(kernel)
+    (check,) = check_translation(kernel, passes=False)
     assert check.status == "failed" and "1 starts for a block" in check.detail and check.detail.startswith("line ")
     assert check.place.startswith("quickstart.py:")
 
@@ -322,5 +322,5 @@ def test_an_error_in_the_source_names_its_line_and_the_users() -> None:
 def test_what_the_stand_ins_lack_is_unknown() -> None:
     kernel = product()
     kernel.module = replace(kernel.module, source=kernel.source.replace("tl.dot(", "tl.dot_of_tomorrow("))
-    (check,) = check_source(kernel)
+    (check,) = check_translation(kernel, passes=False)
     assert check.status == "unknown" and "dot_of_tomorrow" in check.detail

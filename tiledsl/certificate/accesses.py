@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tiledsl.analysis.dependence import ancestors
 from tiledsl.certificate import terms
 from tiledsl.certificate.access import Access, Unfollowed
 from tiledsl.certificate.elements import RULES, Position, described, projected, source_position
@@ -102,12 +103,7 @@ class Accesses:
 
     def _launch(self, op: tile.KernelOp | triton.LaunchOp, when: list[Term]) -> None:
         grid = [self.element(each, ()) for each in op.grid]
-        blocks = []
-        names = _block_names(op)
-        for axis, extent in enumerate(grid):
-            block = Variable(names[axis], "block", 0, max(0, min(extent.hi, MOST_BLOCKS) - 1), op.loc)
-            block.where = (compare("lt", block, extent),)
-            blocks.append(block)
+        blocks = [_below(extent, name, "block", op.loc, MOST_BLOCKS) for name, extent in zip(_block_names(op), grid)]
         if isinstance(op, tile.KernelOp):
             for arg, block in zip(op.body.args, blocks):
                 self._args[arg] = _same(block)
@@ -137,8 +133,8 @@ class Accesses:
         assert isinstance(own, Variable)
         own.where = tuple(conditions)
         self._args[op.index] = _same(index)
-        yielded = op.body.terminator.operands
-        for number, (arg, init, following) in enumerate(zip(op.body.args[1:], op.inits, yielded)):
+        yielded = op.yielded
+        for number, (arg, init, following) in enumerate(zip(op.carried, op.inits, yielded)):
             change = _change(arg, following, op)
             if following is arg or following is init:
                 self._args[arg] = self._of(init)
@@ -196,18 +192,13 @@ class Accesses:
 
     def _balanced(self, op: gluon.LongestFirstOp) -> None:
         for number, (name, extent) in enumerate(zip(("block", "rest"), op.operands)):
-            size = self.element(extent, ())
-            made = Variable(op.results[number].name or name, "block", 0, max(0, size.hi - 1), op.loc)
-            made.where = (compare("lt", made, size),)
+            made = _below(self.element(extent, ()), op.results[number].name or name, "block", op.loc)
             self._own.append(made)
             self._result(op, number, _same(made))
 
     def item(self, op: gluon.WorkItemOp) -> Term:
         """The number of a work item, one of as many as the operation says."""
-        size = self.element(op.items, ())
-        made = Variable("item", "block", 0, max(0, size.hi - 1), op.loc)
-        made.where = (compare("lt", made, size),)
-        return made
+        return _below(self.element(op.items, ()), "item", "block", op.loc)
 
     def _result(self, op: Operation, number: int, of: Of) -> None:
         self._results.setdefault(op, []).append(of)
@@ -259,12 +250,8 @@ class Accesses:
 
     def _scope(self, value: Value, position: Position) -> frozenset[Variable]:
         """The block, iterations and lanes in which an element of a value is computed."""
-        found = {*terms.variables(position)}
-        region = value.owner if isinstance(value.owner, Region) else value.owner.parent
-        while region is not None and region.parent is not None:
-            found.update(self._owned.get(region.parent, ()))
-            region = region.parent.parent
-        return frozenset(found)
+        around = [variable for op in _around(value) for variable in self._owned.get(op, ())]
+        return frozenset([*terms.variables(position), *around])
 
     def in_kernel(self, op: Operation) -> bool:
         """Whether an operation runs on the device, where integers wrap; the host's are Python's."""
@@ -422,6 +409,14 @@ class Accesses:
         return [FALSE if size == 1 else Variable("lane", "lane", 0, size - 1, loc) for size in shape]
 
 
+def _below(size: Term, name: str, role: Role, loc: Loc, most: int | None = None) -> Variable:
+    """A variable from 0 to below a size, which is at most `most`."""
+    largest = size.hi if most is None else min(size.hi, most)
+    made = Variable(name, role, 0, max(0, largest - 1), loc)
+    made.where = (compare("lt", made, size),)
+    return made
+
+
 def _same(term: Term) -> Of:
     return lambda position: term
 
@@ -478,15 +473,15 @@ def _change(arg: Value, following: Value, loop: scf.ForOp) -> tuple[int, Value] 
 
 
 def _within(value: Value, loop: Operation) -> bool:
-    if value.op is not None and isinstance(value.op, arith.ConstantOp):
-        return False
-    owner = value.owner
-    region = owner if isinstance(owner, Region) else owner.parent
-    while region is not None:
-        if region.parent is loop:
-            return True
-        region = region.parent.parent if region.parent is not None else None
-    return False
+    return not isinstance(value.op, arith.ConstantOp) and loop in _around(value)
+
+
+def _around(value: Value) -> list[Operation]:
+    """The operations that a value is computed in, the innermost first."""
+    if isinstance(value.owner, Region):
+        inner = value.owner.parent
+        return [] if inner is None else [inner, *ancestors(inner)]
+    return [*ancestors(value.owner)]
 
 
 def _clamped(index: Term, lower: Term, upper: Term, step: Term) -> Term:

@@ -10,20 +10,17 @@ import base64
 import contextlib
 import io
 import json
-import os
 import pickle
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tiledsl.certificate.check import Check
+from tiledsl.child_processes import kill_group, python_environment, python_module
 
 if TYPE_CHECKING:
-    from tiledsl.certificate.check import Check
     from tiledsl.certificate.report import Certificate
     from tiledsl.ir.pass_manager import Pass
     from tiledsl.kernels.kernel import Kernel
@@ -77,11 +74,10 @@ def unpacked(text: str) -> dict[str, type[Pass]]:
 
 def _asked(text: str, timeout: float) -> tuple[list[Check], str]:
     """The checks that the process made, and why they are not all; "" if they are."""
-    search = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry is not None)
-    environment = {**os.environ, "PYTHONPATH": search, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    environment = python_environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
     with tempfile.TemporaryFile(prefix="tiledsl-verify-") as answer:
         process = subprocess.Popen(
-            [sys.executable, "-m", _ENTRY_POINT],
+            python_module(_ENTRY_POINT),
             stdin=subprocess.PIPE, stdout=answer, stderr=subprocess.DEVNULL, cwd="/", env=environment,
             start_new_session=True,
         )  # fmt: skip
@@ -91,8 +87,7 @@ def _asked(text: str, timeout: float) -> tuple[list[Check], str]:
         except subprocess.TimeoutExpired:
             reason = f"it did not end within {timeout:g} s"
         finally:
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process.pid)
             process.wait()
         answer.seek(0)
         lines = answer.read().decode(errors="replace").split("\n")

@@ -95,26 +95,12 @@ def _is_ordered(access: Access, other: Access) -> bool:
 
 def _loops(op: Operation) -> list[Operation]:
     """The loops around an operation, the innermost first."""
-    found: list[Operation] = []
-    around = op.parent_op
-    while around is not None:
-        found += [around] if isinstance(around, (scf.ForOp, scf.WhileOp)) else []
-        around = around.parent_op
-    return found
+    return [around for around in ancestors(op) if isinstance(around, (scf.ForOp, scf.WhileOp))]
 
 
 def _follows(barrier: Operation, *ops: Operation) -> bool:
     """Whether the regions around a barrier are around one of the operations, too: then it is passed where that is."""
-    return any(barrier.parent in _regions(op) for op in ops)
-
-
-def _regions(op: Operation) -> list[Region]:
-    found: list[Region] = []
-    region = op.parent
-    while region is not None:
-        found.append(region)
-        region = None if region.parent is None else region.parent.parent
-    return found
+    return any(barrier.parent in (each.parent for each in (op, *ancestors(op))) for op in ops)
 
 
 def _meeting(access: Access, other: Access, between: str, solver: Solver) -> tuple[bool, str] | None:
@@ -139,12 +125,10 @@ def _meeting(access: Access, other: Access, between: str, solver: Solver) -> tup
     answer = solver.find(question, sizes)
     if answer.never:
         return None
-    if answer.values is None:
-        return False, answer.reason
-    unclear = unclear_in(question)
-    if unclear:
-        return False, unclear
-    values = answer.values
+    reason = answer.reason or unclear_in(question)
+    if reason:
+        return False, reason
+    values = answer.known
     element = ", ".join(str(value_of(each, values)) for each in access.indices)
     first = shown(values, [*apart, *access.own])
     second = shown({old: values[new] for old, new in own.items() if new in values}, [*apart, *other.own])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tiledsl.analysis.block_access import root_buffer
+from tiledsl.analysis.dependence import ancestors
 from tiledsl.certificate import terms
 from tiledsl.certificate.access import Access, Unfollowed, rooted
 from tiledsl.certificate.accesses import Accesses
@@ -68,20 +69,17 @@ def _read(number: int, read: Access, writes: Sequence[tuple[int, Access]], solve
     answer = solver.find(never)
     if answer.never:
         return None
-    if unseen:
-        return Check("read", subject, "unknown", unseen, place)
-    if answer.values is None:
-        return Check("read", subject, "unknown", answer.reason, place)
-    others = [each for each in answer.values if each.role != "size" or each in read.own]
-    unclear = unclear_in(never)
-    if unclear:
-        return Check("read", subject, "unknown", unclear, place)
-    fixed = {each: constant(value) for each, value in answer.values.items()}
+    why = unseen or answer.reason or unclear_in(never)
+    if why:
+        return Check("read", subject, "unknown", why, place)
+    values = answer.known
+    others = [each for each in values if each.role != "size" or each in read.own]
+    fixed = {each: constant(value) for each, value in values.items()}
     for place_of_write, write in writes:
         if _writes_there(read, write, place_of_write < number, fixed, solver):
             return Check("read", subject, "unknown", "an earlier iteration may have written it", place)
-    element = ", ".join(str(value_of(each, answer.values)) for each in read.indices)
-    where = shown(answer.values, [*read.own, *others])
+    element = ", ".join(str(value_of(each, values)) for each in read.indices)
+    where = shown(values, [*read.own, *others])
     detail = f"[{element}] is read before it is written" + (f", where {where}" if where else "")
     return Check("read", subject, "unknown" if answer.extreme else "failed", answer.extreme + detail, place)
 
@@ -117,12 +115,10 @@ def _exclusive(a: Operation, b: Operation) -> bool:
     """Whether two operations are in different branches of one `if`."""
     branches: dict[Operation, Region] = {}
     for op in (a, b):
-        region = op.parent
-        while region is not None and region.parent is not None:
-            inside = isinstance(region.parent, scf.IfOp)
-            if inside and branches.setdefault(region.parent, region) is not region:
+        for inner in (op, *ancestors(op)):
+            around, region = inner.parent_op, inner.parent
+            if isinstance(around, scf.IfOp) and region and branches.setdefault(around, region) is not region:
                 return True
-            region = region.parent.parent
     return False
 
 
@@ -251,19 +247,17 @@ def _output(program: Accesses, output: Value, writes: Sequence[Access], solver: 
     if not stores:
         detail = f"{name_of(output)} is changed by atomics, but nothing writes what it begins with"
         return Check("read", subject, "failed", detail, place)
-    nobody = [invert(_written(each, _at(each, type, program, element), {})) for each in stores]
+    nobody = [invert(_written(each, _at(each, program, element), {})) for each in stores]
     answer = solver.find(nobody)
     if answer.never:
         return Check("read", subject, "proved", "every element is written", place)
-    if unseen or answer.values is None:
-        return Check("read", subject, "unknown", unseen or answer.reason, place)
-    unclear = unclear_in(nobody)
-    if unclear:
-        return Check("read", subject, "unknown", unclear, place)
-    values = {**{each: each.lo for each in element}, **answer.values}
+    why = unseen or answer.reason or unclear_in(nobody)
+    if why:
+        return Check("read", subject, "unknown", why, place)
+    values = {**{each: each.lo for each in element}, **answer.known}
     fixed = {each: constant(value) for each, value in values.items() if each in element or each.role == "size"}
     for write in stores:
-        place_there = terms.substitute(_at(write, type, program, element), fixed)
+        place_there = terms.substitute(_at(write, program, element), fixed)
         meet = [compare("eq", a, b) for a, b in zip(write.indices, place_there)]
         question = terms.substitute([*terms.conjuncts(write.happens), *meet], fixed)
         if not solver.find(question).never:
@@ -280,7 +274,7 @@ def _adds(op: Operation) -> bool:
     return isinstance(op, tile.AtomicOp) and op.kind not in ("exchange", "store")
 
 
-def _at(write: Access, type: object, program: Accesses, element: Sequence[Term]) -> list[Term]:
+def _at(write: Access, program: Accesses, element: Sequence[Term]) -> list[Term]:
     """The element in the indices that the access has: a flat one, where a view was resolved so."""
     if len(write.indices) == len(element):
         return list(element)

@@ -38,6 +38,12 @@ class Answer:
     def never(self) -> bool:
         return self.values is None and not self.reason
 
+    @property
+    def known(self) -> dict[Variable, int]:
+        """The values, of an answer that is neither open nor that nothing satisfies the question."""
+        assert self.values is not None, self.reason
+        return self.values
+
 
 NEVER = Answer()
 
@@ -76,11 +82,10 @@ class Solver:
     def _ordinary(self, conditions: Sequence[Term], answer: Answer) -> Answer:
         """Values with small sizes and scalars, where there are some; else the ones that were found, and what is
         extreme about them."""
-        assert answer.values is not None
-        sizes = [each for each in answer.values if each.role == "size"]
+        sizes = [each for each in answer.known if each.role == "size"]
         limit, smaller = 0, answer
         for limit in _ORDINARY:
-            if all(abs(answer.values[each]) <= limit for each in sizes):
+            if all(abs(answer.known[each]) <= limit for each in sizes):
                 return answer
             near = [terms.compare("le", each, terms.constant(limit)) for each in sizes]
             near += [terms.compare("ge", each, terms.constant(-limit)) for each in sizes]

@@ -51,6 +51,7 @@ ALL_INTEGERS = (None, *INTEGERS)
 SPECIAL = np.array([math.nan, math.inf, -math.inf, 0.0, -0.0, 0.5, -1.5, 2.5, 1.0, -1.0, 448.0, 2.0**-20])
 
 
+_SEED = 0
 Sizes = Literal["ragged", "whole", "single"]
 # By what they are: the sizes, and what the scalar parameters that are no floats are, None for random numbers.
 OTHER_INPUTS: dict[str, tuple[Sizes, int | None]] = {
@@ -61,25 +62,19 @@ OTHER_INPUTS: dict[str, tuple[Sizes, int | None]] = {
 }
 
 
-def check_translation(kernel: Kernel, *, seed: int = 0) -> list[Check]:
-    """`check_passes` and `check_source` together, in one lowering."""
-    return _Levels(kernel, seed).checked(passes=True, source=True)
+def check_translation(kernel: Kernel, *, passes: bool = True, source: bool = True) -> list[Check]:
+    """What the levels of a kernel's lowering mean, compared.
 
+    passes: one Check of kind "pass" for each pass that changes the program: "tested", "failed" or, where a program
+    cannot be executed here, "unknown". A failed one names the pass, the parameter, the first element that differs and
+    its line.
 
-def check_passes(kernel: Kernel, *, seed: int = 0) -> list[Check]:
-    """One Check of kind "pass" for each pass that changes the program: "tested", "failed" or, where a program cannot be
-    executed here, "unknown". A failed one names the pass, the parameter, the first element that differs and its line.
+    source: one Check of kind "source": the text of kernel.source does what the lowered program does, operation by
+    operation. The text is executed, host launcher included, with stand-ins for torch, triton and gluon, every program
+    of every grid. Of a program whose sizes are reduced it is the text emitted for these sizes, which differs in
+    numbers. Others compare it on other inputs with the program as it was written.
     """
-    return _Levels(kernel, seed).checked(passes=True, source=False)
-
-
-def check_source(kernel: Kernel, *, seed: int = 0) -> list[Check]:
-    """One Check of kind "source": the text of kernel.source does what the lowered program does, operation by operation.
-
-    The text is executed, host launcher included, with stand-ins for torch, triton and gluon, every program of every
-    grid. Of a program whose sizes are reduced it is the text emitted for these sizes, which differs in numbers.
-    """
-    return _Levels(kernel, seed).checked(passes=False, source=True)
+    return _Levels(kernel).checked(passes=passes, source=source)
 
 
 @dataclass
@@ -96,8 +91,8 @@ class _Run:
 class _Levels:
     """The levels of a kernel's lowering, executed one after the other."""
 
-    def __init__(self, kernel: Kernel, seed: int) -> None:
-        self.kernel, self.seed = kernel, seed
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
         whole = kernel._build()
         smaller = reduced(whole)
         self.is_reduced = smaller is not None
@@ -144,7 +139,7 @@ class _Levels:
         ExecutorError."""
         error: ExecutorError | None = None
         for below in integers:
-            self.arguments = arguments_for(self.original, self.seed, below, sizes, special)
+            self.arguments = arguments_for(self.original, _SEED, below, sizes, special)
             if scalar is not None:
                 self.arguments = [_replaced(each, scalar) for each in self.arguments]
             made = self.run(self.original, self.allowed)
@@ -220,15 +215,17 @@ class _Levels:
             )
             if self.emitted_again() != self.kernel.source:
                 return Check("source", name, "failed", "it is not what the program lowers to")
-        after = self.run_source(module)
-        if after.error is not None:
-            assert isinstance(after.error, SourceError)
+        return self.source_against(name, before, self.run_source(module), how)
+
+    def source_against(
+        self, subject: str, before: _Run, after: _Run, how: str, allowed: frozenset[str] = frozenset()
+    ) -> Check:
+        """What the text did against what it is to do."""
+        if isinstance(after.error, SourceError):
             status: Status = "unknown" if after.error.is_unknown else "failed"
-            return Check("source", name, status, f"line {after.error.line}: {after.error}", after.error.origin)
-        found = self.difference(before, after)
-        if found is not None:
-            return Check("source", name, "failed", *found)
-        return Check("source", name, "tested", how)
+            return Check("source", subject, status, f"line {after.error.line}: {after.error}", after.error.origin)
+        found = self.difference(before, after, allowed)
+        return Check("source", subject, "tested", how) if found is None else Check("source", subject, "failed", *found)
 
     def module(self) -> EmittedModule:
         """The text, once the program is lowered; of a program whose sizes are reduced, the text for these."""
@@ -243,13 +240,8 @@ class _Levels:
         except ExecutorError:
             return []
         after = self.run_source(self.module(), self.allowed, is_misaligned=sizes == "whole")
-        if isinstance(after.error, SourceError):
-            status: Status = "unknown" if after.error.is_unknown else "failed"
-            return [Check("source", subject, status, f"line {after.error.line}: {after.error}", after.error.origin)]
-        found = self.difference(before, after, self.allowed)
-        if found is not None:
-            return [Check("source", subject, "failed", *found)]
-        return [Check("source", subject, "tested", "equal to the program as it was written")]
+        how = "equal to the program as it was written"
+        return [self.source_against(subject, before, after, how, self.allowed)]
 
     def emitted_again(self) -> str:
         """The source of the whole program."""

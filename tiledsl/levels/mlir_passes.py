@@ -6,13 +6,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tiledsl.child_processes import python_environment, python_module
 from tiledsl.codegen.emitted import EmittedKernel
 from tiledsl.errors import TileError
 from tiledsl.files import write_output
@@ -45,15 +45,14 @@ def triton_passes(name: str, source: str, kernel: EmittedKernel, target: Target)
             "the target 'interpret' compiles nothing, so that Triton runs no passes",
             notes=["name a GPU: target='cuda:90'"],
         )
-    search = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry is not None)
     with tempfile.TemporaryDirectory(prefix="tiledsl-passes-") as folder:
         asked = {"name": name, "source": source, "kernel": asdict(kernel), "target": str(target), "folder": folder}
         own = {"MLIR_ENABLE_DUMP": "1", "TRITON_ALWAYS_COMPILE": "1", "TRITON_CACHE_DIR": f"{folder}/triton"}
         printed = Path(folder, "printed")
         with open(printed, "wb") as log:
             done = subprocess.run(
-                [sys.executable, "-m", "tiledsl.levels.passes_worker"], input=json.dumps(asked), text=True,
-                stdout=subprocess.PIPE, stderr=log, cwd="/", env={**os.environ, "PYTHONPATH": search, **own},
+                python_module("tiledsl.levels.passes_worker"), input=json.dumps(asked), text=True,
+                stdout=subprocess.PIPE, stderr=log, cwd="/", env=python_environment(**own),
             )  # fmt: skip
         text = printed.read_text(errors="replace")
     if done.returncode != 0 or done.stdout.strip():

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from tiledsl.child_processes import end_of, python_environment, python_module
 from tiledsl.levels.bundle import LevelFile
 from tiledsl.levels.record import Record
 from tiledsl.location import Loc
@@ -23,11 +22,10 @@ def compile_in_subprocess(file: LevelFile, record: Record, target: Target, folde
     asked = pickle.dumps(
         (file.level, file.data, file.path, record.text(), str(target), folder.absolute(), key), protocol=4
     )
-    search = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry is not None)
     with tempfile.TemporaryFile(prefix="tiledsl-compile-") as log:
         done = subprocess.run(
-            [sys.executable, "-m", "tiledsl.levels.compile_worker"], input=asked, stdout=subprocess.PIPE, stderr=log,
-            cwd="/", env={**os.environ, "PYTHONPATH": search},
+            python_module("tiledsl.levels.compile_worker"), input=asked, stdout=subprocess.PIPE, stderr=log, cwd="/",
+            env=python_environment(),
         )  # fmt: skip
         log.seek(0)
         printed = log.read().decode(errors="replace")
@@ -48,8 +46,8 @@ def _died(file: LevelFile, status: int, printed: str) -> CompileError:
     found = re.search(r"LLVM ERROR: (?:failed to parse IR: )?(.+)", printed)
     said = found[1] if found is not None else lines[0] if lines else "it says nothing more"
     message, _, number = said.partition("lineno: ")
-    how = signal.Signals(-status).name
-    error = CompileError(f"{file.what} is no valid {file.level}: {message.strip()} (the compiler ended with {how})")
+    how = f"the compiler ended with {end_of(status)}"
+    error = CompileError(f"{file.what} is no valid {file.level}: {message.strip()} ({how})")
     if number.isdigit() and file.path is not None:
         error.loc = Loc(str(file.path), int(number), 1, int(number), 1000)
     error.stage = file.level

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -24,13 +25,13 @@ class Descriptor:
     block: tuple[int, ...]
 
 
-def _places(
-    array: np.ndarray, dtype: str, starts: list[Any], sizes: list[int], where: list[int], rank: int
+def block_places(
+    array: np.ndarray, dtype: str, starts: Sequence[Any], sizes: Sequence[int], where: Sequence[int], rank: int
 ) -> tuple[Any, Any]:
     """The index arrays of a block whose size in dimension i lies along axis where[i] of `rank`, and what is inside."""
     size = ELEMENTS[dtype].bits // 8
     if int(starts[-1]) * size % 16:
-        raise ExecutorError(f"a block begins at column {starts[-1]}, not a multiple of 16 bytes")
+        raise ExecutorError(f"a block begins at column {int(starts[-1])}, not a multiple of 16 bytes")
     steps = [step // array.itemsize for step in array.strides]
     if any(step * size % 16 for step in steps[:-1]) or steps[-1] != 1:
         raise ExecutorError(f"a block of an array with strides {steps} of {dtype}")
@@ -45,6 +46,12 @@ def _places(
     return tuple(indices), inside
 
 
+def store_block(array: np.ndarray, indices: Sequence[Any], inside: Any, value: np.ndarray) -> None:
+    """Store the elements of a block that are inside of the array."""
+    inside = np.broadcast_to(inside, value.shape)
+    array[tuple(np.broadcast_to(index, value.shape)[inside] for index in indices)] = value[inside]
+
+
 def _block(op: Operation, env: Env, tile: Value) -> tuple[np.ndarray, Any, Any]:
     """The array whose block an operation loads or stores as `tile`, and the block's places there."""
     fields = fields_of(op)
@@ -53,17 +60,15 @@ def _block(op: Operation, env: Env, tile: Value) -> tuple[np.ndarray, Any, Any]:
         where = [axes.index(dim) if dim in axes else -1 for dim in range(array.ndim)]
         sizes = [tile.shape[axis] if axis >= 0 else 1 for axis in where]
         starts = [env[start] for start in fields["starts"]]
-        return array, *_places(array, fields["buffer"].dtype, starts, sizes, where, len(tile.shape))
+        return array, *block_places(array, fields["buffer"].dtype, starts, sizes, where, len(tile.shape))
     descriptor = env[fields["descriptor"]]
     axes = op.attributes["axes"] or tuple(range(len(descriptor.block)))
     if tuple(descriptor.block[axis] for axis in axes) != tile.shape or prod(descriptor.block) != prod(tile.shape):
         raise ExecutorError(f"a block {descriptor.block} as {tile.type}")
     starts = [env[start] for start in fields["starts"]]
     where = [axes.index(dim) if dim in axes else -1 for dim in range(len(descriptor.block))]
-    return (
-        descriptor.array,
-        *_places(descriptor.array, tile.dtype, starts, list(descriptor.block), where, len(tile.shape)),
-    )
+    array = descriptor.array
+    return array, *block_places(array, tile.dtype, starts, descriptor.block, where, len(tile.shape))
 
 
 @result_meaning("tile.load_block", "triton.load_block")
@@ -87,8 +92,7 @@ def _store(op: Operation, _: Executor) -> Step:
         value = env[given]
         if np.asarray(value).dtype != array.dtype:
             raise ExecutorError(f"{np.asarray(value).dtype} is stored to {array.dtype}")
-        inside = np.broadcast_to(inside, np.shape(value))
-        array[tuple(np.broadcast_to(index, np.shape(value))[inside] for index in indices)] = value[inside]
+        store_block(array, indices, inside, value)
 
     return step
 

@@ -37,6 +37,24 @@ class Memory:
         if array.size:
             np.lib.stride_tricks.as_strided(self.valid, array.shape, steps)[...] = True
 
+    def reached(self, offset: Any, mask: Any, shape: Point) -> tuple[np.ndarray, np.ndarray]:
+        """Which lanes of an access are active, and the offset of each. ExecutorError for one outside of the memory."""
+        offset, active = np.broadcast_to(offset, shape), np.broadcast_to(True if mask is None else mask, shape)
+        inside = (offset >= 0) & (offset < len(self.valid))
+        if inside.any():
+            inside = inside & self.valid[np.where(inside, offset, 0)]
+        if (bad := active & ~inside).any():
+            first = np.atleast_1d(offset[bad])[0]
+            raise ExecutorError(f"element {first} of an allocation of {len(self.valid)} is accessed")
+        return active, offset
+
+    def read(self, offset: Any, mask: Any, other: Any, shape: Point) -> np.ndarray:
+        """Elements at offsets; `other` where the mask says so. ExecutorError as `reached`."""
+        active, offset = self.reached(offset, mask, shape)
+        made = np.array(np.broadcast_to(other, shape), self.flat.dtype)
+        made[active] = self.flat[offset[active]]
+        return made
+
 
 class Pointer:
     """A scalar or tensor of pointers into one allocation; `offset` counts elements from its first."""
@@ -46,13 +64,6 @@ class Pointer:
 
     def map(self, function: Callable[[Any], Any]) -> Pointer:
         return Pointer(self.memory, function(self.offset))
-
-    def inside(self) -> np.ndarray:
-        offset, valid = np.asarray(self.offset), self.memory.valid
-        inside = (offset >= 0) & (offset < len(valid))
-        if inside.any():
-            inside = inside & valid[np.where(inside, offset, 0)]
-        return inside
 
 
 def run(

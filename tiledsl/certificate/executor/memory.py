@@ -15,7 +15,6 @@ from tiledsl.certificate.executor.machine import (
     Env,
     Executor,
     Point,
-    Pointer,
     Step,
     fields_of,
     index_lines,
@@ -526,17 +525,6 @@ def _addptr(op: Operation, _: Algebra) -> Any:
     return lambda pointer, offset: pointer.map(lambda base: base + np.asarray(offset).astype(np.int64)[()])
 
 
-def _pointer_active(pointer: Pointer, mask: Any, shape: tuple[int, ...]) -> Any:
-    inside = pointer.inside()
-    if np.any(~inside if mask is None else mask & ~inside):
-        offset = np.broadcast_to(pointer.offset, shape)
-        bad = np.broadcast_to(~inside if mask is None else mask & ~inside, shape)
-        raise ExecutorError(
-            f"element {np.atleast_1d(offset[bad])[0]} of an allocation of {len(pointer.memory.valid)} is accessed"
-        )
-    return np.broadcast_to(True if mask is None else mask, shape)
-
-
 @meaning("triton.load")
 def _pointer_load(op: Operation, executor: Executor) -> Step:
     fields, out = fields_of(op), op.results[0]
@@ -544,11 +532,8 @@ def _pointer_load(op: Operation, executor: Executor) -> Step:
 
     def step(env: Env) -> None:
         pointer, mask = env[fields["pointer"]], None if fields["mask"] is None else env[fields["mask"]]
-        active = _pointer_active(pointer, mask, out.shape)
         other = poison if fields["other"] is None else env[fields["other"]]
-        made = np.array(np.broadcast_to(other, out.shape), executor.algebra.dtype(out.dtype))
-        made[active] = pointer.memory.flat[np.broadcast_to(pointer.offset, out.shape)[active]]
-        env[out] = scalar(made)
+        env[out] = scalar(pointer.memory.read(pointer.offset, mask, other, out.shape))
 
     return step
 
@@ -561,7 +546,7 @@ def _pointer_store(op: Operation, executor: Executor) -> Step:
         pointer, value = env[fields["pointer"]], env[fields["value"]]
         mask = None if fields["mask"] is None else env[fields["mask"]]
         shape = np.shape(pointer.offset)
-        active = _pointer_active(pointer, mask, shape)
+        active, _ = pointer.memory.reached(pointer.offset, mask, shape)
         flat = pointer.memory.flat
         if op.name == "triton.store":
             if np.asarray(value).dtype != flat.dtype:

@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 
 from tiledsl.certificate.algebra import Algebra, ExecutorError
+from tiledsl.certificate.executor.blocks import block_places, store_block
+from tiledsl.certificate.executor.machine import Memory
 from tiledsl.certificate.executor.memory import atomically
+from tiledsl.certificate.executor.values import counted, gathered
 from tiledsl.certificate.source.tensor import DType, Tensor, common, lift, operands, spread
 from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.ir.types import ELEMENTS, is_float
@@ -36,14 +39,7 @@ class Descriptor:
         self.language.touch()
         if len(starts) != len(self.block):
             raise ExecutorError(f"{len(starts)} starts for a block {self.block}")
-        indices, inside, rank = [], np.ones(self.block, bool), len(self.block)
-        for axis, (start, size, extent) in enumerate(zip(starts, self.block, self.array.shape, strict=True)):
-            line = (int(start) + np.arange(size)).reshape([-1 if at == axis else 1 for at in range(rank)])
-            inside = inside & (line >= 0) & (line < extent)
-            indices.append(np.broadcast_to(np.clip(line, 0, max(extent - 1, 0)), self.block))
-        if int(starts[-1]) * (ELEMENTS[self.element].bits // 8) % 16:
-            raise ExecutorError(f"a block begins at column {int(starts[-1])}, not a multiple of 16 bytes")
-        return tuple(indices), inside
+        return block_places(self.array, self.element, starts, self.block, range(len(self.block)), len(self.block))
 
     def load(self, starts: Sequence[Any]) -> Tensor:
         indices, inside = self.places(starts)
@@ -54,7 +50,7 @@ class Descriptor:
         indices, inside = self.places(starts)
         if value.shape != self.block:
             raise ExecutorError(f"{value!r} is stored to a block {self.block}")
-        self.array[tuple(index[inside] for index in indices)] = value.to(DType(self.element)).array[inside]
+        store_block(self.array, indices, inside, value.to(DType(self.element)).array)
 
 
 class Language:
@@ -98,6 +94,10 @@ class Language:
     def _lift(self, value: Any) -> Tensor:
         return lift(self.algebra, value)
 
+    def _as(self, dtype: str, value: Any) -> Tensor:
+        """A tensor, or a Python number, in an element type."""
+        return lift(self.algebra, value, dtype).to(DType(dtype))
+
     def gdc_wait(self) -> None:
         self.must_wait = False
 
@@ -138,8 +138,6 @@ class Language:
         return self.tensor(np.broadcast_to(array, tuple(shape)), dtype.name)
 
     def cast(self, x: Any, dtype: DType, bitcast: bool = False) -> Tensor:
-        if isinstance(x, Tensor):
-            return x.to(dtype, bitcast)
         return self._lift(x).to(dtype, bitcast)
 
     # Shapes
@@ -253,15 +251,10 @@ class Language:
         return self.tensor(compute(a.array, b.array, None if acc is None else acc.array), dtype)
 
     def gather(self, x: Tensor, index: Tensor, axis: int) -> Tensor:
-        if np.any((index.array < 0) | (index.array >= x.shape[axis])):
-            raise ExecutorError("a gather index lies outside of the source")
-        return x.like(np.take_along_axis(x.array, index.array, axis))
+        return x.like(gathered(x.array, index.array, axis))
 
     def histogram(self, x: Tensor, num_bins: int, mask: Tensor | None = None) -> Tensor:
-        counted = x.array if mask is None else x.array[mask.array]
-        if np.any((counted < 0) | (counted >= num_bins)):
-            raise ExecutorError("a histogram counts what lies outside of it")
-        return self.tensor(np.bincount(counted, minlength=num_bins).astype(np.int32), "int32")
+        return self.tensor(counted(x.array if mask is None else x.array[mask.array], num_bins), "int32")
 
     # Control flow
 
@@ -275,18 +268,11 @@ class Language:
 
     # Memory
 
-    def _active(self, pointer: Any, mask: Any, shape: tuple[int, ...]) -> Any:
+    def _memory(self, pointer: Any) -> Memory:
         self.touch()
         if not isinstance(pointer, Tensor) or pointer.memory is None:
             raise ExecutorError(f"memory is accessed through {pointer!r}")
-        valid = pointer.memory.valid
-        offset = np.broadcast_to(pointer.array, shape)
-        inside = (offset >= 0) & (offset < len(valid))
-        inside = inside & valid[np.where(inside, offset, 0)] if len(valid) else inside
-        asked = np.broadcast_to(True if mask is None else mask.array, shape)
-        if (bad := asked & ~inside).any():
-            raise ExecutorError(f"element {np.atleast_1d(offset[bad])[0]} of an allocation of {len(valid)} is accessed")
-        return asked, offset
+        return pointer.memory
 
     def load(self, pointer: Tensor, mask: Any = None, other: Any = None, **_: Any) -> Tensor:
         mask = None if mask is None else self._lift(mask)
@@ -294,24 +280,20 @@ class Language:
         shape = spread([each for each in (pointer, mask) if each is not None])
         if shape != pointer.shape:
             raise ExecutorError(f"{mask!r} masks {pointer!r}")
-        active, offset = self._active(pointer, mask, shape)
-        if other is None:
-            given = self.algebra.poison(dtype)
-        else:
-            given = lift(self.algebra, other, dtype).to(DType(dtype)).array
-        made = np.array(np.broadcast_to(given, shape), self.algebra.dtype(dtype))
-        made[active] = pointer.memory.flat[offset[active]]  # type: ignore[union-attr]
-        return self.tensor(made, dtype)
+        memory = self._memory(pointer)
+        given = self.algebra.poison(dtype) if other is None else self._as(dtype, other).array
+        return self.tensor(memory.read(pointer.array, None if mask is None else mask.array, given, shape), dtype)
 
     def store(self, pointer: Tensor, value: Any, mask: Any = None, **_: Any) -> None:
         mask = None if mask is None else self._lift(mask)
         dtype = pointer.element.removeprefix("*")
-        value = lift(self.algebra, value, dtype).to(DType(dtype))
+        value = self._as(dtype, value)
         shape = pointer.shape
         if spread([each for each in (pointer, value, mask) if each is not None]) != shape:
             raise ExecutorError(f"{value!r} with {mask!r} is stored to {pointer!r}")
-        active, offset = self._active(pointer, mask, shape)
-        pointer.memory.flat[offset[active]] = np.broadcast_to(value.array, shape)[active]  # type: ignore[union-attr]
+        memory = self._memory(pointer)
+        active, offset = memory.reached(pointer.array, None if mask is None else mask.array, shape)
+        memory.flat[offset[active]] = np.broadcast_to(value.array, shape)[active]
 
     def _atomic(self, name: str) -> Callable[..., Tensor]:
         kind = "exchange" if name == "xchg" else name
@@ -324,13 +306,13 @@ class Language:
         ) -> Tensor:
             mask = None if mask is None else self._lift(mask)
             dtype = pointer.element.removeprefix("*")
-            value = lift(self.algebra, value, dtype).to(DType(dtype))
+            value = self._as(dtype, value)
             shape = spread([each for each in (pointer, value, mask) if each is not None])
-            active, offset = self._active(pointer, mask, shape)
-            flat = pointer.memory.flat  # type: ignore[union-attr]
+            memory = self._memory(pointer)
+            active, offset = memory.reached(pointer.array, None if mask is None else mask.array, shape)
             place = [offset] if shape else [int(offset)]
-            wanted = None if compare is None else lift(self.algebra, compare, dtype).to(DType(dtype)).array
-            old = atomically(self.algebra, flat, place, active, value.array, kind, dtype, shape, wanted)
+            wanted = None if compare is None else self._as(dtype, compare).array
+            old = atomically(self.algebra, memory.flat, place, active, value.array, kind, dtype, shape, wanted)
             return self.tensor(old, dtype)
 
         return cas if name == "cas" else call

@@ -1,4 +1,4 @@
-"""Do in forks of this process what may end it: to run builders of the user's, and to lower what they return.
+"""Do in forks of this process what may end it: to run builders of the user's, to lower what they return, to compile.
 
 Forks have the user's functions as they are; these cannot be sent to other processes, since the frontend reads their
 source and they may close over anything.
@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Generic, TypeVar
 
-from tiledsl.autotuner.last_words import last_words
 from tiledsl.autotuner.trial import Status
+from tiledsl.child_processes import end_of, kill_group, last_words
 
 Item = TypeVar("Item")
 
@@ -70,8 +70,12 @@ class Forked(Generic[Item]):
     """Iterates over `call` of each item, as `in_forks` does, while the fork goes on with the next ones.
 
     Where the fork ends, or is ended, another one begins with the item after. A context manager: at its end no fork
-    is left. Builders that print do so into a file that is gone with the fork: who calls them again prints it anew.
+    is left, nor what it started. What prints does so into a file that is gone with the fork: who does the same again
+    prints it anew.
     """
+
+    late, ended = "still being built", "building it ended the process with"  # as an item's message says it
+    tries_again = True  # where it hangs: a fork beside threads may wait for a lock that one of them held
 
     def __init__(self, call: Callable[[Item], Any], items: Sequence[Item], seconds: float) -> None:
         self._call, self._items, self._seconds = call, items, seconds
@@ -95,8 +99,7 @@ class Forked(Generic[Item]):
                 self._start(place)
             line = self._line()
             if isinstance(line, Ended):
-                # A fork beside threads may wait for a lock that one of them held: not the item's fault.
-                again = line.hung and threading.active_count() > 1 and not tried_again
+                again = self.tries_again and line.hung and threading.active_count() > 1 and not tried_again
                 tried_again = again
                 if again:
                     continue
@@ -126,6 +129,7 @@ class Forked(Generic[Item]):
 
     def _go_on(self, first: int, pipe: int) -> None:
         """What the fork does."""
+        os.setsid()
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: when this process's parent is killed
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is told to the parent
         assert self._log is not None
@@ -148,7 +152,7 @@ class Forked(Generic[Item]):
         while b"\n" not in self._unread:
             if not select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 self._end()
-                return Ended(True, f"still being built after {self._seconds:g} s; given up")
+                return Ended(True, f"{self.late} after {self._seconds:g} s; given up")
             chunk = os.read(self._pipe, 1 << 16)
             if not chunk:
                 return Ended(False, self._obituary())
@@ -158,20 +162,19 @@ class Forked(Generic[Item]):
 
     def _obituary(self) -> str:
         """How the fork ended, with the end of what it printed."""
-        _, code = os.waitpid(self._child, 0)
+        _, status = os.waitpid(self._child, 0)
         self._child = 0
-        end = signal.Signals(os.WTERMSIG(code)).name if os.WIFSIGNALED(code) else f"exit status {code >> 8}"
         assert self._log is not None
         printed = last_words(self._log)
         self._end()
-        return "\n".join([f"building it ended the process with {end}", *printed])
+        return "\n".join([f"{self.ended} {end_of(os.waitstatus_to_exitcode(status))}", *printed])
 
     def _end(self) -> None:
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
         if self._child:
-            os.kill(self._child, signal.SIGKILL)  # it is ours until waitpid, so the number means no other process
+            kill_group(self._child)  # it is ours until waitpid, so the number means no other process
             os.waitpid(self._child, 0)
             self._child = 0
         if self._log is not None:

@@ -1,0 +1,48 @@
+"""Processes that this one starts: what they can import, how they ended, and what they said at their end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from typing import IO
+
+_LINES = 12
+_BYTES = 1 << 16
+
+
+def search_path() -> list[str]:
+    """The folders in which this process finds modules, for one that runs in another folder."""
+    return [os.path.abspath(entry) for entry in sys.path if entry is not None]
+
+
+def python_module(name: str, *arguments: str) -> list[str]:
+    """The command that runs a module in a Python of its own."""
+    return [sys.executable, "-m", name, *arguments]
+
+
+def python_environment(**own: str) -> dict[str, str]:
+    """The environment in which another Python finds the modules that this one finds; `own` replaces variables."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(search_path()), **own}
+
+
+def end_of(status: int) -> str:
+    """How a process ended, by its status as subprocess gives it: `SIGSEGV` or `exit status 3`."""
+    return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+
+
+def kill_group(process: int) -> None:
+    """End a process and all of its group now; the process alone where it has not made its group yet."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(OSError):
+            kill(process, signal.SIGKILL)
+
+
+def last_words(log: IO[bytes]) -> list[str]:
+    """The last lines of a file, or the first ones of what Python's faulthandler wrote there."""
+    log.seek(0, os.SEEK_END)
+    log.seek(max(0, log.tell() - _BYTES))
+    lines = log.read().decode(errors="replace").strip().splitlines()
+    fatal = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
+    return lines[fatal[-1] :][:_LINES] if fatal else lines[-_LINES:]

@@ -42,7 +42,7 @@ def run(*command: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -
 
 
 def tracked() -> list[str]:
-    """The files of the checkout that git does not ignore, symlinks included; of a copy without git, all of the top level's."""
+    """The files of the checkout that git does not ignore, or of a copy without git all; symlinks included."""
     if (ROOT / ".git").exists():
         listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT).split("\0")
         return [name for name in listed if name and (ROOT / name).exists()]

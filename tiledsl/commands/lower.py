@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from tiledsl.autotuner.tuned.shapes import parse_value as literal
+from tiledsl.commands.report import give
 from tiledsl.compat import install
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError, value_options
@@ -55,7 +56,10 @@ class Request:
 
 def save_levels(request: Request, folder: Path) -> list[Path]:
     """Write the program's kernels at every level into a folder; the paths. Raises as `lower` does."""
-    return kernel_of(request).save_levels(folder)
+    kernel = kernel_of(request)
+    paths = kernel.save_levels(folder)
+    give(remarks=list(kernel.remarks))
+    return paths
 
 
 def kernel_of(request: Request) -> Kernel:
@@ -90,6 +94,12 @@ def _resumed(request: Request) -> Kernel:
 
 def _emitted(kernel: Kernel, request: Request) -> str:
     """The kernel's source or what Triton makes of it."""
+    text = _text_of(kernel, request)
+    give(remarks=list(kernel.remarks))
+    return text
+
+
+def _text_of(kernel: Kernel, request: Request) -> str:
     if request.after or request.emit in IR_LEVELS:
         return kernel.ir(request.after or "dce" if request.emit != "tile" else "")
     if request.emit == "source":

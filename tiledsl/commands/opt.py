@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tiledsl.commands.report import give
 from tiledsl.errors import TileError
 from tiledsl.files import read_text
 from tiledsl.ir.pass_manager import PassManager, parse_program
@@ -25,6 +26,7 @@ def opt(file: Path, spec: str, target: Target | None = None, verify: bool = True
     program = parse_program(text, target, "<stdin>" if str(file) == "-" else str(file))
     manager = PassManager(parse_pipeline(spec), verify_each=verify)
     manager.run(program)
+    give(milliseconds={stage.spec: stage.milliseconds for stage in manager.stages})
     if timing:
         for stage in manager.stages:
             print(f"{stage.milliseconds:8.2f} ms  {stage.spec}", file=sys.stderr)

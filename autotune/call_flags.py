@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tiledsl.autotuner.user_functions import named_arguments
 from tiledsl.errors import TileError
 
 _PREFIX = "autotune"
@@ -70,15 +71,11 @@ def by_call(function: Callable[..., Any], values: Mapping[str, Any], *first: Any
     """What a function says of a call, behind `first`: it gets the arguments that it names; all of them, in their order,
     where it has other names for them."""
     parameters = list(inspect.signature(function).parameters.values())[len(first) :]
-    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    names = [each.name for each in parameters if each.kind not in variadic]
-    needed = [each.name for each in parameters if each.kind not in variadic and each.default is each.empty]
-    if not all(name in values for name in needed):
+    needed = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+    takes_its_own = any(each.default is each.empty and each.name not in values for each in needed)
+    if takes_its_own or (parameters and all(each.kind is each.VAR_POSITIONAL for each in parameters)):
         return function(*first, *values.values())
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
-    if not names and not takes_any and parameters:
-        return function(*first, *values.values())
-    return function(*first, **{name: value for name, value in values.items() if takes_any or name in names})
+    return function(*first, **named_arguments(function, values, len(first)))
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiledsl.autotuner.call_flags import LeftOutBy
-from tiledsl.autotuner.group.ranks import Ranks
+from tiledsl.autotuner.group.ranks import Alone, Ranks
 from tiledsl.autotuner.measuring.inputs import given_inputs
+from tiledsl.autotuner.measuring.metrics import by_latency, function_of, minimised
 from tiledsl.autotuner.options import TuneOptions, conditions
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.results.unbuilt import UnbuiltKernel
@@ -83,6 +84,9 @@ class TuningProblem(RunnableTask[AutotuneResult]):
             "verify_at": canonical(options.verify_at),
             "timing": [options.warmup, options.rep, options.timer, options.backend],
         }
+        if options.metrics or not by_latency(options):
+            functions = {name: function_of(each) for name, each in (options.metrics or {}).items()}
+            policy["objective"] = canonical([functions, options.objective])
         if options.numerics is not None:
             from tiledsl.autotuner.numerics import reference_index
 
@@ -112,8 +116,18 @@ class TuningProblem(RunnableTask[AutotuneResult]):
     @property
     def limits(self) -> str:
         options = self.options
-        parts = [options.search, options.max_trials, options.budget, options.prune, options.early_stop]
+        parts = [self._search, options.max_trials, options.budget, options.prune, options.early_stop]
         return canonical(parts if options.prune_fn is None else [*parts, options.prune_fn])
+
+    @property
+    def _search(self) -> Any:
+        """The option `search`, with the code behind a name that a user has registered."""
+        search = self.options.search
+        if search == "auto":
+            return search
+        from tiledsl.autotuner.search.own import factory_of
+
+        return factory_of(search) or search
 
     @property
     def keeps_all(self) -> bool:
@@ -201,6 +215,11 @@ class InProcesses:
         before = ranks.exchange("the last winner", None if store is None else store.previous_winner())[0]
         self._incumbent = next((trial.index for trial in trials if config_key(trial.config) == before), None)
         self._run = TuningRun(problem, trials, ended, self._incumbent, ranks)
+        if problem.options.metrics and not self._run.measured:
+            raise TileError(
+                f"autotune of {problem.name}: metrics are measured, and nothing is on {problem.target} here",
+                notes=["leave out metrics and objective for this target, or tune on the GPU"],
+            )
         if problem.started is not None:
             problem.started(self._run)
 
@@ -270,9 +289,7 @@ def prune_and_order(
     trials: Sequence[Trial], problem: TuningProblem, meanwhile: Callable[[], None] | None = None
 ) -> list[int]:
     """The trials to run, the most promising first. The others end here, with a reason. See rank for `meanwhile`."""
-    unwanted = left_out(trials, conditions(problem.options), problem.values)
-    for index, reason in unwanted.items():
-        trials[index].fail("pruned", reason)
+    unwanted = leave_out(trials, problem.options, problem.values)
     for trial in trials:
         reason = reason_to_leave_out(trial.config) if "from_level" in trial.config and trial.status == "new" else ""
         if reason:
@@ -335,15 +352,22 @@ def _raise_shared(errors: Sequence[Any]) -> None:
         raise errors[0]
 
 
-def left_out(
-    trials: Sequence[Trial], conditions: Sequence[Callable[..., Any]], values: Mapping[str, Any]
+def leave_out(
+    trials: Sequence[Trial], options: Any, values: Mapping[str, Any], ranks: Ranks | None = None
 ) -> dict[int, str]:
-    """The configurations that the user's functions leave out, and why. They also get the call's values that they
-    name. TileError for one that says True, which to others means to keep a configuration."""
-    found: dict[int, str] = {}
-    for each in reversed(conditions):
-        found.update(_left_out_by(each, trials, values))
-    return found
+    """End the trials that functions of the user's leave out on any rank; returns them, and why. The functions also get
+    the call's values that they name. TileError for one that says True, which to others means to keep a configuration.
+    """
+
+    def own() -> list[tuple[int, str]]:
+        return [pair for each in reversed(wanted) for pair in _left_out_by(each, trials, values).items()]
+
+    wanted = conditions(options)
+    every = (ranks or Alone()).together("pruning", own) if wanted else []
+    unwanted = {index: reason for each in reversed(every) for index, reason in each}
+    for index, reason in unwanted.items():
+        trials[index].fail("pruned", reason)
+    return unwanted
 
 
 def _left_out_by(condition: Callable[..., Any], trials: Sequence[Trial], values: Mapping[str, Any]) -> dict[int, str]:
@@ -380,7 +404,10 @@ def result_of(problem: TuningProblem, outcome: CachedResult, store: Store | None
 
         attach(kernel, best.certificate, best.source_hash)
     kind: Any = outcome.latency_kind
-    return AutotuneResult(kernel, dict(best.config), best.latency, outcome.ref_latency, tuple(outcome.trials), kind)
+    return AutotuneResult(
+        kernel, dict(best.config), best.latency, outcome.ref_latency, tuple(outcome.trials), kind,
+        minimised=minimised(problem.options),
+    )  # fmt: skip
 
 
 def _winner(trials: Sequence[Trial]) -> Trial | None:

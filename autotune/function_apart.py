@@ -12,13 +12,13 @@ from typing import Any
 from tiledsl.autotuner import selection
 from tiledsl.autotuner.function_options import FunctionOptions
 from tiledsl.autotuner.function_run import Call, settle
-from tiledsl.autotuner.function_server import OPTIONS, OUTCOME, answered
+from tiledsl.autotuner.function_server import OPTIONS, answered
 from tiledsl.autotuner.measuring.bench_pool import BenchPool, WorkerSession
 from tiledsl.autotuner.measuring.bench_process import WorkerEnded
 from tiledsl.autotuner.measuring.measure import device_numbers
 from tiledsl.autotuner.measuring.scratch import Scratch
 from tiledsl.autotuner.reachable import Unreachable, packed, place_of
-from tiledsl.autotuner.trial import Trial
+from tiledsl.autotuner.trial import OUTCOME, Trial
 from tiledsl.autotuner.waiting import WAKE_SECONDS, Budget
 from tiledsl.child_processes import search_path
 from tiledsl.errors import TileError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.autotuner.option import as_tuple, described, option
-from tiledsl.autotuner.options import FLAG, SECONDS, SharedOptions
+from tiledsl.autotuner.options import SharedOptions
 from tiledsl.errors import TileError
 
 
@@ -20,21 +20,6 @@ class FunctionOptions(SharedOptions):
     as_is: Sequence[str] = option(
         "Measuring", (), None, "arguments that are passed as they are, not as copies, such as symmetric memory.",
         lambda value: as_tuple(value, str),
-    )
-    isolate: bool = option(
-        "Measuring", True, FLAG,
-        """try configurations in processes of their own where the function and its arguments can get there: what its
-        module defines, tensors and plain values. Others are tried in this process, and the result says so.""",
-    )
-    devices: Sequence[int] | None = option(
-        "Measuring", None, None, "numbers of the GPUs that measure in such processes (None: all like the current one).",
-        lambda value: None if value is None else as_tuple(value, int),
-    )
-    run_timeout: float | None = option(
-        "Measuring", None, SECONDS, "seconds for one configuration in such a process (None: 600); then it is killed.",
-    )
-    budget: float | None = option(
-        "Searching", None, SECONDS, "seconds after which no further configuration is tried, once one works.",
     )
     prune: Callable[..., Any] | None = option(
         "Searching", None, ("a function of a configuration", callable),

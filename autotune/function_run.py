@@ -18,7 +18,7 @@ from tiledsl.autotuner.measuring import watched
 from tiledsl.autotuner.measuring.again import varied
 from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.gpu_clock import reader, wait_for_clock
-from tiledsl.autotuner.measuring.inputs import changed, copies
+from tiledsl.autotuner.measuring.inputs import changed, copies, nbytes
 from tiledsl.autotuner.numerics import no_reference, reference_index, settle_doubts
 from tiledsl.autotuner.trial import Trial, config_text
 from tiledsl.autotuner.verifying.bits import adversarial_inputs, fingerprint
@@ -43,7 +43,7 @@ class Call:
         self.copied = [name for name in values if name not in as_is]
         tensors = [value for value in values.values() if hasattr(value, "data_ptr")]
         self.on_gpu = any(tensor.is_cuda for tensor in tensors)
-        self.nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        self.nbytes = nbytes(tensors)
 
     def fresh(self) -> dict[str, Any]:
         """The arguments, with copies of the tensors."""

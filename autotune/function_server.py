@@ -14,16 +14,12 @@ from tiledsl.autotuner.measuring.bench import is_gpu_alive
 from tiledsl.autotuner.measuring.inputs import changed, copies
 from tiledsl.autotuner.measuring.wire import Channel
 from tiledsl.autotuner.reachable import Unreachable, function_at, packed, unpacked
-from tiledsl.autotuner.trial import Trial
+from tiledsl.autotuner.trial import OUTCOME, Trial
 from tiledsl.autotuner.verifying.reference import tensors
 from tiledsl.errors import TileError
 
 OPTIONS = (
     "warmup", "rep", "wait_for_clock", "rtol", "atol", "max_mismatched_ratio", "timer", "numerics", "reference_config",
-)  # fmt: skip
-OUTCOME = (
-    "status", "message", "latency", "spread", "timing", "rounds", "alone", "noise", "verified", "max_error",
-    "mean_error", "mismatched_ratio", "output_bits", "doubts",
 )  # fmt: skip
 
 

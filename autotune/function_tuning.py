@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner import selection
-from tiledsl.autotuner.engine import left_out
+from tiledsl.autotuner.engine import leave_out
 from tiledsl.autotuner.function_options import FunctionOptions
 from tiledsl.autotuner.function_run import Call, FunctionRun, settle
 from tiledsl.autotuner.group.ranks import Ranks
-from tiledsl.autotuner.options import conditions
 from tiledsl.autotuner.reachable import Unreachable
 from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.fingerprint import canonical
@@ -67,13 +66,8 @@ class InPlace:
 
     def prune(self) -> None:
         """Leave out what `prune` leaves out on any rank."""
-        task, trials, wanted = self._task, self._trials, conditions(self._task.options)
-        if not wanted:
-            return
-        every = self._ranks.together("pruning", lambda: list(left_out(trials, wanted, task.values).items()))
-        unwanted = {index: reason for each in reversed(every) for index, reason in each}
-        for index, reason in unwanted.items():
-            trials[index].fail("pruned", reason)
+        task, trials = self._task, self._trials
+        unwanted = leave_out(trials, task.options, task.values, self._ranks)
         if unwanted:
             left = len(trials) - len(unwanted)
             _log.info("autotune: %s: %d of %d configurations are left", task.name, left, len(trials))

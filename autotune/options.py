@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from tiledsl.autotuner.call_flags import KeyOf, LeftOutBy
 from tiledsl.autotuner.group.ranks import check_group
+from tiledsl.autotuner.measuring.metrics import LATENCY, check_metrics
 from tiledsl.autotuner.option import (
     as_tuple,
     check_options,
@@ -77,6 +78,25 @@ class SharedOptions(TaskOptions):
         "Measuring", 0, NOT_NEGATIVE,
         "seconds at most to wait, under load, until the GPU runs at its highest clock, before anything is timed.",
     )
+    isolate: bool = option(
+        "Measuring", True, FLAG,
+        """check and time in processes of their own; without, a configuration that crashes or hangs takes the program
+        with it. A Python function gets there if its module defines it, and its arguments are tensors and plain values;
+        configurations of others are tried in this process, and the result says so.""",
+    )
+    devices: Sequence[int] | None = option(
+        "Measuring", None,
+        (
+            "a list of GPU numbers, such as [0, 1]",
+            lambda value: isinstance(value, tuple) and value and all(is_count(number, 0) for number in value),
+        ),
+        "numbers of the GPUs that measure, with a process on each (None: all of the current one's model).", as_tuple,
+    )
+    run_timeout: float | None = option(
+        "Measuring", None, SECONDS,
+        """seconds in which a configuration must be checked and timed in its process (None: 30 for a kernel, `timeout`
+        in the interpreter, and 600 for a Python function).""",
+    )
     ref_prog: Callable[..., Any] | None = option(
         "Checking", None, FUNCTION,
         """takes the inputs and returns the right outputs, or None if it writes them into its inputs as the kernel
@@ -103,6 +123,10 @@ class SharedOptions(TaskOptions):
         "Numbers that do not depend on luck", None, of_type(Mapping, "a dict such as {'block_M': 64}"),
         """tunables with their values: the first configuration that has them is the reference (None: the first
         configuration).""",
+    )
+    budget: float | None = option(
+        "Searching", None, SECONDS,
+        "seconds after which no further configuration is tried, once one works, and of a kernel the default was tried.",
     )
     key: Callable[..., Any] | None = option(
         "Remembering", None, FUNCTION,
@@ -150,23 +174,17 @@ class TuneOptions(SharedOptions):
         """"event" times each call between two CUDA events, "cudagraph" many calls in a graph (None: the latter for
         short calls).""",
     )
-    devices: Sequence[int] | None = option(
+    metrics: Mapping[str, str | Callable[..., Any]] | None = option(
         "Measuring", None,
-        (
-            "a list of GPU numbers, such as [0, 1]",
-            lambda value: isinstance(value, tuple) and value and all(is_count(number, 0) for number in value),
-        ),
-        """numbers of the GPUs that measure, with a process on each (None: all of the current one's model).""",
-        as_tuple,
+        ("a dict of names and functions, or of 'module:function'", lambda value: _are_metrics(value)),
+        """numbers to be known of each configuration besides its latency, by name: functions of a
+        measuring.metrics.Measurement that return a number, called in the process that measures.""",
     )
-    isolate: bool = option(
-        "Measuring", True, FLAG,
-        """check and time in separate processes; without, a configuration that crashes or hangs takes the program with
-        it.""",
-    )
-    run_timeout: float | None = option(
-        "Measuring", None, SECONDS,
-        """seconds in which a configuration must be checked and timed (None: 30, or `timeout` in the interpreter).""",
+    objective: str | Callable[..., Any] | None = option(
+        "Measuring", None,
+        ("the name of a metric, or a function", lambda value: isinstance(value, str) or callable(value)),
+        """what is minimised: "latency" (None), the name of a metric, or a function of a dict of all of them, "latency"
+        in milliseconds among them, that returns a number.""",
     )
     early_stop: bool = option(
         "Measuring", False, FLAG,
@@ -210,10 +228,6 @@ class TuneOptions(SharedOptions):
         """for "batch-invariant": the argument, or the dynamic size, that counts rows (None: what `bucket` names, else
         "M").""",
     )
-    budget: float | None = option(
-        "Searching", None, SECONDS,
-        "seconds after which no further configuration is tried, once the default was tried and one works.",
-    )
     named_by_config: bool = option(
         "Remembering", False, FLAG,
         "GPU kernels get names that carry their configuration, so that a profile tells them apart.",
@@ -228,7 +242,12 @@ class TuneOptions(SharedOptions):
         """leave out what the target's limits rule out. A function takes a configuration as a dict, and by name what it
         wants of the call's arguments, and returns a reason to leave it out as well (None or False: keep it).""",
     )
-    search: str = option("Searching", "auto", None, "how configurations are chosen; see search.make_strategy.")
+    search: str | Callable[..., Any] = option(
+        "Searching", "auto",
+        ("a name, or a function of a SearchSpace", lambda value: isinstance(value, str) or callable(value)),
+        """how configurations are chosen: "auto", "exhaustive", "model", "random", a name that register_search was
+        given, or a function as it takes one.""",
+    )
     seed_configs: Sequence[Mapping[str, Any]] = option(
         "Searching", (), of_type(tuple, "a list of dicts such as {'block_M': 64}"),
         "configurations, of the list or others, that are tried first.", as_tuple,
@@ -285,11 +304,20 @@ class TuneOptions(SharedOptions):
             raise TileError("autotune: manual_check_prog compares with the reference, and there is no ref_prog")
         if self.numerics is None and self.rows is not None:
             raise TileError(_WITHOUT_NUMERICS.format("rows"))
+        check_metrics(self)
 
     @property
     def checks(self) -> bool:
         """Whether outputs are compared with a reference."""
         return self.ref_prog is not None and not self.skip_check
+
+
+def _are_metrics(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and name.isidentifier() and name != LATENCY
+        and (callable(each) or isinstance(each, str) and re.fullmatch(r"[\w.]+:[\w.]+", each))
+        for name, each in value.items()
+    )  # fmt: skip
 
 
 def conditions(options: Any) -> list[Callable[..., Any]]:

@@ -137,30 +137,22 @@ class Progress:
 
     def close(self, result: Any = None) -> str:
         """Take the bar away; returns the summary line, which is printed on a terminal and logged elsewhere."""
-        self._ended.set()
         line = f"{self._title}: {self.state()}; {time.monotonic() - self._start:.1f} s"
         if result is not None:
             line = f"{line}; chosen {result!r}"
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self._write(line)
+        had_bar = self._bar is not None
+        self.__exit__()
+        if had_bar:
             print(line, file=sys.stderr)
         else:
             _log.info("autotune: %s", line)
-        self._write(line)
-        self._close_file()
         return line
 
     def _write(self, line: str) -> None:
         if self._file is not None:
             with contextlib.suppress(OSError):  # a full disk must not end a tuning run
                 self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode())
-
-    def _close_file(self) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.close()
-            self._file = None
 
     def __enter__(self) -> Progress:
         return self
@@ -170,7 +162,10 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-        self._close_file()
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
 
 
 def _clock(seconds: float) -> str:

@@ -21,6 +21,7 @@ from tiledsl.autotuner.group.ranks import Alone, Ranks
 from tiledsl.autotuner.group.trials import InStep, agree_on_trials
 from tiledsl.autotuner.measuring import measure
 from tiledsl.autotuner.measuring.jobs import Job
+from tiledsl.autotuner.measuring.metrics import objective_of
 from tiledsl.autotuner.measuring.runnable import runner
 from tiledsl.autotuner.numerics import Bits, settle_doubts
 from tiledsl.autotuner.predicting import model, prune
@@ -147,7 +148,7 @@ class TuningRun:
     def _outcome(self, job: Job) -> Mapping[str, Any]:
         """What becomes of one job, where no other runs."""
         assert self._rig is not None
-        self._rig.submit(job, 0)
+        self._rig.pool.submit(job, 0)
         return dict(self._wait_for("ran"))
 
     def _next_event(self, seconds: float) -> tuple[str, int, Any]:
@@ -217,7 +218,7 @@ class TuningRun:
             return False
         self._running.add(index)
         place = self._places.setdefault(index, len(self._places))
-        self._rig.submit(Job.of(index, kernel, True, self._shares[index], checked=True), place)
+        self._rig.pool.submit(Job.of(index, kernel, True, self._shares[index], checked=True), place)
         return True
 
     def _batch(self) -> int:
@@ -399,7 +400,7 @@ class TuningRun:
             self._running.add(index)
             bits = self._bits is not None and self._bits.runs_here
             job = Job.of(index, kernel, self.measured, self._shares.get(index, _SHARE_OF_DEFAULT), bits=bits)
-            self._rig.submit(job, self._places[index])
+            self._rig.pool.submit(job, self._places[index])
             return
         if trial.status == "new":
             self._estimate(trial)
@@ -417,6 +418,8 @@ class TuningRun:
             self._check_by_hand(trial, outcome["outputs"])
         if trial.ok and not self.measured and trial.latency is None:
             self._estimate(trial)
+        if trial.ok and trial.objective is None:
+            trial.objective = objective_of(self.options, trial)
         if self._bits is not None:
             self._bits.ran(trial)
         rig = self._rig
@@ -503,7 +506,8 @@ class TuningRun:
 
     def _tell(self, strategy: Strategy, trial: Trial) -> None:
         if trial.index in self._shares:
-            strategy.tell(trial.index, trial.latency if trial.ok and not trial.doubts else None)
+            works = trial.ok and not trial.doubts and trial.latency is not None
+            strategy.tell(trial.index, trial.cost if works else None)
 
     def _seconds_to_wait(self) -> float:
         """For the next event, or until the budget is used up."""

@@ -20,7 +20,7 @@ _FAR = 1.05  # a trial so much faster than every finalist was before the final r
 def finalists(trials: Sequence[Trial], incumbent: int | None = None) -> list[Trial]:
     """The best few, those that chance may have kept from being of them, the default, which is the first configuration,
     and the winner of an earlier run: worth measuring against each other. In the order in which ties are decided."""
-    own = [trial for trial in trials if trial.ok and trial.same_as is None]
+    own = [trial for trial in trials if trial.ok and trial.same_as is None and trial.objective is None]
     ranked = sorted(own, key=_by_latency)
     if len(ranked) < 2:
         return []
@@ -81,6 +81,8 @@ def winner(trials: Sequence[Trial], incumbent: int | None = None, min_improvemen
     working = [trial for trial in trials if trial.ok]
     if not working:
         return None
+    if any(trial.objective is not None for trial in working):
+        return _least(working, incumbent, min_improvement)
     compared = [trial for trial in working if trial.rounds]
     if compared:
         fastest = min(trial.milliseconds if trial.alone is None else trial.alone for trial in compared)
@@ -95,6 +97,16 @@ def winner(trials: Sequence[Trial], incumbent: int | None = None, min_improvemen
         if _is_tied(before, best, stays=True) or (is_close and before.milliseconds <= default.milliseconds):
             return before
     return min(tied, key=preferred)
+
+
+def _least(working: Sequence[Trial], incumbent: int | None, min_improvement: float) -> Trial:
+    """The trial with the least objective, which is taken once of each: of equals the preferred one, but the earlier
+    winner where none is better by more than `min_improvement`."""
+    best = min(working, key=lambda trial: (trial.cost, preferred(trial)))
+    before = next((trial for trial in working if trial.index == incumbent), None)
+    if before is not None and best.cost >= before.cost - min_improvement * abs(before.cost):
+        return before
+    return best
 
 
 def _is_tied(trial: Trial, best: Trial, stays: bool = False) -> bool:

@@ -50,11 +50,7 @@ class Space:
         """The configurations, without repetitions."""
         if len(self._parts) == 1:
             return tuple(self._parts[0]())
-        unique: dict[str, dict[str, Any]] = {}
-        for part in self._parts:
-            for config in part():
-                unique.setdefault(config_key(config), config)
-        return tuple(unique.values())
+        return tuple(unique(config for part in self._parts for config in part()))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (dict(config) for config in self.configs)
@@ -217,6 +213,14 @@ def config_key(config: Mapping[str, Any]) -> str:
     return canonical(dict(sorted(config.items())))
 
 
+def unique(configs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The configurations, of equal ones the first."""
+    first: dict[str, dict[str, Any]] = {}
+    for config in configs:
+        first.setdefault(config_key(config), config)
+    return list(first.values())
+
+
 def tunables(configs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """The names that configurations set, in order of appearance."""
     return tuple(dict.fromkeys(key for config in configs for key in config if key not in RESERVED))
@@ -243,11 +247,7 @@ def call_configs(
 
 def fix(configs: Sequence[dict[str, Any]], fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The configurations with tunables that the call gives set to its values, and without repetitions."""
-    unique: dict[str, dict[str, Any]] = {}
-    for config in configs:
-        chosen = {**config, **{name: value for name, value in fixed.items() if name in config}}
-        unique.setdefault(config_key(chosen), chosen)
-    return list(unique.values())
+    return unique({name: fixed.get(name, value) for name, value in config.items()} for config in configs)
 
 
 def given_tunables(explicit: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
@@ -271,7 +271,7 @@ def called_back(
     """The configurations as `config_callback` leaves or returns them; each once."""
     if callback is None:
         return list(configs)
-    unique: dict[str, dict[str, Any]] = {}
+    changed = []
     for config in configs:
         config_copy = copy.deepcopy(config)
         with errors_of("autotune: config_callback", f"for {config_text(config)}"):
@@ -281,9 +281,8 @@ def called_back(
             raise TileError(
                 f"autotune: config_callback returns {config_copy!r} for {config_text(config)}, not a dict or None"
             )
-        config_copy = dict(with_passes(config_copy, signature))
-        unique.setdefault(config_key(config_copy), config_copy)
-    return list(unique.values())
+        changed.append(dict(with_passes(config_copy, signature)))
+    return unique(changed)
 
 
 def dicts(configs: Any) -> Any:

@@ -24,6 +24,7 @@ from tiledsl.autotuner.predicting import work
 from tiledsl.autotuner.predicting.machines import machine_of
 from tiledsl.autotuner.predicting.rank import SECONDS, rank
 from tiledsl.autotuner.predicting.work_types import Work
+from tiledsl.autotuner.space import unique
 from tiledsl.codegen.gluon import api
 from tiledsl.errors import TileError
 from tiledsl.ir.types import ELEMENTS
@@ -134,7 +135,7 @@ def _proposed(
             f"spaces.for_program: what {unknown[0]} of {function.__name__} is for cannot be seen",
             notes=["give it a default or a value; recognised are sizes of tiles, threads, stages and panels"],
         )
-    return program, list(_unique(_proposals(program, roles, goal)))
+    return program, unique(_proposals(program, roles, goal))
 
 
 def _jitted(function: Any) -> JitFunction:
@@ -361,12 +362,3 @@ def _ordered(times: dict[int, float], proposed: list[Config]) -> list[int]:
     kept = {at: (max(times[at], first), True, at) for at in streamed[:_MOST_STREAMED]}
     kept |= {at: (times[at], False, at) for at in others}
     return sorted(kept, key=lambda at: kept[at])
-
-
-def _unique(configs: Iterable[Config]) -> Iterator[Config]:
-    seen = set()
-    for config in configs:
-        key = repr(sorted(config.items(), key=lambda item: item[0]))
-        if key not in seen:
-            seen.add(key)
-            yield config

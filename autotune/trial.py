@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tiledsl.errors import TileError
@@ -19,9 +19,10 @@ Status = Literal[
 ]  # fmt: skip
 _MEASURED = (
     "status", "message", "latency", "spread", "timing", "verified", "max_error", "mean_error", "mismatched_ratio",
-    "output_bits", "doubts",
+    "output_bits", "doubts", "metrics",
 )  # fmt: skip
-_SHARED = (*_MEASURED, "alone", "rounds", "noise", "resources", "compile_seconds", "binary_hash", "bit_class")
+OUTCOME = (*_MEASURED, "alone", "rounds", "noise")  # with what the final round adds
+_SHARED = (*OUTCOME, "objective", "resources", "compile_seconds", "binary_hash", "bit_class")
 NOT_TRIED = "not tried: "  # a trial that was left out by a budget or the search has a message that begins so
 STATUSES: tuple[str, ...] = get_args(Status)
 
@@ -40,8 +41,9 @@ class Trial:
     binary, whose outcome this one shares. verified: whether the outputs were compared. doubts: on which
     further inputs they are wrong, and how, by name; see measuring/again.py. bit_class, output_bits: with
     `numerics`, equal for trials that round alike as far as their programs and machine code say, and for those whose
-    outputs had the same bits. certificate: what verify=True
-    found, as Certificate.data() has it; a trial of which a check fails is "disproved".
+    outputs had the same bits. metrics: the numbers of the option `metrics`, by name; objective: what is minimised,
+    where that is not the latency. certificate: what verify=True found, as Certificate.data() has it; a trial of which a
+    check fails is "disproved".
     """
 
     index: int
@@ -66,6 +68,8 @@ class Trial:
     doubts: dict[str, Any] | None = None
     bit_class: str = ""
     output_bits: str = ""
+    metrics: dict[str, Any] | None = None
+    objective: float | None = None
     certificate: dict[str, Any] | None = field(default=None, repr=False)
     same_as: int | None = None
     build: Callable[[], Kernel] | None = field(default=None, repr=False, compare=False)
@@ -78,6 +82,11 @@ class Trial:
     def milliseconds(self) -> float:
         """The latency; infinite where there is none."""
         return math.inf if self.latency is None else self.latency
+
+    @property
+    def cost(self) -> float:
+        """What is minimised: the objective where there is one, else milliseconds; infinite for what does not work."""
+        return self.milliseconds if self.objective is None else self.objective
 
     @property
     def kernel(self) -> Kernel:
@@ -105,12 +114,6 @@ class Trial:
         """ttir, ttgir, llir, ptx, sass (or amdgcn) of this configuration, compiled now unless Triton's cache has it."""
         return self.kernel.asm
 
-    def find_resources(self) -> dict[str, Any]:
-        """The recorded resources, or for a configuration that was not compiled those of compiling it now."""
-        if self.resources is None:
-            self.resources = asdict(self.kernel.resources)
-        return self.resources
-
     def update(self, outcome: Mapping[str, Any]) -> None:
         """Take over these fields."""
         for name, value in outcome.items():
@@ -125,6 +128,7 @@ class Trial:
     def fail(self, status: Status, error: BaseException | str) -> None:
         """End the trial; the message is the error's text, with its type unless it is one of ours."""
         self.status, self.latency, self.spread, self.verified = status, None, None, False
+        self.metrics = self.objective = None
         plain = isinstance(error, (str, TileError))
         self.message = str(error) if plain else f"{type(error).__name__}: {error}"
 

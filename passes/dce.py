@@ -30,7 +30,7 @@ def drop_dead_carried(op: ForOp) -> bool:
     for inner in op.body:
         if inner is not terminator and not is_removable(inner):
             pending += _outer_operands(inner)
-    positions = {arg: index for index, arg in enumerate(op.body.args[1:])}
+    positions = {arg: index for index, arg in enumerate(op.carried)}
     while pending:
         value = pending.pop()
         if value in needed:
@@ -61,7 +61,7 @@ def remove_carried(op: ForOp, positions: list[int]) -> None:
         op.body.args[1 + index].replace_with(op.inits[index])
     terminator.set_field("values", [value for index, value in enumerate(terminator.operands) if index not in gone])
     op.set_field("inits", [value for index, value in enumerate(op.inits) if index not in gone])
-    op.body.set_args([op.index, *(arg for index, arg in enumerate(op.body.args[1:]) if index not in gone)])
+    op.body.set_args([op.index, *(arg for index, arg in enumerate(op.carried) if index not in gone)])
     op.results = [value for index, value in enumerate(op.results) if index not in gone]
 
 

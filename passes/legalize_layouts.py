@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from tiledsl.analysis.dependence import handed_on
+from tiledsl.analysis.ranges import owner_of
 from tiledsl.dialects import arith, scf, tensor, triton
 from tiledsl.dialects.gluon import targets_gluon
-from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
@@ -226,32 +228,18 @@ def _keeps_dimensions(op: tensor.ReshapeOp) -> bool:
 
 
 def _sources(value: Value) -> list[Value]:
-    """The tiles from which one takes its layout."""
-    op = value.op
-    if op is None:
-        return _carried(value)
-    if isinstance(op, (scf.ForOp, scf.WhileOp, scf.IfOp)):
-        number = op.results.index(value)
-        offset = isinstance(op, scf.WhileOp)  # behind the condition
-        ends = op.regions[:1] if offset else op.regions
-        return [region.terminator.operands[number + offset] for region in ends]
-    return [] if isinstance(op, tensor.GatherOp) else op.operands
-
-
-def _carried(value: Value) -> list[Value]:
-    """What a loop's argument is at first, and after each iteration."""
-    region = value.owner
-    assert isinstance(region, Region)
-    loop = region.parent
-    if isinstance(loop, scf.ForOp) and value is not loop.index:
-        number = region.args.index(value) - 1
-        return [loop.inits[number], region.terminator.operands[number], loop.results[number]]
-    if isinstance(loop, scf.WhileOp):
-        number = region.args.index(value)
-        if region is loop.before:
-            return [loop.inits[number], loop.after.terminator.operands[number]]
-        return [loop.before.terminator.operands[number + 1], loop.results[number]]
-    return []
+    """The tiles from which one takes its layout, the result of a loop for what it carries included."""
+    op, around = value.op, owner_of(value)
+    if op is not None and not op.regions:
+        return [] if isinstance(op, tensor.GatherOp) else op.operands
+    is_carried = (
+        isinstance(around, scf.ForOp)
+        and value is not around.index
+        or (isinstance(around, scf.WhileOp) and value.owner is around.after)
+    )
+    if around is None or not is_carried:
+        return handed_on(value)
+    return [*handed_on(value), around.results[around.regions[-1].args.index(value) - isinstance(around, scf.ForOp)]]
 
 
 def _looked_up(builder: Builder, source: Value, places: Value, shape: Shape) -> Value:

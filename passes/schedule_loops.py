@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
+from tiledsl.analysis.dependence import handed_on
 from tiledsl.analysis.gluon.plan import query_in_registers
 from tiledsl.analysis.gluon.slices import needed_for
 from tiledsl.analysis.gluon.softmax_loops import SoftmaxLoops, find_softmax_loops
@@ -13,6 +14,7 @@ from tiledsl.analysis.ranges import Ranges
 from tiledsl.dialects import arith, gluon, scf, tensor, triton
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.ir.core import Effect, Operation, Value
+from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS
@@ -22,7 +24,8 @@ from tiledsl.ir.types import ELEMENTS
 class ScheduleLoops(Pass):
     """Bring the loops of launches for Gluon into the order of their text, and divide them into clusters.
 
-    In launches for Triton, keep loops apart that it fails to flatten into one.
+    In launches for Triton, keep loops apart that it fails to flatten into one. In all, name the carried values that
+    Triton would take for unchanging.
 
     Before:  %out = scf.for ... { %k = triton.load_block ...; %v = triton.load_block ...; %s = tensor.dot %q, %kt, %zero
                                   (update); %acc2 = arith.mul %acc, %f; %out = tensor.dot %p, %v, %acc2; yield }
@@ -42,6 +45,9 @@ class ScheduleLoops(Pass):
 
     def run(self, program: Program) -> None:
         for launch in [op for op in program.root.nests() if isinstance(op, triton.LaunchOp)]:
+            loops: list[scf.ForOp | scf.WhileOp] = of_kinds(launch.nests(), scf.ForOp, scf.WhileOp)
+            for loop in loops:
+                loop.set_attribute("alike", _alike(loop))
             if not targets_gluon(launch):
                 _keep_apart(launch)
                 continue
@@ -49,6 +55,36 @@ class ScheduleLoops(Pass):
                 continue  # IR that has been through this pass
             schedule = _schedule_softmax(launch) if is_softmax(launch.body) else _schedule_product(launch)
             launch.body.insert(schedule, launch.body.first)
+
+
+def _alike(loop: scf.ForOp | scf.WhileOp) -> tuple[tuple[int, ...], ...]:
+    """Groups of carried values that Triton would take for unchanging. It reads a body once with what the variables hold
+    before the loop; a variable that then holds the same is not carried, also where it got that from another one that
+    began with the same value. Constants and iotas are written for each variable."""
+    carried, yielded = loop.carried, loop.yielded
+    groups: dict[Value, list[int]] = {}
+    for number, value in enumerate(loop.inits):
+        if not isinstance(value.op, (arith.ConstantOp, tensor.IotaOp)):
+            groups.setdefault(value, []).append(number)
+    return tuple(
+        tuple(group)
+        for group in groups.values()
+        if any(_may_hold(yielded[one], {carried[other] for other in group if other != one}) for one in group)
+    )
+
+
+def _may_hold(value: Value, others: Set[Value]) -> bool:
+    """Whether a value may be one of `others`, handed on by nothing but branches and loops."""
+    seen: set[Value] = set()
+    left = [value]
+    while left:
+        value = left.pop()
+        if value in others:
+            return True
+        if value not in seen:
+            seen.add(value)
+            left += handed_on(value)
+    return False
 
 
 def _keep_apart(launch: triton.LaunchOp) -> None:

@@ -19,6 +19,7 @@ from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, with_shape
 from tiledsl.passes.dce import erase_sources
+from tiledsl.passes.index_arithmetic import materialize
 from tiledsl.passes.unused_options import changed, remark_unused
 
 MODES = ("auto", "pointer", "tma")
@@ -187,7 +188,7 @@ def _check_columns(op: tile.StoreOp, block: Block) -> None:
     """Raise NoBlock for a block that is wider than the tensor: such a store ended in an illegal instruction on an H200,
     why is not known."""
     *_, extent = tile.buffer_type(op.buffer).shape
-    width = next((size for axis, size in zip(block.axes, block.shape) if axis == len(block.summands) - 1), 1)
+    width = next((size for axis, size in zip(block.axes, block.shape) if axis == len(block.starts) - 1), 1)
     if isinstance(extent, int) and width > extent:
         raise NoBlock(f"its blocks are {width} elements wide, and its rows {extent}")
 
@@ -212,14 +213,15 @@ def _read_and_written(accesses: list[Access | tile.AtomicOp]) -> set[Value]:
 
 def _replace(op: Access, block: Block) -> None:
     at, operands = Builder.at(op), op.operands
+    starts = [materialize(at, start) for start in block.starts]
     if isinstance(op, tile.LoadOp):
-        new = at.insert(tile.LoadBlockOp(op.buffer, block.starts(at), axes=block.axes, result_types=[op.out.type]))
+        new = at.insert(tile.LoadBlockOp(op.buffer, starts, axes=block.axes, result_types=[op.out.type]))
         new.out.name = op.out.name
         op.out.replace_with(new.out)
     else:
         value = op.value
         if value.shape != block.shape:
             value = at.insert(tensor.BroadcastOp(value, result_types=[with_shape(block.shape, value.dtype)])).result
-        at.insert(tile.StoreBlockOp(value, op.buffer, block.starts(at), axes=block.axes))
+        at.insert(tile.StoreBlockOp(value, op.buffer, starts, axes=block.axes))
     op.erase()
     erase_sources(operands)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tiledsl.analysis.affine import linear_form
+from tiledsl.analysis.block_access import NoBlock, start_and_walk
 from tiledsl.analysis.gluon import support
 from tiledsl.analysis.gluon.plan import (
     drawback,
@@ -45,10 +45,10 @@ from tiledsl.passes.gluon.row_arithmetic import (
     compare_columns,
     divide_rows_once,
     mask_after_products,
-    materialize,
     multiply_rows_once,
 )
 from tiledsl.passes.gluon.tiled_products import load_ahead, widen_columns
+from tiledsl.passes.index_arithmetic import materialize
 from tiledsl.passes.unused_options import changed, remark_unused
 
 _log = logging.getLogger("tiledsl")
@@ -311,19 +311,15 @@ def _box_of(op: tile.LoadOp | tile.StoreOp, tile_type: object) -> tuple[list[Val
     offsets: list[Value] = []
     axes: list[int] = []
     for axis, index in enumerate(op.indices):
-        scalar, tensors = linear_form(index).split()
-        if tensors.terms:
-            (factors, coefficient), *more = tensors.terms.items()
-            iota = factors[0].op
-            if more or coefficient != 1 or len(factors) != 1 or not isinstance(iota, tensor.IotaOp):
-                raise NotRecognised("a tile's indices are not an offset and consecutive numbers", op)
+        try:
+            start, iota = start_and_walk(index)
+        except NoBlock as reason:
+            raise NotRecognised(f"it is no block: {reason}", op) from None
+        if iota is not None:
             if iota.axis != len(axes) or iota.out.shape[iota.axis] != tile_type.shape[iota.axis]:
                 raise NotRecognised("a tile's dimensions are in another order than its buffer's", op)
             axes.append(axis)
-        for value in (each for factors in scalar.terms for each in factors):
-            if value.dtype != "int32":
-                raise NotRecognised(f"an offset is {value.dtype}", op)
-        offsets.append(materialize(at, scalar))
+        offsets.append(materialize(at, start))
     if len(axes) != 2 or axes[-1] != len(buffer.shape) - 1:
         raise NotRecognised("a tile does not walk along the last dimension of its buffer", op)
     return offsets, tuple(axes)

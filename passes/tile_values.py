@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tiledsl.analysis.affine import bounds
 from tiledsl.analysis.digit_axes import digit_axes
-from tiledsl.analysis.linear import LinearForm
+from tiledsl.analysis.linear import Factors, LinearForm
 from tiledsl.dialects import arith, tensor
 from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import ELEMENTS, Shape, TensorType, is_float, with_shape
+from tiledsl.ir.types import ELEMENTS, INT32, Shape, TensorType, is_float, with_shape
+from tiledsl.passes.index_arithmetic import materialize
 
 # What combines two elements, by the kind of a reduction or of an atomic; of bools, what that is of 0 and 1.
 COMBINING: dict[str, type[arith.BinaryOp]] = {
@@ -91,6 +93,31 @@ def compared(builder: Builder, lhs: Value, predicate: str, rhs: Value) -> Value:
     return builder.insert(arith.CmpOp(lhs, rhs, predicate=predicate)).result
 
 
+def is_inside(index: Value, size: int) -> bool:
+    """Whether an index is known to lie in a dimension of this size."""
+    ends = bounds(index)
+    return ends is not None and ends[0] >= 0 and ends[1] < size
+
+
+def inside_of(builder: Builder, indices: Sequence[Value], sizes: Shape, mask: Value | None) -> Value | None:
+    """The mask, and that each index lies in its dimension, where that is not known."""
+    for index, size in zip(indices, sizes, strict=True):
+        if not is_inside(index, size):
+            first, end = (builder.constant(number, with_shape((), index.dtype)) for number in (0, size))
+            mask = both(builder, mask, compared(builder, index, "ge", first))
+            mask = both(builder, mask, compared(builder, index, "lt", end))
+    return mask
+
+
+def row_major(builder: Builder, indices: Sequence[Value], sizes: Shape) -> Value:
+    """The position, an int32, of an element among all of a tile's."""
+    position, *others = (converted(builder, index, "int32") for index in indices)
+    for index, size in zip(others, sizes[1:], strict=True):
+        above = builder.insert(arith.MulOp(position, builder.constant(size, INT32))).result
+        position = builder.insert(arith.AddOp(above, index)).result
+    return position
+
+
 def same_bits(builder: Builder, lhs: Value, rhs: Value) -> Value:
     """Whether elements have the same bits: of floats, a NaN equals itself, and 0.0 is not -0.0."""
     if is_float(lhs.dtype):
@@ -160,18 +187,11 @@ def with_digit_axes(builder: Builder, indices: Sequence[Value]) -> DigitAccess |
             places[digits.digits[axis, number]] = len(places), size
 
     def index(form: LinearForm, dtype: str) -> Value:
-        total: Value | None = None
+        terms: dict[Factors, int] = {}
         for factors, coefficient in form.terms.items():
-            made: Value | None = None
-            for each in factors:
-                one = iota(builder, len(places), *places[each], dtype) if each in places else each
-                one = converted(builder, one, dtype)
-                made = one if made is None else builder.insert(arith.MulOp(made, one)).result
-            if made is None or coefficient != 1:
-                scale = builder.constant(coefficient, with_shape((), dtype))
-                made = scale if made is None else builder.insert(arith.MulOp(made, scale)).result
-            total = made if total is None else builder.insert(arith.AddOp(total, made)).result
-        return zero(builder, (), dtype) if total is None else total
+            walked = (iota(builder, len(places), *places[each], dtype) if each in places else each for each in factors)
+            terms[tuple(converted(builder, each, dtype) for each in walked)] = coefficient
+        return materialize(builder, LinearForm(terms), dtype)
 
     made = [index(form, each.dtype) for form, each in zip(digits.forms, indices, strict=True)]
     return DigitAccess(made, digits.sizes)

@@ -102,7 +102,7 @@ def _unroll(op: ForOp, indices: range, wanted: set[Operation]) -> list[Operation
     nested: list[Operation] = []
     for number in indices:
         mapping: dict[Value, Value] = {op.index: builder.constant(number, op.index.type)}
-        mapping.update(zip(op.body.args[1:], carried, strict=True))
+        mapping.update(zip(op.carried, carried, strict=True))
         for inner in op.body:
             if inner is op.body.last:
                 carried = [mapping.get(value, value) for value in inner.operands]

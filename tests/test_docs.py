@@ -67,7 +67,7 @@ assert fast.asm["cubin"] == bare.asm["cubin"]
 
 def snippets(page: Path) -> list[str]:
     """The blocks of Python on a page that run: all without a comment `<!-- not run: why -->` above them."""
-    found = re.findall(r"(<!-- not run: .+ -->\n)?```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    found = re.findall(r"(<!-- not run: [^\n]+ -->\n)?```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     for _, code in found:
         ast.parse(code)
     return [code for skipped, code in found if not skipped]

@@ -7,7 +7,9 @@ import posixpath
 import re
 
 import pytest
+import torch
 
+import tiledsl
 from docs.site.__main__ import pages
 from docs.site.entries import ROOT
 from docs.site.markdown import docstring
@@ -15,8 +17,8 @@ from docs.site.reference import Language
 from tests.test_docs import slug
 from tiledsl.language import names
 
-MADE = {name: text for name, text in pages() if isinstance(text, str)}
-IMAGES = {name for name, text in pages() if isinstance(text, bytes)}
+FILES = dict(pages())
+MADE = {name: text for name, text in FILES.items() if isinstance(text, str)}
 
 
 def without_code(text: str) -> str:
@@ -38,7 +40,7 @@ def test_links_of_the_site_lead_somewhere(page: str) -> None:
             continue
         name, _, anchor = link.partition("#")
         target = posixpath.normpath(posixpath.join(posixpath.dirname(page), name)) if name else page
-        assert target in MADE or target in IMAGES, link
+        assert target in FILES, link
         assert not anchor or anchor in anchors(target), link
 
 
@@ -54,6 +56,13 @@ def test_every_name_of_the_language_has_an_entry() -> None:
     for name, place in places.items():
         page, _, anchor = place.partition("#")
         assert anchors(page).count(anchor) == 1, name
+
+
+def test_the_tile_file_of_the_formats_is_one() -> None:
+    text = re.search(r"^```\n(block = .*?)^```$", MADE["formats.md"], re.MULTILINE | re.DOTALL)
+    assert text is not None
+    kernel = tiledsl.compile(tiledsl.parse(text[1], N=300), out_idx=-1, target="interpret")
+    assert kernel(torch.arange(300.0)).tolist() == [2.0 * each for each in range(300)]
 
 
 def test_a_docstring_as_markdown() -> None:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.context.active import active
 from tiledsl.autotuner.context.tuning import Offer, Turn
-from tiledsl.autotuner.engine import BoundCall, TuningProblem, left_out, prune_and_order
+from tiledsl.autotuner.engine import BoundCall, TuningProblem, leave_out, prune_and_order
 from tiledsl.autotuner.function_run import copy_config
-from tiledsl.autotuner.options import conditions
 from tiledsl.autotuner.results.result import AutotuneResult
 from tiledsl.autotuner.storage.fingerprint import canonical
 from tiledsl.autotuner.trial import Trial
@@ -37,8 +36,7 @@ def call_function(tuned: TunedFunction, arguments: Sequence[Any], keywords: Mapp
 
     def trials() -> list[Trial]:
         found = [Trial(index, config) for index, config in enumerate(configs)]
-        for index, reason in left_out(found, conditions(tuned.options), call.values).items():
-            found[index].fail("pruned", reason)
+        leave_out(found, tuned.options, call.values)
         return found
 
     offer = Offer(

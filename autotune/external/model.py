@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from tiledsl.autotuner.storage import journal
+from tiledsl import strict_json
 from tiledsl.errors import TileError
 from tiledsl.files import read_file
 
@@ -78,12 +78,12 @@ def json_object(path: Path) -> dict[str, Any]:
     """The object that a JSON file holds. TileError for anything else, and for a name that comes twice."""
     content = content_of(path)
     try:
-        data = journal.parse(content)
-    except journal.NONSENSE as error:
+        data = strict_json.parse(content)
+    except strict_json.NONSENSE as error:
         raise damaged(path, "", f"not strict JSON: {error}") from None
     if not isinstance(data, dict):
         raise damaged(path, "", f"it holds a {type(data).__name__}, not an object")
-    repeated = journal.repeated_names(content)
+    repeated = strict_json.repeated_names(content)
     if repeated:
         raise damaged(path, repeated[0], "it comes twice in one object")
     return data

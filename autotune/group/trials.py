@@ -8,12 +8,10 @@ from typing import Any
 from tiledsl.autotuner.group.agree import merged
 from tiledsl.autotuner.group.ranks import Ranks
 from tiledsl.autotuner.search import Strategy
-from tiledsl.autotuner.trial import NOT_TRIED, Trial
+from tiledsl.autotuner.trial import NOT_TRIED, OUTCOME, Trial
 
-_COMMON = (
-    "status", "message", "latency", "spread", "timing", "rounds", "alone", "noise", "verified", "max_error",
-    "mean_error", "mismatched_ratio", "resources", "bit_class", "same_as",
-)  # fmt: skip
+# Bits and metrics are of one rank's GPU.
+_COMMON = (*{*OUTCOME} - {"output_bits", "doubts", "metrics"}, "resources", "bit_class", "same_as")
 
 
 def agree_on_trials(ranks: Ranks, trials: Sequence[Trial], indices: Collection[int]) -> None:

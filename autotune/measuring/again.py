@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.measuring import wire
-from tiledsl.autotuner.measuring.inputs import copies
+from tiledsl.autotuner.measuring.inputs import copies, nbytes
 from tiledsl.autotuner.verifying.bits import adversarial_inputs, of_rows
 from tiledsl.autotuner.verifying.reference import Expected, Reference
 from tiledsl.errors import TileError
@@ -54,7 +54,7 @@ def further_inputs(
 ) -> list[Further]:
     """Inputs whose terms cancel, if the tuning's were drawn and may be exchanged, and inputs of another size, if the
     kernel takes any. ref_prog need not be able to compute them: then there are none."""
-    if sum(item.numel() * item.element_size() for item in inputs if hasattr(item, "data_ptr")) > _MOST_BYTES:
+    if nbytes(inputs) > _MOST_BYTES:
         return []
     further = []
     cancelling = next(adversarial_inputs(inputs), None) if is_drawn else None

@@ -14,8 +14,9 @@ from tiledsl.autotuner.measuring import wire
 from tiledsl.autotuner.measuring.again import Further
 from tiledsl.autotuner.measuring.final_round import Racer, race
 from tiledsl.autotuner.measuring.gpu_clock import reader, wait_for_clock
-from tiledsl.autotuner.measuring.inputs import changed, copies, poison
+from tiledsl.autotuner.measuring.inputs import changed, copies, nbytes, poison
 from tiledsl.autotuner.measuring.jobs import Job, Policy
+from tiledsl.autotuner.measuring.metrics import Measurement, evaluate
 from tiledsl.autotuner.verifying import bits
 from tiledsl.autotuner.verifying.reference import Expected, tensors
 from tiledsl.autotuner.verifying.verify import KernelOutputs, check_outputs
@@ -62,7 +63,7 @@ class Bench:
         self._watch: Any = None
         self._warm = False
         self._quickest: float | None = None
-        self._nbytes = sum(item.numel() * item.element_size() for item in self.inputs if hasattr(item, "data_ptr"))
+        self._nbytes = nbytes(self.inputs)
 
     def run(self, job: Job, best: float | None) -> dict[str, Any]:
         """Check and time a configuration: the fields of its Trial. `sticky` is set where this process is spoilt."""
@@ -246,12 +247,14 @@ class Bench:
         self, job: Job, launch: Callable[..., Any], given: list[Any], ran: KernelOutputs, best: float | None
     ) -> dict[str, Any]:
         quick, prepared = self._prepare(job, launch, given, ran)
+        best = best if self.policy.by_latency else None
         factor = self.policy.early_stop_factor
         if factor is not None and best is not None and quick > best * factor:
             why = f"stopped early: {quick:.4g} ms against {best:.4g} ms for the best so far"
             return {"status": "screened", "message": why, "latency": quick}
         hopeless = best is not None and quick > best * _HOPELESS
-        hopeless = hopeless or (self._quickest is not None and quick > self._quickest * _FAR)
+        if self.policy.by_latency and self._quickest is not None:
+            hopeless = hopeless or quick > self._quickest * _FAR
         self._quickest = quick if self._quickest is None else min(quick, self._quickest)
         prepared.warm(0.0 if hopeless else self.policy.warmup * (job.share if self._warm else 1.0))
         if not self._warm and self.policy.wait_for_clock and self.device != "cpu":
@@ -268,7 +271,13 @@ class Bench:
         if job.share > first and not hopeless:
             samples += prepared.sample(self.policy.rep * (job.share - first), quick)
         timing = summarize(samples, prepared.method)
-        return {"status": "ok", "latency": timing.median, "spread": timing.spread, "timing": timing.method}
+        done = {"status": "ok", "latency": timing.median, "spread": timing.spread, "timing": timing.method}
+        if self.policy.metrics:
+            arguments = _arguments(job, given, ran.outputs)
+            median, spread, samples = timing.median, timing.spread, timing.samples
+            taken = Measurement(job.config, median, spread, samples, lambda: launch(*arguments), self._wait)
+            done["metrics"] = evaluate(self.policy.metrics, taken)
+        return done
 
     def _prepare(self, job: Job, launch: Callable[..., Any], given: list[Any], ran: KernelOutputs) -> tuple[float, Any]:
         """A quick estimate in milliseconds, and the call ready to be timed."""
@@ -283,9 +292,9 @@ class Bench:
 
         self._restore(given)
         reset = (lambda: self._restore(given, ran.changed)) if ran.changed else None
-        nbytes = self._nbytes + sum(output.numel() * output.element_size() for output in ran.outputs)
+        moved = self._nbytes + nbytes(ran.outputs)
         quick = self._watch.quick(calls(1)[0], reset)
-        return quick, self._watch.prepare(calls, nbytes, quick, reset)
+        return quick, self._watch.prepare(calls, moved, quick, reset)
 
     def _restore(self, given: Sequence[Any], positions: Sequence[int] | None = None) -> None:
         for at in range(len(given)) if positions is None else positions:

@@ -61,6 +61,7 @@ def _serve(channel: Any, device: str) -> None:
             case "begin":
                 current = None
                 bench.set_folders(message["triton_cache_dir"])
+                sys.path[:] = dict.fromkeys([*message["path"], *sys.path])
                 try:
                     current = bench.Bench(
                         device,

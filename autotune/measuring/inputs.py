@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from tiledsl.autotuner.measuring.wire import with_strides
 from tiledsl.errors import TileError
 
 if TYPE_CHECKING:
@@ -88,12 +89,12 @@ def copies(inputs: Sequence[Any]) -> list[Any]:
 
 
 def _copy(tensor: Any) -> Any:
-    import torch
+    return with_strides(tensor.clone(), tensor.stride())
 
-    copy = tensor.clone()
-    if copy.stride() == tensor.stride() or any(s == 0 and n > 1 for n, s in zip(tensor.shape, tensor.stride())):
-        return copy
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+def nbytes(inputs: Sequence[Any]) -> int:
+    """Bytes of the tensors' elements."""
+    return sum(item.numel() * item.element_size() for item in inputs if hasattr(item, "data_ptr"))
 
 
 def stand_ins(inputs: Sequence[Any]) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tiledsl.autotuner.verifying.tolerance import Tolerance
@@ -54,7 +54,8 @@ class Job:
 class Policy:
     """How configurations are checked and timed; see TuneOptions. timer: `module:function` in place of the clock.
     settle: milliseconds at most for finding out what ties with the fastest; None for what `rep` suggests.
-    wait_for_clock: seconds."""
+    wait_for_clock: seconds. metrics: by name, functions or `module:function`; by_latency: whether the fastest wins, so
+    that slower ones need not be timed in full."""
 
     warmup: float
     rep: float
@@ -66,6 +67,8 @@ class Policy:
     backend: str | None = None
     settle: float | None = None
     wait_for_clock: float = 0.0
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    by_latency: bool = True
 
     @staticmethod
     def from_message(message: Mapping[str, Any]) -> Policy:

@@ -16,11 +16,13 @@ from tiledsl.autotuner.measuring.bench import Bench
 from tiledsl.autotuner.measuring.bench_pool import BenchPool, WorkerSession, faster
 from tiledsl.autotuner.measuring.inputs import are_drawn, copies, kernel_inputs, stand_ins, with_poison
 from tiledsl.autotuner.measuring.jobs import Job, Policy
+from tiledsl.autotuner.measuring.metrics import by_latency, name_of
 from tiledsl.autotuner.measuring.scratch import Scratch
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.autotuner.verifying.named import watched
 from tiledsl.autotuner.verifying.reference import Reference, unread
 from tiledsl.autotuner.verifying.tolerance import Tolerance, roundings_of
+from tiledsl.child_processes import search_path
 from tiledsl.errors import TileError
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.module import writable_folder
@@ -54,6 +56,8 @@ def policy_of(options: TuneOptions) -> Policy:
         backend=options.backend,
         wait_for_clock=options.wait_for_clock,
         settle=None if options.budget is None else options.budget * _SETTLE,
+        metrics={name: name_of(each) if options.isolate else each for name, each in (options.metrics or {}).items()},
+        by_latency=by_latency(options),
         cache_dir=str(writable_folder(current().cache_dir)),
     )
 
@@ -147,6 +151,7 @@ class MeasurementBackend:
             "references": [each.store(self.folder, f"reference-{n}") for n, each in enumerate(candidates)],
             "further": [each.store(self.folder, f"further-{n}") for n, each in enumerate(given.further)],
             "folder": str(self.folder),
+            "path": search_path() if self.policy.metrics else [],
             "triton_cache_dir": os.environ.get("TRITON_CACHE_DIR"),
         }
         del candidates
@@ -156,10 +161,6 @@ class MeasurementBackend:
             import torch
 
             torch.cuda.empty_cache()  # the processes need the room
-
-    def submit(self, job: Job, place: int) -> None:
-        """Run a job; those with lower places go first."""
-        self.pool.submit(job, place)
 
     def outputs(self, described: Sequence[dict[str, Any]], device: str) -> list[Any]:
         """The tensors that a job left, on `device`; their files are gone then."""

@@ -104,7 +104,13 @@ def _load(described: dict[str, Any], device: str) -> Any:
     if size == 0:
         return torch.empty(shape, dtype=dtype, device=device)
     data = torch.from_file(described["file"], shared=False, size=size, dtype=torch.uint8)
-    tensor = data.view(dtype).reshape(shape).to(device)
-    if list(tensor.stride()) == strides or any(s == 0 and n > 1 for n, s in zip(shape, strides)):
+    return with_strides(data.view(dtype).reshape(shape).to(device), strides)
+
+
+def with_strides(tensor: Any, strides: Sequence[int]) -> Any:
+    """A tensor's values with other strides, unless elements share memory then."""
+    import torch
+
+    if (*tensor.stride(),) == (*strides,) or any(s == 0 and n > 1 for n, s in zip(tensor.shape, strides)):
         return tensor
-    return torch.empty_strided(shape, strides, dtype=dtype, device=device).copy_(tensor)
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)

@@ -116,18 +116,3 @@ def grid_axes(value: Value, axes: Mapping[Value, int]) -> set[int]:
 def is_data_dependent(value: Value) -> bool:
     """Whether an index is computed from what a kernel has loaded."""
     return any(isinstance(leaf.op, (tile.LoadOp, tile.AtomicOp, tile.ReadOp)) for leaf in leaves(value))
-
-
-def divisor(value: Value) -> int:
-    """A number that divides an index for certain; 0 for the constant 0."""
-    number = arith.constant_of(value)
-    if number is not None:
-        return abs(int(number))
-    op = value.op
-    if isinstance(op, arith.MulOp):
-        return divisor(op.lhs) * divisor(op.rhs)
-    if isinstance(op, (arith.AddOp, arith.SubOp)):
-        return math.gcd(divisor(op.lhs), divisor(op.rhs))
-    if isinstance(op, arith.CastOp):
-        return divisor(op.source)
-    return 1

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from tiledsl.analysis.affine import divisor
 from tiledsl.analysis.block_access import strides_of
 from tiledsl.analysis.dependence import ancestors, depends_on
 from tiledsl.analysis.parallel_variance import Variance
-from tiledsl.autotuner.predicting.index_values import constant, divisor, grid_axes, is_data_dependent, trip_counts
+from tiledsl.autotuner.predicting.index_values import constant, grid_axes, is_data_dependent, trip_counts
 from tiledsl.autotuner.predicting.liveness import live_bytes
 from tiledsl.autotuner.predicting.work_types import Dot, Loop, Reduction, Traffic, Work, padded
 from tiledsl.dialects import arith, scf, tile

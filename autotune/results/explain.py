@@ -23,10 +23,14 @@ def explain(result: AutotuneResult) -> str:
     first = result.best
     second = next((t for i in order if (t := trials[i]).index != first.index and t.same_as is None), None)
     lines = [f"{config_text(first.config)} takes {_ms(first)}, {result.latency_kind}."]
+    if result.minimised != "latency":
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in (first.metrics or {}).items())
+        lines.append(f"It has the least {result.minimised}, {first.cost:.4g}{f' ({shown})' if shown else ''}.")
     if second is None:
         nothing = "No other configuration works, so there is nothing to compare it with."
         return "\n".join([*lines, nothing, *_other_bits(result)])
-    lines.append(f"Next is {config_text(second.config)} with {_ms(second)}{_how_much(first, second)}.")
+    how_much = _how_much(first, second) if result.minimised == "latency" else f" and {second.cost:.4g}"
+    lines.append(f"Next is {config_text(second.config)} with {_ms(second)}{how_much}.")
     changed = [name for name in {**first.config, **second.config} if first.config.get(name) != second.config.get(name)]
     lines.append(f"They differ in {', '.join(changed) or 'nothing that has a name'}.")
     facts = [fact for fact in (_resources(first, second), *_launches(result, first, second)) if fact]

@@ -34,6 +34,7 @@ class AutotuneResult:
     ref_latency:  ref_prog's milliseconds, if measured.
     from_cache:   "" (tuned just now), "memory", "disk", "file" (see load) or "tuned" (a tuned-config file's; it has no
                   latency if its entry is for other arguments).
+    minimised:    what the winner has least of: "latency", the name of a metric, or that of the function `objective`.
     complete:     False if Ctrl-C ended the run before every configuration was tried.
     """
 
@@ -45,6 +46,7 @@ class AutotuneResult:
     latency_kind: Literal["measured", "estimated"]
     from_cache: Literal["", "memory", "disk", "file", "tuned"] = ""
     complete: bool = True
+    minimised: str = "latency"
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the kernel."""
@@ -84,6 +86,11 @@ class AutotuneResult:
         """With `numerics`, the class of the results' bits, equal for configurations that round alike; else ""."""
         return self.best.bit_class
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The winner's metrics, by name; see the option `metrics`. Those of others are theirs: trials[i].metrics."""
+        return dict(self.best.metrics or {})
+
     def is_winner(self, trial: Trial) -> bool:
         """Whether the kernel is this trial's."""
         return trial.ok and trial.config == self.config
@@ -99,7 +106,8 @@ class AutotuneResult:
     def ranks(self) -> dict[int, int]:
         """Ranks, from 1, by trial index, of the trials that work: the winner, then by latency."""
         working = [trial for trial in self.trials if trial.ok]
-        working.sort(key=lambda t: (not self.is_winner(t), t.latency if t.latency is not None else 0.0, t.index))
+        cost = {t.index: t.cost if t.latency is not None else 0.0 for t in working}
+        working.sort(key=lambda t: (not self.is_winner(t), cost[t.index], t.index))
         return {trial.index: place for place, trial in enumerate(working, 1)}
 
     @cached_property

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from tiledsl import strict_json
 from tiledsl.autotuner.storage import journal
 from tiledsl.autotuner.trial import Trial
 from tiledsl.autotuner.verifying.certified import attach
@@ -35,18 +36,21 @@ def as_text(result: AutotuneResult) -> bytes:
     trials = []
     for trial in result.trials:
         record = journal.encode(trial)
-        trials.append({**record, "index": trial.index, "config": journal.plain(trial.config), "same_as": trial.same_as})
-    return journal.json_text(
+        trials.append(
+            {**record, "index": trial.index, "config": strict_json.plain(trial.config), "same_as": trial.same_as}
+        )
+    return strict_json.json_text(
         {
             "schema": SCHEMA,
             "tiledsl": __version__,
-            "config": journal.plain(result.config),
+            "config": strict_json.plain(result.config),
             "latency": result.latency,
             "ref_latency": result.ref_latency,
             "latency_kind": result.latency_kind,
             "flops": result.flops,
             "bytes_moved": result.bytes_moved,
-            "kernel": journal.plain(describe(result.kernel)),
+            "minimised": result.minimised,
+            "kernel": strict_json.plain(describe(result.kernel)),
             "trials": trials,
         }
     )
@@ -65,7 +69,7 @@ def load(cls: type[Result], path: str | os.PathLike[str], target: Any = None) ->
 def from_text(cls: type[Result], content: Any, where: str = "the pickle", target: Any = None) -> Result:
     """The result of what `as_text` made."""
     try:
-        data = journal.parse(content)
+        data = strict_json.parse(content)
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise ValueError(f"not a result of schema {SCHEMA}")
         stored = StoredKernel(data["kernel"])
@@ -75,8 +79,11 @@ def from_text(cls: type[Result], content: Any, where: str = "the pickle", target
         latency, ref_latency = journal.number(data["latency"]), journal.number(data["ref_latency"])
         timed = latency is not None  # else of a tuned-config file: nothing was measured
         trials = [_trial(number, each, timed) for number, each in enumerate(data["trials"])]
+        minimised = data.get("minimised", "latency")
+        if not isinstance(minimised, str):
+            raise ValueError("minimised is no text")
         flops, bytes_moved = journal.number(data["flops"]), journal.number(data["bytes_moved"])
-    except journal.NONSENSE as error:
+    except strict_json.NONSENSE as error:
         raise TileError(f"{where} is not a saved result: {type(error).__name__}: {error}") from error
     kernel: Kernel = stored
     if target is not None and Target.parse(target) != stored.target:
@@ -87,7 +94,7 @@ def from_text(cls: type[Result], content: Any, where: str = "the pickle", target
         trial.build = (lambda: kernel) if is_winner else _not_there
         if is_winner and trial.certificate is not None:
             attach(kernel, trial.certificate, source_digest(kernel.source))
-    result = cls(kernel, config, latency, ref_latency, tuple(trials), data["latency_kind"], "file")
+    result = cls(kernel, config, latency, ref_latency, tuple(trials), data["latency_kind"], "file", minimised=minimised)
     result.__dict__.update(flops=flops, bytes_moved=bytes_moved)  # known: nothing has to be read again
     return result
 

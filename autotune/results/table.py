@@ -61,15 +61,33 @@ COLUMNS: dict[str, Column] = {
     "spills": Column("spills", _resource("spills"), "d"),
     "error": Column("max error", lambda result, trial: trial.max_error, ".2g"),
 }
+
+
+def _metric(name: str) -> Column:
+    return Column(name, lambda result, trial: (trial.metrics or {}).get(name), ".4g")
+
+
+def columns_of(result: AutotuneResult) -> dict[str, Column]:
+    """The columns of a result: behind the latency's, those of its metrics and of the objective that is a function."""
+    names = dict.fromkeys(name for trial in result.trials for name in trial.metrics or {})
+    found = {f"metric {name}" if name in COLUMNS else name: _metric(name) for name in names}
+    if result.minimised not in ("latency", *names):
+        found[result.minimised] = Column(result.minimised, lambda _, trial: trial.objective, ".4g")
+    own = list(COLUMNS.items())
+    place = [name for name, _ in own].index("spread")
+    return dict([*own[:place], *found.items(), *own[place:]])
+
+
 _OPTIONAL = ("spread", "tflops", "gbps")  # left out where no trial has them
 _DESCENDING = ("tflops", "gbps")
 
 
 def sorted_trials(result: AutotuneResult, sort: str) -> list[Trial]:
     """The trials by a column; those without a value come last, in order. By latency, those that work come first."""
-    column = COLUMNS.get(sort)
+    columns = columns_of(result)
+    column = columns.get(sort)
     if column is None:
-        raise TileError(f"the table has no column {sort!r}; it has {', '.join(COLUMNS)}")
+        raise TileError(f"the table has no column {sort!r}; it has {', '.join(columns)}")
     if sort == "latency":
         ranks = result.ranks
         return sorted(result.trials, key=lambda trial: (trial.index not in ranks, ranks.get(trial.index, trial.index)))
@@ -87,7 +105,7 @@ def as_text(result: AutotuneResult, sort: str = "latency") -> str:
     trials = [trial for trial in everything if not trial.message.startswith(NOT_TRIED)]
     columns = {
         name: column
-        for name, column in COLUMNS.items()
+        for name, column in columns_of(result).items()
         if name not in _OPTIONAL or any(column.value(result, trial) is not None for trial in trials)
     }
     heads = [f"{result.latency_kind} {c.head}" if name == "latency" else c.head for name, c in columns.items()]
@@ -111,14 +129,15 @@ def _aligned(rows: Sequence[Sequence[str]], left: Sequence[bool]) -> list[str]:
 def as_csv(result: AutotuneResult) -> str:
     """All trials in order, a column for each tunable and each number, and the message; numbers in full."""
     names = list(dict.fromkeys(name for trial in result.trials for name in trial.config))
-    fixed = [name for name in COLUMNS if name != "config"]
+    columns = columns_of(result)
+    fixed = [name for name in columns if name != "config"]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([*names, *fixed, "verified", "compile_seconds", "message"])
     for trial in result.trials:
         cells: list[Any] = [trial.config.get(name, "") for name in names]
         for name in fixed:
-            value = trial.status if name == "status" else COLUMNS[name].value(result, trial)
+            value = trial.status if name == "status" else columns[name].value(result, trial)
             cells.append("" if value is None else value)
         cells += [trial.verified, "" if trial.compile_seconds is None else trial.compile_seconds, trial.message]
         writer.writerow(cells)

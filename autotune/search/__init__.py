@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from tiledsl.autotuner.search.exhaustive import Exhaustive
 from tiledsl.autotuner.search.model_order import ModelOrder
+from tiledsl.autotuner.search.own import OwnSearch, SearchSpace, factory_of, registered
 from tiledsl.autotuner.search.random_order import RandomOrder
 from tiledsl.errors import TileError
 
@@ -36,7 +37,7 @@ class Strategy(Protocol):
 
 
 def make_strategy(
-    name: str,
+    name: Any,
     size: int,
     order: Sequence[int],
     budget: int | None = None,
@@ -46,7 +47,8 @@ def make_strategy(
 ) -> Strategy:
     """A strategy over a space of `size` configurations.
 
-    name: "exhaustive", "model", "random", or "auto": exhaustive for up to 256 configurations, "model" above.
+    name: "exhaustive", "model", "random", or "auto": exhaustive for up to 256 configurations, "model" above; a name of
+    register_search, or what it takes.
     order: the indices that are not pruned, the most promising first. budget: how many may be tried; None: all, or for
     "model" an eighth, at least 64. seconds: after which no more is asked, which whoever asks sees to: "model" then has
     all of them to try, the best first. configs: all configurations; with them "model" knows the neighbours of the best.
@@ -55,6 +57,10 @@ def make_strategy(
         raise TileError(f"autotune: the search budget is {budget!r}; it must be a positive number of trials")
     wrong = [index for index in order if not 0 <= index < size]
     assert not wrong and len(set(order)) == len(order), f"order names {wrong[:1] or 'a configuration twice'}"
+    own = factory_of(name)
+    if own is not None:
+        space = SearchSpace(configs if configs is not None else [{}] * size, tuple(order), budget, seconds, seed)
+        return OwnSearch(own, space, name if isinstance(name, str) else "")
     if name == "auto":
         name = "exhaustive" if len(order) <= EXHAUSTIVE_UP_TO and (budget or size) >= len(order) else "model"
     pace = max(_LEAST_TRIALS, len(order) // _MODEL_SHARE) if budget is None else budget
@@ -65,7 +71,8 @@ def make_strategy(
         "random": lambda: RandomOrder(order, budget, seed),
     }
     if name not in strategies:
-        raise TileError(f"autotune: there is no search {name!r}", notes=[f"there are auto, {', '.join(strategies)}"])
+        known = ", ".join(["auto", *strategies, *registered()])
+        raise TileError(f"autotune: there is no search {name!r}", notes=[f"there are {known}"])
     return strategies[name]()
 
 

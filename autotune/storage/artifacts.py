@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from tiledsl.autotuner.space import config_key
-from tiledsl.autotuner.storage.journal import NONSENSE, parse, plain, write_json
+from tiledsl.autotuner.storage.journal import write_json
 from tiledsl.autotuner.storage.key import folder_name
 from tiledsl.autotuner.trial import Trial
 from tiledsl.digests import digest, source_digest
 from tiledsl.files import make_private, read_file, write_file
 from tiledsl.runtime import kernel_files
+from tiledsl.strict_json import NONSENSE, parse, plain
 
 LAUNCH_SCHEMA = 1
 _LAUNCH = "launch.json"

@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tiledsl import strict_json
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage import journal
 from tiledsl.autotuner.storage.fingerprint import OPAQUE
-from tiledsl.autotuner.storage.journal import NONSENSE, SCHEMA
+from tiledsl.autotuner.storage.journal import SCHEMA
 from tiledsl.autotuner.storage.key import VERSION_FIELDS, Key, difference_lines, differences, folder_name
 from tiledsl.autotuner.trial import Trial
 from tiledsl.files import read_file
+from tiledsl.strict_json import NONSENSE
 
 _MOST_KEYS = 500  # of one kernel, the newest, that are compared
 _log = logging.getLogger("tiledsl")
@@ -42,7 +44,7 @@ class CachedResult:
 
 def parse_best(content: bytes) -> dict[str, Any]:
     """A best.json with its outer fields checked; its trials are not. Raises one of NONSENSE."""
-    data = journal.parse(content)
+    data = strict_json.parse(content)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise ValueError(f"not schema {SCHEMA}")
     if data["latency_kind"] not in ("measured", "estimated") or not isinstance(data["trials"], list):
@@ -128,7 +130,7 @@ def _entry(folder: Path) -> CacheEntry:
             modified = max(modified, (folder / name).stat().st_mtime)
     fields = None
     with contextlib.suppress(OSError, *NONSENSE):
-        data = journal.parse(read_file(folder / "key.json"))
+        data = strict_json.parse(read_file(folder / "key.json"))
         if data["schema"] == SCHEMA and isinstance(data["fields"], dict) and isinstance(data["kernel"], str):
             fields = data["fields"]
     return CacheEntry(folder, folder.parent.name, folder.name, fields, modified)

@@ -11,7 +11,6 @@ import math
 import os
 import stat
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -20,13 +19,12 @@ from typing import Any
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.trial import STATUSES, Trial, value_text
 from tiledsl.files import read_file, write_file
+from tiledsl.strict_json import NONSENSE, json_text, parse, plain
 
 SCHEMA = 2
 Record = dict[str, Any]  # a trial as it is written; what reading returns has been checked
 _LARGEST_LINE = 1 << 20
 _LONGEST_MESSAGE = 20_000
-_DEEPEST = 6
-NONSENSE = (ValueError, TypeError, KeyError, RecursionError, OverflowError)  # what reading a file may raise
 
 # A trial's fields that are kept; those that compare=False marks belong to the running process.
 _KEPT = {each.name: (str(each.type), each.default) for each in fields(Trial) if each.compare}
@@ -63,6 +61,8 @@ def decode(index: int, config: dict[str, Any], record: Mapping[str, Any], timed:
 def _checked(name: str, kind: str, value: Any) -> Any:
     if name == "status":
         good = isinstance(value, str) and value in STATUSES
+    elif name == "objective":  # which may be below 0
+        good = value is None or type(value) in (int, float)
     elif kind == "float | None":
         return number(value)
     else:
@@ -87,48 +87,8 @@ def number(value: Any) -> float | None:
     return float(value)
 
 
-def plain(value: Any, depth: int = 0) -> Any:
-    """A value as strict JSON has it: sequences as lists, infinities as null, other objects as their text."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if depth < _DEEPEST and isinstance(value, Mapping):
-        return {str(name): plain(item, depth + 1) for name, item in value.items()}
-    if depth < _DEEPEST and isinstance(value, (list, tuple)):
-        return [plain(item, depth + 1) for item in value]
-    return str(value)
-
-
 def _is_plain(value: Any) -> bool:
     return plain(value) is value
-
-
-def parse(text: str | bytes) -> Any:
-    """Strict JSON: no NaN, no infinity, not even as 1e999. Raises one of NONSENSE."""
-    return json.loads(text, parse_constant=_refuse, parse_float=_finite)
-
-
-def repeated_names(text: str | bytes) -> list[str]:
-    """The names that come twice in one object, of which JSON takes the last."""
-    found: list[str] = []
-
-    def note(pairs: Sequence[tuple[str, Any]]) -> None:
-        found.extend(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-
-    json.loads(text, object_pairs_hook=note)
-    return found
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} in a file")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text[:40]} in a file")
-    return value
 
 
 def read_journal(path: Path) -> tuple[dict[str, Record], int]:
@@ -177,11 +137,6 @@ def append(path: Path, line: bytes, sync: bool = False) -> None:
             os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def json_text(data: Mapping[str, Any]) -> bytes:
-    """Strict JSON that people can read."""
-    return json.dumps(data, indent=1, allow_nan=False).encode() + b"\n"
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

@@ -33,16 +33,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tiledsl import strict_json
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage import artifacts, cache, journal
 from tiledsl.autotuner.storage.cache import CachedResult
 from tiledsl.autotuner.storage.fingerprint import OPAQUE
-from tiledsl.autotuner.storage.journal import NONSENSE, SCHEMA, Record
+from tiledsl.autotuner.storage.journal import SCHEMA, Record
 from tiledsl.autotuner.storage.key import Key
 from tiledsl.autotuner.trial import Trial
 from tiledsl.digests import digest
 from tiledsl.files import make_private, read_file, write_file
 from tiledsl.settings import current
+from tiledsl.strict_json import NONSENSE
 
 _HISTORY = 3  # results before the last that are kept
 _SYNC_SECONDS = 1.0  # trials of the last second may be lost when the power fails; none is when a process is killed
@@ -259,7 +261,7 @@ class Store:
                 "time": time.time(),
                 "limits": self.limits,
                 "latency_kind": outcome.latency_kind,
-                "ref_latency": journal.plain(outcome.ref_latency),
+                "ref_latency": strict_json.plain(outcome.ref_latency),
                 "best": config_key(winner.config),
                 "tried": len(records),
                 "trials": [*records.values(), *others],

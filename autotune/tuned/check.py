@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tiledsl.autotuner.storage import journal
+from tiledsl import strict_json
 from tiledsl.autotuner.tuned.arguments import mismatch_reason
 from tiledsl.autotuner.tuned.entry import arguments_text, as_text, order_of
 from tiledsl.autotuner.tuned.file import TunedFile, parse
@@ -36,9 +36,9 @@ def check(path: Path, function: AutotunedFunction | None = None) -> list[FilePro
     was tuned for another source of it."""
     try:
         content = read_file(path)
-        repeated = journal.repeated_names(content)
+        repeated = strict_json.repeated_names(content)
         file = parse(content)
-    except (OSError, *journal.NONSENSE) as error:
+    except (OSError, *strict_json.NONSENSE) as error:
         return [FileProblem(path, "error", str(error))]
     found = [FileProblem(path, "error", f"the name {name!r} comes twice in one object") for name in repeated]
     found += [FileProblem(path, "error", message) for message in file.problems]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tiledsl.autotuner.storage import journal
+from tiledsl import strict_json
 from tiledsl.autotuner.storage.key import folder_name
 from tiledsl.autotuner.tuned import entry as entries
 from tiledsl.autotuner.tuned.entry import TunedEntry
@@ -75,8 +75,8 @@ def parse(content: bytes) -> TunedFile:
     """The content of a file; entries that make no sense are left out and told in `problems`. ValueError if nothing of
     it makes sense."""
     try:
-        data = journal.parse(content)
-    except journal.NONSENSE as error:
+        data = strict_json.parse(content)
+    except strict_json.NONSENSE as error:
         raise ValueError(f"not strict JSON: {error}") from None
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise ValueError(f"not a tuned-config file of schema {SCHEMA}")

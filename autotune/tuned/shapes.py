@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tiledsl.autotuner.storage import journal
+from tiledsl import strict_json
 from tiledsl.errors import TileError
 from tiledsl.files import read_file
 
@@ -38,12 +38,12 @@ def read_shapes(path: Path) -> list[dict[str, Any]]:
 
 def _of_json(path: Path, text: str) -> list[dict[str, Any]]:
     try:
-        data = journal.parse(text)
-    except journal.NONSENSE as error:
+        data = strict_json.parse(text)
+    except strict_json.NONSENSE as error:
         raise TileError(f"{path} is not JSON: {error}") from error
     if not isinstance(data, list) or not all(isinstance(each, dict) for each in data):
         raise TileError(f'{path} is no list of objects, such as [{{"M": 16, "N": 1024}}]')
-    repeated = journal.repeated_names(text)
+    repeated = strict_json.repeated_names(text)
     if repeated:
         raise TileError(f"{path}: a shape has {repeated[0]} twice")
     return data

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tiledsl import strict_json
 from tiledsl.autotuner.storage import journal
 from tiledsl.autotuner.storage.comparison import ConfigComparison
 from tiledsl.autotuner.trial import Trial
@@ -53,7 +54,7 @@ def _json(config: Mapping[str, Any]) -> dict[str, Any]:
         try:
             found[name] = as_json(value)
         except TileError:
-            found[name] = journal.plain(value)
+            found[name] = strict_json.plain(value)
     return found
 
 
@@ -77,8 +78,8 @@ def _lines(path: Path) -> Iterator[tuple[tuple[str, str, str], Tried, bytes]]:
     """The tunings of a file, each with what identifies it and its line."""
     with contextlib.suppress(OSError, ValueError):
         for line in filter(None, read_file(path).split(b"\n")):
-            with contextlib.suppress(*journal.NONSENSE):
-                each = _tried(journal.parse(line))
+            with contextlib.suppress(*strict_json.NONSENSE):
+                each = _tried(strict_json.parse(line))
                 yield (as_text(each.arguments), each.gpu, each.source), each, line
 
 

@@ -183,14 +183,14 @@ class _Reader:
         depth = len(self._loops)
         self._forms[op.index] = _INT
         self._index[op.index] = ("loop", depth)
-        for number, arg in enumerate(op.body.args[1:]):
+        for number, arg in enumerate(op.carried):
             is_whole = ELEMENTS.get(arg.dtype) is not None and ELEMENTS[arg.dtype].kind != "float"
             self._forms[arg] = _INT if is_whole and inits[number] == _INT else ("carried", depth, number)
             self._index[arg] = ("carried", depth, number)
         self._loops.append((op.index, op.upper))
         self._region(op.body, stores)
         self._loops.pop()
-        yields = op.body.terminator.operands
+        yields = op.yielded
         forms = [self.form(each) for each in yields]
         trips = _trips(op)
         rest = self._small(("loop", trips, inits, forms, _shapes(op)))

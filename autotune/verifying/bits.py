@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tiledsl.autotuner.measuring.wire import with_strides
+
 _CHUNK = 1 << 24  # elements at once
 _SEED = 20_250_607
 _EXPONENTS = 20.0  # powers of two between the largest and the smallest terms
@@ -76,11 +78,7 @@ def _like(tensor: Any, kind: Any, place: int) -> Any:
     if least >= 0:
         values = values.abs()
     made = (values * (largest or 1.0)).to(wide.dtype).to(tensor.dtype)
-    if made.stride() == tensor.stride():
-        return made
-    if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride())):
-        return made
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(made)
+    return with_strides(made, tensor.stride())
 
 
 def _places(numbers: Any) -> Any:

@@ -102,7 +102,7 @@ def drop_unchanging_carried(op: ForOp, rw: Rewriter) -> bool:
     # a value that every iteration hands on as it was is the initial one
     terminator = op.body.terminator
     unchanging = []
-    for index, (init, arg) in enumerate(zip(op.inits, op.body.args[1:], strict=True)):
+    for index, (init, arg) in enumerate(zip(op.inits, op.carried, strict=True)):
         if terminator.operands[index] in (arg, init):
             unchanging.append(index)
             for old in (arg, op.results[index]):
@@ -118,7 +118,7 @@ def drop_unchanging_carried(op: ForOp, rw: Rewriter) -> bool:
 @pattern(ForOp)
 def drop_unused_carried(op: ForOp, rw: Rewriter) -> bool:
     # a value carried only for itself goes
-    before = list(op.body.terminator.operands)
+    before = list(op.yielded)
     if not drop_dead_carried(op):
         return False
     _requeue(before, rw)

@@ -73,7 +73,7 @@ class _Dependence:
     """How a loop's values depend on the maximum carried at `position`. Raises _Other unless sums may depend so."""
 
     def __init__(self, loop: scf.ForOp, position: int) -> None:
-        body, yielded = loop.body, loop.body.terminator.operands
+        body, yielded = loop.body, loop.yielded
         self.old, self.new = body.args[1 + position], yielded[position]
         self.power: tuple[str, float] | None = None  # the exponential function and the slope
         risen = self.new.op

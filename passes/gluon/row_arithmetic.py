@@ -12,8 +12,9 @@ from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import INT32, TensorType
+from tiledsl.ir.types import TensorType
 from tiledsl.passes.canonicalize import MIRRORED
+from tiledsl.passes.index_arithmetic import materialize
 
 
 def compare_columns(ops: Iterable[Operation]) -> None:
@@ -60,27 +61,6 @@ def _is_small(factors: tuple[Value, ...], coefficient: int, ranges: Ranges) -> b
 def _is_column(factors: tuple[Value, ...]) -> bool:
     op = factors[0].op if len(factors) == 1 else None
     return isinstance(op, tensor.IotaOp) and op.axis == 1 and len(op.out.shape) == 2
-
-
-def materialize(at: Builder, form: LinearForm) -> Value:
-    """int32 arithmetic for a sum: its scalars first, and additions before subtractions."""
-    total: Value | None = None
-    scalars, tensors = form.split()
-    for part in (scalars, tensors):
-        for factors, coefficient in sorted(part.terms.items(), key=lambda item: (item[1] < 0, not item[0])):
-            amount = coefficient if total is None else abs(coefficient)
-            term: Value | None = None
-            for each in factors:
-                term = each if term is None else at.insert(arith.MulOp(term, each)).result
-            if term is None:
-                term = at.constant(amount, INT32)
-            elif amount != 1:
-                term = at.insert(arith.MulOp(term, at.constant(amount, INT32))).result
-            if total is None:
-                total = term
-            else:
-                total = at.insert((arith.SubOp if coefficient < 0 else arith.AddOp)(total, term)).result
-    return at.constant(0, INT32) if total is None else total
 
 
 def divide_rows_once(ops: Iterable[Operation]) -> None:

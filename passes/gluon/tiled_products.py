@@ -67,7 +67,7 @@ def load_ahead(product: TiledProduct) -> None:
     A loop that has no iterations loads in vain, and what guards need to see of indices, they see.
     """
     loop = product.op
-    arguments = set(loop.body.args[1:])
+    arguments = set(loop.carried)
     loads = []
     for op in product.beside:
         if isinstance(op, tile.LoadOp):
@@ -81,7 +81,7 @@ def load_ahead(product: TiledProduct) -> None:
     last = inside.insert(arith.SubOp(loop.upper, one)).result
     step = inside.insert(arith.MinOp(inside.insert(arith.AddOp(loop.index, one)).result, last, names=["ahead"])).result
     first_values, next_values = {loop.index: loop.lower}, {loop.index: step}
-    inits, yielded = list(loop.inits), list(loop.body.terminator.operands)
+    inits, yielded = list(loop.inits), list(loop.yielded)
     for op, needed in loads:
         for each in needed:
             for place, mapping in ((at, first_values), (inside, next_values)):

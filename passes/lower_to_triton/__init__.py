@@ -20,6 +20,7 @@ from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import BufferType, ScalarType, with_shape
 from tiledsl.launch_options import LAUNCH_OPTIONS, check_launch_option
 from tiledsl.passes.gluon.lower_gluon import lower_gluon
+from tiledsl.passes.index_arithmetic import materialize, product_of
 from tiledsl.passes.lower_to_triton.blocks import lower_blocks
 from tiledsl.passes.tile_values import zero
 from tiledsl.passes.unused_options import changed, remark_unused
@@ -72,6 +73,8 @@ class LowerToTriton(Pass):
         for op in list(func.body):
             if isinstance(op, tile.AssumeOp):  # one of the host's, which has told its ranges by now
                 op.erase()
+            elif isinstance(op, (arith.FloorDivOp, arith.TruncDivOp)):
+                _divide_upwards(op)
 
     def _remark(self, kernel: tile.KernelOp) -> None:
         given = {name: value for name, value in kernel.options if name in LAUNCH_OPTIONS and name != "launch_pdl"}
@@ -87,6 +90,25 @@ class LowerToTriton(Pass):
         for option in LAUNCH_OPTIONS:
             if value := getattr(self, option):
                 check_launch_option(f"lower-to-triton.{option}", option, value, ", or 0 as T.Kernel says")
+
+
+def _divide_upwards(op: arith.FloorDivOp | arith.TruncDivOp) -> None:
+    """(n + c - 1) // c  ==>  ceildiv(n, c), with Triton's own function; sizes are not negative."""
+    divisor, total = constant_of(op.rhs), op.lhs.op
+    if divisor is not None and divisor > 0 and isinstance(total, arith.AddOp) and constant_of(total.rhs) == divisor - 1:
+        quotient = Builder.at(op).insert(arith.CeilDivOp(total.lhs, op.rhs, names=[op.out.name])).out
+        op.out.replace_with(quotient)
+        op.erase()
+        if not total.out.uses:
+            total.erase()
+
+
+def _counts_multiprocessors(value: Value) -> bool:
+    """Whether the host computes a number from that of the device's multiprocessors."""
+    op = value.op
+    if isinstance(op, triton.MultiprocessorsOp):
+        return True
+    return isinstance(op, arith.BinaryOp) and any(map(_counts_multiprocessors, op.operands))
 
 
 def _check_options(kernel: tile.KernelOp, target: Any) -> None:
@@ -145,7 +167,7 @@ class _KernelLowering:
         self.captured: dict[Value, Value] = {}  # host value -> value inside
         self.arguments: list[Value] = []
         self.types: dict[Operation, BufferType] = {}  # of the buffer that an operation accesses
-        self.products: dict[tuple[Region, Factors, int, Width], Value] = {}  # made earlier in the same region
+        self.products: dict[tuple[Region, Factors, int, str], Value] = {}  # made earlier in the same region
 
     def run(self, name: str, warp_size: int) -> None:
         kernel, indices = self.kernel, self.body.args
@@ -189,6 +211,8 @@ class _KernelLowering:
             self.lower_access(access)
         self.order_arguments()
         launch.set_field("arguments", self.arguments)
+        counts = [number for number, value in enumerate(self.arguments) if _counts_multiprocessors(value)]
+        launch.set_attribute("unspecialized", tuple(counts))
 
     def capture(self, value: Value) -> Value:
         """The value inside the kernel that stands for a host value: the constant again, or an argument."""
@@ -300,47 +324,21 @@ class _KernelLowering:
         return single_form(self.capture(self.func.symbol(dim)))
 
     def materialize(self, at: Builder, form: LinearForm, width: Width) -> Value:
-        """The operations for a sum, all in one integer type; negative terms come last."""
-        total: Value | None = None
+        """The operations for a sum that moves a pointer; a single index does so in whatever type it has."""
         if [*form.terms.values()] == [1] and [len(factors) for factors in form.terms] == [1]:
-            return next(iter(form.terms))[0]  # a single index moves a pointer in whatever type it has
-        for factors, coefficient in sorted(form.terms.items(), key=lambda item: (item[1] < 0, not item[0])):
-            term, sign = self.product(at, factors, coefficient, width, first=total is None)
-            if total is None:
-                total = term
-            else:
-                total = at.insert((arith.AddOp if sign > 0 else arith.SubOp)(total, term)).result
-        assert total is not None
-        return total
+            return next(iter(form.terms))[0]
+        return materialize(at, form, width, self.product)
 
-    def product(self, at: Builder, factors: Factors, coefficient: int, width: Width, first: bool) -> tuple[Value, int]:
-        """One term, and the sign with which it has yet to be added; the first term has none."""
-        sign = 1 if coefficient > 0 or first else -1
-        amount = coefficient * sign
-        return self.scaled(at, factors, amount, width), sign
-
-    def scaled(self, at: Builder, factors: Factors, amount: int, width: Width) -> Value:
-        """amount * product of values; the region's own, if it already has one."""
+    def product(self, at: Builder, factors: Factors, amount: int, width: str) -> Value:
+        """One term; the region's own, if it already has one. A constant is wrapped as the sum is, which is right where
+        the offset fits."""
         key = (at.region, factors, amount, width)
-        if key not in self.products:
-            self.products[key] = self._scaled(at, factors, amount, width)
+        if key not in self.products and factors and amount != 1:
+            both = product_of(at, factors, 1, width), self.product(at, (), amount, width)
+            self.products[key] = at.insert(arith.MulOp(*both)).result
+        elif key not in self.products:
+            self.products[key] = product_of(at, factors, amount, width)
         return self.products[key]
-
-    def _scaled(self, at: Builder, factors: Factors, amount: int, width: Width) -> Value:
-        if not factors:  # wrapped as the sum is, which is right where the offset fits
-            return at.constant(arith.wrap(amount, width), ScalarType(width))
-        out: Value | None = None
-        for each in factors:
-            wide = each if each.dtype == width else at.insert(_cast(each, width)).result
-            out = wide if out is None else at.insert(arith.MulOp(out, wide)).result
-        assert out is not None
-        if amount != 1:
-            out = at.insert(arith.MulOp(out, self.scaled(at, (), amount, width))).result
-        return out
-
-
-def _cast(value: Value, dtype: str) -> arith.CastOp:
-    return arith.CastOp(value, result_types=[with_shape(value.shape, dtype)])
 
 
 def _by_sign(form: LinearForm) -> list[LinearForm]:

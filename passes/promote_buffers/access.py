@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tiledsl.analysis.affine import bounds
 from tiledsl.analysis.strided_access import Index, backwards, classify, digits, in_order
 from tiledsl.dialects import arith, tensor
 from tiledsl.dialects.arith import constant_of
@@ -24,10 +23,13 @@ from tiledsl.passes.tile_values import (
     compared,
     converted,
     exact_sum,
+    inside_of,
     iota,
+    is_inside,
     permuted,
     reduced,
     reshaped,
+    row_major,
     selected,
     with_digit_axes,
     zero,
@@ -181,18 +183,9 @@ def _take_general(
 
 def _linear(builder: Builder, indices: Sequence[Value], sizes: Shape) -> Value:
     """The position in the merged dimension; indices that lie outside go to the nearest element."""
-    total: Value | None = None
-    for index, size in zip(indices, sizes, strict=True):
-        known = bounds(index)
-        inside = known is not None and known[0] >= 0 and known[1] < size
-        each = index if inside else _clamped(builder, index, size)
-        if total is None:
-            total = each
-        else:
-            scaled = builder.insert(arith.MulOp(total, builder.constant(size, INT32))).result
-            total = builder.insert(arith.AddOp(scaled, each)).result
-    assert total is not None
-    return total
+    pairs = zip(indices, sizes, strict=True)
+    nearest = [index if is_inside(index, size) else _clamped(builder, index, size) for index, size in pairs]
+    return row_major(builder, nearest, sizes)
 
 
 def _arranged(builder: Builder, value: Value, axes: Sequence[int], extra: Sequence[int]) -> Value:
@@ -446,17 +439,8 @@ def _scatter_by_place(
     """The same with a tensor.scatter of the points' numbers, of which the greatest stays."""
     points = broadcast_shapes(*(each.shape for each in (value, mask, *indices) if each is not None)) or ()
     count, size, zero = prod(points), prod(old.shape), builder.constant(0, INT32)
-    place: Value | None = None
-    for index, dim in zip(indices, old.shape, strict=True):
-        known = bounds(index)
-        if known is None or known[0] < 0 or known[1] >= dim:
-            inside = compared(builder, index, "ge", zero), compared(builder, index, "lt", builder.constant(dim, INT32))
-            mask = both(builder, both(builder, mask, inside[0]), inside[1])
-        if place is not None:
-            above = builder.insert(arith.MulOp(place, builder.constant(dim, INT32))).result
-            index = builder.insert(arith.AddOp(above, index)).result
-        place = index
-    assert place is not None, "a buffer has a dimension"
+    mask = inside_of(builder, indices, old.shape, mask)
+    place = row_major(builder, indices, old.shape)
     if mask is not None:
         place = selected(builder, mask, place, builder.constant(-1, INT32))
     place, value = (reshaped(builder, broadcast(builder, each, points), (count,)) for each in (place, value))

@@ -120,7 +120,7 @@ def _stores_before(loop: scf.ForOp) -> bool:
 
 def _only_adds(loop: scf.ForOp) -> bool:
     """Whether the carried value is used for nothing but that products, or sums, are added to it."""
-    (carried,) = loop.body.args[1:]
+    (carried,) = loop.carried
     if not carried.shape:
         return False
     while True:

@@ -22,9 +22,11 @@ from tiledsl.passes.tile_values import (
     compared,
     converted,
     exact_sum,
+    inside_of,
     iota,
     reduced,
     reshaped,
+    row_major,
     same_bits,
     selected,
     with_digit_axes,
@@ -165,20 +167,8 @@ def _scatter(
     """An update at computed indices, of which several may be the same. Those outside of the buffer take no part."""
     sizes = tile.buffer_type(op.buffer).static_shape
     flat, dtype = (prod(full),), _computed_in(op.kind, value.dtype)
-    position: Value | None = None
-    for index, size in zip(indices, sizes, strict=True):
-        known = bounds(index)
-        if known is None or known[0] < 0 or known[1] >= size:
-            zero, end = (builder.constant(number, with_shape((), index.dtype)) for number in (0, size))
-            mask = both(builder, mask, compared(builder, index, "ge", zero))
-            mask = both(builder, mask, compared(builder, index, "lt", end))
-        index = converted(builder, index, "int32")
-        if position is not None and size != 1:
-            scaled = builder.insert(arith.MulOp(position, builder.constant(size, INT32))).result
-            position = builder.insert(arith.AddOp(scaled, index)).result
-        elif position is None:
-            position = index
-    assert position is not None, "a buffer has a dimension"
+    mask = inside_of(builder, indices, sizes, mask)
+    position = row_major(builder, indices, sizes)
     if mask is not None:
         position = selected(builder, mask, position, builder.constant(-1, INT32))
     wanted = [] if compare is None else [compare]

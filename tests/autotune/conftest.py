@@ -12,6 +12,7 @@ import pytest
 from tests.autotune import fake_timers
 from tiledsl.autotuner import task
 from tiledsl.autotuner.measuring import measure
+from tiledsl.autotuner.measuring.bench_pool import BenchPool
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,8 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(owner, name, call)
 
     counted(task, "carry_out", "run")
-    counted(measure.MeasurementBackend, "submit", "verify")
+    for pool in (BenchPool, measure.InProcess):
+        counted(pool, "submit", "verify")
     return counts
 
 

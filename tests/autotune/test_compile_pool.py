@@ -95,7 +95,8 @@ with open(sys.argv[1], "a") as file:
 import tiledsl
 from tests.autotune.programs import scale_builder, twice
 configs = [{"block": 32}, {"block": 16}, {"block": 64, "factor": 3.0}, {"block": None}]
-f = tiledsl.autotune(configs=configs, ref_prog=twice, target="cuda:86", jobs=2)(tiledsl.jit(out_idx=-1)(scale_builder))
+tuned = tiledsl.autotune(configs=configs, ref_prog=twice, target="cuda:86", jobs=2, progress=False)
+f = tuned(tiledsl.jit(out_idx=-1)(scale_builder))
 result = f()
 print([t.status for t in result.trials], [t.verified for t in result.trials], result.latency_kind, result.target)
 print(result.best.resources["registers"] == result.resources.registers, result.best.compile_seconds > 0)

@@ -212,7 +212,7 @@ def test_a_large_space_is_searched_by_successive_halving(timer: Any, monkeypatch
     monkeypatch.setattr("tiledsl.autotuner.search.EXHAUSTIVE_UP_TO", 30)
     monkeypatch.setattr("tiledsl.autotuner.search._LEAST_TRIALS", 40)
     jobs: list[Any] = []
-    backend = measure.MeasurementBackend
+    backend = measure.InProcess
     submit = backend.submit
     monkeypatch.setattr(backend, "submit", lambda self, job, place: (jobs.append(job), submit(self, job, place)))
     timer(lambda config: 1.0 + 0.001 * abs(config["block"] - 77))

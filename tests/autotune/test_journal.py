@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tiledsl import strict_json
 from tiledsl.autotuner.space import config_key
 from tiledsl.autotuner.storage import journal
 from tiledsl.autotuner.trial import Trial
@@ -41,7 +42,7 @@ CONTENT = b"".join(journal.line_of({**journal.encode(trial), "time": 1e9}) for t
 def test_a_trial_survives() -> None:
     line = journal.line_of(journal.encode(FULL))
     assert line.isascii() and line.count(b"\n") == 1
-    again = journal.decode(0, FULL.config, journal.parse(line))
+    again = journal.decode(0, FULL.config, strict_json.parse(line))
     assert again.resources == {"registers": 32, "occupancy_limit": [3, "warps"], "spills": None}
     again.resources = FULL.resources
     assert again == FULL

@@ -129,11 +129,9 @@ def test_trials_that_were_not_compiled_can_be_looked_at() -> None:
     trial = gemm_result(0.02, 0.01, None).trials[2]
     assert trial.resources is None and "num_stages=5" in trial.source and "tile.gemm" in trial.ir()
     with pytest.raises(tiledsl.TileError, match=r"needs 245\d{3} bytes of shared memory"):
-        trial.find_resources()
+        _ = trial.kernel.resources
     first = gemm_result(0.02, 0.01, None).trials[0]
-    first.resources = None
-    assert first.find_resources()["shared_bytes"] == first.resources["shared_bytes"]
-    assert first.resources["shared_bytes"] == first.kernel.resources.shared_bytes >= 32768  # the tiles; barriers beside
+    assert first.kernel.resources.shared_bytes >= 32768  # the tiles; barriers beside
     assert ".target sm_90a" in first.asm["ptx"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.autotune.test_resume import start
 from tests.autotune.tuned_entries import entry, file_of
-from tiledsl.autotuner.storage import journal
+from tiledsl import strict_json
 from tiledsl.autotuner.tuned import file as files
 from tiledsl.autotuner.tuned.check import check
 from tiledsl.autotuner.tuned.entry import TunedEntry
@@ -176,4 +176,4 @@ def test_merging_keeps_the_best_of_each() -> None:
     assert merged([by_hand, other]).default == by_hand.default
     with pytest.raises(TileError, match="do not merge"):
         merged([one, file_of(name="gemm")])
-    assert journal.parse(dump(result))["default"]["why"] == "most common, of 3 of 4 entries"
+    assert strict_json.parse(dump(result))["default"]["why"] == "most common, of 3 of 4 entries"

@@ -371,3 +371,35 @@ def test_linear_form_keeps_named_scalars() -> None:
     rows = next(value for op in program.root.walk() for value in op.results if value.name == "rows")
     names = {factors[0].name: coefficient for factors, coefficient in linear_form(rows).terms.items()}
     assert names == {"i": 1, "m": 1}
+
+
+def test_what_the_host_divides_upwards_and_what_it_counts() -> None:
+    program = parse_program(
+        """
+        tile.func {sym_name = "f", parameters = ("A", "n")} (%A: buffer<64*float32, global>, %n: int32) {
+          %c7 = arith.constant {value = 7} : int32
+          %c8 = arith.constant {value = 8} : int32
+          %sum = arith.add %n, %c7 : int32
+          %blocks = arith.truncdiv %sum, %c8 : int32
+          %less = arith.add %n, %c8 : int32
+          %other = arith.truncdiv %less, %c8 : int32
+          %sms = triton.multiprocessors : int32
+          %most = arith.min %sms, %blocks : int32
+          tile.kernel [%most] (%bx: int32) {
+            %x = tile.load %A[%blocks] {guarded = true} : float32
+            tile.store %x, %A[%most] {guarded = true}
+            tile.store %x, %A[%other] {guarded = true}
+            scf.yield
+          }
+          scf.yield
+        }"""
+    )
+    LowerToTriton().run(program)
+    host = [line.strip() for line in print_op(program.root).splitlines()]
+    assert [line for line in host if " arith.ceildiv " in line or " arith.truncdiv " in line] == [
+        "%blocks = arith.ceildiv %n, %c8 : int32",
+        "%other = arith.truncdiv %less, %c8 : int32",
+    ]
+    (launch,) = [op for op in program.root.body if isinstance(op, triton.LaunchOp)]
+    assert [launch.arguments[number].name for number in launch.unspecialized] == ["most"]
+    assert len(launch.arguments) == 4 and not any("%sum" in line for line in host)

@@ -247,9 +247,9 @@ LINES = {
         %q = arith.floordiv %i, %c4 : tensor<8xint32>
         %k = arith.add %d, %q : tensor<8xint32>
         %1 = tensor.iota {axis = 1} : tensor<1x4xint32>
-        %2 = arith.mul %1, %c2 : tensor<1x4xint32>
-        %3 = tensor.iota {axis = 0} : tensor<2x1xint32>
-        %4 = arith.add %2, %3 : tensor<2x4xint32>
+        %2 = tensor.iota {axis = 0} : tensor<2x1xint32>
+        %3 = arith.mul %1, %c2 : tensor<1x4xint32>
+        %4 = arith.add %3, %2 : tensor<2x4xint32>
         %t_1 = tensor.reshape %t : tensor<4x2xfloat32>
         %t_t = tensor.transpose %t_1 {permutation = (1, 0)} : tensor<2x4xfloat32>
         %t_t_1 = tensor.reshape %t_t : tensor<8xfloat32>
@@ -282,9 +282,9 @@ LINES = {
         %k = arith.add %d, %q : tensor<8xint32>
         %x = tile.load %Y[%i] : tensor<8xfloat32>
         %1 = tensor.iota {axis = 1} : tensor<1x4xint32>
-        %2 = arith.mul %1, %c2 : tensor<1x4xint32>
-        %3 = tensor.iota {axis = 0} : tensor<2x1xint32>
-        %4 = arith.add %2, %3 : tensor<2x4xint32>
+        %2 = tensor.iota {axis = 0} : tensor<2x1xint32>
+        %3 = arith.mul %1, %c2 : tensor<1x4xint32>
+        %4 = arith.add %3, %2 : tensor<2x4xint32>
         %x_1 = tensor.reshape %x : tensor<2x4xfloat32>
         %t_1 = tensor.reshape %t : tensor<4x2xfloat32>
         %x_t = tensor.transpose %x_1 {permutation = (1, 0)} : tensor<4x2xfloat32>

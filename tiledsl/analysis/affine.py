@@ -9,6 +9,7 @@ handed to a kernel as a number is none, nor is what a hash makes of an index.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from tiledsl.analysis.ranges import EVERYTHING, Interval, Ranges, dtype_interval
 from tiledsl.dialects import arith, gluon, scf, tensor, tile, triton
 from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.types import is_float
 
 INDEX_DTYPES = ("int32", "int64")  # of indices; pointers are as wide as the second
 MAX_TERMS = 8  # a product of sums is multiplied out only while it stays this small
@@ -80,9 +82,9 @@ def _is_placed(factors: Factors, coefficient: int) -> bool:
 
 
 _OF_POSITIONS = (
-    arith.AddOp, arith.SubOp, arith.MulOp, arith.FloorDivOp, arith.FloorModOp, arith.TruncDivOp, arith.TruncModOp,
-    arith.MinOp, arith.MaxOp, arith.NegOp, arith.CastOp, tensor.BroadcastOp, tensor.ReshapeOp, tensor.TransposeOp,
-    arith.ShrOp, arith.AndOp,  # what legalize-arith makes of quotients and remainders
+    arith.AddOp, arith.SubOp, arith.MulOp, arith.FloorDivOp, arith.CeilDivOp, arith.FloorModOp, arith.TruncDivOp,
+    arith.TruncModOp, arith.MinOp, arith.MaxOp, arith.NegOp, arith.CastOp, tensor.BroadcastOp, tensor.ReshapeOp,
+    tensor.TransposeOp, arith.ShrOp, arith.AndOp,  # what legalize-arith makes of quotients and remainders
 )  # fmt: skip
 _PLACES = (
     arith.ConstantOp, tensor.IotaOp, triton.ProgramIdOp, triton.MultiprocessorsOp, gluon.WarpGroupIdOp,
@@ -114,6 +116,25 @@ def is_position(value: Value) -> bool:
         elif not isinstance(op, _PLACES) and not isinstance(around, (tile.KernelOp, tile.ParallelOp)):
             return False
     return True
+
+
+def divisor(value: Value) -> int:
+    """A number that divides an integer; 0 for the constant 0. If the integer may wrap, only its powers of two do."""
+    number, op = constant_of(value), value.op
+    if number is not None:
+        return abs(int(number))
+    if isinstance(op, arith.MulOp):
+        return divisor(op.lhs) * divisor(op.rhs)
+    if isinstance(op, (arith.AddOp, arith.SubOp, arith.MinOp, arith.MaxOp)):
+        return math.gcd(divisor(op.lhs), divisor(op.rhs))
+    if isinstance(op, arith.SelectOp):
+        return math.gcd(divisor(op.on_true), divisor(op.on_false))
+    if isinstance(op, arith.CastOp) and not is_float(op.source.dtype):
+        return divisor(op.source)
+    loop = owner_of(value)
+    if isinstance(loop, scf.ForOp) and value is loop.index:
+        return math.gcd(divisor(loop.lower), divisor(loop.step))
+    return 1
 
 
 def _is_mixed(lhs: LinearForm, rhs: LinearForm) -> bool:

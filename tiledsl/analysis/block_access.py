@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import gcd
+from math import prod
+from typing import NoReturn
 
-from tiledsl.dialects import arith, scf, tensor, tile
+from tiledsl.analysis.affine import divisor
+from tiledsl.analysis.linear import LinearForm, Reader
+from tiledsl.dialects import arith, tensor, tile
 from tiledsl.dialects.arith import constant_of
-from tiledsl.ir.core import Region, Value
-from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import ELEMENTS, INT32, BufferType
+from tiledsl.ir.core import Operation, Value
+from tiledsl.ir.types import ELEMENTS, BufferType
 
 MAX_RANK = 5
 MAX_ROWS = 256  # along every dimension but the contiguous one, which is split into pieces
@@ -27,17 +29,12 @@ class NoBlock(Exception):
 class Block:
     """Where a block begins, and along which dimensions it extends.
 
-    summands: for each dimension of the buffer, the (value, sign) pairs whose sum is the start. axes: as in
-    `tile.load_block`. shape: the tile's.
+    starts: for each dimension of the buffer, a sum. axes: as in `tile.load_block`. shape: the tile's.
     """
 
-    summands: tuple[tuple[tuple[Value, int], ...], ...]
+    starts: tuple[LinearForm, ...]
     axes: tuple[int, ...]
     shape: tuple[int, ...]
-
-    def starts(self, at: Builder) -> list[Value]:
-        """The sums as operations, one for each dimension of the buffer."""
-        return [_sum(at, each) for each in self.summands]
 
 
 def block_of(op: Access, func: tile.FuncOp) -> Block:
@@ -47,10 +44,10 @@ def block_of(op: Access, func: tile.FuncOp) -> Block:
     shape = tile.access_shape(op) or ()
     if len(shape) < 2:
         raise NoBlock("rows are as fast through pointers" if shape else "it is accessed one element at a time")
-    summands, axes = [], [-1] * len(shape)
+    starts, axes = [], [-1] * len(shape)
     for dim, index in enumerate(op.indices):
-        terms, iota = _parts(index)
-        summands.append(tuple(terms))
+        start, iota = start_and_walk(index)
+        starts.append(start)
         if iota is not None and iota.extent > 1:
             if axes[iota.axis] >= 0:
                 raise NoBlock("one dimension of the tile walks along two of the buffer")
@@ -62,12 +59,12 @@ def block_of(op: Access, func: tile.FuncOp) -> Block:
             raise NoBlock(f"its block is {size} long, and a descriptor's at most {MAX_ROWS}")
     _check_width(type, axes, shape)
     wanted = ALIGNMENT * 8 // ELEMENTS[type.dtype].bits
-    if not all(is_multiple(value, wanted) for value, _ in summands[-1]):
+    if any(coefficient * prod(map(divisor, factors)) % wanted for factors, coefficient in starts[-1].terms.items()):
         raise NoBlock(f"its blocks may begin at other columns than multiples of {wanted}")
     _check_mask(op, type, func)
     if isinstance(op, tile.StoreOp):
         _check_rows(type)
-    return Block(tuple(summands), tuple(axes), shape)
+    return Block(tuple(starts), tuple(axes), shape)
 
 
 def _check_buffer(type: BufferType) -> None:
@@ -114,75 +111,39 @@ def _check_rows(type: BufferType) -> None:
         raise NoBlock(f"its rows have {extent * bits // 8} bytes, not a multiple of {ALIGNMENT}")
 
 
-def _parts(index: Value) -> tuple[list[tuple[Value, int]], tensor.IotaOp | None]:
-    """An index as a sum of signed scalars and at most one iota."""
-    terms: list[tuple[Value, int]] = []
-    iota: tensor.IotaOp | None = None
-    pending = [(index, 1)]
-    while pending:
-        value, sign = pending.pop()
-        op, type = value.op, value.type
-        if type.dtype != "int32":
-            raise NoBlock(f"an index is {type.dtype}")
-        if not type.shape or isinstance(op, arith.ConstantOp):
-            terms.append((value, sign))
-        elif isinstance(op, (arith.AddOp, arith.SubOp)):
-            pending += [(op.rhs, sign if isinstance(op, arith.AddOp) else -sign), (op.lhs, sign)]
-        elif isinstance(op, tensor.IotaOp) and sign > 0 and iota is None:
-            iota = op
-        elif isinstance(op, tensor.BroadcastOp) or (isinstance(op, tensor.ReshapeOp) and not op.source.shape):
-            pending.append((op.source, sign))
-        else:
-            raise NoBlock("its elements are not neighbours in memory")
-    return terms, iota
+class _PlaceReader(Reader):
+    """Sums of scalars, which stay whole, and of iotas. Raises NoBlock for other indices."""
+
+    def read(self, value: Value) -> LinearForm | None:
+        if value.dtype != "int32":
+            raise NoBlock(f"an index is {value.dtype}")
+        return super().read(value)
+
+    def stops(self, value: Value) -> bool:
+        return not value.shape or isinstance(value.op, tensor.IotaOp)
+
+    def looks_through(self, op: Operation) -> bool:
+        return isinstance(op, tensor.BroadcastOp) or isinstance(op, tensor.ReshapeOp) and not op.source.shape
+
+    def product(self, lhs: LinearForm, rhs: LinearForm) -> None:
+        return None
+
+    def opaque(self, value: Value) -> NoReturn:
+        raise NoBlock("its elements are not neighbours in memory")
 
 
-def _sum(at: Builder, terms: tuple[tuple[Value, int], ...]) -> Value:
-    total: Value | None = None
-    for value, sign in sorted(terms, key=lambda term: -term[1]):
-        number = constant_of(value)
-        if value.shape and number is not None:
-            value = at.constant(number, INT32)
-        if total is None and sign < 0:
-            total = at.constant(0, INT32)
-        if total is not None:
-            value = at.insert((arith.AddOp if sign > 0 else arith.SubOp)(total, value)).result
-        total = value
-    return at.constant(0, INT32) if total is None else total
-
-
-def is_multiple(value: Value, number: int) -> bool:
-    """Whether an integer is provably a multiple of `number`, a power of two (so that wrapping does not matter)."""
-    known = constant_of(value)
-    if known is not None:
-        return int(known) % number == 0
-    op = value.op
-    if op is None:
-        return _is_index_of_multiples(value, number)
-    if isinstance(op, arith.MulOp):
-        return _multiplies(op.lhs, op.rhs, number) or _multiplies(op.rhs, op.lhs, number)
-    if isinstance(op, (arith.AddOp, arith.SubOp, arith.MinOp, arith.MaxOp)):
-        return is_multiple(op.lhs, number) and is_multiple(op.rhs, number)
-    if isinstance(op, arith.SelectOp):
-        return is_multiple(op.on_true, number) and is_multiple(op.on_false, number)
-    return False
-
-
-def _multiplies(value: Value, factor: Value, number: int) -> bool:
-    """Whether value * factor is a multiple of `number`, given what a constant factor contributes."""
-    known = constant_of(factor)
-    if known is None:
-        return is_multiple(factor, number)
-    rest = number // gcd(number, int(known))
-    return rest == 1 or is_multiple(value, rest)
-
-
-def _is_index_of_multiples(value: Value, number: int) -> bool:
-    region = value.owner
-    loop = region.parent if isinstance(region, Region) else None
-    if not isinstance(loop, scf.ForOp) or value is not loop.index:
-        return False
-    return is_multiple(loop.lower, number) and is_multiple(loop.step, number)
+def start_and_walk(index: Value) -> tuple[LinearForm, tensor.IotaOp | None]:
+    """An index as a sum of scalars and at most one iota. Raises NoBlock for others."""
+    form = _PlaceReader().read(index)
+    assert form is not None
+    start, walks = form.split()
+    if not walks.terms:
+        return start, None
+    ((walk, *_), coefficient), *others = walks.terms.items()
+    if others or coefficient != 1:
+        raise NoBlock("its elements are not neighbours in memory")
+    assert isinstance(walk.op, tensor.IotaOp), "the reader stops at scalars and iotas"
+    return start, walk.op
 
 
 def _check_mask(op: Access, type: BufferType, func: tile.FuncOp) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from tiledsl.ir.core import Operation, Value
+from tiledsl.dialects import scf
+from tiledsl.ir.core import Operation, Region, Value
 
 
 def depends_on(value: Value, sources: Collection[Value]) -> bool:
@@ -27,3 +28,22 @@ def ancestors(op: Operation) -> Iterator[Operation]:
     while parent is not None:
         yield parent
         parent = parent.parent_op
+
+
+def handed_on(value: Value) -> list[Value]:
+    """What a result of a branch or a loop, or a value that a loop carries, may be; nothing of other values."""
+    owner, op = value.owner, value.op
+    if isinstance(op, scf.IfOp):
+        return [region.terminator.operands[op.results.index(value)] for region in op.regions]
+    loop = owner.parent if isinstance(owner, Region) else owner
+    if isinstance(loop, scf.ForOp) and value is not loop.index:
+        number = (loop.carried if op is None else loop.results).index(value)
+        return [loop.inits[number], loop.yielded[number]]
+    if isinstance(loop, scf.WhileOp) and owner is loop.before:
+        number = loop.carried.index(value)
+        return [loop.inits[number], loop.yielded[number]]
+    if isinstance(loop, scf.WhileOp):
+        condition = loop.before.terminator
+        assert isinstance(condition, scf.ConditionOp)
+        return [condition.values[(loop.after.args if op is None else loop.results).index(value)]]
+    return []

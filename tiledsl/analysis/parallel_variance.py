@@ -99,8 +99,8 @@ class Variance:
             elif isinstance(op, scf.ForOp):
                 bounds = self._union([op.lower, op.upper, op.step])
                 self._region(op.body, control | bounds, active)
-                yielded = op.body.terminator.operands
-                for values in zip(op.inits, op.body.args[1:], yielded, op.results, strict=True):
+                yielded = op.yielded
+                for values in zip(op.inits, op.carried, yielded, op.results, strict=True):
                     for value in values[1:2] + values[3:]:
                         self._add(value, self._union(list(values)) | bounds)
             elif isinstance(op, scf.WhileOp):

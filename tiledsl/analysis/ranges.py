@@ -210,7 +210,7 @@ class Ranges:
         return [each for each in op.operands if not isinstance(each.type, BufferType)]
 
     def _is_invariant(self, loop: scf.ForOp, position: int) -> bool:
-        handed_on = loop.body.terminator.operands[position : position + 1]  # none, while promote-buffers adds it
+        handed_on = loop.yielded[position : position + 1]  # none, while promote-buffers adds it
         return handed_on in ([loop.body.args[1 + position]], [loop.inits[position]])
 
     def _compute(self, value: Value, inputs: list[Interval]) -> Interval:
@@ -407,6 +407,7 @@ _RULES: dict[type[Operation], Callable[..., Interval | None]] = {
     arith.MulOp: _product,
     arith.FloorDivOp: _division,
     arith.TruncDivOp: _division,
+    arith.CeilDivOp: lambda op, a, b: _division(op, Interval(a.lo + b.lo - 1, a.hi + b.hi - 1), b),
     arith.FloorModOp: lambda op, a, b: _remainder(a, b, True),
     arith.TruncModOp: lambda op, a, b: _remainder(a, b, False),
     arith.MinOp: lambda op, a, b: Interval(min(a.lo, b.lo), min(a.hi, b.hi)),

@@ -133,8 +133,8 @@ class Accesses:
         assert isinstance(own, Variable)
         own.where = tuple(conditions)
         self._args[op.index] = _same(index)
-        yielded = op.body.terminator.operands
-        for number, (arg, init, following) in enumerate(zip(op.body.args[1:], op.inits, yielded)):
+        yielded = op.yielded
+        for number, (arg, init, following) in enumerate(zip(op.carried, op.inits, yielded)):
             change = _change(arg, following, op)
             if following is arg or following is init:
                 self._args[arg] = self._of(init)

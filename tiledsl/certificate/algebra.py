@@ -51,6 +51,7 @@ BINARY: dict[str, Function] = {
     "mul": np.multiply,
     "div": np.divide,
     "floordiv": np.floor_divide,
+    "ceildiv": lambda a, b: np.floor_divide(a, b) + (np.remainder(a, b) != 0),
     "floormod": np.remainder,
     "truncdiv": truncdiv,
     "truncmod": np.fmod,

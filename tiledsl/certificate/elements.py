@@ -173,6 +173,7 @@ RULES: dict[type[Operation], _Rule] = {
     arith.SubOp: _binary(terms.subtract),
     arith.MulOp: _binary(multiply),
     arith.FloorDivOp: _binary(terms.floor_divide),
+    arith.CeilDivOp: _binary(lambda a, b: terms.negate(terms.floor_divide(terms.negate(a), b))),
     arith.FloorModOp: _binary(terms.floor_modulo),
     arith.TruncDivOp: _binary(terms.truncated_divide),
     arith.TruncModOp: _binary(terms.truncated_modulo),

@@ -208,7 +208,8 @@ class HostWriter:
             self.launch(op)
         elif op.name.startswith("arith.") and len(op.results) == 1:
             expression = self.operation(op)
-            several = sum(op.results[0].uses.values()) > 1
+            users = op.results[0].uses
+            several = sum(users.values()) > 1 or any(isinstance(each, arith.TruncModOp) for each in users)  # twice
             simple = expression.precedence == ATOM and not expression.text.endswith(")")
             if several and not simple or len(expression.text) > 60:
                 name = self._text[op.results[0]] = Expression(self.names.claim(op.results[0].name or "size"))
@@ -246,11 +247,9 @@ class HostWriter:
     # Expressions over Python numbers
 
     def operation(self, op: Operation) -> Expression:
-        if isinstance(op, (arith.FloorDivOp, arith.TruncDivOp)):
-            rounded_up = self._rounded_up(op)
-            if rounded_up is not None:
-                return rounded_up
         values = [self._text[value] for value in op.operands]
+        if isinstance(op, arith.CeilDivOp):
+            return Expression(f"triton.cdiv({values[0].text}, {values[1].text})")
         if isinstance(op, arith.TruncDivOp):
             self._uses_truncating_division = True
             return Expression(f"_truncdiv({values[0].text}, {values[1].text})")
@@ -278,18 +277,6 @@ class HostWriter:
             symbol, precedence = BINARY[type(op)]
             return Expression(f"{values[0].at(precedence)} {symbol} {values[1].at(precedence + 1)}", precedence)
         raise TileError(f"{op.name} cannot run on the host", op.loc)
-
-    def _rounded_up(self, op: arith.FloorDivOp | arith.TruncDivOp) -> Expression | None:
-        """(n + c - 1) // c reads as triton.cdiv(n, c)."""
-        divisor, total = constant_of(op.rhs), op.lhs.op
-        if (
-            isinstance(total, arith.AddOp)
-            and divisor is not None
-            and constant_of(total.rhs) == divisor - 1
-            and divisor > 0
-        ):
-            return Expression(f"triton.cdiv({self._text[total.lhs].text}, {divisor})")
-        return None
 
 
 def debug_options(launch: triton.LaunchOp) -> dict[str, bool]:

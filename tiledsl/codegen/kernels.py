@@ -59,8 +59,7 @@ class KernelWriter:
     def decorator(self) -> str:
         """Triton compiles anew for integers that are 1 or multiples of 16. What the host makes of the number of
         multiprocessors is the same on a device and gains nothing by that."""
-        pairs = zip(self.launch.body.args, self.launch.arguments, strict=True)
-        names = [quoted(self.name(value)) for value, outside in pairs if _counts_multiprocessors(outside)]
+        names = [quoted(self.name(self.launch.body.args[number])) for number in self.launch.unspecialized]
         return f"@triton.jit(do_not_specialize=[{', '.join(names)}])" if names else "@triton.jit"
 
     def argument(self, value: Value) -> str:
@@ -135,8 +134,7 @@ class KernelWriter:
     # Control flow
 
     def for_loop(self, op: scf.ForOp) -> None:
-        carried = op.body.args[1:]
-        self.assign(carried, op.inits, self.confused(carried, op.inits, op.body.terminator.operands))
+        self.assign(op.carried, op.inits, self.own_values(op))
         bounds = [self.expressions.text(each) for each in (op.lower, op.upper, op.step)]
         step = constant_of(op.step)
         if step == 1:
@@ -152,23 +150,16 @@ class KernelWriter:
             options.append("flatten=True")
         function = "tl.range" if options else "range"
         self.line(f"for {self.name(op.index)} in {function}({', '.join(bounds + options)}):")
-        self.nested(op.body, lambda: self.assign(carried, op.body.terminator.operands))
+        self.nested(op.body, lambda: self.assign(op.carried, op.yielded))
 
-    def confused(self, carried: Sequence[Value], inits: Sequence[Value], yielded: Sequence[Value]) -> set[Value]:
-        """Carried values that Triton would take for unchanging. It reads a body once with what the variables hold
-        before the loop; a variable that then holds the same is not carried, also where it got that from another one
-        that began with the same value."""
-        alike: dict[Value, list[int]] = {}
-        for number, value in enumerate(inits):
-            if value.op not in self.variables.inlined:  # else each variable gets a value of its own
-                alike.setdefault(value, []).append(number)
-        found: set[Value] = set()
-        for value, numbers in alike.items():
-            group = {carried[number] for number in numbers}
-            if len(group) > 1 and any(_may_hold(yielded[number], group - {carried[number]}) for number in numbers):
-                first = next((each for each in group if self.variables.same(each, value)), carried[numbers[0]])
-                found |= group - {first}
-        return found
+    def own_values(self, op: scf.ForOp | scf.WhileOp) -> set[Value]:
+        """The carried values for which Triton must see a value of their own: all of a group that is alike but one."""
+        own: set[Value] = set()
+        for group in op.alike:
+            values = [op.carried[number] for number in group]
+            first = next((each for each in values if self.variables.same(each, op.inits[group[0]])), values[0])
+            own.update(each for each in values if each is not first)
+        return own
 
     def condition(self, value: Value) -> str:
         op = value.op
@@ -229,11 +220,10 @@ class KernelWriter:
                 self.line(f"{flag} = {text}")
 
         def ending() -> None:
-            self.assign(op.before.args, op.after.terminator.operands)
+            self.assign(op.carried, op.yielded)
             test()
 
-        yielded = op.after.terminator.operands
-        self.assign(op.before.args, op.inits, self.confused(op.before.args, op.inits, yielded))
+        self.assign(op.carried, op.inits, self.own_values(op))
         test()
         self.line(f"while {flag or self.condition(condition.condition)}:")
         self.nested(op.after, ending)
@@ -339,48 +329,6 @@ class KernelWriter:
 
     def assume(self, op: tile.AssumeOp) -> None:
         self.line(f"tl.assume({self.condition(op.condition)})")
-
-
-def _may_hold(value: Value, others: Set[Value]) -> bool:
-    """Whether a value may be one of `others`, handed on by nothing but branches and loops."""
-    seen: set[Value] = set()
-    left = [value]
-    while left:
-        value = left.pop()
-        if value in others:
-            return True
-        if value not in seen:
-            seen.add(value)
-            left += _handed_on(value)
-    return False
-
-
-def _handed_on(value: Value) -> list[Value]:
-    """What a result of a branch or a loop, or a value that it carries, may be."""
-    op = value.op
-    if isinstance(op, scf.IfOp):
-        return [region.terminator.operands[op.results.index(value)] for region in op.regions]
-    around = op if op is not None else value.owner.parent if isinstance(value.owner, Region) else None
-    if isinstance(around, scf.ForOp):
-        carried = around.results if op is not None else around.body.args[1:]
-        number = next((number for number, each in enumerate(carried) if each is value), None)
-        return [] if number is None else [around.inits[number], around.body.terminator.operands[number]]
-    if isinstance(around, scf.WhileOp):
-        if op is None and value.owner is around.before:
-            number = around.before.args.index(value)
-            return [around.inits[number], around.after.terminator.operands[number]]
-        condition = around.before.terminator
-        assert isinstance(condition, scf.ConditionOp)
-        return [condition.values[(around.results if op is not None else around.after.args).index(value)]]
-    return []
-
-
-def _counts_multiprocessors(value: Value) -> bool:
-    """Whether the host computes a number from that of the device's multiprocessors."""
-    op = value.op
-    if isinstance(op, triton.MultiprocessorsOp):
-        return True
-    return isinstance(op, arith.BinaryOp) and any(map(_counts_multiprocessors, op.operands))
 
 
 def _cache_options(cache: str, eviction: str) -> list[str]:

@@ -179,7 +179,7 @@ class Variables:
     def _coalesce(self, body: Region) -> None:
         for op in self._controls:
             if isinstance(op, scf.ForOp):
-                pairs = zip(op.body.args[1:], op.results)
+                pairs = zip(op.carried, op.results)
             elif isinstance(op, scf.WhileOp):
                 pairs = zip(op.after.args, op.results)
             else:
@@ -231,15 +231,13 @@ class Variables:
 
 def _related(op: Operation) -> Iterator[tuple[Value, Value]]:
     """Pairs of values that one variable saves a copy for."""
-    if isinstance(op, scf.ForOp):
-        yield from zip(op.body.args[1:], op.body.terminator.operands)
-        yield from zip(op.body.args[1:], op.inits)
-    elif isinstance(op, scf.WhileOp):
+    if isinstance(op, scf.WhileOp):
         condition = op.before.terminator
         assert isinstance(condition, scf.ConditionOp)
         yield from zip(op.after.args, condition.values)
-        yield from zip(op.before.args, op.after.terminator.operands)
-        yield from zip(op.before.args, op.inits)
+    if isinstance(op, (scf.ForOp, scf.WhileOp)):
+        yield from zip(op.carried, op.yielded)
+        yield from zip(op.carried, op.inits)
     else:
         for inner in op.regions:
             yield from zip(op.results, inner.terminator.operands)

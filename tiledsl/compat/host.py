@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tiledsl.compat import tuning
 from tiledsl.compat.cpu_device import here
 from tiledsl.compat.environment import default_target, disable_cache, enable_cache, env, is_cache_enabled
 from tiledsl.compat.maths import cdiv, next_power_of_2
+from tiledsl.compat.tuning import autotune
 from tiledsl.frontend.program import PrimFunc
 from tiledsl.kernels import jit as _jit
 from tiledsl.kernels.kernel import Kernel as JITKernel
@@ -91,8 +91,3 @@ def clear_cache() -> None:
 def set_log_level(level: str | int) -> None:
     """The level of the logger `tiledsl`."""
     logging.getLogger("tiledsl").setLevel(level.upper() if isinstance(level, str) else level)
-
-
-def autotune(*misplaced: Any, **options: Any) -> Any:
-    """`@tilelang.autotune(configs=...)`; see tiledsl.autotune."""
-    return tuning.autotune(*misplaced, **options)

@@ -1,9 +1,9 @@
 """Elementwise operations on scalars and tensors.
 
 Operands have one element type; scalars go with tensors, tensors of one rank broadcast their dimensions of 1. Integers
-wrap, signed ones too. `floordiv` and `floormod` round towards minus infinity, `truncdiv` and `truncmod` towards zero
-(C, Triton). Undefined are quotients and remainders by zero, of the least number by -1, and shifts by less than 0 or by
-the width and more, but for constant amounts.
+wrap, signed ones too. `floordiv` and `floormod` round towards minus infinity, `ceildiv` towards plus infinity,
+`truncdiv` and `truncmod` towards zero (C, Triton). Undefined are quotients and remainders by zero, of the least number
+by -1, and shifts by less than 0 or by the width and more, but for constant amounts.
 """
 
 from __future__ import annotations
@@ -246,6 +246,16 @@ class FloorDivOp(_DivisionOp):
 
     name = "arith.floordiv"
     compute = operator.floordiv
+
+
+class CeilDivOp(_DivisionOp):
+    """Rounds towards plus infinity; of the host. Example: `%c = arith.ceildiv %a, %b : int32`"""
+
+    name = "arith.ceildiv"
+
+    @staticmethod
+    def compute(a: Any, b: Any) -> Any:
+        return -(-a // b)
 
 
 class FloorModOp(_RemainderOp):

@@ -24,7 +24,8 @@ class ForOp(Operation):
     iteration. `step` may be negative but not 0. num_stages: software pipelining depth asked for (0: not asked).
     unroll: 0 no, 1 completely (constant bounds), n > 1 by that factor as a hint. flatten: make one loop of this one and
     the loop inside, so that the pipeline of the inner loop does not run dry between two iterations of this one.
-    vectorized: the iterations are computed together (parallelize-loops) where nobody can tell.
+    vectorized: the iterations are computed together (parallelize-loops) where nobody can tell. alike: groups of carried
+    values, by their numbers, that begin as one value and may take each other's places.
 
     Example: `%r = scf.for %lo, %hi, %step[%init] {num_stages = 3} : tensor<64x64xfloat32> (%i: int32, %acc: tensor<64x64xfloat32>) { ... }`
     """  # noqa: E501
@@ -40,6 +41,7 @@ class ForOp(Operation):
     unroll = attr(int, 0)
     flatten = attr(bool, False)
     vectorized = attr(bool, False)
+    alike = attr(tuple, ())
     body = region()
 
     def infer(self) -> Sequence[Type]:
@@ -48,6 +50,16 @@ class ForOp(Operation):
     @property
     def index(self) -> Value:
         return self.body.args[0]
+
+    @property
+    def carried(self) -> list[Value]:
+        """The carried values in the body."""
+        return self.body.args[1:]
+
+    @property
+    def yielded(self) -> list[Value]:
+        """The carried values of the next iteration."""
+        return self.body.terminator.operands
 
     def verify(self) -> None:
         _same_types("carried values", self.inits, self.body.args[1:])
@@ -88,6 +100,7 @@ class WhileOp(Operation):
     """`before` computes the condition from the carried values, `after` is the body and yields the next ones.
 
     Both regions have the carried values as arguments; the results are the values that `before` last handed on.
+    alike: as in `scf.for`.
 
     Example: `%r = scf.while [%init] : int32 (%a: int32) { ... } (%b: int32) { ... }`
     """
@@ -96,11 +109,22 @@ class WhileOp(Operation):
     effects = Effect.REGION | Effect.ORDERED  # it may not end, so it is never dropped or moved
     variadic_results = True
     inits = operands()
+    alike = attr(tuple, ())
     before = region()
     after = region()
 
     def infer(self) -> Sequence[Type]:
         return [value.type for value in self.inits]
+
+    @property
+    def carried(self) -> list[Value]:
+        """The carried values before the condition is computed."""
+        return self.before.args
+
+    @property
+    def yielded(self) -> list[Value]:
+        """The carried values of the next iteration."""
+        return self.after.terminator.operands
 
     def verify(self) -> None:
         condition = self.before.terminator

@@ -18,7 +18,8 @@ class LaunchOp(Operation):
 
     Buffers among `arguments` are seen inside as pointers to their first element, results of `triton.descriptor` as
     descriptors, of which load_block and store_block know. `options` are (name, value) pairs for the launch: num_warps,
-    num_stages, num_ctas, maxnreg, launch_pdl. `remarks` are sentences for people.
+    num_stages, num_ctas, maxnreg, launch_pdl. `remarks` are sentences for people. `unspecialized` are the numbers of
+    arguments for whose values Triton need not compile anew.
 
     Example: `triton.launch [%gx], [%A, %n] {sym_name = "copy_kernel"} (%A_ptr: *float16, %size: int32) { ... }`
     """
@@ -30,6 +31,7 @@ class LaunchOp(Operation):
     sym_name = attr(str)
     options = attr(tuple, ())
     remarks = attr(tuple, ())
+    unspecialized = attr(tuple, ())
     body = region()
 
     def verify(self) -> None:

@@ -30,6 +30,7 @@ from tiledsl.runtime.target import Target
 # The IR and the passes are loaded where they are needed: recalling a tuned kernel goes without.
 if TYPE_CHECKING:
     from tiledsl.certificate import Certificate
+    from tiledsl.codegen.emitted import EmittedModule
     from tiledsl.dialects.tile import FuncOp
     from tiledsl.ir.pass_manager import Stage
     from tiledsl.kernels.torch_rules import Backward
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 _making_callers = threading.Lock()
 # Of a kernel's attributes, those that belong to what it has compiled and launched.
-_OF_ONE_SOURCE = ("callers", "call_scope", "call_text", "operators", "loaded", "compiled", "stages", "kept", "remarks")
+_OF_ONE_SOURCE = ("callers", "call_scope", "call_text", "operators", "loaded", "compiled", "stages", "kept", "_named")
 
 
 class Kernel(OtherNames):
@@ -287,13 +288,18 @@ class Kernel(OtherNames):
 
         origin = self.origin or self
         artifacts = {**self.artifacts, **artifacts_of(origin, level, source, allow)}
-        shared: type[Kernel] = next(each for each in type(origin).__mro__ if "is_own" not in vars(each))
-        kernel = shared.__new__(shared)
-        kernel.__dict__.update({name: value for name, value in vars(origin).items() if name not in _OF_ONE_SOURCE})
+        kernel = origin.with_module(replace(origin.module, source=origin.source + attaching(artifacts)))
         kernel.origin, kernel.artifacts = origin, artifacts
-        kernel.module = replace(origin.module, source=origin.source + attaching(artifacts))
         kernel.remarks = (*origin.remarks, *(text for each in artifacts.values() for text in each.remarks))
         kernel.latency = kernel.ref_latency = kernel.certificate = None
+        return kernel
+
+    def with_module(self, module: EmittedModule) -> Kernel:
+        """A kernel like this one with another module, of which nothing is compiled or launched yet."""
+        shared: type[Kernel] = next(each for each in type(self).__mro__ if "is_own" not in vars(each))
+        kernel = shared.__new__(shared)
+        kernel.__dict__.update({name: value for name, value in vars(self).items() if name not in _OF_ONE_SOURCE})
+        kernel.module = module
         return kernel
 
     # Running

@@ -11,7 +11,6 @@ from tiledsl.digests import digest
 from tiledsl.kernels.kernel import Kernel
 
 _MOST = 120  # characters that are added to a name
-_OWN = ("callers", "call_scope", "call_text", "operators", "loaded", "compiled", "_named")
 
 
 def suffix(config: Mapping[str, Any]) -> str:
@@ -33,10 +32,6 @@ def named_by(kernel: Kernel, config: Mapping[str, Any]) -> Kernel:
             name = f"{each.name}_{added}"
             source = re.sub(rf"\b{re.escape(each.name)}\b", name, source)
             kernels.append(replace(each, name=name))
-        shared: type[Kernel] = next(each for each in type(kernel).__mro__ if "is_own" not in vars(each))
-        made = shared.__new__(shared)
-        made.__dict__.update({name: value for name, value in vars(kernel).items() if name not in _OWN})
-        made.module = replace(kernel.module, source=source, kernels=tuple(kernels))
-        made.config = dict(config)
-        named[added] = made
+        named[added] = kernel.with_module(replace(kernel.module, source=source, kernels=tuple(kernels)))
+        named[added].config = dict(config)
     return named[added]

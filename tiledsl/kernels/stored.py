@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -63,19 +64,7 @@ def describe_call(kernel: Kernel) -> dict[str, Any]:
             }
             for each in kernel.params
         ],
-        "kernels": [
-            {
-                "name": each.name,
-                "signature": dict(each.signature),
-                "num_warps": each.num_warps,
-                "num_stages": each.num_stages,
-                "options": dict(each.options),
-                "constexprs": dict(each.constexprs),
-                "divisible_by_16": list(each.divisible_by_16),
-                "grid": list(each.grid),
-            }
-            for each in kernel.module.kernels
-        ],
+        "kernels": [asdict(emitted) for emitted in kernel.module.kernels],
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections import defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from tiledsl.levels.bundle import LevelFile, open_level
 from tiledsl.levels.checks import checked, facts_of
 from tiledsl.levels.record import Record, arguments_of, refusal
 from tiledsl.runtime.compile import CompiledKernel, source_type
+from tiledsl.runtime.launch_triton import compile_by
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -49,15 +49,11 @@ class Artifact:
 
     def attach(self, function: Any) -> None:
         """Have a jitted function that has not run yet launch this, and refuse calls for which it was not compiled."""
-        create = function.create_binder
-
-        def create_binder() -> Any:
-            made = create()  # sets `compile`, for each device
-            function.compile = lambda source, target=None, options=None, **_: self._launched(function, source, target)
-            return made
-
         function.artifact = self
-        function.device_caches = defaultdict(create_binder)
+        compile_by(
+            function,
+            lambda _: lambda source, target=None, options=None, **_: self._launched(function, source, target),
+        )
 
     def store(self) -> tuple[Path, str]:
         """Keep the level and what is known of it in the cache; the path, and a digest of both. May raise TileError."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from tiledsl.errors import TileError
 from tiledsl.runtime.target import Target
+from tiledsl.strict_json import NONSENSE, parse
 
 SCHEMA = "tiledsl levels 1"
 NEEDED = ("shared", "num_warps")
@@ -100,7 +101,7 @@ def parsed(text: str | bytes, where: str) -> Record:
     """The record in a JSON file: as `Record.text` writes it, or Triton Runner, or Triton in its cache (which does not
     say what the arguments are). TileError if it makes no sense; `where` names the file."""
     try:
-        values = json.loads(text, parse_constant=_finite, parse_float=_finite)
+        values = parse(text)
         if not isinstance(values, dict):
             raise ValueError(f"it is a {type(values).__name__}, not an object with entries")
         schema = values.get("schema", SCHEMA)
@@ -134,18 +135,11 @@ def parsed(text: str | bytes, where: str) -> Record:
         )
     except TileError as error:
         raise TileError(f"{where} does not describe a kernel: {error.message}", notes=error.notes) from None
-    except (ValueError, TypeError, KeyError, AttributeError, SyntaxError, RecursionError) as error:
+    except (*NONSENSE, AttributeError, SyntaxError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         if isinstance(error, (TypeError, AttributeError)):
             reason = f"an entry has another type than save_levels() gives it ({error})"
         raise TileError(f"{where} does not describe a kernel: {reason}", notes=[_AGAIN]) from None
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is no number of JSON")
-    return number
 
 
 def _target(described: Any) -> Target | None:

@@ -11,7 +11,6 @@ import re
 import sys
 import tempfile
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from tiledsl.errors import TileError
 from tiledsl.location import Loc
 from tiledsl.logs import note_once
 from tiledsl.runtime import hazards
+from tiledsl.runtime.launch_triton import compile_by
 from tiledsl.runtime.module import kept_file
 from tiledsl.runtime.resources import Resources, read_resources, run_tool
 from tiledsl.runtime.streams import have_streams
@@ -263,14 +263,10 @@ if __name__ == "__main__":
 def guard(function: Any, target: Target, located: Callable[[TileError], Loc | None]) -> None:
     """Have what a jitted function compiles when it is launched be `unharmed`, and what is raised then be a CompileError
     at a place that `located` finds."""
-    create = getattr(function, "create_binder", None)
-    if create is None or function.device_caches or hasattr(function, "artifact"):
+    if not hasattr(function, "create_binder") or function.device_caches or hasattr(function, "artifact"):
         return  # another Triton, or it has run, or it runs from a file
 
-    def create_binder() -> Any:
-        binder = create()  # sets `compile`, for each device
-        ordinary = function.compile
-
+    def guarded(ordinary: Callable[..., Any]) -> Callable[..., Any]:
         def compile(src: Any, target: Any = None, options: Any = None, **others: Any) -> Any:
             def compiled(more: Mapping[str, Any]) -> Any:
                 return ordinary(src, target=target, options={**options, **more}, **others)
@@ -282,12 +278,10 @@ def guard(function: Any, target: Target, located: Callable[[TileError], Loc | No
                 error.loc = error.loc or located(error)
                 raise
 
-        function.compile = compile
-        return binder
+        return compile
 
     where = target
-    function.create_binder = create_binder  # for what else looks into compilations: launch_stored.offer
-    function.device_caches = defaultdict(create_binder)
+    compile_by(function, guarded)
 
 
 @contextlib.contextmanager

@@ -15,8 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from typing import Any
 from tiledsl.digests import digest
 from tiledsl.files import read_file
 from tiledsl.runtime import kernel_files
-from tiledsl.runtime.launch_triton import knobs
+from tiledsl.runtime.launch_triton import compile_by, knobs
 
 _TRITONS = {"triton": "json"}  # our ending of Triton's metadata, and Triton's
 # Where one of these is set, Triton is to compile otherwise, or to be seen compiling.
@@ -123,12 +122,8 @@ def install(function: Any, kept: CachedBinary) -> None:
     # An unknown Triton, or one that has already looked, or that takes a level of the kernel.
     if knobs() is None or function.device_caches or hasattr(function, "artifact"):
         return
-    create = function.create_binder
 
-    def create_binder() -> Any:
-        binder = create()  # sets `compile`, for each device
-        ordinary = function.compile
-
+    def keeping(ordinary: Callable[..., Any]) -> Callable[..., Any]:
         def compile(src: Any, target: Any = None, options: Any = None, **others: Any) -> Any:
             found = kept.load(src, target, options)
             if found is None:
@@ -138,10 +133,9 @@ def install(function: Any, kept: CachedBinary) -> None:
                         kept.keep(found, options)
             return found
 
-        function.compile = compile
-        return binder
+        return compile
 
-    function.device_caches = defaultdict(create_binder)
+    compile_by(function, keeping)
     function.kept = kept
 
 

@@ -10,6 +10,7 @@ import functools
 import importlib
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,20 @@ class DriverCall:
         layout = self.descriptors[number] if self.descriptors else None  # None: the kernel takes it apart
         more = [None] if self.as_tuple and _triton_version() != "3.7" else []
         return tuple(driver.make_tensordesc_arg(described, layout, *more))
+
+
+def compile_by(function: Any, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Have a jitted function that has not run yet compile, on each device, by what `wrapped` makes of the way in which
+    it would compile otherwise: a function of Triton's ASTSource, `target`, `options` and others by keyword."""
+    create = function.create_binder
+
+    def create_binder() -> Any:
+        binder = create()  # sets `compile`, for each device
+        function.compile = wrapped(function.compile)
+        return binder
+
+    function.create_binder = create_binder
+    function.device_caches = defaultdict(create_binder)
 
 
 def driver_call(compiled: Any) -> DriverCall:

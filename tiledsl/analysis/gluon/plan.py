@@ -112,10 +112,10 @@ def product_stages(
 
 def products_in_flight(found: TiledProduct, parts: int) -> int:
     """2 if a consumer can issue a product from zero before it uses the previous one, else 1."""
-    arguments = set(found.op.body.args[1:])
+    arguments = set(found.op.carried)
     free = not any(value in arguments for op in found.beside for value in op.operands)
     made = {value for op in found.beside for value in op.results}
-    free &= not any(value in made for value in found.op.body.terminator.operands)
+    free &= not any(value in made for value in found.op.yielded)
     fits = 3 * (found.columns // 2) <= CONSUMER_REGISTERS[parts] * 9 // 10
     return 2 if found.carried is None and free and fits and (trip_count(found.op) or 0) > 1 else 1
 

@@ -185,7 +185,7 @@ def _match_loop(loop: scf.ForOp) -> SoftmaxLoop:
     for dot in dots:
         if dot.a.dtype not in HALVES or dot.b.dtype != dot.a.dtype:
             raise NotRecognised(f"a product of {dot.a.dtype} and {dot.b.dtype}", dot)
-    yielded = loop.body.terminator.operands
+    yielded = loop.yielded
     if set(product.out.uses) != {loop.body.terminator} or yielded.count(product.out) != 1:
         raise NotRecognised("the second product is used in the loop", product)
     carried = yielded.index(product.out)

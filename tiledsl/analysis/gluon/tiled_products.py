@@ -122,7 +122,7 @@ def _carried(loop: scf.ForOp, dot: tensor.DotOp) -> int | None:
     """Which carried value a product is added to; None if it starts from zero."""
     if constant_of(dot.accumulator) == 0:
         return None
-    arguments, yielded = loop.body.args[1:], loop.body.terminator.operands
+    arguments, yielded = loop.carried, loop.yielded
     if dot.accumulator not in arguments:
         raise NotRecognised("the product neither starts from zero nor is added to what the loop carries", dot)
     number = arguments.index(dot.accumulator)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tiledsl.certificate.algebra import Algebra, ExecutorError, scalar
+from tiledsl.certificate.algebra import BINARY, Algebra, ExecutorError, scalar
 from tiledsl.certificate.executor.machine import Env, Executor, Pointer, Step, meaning, value_meaning
 from tiledsl.ir.core import Operation
 from tiledsl.ir.types import ELEMENTS
@@ -27,19 +27,6 @@ def _constant(op: Operation, executor: Executor) -> Step:
     return step
 
 
-_BINARY = "add sub mul div floordiv floormod truncdiv truncmod max min and or xor shl shr".split()
-
-
-@value_meaning(*(f"arith.{name}" for name in _BINARY))
-def _binary(op: Operation, algebra: Algebra) -> Any:
-    return algebra.binary(op.name.removeprefix("arith."), op.operands[0].dtype)
-
-
-@value_meaning("arith.cmp")
-def _cmp(op: Operation, algebra: Algebra) -> Any:
-    return algebra.compare(op.attributes["predicate"], op.operands[0].dtype)
-
-
 @value_meaning("arith.select")
 def _select(op: Operation, _: Algebra) -> Any:
     def select(condition: Any, a: Any, b: Any) -> Any:
@@ -50,31 +37,6 @@ def _select(op: Operation, _: Algebra) -> Any:
         return scalar(np.where(condition, a, b))
 
     return select
-
-
-@value_meaning("arith.cast")
-def _cast(op: Operation, algebra: Algebra) -> Any:
-    return algebra.cast(op.operands[0].dtype, op.results[0].dtype)
-
-
-@value_meaning("arith.bitcast")
-def _bitcast(op: Operation, algebra: Algebra) -> Any:
-    return algebra.bitcast(op.operands[0].dtype, op.results[0].dtype)
-
-
-@value_meaning("arith.neg")
-def _neg(op: Operation, algebra: Algebra) -> Any:
-    return algebra.negate(op.operands[0].dtype)
-
-
-@value_meaning("arith.not")
-def _not(op: Operation, _: Algebra) -> Any:
-    return np.invert
-
-
-@value_meaning("arith.math")
-def _math(op: Operation, algebra: Algebra) -> Any:
-    return algebra.math(op.attributes["function"], op.operands[0].dtype, op.results[0].dtype)
 
 
 # scf
@@ -198,58 +160,11 @@ def _iota(op: Operation, algebra: Algebra) -> Any:
     return lambda: value
 
 
-def _shape_only(function: Callable[[Any], Any]) -> Any:
-    return lambda value: value.map(function) if isinstance(value, Pointer) else function(value)
-
-
-@value_meaning("tensor.broadcast")
-def _broadcast(op: Operation, _: Algebra) -> Any:
-    return _shape_only(lambda value: np.broadcast_to(value, op.results[0].shape))
-
-
-@value_meaning("tensor.reshape")
-def _reshape(op: Operation, _: Algebra) -> Any:
-    return _shape_only(lambda value: scalar(np.reshape(value, op.results[0].shape)))
-
-
-@value_meaning("tensor.transpose")
-def _transpose(op: Operation, _: Algebra) -> Any:
-    return _shape_only(lambda value: np.transpose(value, op.attributes["permutation"]))
-
-
-@value_meaning("tensor.reduce")
-def _reduce(op: Operation, algebra: Algebra) -> Any:
-    kind, axis, propagate_nan = (op.attributes[key] for key in ("kind", "axis", "propagate_nan"))
-    return algebra.reduce(kind, axis, op.operands[0].dtype, propagate_nan)
-
-
-@value_meaning("tensor.scan")
-def _scan(op: Operation, algebra: Algebra) -> Any:
-    kind, axis, reverse = (op.attributes[key] for key in ("kind", "axis", "reverse"))
-    return algebra.scan(kind, axis, reverse, op.operands[0].dtype)
-
-
-@value_meaning("tensor.dot")
-def _dot(op: Operation, algebra: Algebra) -> Any:
-    a, b, c = op.operands
-    return algebra.dot(a.dtype, b.dtype, c.dtype, op.attributes["precision"])
-
-
-@value_meaning("tensor.gather")
-def _gather(op: Operation, _: Algebra) -> Any:
-    return lambda source, indices: gathered(source, indices, op.attributes["axis"])
-
-
 def gathered(source: np.ndarray, indices: np.ndarray, axis: int) -> np.ndarray:
     """The elements at indices along an axis. ExecutorError for an index outside."""
     if ((indices < 0) | (indices >= source.shape[axis])).any():
         raise ExecutorError("a gather index lies outside of the source")
     return np.take_along_axis(source, indices, axis)
-
-
-@value_meaning("tensor.histogram")
-def _histogram(op: Operation, _: Algebra) -> Any:
-    return lambda source, mask: counted(source[mask], op.results[0].shape[0])
 
 
 def counted(values: np.ndarray, size: int) -> np.ndarray:
@@ -292,3 +207,51 @@ def in_order(algebra: Algebra, dtype: str, axis: int, descending: bool) -> Calla
         return np.moveaxis(made[0], -1, axis), np.moveaxis(made[1], -1, axis)
 
     return compute
+
+
+def _moved(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What moves elements, of which pointers have their offsets."""
+    return lambda value: value.map(function) if isinstance(value, Pointer) else function(value)
+
+
+def _binary(op: Operation, algebra: Algebra) -> Any:
+    return algebra.binary(op.name.removeprefix("arith."), op.operands[0].dtype)
+
+
+def _math(op: Operation, algebra: Algebra) -> Any:
+    return algebra.math(op.attributes["function"], op.operands[0].dtype, op.results[0].dtype)
+
+
+def _dot(op: Operation, algebra: Algebra) -> Any:
+    a, b, c = op.operands
+    return algebra.dot(a.dtype, b.dtype, c.dtype, op.attributes["precision"])
+
+
+def _result_shape(op: Operation) -> tuple[int, ...]:
+    return op.results[0].shape
+
+
+# What operations are that an algebra has as they are, or that are one function of NumPy's: of operation and algebra.
+_FUNCTIONS: dict[str, Callable[[Operation, Algebra], Callable[..., Any]]] = {
+    **{f"arith.{name}": _binary for name in BINARY},
+    "arith.cmp": lambda op, algebra: algebra.compare(op.attributes["predicate"], op.operands[0].dtype),
+    "arith.cast": lambda op, algebra: algebra.cast(op.operands[0].dtype, op.results[0].dtype),
+    "arith.bitcast": lambda op, algebra: algebra.bitcast(op.operands[0].dtype, op.results[0].dtype),
+    "arith.neg": lambda op, algebra: algebra.negate(op.operands[0].dtype),
+    "arith.not": lambda op, algebra: np.invert,
+    "arith.math": _math,
+    "tensor.broadcast": lambda op, algebra: _moved(lambda value: np.broadcast_to(value, _result_shape(op))),
+    "tensor.reshape": lambda op, algebra: _moved(lambda value: scalar(np.reshape(value, _result_shape(op)))),
+    "tensor.transpose": lambda op, algebra: _moved(lambda value: np.transpose(value, op.attributes["permutation"])),
+    "tensor.reduce": lambda op, algebra: algebra.reduce(
+        op.attributes["kind"], op.attributes["axis"], op.operands[0].dtype, op.attributes["propagate_nan"]
+    ),
+    "tensor.scan": lambda op, algebra: algebra.scan(
+        op.attributes["kind"], op.attributes["axis"], op.attributes["reverse"], op.operands[0].dtype
+    ),
+    "tensor.dot": _dot,
+    "tensor.gather": lambda op, algebra: lambda source, at: gathered(source, at, op.attributes["axis"]),
+    "tensor.histogram": lambda op, algebra: lambda source, mask: counted(source[mask], _result_shape(op)[0]),
+}  # fmt: skip
+for _name, _make in _FUNCTIONS.items():
+    value_meaning(_name)(_make)

@@ -144,7 +144,7 @@ class ProductKernelWriter(SpecializedWriter):
         self.line(f"{self.phase} = 0")
         self.items()
         self.ops(self.ops_before)
-        self.assign(self.loop.body.args[1:], self.loop.inits)
+        self.assign(self.loop.carried, self.loop.inits)
         steps = trip_count(self.loop)
         if self.in_pairs and steps:
             self._paired_products(steps)
@@ -187,9 +187,9 @@ class ProductKernelWriter(SpecializedWriter):
         """What is done with a product, and the values that are carried on."""
         op = self.loop
         self.ops(self.update)
-        self.assign(op.body.args[1:], op.body.terminator.operands)
+        self.assign(op.carried, op.yielded)
         if self.in_pairs:
-            for value in op.body.args[1:]:
+            for value in op.carried:
                 if value.dtype == "float32" and value.shape:
                     self.line(f"{self.name(value)} = _pinned({self.name(value)})")
 
@@ -235,7 +235,7 @@ class ProductKernelWriter(SpecializedWriter):
     def _added_products(self) -> None:
         """Products that are added up: when one is issued, the one before is awaited."""
         loop = self.loop
-        arguments, yielded = loop.body.args[1:], loop.body.terminator.operands
+        arguments, yielded = loop.carried, loop.yielded
         carried = arguments.index(self.product.accumulator)
         acc = self.name(arguments[carried])
         self.line(f"{self.before} = 0")

@@ -51,7 +51,7 @@ class _Loop:
     @property
     def carried(self) -> int:
         """The position of the accumulator among the carried values."""
-        return self.op.body.terminator.operands.index(self.product.out)
+        return self.op.yielded.index(self.product.out)
 
 
 class _Variables(Variables):
@@ -76,7 +76,7 @@ class _Variables(Variables):
         for factor in self._held[1:]:
             self._join(self._held[0], factor, always=True)
         for one, following in zip(self._loops, self._loops[1:]):
-            for result, argument in zip(one.op.results, following.op.body.args[1:], strict=True):
+            for result, argument in zip(one.op.results, following.op.carried, strict=True):
                 self._join(result, argument, always=True)
         super()._coalesce(body)
 
@@ -192,7 +192,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
             self.line(f"{self.turn} = 0")
         self.items()
         self.ops(self.ops_before)
-        self.assign(self.turns[0].op.body.args[1:], self.turns[0].op.inits)
+        self.assign(self.turns[0].op.carried, self.turns[0].op.inits)
         indented = self._if_any_tile()
         self._first_tile()
         for number, loop in enumerate(self.turns):
@@ -289,7 +289,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
             self.line(f"{self.packed} = _packed({weights})")
         else:
             self.line(f"{self.operand_name} = gl.convert_layout({weights}, {self.weights_layout})")
-        yielded = loop.op.body.terminator.operands
+        yielded = loop.op.yielded
         rest = [number for number in range(len(yielded)) if number != loop.carried]
         self.assign([loop.op.body.args[1 + number] for number in rest], [yielded[number] for number in rest])
 

@@ -1,0 +1,147 @@
+"""Search strategies of users: asked for configurations and told what became of them, in any order they like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tiledsl.autotuner.user_functions import errors_of
+from tiledsl.errors import TileError
+
+_IDLE = 100  # answers in a row without a new configuration, after which a search has no more
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """What a search strategy of a user is made for.
+
+    configs: all configurations; a strategy names them by index. order: the indices of those that the target's limits
+    leave, the most promising first as the cost model predicts. budget: how many configurations may be tried; None: all.
+    seconds: after which no more is asked; None: no limit. seed: for random numbers, so that runs are alike.
+    """
+
+    configs: Sequence[Mapping[str, Any]]
+    order: tuple[int, ...]
+    budget: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+
+
+Factory = Callable[[SearchSpace], Any]
+_registered: dict[str, Factory] = {}
+BUILT_IN = ("auto", "exhaustive", "model", "random")
+
+
+def register_search(name: str, make: Factory) -> None:
+    """Make `search="name"` of @tiledsl.autotune a strategy of one's own; a second one of a name takes its place.
+
+    make: takes a SearchSpace and returns an object with two methods. `ask(n)` returns up to n indices of
+    configurations; an empty list means: tell me more first, or no more where nothing is outstanding. `tell(index,
+    value)` says what became of one: milliseconds, or what `objective` makes of its metrics, the less the better; None
+    for one that does not work or was left out. Of one that was asked for before, what is known is told again. An
+    attribute `done`, if there is one, ends the search when it is true.
+
+    TileError for a name that is none, or that a strategy of tiledsl has.
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise TileError(f"register_search: {name!r} is no name; use letters, digits and underscores")
+    if name in BUILT_IN:
+        raise TileError(f"register_search: {name!r} is a strategy of tiledsl's; take another name")
+    if not callable(make):
+        raise TileError(f"register_search: {name} is {make!r}; it must be a function of a SearchSpace")
+    _registered[name] = make
+
+
+def registered() -> tuple[str, ...]:
+    """The names of users' strategies."""
+    return tuple(_registered)
+
+
+def factory_of(search: Any) -> Factory | None:
+    """What makes the strategy that the option `search` names or is; None for one of tiledsl's, and for no strategy."""
+    if not isinstance(search, str):
+        return search if callable(search) else None
+    return _registered.get(search)
+
+
+class OwnSearch:
+    """A user's strategy as the tuner asks it: only configurations that can be tried, each once, within the budget.
+
+    What the user's code raises, and indices that there are not, become TileErrors that name the strategy.
+    """
+
+    def __init__(self, make: Factory, space: SearchSpace, name: str = "") -> None:
+        self._name = f"autotune: the search {name or getattr(make, '__name__', repr(make))}"
+        self._space = space
+        self._left = set(space.order)
+        self._count = len(space.order) if space.budget is None else min(space.budget, len(space.order))
+        self._waiting: dict[int, int] = {}  # how often each was asked for whose outcome is not known
+        self._known: dict[int, float | None] = dict.fromkeys(range(len(space.configs)))
+        for index in space.order:
+            del self._known[index]
+        self._ended = False
+        with errors_of(self._name, "it is called with a SearchSpace"):
+            self._inner = make(space)
+        for method in ("ask", "tell"):
+            if not callable(getattr(self._inner, method, None)):
+                raise TileError(
+                    f"{self._name} gives {type(self._inner).__name__}, which has no method {method}",
+                    notes=["it must give an object with ask(n) and tell(index, value); see register_search"],
+                )
+
+    @property
+    def done(self) -> bool:
+        return not self._waiting and (self._ended or self._count <= 0 or self._says_done())
+
+    def ask(self, n: int) -> list[int]:
+        """Up to n indices that were not asked for before, no more than n of them unknown at a time."""
+        found: list[int] = []
+        for _ in range(_IDLE):
+            room = min(n - len(self._waiting), self._count)
+            if room <= 0 or self._ended or self._says_done():
+                return found
+            with errors_of(f"{self._name}: ask"):
+                answer = self._inner.ask(room)
+            wanted = self._checked(answer, room)
+            if not wanted:
+                self._ended = not self._waiting
+                return found
+            for index in wanted:
+                if index in self._known:
+                    self._say(index, self._known[index])
+                elif index in self._waiting:
+                    self._waiting[index] += 1
+                else:
+                    self._waiting[index] = 1
+                    self._count -= 1
+                    found.append(index)
+            if found:
+                return found
+            if self._waiting:  # what it asks for again will be known
+                return found
+        self._ended = True
+        return found
+
+    def share(self, index: int) -> float:
+        return 1.0
+
+    def tell(self, index: int, latency: float | None) -> None:
+        self._known[index] = latency
+        for _ in range(self._waiting.pop(index, 0)):
+            self._say(index, latency)
+
+    def _say(self, index: int, value: float | None) -> None:
+        with errors_of(f"{self._name}: tell"):
+            self._inner.tell(index, value)
+
+    def _says_done(self) -> bool:
+        with errors_of(f"{self._name}: done"):
+            return bool(getattr(self._inner, "done", False))
+
+    def _checked(self, answer: Any, most: int) -> list[int]:
+        wanted = list(answer) if isinstance(answer, Sequence) and not isinstance(answer, str) else None
+        size = len(self._space.configs)
+        if wanted is None or any(type(index) is not int or not 0 <= index < size for index in wanted):
+            raise TileError(f"{self._name}: ask({most}) gives {answer!r}; it must give a list of indices below {size}")
+        return wanted[:most]

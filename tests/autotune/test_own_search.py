@@ -1,0 +1,247 @@
+"""Search strategies of users: what they are asked and told, what is wrong with one, and one inside of a tuning."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiledsl
+from tests.autotune.programs import scale_program, twice
+from tests.autotune.test_search import RECORDINGS, Recording
+from tiledsl.autotuner import SearchSpace, register_search
+from tiledsl.autotuner.engine import TuningProblem
+from tiledsl.autotuner.search import make_strategy, own
+from tiledsl.errors import TileError
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "tuning" / "optuna_search.py"
+
+
+@pytest.fixture(autouse=True)
+def _none_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "_registered", {})
+
+
+class Climb:
+    """Neighbours of the best one by index, else a random one."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self.space, self.random = space, random.Random(space.seed)
+        self.told: list[tuple[int, float | None]] = []
+
+    def ask(self, n: int) -> list[int]:
+        working = [(value, index) for index, value in self.told if value is not None]
+        if working and self.random.random() < 0.5:
+            return [min(len(self.space.configs) - 1, min(working)[1] + 1)]
+        return [self.random.choice(self.space.order)]
+
+    def tell(self, index: int, value: float | None) -> None:
+        self.told.append((index, value))
+
+
+class Listed(Climb):
+    """Asks for what a test says."""
+
+    answers: list[Any] = []
+
+    def __init__(self, space: SearchSpace) -> None:
+        super().__init__(space)
+        self.answers = list(type(self).answers)
+
+    def ask(self, n: int) -> Any:
+        return self.answers.pop(0) if self.answers else []
+
+
+def listed(*answers: Any) -> Any:
+    return type("Listed", (Listed,), {"answers": list(answers)})
+
+
+def test_a_strategy_is_asked_for_each_configuration_once() -> None:
+    recording = Recording.read(RECORDINGS[0])
+    made: list[Climb] = []
+    make = lambda space: made.append(Climb(space)) or made[-1]
+    strategy = make_strategy(make, len(recording.configs), recording.order, 30, 5, recording.configs, 9.0)
+    tried = recording.replay(strategy)
+    assert len(tried) == len(set(tried)) == 30 and set(tried) <= set(recording.order)
+    space = made[0].space
+    assert (space.configs, space.order, space.budget, space.seconds, space.seed) == (
+        recording.configs, tuple(recording.order), 30, 9.0, 5,
+    )  # fmt: skip
+    assert {index for index, _ in made[0].told} >= set(tried)
+    known = dict(enumerate(recording.latency))
+    assert all(value == (known[index] if index in tried else None) for index, value in made[0].told)
+
+
+def test_what_was_asked_for_before_is_told_again_and_not_run() -> None:
+    made: list[Listed] = []
+    kind = listed([2], [2, 3], [2], [0], [3, 4])
+    strategy = make_strategy(lambda space: made.append(kind(space)) or made[-1], 6, [2, 3, 4, 5])
+    assert strategy.ask(4) == [2] and strategy.ask(4) == [3] and strategy.ask(4) == []
+    strategy.tell(2, 1.5)
+    assert made[0].told == [(2, 1.5)] * 3
+    assert strategy.ask(4) == [] and made[0].told[3:] == [(0, None)]  # which is pruned: told at once
+    assert strategy.ask(4) == [4]
+    strategy.tell(3, None)
+    strategy.tell(4, 2.5)
+    assert made[0].told[4:] == [(3, None), (3, None), (4, 2.5)]
+    assert strategy.ask(4) == [] and strategy.done
+
+
+def test_no_more_than_n_are_unknown_at_a_time() -> None:
+    strategy = make_strategy(listed([0, 1, 2], [3, 4, 5], [3]), 6, range(6))
+    assert strategy.ask(2) == [0, 1] and strategy.ask(2) == [] and not strategy.done
+    strategy.tell(0, 1.0)
+    assert strategy.ask(2) == [3]
+
+
+def test_a_strategy_ends_itself_or_is_ended() -> None:
+    done = make_strategy(type("Done", (Climb,), {"done": True}), 4, range(4))
+    assert done.done and done.ask(4) == []
+    stuck = make_strategy(type("Stuck", (Climb,), {"ask": lambda self, n: [1]}), 4, range(4))
+    assert stuck.ask(4) == [1]
+    stuck.tell(1, 1.0)
+    assert stuck.ask(4) == [] and stuck.done
+    silent = make_strategy(listed(), 4, range(4))
+    assert silent.ask(4) == [] and silent.done
+
+
+@pytest.mark.parametrize("answer", [[4], [-1], ["0"], [True], [1.0], 0, "01", None])
+def test_an_answer_is_a_list_of_indices(answer: Any) -> None:
+    strategy = make_strategy(listed(answer), 4, range(4))
+    with pytest.raises(
+        TileError, match=r"the search Listed: ask\(2\) gives .*; it must give a list of indices below 4"
+    ):
+        strategy.ask(2)
+
+
+def _raising(*_: Any) -> Any:
+    raise KeyError("x")
+
+
+@pytest.mark.parametrize("method", ["ask", "tell", "__init__"])
+def test_what_a_strategy_raises_names_it(method: str) -> None:
+    register_search("mine", type("Mine", (Climb,), {method: _raising}))
+    with pytest.raises(TileError, match=r"autotune: the search mine.* raises KeyError: 'x'"):
+        strategy = make_strategy("mine", 4, range(4))
+        strategy.tell(strategy.ask(1)[0], 1.0)
+
+
+def test_a_strategy_asks_and_is_told() -> None:
+    with pytest.raises(TileError, match="gives int, which has no method ask"):
+        make_strategy(lambda space: 3, 4, range(4))
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "said"),
+    [
+        ("my search", Climb, "'my search' is no name"),
+        ("model", Climb, "'model' is a strategy of tiledsl's"),
+        ("mine", 3, "mine is 3; it must be a function of a SearchSpace"),
+    ],
+)
+def test_what_cannot_be_registered(name: str, make: Any, said: str) -> None:
+    with pytest.raises(TileError, match=said):
+        register_search(name, make)
+
+
+def test_names_that_are_registered_are_listed() -> None:
+    register_search("mine", Climb)
+    with pytest.raises(TileError, match=r"no search 'yours'\n  note: there are auto, exhaustive, model, random, mine$"):
+        make_strategy("yours", 4, range(4))
+
+
+def problem(search: Any) -> TuningProblem:
+    options = tiledsl.autotuner.TuneOptions(search=search)
+    build: Any = None
+    return TuningProblem("f", scale, build, None, {}, [{"block": 16}], tiledsl.Target("interpret"), options)
+
+
+def scale(size: int, block: int | None = None) -> Any:
+    return scale_program(size, block)
+
+
+def test_the_code_behind_a_name_decides_what_is_remembered() -> None:
+    register_search("mine", Climb)
+    first = problem("mine").limits
+    assert first == problem(Climb).limits != problem("auto").limits
+    register_search("mine", listed([0]))
+    assert problem("mine").limits != first
+
+
+def test_a_tuning_asks_it(timer: Any) -> None:
+    timed = timer(lambda config: abs(config["block"] - 32) + 1.0)
+    made: list[Climb] = []
+    register_search("climb", lambda space: made.append(Climb(space)) or made[-1])
+    configs = [{"block": block} for block in (8, 16, 32, 64, 128)]
+    tune = tiledsl.autotune(
+        configs=configs, ref_prog=twice, search="climb", max_trials=3, isolate=False, progress=False
+    )
+    result = tune(tiledsl.jit(out_idx=-1)(scale))(64)
+    told = {index: value for index, value in made[0].told if value is not None}
+    tried = {index for index, trial in enumerate(result.trials) if trial.ok}
+    assert len(told) == 3 and tried == {0, *told} and {configs.index(each) for each in timed} == tried
+    assert result.config == min((configs[index] for index in tried), key=lambda config: abs(config["block"] - 32))
+    untried = [trial.message for trial in result.trials if not trial.ok]
+    assert untried and set(untried) == {"not tried: the search chose others"}
+
+
+class FakeTrial:
+    def __init__(self, values: dict[str, str] | None, chance: random.Random) -> None:
+        self.values, self.chance = values, chance
+
+    def suggest_categorical(self, name: str, choices: list[str]) -> str:
+        return self.chance.choice(choices) if self.values is None else self.values[name]
+
+
+class FakeStudy:
+    """What the example uses of optuna's study."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.queue: list[dict[str, str]] = []
+        self.chance = random.Random(0)
+
+    def enqueue_trial(self, values: dict[str, str]) -> None:
+        self.queue.append(values)
+
+    def ask(self) -> FakeTrial:
+        return FakeTrial(self.queue.pop() if self.queue else None, self.chance)
+
+    def tell(self, trial: FakeTrial, value: float | None = None, state: str | None = None) -> None:
+        assert (value is None) != (state is None)
+        self.told.append(state if value is None else value)
+
+
+def fake_optuna(study: FakeStudy) -> types.ModuleType:
+    optuna: Any = types.ModuleType("optuna")
+    optuna.logging = types.SimpleNamespace(set_verbosity=lambda level: None, WARNING=30)
+    optuna.samplers = types.SimpleNamespace(TPESampler=lambda seed: seed)
+    optuna.trial = types.SimpleNamespace(TrialState=types.SimpleNamespace(PRUNED="pruned", FAIL="fail"))
+    optuna.create_study = lambda sampler: study
+    return optuna  # type: ignore[no-any-return]
+
+
+def test_the_adapter_to_optuna(monkeypatch: pytest.MonkeyPatch, timer: Any) -> None:
+    timer(lambda config: 1000.0 / (config["block_M"] * config["block_N"]))
+    study = FakeStudy()
+    monkeypatch.setitem(sys.modules, "optuna", fake_optuna(study))
+    spec = importlib.util.spec_from_file_location("optuna_search", EXAMPLE)
+    assert spec is not None and spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "optuna_search", example)
+    spec.loader.exec_module(example)
+    example.add = example.add.with_options(isolate=False, progress=False)
+    result = example.main(M=20, N=20)
+    times = [each for each in study.told if isinstance(each, float)]
+    assert len(times) == 6 and min(times) == min(result.latency, *times)
+    space = SearchSpace([{"a": 1}, {"a": {"x": 2}}, {"a": None}], (2, 1))
+    search = example.OptunaSearch(space)
+    assert sorted(search.ask(5)) == [1, 2] and search.ask(5) == []
+    search.tell(2, None)
+    search.tell(1, 3.5)
+    assert study.told[-2:] == ["fail", 3.5]

@@ -184,8 +184,8 @@ def associative_scan(
         made = [alloc_fragment(shape, tile.dtype) for tile in tiles]
         _scan_step(what, function, tiles, made, axis, far, bool(plain(reverse)))
         tiles, far = made, 2 * far
-    for tile, target in zip(tiles, targets, strict=True):
-        _put(what, tile, target)
+    for item, target in zip(tiles, targets, strict=True):
+        _put(what, item, target)
 
 
 def _scan_step(

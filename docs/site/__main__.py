@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from docs.site import reference
+from docs.site.entries import ROOT
 from docs.site.repository import Pages
 
 
@@ -17,11 +18,14 @@ def pages() -> Iterator[tuple[str, str | bytes]]:
     manual = Pages(language.places)
     yield from manual.manual()
     yield from language.texts()
+    yield "reference/refused.md", reference.refused()
     yield "reference/passes.md", reference.passes()
     yield "reference/command-line.md", reference.command_line()
     yield "reference/tuner.md", reference.tuner()
     yield "reference/python.md", reference.python()
     yield from manual.sources()
+    for name in ("iframe-worker.js", "site.css"):
+        yield f"assets/{name}", (ROOT / "docs/site" / name).read_bytes()
 
 
 def write(folder: Path) -> None:

@@ -36,8 +36,10 @@ def _blocks(text: str, sentence: Callable[[str], str]) -> Iterator[str]:
         if label and label[1] == "Before":
             yield from _before_and_after(taken)
         elif label:
-            words = " ".join(each.strip() for each in taken)[label.end() :]
-            yield f"**{label[1]}:** {sentence(words)}"
+            words = " ".join(each.strip() for each in taken)
+            for part in re.split(rf"(?<=\.) (?={_LABEL.pattern})", words)[::2]:
+                name, _, said = part.partition(":")
+                yield f"**{name}:** {sentence(said.strip())}"
         elif line.startswith("    "):
             yield code("\n".join(each[4:] for each in taken))
         else:

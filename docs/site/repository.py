@@ -59,7 +59,7 @@ class Pages:
         file = ROOT / path
         if path.endswith((".svg", ".png")):
             return file.read_bytes()
-        title = f"# {path}\n\n"
+        title = f"---\nsearch:\n  exclude: true\n---\n\n# {path}\n\n"
         if not file.is_dir():
             return title + code(file.read_text(encoding="utf-8"), _LEXERS.get(file.suffix, "text")) + "\n"
         rows = []

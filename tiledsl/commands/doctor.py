@@ -8,11 +8,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any
 
 import tiledsl.language as T
+from tiledsl.commands.report import give
 from tiledsl.errors import TileError
 from tiledsl.files import make_private
 from tiledsl.kernels.jit import compile as compile_program
@@ -136,6 +137,7 @@ def doctor() -> int:
     """Print the report; 0 if nothing that this machine needs is broken."""
     failed = False
     for finding in examine():
+        give(findings=[asdict(finding)])
         mark = {True: "ok", False: "FAILED", None: "-"}[finding.good]
         print(f"{finding.what:22}{mark:8}{finding.detail}", flush=True)
         failed |= finding.good is False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -53,8 +54,17 @@ def math_function(name: str) -> Callable[..., Any]:
 
     function.__name__ = function.__qualname__ = name
     function.__module__ = "tiledsl.language"
+    positional = inspect.Parameter.POSITIONAL_ONLY
+    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(each, positional) for each in _parameters(record)]
+    )
     function.__doc__ = f"{record.meaning or f'{name}(x)'}. {_GIVES.get(record.takes, _FLOATS)}\n{_example(record)}"
     return function
+
+
+def _parameters(record: MathFunction) -> str:
+    """The names of its parameters: a letter each, as `meaning` has them."""
+    return {"atan2": "yx", "fma": "abc"}.get(record.name, "xyz"[: record.arity])
 
 
 def _example(record: MathFunction) -> str:

@@ -91,7 +91,8 @@ def explain(request: Request, compiles: bool = True) -> Explanation:
     """Lower a program, and compile it for a GPU unless that is not wanted. Raises as `lower` does."""
     kernel = kernel_of(request)
     target, stages = request.target, kernel.stages
-    before, changes = "", []
+    before: str | None = None
+    changes = []
     for stage in stages:
         if stage.text != before and stage.name not in ("elaborate", "emit"):
             changes.append({"name": stage.name, "text": _first_line(stage.name)})
@@ -102,9 +103,14 @@ def explain(request: Request, compiles: bool = True) -> Explanation:
     launches, milliseconds = _limits(kernel, target, emitters, resources)
     remarks = list(kernel.remarks)
     return Explanation(
-        kernel.name, str(target), changes, list(_accesses(root)), launches, milliseconds, machine_of(target).name,
+        kernel.name, str(target), changes, list(_accesses(root)), launches, milliseconds, machine_of(_estimated_for(target)).name,
         resources, remarks, list(_advice(kernel, target, launches, resources)),
     )  # fmt: skip
+
+
+def _estimated_for(target: Target) -> Target:
+    """What the model estimates for: cuda:90 in place of the interpreter."""
+    return Target("cuda", 90) if target.kind == "interpret" else target
 
 
 def _first_line(name: str) -> str:
@@ -140,7 +146,7 @@ def _limits(
     kernel: Kernel, target: Target, emitters: Sequence[str], resources: Resources | None
 ) -> tuple[list[LaunchLimit], float | None]:
     works, found = work_of(kernel), []
-    where = Target("cuda", 90) if target.kind == "interpret" else target
+    where = _estimated_for(target)
     for number, work in enumerate(works):
         emitter = emitters[number] if number < len(emitters) else "Triton"
         if not work.is_static:
@@ -160,7 +166,7 @@ def _advice(
     kernel: Kernel, target: Target, launches: Sequence[LaunchLimit], resources: Resources | None
 ) -> Iterator[str]:
     """What to try, from what is known; the tuner tells whether it helps."""
-    multiprocessors = target.sm_count if target.kind != "interpret" else Target("cuda", 90).sm_count
+    multiprocessors = _estimated_for(target).sm_count
     for work, launch in zip(work_of(kernel), launches):
         if launch.blocks is None or launch.occupancy is None or launch.waves is None:
             yield f"{launch.kernel}: give sizes by -D in place of dynamic ones: then waves and times are estimated"

@@ -28,6 +28,7 @@ FLOORS = (
     "ir math_functions",
     "legality",
     "dialects",
+    "interchange",
     "analysis graphs",
     "passes language",
     "codegen frontend",

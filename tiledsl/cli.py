@@ -72,6 +72,7 @@ def main() -> None:
 @click.option("--target", default=None, help="cuda:90, hip:gfx942, ...; by default the GPU here, else cuda:90.")
 @click.option("--emit", default="source", metavar="STAGE", help="One of the stages above.")
 @click.option("--after", default="", metavar="PASS", help="Print the IR after this pass.")
+@click.option("--generic", is_flag=True, help="Print IR in MLIR's generic form, which other tools read.")
 @click.option("--resume-after", default="", metavar="PASS", help="FILE has IR as after this pass: go on there.")
 @click.option("--print-changed", is_flag=True, help="Print the IR after each pass that changes it, to stderr.")
 @click.option("--pass-config", "configs", multiple=True, metavar="PASS.OPTION=VALUE", help="An option of a pass.")
@@ -83,6 +84,7 @@ def lower(
     target: str | None,
     emit: str,
     after: str,
+    generic: bool,
     resume_after: str,
     print_changed: bool,
     configs: tuple[str, ...],
@@ -102,6 +104,8 @@ def lower(
         raise TileError(f"--emit {emit}: it must be one of {', '.join(command.EMIT)}")
     if after and emit != "source":
         raise TileError(f"--after {after} prints IR, --emit {emit} another stage; give one of them")
+    if generic and not after and emit not in command.IR_LEVELS:
+        raise TileError(f"--generic prints IR, --emit {emit} another stage; give --emit tile, --emit triton or --after")
     file, function = command.split_function(program)
     request = command.Request(
         file=file,
@@ -113,6 +117,7 @@ def lower(
         print_changed=print_changed,
         pass_configs=dict(map(command.parse_option, configs)),
         resume_after=resume_after,
+        generic=generic,
     )
     if emit == "all":
         if output is None:
@@ -230,12 +235,12 @@ def compile_level(file: Path, target: str | None, emit: str, options: tuple[str,
 @click.option("-p", "--passes", "spec", required=True, metavar="SPEC", help="a,b{option=value},c")
 @click.option("--target", default=None, help="The target that passes may ask for.")
 @click.option("--verify/--no-verify", default=True, help="Verify the IR after every pass.")
-@click.option("--generic", is_flag=True, help="Print MLIR's generic form.")
+@click.option("--generic", is_flag=True, help="Print MLIR's generic form, which other tools read.")
 @click.option("--timing", is_flag=True, help="Print each pass's time to stderr.")
 @click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file.")
 @_loads
 def opt(file: Path, spec: str, target: str | None, verify: bool, generic: bool, timing: bool, output: Path | None) -> None:  # fmt: skip # noqa: E501
-    """Run a pipeline over the IR in FILE ("-": stdin) and print the result."""
+    """Run a pipeline over the IR in FILE ("-": stdin), in our form or MLIR's generic one, and print the result."""
     from tiledsl.commands.opt import opt as run_passes
     from tiledsl.runtime.target import Target
 

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 from tiledsl.errors import PassFailure as PassFailure
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, changes
-from tiledsl.ir.parser import parse_op
+from tiledsl.ir.parser import Parser
 from tiledsl.ir.printer import attribute_text, print_op
-from tiledsl.ir.verifier import VerifyError, verify
+from tiledsl.ir.verifier import verify
 
 
 @dataclass
@@ -153,9 +153,4 @@ class PassManager:
 
 def parse_program(text: str, target: Any = None, file: str = "<ir>") -> Program:
     """A program from its IR text, verified. Raises TileError for text that is not valid IR."""
-    root = parse_op(text, file)
-    try:
-        verify(root)
-    except VerifyError as error:
-        raise TileError(str(error), error.op.loc) from None
-    return Program(root, target)
+    return Program(Parser(text, file).verified(), target)

@@ -100,11 +100,12 @@ def explain(request: Request, compiles: bool = True) -> Explanation:
     resources = kernel.resources if compiles and target.kind != "interpret" else None
     root = parse_op(kernel.ir(LAST_LEVEL, locations=True))
     emitters = ["Gluon" if targets_gluon(op) else "Triton" for op in root.walk() if isinstance(op, tile.KernelOp)]
+    machine = machine_of(_estimated_for(target)).name
     launches, milliseconds = _limits(kernel, target, emitters, resources)
     remarks = list(kernel.remarks)
     return Explanation(
-        kernel.name, str(target), changes, list(_accesses(root)), launches, milliseconds, machine_of(_estimated_for(target)).name,
-        resources, remarks, list(_advice(kernel, target, launches, resources)),
+        kernel.name, str(target), changes, list(_accesses(root)), launches, milliseconds, machine, resources, remarks,
+        list(_advice(kernel, target, launches, resources)),
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ BOUNDS_TESTS := tests/test_cli.py tests/frontend tests/test_graphs.py tests/test
 	tests/runtime/test_launch.py tests/autotune/test_store.py tests/autotune/test_engine.py tests/autotune/test_progress.py \
 	tests/codegen/test_targets.py tests/codegen/test_operations.py tests/certificate/test_memory.py tests/ir
 
-.PHONY: help demo dist bounds test types docs lint bench-lowering bench-tuning conformance names clean fuzz verify-examples golden mutants prove-ranges verify-mutants
+.PHONY: help demo dist bounds interchange test types docs lint bench-lowering bench-tuning conformance names clean fuzz verify-examples golden mutants prove-ranges verify-mutants
 .DEFAULT_GOAL := help
 
 help:
@@ -39,6 +39,7 @@ help:
 	@echo "make docs            the manual and the reference as a site in build/site, which a browser opens as files"
 	@echo "make lint            ruff, mypy --strict, and which folder may import which"
 	@echo "make verify-examples certificates of all examples and of the suite's kernels (KERNELS=\"softmax gemm\")"
+	@echo "make interchange     the generic form of all examples' stages, and of random programs', through xDSL and back (COUNT=100 SEED=0)"
 	@echo "make golden          record what programs lower to, after a change that is meant"
 	@echo "make mutants         change lines of the compiler and the tuner, and see whether tests notice"
 	@echo "                     (COUNT=450 SEED=0 ONLY=\"passes/cse*\"; COUNT=0 makes the map of coverage alone; a larger COUNT goes on;"
@@ -113,6 +114,9 @@ docs: $(READY) $(VENVDOCS)/ready
 
 verify-examples: $(READY)
 	@OMP_NUM_THREADS=1 $(RUN) -m benchmarks.verify $(KERNELS)
+
+interchange: $(READY)
+	@OMP_NUM_THREADS=1 $(RUN) -m tests.interchange.whole $(SEED) $(or $(COUNT),100)
 
 golden: $(READY)
 	@OMP_NUM_THREADS=1 $(RUN) -m tests.golden

@@ -181,7 +181,7 @@ class _Scatter:
         if not counted:
             last = at.insert(arith.MaxOp(self._minus_one(ends), at.constant(0, INT32))).result
             if op.kind == "max" and isinstance(op.values.op, tensor.IotaOp) and op.values.dtype == "int32":
-                found = at.insert(tensor.GatherOp(points, last, axis=0)).result  # the last point of each place
+                last_point = at.insert(tensor.GatherOp(points, last, axis=0)).result  # the last point of each place
                 scanned = None
             else:
                 places = converted(
@@ -189,9 +189,9 @@ class _Scatter:
                 )
                 values = at.insert(tensor.GatherOp(op.values, points, axis=0)).result
                 scanned = self._combined_by_place(values, places)
-                found = at.insert(tensor.GatherOp(scanned, last, axis=0)).result
+                last_point = at.insert(tensor.GatherOp(scanned, last, axis=0)).result
             written = compared(at, counts, "gt", at.constant(0, INT32))
-            self._replace(selected(at, written, at.insert(self.combining(op.into, found)).out, op.into))
+            self._replace(selected(at, written, at.insert(self.combining(op.into, last_point)).out, op.into))
             if not op.before.uses:
                 return
             if scanned is None:

@@ -127,19 +127,19 @@ def _reduce(op: tile.ReduceOp, builder: _TileBuilder) -> None:
     if ELEMENTS[dtype].bits >= ELEMENTS[source.dtype].bits:
         source = converted(builder, source, dtype)
     name = op.target.name
-    made: Value = builder.insert(
+    reduction: Value = builder.insert(
         tensor.ReduceOp(source, kind=op.kind, axis=op.axis, propagate_nan=op.propagate_nan, names=[name])
     ).result
-    made = converted(builder, reshaped(builder, made, tile.buffer_type(op.target).static_shape), dtype)
+    reduction = converted(builder, reshaped(builder, reduction, tile.buffer_type(op.target).static_shape), dtype)
     if not op.clear:
         old = _read_whole(builder, op.target)
-        combined = builder.insert(combine(op.kind, dtype)(old, made, names=[name])).result
+        combined = builder.insert(combine(op.kind, dtype)(old, reduction, names=[name])).result
         if op.propagate_nan and is_float(dtype) and op.kind in ("max", "min", "absmax"):
-            for each in (old, made):
+            for each in (old, reduction):
                 is_nan = builder.insert(arith.CmpOp(each, each, predicate="ne")).result
                 combined = selected(builder, is_nan, each, combined)
-        made = combined
-    _write_whole(builder, made, op.target)
+        reduction = combined
+    _write_whole(builder, reduction, op.target)
 
 
 def _scan(op: tile.ScanOp, builder: _TileBuilder) -> None:

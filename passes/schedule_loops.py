@@ -105,16 +105,16 @@ def _hands_to_branch(op: scf.ForOp) -> bool:
     Triton 3.6 fails to move along with it."""
     behind: set[Value] = set()
     has_loop = False
-    for each in op.body:
-        if isinstance(each, scf.IfOp) and any(
-            not behind.isdisjoint(inner.operands) for region in each.regions for inner in region.walk()
+    for inner_op in op.body:
+        if isinstance(inner_op, scf.IfOp) and any(
+            not behind.isdisjoint(inner.operands) for region in inner_op.regions for inner in region.walk()
         ):
             return True
-        if has_loop and not isinstance(each, arith.ConstantOp):
-            behind.update(each.results)
-        if isinstance(each, scf.ForOp) and any(isinstance(inner, tensor.DotOp) for inner in each.walk()):
-            behind.update(each.results)
-        has_loop = has_loop or any(isinstance(inner, scf.ForOp) for inner in each.nests())
+        if has_loop and not isinstance(inner_op, arith.ConstantOp):
+            behind.update(inner_op.results)
+        if isinstance(inner_op, scf.ForOp) and any(isinstance(inner, tensor.DotOp) for inner in inner_op.walk()):
+            behind.update(inner_op.results)
+        has_loop = has_loop or any(isinstance(inner, scf.ForOp) for inner in inner_op.nests())
     return False
 
 

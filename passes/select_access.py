@@ -117,7 +117,7 @@ class _Selection:
 
     def chosen(self) -> dict[Access, Block]:
         """The accesses that "auto" turns into blocks."""
-        found: dict[Access, Block] = {}
+        chosen_blocks: dict[Access, Block] = {}
         inside: set[Operation] = set()
         for loop in product_loops(self.kernel):
             if self.kernel.threads < WARPGROUP or loop.op.num_stages < 2 or not loop.is_asynchronous:
@@ -134,9 +134,9 @@ class _Selection:
                 continue
             pairs: dict[Access, Block] = {load: block for load, block in zip(loads, blocks) if block is not None}
             if all(_is_readable(operand, pairs) for operand in loop.operands):
-                found |= pairs
+                chosen_blocks |= pairs
                 inside.update(loop.op.body.walk())
-        for op in self.accesses if found else ():
+        for op in self.accesses if chosen_blocks else ():
             is_tile = sum(size > 1 for size in tile.access_shape(op) or ()) > 1
             if isinstance(op, tile.StoreOp) and op not in inside and is_tile:
                 if bytes_beside(op.value):  # it leaves room for fewer blocks, which is slower
@@ -144,8 +144,8 @@ class _Selection:
                     continue
                 block = self.block(op)
                 if block is not None:
-                    found[op] = block
-        return found
+                    chosen_blocks[op] = block
+        return chosen_blocks
 
     def block(self, op: Access) -> Block | None:
         """The block that an access moves; None, with a remark, if there is none."""

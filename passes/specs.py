@@ -14,8 +14,8 @@ from tiledsl.ir.pass_manager import PASSES, Pass
 ENTRY_POINTS = "tiledsl.passes"  # the group in which installed packages offer passes, by their names
 
 
-def parse_pipeline(spec: str, known: Mapping[str, type[Pass]] | None = None) -> list[Pass]:
-    """Passes from `a,b{option=value other=value},c`. known: classes that names mean before all others. Raises TileError
+def parse_pipeline(spec: str, own: Mapping[str, type[Pass]] | None = None) -> list[Pass]:
+    """Passes from `a,b{option=value other=value},c`. own: classes that names mean before all others. Raises TileError
     for an unknown pass, option or value."""
     try:
         parser = Parser(spec, "<pipeline>")
@@ -26,7 +26,7 @@ def parse_pipeline(spec: str, known: Mapping[str, type[Pass]] | None = None) -> 
     passes: list[Pass] = []
     for name, options in written:
         try:
-            passes.append(make_pass(name.group(), options, known))
+            passes.append(make_pass(name.group(), options, own))
         except TileError as error:
             located = parser.error(error.message, name)
             located.notes += error.notes

@@ -61,12 +61,12 @@ def inserted(pipeline: Sequence[Pass], options: Mapping[str, Any]) -> list[Pass]
     """The pipeline with the passes that `options` names at places of it, in their order: after the last run of a pass,
     before the first one of it. A place may name a pass that an earlier one has put there. TileError for a place that
     there is not."""
-    found = list(pipeline)
+    passes = list(pipeline)
     for place, value in options.items():
         if not is_place(place):
             continue
         where, _, name = place.partition(":")
-        names = [each.name for each in found]
+        names = [each.name for each in passes]
         if name not in names and not (where == "after" and name == "elaborate"):
             known = ", ".join(dict.fromkeys(names))
             raise TileError(f"{place!r}: the pipeline has no pass {name!r}; it has {known}")
@@ -74,8 +74,8 @@ def inserted(pipeline: Sequence[Pass], options: Mapping[str, Any]) -> list[Pass]
             at = 0
         else:
             at = names.index(name) if where == "before" else len(names) - names[::-1].index(name)
-        found[at:at] = [each for text in _texts(place, value) for each in _parsed(text)]
-    return found
+        passes[at:at] = [each for text in _texts(place, value) for each in _parsed(text)]
+    return passes
 
 
 def types_in(options: Mapping[str, Any]) -> dict[str, type[Pass]]:
@@ -125,20 +125,20 @@ def _identity(pass_type: type[Pass]) -> str:
 def _files(module: ModuleType) -> set[Path]:
     """The file of a module and, of the user's modules, of those that it has names from, and so on."""
     root = module.__name__.partition(".")[0]
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     pending = [module]
     while pending:
         current = pending.pop()
         path = _file(current)
-        if current.__name__ in found or path is None:
+        if current.__name__ in files or path is None:
             continue
-        found[current.__name__] = path
+        files[current.__name__] = path
         for value in list(vars(current).values()):
             name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
             other = sys.modules.get(name) if isinstance(name, str) else None
             if other is not None and _is_users(other, root):
                 pending.append(other)
-    return set(found.values())
+    return set(files.values())
 
 
 def _file(module: ModuleType) -> Path | None:
@@ -161,39 +161,39 @@ def _texts(place: str, value: Any) -> Iterable[str]:
         value = [value]
     if not isinstance(value, (list, tuple)):
         raise TileError(f"passes: {place!r} has {value!r}; it must be a list of passes: {_EXAMPLE}")
-    for each in value:
-        if isinstance(each, str):
-            yield from map(_text, _parsed(each))
-        elif isinstance(each, Pass):
-            yield _text(each)
-        elif isinstance(each, type) and issubclass(each, Pass):
-            raise TileError(f"passes: {place!r} has the class {each.__name__}; write {each.__name__}()")
+    for item in value:
+        if isinstance(item, str):
+            yield from map(_text, _parsed(item))
+        elif isinstance(item, Pass):
+            yield _text(item)
+        elif isinstance(item, type) and issubclass(item, Pass):
+            raise TileError(f"passes: {place!r} has the class {item.__name__}; write {item.__name__}()")
         else:
             way_out = "write an object such as MyPass(), or a text such as 'my-pass{factor=2}'"
-            raise TileError(f"passes: {place!r} has {each!r}, which is no pass", notes=[way_out])
+            raise TileError(f"passes: {place!r} has {item!r}, which is no pass", notes=[way_out])
 
 
-def _text(each: Pass) -> str:
+def _text(user_pass: Pass) -> str:
     """A pass as text. TileError where it would not be that pass again."""
-    pass_type = type(each)
+    pass_type = type(user_pass)
     if is_ours(pass_type):
-        return each.spec
+        return user_pass.spec
     where = f"{pass_type.__module__}.{pass_type.__qualname__}"
-    if not _NAME.fullmatch(each.name) or each.name in _TAKEN:
+    if not _NAME.fullmatch(user_pass.name) or user_pass.name in _TAKEN:
         way_out = 'passes are named in small letters with hyphens: name = "my-pass"'
-        raise TileError(f"{where} is named {each.name!r}", notes=[way_out])
-    if is_ours(find_pass(each.name) or pass_type):
-        raise TileError(f"{where} is named {each.name!r}, as a pass of tiledsl's is; give it another name")
+        raise TileError(f"{where} is named {user_pass.name!r}", notes=[way_out])
+    if is_ours(find_pass(user_pass.name) or pass_type):
+        raise TileError(f"{where} is named {user_pass.name!r}, as a pass of tiledsl's is; give it another name")
     try:
-        again = parse_pipeline(each.spec, {each.name: pass_type})
+        again = parse_pipeline(user_pass.spec, {user_pass.name: pass_type})
     except (TileError, TypeError):
         again = []
-    if again != [each] or set(vars(each)) - {"spec"} != {field.name for field in fields(each)}:
+    if again != [user_pass] or set(vars(user_pass)) - {"spec"} != {field.name for field in fields(user_pass)}:
         raise TileError(
-            f"{where}: its options are not fields with numbers, texts or truth values: {each!r}",
+            f"{where}: its options are not fields with numbers, texts or truth values: {user_pass!r}",
             notes=["a pass is a frozen dataclass; what it does depends on its code and on its fields alone"],
         )
-    return f"{each.spec}#{identity(pass_type)}"
+    return f"{user_pass.spec}#{identity(pass_type)}"
 
 
 def _parsed(text: str) -> list[Pass]:

@@ -350,7 +350,13 @@ def test_opt_runs_a_pipeline(programs: Path, tmp_path: Path) -> None:
     assert "tile.parallel" in before
     assert "tile.parallel" not in after
     assert after == printed("opt", "-", "-p", "vectorize-parallel,canonicalize,dce", text=before)
-    assert '"tile.kernel"' in printed("opt", file, "-p", "dce", "--generic")
+    generic = printed("opt", file, "-p", "dce", "--generic")
+    assert '"tile.kernel"' in generic
+    assert printed("lower", f"{programs}:cleared", "--emit", "tile", "--generic").startswith('"tile.func"() ({')
+    assert '"triton.launch"' in printed("lower", f"{programs}:cleared", "--after", "dce", "--generic")
+    assert printed("opt", "-", "-p", "dce", text=generic) == printed("opt", file, "-p", "dce")
+    refused = tiledsl("lower", f"{programs}:cleared", "--generic")
+    assert refused.exit_code == 1 and "give --emit tile, --emit triton or --after" in refused.stderr
     timed = tiledsl("opt", file, "-p", "canonicalize,dce", "--timing", "--no-verify")
     assert [line.split()[2] for line in timed.stderr.splitlines()] == ["canonicalize", "dce", "in"]
 

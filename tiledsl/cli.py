@@ -1,15 +1,21 @@
-"""The command `tiledsl`: lower, verify, compile, opt, passes, run, tune, tuned, cache, doctor."""
+"""The command `tiledsl`: lower, verify, compile, opt, passes, run, tune, tuned, cache, doctor.
+
+Status 0: done. 1: a mistake in a program, a file or a value, or a check that fails. 2: a mistake in the options.
+"""
 
 from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tiledsl.commands.cache import cache
+from tiledsl.commands.report import give, in_json, run_in_json, wants_json
 from tiledsl.commands.tune import tune
 from tiledsl.commands.tuned import tuned
 from tiledsl.errors import PassFailure, TileError, on_command_line
@@ -40,8 +46,18 @@ class _Commands(click.Group):
             with on_command_line():
                 return super().invoke(ctx)
         except (TileError, PassFailure) as error:
+            if in_json():
+                raise
             click.echo(str(error), err=True)
         ctx.exit(1)
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
+        given = sys.argv[1:] if args is None else list(args)
+        as_json, name = wants_json(self, given)
+        if not as_json:
+            return super().main(given, *rest, **options)
+        run = partial(super().main, given, *rest, **{**options, "standalone_mode": False})
+        sys.exit(run_in_json(run, name))
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -56,6 +72,7 @@ def main() -> None:
 @click.option("--target", default=None, help="cuda:90, hip:gfx942, ...; by default the GPU here, else cuda:90.")
 @click.option("--emit", default="source", metavar="STAGE", help="One of the stages above.")
 @click.option("--after", default="", metavar="PASS", help="Print the IR after this pass.")
+@click.option("--generic", is_flag=True, help="Print IR in MLIR's generic form, which other tools read.")
 @click.option("--resume-after", default="", metavar="PASS", help="FILE has IR as after this pass: go on there.")
 @click.option("--print-changed", is_flag=True, help="Print the IR after each pass that changes it, to stderr.")
 @click.option("--pass-config", "configs", multiple=True, metavar="PASS.OPTION=VALUE", help="An option of a pass.")
@@ -67,6 +84,7 @@ def lower(
     target: str | None,
     emit: str,
     after: str,
+    generic: bool,
     resume_after: str,
     print_changed: bool,
     configs: tuple[str, ...],
@@ -86,6 +104,8 @@ def lower(
         raise TileError(f"--emit {emit}: it must be one of {', '.join(command.EMIT)}")
     if after and emit != "source":
         raise TileError(f"--after {after} prints IR, --emit {emit} another stage; give one of them")
+    if generic and not after and emit not in command.IR_LEVELS:
+        raise TileError(f"--generic prints IR, --emit {emit} another stage; give --emit tile, --emit triton or --after")
     file, function = command.split_function(program)
     request = command.Request(
         file=file,
@@ -97,14 +117,20 @@ def lower(
         print_changed=print_changed,
         pass_configs=dict(map(command.parse_option, configs)),
         resume_after=resume_after,
+        generic=generic,
     )
     if emit == "all":
         if output is None:
             raise TileError("--emit all writes files; name their folder with -o")
-        for path in command.save_levels(request, output):
+        paths = command.save_levels(request, output)
+        give(function=function or None, target=str(request.target), emit=emit, files=paths)
+        for path in paths:
             click.echo(path)
         return
-    _write(command.lower(request), output)
+    text = command.lower(request)
+    give(function=function or None, target=str(request.target), emit=after or emit, text=text)
+    give(files=_written(output))
+    _write(text, output)
 
 
 @main.command()
@@ -113,7 +139,6 @@ def lower(
 @click.option("--target", default=None, help="cuda:90, hip:gfx942, ...; by default the GPU here, else cuda:90.")
 @click.option("--pass-config", "configs", multiple=True, metavar="PASS.OPTION=VALUE", help="An option of a pass.")
 @click.option("--seconds", default=5.0, help="For all questions of each kind to the solver.")
-@click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
 @click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file.")
 @_loads
 def verify(
@@ -122,7 +147,6 @@ def verify(
     target: str | None,
     configs: tuple[str, ...],
     seconds: float,
-    as_json: bool,
     output: Path | None,
 ) -> None:
     """Prove and test what can be of a program's lowering; print what is proved, tested, unknown and failed.
@@ -142,7 +166,8 @@ def verify(
     )
     certificate = command.kernel_of(request).verify(seconds)
     width = max(40, min(100, shutil.get_terminal_size((60, 24)).columns))
-    _write(certificate.to_json() if as_json else certificate.text(width), output)
+    give(certificate=certificate.data(), file=output)
+    _write(certificate.to_json() if in_json() else certificate.text(width), output)
     sys.exit(0 if certificate.ok else 1)
 
 
@@ -163,6 +188,7 @@ def compile_level(file: Path, target: str | None, emit: str, options: tuple[str,
     from tiledsl.commands.lower import parse_value
 
     made = compile_file(file, target, emit, dict(map(parse_value, options)))
+    give(emit=emit, file=output, text=made if isinstance(made, str) else None)
     if isinstance(made, str):
         _write(made, output)
     elif output is None:
@@ -176,17 +202,19 @@ def compile_level(file: Path, target: str | None, emit: str, options: tuple[str,
 @click.option("-p", "--passes", "spec", required=True, metavar="SPEC", help="a,b{option=value},c")
 @click.option("--target", default=None, help="The target that passes may ask for.")
 @click.option("--verify/--no-verify", default=True, help="Verify the IR after every pass.")
-@click.option("--generic", is_flag=True, help="Print MLIR's generic form.")
+@click.option("--generic", is_flag=True, help="Print MLIR's generic form, which other tools read.")
 @click.option("--timing", is_flag=True, help="Print each pass's time to stderr.")
 @click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file.")
 @_loads
 def opt(file: Path, spec: str, target: str | None, verify: bool, generic: bool, timing: bool, output: Path | None) -> None:  # fmt: skip # noqa: E501
-    """Run a pipeline over the IR in FILE ("-": stdin) and print the result."""
+    """Run a pipeline over the IR in FILE ("-": stdin), in our form or MLIR's generic one, and print the result."""
     from tiledsl.commands.opt import opt as run_passes
     from tiledsl.runtime.target import Target
 
     chosen = None if target is None else Target.parse(target)
-    _write(run_passes(file, spec, chosen, verify=verify, generic=generic, timing=timing), output)
+    text = run_passes(file, spec, chosen, verify=verify, generic=generic, timing=timing)
+    give(text=text, file=output)
+    _write(text, output)
 
 
 @main.command()
@@ -207,6 +235,7 @@ def run(script: Path, arguments: tuple[str, ...]) -> None:
     lie on the CPU, and kernels run in Triton's interpreter."""
     from tiledsl.commands.run import run_script
 
+    give(script=script)
     with on_command_line(False):  # what is wrong in a script is to be changed there
         status = run_script(script, arguments)
     sys.exit(status)
@@ -222,6 +251,25 @@ def doctor() -> None:
 
 for _command in (tune, tuned, cache):
     main.add_command(_command)
+
+
+def _commands(command: click.Command) -> Iterator[click.Command]:
+    """The commands of a group, those of its groups included."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            yield from _commands(each)
+    else:
+        yield command
+
+
+for _command in _commands(main):
+    _command.params.append(
+        click.Option(["--json"], is_flag=True, expose_value=False, help="Print one JSON object; see docs/cli.md.")
+    )
+
+
+def _written(output: Path | None) -> list[Path] | None:
+    return None if output is None else [output]
 
 
 def _write(text: str, output: Path | None) -> None:

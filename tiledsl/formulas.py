@@ -71,12 +71,12 @@ def polynomial(formula: Any, known: Mapping[str, Any]) -> dict[tuple[str, ...], 
     a, b = (polynomial(part, known) for part in formula[1:])
     if a is None or b is None or formula[0] not in ("add", "sub", "mul"):
         return None
-    made: dict[tuple[str, ...], int] = {}
+    terms: dict[tuple[str, ...], int] = {}
     if formula[0] == "mul":
         products = [((*one, *two), x * y) for one, x in a.items() for two, y in b.items()]
     else:
         products = [*a.items(), *((two, y if formula[0] == "add" else -y) for two, y in b.items())]
     for factors, number in products:
         key = tuple(sorted(factors))
-        made[key] = made.get(key, 0) + number
-    return {key: number for key, number in made.items() if number}
+        terms[key] = terms.get(key, 0) + number
+    return {key: number for key, number in terms.items() if number}

@@ -131,7 +131,7 @@ _ZERO = {0.0: 0.0}
 _EVEN = "The nearest whole number; halves go to the even one"
 _F = MathFunction
 
-MATH_FUNCTIONS: dict[str, MathFunction] = {each.name: each for each in (
+MATH_FUNCTIONS: dict[str, MathFunction] = {record.name: record for record in (
     _F(name="exp", meaning="e ** x", host=math.exp, numpy="exp", triton="tl.", folds=True, base=math.e,
        exact_at={-_INF: 0.0, 0.0: 1.0}),
     _F(name="exp2", meaning="2 ** x", host=lambda x: 2.0**x, numpy="exp2", triton="tl.", folds=True, base=2.0,

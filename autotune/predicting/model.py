@@ -86,6 +86,23 @@ def bytes_moved(kernel: Kernel) -> float | None:
     return total or None
 
 
+def tensor_tera(dot: Dot, target: Target) -> float:
+    """Peak TFLOP/s of the target's tensor cores for a product's element type."""
+    bits, arch = ELEMENTS[dot.dtype].bits, target.arch
+    if dot.precision == "ieee" and bits == 32 or bits == 64:
+        speed = 1 / 16
+    else:
+        speed = 16 / bits if bits != 8 or not isinstance(arch, int) or arch >= 89 else 1.0
+    return machine_of(target).tera * speed
+
+
+def peak_tera(kernel: Kernel) -> float | None:
+    """Peak TFLOP/s of the kernel's target for its products, weighted by their operations; None if it has none."""
+    dots = [(work.blocks * dot.useful * dot.times, dot) for work in work_of(kernel) for dot in work.dots]
+    seconds = sum(amount / tensor_tera(dot, kernel.target) for amount, dot in dots)
+    return sum(amount for amount, _ in dots) / seconds if seconds else None
+
+
 def occupancy(work: Work, target: Target, resources: Resources | Mapping[str, Any] | None = None) -> int:
     """Blocks that a multiprocessor holds at once: the binary's, or what guessed registers and shared memory allow."""
     if resources is not None:
@@ -164,12 +181,8 @@ class _Launch:
 
     def tensor(self, dot: Dot) -> float:
         """Of the products of a kind, at the peak rate of the tensor cores."""
-        bits, arch = ELEMENTS[dot.dtype].bits, self.target.arch
-        if dot.precision == "ieee" and bits == 32 or bits == 64:
-            speed = 1 / 16
-        else:
-            speed = 16 / bits if bits != 8 or not isinstance(arch, int) or arch >= 89 else 1.0
-        rate = self.machine.tera * 1e12 / self.target.sm_count * speed
+        arch = self.target.arch
+        rate = tensor_tera(dot, self.target) * 1e12 / self.target.sm_count
         if isinstance(arch, int) and arch >= 90 and not is_asynchronous(dot, self.work, self.target):
             rate *= SYNCHRONOUS
         return 2.0 * dot.m * dot.n * dot.k * dot.times / rate

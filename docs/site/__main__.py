@@ -18,6 +18,7 @@ def pages() -> Iterator[tuple[str, str | bytes]]:
     manual = Pages(language.places)
     yield from manual.manual()
     yield from language.texts()
+    yield "reference/refused.md", reference.refused()
     yield "reference/passes.md", reference.passes()
     yield "reference/command-line.md", reference.command_line()
     yield "reference/tuner.md", reference.tuner()

@@ -100,7 +100,7 @@ def _module(found: Any) -> str:
 
 def _signature(name: str, found: Any) -> str:
     """A call as one writes it: without types, for these are `Any`, and without what has no effect."""
-    if isinstance(found, enum.EnumType):
+    if isinstance(found, enum.EnumMeta):
         return " ".join(f"T.{name}.{each}" for each in found.__members__)
     try:
         parameters = inspect.signature(found).parameters.values()

@@ -13,9 +13,13 @@ import tiledsl
 from docs.site.entries import Entry, entries
 from docs.site.markdown import code, docstring, escaped
 from docs.site.repository import relative
+from tiledsl import autotuner
 from tiledsl.autotuner.option import by_section
 from tiledsl.autotuner.options import TuneOptions
 from tiledsl.cli import main
+from tiledsl.language import names
+from tiledsl.language.dtypes import ALIASES, DTYPES
+from tiledsl.language.refused import PATTERNS, REFUSED
 from tiledsl.passes import PIPELINE
 
 # The pages of the language, each with the modules whose names it has.
@@ -60,6 +64,7 @@ class Language:
         for page, found in self.pages.items():
             parts = [
                 f"---\nsearch:\n  boost: 4\n---\n\n# {SUBJECTS[page][0]}",
+                *([_element_types()] if page == "types" else []),
                 *(self._entry(f"reference/{page}.md", each) for each in found),
             ]
             yield f"reference/{page}.md", "\n\n".join(parts) + "\n"
@@ -92,6 +97,34 @@ class Language:
         if entry.example:
             parts += ["**Example**", code(entry.example.code, "python")]
         return "\n\n".join(parts)
+
+
+def _element_types() -> str:
+    """The element types as a table."""
+    rows = []
+    for name, dtype in DTYPES.items():
+        if name in names.NAMES:
+            others = " ".join(f"`{each}`" for each, usual in ALIASES.items() if usual == name)
+            info = dtype.info
+            low, high = (f"{each:.6g}" if info.kind == "float" else f"{int(each)}" for each in (info.low, info.high))
+            rows.append(f"| `T.{name}` | {info.bits} | {low} to {high} | {others} |")
+    about = "Wherever a type is taken, its name as a string, torch's and numpy's types stand for it, too."
+    return f"{about}\n\n" + "\n".join(
+        ["| type | bits | finite values | also called |", "| --- | --- | --- | --- |", *rows]
+    )
+
+
+def refused() -> str:
+    """The page of the names of TileLang that are refused."""
+    parts = [
+        "# Names that are refused",
+        "Using one is an error at its line, which says the same. `*` stands for any text, `[0-9]` for a digit.",
+    ]
+    reasons: dict[str, list[str]] = {}
+    for name, reason in (REFUSED | PATTERNS).items():
+        reasons.setdefault(reason, []).append(f"`T.{name}`")
+    rows = [f"| {escaped(reason)} | {' '.join(sorted(found))} |" for reason, found in reasons.items()]
+    return "\n\n".join([*parts, "\n".join(["| why | names |", "| --- | --- |", *rows])]) + "\n"
 
 
 def _wrapped(signature: str) -> str:
@@ -181,12 +214,14 @@ def tuner() -> str:
 
 def python() -> str:
     """The page of what `import tiledsl` gives."""
-    parts = ["# Python", "What `import tiledsl` gives, beside the [language](language.md)."]
-    for name in sorted(tiledsl.__all__):
-        found = getattr(tiledsl, name)
-        parts += [f"## tiledsl.{escaped(name)} {{#{name}}}"]
+    parts = ["# Python", "What `import tiledsl` and `tiledsl.autotuner` give, beside the [language](language.md)."]
+    own = [("tiledsl", name) for name in sorted(tiledsl.__all__)]
+    own += [("tiledsl.autotuner", name) for name in sorted({*autotuner.__all__} - {*tiledsl.__all__, "TuneOptions"})]
+    for module, name in own:
+        found = getattr(autotuner if module == "tiledsl.autotuner" else tiledsl, name)
+        parts += [f"## {module}.{escaped(name)} {{#{name}}}"]
         if name != "autotune" and callable(found):
-            parts.append(code(_wrapped(f"tiledsl.{name}{_short(found)}"), "python"))
+            parts.append(code(_wrapped(f"{module}.{name}{_short(found)}"), "python"))
         if name == "autotune":
             parts.append("Its options have [a page of their own](tuner.md).")
         parts.append(docstring(inspect.getdoc(found) or ""))

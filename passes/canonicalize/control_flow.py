@@ -142,16 +142,16 @@ def remove_while_that_never_runs(op: ConditionOp, rw: Rewriter) -> bool:
     return True
 
 
-def _folded(value: Value, region: Region, known: dict[Value, Number | None]) -> Number | None:
+def _folded(value: Value, region: Region, constants: dict[Value, Number | None]) -> Number | None:
     """The constant that a value computed in a region is, with these constants for others."""
-    if value not in known:
+    if value not in constants:
         op = value.op
-        known[value] = constant_of(value)
-        if known[value] is None and op is not None and op.parent is region and op.is_pure and not op.regions:
-            numbers = [_folded(each, region, known) for each in op.operands]
+        constants[value] = constant_of(value)
+        if constants[value] is None and op is not None and op.parent is region and op.is_pure and not op.regions:
+            numbers = [_folded(each, region, constants) for each in op.operands]
             if None not in numbers:
-                known[value] = _fold_of_constants(op, numbers)
-    return known[value]
+                constants[value] = _fold_of_constants(op, numbers)
+    return constants[value]
 
 
 def _fold_of_constants(op: Operation, numbers: Sequence[Number | None]) -> Number | None:

@@ -262,15 +262,15 @@ class _Lazily:
 
     def _move_reference(self, loop: scf.ForOp, dependence: _Dependence) -> None:
         """Carry a reference in the maximum's place, and the maximum after the other values."""
-        body, old, found = loop.body, dependence.old, dependence.found
+        body, old, highest = loop.body, dependence.old, dependence.found
         at = Builder.at(dependence.risen[0])
         maximum = body.add_arg(old.type, "top")
-        top = at.insert(arith.MaxOp(maximum, found, names=["top"])).result
+        top = at.insert(arith.MaxOp(maximum, highest, names=["top"])).result
         bits = math.log2(MATH_FUNCTIONS[self.function].base or 1.0)  # by which it doubles, for each 1 of the argument
         rise = at.constant(LARGEST_WEIGHT / (self.slope * bits), old.type)
         limit = at.insert(arith.AddOp(old, rise)).result
-        raised = at.insert(arith.CmpOp(found, limit, predicate="gt")).out
-        reference = at.insert(arith.SelectOp(raised, found, old, names=[dependence.new.name])).result
+        raised = at.insert(arith.CmpOp(highest, limit, predicate="gt")).out
+        reference = at.insert(arith.SelectOp(raised, highest, old, names=[dependence.new.name])).result
         dependence.new.replace_with(reference)
         for op in dependence.risen:
             op.erase()

@@ -26,12 +26,12 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
     growing = next((index for index in several if _loops_grow_with(index, launch)), None)
     if not persistent:
         for axis, (index, extent) in enumerate(zip(indices, launch.grid, strict=True)):
-            made: Value = inside.insert(triton.ProgramIdOp(axis=axis, names=[index.name])).result
+            place: Value = inside.insert(triton.ProgramIdOp(axis=axis, names=[index.name])).result
             if index is growing:
                 last = insert_or_fold(inside, arith.SubOp(extent, inside.constant(1, INT32)))
-                made = insert_or_fold(inside, arith.SubOp(last, made))
-                made.name = index.name
-            index.replace_with(made)
+                place = insert_or_fold(inside, arith.SubOp(last, place))
+                place.name = index.name
+            index.replace_with(place)
         return
     processors = host.insert(triton.MultiprocessorsOp(names=["multiprocessors"])).out
     order = [axis for axis, index in enumerate(indices) if index is not growing]
@@ -45,12 +45,12 @@ def lower_gluon(launch: triton.LaunchOp, indices: Sequence[Value], persistent: b
         growing.replace_with(balanced.index)
         rest = balanced.rest
     for axis in order:
-        index, made = indices[axis], rest
+        index, place = indices[axis], rest
         if axis != order[-1]:
-            made = insert_or_fold(inside, arith.TruncModOp(rest, launch.grid[axis]))
+            place = insert_or_fold(inside, arith.TruncModOp(rest, launch.grid[axis]))
             rest = insert_or_fold(inside, arith.TruncDivOp(rest, launch.grid[axis]))
-        made.name = made.name if made is rest and made.name else index.name
-        index.replace_with(made)
+        place.name = place.name if place is rest and place.name else index.name
+        index.replace_with(place)
     launch.set_field("grid", [host.insert(arith.MinOp(blocks, processors, names=["programs"])).result])
 
 

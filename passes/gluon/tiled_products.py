@@ -38,7 +38,7 @@ def _as_row(value: Value, rows: dict[Value, Value]) -> Value | None:
     at = Builder.at(op)
     shape = (1, value.shape[0])
     if isinstance(op, tensor.IotaOp):
-        made: Operation = tensor.IotaOp(axis=1, result_types=[TensorType(shape, value.dtype)], names=[value.name])
+        row: Operation = tensor.IotaOp(axis=1, result_types=[TensorType(shape, value.dtype)], names=[value.name])
     elif isinstance(op, arith.ConstantOp):
         rows[value] = at.constant(op.value, TensorType(shape, value.dtype))
         return rows[value]
@@ -49,12 +49,12 @@ def _as_row(value: Value, rows: dict[Value, Value]) -> Value | None:
             if wide is None:
                 return None
             mapping[operand] = wide
-        made = op.clone(mapping)
-        made.results[0].set_type(TensorType(shape, value.dtype))
+        row = op.clone(mapping)
+        row.results[0].set_type(TensorType(shape, value.dtype))
     else:
         return None
-    op.parent.insert(made, op.next)  # type: ignore[union-attr]
-    rows[value] = made.results[0]
+    op.parent.insert(row, op.next)  # type: ignore[union-attr]
+    rows[value] = row.results[0]
     return rows[value]
 
 

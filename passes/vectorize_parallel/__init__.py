@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiledsl.analysis.affine import bounds
 from tiledsl.analysis.dependence import ancestors
 from tiledsl.analysis.parallel_locals import check_locals
 from tiledsl.analysis.parallel_variance import Variance
@@ -21,6 +20,7 @@ from tiledsl.passes.tile_values import (
     broadcast,
     converted,
     iota,
+    is_inside,
     reduced,
     selected,
 )
@@ -371,9 +371,7 @@ class _Vectorizer:
 
     def _fits(self, buffer: Value, indices: list[Value]) -> bool:
         """Whether indices lie inside of an on-chip buffer, as far as their operations show."""
-        known = [bounds(index) for index in indices]
-        sizes = tile.buffer_type(buffer).static_shape
-        return all(each and each[0] >= 0 and each[1] < size for each, size in zip(known, sizes, strict=True))
+        return all(map(is_inside, indices, tile.buffer_type(buffer).static_shape))
 
     def _store(self, op: tile.StoreOp | tile.WriteOp, builder: Builder, mask: Value | None) -> None:
         buffer, value = op.buffer, self._mapped(op.value)

@@ -259,9 +259,9 @@ def last_writer(
 
 def _check_writers(op: tile.StoreOp | tile.WriteOp, value: Value, indices: Sequence[Value], mask: Value | None) -> None:
     forms = [linear_form(index).split()[1].terms for index in indices]
-    factors = [value for form in forms for each in form for value in each]
-    involved = [each for each in (value, *factors, mask) if each is not None and each.shape]
-    extents = [max(sizes) for sizes in zip(*(each.shape for each in involved), strict=True)]
+    factors = [value for form in forms for operand in form for value in operand]
+    involved = [operand for operand in (value, *factors, mask) if operand is not None and operand.shape]
+    extents = [max(sizes) for sizes in zip(*(operand.shape for operand in involved), strict=True)]
     wrote: dict[tuple[int, ...], tuple[tuple[int, ...], Number]] = {}
     try:
         for point in product(*map(range, extents)):
@@ -269,7 +269,7 @@ def _check_writers(op: tile.StoreOp | tile.WriteOp, value: Value, indices: Seque
                 continue
             number = _at(value, point)
             where = tuple(
-                sum(factor * prod(int(_at(each, point)) for each in values) for values, factor in form.items())
+                sum(factor * prod(int(_at(operand, point)) for operand in values) for values, factor in form.items())
                 for form in forms
             )
             other, old = wrote.setdefault(where, (point, number))

@@ -47,7 +47,7 @@ def shared_updates(variance: Variance) -> list[Update]:
         for value in {*op.operands}:
             if tile.is_on_chip(value) and value not in variance.private and value not in variance.allocated:
                 accesses.setdefault(value, []).append(op)
-    found: list[Update] = []
+    shared_by_points: list[Update] = []
     for ops in accesses.values():
         stores = [op for op in ops if isinstance(op, tile.StoreOp)]
         shared = [op for op in stores if not tell_apart(*_multiples(op, variance))]
@@ -61,11 +61,11 @@ def shared_updates(variance: Variance) -> list[Update]:
         kinds = {*(each.kind for each in updates), *(each.kind for each in atomics)}
         alone = len(ops) == len(updates) + len(atomics) + len(loads) and own.issuperset(loads)
         if alone and len(kinds) == 1:
-            found += updates
+            shared_by_points += updates
             continue
         for store in shared:
             _check_once(store, loads, stores, variance)
-    return found
+    return shared_by_points
 
 
 def apply_update(update: Update) -> None:

@@ -248,9 +248,9 @@ def tell_apart(forms: Sequence[dict[int, int] | None], extents: Mapping[int, int
     The forms have the factors of the points' places by axis, beside what is the same for all; None: anything.
     """
     open_dims = set(extents)
-    found = True
-    while open_dims and found:
-        found = False
+    has_closed = True
+    while open_dims and has_closed:
+        has_closed = False
         for form in forms:
             here = {axis: abs(factor) for axis, factor in (form or {}).items() if axis in open_dims and factor}
             reach = 0
@@ -259,7 +259,7 @@ def tell_apart(forms: Sequence[dict[int, int] | None], extents: Mapping[int, int
                     break
                 reach += factor * (extents[axis] - 1)
             else:
-                found |= bool(here)
+                has_closed |= bool(here)
                 open_dims -= set(here)
     return not open_dims
 

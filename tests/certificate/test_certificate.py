@@ -116,7 +116,7 @@ def test_the_command() -> None:
     run = CliRunner().invoke(main, ["verify", f"{path}:copied", "-D", "M=100", "--target", "cuda:80"])
     assert run.exit_code == 0 and "0 failed" in " ".join(run.output.split()), run.output
     run = CliRunner().invoke(main, ["verify", f"{path}:copied", "-D", "M=100", "-D", "rows=33", "--json"])
-    made = Certificate.from_json(run.output)
+    made = Certificate.from_data(json.loads(run.stdout)["data"]["certificate"])
     assert run.exit_code == 1 and made.target == "cuda:90" and made.failed[0].place == "racing_copy.py:14:17"
 
 

@@ -42,9 +42,9 @@ def run(*command: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -
 
 
 def tracked() -> list[str]:
-    """The files of the checkout that git knows, symlinks included; of a copy without git, all of the top level's."""
+    """The files of the checkout that git does not ignore, or of a copy without git all; symlinks included."""
     if (ROOT / ".git").exists():
-        listed = run("git", "ls-files", "-z", cwd=ROOT).split("\0")
+        listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT).split("\0")
         return [name for name in listed if name and (ROOT / name).exists()]
     tops = [*FOLDERS, "docs", "examples"]
     found = [*ROOT.glob("*.*"), ROOT / "LICENSE", *(path for top in tops for path in (ROOT / top).rglob("*"))]

@@ -66,13 +66,13 @@ class Ranges:
     def of(self, value: Value) -> Interval:
         """The interval of an integer or bool; of every element, for a tensor."""
         intervals = self._known
-        found = intervals.get(value)
-        if found is not None:
-            return found
+        interval = intervals.get(value)
+        if interval is not None:
+            return interval
         number = arith.constant_of(value)
         if type(number) is int:
-            found = intervals[value] = Interval(number, number)
-            return found
+            interval = intervals[value] = Interval(number, number)
+            return interval
         pending = [(value, self._inputs(value))]
         while pending:
             current, inputs = pending[-1]
@@ -88,8 +88,8 @@ class Ranges:
             if not waits:
                 pending.pop()
                 if current not in intervals:
-                    found = self._compute(current, list(map(intervals.__getitem__, inputs)))
-                    intervals[current] = self._narrow(current, found) if self._assumed else found
+                    interval = self._compute(current, list(map(intervals.__getitem__, inputs)))
+                    intervals[current] = self._narrow(current, interval) if self._assumed else interval
         return intervals[value]
 
     def is_nonnegative(self, value: Value) -> bool:

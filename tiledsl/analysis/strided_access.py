@@ -113,7 +113,7 @@ def digits(index: Value, dim: int) -> list[SubIndex] | None:
             terms.append((coefficient, ends[1] + 1, walk))
     if len(terms) < 2 or not 0 <= offset < dim:
         return None
-    made: list[SubIndex] = []
+    parts: list[SubIndex] = []
     unit = dim
     last: tuple[int, int, Value | None] = (1, 1, None)
     for step, extent, value in [*sorted(terms, key=lambda term: -term[0]), last]:
@@ -123,8 +123,8 @@ def digits(index: Value, dim: int) -> list[SubIndex] | None:
             return None
         offset, unit = offset % step, step
         if size > 1:
-            made.append(SubIndex(size, value, extent, start))
-    return made
+            parts.append(SubIndex(size, value, extent, start))
+    return parts
 
 
 def in_order(indices: Sequence[Value], shape: Shape) -> bool:

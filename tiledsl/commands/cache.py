@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tiledsl.commands.report import give, in_json
 from tiledsl.commands.table import print_table, printable
 from tiledsl.errors import TileError
 from tiledsl.settings import current
@@ -33,11 +35,15 @@ def list_(kernel: str | None) -> None:
     for entry in found:
         best = entry.best()
         winner = _winner(best)
+        tried = len(entry.trials())
+        about = {"kernel": entry.kernel, "key": entry.digest, "folder": entry.folder, "trials": tried}
+        about |= {"latency_kind": None if best is None else best["latency_kind"], "modified": entry.modified}
+        give(entries=[{**about, "bytes": entry.size(), "best": winner}])
         rows.append(
             [
                 entry.kernel,
                 entry.digest[:12],
-                str(len(entry.trials())),
+                str(tried),
                 _config(winner) if winner else "not finished" if best is None else "?",
                 _milliseconds(winner, best),
                 time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.modified)),
@@ -67,6 +73,8 @@ def show(name: str, everything: bool) -> None:
     trials = sorted(
         entry.trials().values(), key=lambda record: (record["status"] != "ok", record.get("latency") or 0.0)
     )
+    give(kernel=entry.kernel, key=entry.digest, folder=entry.folder, fields=entry.fields)
+    give(result=None if best is None else {"latency_kind": kind, "best": winner}, trials=trials)
     rows = []
     for record in trials if everything else trials[:_MOST_TRIALS]:
         mark = "*" if winner is not None and record["key"] == winner["key"] else ""
@@ -92,6 +100,9 @@ def table(kernel: str, path: str | None, everything: bool) -> None:
     comparison = compare_entries(_chosen(kernel))
     if not comparison.rows:
         raise TileError(f"no configuration of {kernel!r} has a time")
+    of_problems = [{"problem": name, "best": best} for name, best in zip(comparison.problems, comparison.best)]
+    give(problems=of_problems)
+    give(rows=[{**asdict(row), "mean": row.mean, "worst": row.worst} for row in comparison.rows])
     for number, (problem, best) in enumerate(zip(comparison.problems, comparison.best), 1):
         click.echo(f"{number}: {printable(problem)}, best {best:.4f} ms")
     rows = []
@@ -133,13 +144,18 @@ def explain(program: str, values: tuple[str, ...]) -> None:
 
     file, function = split_function(program)
     if not (file.suffix or function or file.is_file()):
-        click.echo(printable(_explain_stored(_chosen(program)), keep="\n"))
+        _say(_explain_stored(_chosen(program)))
         return
     key = find_autotuned(program).key(**dict(map(parse_value, values)))
     if key is None:
-        click.echo("this call is not remembered: caching is off, or an argument has no text that tells it from others")
+        _say("this call is not remembered: caching is off, or an argument has no text that tells it from others")
     else:
-        click.echo(printable(explain_key(current().cache_dir, key), keep="\n"))
+        _say(explain_key(current().cache_dir, key))
+
+
+def _say(text: str) -> None:
+    give(text=text)
+    click.echo(printable(text, keep="\n"))
 
 
 @cache.command()
@@ -156,12 +172,17 @@ def clear(name: str | None, older_than: float | None, yes: bool) -> None:
     if older_than is not None:
         found = [entry for entry in found if entry.modified < time.time() - older_than * 86400]
     if not found:
+        give(deleted=0)
         click.echo("nothing to delete")
         return
     size = sum(entry.size() for entry in found)
+    if in_json() and not yes:
+        raise TileError("--json asks nothing: add --yes to delete")
     if not yes:
         click.confirm(f"delete {len(found)} results ({_size(size)})?", abort=True)
-    click.echo(f"deleted {delete(found)} results")
+    count = delete(found)
+    give(deleted=count)
+    click.echo(f"deleted {count} results")
 
 
 def _entries(kernel: str | None) -> list[CacheEntry]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from tiledsl.commands.report import give
 from tiledsl.errors import TileError
 from tiledsl.levels.build import build, unknown_option
 from tiledsl.levels.bundle import LevelFile, check_level, open_level
@@ -42,6 +43,7 @@ def compile_file(file: Path, target: str | None, emit: str, options: Mapping[str
         )
     compiled = build(opened, record, where)
     if emit == "resources":
+        give(resources=asdict(compiled.resources))
         return _lines(compiled.resources)
     if emit not in compiled.asm:
         raise TileError(f"{file} for {where} has no {emit}; it has {', '.join(compiled.asm)}")

@@ -15,11 +15,13 @@ from types import ModuleType
 from typing import Any
 
 from tiledsl.autotuner.tuned.shapes import parse_value as literal
+from tiledsl.commands.report import give
 from tiledsl.compat import install
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError, value_options
 from tiledsl.files import read_text
 from tiledsl.frontend.program import PrimFunc
+from tiledsl.interchange.printer import print_generic
 from tiledsl.ir.pass_manager import Pass, PassManager, Program, is_ours
 from tiledsl.ir.printer import print_op
 from tiledsl.kernels.jit import JitFunction
@@ -51,11 +53,15 @@ class Request:
     print_changed: bool = False
     pass_configs: Mapping[str, Any] | None = None
     resume_after: str = ""
+    generic: bool = False
 
 
 def save_levels(request: Request, folder: Path) -> list[Path]:
     """Write the program's kernels at every level into a folder; the paths. Raises as `lower` does."""
-    return kernel_of(request).save_levels(folder)
+    kernel = kernel_of(request)
+    paths = kernel.save_levels(folder)
+    give(remarks=list(kernel.remarks))
+    return paths
 
 
 def kernel_of(request: Request) -> Kernel:
@@ -90,8 +96,14 @@ def _resumed(request: Request) -> Kernel:
 
 def _emitted(kernel: Kernel, request: Request) -> str:
     """The kernel's source or what Triton makes of it."""
+    text = _text_of(kernel, request)
+    give(remarks=list(kernel.remarks))
+    return text
+
+
+def _text_of(kernel: Kernel, request: Request) -> str:
     if request.after or request.emit in IR_LEVELS:
-        return kernel.ir(request.after or "dce" if request.emit != "tile" else "")
+        return kernel.ir(request.after or "dce" if request.emit != "tile" else "", generic=request.generic)
     if request.emit == "source":
         return kernel.source
     texts = {}
@@ -114,9 +126,10 @@ def _resolved(request: Request) -> tuple[Callable[[], FuncOp], Request]:
 
 def _ir(build: Callable[[], FuncOp], request: Request) -> str:
     check_print_after(current().print_after)
+    write = print_generic if request.generic else print_op
     root = build()
     if (request.after or request.emit) in ("tile", "elaborate"):
-        return print_op(root)
+        return write(root)
     manager = PassManager(
         default_pipeline(request.pass_configs),
         verify_each=current().verify_each,
@@ -124,7 +137,7 @@ def _ir(build: Callable[[], FuncOp], request: Request) -> str:
         stop_after=request.after,
     )
     manager.run(Program(root, request.target))
-    return print_op(root)
+    return write(root)
 
 
 def default_target() -> Target:

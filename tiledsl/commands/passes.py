@@ -7,9 +7,11 @@ import difflib
 import inspect
 from collections.abc import Iterator
 from importlib.metadata import entry_points
+from typing import Any
 
 import click
 
+from tiledsl.commands.report import give
 from tiledsl.commands.table import print_table
 from tiledsl.errors import TileError
 from tiledsl.ir.pass_manager import Pass
@@ -29,16 +31,29 @@ def passes(name: str | None) -> None:
             find_pass(each.name)
     by_name = {each.name: each for each in PIPELINE} | own_passes()
     if name is None:
+        give(passes=[_data(each) for each in by_name.values()])
         rows = [
             [each.name, " ".join(_options(each)), (_text(each).splitlines() or [""])[0]] for each in by_name.values()
         ]
         print_table(["pass", "options", "what it does"], rows, "lll")
     elif found := by_name.get(name) or find_pass(name):
+        give(passes=[_data(found)])
         click.echo("\n".join(_description(found)))
     else:
         near = difflib.get_close_matches(name, by_name, 1)
         advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(by_name)}"
         raise TileError(f"no pass is named {name!r}", notes=[advice])
+
+
+def _data(each: type[Pass]) -> dict[str, Any]:
+    """A pass for programs. places: its positions in the default pipeline, from 1."""
+    return {
+        "name": each.name,
+        "module": each.__module__,
+        "places": [number for number, other in enumerate(PIPELINE, 1) if other is each],
+        "options": {option.name: option.default for option in dataclasses.fields(each)},
+        "text": _text(each),
+    }
 
 
 def _text(each: type[Pass]) -> str:

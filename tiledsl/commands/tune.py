@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
+from tiledsl.commands.report import give
 from tiledsl.errors import TileError
 
 
@@ -77,9 +79,18 @@ def tune(
         report=click.echo,
         **{name: value for name, value in given.items() if value is not None},
     )
+    calls = [
+        {"call": e.call, "status": e.status, "message": e.message, "seconds": e.seconds, "entry": _entry(e.entry)}
+        for e in report.outcomes
+    ]
+    give(file=report.path, calls=calls, interrupted=report.interrupted)
     click.echo(report.summary(), err=bool(report.failed))
     if report.failed or report.interrupted:
         raise click.exceptions.Exit(1)
+
+
+def _entry(entry: Any) -> dict[str, Any] | None:
+    return None if entry is None else asdict(entry)
 
 
 def _ranges(pairs: Any) -> dict[str, Sequence[Any]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tiledsl.commands.report import give
 from tiledsl.commands.table import print_table, printable
 from tiledsl.errors import TileError
 from tiledsl.files import write_output, writing
@@ -33,7 +34,12 @@ def list_(paths: tuple[Path, ...]) -> None:
     from tiledsl.autotuner.tuned.entry import arguments_text
 
     rows = []
-    for _, file in _read(paths):
+    for path, file in _read(paths):
+        give(
+            entries=[
+                {"file": path, "function": file.function, "target": file.target, **asdict(e)} for e in file.entries
+            ]
+        )
         for each in file.entries:
             where = each.gpu or file.target
             speed = "-" if not each.reference_ms else f"{each.reference_ms / each.latency_ms:.2f}x"
@@ -63,14 +69,17 @@ def table(paths: tuple[Path, ...], csv: Path | None) -> None:
         raise TileError(f"--csv is for one file; there are {len(found)}")
     for path, file in found:
         compared = trials.compared(file, trials.read(trials_path(path)))
+        shown = [{**asdict(row), "mean": row.mean, "worst": row.worst} for row in compared.rows]
+        about = {"file": path, "function": file.function, "target": file.target}
+        give(tables=[{**about, "problems": list(compared.problems), "best": list(compared.best), "rows": shown}])
         total, heads = len(compared.problems), ["mean", "worst", "works", *compared.problems]
         rows = [
             [config_text(row.config), f"{row.mean:.3f}", f"{row.worst:.2f}", f"{row.known}/{total}", *row.cells(2)]
             for row in compared.rows
         ]
         click.echo(f"{path}: {file.function} on {file.target}")
-        shown = [[printable(cell) for cell in row] for row in rows]
-        print_table([printable(head) for head in ["configuration", *heads]], shown, "l" + "r" * len(heads))
+        cells = [[printable(cell) for cell in row] for row in rows]
+        print_table([printable(head) for head in ["configuration", *heads]], cells, "l" + "r" * len(heads))
         if csv is not None:
             content = compared.as_csv(heads, lambda row: [row.mean, row.worst, row.known, *row.slowdowns])
             with writing(csv):
@@ -92,6 +101,7 @@ def check(paths: tuple[Path, ...], program: str | None) -> None:
     function = None if program is None else find_autotuned(program)
     files = files_in(paths)
     problems = [problem for path in files for problem in check_file(path, function)]
+    give(files=files, problems=[asdict(problem) for problem in problems])
     for problem in problems:
         click.echo(printable(str(problem)))
     errors = sum(problem.severity == "error" for problem in problems)
@@ -125,12 +135,15 @@ def compare(path: Path, program: str, target: str | None, warn: float | None, fa
     found = []
     for each in comparing.compare_problem(function, file, **limits, **options):
         found.append(each)
+        about = {"verdict": each.verdict, "ratio": each.ratio, "latency_ms": each.latency_ms, "message": each.message}
+        give(file=path, entries=[{**about, "entry": asdict(each.entry)}])
         parts = [f"stated {each.entry.latency_ms:.4g} ms"]
         if each.latency_ms is not None:
             parts.append(f"now {each.latency_ms:.4g} ms, {each.ratio:.3f}")
         parts += [each.message] if each.message else []
         click.echo(printable(f"{arguments_text(each.entry.arguments)}: {each.verdict}, {', '.join(parts)}"))
     text, passes = comparing.verdicts(found)
+    give(file=path, passes=passes)
     click.echo(f"{path}: {text}")
     if not passes:
         raise click.exceptions.Exit(1)
@@ -156,6 +169,7 @@ def merge(output: Path, paths: tuple[Path, ...]) -> None:
         write(into, result)
         trials.join([trials_path(path) for path, _ in found], trials_path(into))
     count = sum(len(file.entries) for _, file in found)
+    give(file=into, entries=len(result.entries), read=count)
     click.echo(f"{into}: {len(result.entries)} of {count} entries of {len(found)} files")
 
 
@@ -210,6 +224,7 @@ def import_(
     into = path_of(folder, function.name, where)
     after = change(into, function.name, place, joined)
     read = sum(len(each.entries) for each in found)
+    give(file=into, entries=len(after.entries), read=read)
     click.echo(f"{into}: {len(after.entries)} entries, after {read} of {len(paths)} files")
 
 
@@ -232,6 +247,7 @@ def export(paths: tuple[Path, ...], format: str, folder: Path, bucket: str, name
             with writing(path):
                 folder.mkdir(parents=True, exist_ok=True)
                 write_output(path, content)
+            give(files=[{"file": path, "entries": len(each.entries)}])
             click.echo(f"{path}: {len(each.entries)} configurations")
 
 

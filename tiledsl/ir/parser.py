@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 from tiledsl.errors import TileError, register_source
 from tiledsl.ir.core import OPERATIONS, Operation, Region, Value
 from tiledsl.ir.fields import operand, operands, optional
 from tiledsl.ir.types import ELEMENTS, BufferType, Dim, ScalarType, TensorType, Type
+from tiledsl.ir.verifier import VerifyError, verify
 from tiledsl.location import UNKNOWN, Loc
 
 _TOKEN = re.compile(
@@ -33,21 +34,28 @@ WORDS = {"true": True, "false": False, "none": None}
 class Parser:
     """Recursive descent over the tokens of a text. Its errors are TileErrors with their place in it."""
 
+    TOKEN: ClassVar[re.Pattern[str]] = _TOKEN
+
     def __init__(self, text: str, file: str) -> None:
         register_source(file, text)
         self.text, self.file = text, file
-        self.tokens = [match for match in _TOKEN.finditer(text) if match.lastgroup != "space"]
+        self.tokens = [match for match in self.TOKEN.finditer(text) if match.lastgroup != "space"]
         self.index = 0
         self.values: dict[str, Value] = {}
+        self.starts: dict[Operation, re.Match[str]] = {}  # where each operation begins
         for token in self.tokens:
             if token.lastgroup == "wrong":
                 raise self.error(f"unexpected character {token.group()!r}", token)
 
     def error(self, message: str, token: re.Match[str] | None = None) -> TileError:
-        position = (token or self.tokens[self.index]).start()
+        return TileError(message, self.place(token or self.tokens[self.index]))
+
+    def place(self, token: re.Match[str]) -> Loc:
+        """Where a token begins in the text."""
+        position = token.start()
         line = self.text.count("\n", 0, position) + 1
         column = position - self.text.rfind("\n", 0, position)
-        return TileError(message, Loc(self.file, line, column, line, column + 1))
+        return Loc(self.file, line, column, line, column + 1)
 
     def wanted(self, what: str) -> TileError:
         return self.error(f"expected {what} but found {self.peek() or 'the end'!r}")
@@ -81,15 +89,35 @@ class Parser:
             if self.peek() != close:
                 self.expect(",")
 
+    def read(self) -> Operation:
+        """The operation that the text describes. Raises TileError with the place of a mistake."""
+        try:
+            op = self.whole()
+        except (ValueError, TypeError, LookupError, AssertionError, RecursionError) as error:
+            raise self.error(f"{type(error).__name__}: {error}") from None
+        if self.kind() != "end":
+            raise self.wanted("the end")
+        return op
+
+    def verified(self) -> Operation:
+        """The same, of valid IR alone. A mistake stands at the operation's own place, or else at that in the text."""
+        root = self.read()
+        try:
+            verify(root)
+        except VerifyError as error:
+            loc = error.op.loc
+            raise TileError(str(error), self.place(self.starts[error.op]) if loc is UNKNOWN else loc) from None
+        return root
+
+    def whole(self) -> Operation:
+        """The operation that is all of the text."""
+        return self.operation()
+
     def operation(self) -> Operation:
         names = [self.take("value", "a value") for _ in self.items("=")] if self.kind() == "value" else []
         start = self.tokens[self.index]
         name = self.take("word", "an operation")
-        if name not in OPERATIONS:
-            importlib.import_module("tiledsl.dialects")  # they build on this: named here, not imported
-        if name not in OPERATIONS:
-            raise self.error(f"no operation is named {name!r}", start)
-        op_type = OPERATIONS[name]
+        op_type = self.known(name, start)
         groups: list[Value | list[Value]] = []
         for field in op_type.operand_fields:
             if groups:
@@ -110,9 +138,7 @@ class Parser:
                 key = self.take("word", "an attribute's name")
                 self.expect("=")
                 attributes[key] = self.attribute()
-        for key in op_type.required:
-            if key not in attributes:
-                raise self.error(f"{name} needs the attribute {key!r}", start)
+        self.require(op_type, attributes, start)
         types: list[Type] = []
         while self.accept("," if types else ":"):
             types.append(self.type())
@@ -120,9 +146,23 @@ class Parser:
             raise self.error(f"{name} gives names to {len(names)} results and types to {len(types)}", start)
         regions = [self.region() for _ in op_type.region_fields]
         op = op_type(*groups, result_types=types, regions=regions, loc=self.location(), **attributes)
+        self.starts[op] = start
         for text, value in zip(names, op.results, strict=True):
             self.define(text, value)
         return op
+
+    def known(self, name: str, start: re.Match[str]) -> type[Operation]:
+        """The operation of a name."""
+        if name not in OPERATIONS:
+            importlib.import_module("tiledsl.dialects")  # they build on this: named here, not imported
+        if name not in OPERATIONS:
+            raise self.error(f"no operation is named {name!r}", start)
+        return OPERATIONS[name]
+
+    def require(self, op_type: type[Operation], attributes: Mapping[str, Any], start: re.Match[str]) -> None:
+        for key in op_type.required:
+            if key not in attributes:
+                raise self.error(f"{op_type.name} needs the attribute {key!r}", start)
 
     def define(self, text: str, value: Value) -> None:
         value.name = "" if text[1:].isdigit() else text[1:]
@@ -173,12 +213,13 @@ class Parser:
     def type(self) -> Type:
         token = self.tokens[self.index]
         try:
-            return _type(self.take("word|type", "a type"))
+            return parse_type(self.take("word|type", "a type"))
         except ValueError as error:
             raise self.error(str(error), token) from None
 
 
-def _type(text: str) -> Type:
+def parse_type(text: str) -> Type:
+    """The type of a text. Raises ValueError."""
     kind, _, inner = text.removesuffix(">").partition("<")
     match = _BUFFER.fullmatch(inner)
     made: Type
@@ -204,11 +245,4 @@ def _dims(texts: list[str]) -> tuple[Dim, ...]:
 
 def parse_op(text: str, file: str = "<ir>") -> Operation:
     """The operation that a text describes. Raises TileError with the place of a mistake."""
-    parser = Parser(text, file)
-    try:
-        op = parser.operation()
-    except (ValueError, TypeError, LookupError, AssertionError, RecursionError) as error:
-        raise parser.error(f"{type(error).__name__}: {error}") from None
-    if parser.kind() != "end":
-        raise parser.wanted("the end")
-    return op
+    return Parser(text, file).read()

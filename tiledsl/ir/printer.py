@@ -1,4 +1,4 @@
-"""The text form of the IR, and the generic form of MLIR. tiledsl.ir.parser reads the first back.
+"""The text form of the IR, which tiledsl.ir.parser reads back. tiledsl.interchange has the generic form of MLIR.
 
 One rule serves every operation, from its declared fields:
 
@@ -12,21 +12,19 @@ their arguments. `// ` starts a comment. With locations on, a line ends in `loc(
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.ir.fields import attr, operand, operands
-from tiledsl.ir.types import Type
 from tiledsl.location import UNKNOWN
 
 if TYPE_CHECKING:
     from tiledsl.ir.core import Operation, Value
 
 
-class _Names(dict["Value", str]):
+class Names(dict["Value", str]):
     """Gives each value a unique printable name, its own where possible."""
 
     def __init__(self) -> None:
@@ -45,10 +43,10 @@ class _Names(dict["Value", str]):
 
 def print_op(op: Operation, *, locations: bool = False) -> str:
     """The text of an operation and all inside."""
-    return "\n".join(_lines(op, _Names(), "", locations))
+    return "\n".join(_lines(op, Names(), "", locations))
 
 
-def _lines(op: Operation, names: _Names, indent: str, locations: bool) -> Iterator[str]:
+def _lines(op: Operation, names: Names, indent: str, locations: bool) -> Iterator[str]:
     text = op.name + _operand_text(op, names)
     shown = [
         f"{key} = {attribute_text(value)}"
@@ -72,7 +70,7 @@ def _lines(op: Operation, names: _Names, indent: str, locations: bool) -> Iterat
     yield indent + ("}" if op.regions else text) + where
 
 
-def _operand_text(op: Operation, names: _Names) -> str:
+def _operand_text(op: Operation, names: Names) -> str:
     parts: list[str] = []
     named = ""
     # Where there are nothing but lists, each is shown, to tell them apart.
@@ -107,45 +105,3 @@ def attribute_text(value: Any) -> str:
         inner = ", ".join(map(attribute_text, value))
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     raise TypeError(f"{value!r} cannot be an attribute")
-
-
-def print_generic(op: Operation) -> str:
-    """The program in MLIR's generic form, with `unregistered` types spelt as !tile.*: for other MLIR tools."""
-    return "\n".join(_generic(op, _Names(), ""))
-
-
-def _generic(op: Operation, names: _Names, indent: str) -> Iterator[str]:
-    results = ", ".join(names[value] for value in op.results)
-    args = ", ".join(names[value] for value in op.operands)
-    text = f'{indent}{results + " = " if results else ""}"{op.name}"({args})'
-    attributes = {**op.attributes, "operandSegmentSizes": op.segments} if op.segments else op.attributes
-    body = ", ".join(f"{key} = {_generic_attribute(value)}" for key, value in attributes.items() if value is not None)
-    ins, outs = (", ".join(_generic_type(value.type) for value in values) for values in (op.operands, op.results))
-    tail = (f" {{{body}}}" if body else "") + f" : ({ins}) -> ({outs})"
-    for number, region in enumerate(op.regions):
-        yield indent + "}, {" if number else text + " ({"
-        block = ", ".join(f"{names[arg]} : {_generic_type(arg.type)}" for arg in region.args)
-        if block:
-            yield f"{indent}^bb0({block}):"
-        for inner in region:
-            yield from _generic(inner, names, indent + "  ")
-    yield (indent + "})" if op.regions else text) + tail
-
-
-def _generic_attribute(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "[" + ", ".join(map(_generic_attribute, value)) + "]"
-    if isinstance(value, int):
-        return attribute_text(value) + ("" if isinstance(value, bool) else " : i64")
-    if isinstance(value, float) and math.isfinite(value):
-        return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value)) + " : f64"
-    return _generic_string(value if isinstance(value, str) else attribute_text(value))
-
-
-def _generic_string(text: str) -> str:
-    plain = (chr(byte) if 31 < byte < 127 and byte not in b'"\\' else f"\\{byte:02X}" for byte in text.encode())
-    return '"' + "".join(plain) + '"'
-
-
-def _generic_type(type: Type) -> str:
-    return f"!tile.t<{_generic_string(str(type))}>"

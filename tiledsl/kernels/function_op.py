@@ -201,7 +201,7 @@ def transformed_call(name: str, arguments: Sequence[Any]) -> Any:
     from tiledsl.kernels import torch_op
     from tiledsl.kernels.torch_rules import transformed
 
-    return transformed(torch_op.definitions[name], torch_op.made[name], arguments)
+    return transformed(torch_op.definitions[name], torch_op.operators[name], arguments)
 
 
 def without_gradients(name: str, arguments: Sequence[Any]) -> Sequence[Any]:
@@ -280,7 +280,7 @@ class FunctionOperator:
         parts = (type(self.source).__name__, sample.source, repr(sample.params), str(sample.target), *given)
         name = f"tiledsl::{self.source.jit.__name__}_{digest(chr(10).join(parts))[:12]}"
         # As for kernels: what has gradients, or closes over something else, is another operator.
-        is_other = self.source.backward is not None or name in torch_op.made
+        is_other = self.source.backward is not None or name in torch_op.operators
         return f"{name}_{os.urandom(6).hex()}" if is_other else name
 
     def _split(self, arguments: Sequence[Any]) -> tuple[tuple[int, ...], Sequence[Any]]:
@@ -379,7 +379,7 @@ def _named_operator(source: InGraphs, constants: Mapping[str, Any], examples: Se
     try:
         sample = source.sample_kernel(constants, sizes if sizes or jit.is_eager else None)
         count = sample.input_count
-        made = FunctionOperator(source, constants, sizes, sample, count, ())
+        operator = FunctionOperator(source, constants, sizes, sample, count, ())
     except Exception as error:
         way = "example_inputs=(...)" if jit.is_eager else ", ".join(f"{name}=..." for name in sizes)
         shown = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -388,13 +388,13 @@ def _named_operator(source: InGraphs, constants: Mapping[str, Any], examples: Se
             user_loc(),
             [f"give the operator its sizes: {jit.__name__}.as_torch_op(name, {way})"],
         ) from error
-    found = {dim: (number, axis) for number, param in enumerate(made.params) for axis, dim in enumerate(param.shape)}
+    read = {dim: (number, axis) for number, param in enumerate(operator.params) for axis, dim in enumerate(param.shape)}
     for name in sizes:
-        if name not in found:
+        if name not in read:
             raise TileError(
                 f"{jit.__name__}: {name} is not the size of a dimension of an input",
                 user_loc(),
                 [f"give it: {jit.__name__}.as_torch_op(name, {name}=...)"],
             )
-    made.places = [found[name] for name in sizes]
-    return made
+    operator.places = [read[name] for name in sizes]
+    return operator

@@ -9,7 +9,7 @@ from typing import Any
 
 from tiledsl.dialects.tile import FuncOp
 from tiledsl.errors import TileError, ends_tracebacks
-from tiledsl.ir.pass_manager import parse_program
+from tiledsl.interchange.parser import is_generic, read_program
 from tiledsl.kernels.jit import resolve_target
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.kernels.pass_choice import chosen_passes
@@ -36,7 +36,7 @@ def resume(
 
 
 def _parsed(text: str, name: str) -> FuncOp:
-    root = parse_program(text, None, name).root
+    root = read_program(text, None, name).root
     if not isinstance(root, FuncOp):
         raise TileError(f"the IR is {root.name}, not {FuncOp.name}", root.loc)
     return root
@@ -44,7 +44,7 @@ def _parsed(text: str, name: str) -> FuncOp:
 
 def _text(ir: str | os.PathLike[str]) -> tuple[str, str]:
     """A name for errors, and the text."""
-    if isinstance(ir, str) and ("\n" in ir or ir.lstrip().startswith("tile.func")):
+    if isinstance(ir, str) and ("\n" in ir or ir.lstrip().startswith("tile.func") or is_generic(ir)):
         return "<ir>", ir
     if not isinstance(ir, (str, os.PathLike)):
         raise TileError(f"the IR is {type(ir).__name__}; it is a text, or the path of a file with it")

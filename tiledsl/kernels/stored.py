@@ -55,14 +55,14 @@ def describe_call(kernel: Kernel) -> dict[str, Any]:
         "outputs": list(kernel.outputs),
         "params": [
             {
-                "name": each.name,
-                "dtype": each.dtype,
-                "shape": list(each.shape) if each.is_tensor else None,
-                "strides": None if each.strides is None else list(each.strides),
-                **({"formulas": each.formulas} if each.formulas else {}),
-                **({} if each.is_used else {"unused": True}),
+                "name": param.name,
+                "dtype": param.dtype,
+                "shape": list(param.shape) if param.is_tensor else None,
+                "strides": None if param.strides is None else list(param.strides),
+                **({"formulas": param.formulas} if param.formulas else {}),
+                **({} if param.is_used else {"unused": True}),
             }
-            for each in kernel.params
+            for param in kernel.params
         ],
         "kernels": [asdict(emitted) for emitted in kernel.module.kernels],
     }
@@ -78,6 +78,7 @@ class StoredKernel(Kernel):
         self.prim_func = None
         self.config = None
         self.latency = self.ref_latency = None
+        self.remarks = ()
         self._build = lambda: _parsed(self.program)
         self._places = [None] * len(self.module.kernels)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SCALARS = {"int": "SymInt", "float": "float", "bool": "bool"}
 lock = threading.RLock()
-made: dict[str, Any] = {}  # operators by name
+operators: dict[str, Any] = {}  # operators by name
 definitions: dict[str, Definition] = {}
 
 
@@ -84,8 +84,8 @@ def operator(kernel: Kernel, count: int, name: str = "") -> Any:
         if known is not None and not name:
             return known
         full = name or _default_name(kernel, count)
-        if full in made and not name:
-            found = made[full]
+        if full in operators and not name:
+            found = operators[full]
         else:
             found = define_named(kernel.name, definition_of(kernel, count), full)
         kernel.operators = {**kernel.operators, count: found}
@@ -100,10 +100,10 @@ def define_named(owner: str, definition: Definition, name: str) -> Any:
         if re.fullmatch(r"\w+::\w+", name) is None:
             raise TileError(f"{owner}: {name!r} is not a name of an operator; one is 'namespace::name'")
         namespace, _, short = name.partition("::")
-        if name in made or hasattr(getattr(torch.ops, namespace), short):
+        if name in operators or hasattr(getattr(torch.ops, namespace), short):
             raise TileError(f"{owner}: there is an operator {name} already", notes=["give another name"])
-        made[name], definitions[name] = define(definition, name), definition
-        return made[name]
+        operators[name], definitions[name] = define(definition, name), definition
+        return operators[name]
 
 
 def _default_name(kernel: Kernel, count: int) -> str:

@@ -34,7 +34,7 @@ from tiledsl.language.expression import cast as nearest
 from tiledsl.language.float4 import rounded
 from tiledsl.language.votes import sync_threads, sync_warp
 from tiledsl.legality import permitted
-from tiledsl.math_functions import MATH_FUNCTIONS
+from tiledsl.math_functions import MATH_FUNCTIONS, names
 
 __all__ = [
     "call_extern", "call_pure_extern", "cast", "fast_rcp", "ieee_add", "ieee_fdiv", "ieee_fmaf", "ieee_frcp",
@@ -286,10 +286,7 @@ _TYPES = {
 _CONVERSION = re.compile(rf"__({'|'.join(_TYPES)})2({'|'.join(_TYPES)})(?:_(r[nzud]))?")
 _BITS = re.compile(rf"__({'|'.join(_TYPES)})_as_({'|'.join(_TYPES)})")
 _ARITHMETIC = re.compile(r"__([fd])(add|sub|mul|div|rcp|sqrt)_(r[nzud])|__fma(f?)_(r[nzud])")
-_ROOTS = """
-    sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh exp exp2 exp10 expm1 log log2 log10 log1p sqrt rsqrt
-    floor ceil trunc rint nearbyint round erf fmod pow fma atan2 hypot copysign nextafter isnan isinf isfinite
-""".split()
+_ROOTS = [name for name in (*names("floats", "rounding", "test"), "nextafter") if name != "sigmoid"]
 _BY_NAME: dict[str, Callable[..., Any]] = {
     **{name: partial(_function, root) for root in _ROOTS for name in (root, f"{root}f", f"__{root}f", f"h{root}")},
     **dict.fromkeys(("fabs", "fabsf", "abs", "__habs", "llabs"), maths.abs),

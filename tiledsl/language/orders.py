@@ -72,15 +72,15 @@ def topk(src: Any, values: Any, indices: Any = None, dim: int = -1, largest: boo
     """
     what = "T.topk"
     axis = axis_of(what, src, dim)
-    made, order = _sorted(what, src, dim, bool(largest))
+    in_order, order = _sorted(what, src, dim, bool(largest))
     target, _, extents = region_of(what, values)
-    count = extents[axis] if len(extents) == made.ndim else None
+    count = extents[axis] if len(extents) == in_order.ndim else None
     if count is None or count < 0:
-        raise TileError(f"{what}: {made.name} is {shape_text(made)}, but {target.name} is {shape_text(target)}")
-    if not 0 < count <= made.type.static_shape[axis]:
-        raise TileError(f"{what}: {target.name} asks for {count} of {made.type.static_shape[axis]} elements")
-    part = tuple(slice(0, count) if each == axis else slice(None) for each in range(made.ndim))
-    _put(what, made, values, part)
+        raise TileError(f"{what}: {in_order.name} is {shape_text(in_order)}, but {target.name} is {shape_text(target)}")
+    if not 0 < count <= in_order.type.static_shape[axis]:
+        raise TileError(f"{what}: {target.name} asks for {count} of {in_order.type.static_shape[axis]} elements")
+    part = tuple(slice(0, count) if each == axis else slice(None) for each in range(in_order.ndim))
+    _put(what, in_order, values, part)
     if indices is not None:
         _put_places(what, order, indices, part)
 
@@ -174,22 +174,22 @@ def associative_scan(
     if not callable(function):
         raise TileError(f"{what} needs a function of two elements, not {describe(function)}")
     axis = axis_of(what, sources[0], dim)
-    tiles = [whole(what, each)[0] for each in sources]
+    tiles = [whole(what, tile)[0] for tile in sources]
     shape = tiles[0].type.static_shape
-    for each in tiles[1:]:
-        if each.type.shape != shape:
-            raise TileError(f"{what}: {tiles[0].name} is {shape_text(tiles[0])}, but {each.name} is {shape_text(each)}")
+    for item in tiles[1:]:
+        if item.type.shape != shape:
+            raise TileError(f"{what}: {tiles[0].name} is {shape_text(tiles[0])}, but {item.name} is {shape_text(item)}")
     far = 1
     while far < shape[axis]:
-        made = [alloc_fragment(shape, each.dtype) for each in tiles]
+        made = [alloc_fragment(shape, tile.dtype) for tile in tiles]
         _scan_step(what, function, tiles, made, axis, far, bool(plain(reverse)))
         tiles, far = made, 2 * far
-    for each, target in zip(tiles, targets, strict=True):
-        _put(what, each, target)
+    for item, target in zip(tiles, targets, strict=True):
+        _put(what, item, target)
 
 
 def _scan_step(
-    what: str, function: Callable[..., Any], tiles: list[Buffer], made: list[Buffer], axis: int, far: int, reverse: bool
+    what: str, function: Callable[..., Any], tiles: list[Buffer], outs: list[Buffer], axis: int, far: int, reverse: bool
 ) -> None:
     extent = tiles[0].type.static_shape[axis]
 
@@ -203,7 +203,7 @@ def _scan_step(
         found = list(found) if isinstance(found, (list, tuple)) else [found]
         if len(found) != len(tiles) or any(isinstance(each, (Buffer, type(None))) for each in found):
             raise TileError(f"{what}: the function gives {describe(found)} for {len(tiles)} tiles")
-        for target, old, new in zip(made, here, found, strict=True):
+        for target, old, new in zip(outs, here, found, strict=True):
             target[tuple(indices)].store(select(there, new, old))
 
     check_elements(what, tiles[0].type.static_shape)
@@ -265,16 +265,16 @@ def _put_places(what: str, order: Buffer, out: Any, part: tuple[slice, ...] | No
     _put(what, order, out, part, converts=True)
 
 
-def _put(what: str, made: Buffer, out: Any, part: tuple[slice, ...] | None = None, converts: bool = False) -> None:
+def _put(what: str, result: Buffer, out: Any, part: tuple[slice, ...] | None = None, converts: bool = False) -> None:
     """Copy a tile, or a part of it, to where it is wanted. TileError where that has another shape or element type."""
     target, _, extents = region_of(what, out)
-    source: Any = made if part is None else made[part]
+    source: Any = result if part is None else result[part]
     _, _, given = region_of(what, source)
     ours, theirs = ([size for size in each if size not in (None, 1)] for each in (given, extents))
     if ours != theirs:
-        raise TileError(f"{what}: {made.name} gives {tuple(given)}, but {target.name} is {tuple(extents)}")
-    if made.dtype != target.dtype and not converts:
-        raise TileError(f"{what}: {made.name} is {made.dtype}, but {target.name} is {target.dtype}")
+        raise TileError(f"{what}: {result.name} gives {tuple(given)}, but {target.name} is {tuple(extents)}")
+    if result.dtype != target.dtype and not converts:
+        raise TileError(f"{what}: {result.name} is {result.dtype}, but {target.name} is {target.dtype}")
     if isinstance(out, Buffer) and isinstance(source, Buffer) and out.type.shape != source.type.shape:
         source, out = source[(slice(None),) * source.ndim], out[(slice(None),) * out.ndim]
     copy(source, out)

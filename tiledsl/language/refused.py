@@ -83,13 +83,13 @@ _REASONS = {
 }
 _NAMES = {name: reason for reason, names in _REASONS.items() for name in names.split()}
 REFUSED = {name: reason for name, reason in _NAMES.items() if not set("*[") & set(name)}
-_PATTERNS = {name: reason for name, reason in _NAMES.items() if name not in REFUSED}
+PATTERNS = {name: reason for name, reason in _NAMES.items() if name not in REFUSED}
 
 
 @cache
 def refusal(name: str) -> str:
     """Why `T.name` is refused, and what to write instead; "" if it is no name of TileLang's language."""
-    matching = (reason for pattern, reason in _PATTERNS.items() if fnmatchcase(name, pattern))
+    matching = (reason for pattern, reason in PATTERNS.items() if fnmatchcase(name, pattern))
     return REFUSED.get(name) or next(matching, "")
 
 

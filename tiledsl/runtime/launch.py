@@ -142,16 +142,16 @@ class Launcher:
     def signature(self, arguments: Sequence[Any]) -> Signature:
         """What is known of these arguments' signature, found out if it is new. Raises TileError if they do not fit."""
         key = self._key(arguments)
-        found = self.signatures.get(key)
-        if key is None or found is None:
+        signature = self.signatures.get(key)
+        if key is None or signature is None:
             try:
                 self.kernel.check(self.params, arguments)
             except TileError as error:
                 error.loc = error.loc or user_loc()
                 raise
             with self.lock:
-                found = self.signatures.get(self._key(arguments)) or self._explore(arguments)
-        return found
+                signature = self.signatures.get(self._key(arguments)) or self._explore(arguments)
+        return signature
 
     def _converted(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """Numbers as the program's scalars have them: an int for a float becomes one; a tensor without memory for None,

@@ -16,8 +16,9 @@ from tiledsl.dialects.tile import FuncOp, GemmOp, KernelOp, buffer_type
 from tiledsl.dialects.triton import LaunchOp
 from tiledsl.errors import TileError
 from tiledsl.formulas import names_in
+from tiledsl.interchange.printer import print_generic
 from tiledsl.ir.pass_manager import PASSES, Pass, PassManager, Program, Stage
-from tiledsl.ir.printer import print_generic, print_op
+from tiledsl.ir.printer import print_op
 from tiledsl.ir.types import ELEMENTS, BufferType, Type
 from tiledsl.location import Loc
 from tiledsl.passes import default_pipeline
@@ -106,6 +107,17 @@ def with_texts(
     ]
 
 
+def located_texts(
+    build: Build, target: Target, pass_configs: Mapping[str, Any], resumed_after: str = ""
+) -> list[Stage]:
+    """The stages of lowering a program again, from the elaborated one to the last pass, with texts whose lines end in
+    source locations."""
+    root = build()
+    first = Stage("elaborate", "elaborate", 0.0, print_op(root, locations=True))
+    manager = _manager(build, target, pass_configs, resumed_after, keep_text=True, locations=True)
+    return [first, *manager.run(Program(root, target))]
+
+
 def text_after(
     after: str,
     build: Build,
@@ -122,7 +134,7 @@ def text_after(
     root = build()
     if after and after not in ("elaborate", "tile"):
         _manager(build, target, pass_configs, resumed_after, stop_after=after).run(Program(root, target))
-    return print_generic(root) if generic else print_op(root, locations=locations)
+    return (print_generic if generic else print_op)(root, locations=locations)
 
 
 def check_print_after(name: str) -> None:

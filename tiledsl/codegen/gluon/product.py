@@ -115,8 +115,7 @@ class ProductKernelWriter(SpecializedWriter):
         self._load(left, self._place_of_part())
         self.indent = self.indent[:-4]
         self._advance()
-        arguments = [*(self.argument(value) for value in self.arguments), *self.loaded(), *self.shared()]
-        return self.function(name, arguments)
+        return self.producer_function(name)
 
     def _loop(self) -> None:
         op = self.loop
@@ -153,23 +152,21 @@ class ProductKernelWriter(SpecializedWriter):
         else:
             self._fresh_products()
         self.ops(self.ops_after)
-        self.indent = "    "
-        if self.out_buffers:
-            self.line("tma.store_wait(0)")
-        arguments = [f"{self.consumer}: gl.constexpr", *(self.argument(value) for value in self.arguments)]
-        arguments += [*self.stored(), *self.out_buffers.values(), *self.shared()]
-        return self.function(name, arguments)
+        return self.consumer_function(name)
 
     def _fresh_products(self) -> None:
         """Products that start from zero, each awaited before what is done with it."""
-        part = self.name(self.product.out)
         self._loop()
         self._issue_fresh()
-        self.line(f"{part} = warpgroup_mma_wait(0, deps=[{part}])")
-        self.line(f"mbarrier.arrive({self.empty['']}.index({self.stage}), count=1)")
-        self._advance()
+        self._finish(0)
+        self._release_stage()
         self._update()
         self.indent = self.indent[:-4]
+
+    def _release_stage(self) -> None:
+        """Release the stage's tiles and go on to the next."""
+        self.release("", self.stage)
+        self._advance()
 
     def _issue_fresh(self) -> None:
         """Wait for tiles, issue their product, and compute what does not need it."""
@@ -211,12 +208,11 @@ class ProductKernelWriter(SpecializedWriter):
         self._issue_fresh()
         self.variables.other = False
         self._finish(1)
-        self.line(f"mbarrier.arrive({self.empty['']}.index({self.before}), count=1)")
+        self.release("", self.before)
         self._update()
         self.variables.other = True
         self._finish(0)
-        self.line(f"mbarrier.arrive({self.empty['']}.index({self.stage}), count=1)")
-        self._advance()
+        self._release_stage()
         self._update()
         self.variables.other = False
         self.indent = self.indent[:-4]
@@ -224,8 +220,7 @@ class ProductKernelWriter(SpecializedWriter):
             self.line(f"{index} = {self.expressions.text(op.upper)} - 1")
             self._issue_fresh()
             self._finish(0)
-            self.line(f"mbarrier.arrive({self.empty['']}.index({self.stage}), count=1)")
-            self._advance()
+            self._release_stage()
             self._update()
 
     def _finish(self, left: int) -> None:
@@ -270,8 +265,7 @@ class ProductKernelWriter(SpecializedWriter):
     def entry(self, name: str) -> list[str]:
         self.allocate(self.rings["left"], self.left_load, self.stages * self.parts)
         self.allocate(self.rings["right"], self.right_load, self.stages)
-        for store, buffer in self.out_buffers.items():
-            self.allocate(buffer, store, self.parts)
+        self.allocate_results()
         self.line(f"{self.full['']} = _barriers({self.stages}, 1)")
         self.line(f"{self.empty['']} = _barriers({self.stages}, {self.parts})")
         self.start(name)

@@ -178,9 +178,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
                 self.load_box(box, stage, phase)
             self.line(f"{stage}, {phase} = _advance({stage}, {phase}, {self.stages})")
             self.indent = self.indent[:-4]
-        arguments = [self.argument(value) for value in self.arguments]
-        arguments += self.loaded()
-        return self.function(name, [*arguments, *self.rings.values(), *self.full.values(), *self.empty.values()])
+        return self.producer_function(name)
 
     # The consumers
 
@@ -197,7 +195,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
         self._first_tile()
         for number, loop in enumerate(self.turns):
             self._rest_of(loop, self.starts[number])
-        self._await_values()
+        self._await("values")
         if self.late:
             self._rescale(self.turns[-1])
         self._issue_product(self.turns[-1])
@@ -210,12 +208,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
         if self.out_in_query:
             self.line("tma.store_wait(0)")
             self.release("query", self.consumer)
-        self.indent = "    "
-        if self.out_buffers:
-            self.line("tma.store_wait(0)")
-        arguments = [f"{self.consumer}: gl.constexpr", *(self.argument(value) for value in self.arguments)]
-        arguments += [*self.stored(), *self.out_buffers.values()]
-        return self.function(name, [*arguments, *self.rings.values(), *self.full.values(), *self.empty.values()])
+        return self.consumer_function(name)
 
     def _receive_query(self) -> None:
         self.origin(self.query)
@@ -239,9 +232,6 @@ class SoftmaxKernelWriter(SpecializedWriter):
 
     def _await(self, ring: str) -> None:
         self.line(f"mbarrier.wait({self.full[ring]}.index({self.stage[ring]}), {self.phase[ring]})")
-
-    def _await_values(self) -> None:
-        self._await("values")
 
     def _issue_scores(self, loop: _Loop) -> None:
         shape = loop.scores.out.shape
@@ -355,7 +345,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
         self._issue_scores(loop)
         if self.late:
             self._rescale(loop)
-        self._await_values()
+        self._await("values")
         self._issue_product(loop)
         self._await_scores(loop, 1)
         self.ops(loop.update)
@@ -371,8 +361,7 @@ class SoftmaxKernelWriter(SpecializedWriter):
         first = self.turns[0]
         for op, places in ((self.query, self.parts), (first.keys, self.stages), (first.values, self.stages)):
             self.allocate(self.rings[op.ring], op, places)
-        for store, buffer in self.out_buffers.items():
-            self.allocate(buffer, store, self.parts)
+        self.allocate_results()
         for ring in ("query", "keys", "values"):
             places, readers = (self.parts, 1) if ring == "query" else (self.stages, self.parts)
             self.line(f"{self.full[ring]} = _barriers({places}, 1)")

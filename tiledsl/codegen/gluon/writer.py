@@ -139,6 +139,18 @@ class SpecializedWriter(KernelWriter, ABC):
     def function(self, name: str, arguments: Iterable[str]) -> list[str]:
         return ["@gluon.jit", f"def {name}({', '.join(arguments)}):", *self.take()]
 
+    def producer_function(self, name: str) -> list[str]:
+        """The producer, whose body has been written."""
+        return self.function(name, [*map(self.argument, self.arguments), *self.loaded(), *self.shared()])
+
+    def consumer_function(self, name: str) -> list[str]:
+        """The consumers, whose body has been written; boxes that they store may still be on their way."""
+        self.indent = "    "
+        if self.out_buffers:
+            self.line("tma.store_wait(0)")
+        arguments = [f"{self.consumer}: gl.constexpr", *map(self.argument, self.arguments), *self.stored()]
+        return self.function(name, [*arguments, *self.out_buffers.values(), *self.shared()])
+
     def take(self) -> list[str]:
         lines, self.lines, self.indent, self._origin = self.lines, [], "    ", ""
         return lines
@@ -228,6 +240,11 @@ class SpecializedWriter(KernelWriter, ABC):
         self.line("fence_async_shared()")
         name = self.descriptor(op)
         self.line(f"_store_box({name}, [{offsets}], {buffer}.index({self.consumer}))")
+
+    def allocate_results(self) -> None:
+        """Shared memory for the boxes that consumers store."""
+        for store, buffer in self.out_buffers.items():
+            self.allocate(buffer, store, self.parts)
 
     def allocate(self, name: str, op: triton.LoadBlockOp | triton.StoreBlockOp, places: int) -> None:
         shape = ", ".join(map(str, (places, *gluon.box(op))))

@@ -358,7 +358,7 @@ class AutotunedFunction(InGraphs):
         unknown = [name for name in options.verify_at or () if name not in jit.signature.parameters]
         if unknown:
             raise TileError(f"autotune of {self.name}: verify_at names {unknown[0]!r}, which is not a parameter")
-        of_jit = ("grid", "heuristics") if jit.is_triton else ("out_idx", "pass_configs")
+        of_jit = ("grid", "heuristics", "descriptors") if jit.is_triton else ("out_idx", "pass_configs")
         return TuningProblem(
             name=self.name,
             function=jit.function,
@@ -398,6 +398,7 @@ if TYPE_CHECKING:
         configs: Any = None
         grid: Any = None
         make_inputs: Callable[..., Any] | None = None
+        descriptors: Mapping[str, Sequence[int | str]] | None = None
 
 else:
     _Arguments = TuneOptions
@@ -409,6 +410,7 @@ def autotune(
     configs: Any = None,
     grid: Any = None,
     make_inputs: Callable[..., Any] | None = None,
+    descriptors: Mapping[str, Sequence[int | str]] | None = None,
     **options: Any,
 ) -> Callable[[Any], AutotunedFunction]:
     """Decorator above @tiledsl.jit, @triton.jit or @gluon.jit: choose the best of several configurations at the first
@@ -422,6 +424,8 @@ def autotune(
     Of a kernel of Triton, grid: as Triton takes it; it may also stand in the call, `f[grid](...)`. make_inputs: a
     function of a call's numbers, those that it names, that returns its tensors by name; where shapes are tuned offline,
     nothing else says them. ref_prog, which is called with the tensors among the arguments, writes into its own.
+    descriptors: its arguments that are tensor descriptors, with the sizes of their blocks, as numbers or names of
+    constants: {"a": ("BLOCK_M", "BLOCK_K")}. A call gives the tensors, or their descriptors, whose blocks do not count.
     """
     if misplaced:
         if callable(misplaced[0]) or isinstance(misplaced[0], JitFunction):
@@ -433,12 +437,15 @@ def autotune(
 
     @ends_tracebacks
     def decorate(function: Any) -> AutotunedFunction:
-        of_triton = None if isinstance(function, JitFunction) else _triton_function(function, grid, make_inputs)
+        of_triton = (
+            None if isinstance(function, JitFunction) else _triton_function(function, grid, make_inputs, descriptors)
+        )
         if of_triton is not None:
             return AutotunedFunction(of_triton, dicts(configs), chosen)
-        if grid is not None or make_inputs is not None:
+        if any(option is not None for option in (grid, make_inputs, descriptors)):
             raise TileError(
-                "autotune: grid and make_inputs belong to a kernel under @triton.jit; others say theirs themselves"
+                "autotune: grid, make_inputs and descriptors belong to a kernel under @triton.jit; others say theirs "
+                "themselves"
             )
         if not isinstance(function, JitFunction):
             shown = getattr(function, "__name__", repr(function))
@@ -451,13 +458,13 @@ def autotune(
     return decorate
 
 
-def _triton_function(function: Any, grid: Any, make_inputs: Any) -> JitFunction | None:
+def _triton_function(function: Any, grid: Any, make_inputs: Any, descriptors: Any) -> JitFunction | None:
     """A function under @triton.jit or @gluon.jit as a JitFunction; None for another one."""
     if not type(function).__module__.startswith("triton."):
         return None
     from tiledsl.kernels.triton_function import TritonFunction, is_triton
 
-    return TritonFunction(function, grid, make_inputs) if is_triton(function) else None
+    return TritonFunction(function, grid, make_inputs, descriptors=descriptors) if is_triton(function) else None
 
 
 def _check_triton(jit: JitFunction, options: TuneOptions) -> None:

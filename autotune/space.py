@@ -293,7 +293,10 @@ def dicts(configs: Any) -> Any:
     for each in configs:
         if hasattr(each, "all_kwargs"):
             if getattr(each, "pre_hook", None) is not None:
-                raise TileError(f"the configuration {each} has a pre_hook, which runs in no other process")
+                raise TileError(
+                    f"the configuration {each} has a pre_hook, which runs in no other process",
+                    notes=['if it sets the blocks of descriptors, say descriptors={"a": ("BLOCK_M", "BLOCK_K")}'],
+                )
             each = each.all_kwargs()
         found.append(each)
     return found

@@ -34,7 +34,7 @@ FLOORS = (
     "codegen frontend",
     "language.macros",  # macros are expanded by the frontend
     "runtime language.names",  # language.names: what `T` is, with the decorators of frontend.program
-    "levels certificate",
+    "levels certificate report",
     "kernels",
     "autotuner",
     "compat",
@@ -53,6 +53,7 @@ SLOW = tuple(
     f"{name}."
     for name in (
         "torch", "triton", "numpy", "networkx", "joblib", "rich", "lark", "filelock", "platformdirs", "z3", "pytest",
+        "jinja2", "plotly",
         *NOT_NEEDED, "tiledsl.certificate", "tiledsl.levels",
     )
 )  # fmt: skip

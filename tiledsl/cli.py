@@ -1,4 +1,4 @@
-"""The command `tiledsl`: lower, verify, compile, opt, passes, run, tune, tuned, cache, doctor.
+"""The command `tiledsl`: lower, verify, explain, compile, opt, passes, run, tune, tuned, cache, doctor.
 
 Status 0: done. 1: a mistake in a program, a file or a value, or a check that fails. 2: a mistake in the options.
 """
@@ -169,6 +169,39 @@ def verify(
     give(certificate=certificate.data(), file=output)
     _write(certificate.to_json() if in_json() else certificate.text(width), output)
     sys.exit(0 if certificate.ok else 1)
+
+
+@main.command()
+@click.argument("program", metavar="FILE[:FUNCTION] | EXAMPLE")
+@click.option("-D", "values", multiple=True, metavar="NAME=VALUE", help="A value of the builder; repeat for more.")
+@click.option("--target", default=None, help="cuda:90, hip:gfx942, ...; by default the GPU here, else cuda:90.")
+@click.option("--pass-config", "configs", multiple=True, metavar="PASS.OPTION=VALUE", help="An option of a pass.")
+@click.option("--compile/--no-compile", "compiles", default=True, help="Compile it for registers, spills, occupancy.")
+@_loads
+def explain(
+    program: str, values: tuple[str, ...], target: str | None, configs: tuple[str, ...], compiles: bool
+) -> None:
+    """Say what was made of a program and why: passes, the form of each access, remarks, what limits it, what to try.
+
+    FILE is as for `tiledsl lower`; in a checkout, EXAMPLE is a name in examples/, at its small sizes unless -D says
+    others. Times are estimates of the tuner's model. Nothing runs on a GPU.
+    """
+    from tiledsl.commands import explain as explaining
+    from tiledsl.commands import lower as command
+    from tiledsl.runtime.target import Target
+
+    file, function = command.split_function(program)
+    given = dict(map(command.parse_value, values))
+    if not file.is_file() and (found := explaining.example_of(str(file), given)) is not None:
+        file, given = found
+    request = command.Request(
+        file=file,
+        function=function,
+        values=given,
+        target=command.default_target() if target is None else Target.parse(target),
+        pass_configs=dict(map(command.parse_option, configs)),
+    )
+    click.echo(explaining.show(request, compiles))
 
 
 @main.command("compile")

@@ -24,7 +24,10 @@ _MI300X = Machine("MI300X", 1307, 5.3, 256, 2.1)
 
 
 def machine_of(target: Target) -> Machine:
-    """The GPU that stands for a target; the next older one for an architecture that is not known."""
+    """The GPU that stands for a target (the interpreter stands for cuda:90); the next older one for an architecture
+    that is not known."""
+    if target.kind == "interpret":
+        return _MACHINES[90]
     if not isinstance(target.arch, int):
         return _MI300X
     return _MACHINES[max((known for known in _MACHINES if known <= target.arch), default=80)]

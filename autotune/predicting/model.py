@@ -62,6 +62,17 @@ def predict_works(
     return sum(_Launch(work, target, resources, costs).milliseconds() for work in works)
 
 
+def parts(work: Work, target: Target, resources: Resources | Mapping[str, Any] | None = None) -> dict[str, float]:
+    """Milliseconds of what a launch does, were each alone: products ("tensor cores"), other arithmetic, DRAM, spilled
+    registers, and "waiting", which is what a block's chain of loads and results adds to its work. They overlap."""
+    launch = _Launch(work, target, resources, COSTS)
+    products, vector = launch.products(), launch.vector()
+    waiting = launch.rounds * max(0.0, launch.chain(products, vector) - launch.throughput(products, vector))
+    each = {"tensor cores": launch.blocks * products, "arithmetic": launch.blocks * vector, "DRAM": launch.dram(),
+            "spills": launch.blocks * launch.spilling(), "waiting": waiting}  # fmt: skip
+    return {name: seconds * 1e3 for name, seconds in each.items()}
+
+
 def flops(kernel: Kernel) -> float | None:
     """Floating-point operations of the program's matrix products, without padding; None if there are none, or their
     number depends on data or on dynamic sizes."""
@@ -84,6 +95,23 @@ def bytes_moved(kernel: Kernel) -> float | None:
             return None
         total += sum(compulsory_bytes(work).values())
     return total or None
+
+
+def tensor_tera(dot: Dot, target: Target) -> float:
+    """Peak TFLOP/s of the target's tensor cores for a product's element type."""
+    bits, arch = ELEMENTS[dot.dtype].bits, target.arch
+    if dot.precision == "ieee" and bits == 32 or bits == 64:
+        speed = 1 / 16
+    else:
+        speed = 16 / bits if bits != 8 or not isinstance(arch, int) or arch >= 89 else 1.0
+    return machine_of(target).tera * speed
+
+
+def peak_tera(kernel: Kernel) -> float | None:
+    """Peak TFLOP/s of the kernel's target for its products, weighted by their operations; None if it has none."""
+    dots = [(work.blocks * dot.useful * dot.times, dot) for work in work_of(kernel) for dot in work.dots]
+    seconds = sum(amount / tensor_tera(dot, kernel.target) for amount, dot in dots)
+    return sum(amount for amount, _ in dots) / seconds if seconds else None
 
 
 def occupancy(work: Work, target: Target, resources: Resources | Mapping[str, Any] | None = None) -> int:
@@ -164,12 +192,8 @@ class _Launch:
 
     def tensor(self, dot: Dot) -> float:
         """Of the products of a kind, at the peak rate of the tensor cores."""
-        bits, arch = ELEMENTS[dot.dtype].bits, self.target.arch
-        if dot.precision == "ieee" and bits == 32 or bits == 64:
-            speed = 1 / 16
-        else:
-            speed = 16 / bits if bits != 8 or not isinstance(arch, int) or arch >= 89 else 1.0
-        rate = self.machine.tera * 1e12 / self.target.sm_count * speed
+        arch = self.target.arch
+        rate = tensor_tera(dot, self.target) * 1e12 / self.target.sm_count
         if isinstance(arch, int) and arch >= 90 and not is_asynchronous(dot, self.work, self.target):
             rate *= SYNCHRONOUS
         return 2.0 * dot.m * dot.n * dot.k * dot.times / rate

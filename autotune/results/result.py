@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tiledsl.autotuner.other_names import RESULT_FILE
 from tiledsl.autotuner.trial import Trial, config_text, own_trials
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, ends_tracebacks
 from tiledsl.files import write_output
 
 if TYPE_CHECKING:
@@ -158,6 +158,19 @@ class AutotuneResult:
         from tiledsl.autotuner.results.explain import explain
 
         return explain(self)
+
+    @ends_tracebacks
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write a page of HTML: what won, by how much, what limits it, what failed and why; all configurations with
+        search, filters and plots; the winner's passes, resources and certificate. One file, which a browser shows
+        without a network.
+
+        Raises TileError where `tiledsl[report]` is not installed, or the file cannot be written.
+        """
+        from tiledsl.autotuner.results.report import tuning_page
+        from tiledsl.report.page import write
+
+        return write(tuning_page(self), path)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the result as one JSON file, from which `load` makes a callable result in another process."""

@@ -87,7 +87,7 @@ def without_defaults(arguments: Mapping[str, Any], known: Mapping[str, Any]) -> 
 def source_of(function: AutotunedFunction, tuned: Collection[str]) -> str:
     """16 hexadecimal digits for the function: its code and what it refers to, without the defaults of `tuned`, and the
     options of @tiledsl.jit. Comments, layout and where it is defined do not count."""
-    names = ("grid", "heuristics") if function.jit.is_triton else ("out_idx", "pass_configs")
+    names = ("grid", "heuristics", "descriptors") if function.jit.is_triton else ("out_idx", "pass_configs")
     options = {name: function.jit.options.get(name) for name in names}
     return digest(program_text(function.jit.function, tuned) + canonical(options))[:16]
 

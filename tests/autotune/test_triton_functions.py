@@ -13,10 +13,11 @@ import torch
 import triton
 import triton.language as tl
 from click.testing import CliRunner
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import tiledsl
 from tests.autotune.programs import scale_builder
-from tests.autotune.triton_programs import TIMER, grid, scale, scaled, tuned, vectors
+from tests.autotune.triton_programs import TIMER, grid, scale, scale_rows, scaled, tuned, vectors
 from tiledsl.autotuner.predicting.prune import is_at_least
 from tiledsl.cli import main
 from tiledsl.errors import TileError
@@ -226,3 +227,73 @@ def test_binaries_are_configurations_too(tmp_path: Path) -> None:
         problem._problem(call).build(problem.configs[3], call.target)
     with pytest.raises(TileError, match="scale has BLOCK=32, and it has BLOCK=64"):
         problem.jit.kernel_for(call.values, {"BLOCK": 32, "from_level": configs[1]["from_level"]}, call.target)
+
+
+BLOCKS = {"a": ("BM", "BN"), "out": ("BM", "BN")}
+
+
+def row_tuner(configs: Any, descriptors: Any = BLOCKS, **options: Any) -> Any:
+    by_rows = lambda meta: (triton.cdiv(meta["M"], meta["BM"]),)
+    chosen = {"grid": by_rows, "ref_prog": scaled, "descriptors": descriptors, **options}
+    return tiledsl.autotune(configs=configs, **chosen)(scale_rows)
+
+
+def test_descriptors_have_the_blocks_of_a_configuration(stages: Counter[str]) -> None:
+    kernel, a, out = row_tuner([{"BM": 16, "BN": 32}, {"BM": 32, "BN": 16}]), torch.randn(50, 40), torch.empty(50, 40)
+    kernel(a, out, 3.0, 50, 40)
+    assert torch.equal(out, a * 3)
+    result = kernel.compile(a, out, 3.0, 50, 40)
+    assert [trial.status for trial in result.trials] == ["ok", "ok"] and stages["run"] == 1
+    out.zero_()
+    described = (TensorDescriptor.from_tensor(each, [8, 8]) for each in (a, out))
+    kernel(*described, 3.0, 50, 40)
+    assert torch.equal(out, a * 3) and stages["run"] == 1  # the same call
+    source = row_tuner([{"BM": 32, "BN": 16}]).untuned(a, out, 3.0, 50, 40).source
+    assert source.startswith("from triton.tools.tensor_descriptor import TensorDescriptor\n")
+    assert source.endswith("""
+        a = _descriptor(a, (50, 40), (40, 1), (32, 16))
+        out = _descriptor(out, (50, 40), (40, 1), (32, 16))
+        scale_rows[(2,)](a, out, 3.0, 50, 40, 32, 16, enable_fp_fusion=True)
+""")
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "changed", "told"),
+    [
+        (
+            {"b": (16,)},
+            {},
+            "no argument 'b', which descriptors names\n.*it has a, out, factor, M, N, BM, BN",
+        ),
+        ({"a": (16, "BK")}, {}, "scale_rows has no argument 'BK'"),
+        ({"a": ("BM",)}, {}, r"a is of 2 dimensions; its descriptor has 1: \(16,\)"),
+        ({"a": (16, "factor")}, {}, "factor is 3.0, no size of the blocks of a"),
+        (
+            BLOCKS,
+            {"a": torch.empty(50, 41)},
+            r"a has strides \(41, 1\) and elements of 4 bytes; .* 16 bytes",
+        ),
+        (BLOCKS, {"a": torch.empty(40, 50).t()}, r"a has strides \(1, 50\)"),
+        (BLOCKS, {"a": 3}, "a is a int; its descriptor has 2"),
+        (
+            {"out": ("BM", "BN")},
+            {"a": TensorDescriptor.from_tensor(torch.empty(50, 40), [16, 32])},
+            r'a is a tensor descriptor with blocks of \(16, 32\)\n.*descriptors=\{"a": \(16, 32,\)\}',
+        ),
+        (
+            BLOCKS,
+            {"a": TensorDescriptor(torch.empty(50, 40), [20, 40], [40, 1], [16, 32])},
+            r"a describes \[20, 40\] elements with strides \[40, 1\] of a tensor of \[50, 40\]",
+        ),
+    ],
+)
+def test_descriptors_that_cannot_be(descriptors: Any, changed: Any, told: str) -> None:
+    given = {"a": torch.empty(50, 40), "out": torch.empty(50, 40), "factor": 3.0, "M": 50, "N": 40, **changed}
+    with pytest.raises(TileError, match=f"(?s){told}"):
+        row_tuner([{"BM": 16, "BN": 32}], descriptors).untuned(**given)
+
+
+def test_a_hook_that_sets_blocks_says_what_to_write() -> None:
+    hooked = triton.Config({"BM": 16, "BN": 32}, pre_hook=lambda given: None)
+    with pytest.raises(TileError, match=r"(?s)has a pre_hook.*say descriptors="):
+        row_tuner([hooked])

@@ -28,6 +28,13 @@ def scale(x, out, n, BLOCK: tl.constexpr, WRONG: tl.constexpr = False):
     tl.store(out + at, value, at < n)
 
 
+@triton.jit
+def scale_rows(a, out, factor, M, N, BM: tl.constexpr, BN: tl.constexpr):
+    row = tl.program_id(0) * BM
+    for column in range(0, N, BN):
+        out.store([row, column], a.load([row, column]) * factor)
+
+
 def grid(meta: Any) -> tuple[int, ...]:
     return (triton.cdiv(meta["n"], meta["BLOCK"]),)
 

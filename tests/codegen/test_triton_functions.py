@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from tests.autotune.triton_programs import scale_rows
 from tiledsl.kernels.triton_function import TritonFunction
 from tiledsl.kernels.triton_text import NotStandalone, standalone
 from tiledsl.runtime.target import Target
@@ -58,10 +59,14 @@ def test_what_a_kernel_refers_to_comes_along(
 ) -> None:
     options = {"python": request.getfixturevalue("triton36")} if version == "3.6" else {}
     modules = {"everything": program().module, "one": program(n=1, mode="", scale=1e-3).module}
-    for _, error, ttgir in compile_modules(modules, **options):
+    described = {"a": torch.empty(50, 40), "out": torch.empty(50, 40), "factor": 3.0, "M": 50, "N": 40}
+    rows = TritonFunction(scale_rows, (4,), descriptors={"a": (16, "BN"), "out": ("BM", "BN")})
+    modules["rows"] = rows.kernel_for(described, {"BM": 16, "BN": 32}, Target("cuda", 90)).module
+    for name, error, ttgir in compile_modules(modules, **options):
         assert not error, error
-        assert "tt.store" in ttgir
-    first, second = (module.kernels[0] for module in modules.values())
+        assert ("ttng.async_tma_copy_local_to_global" if name == "rows" else "tt.store") in ttgir
+    first, second, third = (module.kernels[0] for module in modules.values())
+    assert third.signature["a"] == third.signature["out"] == "tensordesc<fp32[16, 32]>"
     assert first.signature == {"x": "*bf16", "out": "*fp16", "n": "i32", "scale": "fp32"}
     assert first.constexprs == {"mode": "abs", "BLOCK": 64} and first.divisible_by_16 == ("x", "out")
     assert second.signature["n"] == "i32" and (second.num_warps, second.num_stages) == (2, 1)

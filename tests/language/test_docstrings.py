@@ -42,8 +42,9 @@ def test_a_function_says_what_it_takes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_an_object_has_a_docstring(name: str) -> None:
-    assert inspect.getdoc(getattr(T, name))
+def test_an_object_says_what_it_is_and_takes(name: str) -> None:
+    text = (inspect.getdoc(getattr(T, name)) or "").split("\n\nExample:")[0]
+    assert TAKEN.search(text) and text.split("\n\n")[0].endswith((".", ":"))
 
 
 def broken(x: Any) -> None:

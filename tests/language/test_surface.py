@@ -286,3 +286,9 @@ def test_a_star_import_leaves_python_usable(capsys: pytest.CaptureFixture[str]) 
 
     with pytest.raises(TileError, match=r"T\.print has no argument 'sep'; it has msg"):
         tiledsl.compile(main, target="interpret")
+
+
+def test_dyn_takes_names() -> None:
+    assert [str(each) for each in T.dyn["M", "N"]] == ["M", "N"] and str(T.dyn["K"]) == "K"
+    with pytest.raises(TileError, match="a symbol needs a name, not int 3"):
+        T.dyn[3]

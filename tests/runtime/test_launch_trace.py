@@ -12,12 +12,15 @@ import torch
 
 import tiledsl
 import tiledsl.language as T
+from tests.autotune.triton_programs import scale_rows
 from tests.support.example_modules import load_example
 from tiledsl.kernels.jit import JitFunction
 from tiledsl.kernels.kernel import Kernel
+from tiledsl.kernels.triton_function import TritonFunction
 from tiledsl.runtime import launch_source, launch_triton
 from tiledsl.runtime.launch_trace import Descriptor, Pointer, Trace, trace
 from tiledsl.runtime.module import load_module
+from tiledsl.runtime.target import Target
 
 triton = pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(launch_triton.knobs() is None, reason="needs a Triton whose launcher is known")
@@ -136,6 +139,14 @@ def attention() -> tuple[Kernel, list[torch.Tensor]]:
     return kernel, [*heads, torch.zeros(1, 4, 256)]
 
 
+def tuned_in_triton() -> tuple[Kernel, list[torch.Tensor]]:
+    """A kernel of Triton's with one configuration, and its arguments."""
+    function = TritonFunction(scale_rows, (4,), descriptors={"a": ("BM", "BN"), "out": ("BM", 32)})
+    a, out = torch.zeros(64, 64), torch.zeros(64, 64)
+    values = {"a": a, "out": out, "factor": 3.0, "M": 64, "N": 64}
+    return function.kernel_for(values, {"BM": 16, "BN": 32}, Target("cuda", 90)), [a, out]
+
+
 def test_two_kernels_with_descriptors(driver: Driver) -> None:
     """Both are Triton's: Gluon's beside Triton's failed on an H200."""
 
@@ -180,7 +191,7 @@ def test_two_kernels_with_descriptors(driver: Driver) -> None:
     assert planned == ordinary and len(planned) == 2
 
 
-@pytest.mark.parametrize("case", [product, attention])
+@pytest.mark.parametrize("case", [product, attention, tuned_in_triton])
 def test_descriptors(case: Any, driver: Driver) -> None:
     kernel, tensors = case()
     ordinary, planned, found, _ = launched(kernel, tensors, driver)
@@ -190,7 +201,7 @@ def test_descriptors(case: Any, driver: Driver) -> None:
     addresses = {f"arg_{param.name}": each.data_ptr() for param, each in zip(kernel.params, tensors)}
     maps = [each for each in planned[0][3] if isinstance(each, tuple) and each[0] == "map"]
     assert [each[1] for each in maps] == [addresses[each.pointer.of] for each in descriptors]
-    assert {each.pointer for each in descriptors} >= {Pointer(name) for name in list(addresses)[:3]}
+    assert {each.pointer for each in descriptors} >= {Pointer(name) for name in list(addresses)[: len(descriptors)]}
 
 
 def traced_total(rows: int = 64) -> Any:

@@ -9,7 +9,9 @@ from tiledsl.codegen.gluon.api import shared_layout
 from tiledsl.dialects import tile, triton
 from tiledsl.ir.types import BufferType
 
-DESCRIPTORS = '''\
+DESCRIPTOR_IMPORT = "from triton.tools.tensor_descriptor import TensorDescriptor"
+
+DESCRIPTOR = '''\
 _descriptors = {}
 
 
@@ -36,8 +38,11 @@ def _descriptor(tensor, shape, strides, block, *layout):
                 _descriptors.clear()
             _descriptors[key] = found
     return found
+'''
 
-
+DESCRIPTORS = (
+    f"{DESCRIPTOR}\n\n"
+    + '''\
 def _span(tensor):
     """The addresses of the first byte of a tensor and behind the last one."""
     steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
@@ -73,6 +78,7 @@ def _with_aligned(function, arguments, aligned, written):
         if copies[number] is not arguments[number]:
             arguments[number].copy_(copies[number])
 '''
+)
 
 # Of modules in which some kernels are written in Triton and some in Gluon.
 BOTH_DESCRIPTORS = '''\

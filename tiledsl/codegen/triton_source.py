@@ -11,6 +11,7 @@ from tiledsl.codegen.gluon.kernel import gluon_writer
 from tiledsl.codegen.host import HostWriter, debug_options
 from tiledsl.codegen.host_descriptors import (
     BOTH_DESCRIPTORS,
+    DESCRIPTOR_IMPORT,
     DESCRIPTOR_NAMES,
     DESCRIPTORS,
     MULTIPROCESSOR_NAMES,
@@ -85,7 +86,7 @@ def emit(root: Operation) -> EmittedModule:
 
 def _descriptor_imports(described: set[bool]) -> list[str]:
     """Where descriptors for Gluon (True) and for Triton (False) come from."""
-    imports = {True: api.DESCRIPTOR_IMPORT, False: "from triton.tools.tensor_descriptor import TensorDescriptor"}
+    imports = {True: api.DESCRIPTOR_IMPORT, False: DESCRIPTOR_IMPORT}
     if len(described) < 2:
         return [imports[each] for each in described]
     return [f"{imports[True]} as GluonDescriptor", f"{imports[False]} as TritonDescriptor"]

@@ -6,30 +6,24 @@ import os
 import platform
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from importlib import metadata
+from dataclasses import asdict
 from typing import Any
 
 import tiledsl.language as T
+from tiledsl.autotuner.measuring.gpu_clock import reader
+from tiledsl.commands import findings
+from tiledsl.commands.findings import Finding
 from tiledsl.commands.report import give
 from tiledsl.errors import TileError
-from tiledsl.files import make_private
 from tiledsl.kernels.jit import compile as compile_program
 from tiledsl.runtime.lowering import check_print_after
 from tiledsl.runtime.target import Target
 from tiledsl.settings import PREFIX, current, default, given_variables, override, unknown_variables, wrong_variables
 from tiledsl.version import __version__
 
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report. `good` is None for a fact that nothing depends on here."""
-
-    what: str
-    good: bool | None
-    detail: str
+AGAIN = "repeat with TILEDSL_FULL_TRACEBACKS=1; fix what is wrong above first"
+SETTINGS = "unset the variable, or see docs/settings.md"
 
 
 @T.prim_func
@@ -55,40 +49,40 @@ def examine() -> Iterator[Finding]:
 
 def _examine(wrong: Mapping[str, str]) -> Iterator[Finding]:
     version = sys.version_info
-    yield Finding("python", (3, 10) <= version < (3, 14), f"{platform.python_version()} ({sys.executable})")
+    right = (3, 10) <= version < (3, 14)
+    do = "" if right else "make an environment with Python 3.10 to 3.13"
+    yield Finding("python", right, f"{platform.python_version()} ({sys.executable})", do)
     yield Finding("tiledsl", True, __version__)
-    for package, least in (("torch", (2, 6)), ("triton", (3, 6))):
-        yield _version(package, least)
+    libraries = [*findings.packages()]
+    yield from libraries
+    yield from findings.mistakes()
     for message in wrong.values():
-        yield Finding("setting", False, message)
+        yield Finding("setting", False, message, SETTINGS)
     for message in unknown_variables().values():
-        yield Finding("setting", False, message)
+        yield Finding("setting", False, message, SETTINGS)
     if not wrong:
         given = (f"{PREFIX}{name.upper()}={value}" for name, value in given_variables().items())
         yield Finding("settings", True, " ".join(given) or "the defaults")
+    yield from findings.folders()
+    missing = [each.what for each in libraries if each.detail == "missing"]
+    if missing:
+        yield Finding("kernels", None, f"not tried: {', '.join(missing)} is missing")
+        return
     live = Target.parse("auto")
     has_gpu = live.kind != "interpret"
-    yield Finding("GPU", True if has_gpu else None, _gpu_name(live) if has_gpu else "none: kernels are interpreted")
-    yield _cache()
+    yield Finding("GPU", True, _gpu_name(live)) if has_gpu else findings.missing_gpu()
+    yield findings.ptxas(has_gpu)
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
-    missing = "none; Triton builds its launcher with one" + ("" if has_gpu else ", on machines with a GPU")
-    yield Finding("C compiler", compiler is not None if has_gpu else None, compiler or missing)
+    absent = "none; Triton builds its launcher with one" + ("" if has_gpu else ", on machines with a GPU")
+    do = "" if compiler else "install gcc, or set CC"
+    yield Finding("C compiler", compiler is not None if has_gpu else None, compiler or absent, do)
     yield _tried("interpret a kernel", lambda: _run("interpret", "cpu"))
     yield _tried("compile for cuda:90", _compile)
     if has_gpu:
         yield _tried(f"launch on {live}", lambda: _run(str(live), "cuda"))
+        yield findings.clock(reader(), _load())
     else:
         yield Finding("launch on a GPU", None, "not tried: there is none")
-
-
-def _version(package: str, least: tuple[int, int]) -> Finding:
-    try:
-        found = metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return Finding(package, False, f"missing: pip install {package}")
-    numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2] if part.isdigit())
-    old = numbers < least
-    return Finding(package, not old, found + (f", older than {least[0]}.{least[1]}" if old else ""))
 
 
 def _gpu_name(target: Target) -> str:
@@ -97,24 +91,13 @@ def _gpu_name(target: Target) -> str:
     return f"{torch.cuda.get_device_name()} ({target}, {target.sm_count} multiprocessors)"
 
 
-def _cache() -> Finding:
-    folder = current().cache_dir
-    try:
-        make_private(folder)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        return Finding("cache folder", False, f"{folder} cannot be written: {error.strerror}; set TILEDSL_CACHE_DIR")
-    return Finding("cache folder", True, str(folder))
-
-
 def _tried(what: str, attempt: Callable[[], str]) -> Finding:
     try:
         return Finding(what, True, attempt())
     except TileError as error:
-        return Finding(what, False, error.message)
+        return Finding(what, False, error.message, "; ".join(str(note) for note in error.notes) or AGAIN)
     except Exception as error:  # whatever is broken here is what the report is for
-        return Finding(what, False, f"{type(error).__name__}: {error}".splitlines()[0])
+        return Finding(what, False, f"{type(error).__name__}: {error}".splitlines()[0], AGAIN)
 
 
 def _run(target: str, device: str) -> str:
@@ -125,6 +108,14 @@ def _run(target: str, device: str) -> str:
     if not torch.equal(kernel(x), x * 2):
         raise TileError("the result is wrong")
     return "matches torch"
+
+
+def _load() -> Callable[[], object]:
+    """Work of some ten milliseconds for the GPU."""
+    import torch
+
+    a = torch.randn(8192, 8192, dtype=torch.float16, device="cuda")
+    return lambda: (a @ a, torch.cuda.synchronize())
 
 
 def _compile() -> str:
@@ -140,5 +131,7 @@ def doctor() -> int:
         give(findings=[asdict(finding)])
         mark = {True: "ok", False: "FAILED", None: "-"}[finding.good]
         print(f"{finding.what:22}{mark:8}{finding.detail}", flush=True)
+        if finding.do:
+            print(f"{'':30}-> {finding.do}", flush=True)
         failed |= finding.good is False
     return int(failed)

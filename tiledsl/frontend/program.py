@@ -67,7 +67,10 @@ class Program:
 
 
 class PrimFunc(Program):
-    """A tile program: a function whose body is read as source text and never run by Python.
+    """A tile program: a function whose body is read as source text and never run by Python; T.prim_func makes it.
+
+    `params` are its parameters (tensors and scalars), `buffer_map` the shapes of the tensors, `script()` the IR before
+    any pass. tiledsl.compile makes a kernel of it; calling it raises TileError.
 
     Example:
         @T.prim_func

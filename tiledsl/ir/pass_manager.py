@@ -83,8 +83,8 @@ class PassManager:
     """Runs passes in order.
 
     `print_after` is '', 'all', 'changed' or a pass's name and writes to stderr; `dump_dir` gets NN-name.mlir files,
-    those of passes that changed nothing marked `-same`; `keep_text` keeps each stage's text; `stop_after` names the
-    pass whose last run is the end.
+    those of passes that changed nothing marked `-same`; `keep_text` keeps each stage's text, with source locations if
+    `locations` says so; `stop_after` names the pass whose last run is the end.
     """
 
     passes: Sequence[Pass]
@@ -92,6 +92,7 @@ class PassManager:
     print_after: str = ""
     dump_dir: str = ""
     keep_text: bool = False
+    locations: bool = False
     stop_after: str = ""
     rebuild: Callable[[], Program] | None = None  # makes the program again, for a reproducer
     stages: list[Stage] = field(default_factory=list)
@@ -104,7 +105,7 @@ class PassManager:
         end = len(names) - names[::-1].index(self.stop_after) if self.stop_after else len(names)
         rebuild = self.rebuild or partial(Program, program.root.clone({}), program.target)
         watch = bool(self.print_after or self.dump_dir or self.keep_text)
-        text = print_op(program.root) if watch else ""
+        text = print_op(program.root, locations=self.locations) if watch else ""
         self._dump("00-input", text)
         verified = -1
         for number, current in enumerate(self.passes[:end], 1):
@@ -121,7 +122,7 @@ class PassManager:
             stage = Stage(current.name, current.spec, (time.perf_counter() - start) * 1e3)
             self.stages.append(stage)
             if watch:
-                before, text = text, print_op(program.root)
+                before, text = text, print_op(program.root, locations=self.locations)
                 stage.text = text if self.keep_text else None
                 if self.print_after in ("all", current.name) or (self.print_after == "changed" and text != before):
                     print(f"// ----- after {stage.spec} -----\n{text}", file=sys.stderr)

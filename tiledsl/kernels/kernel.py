@@ -244,6 +244,19 @@ class Kernel(OtherNames):
         return written
 
     @ends_tracebacks
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write a page of HTML about the kernel: what each pass changed beside the program's lines, resources, remarks,
+        the certificate of the last `verify`. One file, which a browser shows without a network.
+
+        The kernel is compiled for its resources, which needs no GPU. Raises TileError where `tiledsl[report]` is not
+        installed, or the file cannot be written.
+        """
+        from tiledsl.kernels.report import kernel_page
+        from tiledsl.report.page import write
+
+        return write(kernel_page(self), path)
+
+    @ends_tracebacks
     def save_levels(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write what Triton made of each GPU kernel, and return the paths: `<kernel>.ttir`, `.ttgir`, `.llir`, `.ptx`,
         `.cubin` (on AMD `.amdgcn`, `.hsaco`), and `<kernel>.json` with its arguments, launch metadata and hashes.

@@ -78,6 +78,7 @@ class StoredKernel(Kernel):
         self.prim_func = None
         self.config = None
         self.latency = self.ref_latency = None
+        self.remarks = ()
         self._build = lambda: _parsed(self.program)
         self._places = [None] * len(self.module.kernels)
 

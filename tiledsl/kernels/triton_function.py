@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tiledsl.codegen.emitted import EmittedKernel, EmittedModule
+from tiledsl.codegen.host_descriptors import DESCRIPTOR, DESCRIPTOR_IMPORT
 from tiledsl.errors import TileError, user_loc
 from tiledsl.kernels.calls import building, value_key
 from tiledsl.kernels.jit import JitFunction, resolve_target
@@ -24,6 +25,7 @@ from tiledsl.runtime.target import Target
 _TF32 = 2.0**-11  # unit roundoff of operands of tl.dot, unless it says otherwise
 _NARROW = ("float16", "fp16", "bf16", "float8", "fp8")
 _MOST_KERNELS = 1024
+_APART = "make it for each configuration in a function under @tiledsl.tune_function"
 
 
 class TritonProgram(Kernel):
@@ -55,7 +57,7 @@ class TritonProgram(Kernel):
         self.outputs: tuple[int, ...] = ()
         self._inputs, self._places, self.remarks, self._stages = self.params, [None], (), []
         self._work: tuple[Any, ...] = ()  # nothing is read from a program, see predicting.work
-        grid = function.sizes(values, options)
+        grid, blocks = function.sizes(values, options), function.blocks(values)
         try:
             text = standalone(jitted)
         except NotStandalone as reason:
@@ -73,18 +75,24 @@ class TritonProgram(Kernel):
         options = {"enable_fp_fusion": True, **options}  # the default, but Triton 3.9 wants it said
         arguments += [f"{name}={_constant(self.name, name, value)}" for name, value in options.items()]
         types, constants, divisible, _ = specialise(
-            jitted, (), {**values, **{name: _type(each) for name, each in tensors.items()}}
+            jitted, (), {**values, **{name: _type(each, blocks.get(name)) for name, each in tensors.items()}}
         )
         given = {"num_warps": 4, "num_stages": 2 if target.kind == "hip" else 3, **options}
         emitted = EmittedKernel(
             jitted.fn.__name__, types, given.pop("num_warps"), given.pop("num_stages"), given, constants,
             tuple(divisible), grid,
         )  # fmt: skip
-        launch = f"{jitted.fn.__name__}[{literal(grid)}]({', '.join(arguments)})"
+        lines = [f"{jitted.fn.__name__}[{literal(grid)}]({', '.join(arguments)})"]
+        for name, block in blocks.items():
+            shape, strides = tuple(tensors[name].shape), tensors[name].stride()
+            lines.insert(-1, f"{names[name]} = _descriptor({names[name]}, {shape}, {strides}, {block})")
         about = f'def {entry}({", ".join(names.values())}):\n    """Runs the kernel on these tensors."""\n'
         if names:
-            launch = f"with torch.cuda.device_of({next(iter(names.values()))}):\n        {launch}"
-        self.module = EmittedModule(f"{text}\n\n{about}    {launch}\n", entry, entry, (emitted,))
+            lines = [f"with torch.cuda.device_of({next(iter(names.values()))}):", *(f"    {line}" for line in lines)]
+        if blocks:
+            text = f"{DESCRIPTOR_IMPORT}\n{text.rstrip()}\n\n\n{DESCRIPTOR}"
+        launch = "".join(f"    {line}\n" for line in lines)
+        self.module = EmittedModule(f"{text}\n\n{about}{launch}", entry, entry, (emitted,))
         self._build = self._no_program
 
     def from_level(self, level: str, source: Any, *, allow: Collection[str] = ()) -> Kernel:
@@ -112,21 +120,25 @@ class TritonFunction(JitFunction):
         grid: Any,
         make_inputs: Callable[..., Any] | None = None,
         options: Mapping[str, Any] = MappingProxyType({}),
+        descriptors: Mapping[str, Sequence[int | str]] | None = None,
     ) -> None:
         """grid: one to three sizes, or a function of the arguments by name that returns them, as Triton takes it. None:
         `f[grid](...)` says it. jitted: may be under @triton.heuristics. make_inputs: makes the arguments that a call
-        leaves out from those that it has."""
+        leaves out from those that it has. descriptors: arguments that are tensor descriptors, with the sizes of their
+        blocks: numbers, or names of arguments. TileError for names that the function does not have."""
         self.make_inputs = make_inputs
         self.heuristics: list[tuple[str, Any]] = []
         while not is_jitted(jitted):  # as triton.heuristics leaves it
             self.heuristics += list(jitted.values.items())
             jitted = jitted.fn
         self.jitted, self.grid = jitted, grid
-        super().__init__(jitted.fn, {**options, "grid": grid, "heuristics": [rule for _, rule in self.heuristics]}, {})
+        self.descriptors = _checked_blocks(jitted, descriptors or {})
+        own = {"grid": grid, "heuristics": [rule for _, rule in self.heuristics], "descriptors": self.descriptors}
+        super().__init__(jitted.fn, {**options, **own}, {})
 
     def with_grid(self, grid: Any) -> TritonFunction:
         """The same function, launched with this grid."""
-        found = TritonFunction(self.jitted, grid, self.make_inputs, self.options)
+        found = TritonFunction(self.jitted, grid, self.make_inputs, self.options, self.descriptors)
         found.heuristics = self.heuristics
         return found
 
@@ -139,6 +151,8 @@ class TritonFunction(JitFunction):
                 user_loc(),
                 [f"it has {', '.join(self.signature.parameters)}; num_warps and the like belong into configurations"],
             )
+        for name, value in bound.items():
+            bound[name] = _described(self.__name__, name, value, name in self.descriptors)
         if self.make_inputs is None or any(map(_is_tensor, bound.values())):
             return bound
         wanted = inspect.signature(self.make_inputs).parameters
@@ -147,7 +161,30 @@ class TritonFunction(JitFunction):
         strange = [made] if not isinstance(made, Mapping) else [n for n in made if n not in self.signature.parameters]
         if strange:
             raise TileError(f"{self.__name__}: make_inputs gives {strange[0]!r}; it must return arguments by name")
-        return {**made, **bound}
+        return {**{n: _described(self.__name__, n, v, n in self.descriptors) for n, v in made.items()}, **bound}
+
+    def blocks(self, values: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """The sizes of the blocks that the descriptors of a call with these values have. TileError for those that the
+        hardware cannot copy."""
+        found = {}
+        for name, sizes in self.descriptors.items():
+            tensor = values[name]
+            block = tuple(_without_wrapper(values[size]) if isinstance(size, str) else size for size in sizes)
+            if not _is_tensor(tensor) or len(tensor.shape) != len(block):
+                shown = f"of {len(tensor.shape)} dimensions" if _is_tensor(tensor) else f"a {type(tensor).__name__}"
+                raise TileError(f"{self.__name__}: {name} is {shown}; its descriptor has {len(block)}: {block}")
+            for size, value in zip(sizes, block, strict=True):
+                if type(value) is not int or value < 1:
+                    raise TileError(f"{self.__name__}: {size} is {value!r}, no size of the blocks of {name}")
+            strides, bytes = tensor.stride(), tensor.element_size()
+            if strides[-1] != 1 or any(stride * bytes % 16 for stride in strides[:-1]):
+                raise TileError(
+                    f"{self.__name__}: {name} has strides {strides} and elements of {bytes} bytes; a descriptor needs "
+                    "rows of neighbours that begin at multiples of 16 bytes",
+                    notes=["pass a tensor with padded rows, or use pointers in the kernel"],
+                )
+            found[name] = block
+        return found
 
     def sizes(self, values: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[int, ...]:
         """The grid for a call."""
@@ -244,6 +281,24 @@ class TritonFunction(JitFunction):
             raise TileError(f"{self.__name__} has no argument {unknown!r}, nor has Triton such an option for {target}; it has {names}")  # fmt: skip # noqa: E501
 
 
+def _checked_blocks(jitted: Any, descriptors: Mapping[str, Sequence[int | str]]) -> dict[str, tuple[int | str, ...]]:
+    """The sizes of blocks by argument. TileError for arguments and constants that a kernel does not have."""
+    found = {}
+    for name, sizes in descriptors.items():
+        if isinstance(sizes, (str, int)):
+            sizes = (sizes,)
+        for wanted in (name, *(size for size in sizes if isinstance(size, str))):
+            if wanted not in jitted.arg_names:
+                raise TileError(
+                    f"{jitted.fn.__name__} has no argument {wanted!r}, which descriptors names",
+                    notes=[f"it has {', '.join(jitted.arg_names)}"],
+                )
+        found[name] = tuple(sizes)
+    if found and type(jitted).__name__ == "GluonJITFunction":
+        raise TileError(f"{jitted.fn.__name__} is written in Gluon, whose descriptors have layouts", notes=[_APART])
+    return found
+
+
 def is_triton(function: Any) -> bool:
     """Whether a function is under @triton.jit or @gluon.jit, and perhaps @triton.heuristics. TileError where
     @triton.autotune lies between."""
@@ -267,9 +322,35 @@ def _without_wrapper(value: Any) -> Any:
     return value.value if type(value).__name__ == "constexpr" and hasattr(value, "value") else value
 
 
-def _type(tensor: Any) -> str:
-    """Triton's type of a tensor that torch has allocated, which is aligned."""
-    return f"{specialised(tensor, False)[0]}:16"
+def _type(tensor: Any, block: tuple[int, ...] | None) -> str:
+    """Triton's type of a tensor that torch has allocated, which is aligned, or of its descriptor."""
+    pointer = specialised(tensor, False)[0]
+    return f"{pointer}:16" if block is None else f"tensordesc<{pointer[1:]}{list(block)}>"
+
+
+def _described(kernel: str, name: str, value: Any, has_block: bool) -> Any:
+    """The tensor of an argument that is one, or a descriptor of a whole one. TileError for other descriptors."""
+    if not hasattr(value, "block_shape") or not hasattr(value, "base"):
+        return value
+    block = ", ".join(map(str, value.block_shape))
+    way_out = f'say so beside the configurations: descriptors={{"{name}": ({block},)}}, with names of '
+    if not has_block:
+        raise TileError(
+            f"{kernel}: {name} is a tensor descriptor with blocks of ({block})",
+            user_loc(),
+            [f"{way_out}constants for those that a configuration sets"],
+        )
+    base = value.base
+    if hasattr(value, "layout") or getattr(value, "padding", "zero") != "zero":
+        raise TileError(f"{kernel}: {name} is a descriptor with a layout or a padding of its own", user_loc(), [_APART])
+    if (tuple(value.shape), tuple(value.strides)) != (tuple(base.shape), tuple(base.stride())):
+        raise TileError(
+            f"{kernel}: {name} describes {list(value.shape)} elements with strides {list(value.strides)} of a tensor "
+            f"of {list(base.shape)} with strides {list(base.stride())}",
+            user_loc(),
+            ["pass the tensor itself, as a view of that shape: torch.as_strided"],
+        )
+    return base
 
 
 def _constant(kernel: str, name: str, value: Any) -> str:
@@ -279,8 +360,8 @@ def _constant(kernel: str, name: str, value: Any) -> str:
         raise TileError(
             f"{kernel}: {name} is a {type(value).__name__}, which a kernel cannot be tuned with",
             notes=[
-                "tensors, numbers, texts and element types can; what a function makes for a configuration, such as "
-                "a tensor descriptor, belongs into a function under @tiledsl.tune_function"
+                "tensors, their descriptors, numbers, texts and element types can; what a function makes for a "
+                "configuration belongs into a function under @tiledsl.tune_function"
             ],
         )
     return text

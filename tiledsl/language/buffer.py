@@ -40,7 +40,9 @@ class _BufferClass(type):
 class Buffer(metaclass=_BufferClass):
     """Memory of a program: a parameter, a workspace, or an on-chip buffer. `buffer[i, j]` is a place in it.
 
-    `T.Buffer(shape, dtype)` is the declaration of a parameter, another name for `T.Tensor(shape, dtype)`.
+    Indices are integers, scalars and slices with a step of 1; `shape`, `dtype`, `ndim` and `scope()` describe it.
+    `T.Buffer(shape, dtype)` is the declaration of a parameter, another name for `T.Tensor(shape, dtype)`. Raises
+    TileError for more indices than dimensions, and for an index that is a float.
 
     Example:
         @T.prim_func
@@ -302,7 +304,12 @@ def _dimension(dim: Any, axis: int) -> Any:
 
 
 class _TensorMaker:
-    """`T.Tensor(shape, dtype)`, `T.Tensor[shape, dtype]`; in programs `T.Tensor(shape, dtype, buffer.data)`, a view.
+    """A parameter that is a tensor: `T.Tensor(shape, dtype)`, also in square brackets.
+
+    Dimensions are integers of at least 1, T.dynamic symbols and arithmetic on them; `dtype` is any element type,
+    float32 if left out. Each call checks shape, type and strides of what it gets. T.SharedBuffer, T.FragmentBuffer and
+    T.LocalBuffer annotate a macro's parameters. In a program `T.Tensor(shape, dtype, buffer.data)` is T.view of a
+    buffer. Raises TileError for other dimensions and types.
 
     Example:
         M = T.dynamic("M")
@@ -340,7 +347,10 @@ LocalBuffer = _TensorMaker("local")
 
 
 class _StridedTensorMaker:
-    """`T.StridedTensor(shape, strides, dtype)`, also in square brackets: strides in elements, outermost first.
+    """A parameter with strides: `T.StridedTensor(shape, strides, dtype)`, also in square brackets.
+
+    Strides are integers, T.dynamic symbols and arithmetic on them, in elements, outermost first; shape and dtype are
+    T.Tensor's. Raises TileError for a stride below 0, and where T.Tensor does.
 
     Example:
         @T.prim_func

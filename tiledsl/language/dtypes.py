@@ -23,7 +23,10 @@ NO_FORM = "Triton has no such element type; keep the packed bytes in uint8 and u
 
 
 class DType(str):
-    """An element type: a string with its name, callable as a cast (`T.float32(x)`).
+    """An element type: a string with its name, callable as a cast of a scalar or number (`T.float32(x)`).
+
+    `bits` and `itemsize` (bytes) are its width, `is_float()` its kind, `as_torch()` torch's type. Raises TileError for
+    a name that is none, and for several values.
 
     `name` is the same as a plain string, which the types of the IR have: to compare a DType takes much longer.
 

@@ -46,7 +46,10 @@ def _comparison(predicate: str) -> Callable[..., Any]:
 
 
 class Expr:
-    """Base of expressions. Operators give expressions; comparisons too, so `==` does not compare identity.
+    """A scalar that is known on the device: what operators, loads and functions of T give; it has a `dtype`.
+
+    Python's operators give expressions; comparisons too, so `==` does not compare identity. Its truth is asked by `if`
+    of a program; elsewhere that raises TileError.
 
     Example:
         # X = [1.0, 2.0]
@@ -161,7 +164,7 @@ class Symbolic(Expr):
 
 
 class Symbol(Symbolic):
-    """A dynamic dimension: `M = T.dynamic("M")`. Two symbols of one name are the same dimension.
+    """A dynamic dimension, an int32 scalar: `M = T.dynamic("M")`. Two symbols of one name are the same dimension.
 
     Example:
         n = T.dynamic("n")

@@ -55,7 +55,7 @@ pdl_trigger = hint("pdl_trigger")
 
 
 class Layout:
-    """A layout object for T.annotate_layout; keeps its arguments and means nothing here.
+    """A layout for T.annotate_layout, of a tile of any shape and type; keeps its arguments and means nothing here.
 
     Example:
         tile = T.alloc_shared((8, 8), "float32")
@@ -75,7 +75,7 @@ class Layout:
 
 
 class Fragment(Layout):
-    """A fragment layout; means nothing here.
+    """A fragment's layout, of a tile of any shape and type; keeps its arguments and means nothing here.
 
     Example:
         tile = T.alloc_fragment((8, 8), "float32")

@@ -15,7 +15,10 @@ __all__ = ["Macro", "inline", "macro"]
 
 
 class Macro:
-    """A function that is expanded where a tile program, or a helper called by one, calls it.
+    """A function that is expanded where a tile program, or a helper called by one, calls it; T.macro makes it.
+
+    It takes and returns what the function does: buffers of any shape, scalars, Python values. Calling it outside of a
+    program raises TileError.
 
     Example:
         @T.macro

@@ -279,7 +279,7 @@ def clear(buffer: Any, annotations: Any = None) -> None:
 
 
 class GemmWarpPolicy(enum.Enum):
-    """How a matrix product is divided among warps. Accepted and logged; Triton decides by itself.
+    """How T.gemm's product of two tiles is divided among warps. Accepted and logged; Triton decides by itself.
 
     Example:
         assert T.GemmWarpPolicy.Square.is_square() and not T.GemmWarpPolicy.FullRow.is_square()

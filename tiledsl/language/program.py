@@ -153,6 +153,8 @@ def Else() -> BranchFrame:
 class Ref:
     """Annotation of a macro's parameter that is passed by reference: assignments reach the caller's variable.
 
+    What is passed is a variable of T.alloc_var, or an element of a buffer, of any element type.
+
     Example:
         @T.macro
         def swap(a: T.Ref, b: T.Ref):
@@ -240,14 +242,15 @@ def let(variable: Any, value: Any) -> None:
 
 
 class _Dyn:
-    """`T.dyn["M"]` is T.dynamic("M").
+    """`T.dyn["M"]` is T.dynamic("M"): a dimension, an int32 scalar; of several names a tuple. Raises TileError as that.
 
     Example:
-        assert str(T.dyn["M"]) == "M"
+        M, N = T.dyn["M", "N"]
+        assert str(M) == "M" and str(N) == "N"
     """
 
     def __getitem__(self, name: Any) -> Any:
-        return dynamic(name) if isinstance(name, str) else tuple(dynamic(each) for each in name)
+        return tuple(map(dynamic, name)) if isinstance(name, (tuple, list)) else dynamic(name)
 
 
 dyn = _Dyn()

@@ -107,6 +107,17 @@ def with_texts(
     ]
 
 
+def located_texts(
+    build: Build, target: Target, pass_configs: Mapping[str, Any], resumed_after: str = ""
+) -> list[Stage]:
+    """The stages of lowering a program again, from the elaborated one to the last pass, with texts whose lines end in
+    source locations."""
+    root = build()
+    first = Stage("elaborate", "elaborate", 0.0, print_op(root, locations=True))
+    manager = _manager(build, target, pass_configs, resumed_after, keep_text=True, locations=True)
+    return [first, *manager.run(Program(root, target))]
+
+
 def text_after(
     after: str,
     build: Build,

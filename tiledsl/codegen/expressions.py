@@ -113,7 +113,7 @@ class Expressions:
     def full(self, shape: tuple[int, ...], text: str, dtype: str) -> Expression:
         if shape and text in ("0", "0.0"):
             return Expression(f"tl.zeros({shape_text(shape)}, {TRITON_TYPES[dtype]})")
-        if text == "-0.0" and not dtype.endswith("fnuz"):  # Triton 3.6 makes every constant that equals 0 a 0.0; the bits of -0.0 are an integer
+        if text == "-0.0" and not dtype.endswith("fnuz"):  # a 0.0 in Triton 3.6, but not if it is made from its bits
             bits = ELEMENTS[dtype].bits
             lowest = self.full(shape, str(-(1 << bits - 1)), f"int{bits}").text
             return Expression(f"{lowest}.to({TRITON_TYPES[dtype]}, bitcast=True)")

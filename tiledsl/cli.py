@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from tiledsl.commands.cache import cache
+from tiledsl.commands.completion import completion
 from tiledsl.commands.report import give, in_json, run_in_json, wants_json
 from tiledsl.commands.tune import tune
 from tiledsl.commands.tuned import tuned
@@ -77,6 +78,7 @@ def main() -> None:
 @click.option("--print-changed", is_flag=True, help="Print the IR after each pass that changes it, to stderr.")
 @click.option("--pass-config", "configs", multiple=True, metavar="PASS.OPTION=VALUE", help="An option of a pass.")
 @click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file (all: folder).")
+@click.option("--report", type=click.Path(path_type=Path), default=None, help="Write a page about the kernel instead.")
 @_loads
 def lower(
     program: str,
@@ -89,12 +91,14 @@ def lower(
     print_changed: bool,
     configs: tuple[str, ...],
     output: Path | None,
+    report: Path | None,
 ) -> None:
     """Show what a program becomes. FILE is a Python file with a @T.prim_func or a @jit function, or a .tile program.
 
     \b
     tile    the program as elaborated     triton  the IR at the end of the pipeline
     source  Triton source                 ttir, ttgir, llir, ptx, sass, amdgcn  what Triton makes of it
+    dot     the operations and their uses, for Graphviz, at the stage that --after names
     all     every level of every kernel, and what running them needs, as files in the folder that -o names
     """
     from tiledsl.commands import lower as command
@@ -102,9 +106,9 @@ def lower(
 
     if emit not in command.EMIT:
         raise TileError(f"--emit {emit}: it must be one of {', '.join(command.EMIT)}")
-    if after and emit != "source":
+    if after and emit not in ("source", "dot"):
         raise TileError(f"--after {after} prints IR, --emit {emit} another stage; give one of them")
-    if generic and not after and emit not in command.IR_LEVELS:
+    if generic and (emit == "dot" or not after and emit not in command.IR_LEVELS):
         raise TileError(f"--generic prints IR, --emit {emit} another stage; give --emit tile, --emit triton or --after")
     file, function = command.split_function(program)
     request = command.Request(
@@ -119,6 +123,13 @@ def lower(
         resume_after=resume_after,
         generic=generic,
     )
+    if report is not None:
+        if after or print_changed or output is not None or emit != "source":
+            raise TileError("--report writes a page that has all stages: give it alone")
+        written = command.report(request, report)
+        give(function=function or None, target=str(request.target), emit="report", files=[written])
+        click.echo(written)
+        return
     if emit == "all":
         if output is None:
             raise TileError("--emit all writes files; name their folder with -o")
@@ -282,7 +293,7 @@ def doctor() -> None:
     sys.exit(examine())
 
 
-for _command in (tune, tuned, cache):
+for _command in (tune, tuned, cache, completion):
     main.add_command(_command)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from tiledsl.commands.cache import cache
+from tiledsl.commands.completion import completion
 from tiledsl.commands.report import give, in_json, run_in_json, wants_json
 from tiledsl.commands.tune import tune
 from tiledsl.commands.tuned import tuned
@@ -292,7 +293,7 @@ def doctor() -> None:
     sys.exit(examine())
 
 
-for _command in (tune, tuned, cache):
+for _command in (tune, tuned, cache, completion):
     main.add_command(_command)
 
 

@@ -67,6 +67,11 @@ class AutotuneResult:
         return owned(self)
 
     @property
+    def source(self) -> str:
+        """The Triton source."""
+        return self.kernel.source
+
+    @property
     def libcode(self) -> str:
         """The Triton source (the name is TileLang's)."""
         return self.kernel.source

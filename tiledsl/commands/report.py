@@ -53,6 +53,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "cache table": ("problems", "rows"),
     "cache explain": ("text",),
     "cache clear": ("deleted",),
+    "completion": ("shell", "text"),
     "doctor": ("findings",),
 }
 

@@ -64,7 +64,10 @@ def describe_call(kernel: Kernel) -> dict[str, Any]:
             }
             for param in kernel.params
         ],
-        "kernels": [asdict(emitted) for emitted in kernel.module.kernels],
+        "kernels": [
+            asdict(emitted) | {"divisible_by_16": list(emitted.divisible_by_16), "grid": list(emitted.grid)}
+            for emitted in kernel.module.kernels
+        ],
     }
 
 

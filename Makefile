@@ -25,7 +25,7 @@ BOUNDS_TESTS := tests/test_cli.py tests/frontend tests/test_graphs.py tests/test
 	tests/runtime/test_launch.py tests/autotune/test_store.py tests/autotune/test_engine.py tests/autotune/test_progress.py \
 	tests/codegen/test_targets.py tests/codegen/test_operations.py tests/certificate/test_memory.py tests/ir
 
-.PHONY: help demo dist bounds interchange test types docs lint bench-lowering bench-tuning conformance names clean fuzz verify-examples golden mutants prove-ranges verify-mutants
+.PHONY: help report demo dist bounds editors interchange test types docs lint bench-lowering bench-tuning conformance names clean fuzz verify-examples golden mutants prove-ranges verify-mutants
 .DEFAULT_GOAL := help
 
 help:
@@ -37,6 +37,7 @@ help:
 	@echo "make types           compile every entry of the table of element types, 100 s a target and Triton"
 	@echo "                     (TARGETS=cuda:90,... PYTHONS=newest,/other/python NAMES=gemm)"
 	@echo "make docs            the manual and the reference as a site in build/site, which a browser opens as files"
+	@echo "make report          draw reports in a headless Chromium (BROWSER=chromium); fails where a page logs an error"
 	@echo "make lint            ruff, mypy --strict, and which folder may import which"
 	@echo "make verify-examples certificates of all examples and of the suite's kernels (KERNELS=\"softmax gemm\")"
 	@echo "make interchange     the generic form of all examples' stages, and of random programs', through xDSL and back (COUNT=100 SEED=0)"
@@ -53,6 +54,7 @@ help:
 	@echo "make dist            build dist/: the sdist and the wheel, checked, the same bytes each time"
 	@echo "make bounds          install the oldest and the newest of each dependency, and run a part of the tests with them"
 	@echo "                     (PYTHON=python3.13; downloads CUDA builds of torch; BOUNDS=lowest-direct: the oldest alone)"
+	@echo "make editors         what pyright says of a user's file (tests/packaging/user_program.py)"
 	@echo "make clean           remove environments, caches and build outputs"
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -74,7 +76,7 @@ $(VENV36)/ready: Makefile
 $(TOOLS)/ready: Makefile
 	@echo "setting up $(TOOLS) (once)"
 	@$(PYTHON) -m venv $(TOOLS)
-	@$(TOOLS)/bin/python -m pip install $(PIP_FLAGS) 'twine>=6' 'uv>=0.5'
+	@$(TOOLS)/bin/python -m pip install $(PIP_FLAGS) 'twine>=6' 'uv>=0.5' 'basedpyright>=1.30'
 	@touch $@
 
 # The texts of mkdocs alone: what the site says of tiledsl is written by an interpreter that has it.
@@ -101,10 +103,15 @@ fuzz: $(READY) $(if $(USE),,$(VENV36)/ready)
 	@$(RUN) -m tests.fuzz --count $(or $(COUNT),10000) --seed $(SEED) --workers $(WORKERS) --compile-share 0.1 \
 		$(if $(USE),,--triton36 "$(CURDIR)/$(VENV36)/bin/python") --out build/fuzz $(FUZZ)
 
+report: $(READY)
+	$(if $(USE),,@$(VENV)/bin/python -m pip install $(PIP_FLAGS) -e '.[report]')
+	@$(RUN) -m tests.report.browse "$(or $(BROWSER),chromium)" build/reports
+
 lint: $(READY)
 	@$(RUN) -m ruff check -q .
 	@$(RUN) -m ruff format -q --check .
 	@$(RUN) -m mypy
+	@$(RUN) -m mypy tests/packaging/user_program.py
 	@$(RUN) -m pytest -q --no-header -p no:cacheprovider tests/test_layers.py
 
 docs: $(READY) $(VENVDOCS)/ready
@@ -149,6 +156,13 @@ names: $(READY)
 dist: $(READY) $(TOOLS)/ready
 	@rm -rf dist
 	@$(RUN) -m tests.packaging.dist dist --tools "$(CURDIR)/$(TOOLS)/bin/python" --try -c "$(CURDIR)/constraints.txt"
+
+# What pyright, and so most editors, say of a user's file. enableTypeIgnoreComments: those are for mypy there.
+editors: $(READY) $(TOOLS)/ready
+	@mkdir -p build
+	@echo '{"include": ["../tests/packaging/user_program.py"], "typeCheckingMode": "standard", "extraPaths": [".."],' \
+		'"reportUnnecessaryTypeIgnoreComment": "error", "enableTypeIgnoreComments": false}' > build/pyright.json
+	@$(TOOLS)/bin/basedpyright -p build/pyright.json --pythonpath "$(or $(USE),$(CURDIR)/$(VENV)/bin/python)"
 
 bounds: $(TOOLS)/ready
 	@mkdir -p build/bounds

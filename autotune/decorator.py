@@ -268,7 +268,7 @@ class AutotunedFunction(InGraphs):
     def looks_into_files(self) -> bool:
         """Whether tuned-config files count."""
         settings = current()
-        return bool(self.options.tuned or settings.tuned_configs) and not settings.always_tune
+        return bool(self.options.tuned or settings.tuned_folders) and not settings.always_tune
 
     def _memory_key(self, call: BoundCall) -> Any:
         options = self.options

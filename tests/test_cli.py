@@ -13,6 +13,8 @@ import pytest
 
 from tests.support import forked
 from tiledsl.cli import main
+from tiledsl.commands.lower import Request, default_target, kernel_of
+from tiledsl.graphs import to_dot
 from tiledsl.passes import PIPELINE
 
 PROGRAMS = """
@@ -272,6 +274,19 @@ def doubled(N, block=None, threads=None):
 
     return doubled
 """
+
+
+def test_a_graph_and_a_page_of_what_is_lowered(programs: Path, tmp_path: Path) -> None:
+    text = printed("lower", f"{programs}:cleared", "--emit", "dot", "--after", "promote-buffers")
+    kernel = kernel_of(Request(programs, "cleared", {}, default_target()))
+    assert text == to_dot(kernel.graph("promote-buffers")) and 'label="tile.kernel"' in text
+    assert text != printed("lower", f"{programs}:cleared", "--emit", "dot") == to_dot(kernel.graph())
+    page = tmp_path / "kernel.html"
+    assert printed("lower", f"{programs}:cleared", "--target", "cuda:90", "--report", page) == f"{page}\n"
+    assert page.read_text().startswith("<!doctype html>") and "<h1>cleared</h1>" in page.read_text()
+    assert "give it alone" in refused("lower", f"{programs}:cleared", "--report", page, "--emit", "ptx")
+    said = refused("lower", f"{programs}:cleared", "--target", "cuda:90", "--report", tmp_path / "none" / "a.html")
+    assert "a.html cannot be written: No such file or directory" in said
 
 
 def test_lower_takes_the_first_configuration_of_an_autotuned_function(tmp_path: Path) -> None:

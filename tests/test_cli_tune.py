@@ -29,6 +29,20 @@ def _noted(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEDSL_TEST_NOTES", str(cache_dir / "notes"))
 
 
+def test_a_page_for_each_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiledsl.report.page._plotting", lambda: "const Plotly = {};")
+    options = ("tune", PROGRAM, "-D", "size=13,32", "--into", tmp_path / "configs")
+    pages = tmp_path / "some" / "pages"
+    assert run(*options, "--reports", pages, "--dry-run").exit_code == 0 and not pages.exists()
+    (tmp_path / "file").touch()
+    refused = run(*options, "--reports", tmp_path / "file" / "pages")
+    assert refused.exit_code == 1 and "cannot be written: Not a directory" in refused.output
+    assert not (tmp_path / "configs").exists()  # nothing was tuned
+    run(*options, "--reports", pages)
+    assert [each.name for each in pages.iterdir()] == ["scale-interpret_size=32.html"]
+    assert "<h1>scale: tuning</h1>" in (pages / "scale-interpret_size=32.html").read_text()
+
+
 def test_from_shapes_to_a_gate(tmp_path: Path, cache_dir: Path) -> None:
     """Tune, list, check, look at the table, compare, tune again and merge, as a user would."""
     shapes = tmp_path / "shapes.csv"

@@ -1,4 +1,4 @@
-"""The command `tiledsl`: lower, verify, compile, opt, passes, run, tune, tuned, cache, doctor.
+"""The command `tiledsl`: lower, verify, explain, compile, opt, passes, run, tune, tuned, cache, doctor.
 
 Status 0: done. 1: a mistake in a program, a file or a value, or a check that fails. 2: a mistake in the options.
 """
@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from tiledsl.commands.cache import cache
+from tiledsl.commands.completion import completion
 from tiledsl.commands.report import give, in_json, run_in_json, wants_json
 from tiledsl.commands.tune import tune
 from tiledsl.commands.tuned import tuned
@@ -77,6 +78,7 @@ def main() -> None:
 @click.option("--print-changed", is_flag=True, help="Print the IR after each pass that changes it, to stderr.")
 @click.option("--pass-config", "configs", multiple=True, metavar="PASS.OPTION=VALUE", help="An option of a pass.")
 @click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Write to this file (all: folder).")
+@click.option("--report", type=click.Path(path_type=Path), default=None, help="Write a page about the kernel instead.")
 @_loads
 def lower(
     program: str,
@@ -89,12 +91,14 @@ def lower(
     print_changed: bool,
     configs: tuple[str, ...],
     output: Path | None,
+    report: Path | None,
 ) -> None:
     """Show what a program becomes. FILE is a Python file with a @T.prim_func or a @jit function, or a .tile program.
 
     \b
     tile    the program as elaborated     triton  the IR at the end of the pipeline
     source  Triton source                 ttir, ttgir, llir, ptx, sass, amdgcn  what Triton makes of it
+    dot     the operations and their uses, for Graphviz, at the stage that --after names
     all     every level of every kernel, and what running them needs, as files in the folder that -o names
     """
     from tiledsl.commands import lower as command
@@ -102,9 +106,9 @@ def lower(
 
     if emit not in command.EMIT:
         raise TileError(f"--emit {emit}: it must be one of {', '.join(command.EMIT)}")
-    if after and emit != "source":
+    if after and emit not in ("source", "dot"):
         raise TileError(f"--after {after} prints IR, --emit {emit} another stage; give one of them")
-    if generic and not after and emit not in command.IR_LEVELS:
+    if generic and (emit == "dot" or not after and emit not in command.IR_LEVELS):
         raise TileError(f"--generic prints IR, --emit {emit} another stage; give --emit tile, --emit triton or --after")
     file, function = command.split_function(program)
     request = command.Request(
@@ -119,6 +123,13 @@ def lower(
         resume_after=resume_after,
         generic=generic,
     )
+    if report is not None:
+        if after or print_changed or output is not None or emit != "source":
+            raise TileError("--report writes a page that has all stages: give it alone")
+        written = command.report(request, report)
+        give(function=function or None, target=str(request.target), emit="report", files=[written])
+        click.echo(written)
+        return
     if emit == "all":
         if output is None:
             raise TileError("--emit all writes files; name their folder with -o")
@@ -169,6 +180,39 @@ def verify(
     give(certificate=certificate.data(), file=output)
     _write(certificate.to_json() if in_json() else certificate.text(width), output)
     sys.exit(0 if certificate.ok else 1)
+
+
+@main.command()
+@click.argument("program", metavar="FILE[:FUNCTION] | EXAMPLE")
+@click.option("-D", "values", multiple=True, metavar="NAME=VALUE", help="A value of the builder; repeat for more.")
+@click.option("--target", default=None, help="cuda:90, hip:gfx942, ...; by default the GPU here, else cuda:90.")
+@click.option("--pass-config", "configs", multiple=True, metavar="PASS.OPTION=VALUE", help="An option of a pass.")
+@click.option("--compile/--no-compile", "compiles", default=True, help="Compile it for registers, spills, occupancy.")
+@_loads
+def explain(
+    program: str, values: tuple[str, ...], target: str | None, configs: tuple[str, ...], compiles: bool
+) -> None:
+    """Say what was made of a program and why: passes, the form of each access, remarks, what limits it, what to try.
+
+    FILE is as for `tiledsl lower`; in a checkout, EXAMPLE is a name in examples/, at its small sizes unless -D says
+    others. Times are estimates of the tuner's model. Nothing runs on a GPU.
+    """
+    from tiledsl.commands import explain as explaining
+    from tiledsl.commands import lower as command
+    from tiledsl.runtime.target import Target
+
+    file, function = command.split_function(program)
+    given = dict(map(command.parse_value, values))
+    if not file.is_file() and (found := explaining.example_of(str(file), given)) is not None:
+        file, given = found
+    request = command.Request(
+        file=file,
+        function=function,
+        values=given,
+        target=command.default_target() if target is None else Target.parse(target),
+        pass_configs=dict(map(command.parse_option, configs)),
+    )
+    click.echo(explaining.show(request, compiles))
 
 
 @main.command("compile")
@@ -249,7 +293,7 @@ def doctor() -> None:
     sys.exit(examine())
 
 
-for _command in (tune, tuned, cache):
+for _command in (tune, tuned, cache, completion):
     main.add_command(_command)
 
 

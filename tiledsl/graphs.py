@@ -9,29 +9,33 @@ import networkx as nx
 
 from tiledsl.dialects import tile, triton
 from tiledsl.ir.core import Operation, Region, Value
+from tiledsl.ir.printer import Names, head_text
 
 
 def ssa_graph(root: Operation) -> nx.MultiDiGraph:
     """The operations below `root` as nodes 0, 1, ... in program order, an edge for each use of a value.
 
-    Nodes have `name`, `label` (the first line), `op` and `parent` (the node of the operation around, or None
-    at the top); region arguments are nodes named "argument". Edges have `value`, the value's name, and `type`.
+    Nodes have `name`, `label` (the first line, as print_op has it) and, but at the top, `parent` (the node of the
+    operation around); region arguments are nodes named "argument". Edges have `value`, the value's name in the labels,
+    and `of`, its type. All are texts and numbers, so that each writer of networkx takes the graph.
     """
     graph = nx.MultiDiGraph()
     of: dict[Value, int] = {}
+    names = Names()  # asked for in print_op's order, they are its own
+    head_text(root, names)
 
-    def add(name: str, label: str, op: Operation | None, parent: int | None) -> int:
+    def add(name: str, label: str, parent: int | None) -> int:
         node = int(graph.number_of_nodes())
-        graph.add_node(node, name=name, label=label, op=op, parent=parent)
+        graph.add_node(node, name=name, label=label, **({} if parent is None else {"parent": parent}))
         return node
 
     def walk(region: Region, parent: int | None) -> None:
         for arg in region.args:
-            of[arg] = add("argument", f"%{arg.name}: {arg.type}", None, parent)
+            of[arg] = add("argument", f"{names[arg]}: {arg.type}", parent)
         for op in region:
-            node = add(op.name, repr(op).splitlines()[0].removesuffix(" {"), op, parent)
+            node = add(op.name, head_text(op, names), parent)
             for value in op.operands:
-                graph.add_edge(of[value], node, value=value.name, type=str(value.type))
+                graph.add_edge(of[value], node, value=names[value], of=str(value.type))
             for inner in op.regions:
                 walk(inner, node)
             of.update(dict.fromkeys(op.results, node))
@@ -45,22 +49,27 @@ def launch_graph(func: tile.FuncOp) -> nx.DiGraph:
     """The kernels of a program, by position among its launches; an edge where a later one must wait for an earlier.
 
     A kernel waits for another if one of them writes a global buffer that the other reads or writes. Nodes have `name`,
-    `reads` and `writes`; edges have `buffers`. All are names.
+    `reads` and `writes`; edges have `buffers`. All are texts: names, in order, with a comma between.
     """
     graph = nx.DiGraph()
     launches = [op for op in func.body if isinstance(op, (tile.KernelOp, triton.LaunchOp))]
+    found: list[tuple[set[str], set[str]]] = []
     for number, op in enumerate(launches):
         reads, writes = _accesses(op)
-        graph.add_node(number, name=op.attributes["sym_name"], reads=reads, writes=writes)
-        for earlier in range(number):
-            before = graph.nodes[earlier]
-            shared = before["writes"] & (reads | writes) | before["reads"] & writes
+        graph.add_node(number, name=op.attributes["sym_name"], reads=_listed(reads), writes=_listed(writes))
+        for earlier, (read_before, written_before) in enumerate(found):
+            shared = written_before & (reads | writes) | read_before & writes
             if shared:
-                graph.add_edge(earlier, number, buffers=sorted(shared))
+                graph.add_edge(earlier, number, buffers=_listed(shared))
+        found.append((reads, writes))
     reduced = nx.transitive_reduction(graph)  # without the edges that others imply
     reduced.add_nodes_from(graph.nodes(data=True))
     reduced.add_edges_from((a, b, graph.edges[a, b]) for a, b in reduced.edges)
     return reduced
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 def _accesses(launch: Operation) -> tuple[set[str], set[str]]:
@@ -111,7 +120,7 @@ def to_dot(graph: nx.MultiDiGraph) -> str:
     """An ssa_graph as Graphviz text; regions are boxes around what is in them."""
     inside: dict[int | None, list[int]] = {}
     for node, data in graph.nodes(data=True):
-        inside.setdefault(data["parent"], []).append(node)
+        inside.setdefault(data.get("parent"), []).append(node)
     lines = ["digraph program {", "  node [shape=box, fontname=monospace, fontsize=10];"]
 
     def write(parent: int | None, indent: str) -> None:

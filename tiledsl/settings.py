@@ -17,6 +17,7 @@ from tiledsl import tracebacks
 from tiledsl.errors import TileError
 
 PREFIX = "TILEDSL_"
+MISSES = "*.csv"
 
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
@@ -83,6 +84,7 @@ def _about(parse: Callable[[object], object], allowed: str, meaning: str) -> dic
 
 _TARGETS = "auto, interpret, cuda, cuda:NN or hip:gfxNNN"
 _PRINT_AFTER = "all, changed, the name of a pass, or nothing"
+_RANGES = "nvtx, proton, or nothing"
 _LOG_LEVELS = "debug, info, warning or error"
 
 
@@ -143,15 +145,16 @@ class Settings:
         metadata=_about(
             _folders,
             f"folders, with {os.pathsep!r} between them",
-            f"Folders of tuned-config files that autotuned functions look into, with `{os.pathsep}` between them",
+            f"Folders of tuned-config files that autotuned functions look into, with `{os.pathsep}` between them; in "
+            "`FOLDER/*.csv`, the calls that they do not serve are collected",
         ),
     )
-    tuned_misses: Path | None = field(
-        default=None,
+    ranges: str = field(
+        default="",
         metadata=_about(
-            _folder_or_none,
-            "a folder, or nothing",
-            "Folder in which calls that tuned-config files do not serve are collected, for `tiledsl tune --shapes`",
+            _matching("|nvtx|proton"),
+            _RANGES,
+            f"Ranges around calls of kernels, which name the kernel and its configuration in a profile: {_RANGES}",
         ),
     )
     full_tracebacks: bool = field(
@@ -163,6 +166,16 @@ class Settings:
         for name in _FIELDS:
             given = getattr(self, name)
             object.__setattr__(self, name, _checked(name, given, f"settings({name}={given!r})"))
+
+    @property
+    def tuned_folders(self) -> tuple[Path, ...]:
+        """Of `tuned_configs`, the folders of files."""
+        return tuple(each for each in self.tuned_configs if each.name != MISSES)
+
+    @property
+    def tuned_misses(self) -> Path | None:
+        """Of `tuned_configs`, the folder in which calls are collected that no file serves."""
+        return next((each.parent for each in self.tuned_configs if each.name == MISSES), None)
 
     @property
     def workers(self) -> int:

@@ -62,6 +62,17 @@ def predict_works(
     return sum(_Launch(work, target, resources, costs).milliseconds() for work in works)
 
 
+def parts(work: Work, target: Target, resources: Resources | Mapping[str, Any] | None = None) -> dict[str, float]:
+    """Milliseconds of what a launch does, were each alone: products ("tensor cores"), other arithmetic, DRAM, spilled
+    registers, and "waiting", which is what a block's chain of loads and results adds to its work. They overlap."""
+    launch = _Launch(work, target, resources, COSTS)
+    products, vector = launch.products(), launch.vector()
+    waiting = launch.rounds * max(0.0, launch.chain(products, vector) - launch.throughput(products, vector))
+    each = {"tensor cores": launch.blocks * products, "arithmetic": launch.blocks * vector, "DRAM": launch.dram(),
+            "spills": launch.blocks * launch.spilling(), "waiting": waiting}  # fmt: skip
+    return {name: seconds * 1e3 for name, seconds in each.items()}
+
+
 def flops(kernel: Kernel) -> float | None:
     """Floating-point operations of the program's matrix products, without padding; None if there are none, or their
     number depends on data or on dynamic sizes."""

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.predicting.machines import machine_of
 from tiledsl.autotuner.predicting.model import peak_tera
-from tiledsl.autotuner.results.table import COLUMNS, Column, sorted_trials
+from tiledsl.autotuner.results.table import COLUMNS, Column, columns_of, sorted_trials
 from tiledsl.autotuner.trial import NOT_TRIED, Trial, config_text, value_text
 from tiledsl.errors import TileError
 from tiledsl.kernels.report import program_part
+from tiledsl.report import notebook
 from tiledsl.report.page import Cell, Entry, Fact, Group, Page, TuningPart
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def _winner(result: AutotuneResult) -> Trial:
 def tuning_part(result: AutotuneResult) -> TuningPart:
     """What there is to say of a result's trials."""
     tunables = list(dict.fromkeys(name for trial in result.trials for name in trial.config))
-    columns = {**COLUMNS, "occupancy": Column("blocks", _blocks, "d")}
+    columns = {**columns_of(result), "occupancy": Column("blocks", _blocks, "d")}
     fixed = {
         name: column
         for name, column in columns.items()
@@ -63,6 +64,16 @@ def tuning_part(result: AutotuneResult) -> TuningPart:
             "roofline": roof,
         },
     )
+
+
+def short_html(result: AutotuneResult) -> str:
+    """What a notebook shows of a result, which has no libraries to draw with."""
+    part = tuning_part(result)
+    facts = [(fact.label, fact.value, fact.note) for fact in part.facts]
+    best = [[cell.text for cell in entry.cells] for entry in part.entries if entry.status == "ok"][:10]
+    failed = [(str(len(g.configs)), g.status, g.message.split("\n")[0]) for g in (*part.failures, *part.untried)]
+    shown = notebook.table(("", "", ""), facts) + notebook.table(part.heads, best)
+    return shown + (notebook.table(("configurations", "status", "reason"), failed) if failed else "")
 
 
 def _entry(result: AutotuneResult, trial: Trial, tunables: list[str], fixed: dict[str, Column]) -> Entry:
@@ -135,10 +146,13 @@ def _facts(result: AutotuneResult, roof: dict[str, Any] | None) -> Iterator[Fact
     yield Fact("winner", config_text(result.config))
     if result.latency is not None:
         yield Fact("time", f"{result.latency:.4g} ms", _kind(result))
+    if result.minimised != "latency":
+        yield Fact(result.minimised, f"{_winner(result).cost:.4g}", "what is minimised, and orders the configurations")
     working = sorted((t for t in result.trials if t.ok and t.latency is not None), key=lambda t: result.ranks[t.index])
     second = next((t for t in working if not result.is_winner(t) and t.same_as is None), None)
-    if result.latency and second is not None and second.latency is not None:
-        yield Fact("next best", f"{(second.latency / result.latency - 1) * 100:+.1f}%", config_text(second.config))
+    least = _winner(result).cost
+    if second is not None and least and math.isfinite(least):
+        yield Fact("next best", f"{(second.cost / least - 1) * 100:+.1f}%", config_text(second.config))
     if result.latency and result.ref_latency:
         yield Fact("reference", f"{result.ref_latency / result.latency:.2f}×", f"of the winner's time: {result.ref_latency:.4g} ms")  # fmt: skip # noqa: E501
     if result.latency and _is_of_a_gpu(result):

@@ -47,7 +47,8 @@ _seen: dict[Path, _Seen] = {}
 
 
 def collect(function: AutotunedFunction, call: BoundCall) -> str:
-    """Add a call to the file of its function in the folder that the setting tuned_misses names, unless it is there.
+    """Add a call to the file of its function in the folder that the setting tuned_configs has with `*.csv`, unless it
+    is there.
 
     Never raises: what keeps a call from being written is returned, "" if nothing does.
     """

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +32,16 @@ from tiledsl.autotuner.tuned.file import (
 )
 from tiledsl.autotuner.tuned.report import Outcome, TuneReport
 from tiledsl.errors import TileError
+from tiledsl.files import writing
 from tiledsl.kernels.jit import resolve_target
+from tiledsl.report.page import check_installed
 from tiledsl.settings import override
 
 if TYPE_CHECKING:
     from tiledsl.autotuner.decorator import AutotunedFunction
 
 _LONGEST_NOTE = 200  # characters of a failure's reason
+_LONGEST_NAME = 120  # of a page's file
 _VERSIONS = ("tiledsl", "compiler", "triton", "driver")
 
 
@@ -63,6 +68,7 @@ def tune_into(
     dry_run: bool = False,
     keep_trials: bool = True,
     report: Callable[[str], None] | None = None,
+    reports: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> TuneReport:
     """Tune calls of a function and keep the best configuration of each in the tuned-config file of a folder.
@@ -76,7 +82,8 @@ def tune_into(
     retune: tune all calls again, ignoring what is remembered. An entry's other configuration then stays unless the new
     one is faster by `min_improvement`, a share of its time, or the old one no longer works. dry_run: only say what
     would be done. keep_trials: write every configuration that was tried to `...trials.jsonl` as well; see trials.
-    report: is told a line for each call. options: TuneOptions in place of the function's, such as target or budget
+    report: is told a line for each call. reports: a folder for a page about each call that is tuned, which is made; see
+    AutotuneResult.report. options: TuneOptions in place of the function's, such as target or budget
     (seconds for each call).
 
     Raises TileError for a file that makes no sense or a folder that cannot be written; KeyboardInterrupt never: the
@@ -89,6 +96,8 @@ def tune_into(
         raise TileError(f"tune_into: the folder is {folder!r}; it is a path")
     split = split_calls(calls, f"tune_into of {function.name}")
     job = _Job(function.with_options(tuned=(), **options), Path(folder), retune, min_improvement, keep_trials, report)
+    if reports is not None and not dry_run:
+        job.reports = _folder_of_pages(reports)
     return job.run(split, dry_run)
 
 
@@ -118,6 +127,7 @@ class _Job:
         self.versions = {name: here[name] for name in _VERSIONS if here[name]}
         self.calls: list[_Call] = []
         self.told = 0
+        self.reports: Path | None = None
 
     def run(self, calls: Sequence[Call], dry_run: bool) -> TuneReport:
         """Tune the calls that are not yet."""
@@ -187,16 +197,16 @@ class _Job:
     def entry_of(self, file: TunedFile, call: _Call) -> TunedEntry | None:
         """The entry for a call's arguments and this GPU; where nothing is measured, any GPU's."""
         texts: dict[frozenset[str], str] = {}
-        found = []
+        matching = []
         for each in file.entries:
             names = frozenset(each.config)
             if names not in texts:
                 texts[names] = as_text(self.arguments(call, names))
             if as_text(each.arguments) == texts[names]:
-                found.append(each)
+                matching.append(each)
         if not self.measures:
-            return min(found, key=lambda each: (not each.measured, each.latency_ms), default=None)
-        return next((each for each in found if each.gpu in (self.gpu, "")), None)
+            return min(matching, key=lambda each: (not each.measured, each.latency_ms), default=None)
+        return next((each for each in matching if each.gpu in (self.gpu, "")), None)
 
     def tune(self, todo: Sequence[_Call]) -> bool:
         """Tune and save call by call. Returns whether that was interrupted."""
@@ -234,10 +244,23 @@ class _Job:
             if result.complete:
                 outcome = self.saved(call, result)
                 self.done(call, replace(outcome, seconds=time.perf_counter() - start))
+            self.write_page(call, result)
             return result
         except Exception as error:  # of any kind: the other calls are tuned all the same
             self.done(call, Outcome(call.text, "failed", _reason(error), seconds=time.perf_counter() - start))
             raise error if isinstance(error, TileError) else TileError(_reason(error)) from error
+
+    def write_page(self, call: _Call, result: AutotuneResult) -> None:
+        """Write the page of a call, if asked for; where that fails, it is told, and what was tuned stays."""
+        if self.reports is None:
+            return
+        name = re.sub(r"[^\w.=-]+", "_", f"{self.path.stem} {call.text}")
+        name = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}-{sha256(call.text.encode()).hexdigest()[:8]}"  # fmt: skip # noqa: E501
+        try:
+            result.report(self.reports / f"{name}.html")
+        except Exception as error:
+            if self.report is not None:
+                self.report(f"no report of {call.text}: {_reason(error)}")
 
     def seeds(self, old: TunedEntry) -> list[dict[str, Any]]:
         """The configuration of an entry, to be measured beside the others, if the function still takes it."""
@@ -328,6 +351,15 @@ class _Job:
         self.told += 1
         if self.report is not None:
             self.report(f"[{self.told}/{len(self.calls)}] {outcome.line()}")
+
+
+def _folder_of_pages(path: str | os.PathLike[str]) -> Path:
+    """A folder, made if need be. TileError where it cannot be, or what draws pages is not installed: before anything
+    is tuned."""
+    check_installed()
+    with writing(path):
+        Path(path).mkdir(parents=True, exist_ok=True)
+    return Path(path)
 
 
 def _written(config: Mapping[str, Any]) -> dict[str, Any]:

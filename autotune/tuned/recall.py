@@ -104,7 +104,7 @@ class TunedConfigs:
         home = Path("" if code is None else os.path.dirname(code.co_filename))
         folders: Any = self._function.options.tuned  # a tuple, since it was checked
         own = tuple(home / each for each in folders)
-        return tuple(dict.fromkeys([*own, *current().tuned_configs]))
+        return tuple(dict.fromkeys([*own, *current().tuned_folders]))
 
     def match(self, call: BoundCall) -> TunedMatch:
         """What would serve a call, if its kernel can be built; see candidates."""
@@ -169,7 +169,7 @@ class TunedConfigs:
         return None
 
     def miss(self, call: BoundCall) -> None:
-        """Collect a call that has no entry of its own or of its bucket, where the setting tuned_misses says so."""
+        """Collect a call that has no entry of its own or of its bucket, where the setting tuned_configs says so."""
         if current().tuned_misses is not None and (wrong := misses.collect(self._function, call)):
             _tell(wrong)
 

@@ -89,10 +89,17 @@ class Pages:
             return f"[`T.{found[1]}`]({relative(place(path), self.names[found[1]])})"
 
         parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
-        return "".join(part if part.startswith("```") else names.sub(name, _LINK.sub(link, part)) for part in parts)
+        return "".join(
+            _code(part) if part.startswith("```") else names.sub(name, _LINK.sub(link, part)) for part in parts
+        )
 
     def _link(self, path: str, other: str) -> str:
         return relative(place(path), place(other))
+
+
+def _code(block: str) -> str:
+    """A block as it is, but that what commands print is not coloured: lines of IR begin with %, as some prompts do."""
+    return re.sub(r"\A```console", "```text", block)
 
 
 def relative(page: str, other: str) -> str:

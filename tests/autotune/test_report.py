@@ -16,11 +16,16 @@ from tiledsl.autotuner import AutotuneResult, Trial
 from tiledsl.autotuner.results.report import tuning_page, tuning_part
 from tiledsl.kernels.report import kernel_page
 from tiledsl.report import page
-from tiledsl.report.page import Fact, Group
+from tiledsl.report.page import Fact, Group, Step
 
 
 def facts(found: object) -> dict[str, tuple[str, str]]:
     return {each.label: (each.value, each.note) for each in found}  # type: ignore[attr-defined]
+
+
+def texts(step: Step) -> list[tuple[str | None, ...]]:
+    """What stands side by side, without places: stored programs have none."""
+    return [tuple(each and each.text for each in (row.before, row.after)) for row in step.rows]
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +84,19 @@ def test_failures_are_grouped_by_their_reasons(result: AutotuneResult) -> None:
     assert facts(part.facts)["configurations that work"][0] == "2 of 7" and "reference" not in facts(part.facts)
 
 
+def test_what_is_minimised_orders_the_page() -> None:
+    result = gemm_result(0.02, 0.01, None)
+    for trial, joules in zip(result.trials, (3.0, 4.5)):
+        trial.metrics, trial.objective = {"energy": joules}, joules
+    first = result.trials[0]
+    cheap = AutotuneResult(first.kernel, first.config, 0.02, None, result.trials, "measured", minimised="energy")
+    part = tuning_part(cheap)
+    known = facts(part.facts)
+    assert known["energy"] == ("3", "what is minimised, and orders the configurations")
+    assert known["next best"] == ("+50.0%", "block_M=128 block_N=128 num_stages=3")
+    assert part.heads[6] == "energy" and [each.cells[6].text for each in part.entries] == ["3", "4.5", "-"]
+
+
 def test_the_page_of_a_tuning_has_the_winners_kernel(
     result: AutotuneResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,8 +119,9 @@ def test_times_of_the_interpreter_are_not_held_against_a_gpu(tmp_path: Path) -> 
     assert facts(part.facts)["time"][1] == "estimated for H200" and "of memory bandwidth" in facts(part.facts)
     assert part.failures[0].status == "nonfinite" and part.failures[0].configs == ["block=64 variant=unwritten"]
     again = tuning_page(AutotuneResult.load(found.save(tmp_path / "best.json")))
-    assert again.tuning == part
-    assert [step.rows for step in again.program.steps] == [step.rows for step in tuning_page(found).program.steps]
+    assert again.tuning is not None and again.tuning.explanation.startswith("block=")  # of the winner's program alone
+    assert replace(again.tuning, explanation=part.explanation) == part
+    assert [texts(step) for step in again.program.steps] == [texts(step) for step in tuning_page(found).program.steps]
     timed = facts(tuning_part(replace(found, latency_kind="measured")).facts)
     assert timed["time"][1] == "measured in Triton's interpreter, which says nothing of a GPU"
     assert "of memory bandwidth" not in timed

@@ -22,7 +22,7 @@ from tests.autotune.tuned_entries import entry, file_of
 from tiledsl.autotuner.tuned import misses, recall
 from tiledsl.autotuner.tuned.file import dump
 from tiledsl.autotuner.tuned.shapes import product, read_shapes
-from tiledsl.settings import settings
+from tiledsl.settings import current, settings
 
 BLOCKS = [{"block": 32}, {"block": 16}]
 NAME = "scale-interpret.csv"
@@ -54,7 +54,7 @@ def shipped(folder: Path, *sizes: int) -> Path:
 
 def test_calls_without_an_entry_are_collected_and_can_be_tuned(tmp_path: Path) -> None:
     tuned = function(tuned=shipped(tmp_path, 64), nearest=False)
-    with settings(tuned_misses=tmp_path / "new" / "misses"):
+    with settings(tuned_configs=[tmp_path / "new" / "misses" / "*.csv"]):
         for size in (64, 80, 80, 96):
             tuned(size)
         tuned(96, dtype=T.float16)
@@ -69,7 +69,7 @@ def test_calls_without_an_entry_are_collected_and_can_be_tuned(tmp_path: Path) -
 
 def test_what_the_nearest_entry_serves_is_collected_and_what_the_bucket_serves_is_not(tmp_path: Path) -> None:
     folder = shipped(tmp_path, 64)
-    with settings(tuned_misses=tmp_path):
+    with settings(tuned_configs=[tmp_path / "*.csv"]):
         function(tuned=folder, bucket="size")(48)
         assert not (tmp_path / NAME).exists()
         function(tuned=folder)(48)
@@ -79,7 +79,7 @@ def test_what_the_nearest_entry_serves_is_collected_and_what_the_bucket_serves_i
 def test_without_any_file_all_calls_are_collected(tmp_path: Path, timer: Any) -> None:
     timer(lambda config: 1.0)
     tuned = function(on_miss="tune", isolate=False)
-    with settings(tuned_misses=tmp_path):
+    with settings(tuned_configs=[tmp_path / "*.csv"]):
         tuned(32)
         with settings(always_tune=True):
             tuned(48)
@@ -92,7 +92,7 @@ def test_only_the_first_call_of_a_kind_reaches_the_file(tmp_path: Path, monkeypa
     real = os.open
     monkeypatch.setattr(misses.os, "open", lambda path, *rest: opened.append(path) or real(path, *rest))
     tuned = function(tuned=tmp_path, on_miss="error")
-    with settings(tuned_misses=tmp_path):
+    with settings(tuned_configs=[tmp_path / "*.csv"]):
         for size in (16, 16, 32, 16):
             with pytest.raises(tiledsl.TileError, match="is not tuned for"):
                 tuned(size)
@@ -113,6 +113,20 @@ def test_every_value_is_read_as_it_was(tmp_path_factory: pytest.TempPathFactory,
         misses.add(path, {"a": a, "b": b}, {"b": 7})
     wanted = [{"a": a, "b": b} if (type(b), b) != (int, 7) else {"a": a} for a, b in rows]
     assert list(map(repr, read_shapes(path))) == list(dict.fromkeys(map(repr, wanted)))
+
+
+def test_tuning_offline_collects_nothing(tmp_path: Path, timer: Any) -> None:
+    timer(lambda config: 1.0)
+    with settings(tuned_configs=[tmp_path / "*.csv"]):
+        report = function(isolate=False).tune_into(tmp_path / "configs", [(64,)])
+    assert [each.status for each in report.outcomes] == ["tuned"] and not (tmp_path / NAME).exists()
+
+
+def test_the_setting_has_folders_to_look_into_and_one_to_collect_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEDSL_TUNED_CONFIGS", os.pathsep.join(["a", "b/*.csv", "c", "d/*.csv"]))
+    assert current().tuned_folders == (Path("a"), Path("c")) and current().tuned_misses == Path("b")
+    with settings(tuned_configs="a"):
+        assert current().tuned_misses is None and current().tuned_folders == (Path("a"),)
 
 
 def _collect(path: Path, numbers: range) -> None:
@@ -191,7 +205,7 @@ def test_a_wrong_file_ends_no_call(spoil: Any, tmp_path: Path, caplog: pytest.Lo
     spoil(path)
     before = path.read_bytes() if path.is_file() else None
     tuned = function(tuned=tmp_path)
-    with settings(tuned_misses=path.parent):
+    with settings(tuned_configs=[path.parent / "*.csv"]):
         assert tuned(16).config == tuned(32).config == {"block": 32}
     assert before is None or path.read_bytes() == before
     told = [each for each in caplog.messages if "does not get the calls that are not tuned" in each]
@@ -213,7 +227,7 @@ def test_what_a_function_of_the_users_raises_ends_no_call(
 ) -> None:
     timer(lambda config: 1.0)
     tuned = function(on_miss="tune", isolate=False, key=lambda **values: object())
-    with settings(tuned_misses=tmp_path):
+    with settings(tuned_configs=[tmp_path / "*.csv"]):
         assert tuned(16).config["block"] in (16, 32)
     assert not (tmp_path / NAME).exists()
     assert any("has no text that tells one from another" in each for each in caplog.messages)

@@ -170,8 +170,7 @@ def test_a_loop_is_standard_where_its_step_is_known_to_be_positive(step: str, st
         assert lines[0] == f'%r = "tile.scf.for"(%i, %j, {name}, %f) ({{'
         assert lines[2:] == [
             '"tile.scf.yield"(%v) : (f32) -> ()',
-            "}) {num_stages = 3 : i64, unroll = 0 : i64, flatten = false, vectorized = false}"
-            " : (i32, i32, i32, f32) -> (f32)",
+            "}) {num_stages = 3 : i64} : (i32, i32, i32, f32) -> (f32)",
         ]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
+import os
 import re
 import textwrap
 from typing import Any
@@ -28,7 +30,8 @@ def execute(source: str, name: str) -> dict[str, Any]:
     """Run a text as a module whose lines the frontend finds."""
     file = f"<example of T.{name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    space = {"T": T, "torch": torch, "tiledsl": tiledsl, "__name__": __name__}  # inspect searches long for no module
+    inspect.modulesbyfile[os.path.abspath(file)] = inspect.modulesbyfile[file] = __name__  # or it searches all modules
+    space = {"T": T, "torch": torch, "tiledsl": tiledsl, "__name__": __name__}
     exec(compile(source, file, "exec"), space)
     return space
 

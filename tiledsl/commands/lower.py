@@ -37,7 +37,7 @@ from tiledsl.tracebacks import is_internal
 
 IR_LEVELS = ("tile", "triton")
 ASSEMBLY = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")
-EMIT = ("source", *IR_LEVELS, *ASSEMBLY, "all")
+EMIT = ("source", *IR_LEVELS, *ASSEMBLY, "dot", "all")
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,14 @@ def save_levels(request: Request, folder: Path) -> list[Path]:
     return paths
 
 
+def report(request: Request, path: Path) -> Path:
+    """Write a page about the program's kernel; the path. Raises as `lower` does."""
+    kernel = kernel_of(request)
+    written = kernel.report(path)
+    give(remarks=list(kernel.remarks))
+    return written
+
+
 def kernel_of(request: Request) -> Kernel:
     """The kernel that was asked for. Raises as `lower` does."""
     if request.resume_after:
@@ -74,6 +82,10 @@ def kernel_of(request: Request) -> Kernel:
 
 def lower(request: Request) -> str:
     """The text that was asked for. Raises TileError for what is wrong with the file, the function or the values."""
+    if request.emit == "dot":
+        from tiledsl.graphs import to_dot
+
+        return to_dot(kernel_of(request).graph(request.after))
     if request.resume_after:
         return _emitted(_resumed(request), request)
     build, request = _resolved(request)

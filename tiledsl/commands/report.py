@@ -24,6 +24,18 @@ SCHEMA = 1
 FIELDS: dict[str, tuple[str, ...]] = {
     "lower": ("function", "target", "emit", "text", "files", "remarks"),
     "verify": ("certificate", "file"),
+    "explain": (
+        "kernel",
+        "target",
+        "passes",
+        "accesses",
+        "launches",
+        "milliseconds",
+        "estimated_for",
+        "resources",
+        "remarks",
+        "advice",
+    ),
     "compile": ("emit", "text", "file", "resources"),
     "opt": ("text", "file", "milliseconds"),
     "passes": ("passes",),
@@ -41,6 +53,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "cache table": ("problems", "rows"),
     "cache explain": ("text",),
     "cache clear": ("deleted",),
+    "completion": ("shell", "text"),
     "doctor": ("findings",),
 }
 

@@ -37,6 +37,9 @@ from tiledsl.errors import TileError
 @click.option("--rows", default=None, metavar="NAME", help="The argument that counts rows, for batch-invariant.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be tuned, and why.")
 @click.option("--trials/--no-trials", "keep_trials", default=True, help="Write all that was tried beside the file.")
+@click.option(
+    "--reports", type=click.Path(path_type=Path), default=None, metavar="FOLDER", help="A page for each call."
+)
 def tune(
     program: str,
     files: tuple[Path, ...],
@@ -51,6 +54,7 @@ def tune(
     rows: str | None,
     dry_run: bool,
     keep_trials: bool,
+    reports: Path | None,
 ) -> None:
     """Tune many shapes of an autotuned function into a file that is shipped and looked up at run time.
 
@@ -77,6 +81,7 @@ def tune(
         dry_run=dry_run,
         keep_trials=keep_trials,
         report=click.echo,
+        reports=reports,
         **{name: value for name, value in given.items() if value is not None},
     )
     calls = [

@@ -62,12 +62,12 @@ def _lines(op: Operation, names: Names, indent: str, locations: bool) -> Iterato
 
 
 def _attributes(op: Operation) -> tuple[list[str], list[str]]:
-    """The properties that a standard operation has, and all other attributes."""
+    """The properties that a standard operation has, and all other attributes; without those that have their default."""
     standard = standard_name(op)
     left = {
         key: value
         for key, value in op.attributes.items()
-        if value is not None or op.defaults.get(key, attr.REQUIRED) is not None
+        if not same_attribute(op.defaults.get(key, attr.REQUIRED), value)
     }
     if standard is None:
         shown = [f"{key} = {attribute_text(value)}" for key, value in left.items()]
@@ -82,8 +82,7 @@ def _attributes(op: Operation) -> tuple[list[str], list[str]]:
     elif isinstance(op, arith.CmpOp):
         number = predicate_number(standard, kind_of(op.lhs.dtype), left.pop("predicate"))
         properties.append(f"predicate = {number} : i64")
-    changed = (key for key, value in left.items() if not same_attribute(op.defaults.get(key, attr.REQUIRED), value))
-    return properties, [f"{OURS}{key} = {attribute_text(left[key])}" for key in changed]
+    return properties, [f"{OURS}{key} = {attribute_text(value)}" for key, value in left.items()]
 
 
 def _constant(op: arith.ConstantOp, value: Any) -> str:

@@ -47,6 +47,21 @@ def print_op(op: Operation, *, locations: bool = False) -> str:
 
 
 def _lines(op: Operation, names: Names, indent: str, locations: bool) -> Iterator[str]:
+    text = head_text(op, names)
+    loc, where = op.loc, ""
+    if locations and loc is not UNKNOWN:
+        where = f" loc({json.dumps(loc.file)} {loc.line} {loc.column} {loc.end_line} {loc.end_column})"
+    for number, region in enumerate(op.regions):
+        args = ", ".join(f"{names[arg]}: {arg.type}" for arg in region.args)
+        head = text if number == 0 else "}"
+        yield f"{indent}{head} ({args}) {{" if args else f"{indent}{head} {{"
+        for inner in region:
+            yield from _lines(inner, names, indent + "  ", locations)
+    yield indent + ("}" if op.regions else text) + where
+
+
+def head_text(op: Operation, names: Names) -> str:
+    """The text of an operation up to its regions."""
     text = op.name + _operand_text(op, names)
     shown = [
         f"{key} = {attribute_text(value)}"
@@ -58,16 +73,7 @@ def _lines(op: Operation, names: Names, indent: str, locations: bool) -> Iterato
     if op.results:
         text = ", ".join(names[value] for value in op.results) + " = " + text
         text += " : " + ", ".join(str(value.type) for value in op.results)
-    loc, where = op.loc, ""
-    if locations and loc is not UNKNOWN:
-        where = f" loc({json.dumps(loc.file)} {loc.line} {loc.column} {loc.end_line} {loc.end_column})"
-    for number, region in enumerate(op.regions):
-        args = ", ".join(f"{names[arg]}: {arg.type}" for arg in region.args)
-        head = text if number == 0 else "}"
-        yield f"{indent}{head} ({args}) {{" if args else f"{indent}{head} {{"
-        for inner in region:
-            yield from _lines(inner, names, indent + "  ", locations)
-    yield indent + ("}" if op.regions else text) + where
+    return text
 
 
 def _operand_text(op: Operation, names: Names) -> str:

@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from tiledsl.errors import TileError, ends_tracebacks, user_loc
 from tiledsl.kernels.calls import MOST_CALLS, building, call_key, target_setting, value_key
@@ -120,6 +120,9 @@ class JitFunction(InGraphs):
         self._last: tuple[Launcher, Any] | None = None  # of a call with nothing but tensors, and the target
         self._last_program: tuple[Any, FuncOp] | None = None
         self._dynamic: dict[Any, dict[str, tuple[frozenset[int], frozenset[int] | None]]] = {}
+
+    def __repr__(self) -> str:
+        return f"<tiledsl.jit function {self.__name__}({', '.join(self.signature.parameters)})>"
 
     @functools.cached_property
     def is_eager(self) -> bool:
@@ -449,6 +452,40 @@ def _declares_parameters(tree: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 def _last_name(node: ast.expr) -> str:
     """What stands behind the last point of a name."""
     return node.attr if isinstance(node, ast.Attribute) else str(getattr(node, "id", ""))
+
+
+@overload  # for type checkers
+def jit(
+    func: None = None,
+    *,
+    out_idx: int | Sequence[int] | None = None,
+    target: Any = None,
+    pass_configs: Mapping[str, Any] | None = None,
+    passes: Mapping[str, Any] | None = None,
+    execution_backend: str | None = None,
+    target_host: Any = None,
+    verbose: bool | None = None,
+    debug_root_path: str | None = None,
+    compile_flags: Any = None,
+    mode: str | None = None,
+) -> Callable[[Callable[..., Any]], JitFunction]: ...
+
+
+@overload  # for type checkers
+def jit(
+    func: Callable[..., Any],
+    *,
+    out_idx: int | Sequence[int] | None = None,
+    target: Any = None,
+    pass_configs: Mapping[str, Any] | None = None,
+    passes: Mapping[str, Any] | None = None,
+    execution_backend: str | None = None,
+    target_host: Any = None,
+    verbose: bool | None = None,
+    debug_root_path: str | None = None,
+    compile_flags: Any = None,
+    mode: str | None = None,
+) -> JitFunction: ...
 
 
 def jit(

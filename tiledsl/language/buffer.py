@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import EllipsisType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError, user_loc
@@ -340,10 +340,23 @@ class _TensorMaker:
         return TensorSpec(key, scope=self.scope)
 
 
-Tensor = _TensorMaker()
-SharedBuffer = _TensorMaker("shared")
-FragmentBuffer = _TensorMaker("fragment")
-LocalBuffer = _TensorMaker("local")
+if TYPE_CHECKING:  # annotations of parameters, of which type checkers then ask nothing
+
+    class Tensor(Any):  # type: ignore[misc]
+        def __new__(cls, shape: Any, dtype: Any = "float32", data: Any = None, scope: str | None = None) -> Any: ...
+        def __class_getitem__(cls, key: Any) -> Any: ...
+
+    class SharedBuffer(Tensor): ...
+
+    class FragmentBuffer(Tensor): ...
+
+    class LocalBuffer(Tensor): ...
+
+else:
+    Tensor = _TensorMaker()
+    SharedBuffer = _TensorMaker("shared")
+    FragmentBuffer = _TensorMaker("fragment")
+    LocalBuffer = _TensorMaker("local")
 
 
 class _StridedTensorMaker:

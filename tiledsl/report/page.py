@@ -125,6 +125,12 @@ def write(page: Page, path: str | os.PathLike[str]) -> Path:
         return write_output(path, text.encode(errors="backslashreplace"))  # an error's text may hold half a character
 
 
+def check_installed() -> None:
+    """TileError where a library is missing that draws pages."""
+    _template()
+    _plotting()
+
+
 def render(page: Page) -> str:
     """The HTML. TileError where a library is missing that draws it."""
     scripts = [_text("page.js")]

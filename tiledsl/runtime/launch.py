@@ -17,6 +17,7 @@ from tiledsl.errors import TileError, ends_tracebacks, user_loc
 from tiledsl.runtime import launch_source, launch_triton
 from tiledsl.runtime.launch_checks import stand_in
 from tiledsl.runtime.launch_trace import Trace, Untraceable, trace
+from tiledsl.runtime.ranges import range_of
 
 if TYPE_CHECKING:
     from tiledsl.kernels.kernel import Kernel
@@ -86,7 +87,9 @@ class Launcher:
         self.scalars = {n: scalar_type(p.dtype) for n, p in zip(self.names, self.params) if not p.is_tensor}
         self.outputs = [self.names[position] for position in outputs]
         self.module = kernel.loaded
-        self.host = getattr(self.module, function)
+        self.range = range_of(kernel.name, kernel.config)
+        host = getattr(self.module, function)
+        self.host = host if self.range is None else self.range.around(host)
         self.can_plan = kernel.target.kind == "cuda" and bool(self.tensors) and launch_triton.knobs() is not None
         self.lock = threading.RLock()
         self.read: set[str] = set()
@@ -211,7 +214,7 @@ class Launcher:
         assert signature.trace is not None
         writer = launch_source.Writer()
         tensors = [self.names[number] for number in self.tensors]
-        launch_source.write_plan(writer, signature.trace, signature.device, tensors, list(self.scalars))
+        launch_source.write_plan(writer, signature.trace, signature.device, tensors, list(self.scalars), self.range)
         for each in signature.trace.launches:  # loaded by now, so that Triton knows; it counts registers
             self.kernel.note_spills(str(each.compiled.metadata.name), 4 * (getattr(each.compiled, "n_spills", 0) or 0))
         signature.text = writer.text
@@ -312,7 +315,7 @@ class Launcher:
         values |= {launch_source.pointer(self.names[each]): given[each].data_ptr() for each in self.tensors}
         writer = launch_source.Writer()
         writer.scope |= {"elsewhere": elsewhere, "result": result, "kept": given}
-        launch_source.write_bound(writer, signature.trace, signature.device, values, "result")
+        launch_source.write_bound(writer, signature.trace, signature.device, values, "result", self.range)
         bound: Callable[[], Any] = writer.define("bound", f"bound {self.kernel.name}")
         return bound
 

@@ -15,6 +15,7 @@ from tiledsl.runtime.launch_trace import Allocation, Descriptor, Pointer, Scalar
 
 if TYPE_CHECKING:
     from tiledsl.runtime.launch import Launcher
+    from tiledsl.runtime.ranges import Range
 
 _INT_KIND = "({0} == 1, {0} & 15 == 0, -0x80000000 <= {0} < 0x80000000)"
 """What Triton compiles for of an integer; its value is handed on."""
@@ -129,7 +130,7 @@ def _write_known(writer: Writer, caller: Launcher, quiet: str) -> None:
         writer.add(*(f"{pointer(tensor)} = {tensor}.data_ptr()" for tensor in tensors), indent=4)
         writer.add(f"if not ({' | '.join(map(pointer, tensors))}) & 15:", indent=4)
         writer.indent += 5
-        _write_work(writer, signature.trace, signature.device, caller.outputs)
+        _write_work(writer, signature.trace, signature.device, caller.outputs, caller.range)
         writer.indent -= 5
     writer.add(f"for known, guard, plan in recent_{count}:", indent=3)
     writer.add(f"if {same_kinds}guard({', '.join(tensors)}):", indent=4)
@@ -144,8 +145,18 @@ def _outputs(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
 
 
-def write_plan(writer: Writer, trace: Trace, device: int, tensors: Sequence[str], scalars: Sequence[str]) -> None:
-    """`plan(ptr_A, ..., n, ...)`: launch what was traced on the current stream, and return what it returned."""
+def write_plan(
+    writer: Writer,
+    trace: Trace,
+    device: int,
+    tensors: Sequence[str],
+    scalars: Sequence[str],
+    around: Range | None = None,
+) -> None:
+    """`plan(ptr_A, ..., n, ...)`: launch what was traced on the current stream, and return what it returned.
+
+    around: a range in profiles for the launches; without one, nothing of it is in the text.
+    """
     listed = ", ".join([*map(pointer, tensors), *scalars])
     writer.add(f"def plan({listed}):")
     if not launch_triton.has_one_device():
@@ -154,24 +165,26 @@ def write_plan(writer: Writer, trace: Trace, device: int, tensors: Sequence[str]
         writer.add(f"if current_device() != {device}:", indent=1)
         writer.add(f"with on_device({device}):", f"    return plan({listed})", indent=2)
     writer.indent += 1
-    _write_work(writer, trace, device, ())
+    _write_work(writer, trace, device, (), around)
     writer.indent -= 1
 
 
-def _write_work(writer: Writer, trace: Trace, device: int, outputs: Sequence[str]) -> None:
+def _write_work(writer: Writer, trace: Trace, device: int, outputs: Sequence[str], around: Range | None) -> None:
     """What was traced, for tensors at the addresses that have names, on a device that is current."""
     writer.scope["current_stream"] = launch_triton.device_functions()[1]
     for number, made in enumerate(trace.made):
         writer.add(f"made{number} = {make(writer, made, device)}")
         writer.add(f"{pointer(f'made{number}')} = made{number}.data_ptr()")
-    write_launches(writer, trace, device, {})
+    write_launches(writer, trace, device, {}, around)
     if outputs:
         writer.add(f"return {_outputs(outputs)}")
     else:
         writer.add("return" if trace.returned is None else f"return {_returned(trace.returned)}")
 
 
-def write_bound(writer: Writer, trace: Trace, device: int, values: Mapping[str, Any], result: str) -> None:
+def write_bound(
+    writer: Writer, trace: Trace, device: int, values: Mapping[str, Any], result: str, around: Range | None = None
+) -> None:
     """`bound()`: the same with these addresses and numbers. Workspaces are made once where they are not filled."""
     quiet = quiet_condition(writer)
     current_device, current_stream, _ = launch_triton.device_functions()
@@ -189,7 +202,7 @@ def write_bound(writer: Writer, trace: Trace, device: int, values: Mapping[str, 
         else:
             writer.add(f"made{number} = {text}", f"{pointer(f'made{number}')} = made{number}.data_ptr()", indent=1)
     writer.indent += 1
-    write_launches(writer, trace, device, given)
+    write_launches(writer, trace, device, given, around)
     writer.add(f"return {result}")
     writer.indent -= 1
 
@@ -206,9 +219,15 @@ def make(writer: Writer, allocation: Allocation, device: int) -> str:
     return f'{function}({", ".join(map(repr, allocation.arguments))}, dtype={dtype}, device="cuda:{device}")'
 
 
-def write_launches(writer: Writer, trace: Trace, device: int, given: Mapping[str, Any]) -> None:
+def write_launches(
+    writer: Writer, trace: Trace, device: int, given: Mapping[str, Any], around: Range | None = None
+) -> None:
     """A call of the driver for each kernel. `given` has values that stand in the text in place of names."""
     launches = [each for each in trace.launches if min(each.grid) > 0]
+    if around is not None and launches:
+        writer.scope |= {"range_begin": around.begin, "range_end": around.end, "range_label": around.label}
+        writer.add("range_begin(range_label)", "try:")
+        writer.indent += 1
     if len(launches) > 1:
         writer.add(f"stream = current_stream({device})")
     stream = "stream" if len(launches) > 1 else f"current_stream({device})"
@@ -220,6 +239,9 @@ def write_launches(writer: Writer, trace: Trace, device: int, given: Mapping[str
         kernel = writer.name("launch", call.call)
         head = [*map(str, each.grid), stream, *(writer.name("head", value) for value in call.head)]
         writer.add(f"{kernel}({', '.join(head)}{', ' * bool(arguments)}{arguments})")
+    if around is not None and launches:
+        writer.indent -= 1
+        writer.add("finally:", "    range_end()")
 
 
 def _argument(writer: Writer, call: launch_triton.DriverCall, argument: Any, given: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Where the packages stand in a checkout, and where in a wheel.
 FOLDERS = {"tiledsl": "tiledsl", "passes": "tiledsl/passes", "autotune": "tiledsl/autotuner"}
-IN_PACKAGES = (".py", ".lark", ".tile", "py.typed")
+IN_PACKAGES = (".py", ".lark", ".tile", "py.typed", ".html", ".css", ".js")
 IN_SDIST = (
     "README.md", "LICENSE", "CHANGELOG.md", "MANIFEST.in", "pyproject.toml", "docs/README.md", "examples/gemm_lazy.py"
 )  # fmt: skip

@@ -25,7 +25,7 @@ BOUNDS_TESTS := tests/test_cli.py tests/frontend tests/test_graphs.py tests/test
 	tests/runtime/test_launch.py tests/autotune/test_store.py tests/autotune/test_engine.py tests/autotune/test_progress.py \
 	tests/codegen/test_targets.py tests/codegen/test_operations.py tests/certificate/test_memory.py tests/ir
 
-.PHONY: help demo dist bounds editors interchange test types docs lint bench-lowering bench-tuning conformance names clean fuzz verify-examples golden mutants prove-ranges verify-mutants
+.PHONY: help report demo dist bounds editors interchange test types docs lint bench-lowering bench-tuning conformance names clean fuzz verify-examples golden mutants prove-ranges verify-mutants
 .DEFAULT_GOAL := help
 
 help:
@@ -37,6 +37,7 @@ help:
 	@echo "make types           compile every entry of the table of element types, 100 s a target and Triton"
 	@echo "                     (TARGETS=cuda:90,... PYTHONS=newest,/other/python NAMES=gemm)"
 	@echo "make docs            the manual and the reference as a site in build/site, which a browser opens as files"
+	@echo "make report          draw reports in a headless Chromium (BROWSER=chromium); fails where a page logs an error"
 	@echo "make lint            ruff, mypy --strict, and which folder may import which"
 	@echo "make verify-examples certificates of all examples and of the suite's kernels (KERNELS=\"softmax gemm\")"
 	@echo "make interchange     the generic form of all examples' stages, and of random programs', through xDSL and back (COUNT=100 SEED=0)"
@@ -101,6 +102,10 @@ types: $(READY) $(if $(USE),,$(VENV36)/ready)
 fuzz: $(READY) $(if $(USE),,$(VENV36)/ready)
 	@$(RUN) -m tests.fuzz --count $(or $(COUNT),10000) --seed $(SEED) --workers $(WORKERS) --compile-share 0.1 \
 		$(if $(USE),,--triton36 "$(CURDIR)/$(VENV36)/bin/python") --out build/fuzz $(FUZZ)
+
+report: $(READY)
+	$(if $(USE),,@$(VENV)/bin/python -m pip install $(PIP_FLAGS) -e '.[report]')
+	@$(RUN) -m tests.report.browse "$(or $(BROWSER),chromium)" build/reports
 
 lint: $(READY)
 	@$(RUN) -m ruff check -q .

@@ -16,16 +16,16 @@ _WITHOUT_EFFECT = ("enable_grouped_compile", "group_compile_size", "use_pipeline
 
 def from_tilelang(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options by tiledsl's names: benchmark_devices are `devices`; those without effect are noted in the log."""
-    known = {name: value for name, value in options.items() if name not in _WITHOUT_EFFECT}
-    for name in sorted(options.keys() - known.keys()):
+    ours = {name: value for name, value in options.items() if name not in _WITHOUT_EFFECT}
+    for name in sorted(options.keys() - ours.keys()):
         note_once(f"the autotuner's option {name} has no effect here")
-    devices, several = known.pop("benchmark_devices", None), known.pop("benchmark_multi_gpu", False)
+    devices, several = ours.pop("benchmark_devices", None), ours.pop("benchmark_multi_gpu", False)
     if devices and several:
-        known["devices"] = list(devices)
-    if known.get("backend") == "cupti":
+        ours["devices"] = list(devices)
+    if ours.get("backend") == "cupti":
         note_once("the autotuner's backend 'cupti' is not here: calls are timed as backend=None does")
-        del known["backend"]
-    return known
+        del ours["backend"]
+    return ours
 
 
 @dataclass

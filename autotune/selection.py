@@ -57,17 +57,17 @@ def record_final(trials: Sequence[Trial], outcome: Mapping[str, Any]) -> None:
     counted, short = compare(lasting or rounds), compare(rounds)
     if counted is None or short is None:
         return
-    fastest = statistics.median([sample for each in (lasting or rounds)[counted.leader] for sample in each])
-    for name, each in rounds.items():
-        trial, own = trials[int(name)], lasting.get(name, each)
+    fastest = statistics.median([sample for timed in (lasting or rounds)[counted.leader] for sample in timed])
+    for name, timed in rounds.items():
+        trial, own = trials[int(name)], lasting.get(name, timed)
         if trial.alone is None:
             trial.alone = trial.latency
         ratio = counted.ratios.get(name, short.ratios[name] / short.ratios[counted.leader])
         trial.latency = ratio * fastest
         if ratio >= _CLOSE and len(own) == counted.rounds[counted.leader]:
-            trial.latency = statistics.median([sample for each in own for sample in each])  # rounds say little of it
-        trial.noise, trial.rounds = counted.noise, len(each) + len(lasting.get(name, ()))
-        trial.spread = summarize([statistics.median(each) for each in own], "").spread
+            trial.latency = statistics.median([sample for timed in own for sample in timed])  # rounds say little of it
+        trial.noise, trial.rounds = counted.noise, len(timed) + len(lasting.get(name, ()))
+        trial.spread = summarize([statistics.median(timed) for timed in own], "").spread
 
 
 def winner(trials: Sequence[Trial], incumbent: int | None = None, min_improvement: float = 0.0) -> Trial | None:

@@ -289,7 +289,7 @@ def dicts(configs: Any) -> Any:
     """Configurations as dicts, those that are triton.Config objects too. TileError for one with a pre_hook."""
     if callable(configs) or isinstance(configs, (str, Mapping)) or not hasattr(configs, "__iter__"):
         return configs
-    found = []
+    plain = []
     for each in configs:
         if hasattr(each, "all_kwargs"):
             if getattr(each, "pre_hook", None) is not None:
@@ -298,5 +298,5 @@ def dicts(configs: Any) -> Any:
                     notes=['if it sets the blocks of descriptors, say descriptors={"a": ("BLOCK_M", "BLOCK_K")}'],
                 )
             each = each.all_kwargs()
-        found.append(each)
-    return found
+        plain.append(each)
+    return plain

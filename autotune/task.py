@@ -179,16 +179,16 @@ def tune(task: RunnableTask[R]) -> R:
     if group is not None:
         with session(group, task.options.group_timeout, f"tuning {task.name}") as ranks:
             return _tune_together(task, ranks)
-    store, known = recall(task)
-    if known is not None and store is not None:
-        _log.info("autotune: %s runs with %s, from %s", task.name, config_text(known.best.config), store.folder)
-        return known
+    store, recalled = recall(task)
+    if recalled is not None and store is not None:
+        _log.info("autotune: %s runs with %s, from %s", task.name, config_text(recalled.best.config), store.folder)
+        return recalled
     if store is None:
         return carry_out(task, None, {}, Alone())
     always_tune = current().always_tune
     with store.lock():
-        known = None if always_tune else task.recall(store)  # another process may just have tuned it
-        return known or carry_out(task, store, {} if always_tune else store.finished(), Alone())
+        recalled = None if always_tune else task.recall(store)  # another process may just have tuned it
+        return recalled or carry_out(task, store, {} if always_tune else store.finished(), Alone())
 
 
 def _tune_together(task: RunnableTask[R], ranks: Ranks) -> R:

@@ -11,7 +11,7 @@ from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
 from tiledsl.ir.types import ELEMENTS, Shape, with_shape
-from tiledsl.passes.tile_values import broadcast, converted, iota, reduced, reshaped
+from tiledsl.passes.tile_values import bitcast, broadcast, converted, iota, reduced, reshaped
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _move(source: Value, target: Value, builder: Builder) -> Operation:
 def _reinterpreted(builder: Builder, value: Value, shape: Shape, dtype: str) -> Value:
     """The bits of a value as elements of another type; `shape` is what they will have."""
     have, want = ELEMENTS[value.dtype].bits, ELEMENTS[dtype].bits
-    bits = _bitcast(builder, value, f"uint{have}")
+    bits = bitcast(builder, value, f"uint{have}")
     if have > want:  # each element is several, side by side
         count, rank = have // want, len(value.shape) + 1
         each = broadcast(builder, reshaped(builder, bits, (*value.shape, 1)), (*value.shape, count))
@@ -75,16 +75,10 @@ def _reinterpreted(builder: Builder, value: Value, shape: Shape, dtype: str) -> 
         each = converted(builder, reshaped(builder, bits, (*shape, count)), f"uint{want}")
         each = builder.insert(arith.ShlOp(each, _starts(builder, rank, count, have, each.dtype))).result
         bits = reduced(builder, each, "or", rank - 1)
-    return _bitcast(builder, bits, dtype)
+    return bitcast(builder, bits, dtype)
 
 
 def _starts(builder: Builder, rank: int, count: int, bits: int, dtype: str) -> Value:
     """Where each of `count` parts of an element begins, along the last axis."""
     place = converted(builder, iota(builder, rank, rank - 1, count), dtype)
     return builder.insert(arith.MulOp(place, builder.constant(bits, with_shape((), dtype)))).result
-
-
-def _bitcast(builder: Builder, value: Value, dtype: str) -> Value:
-    if value.dtype == dtype:
-        return value
-    return builder.insert(arith.BitcastOp(value, result_types=[with_shape(value.shape, dtype)])).result

@@ -60,16 +60,16 @@ def _read_json(path: Path) -> ExternalFile:
 
 
 def _write_json(file: ExternalFile) -> bytes:
-    found: dict[str, Any] = {}
+    written: dict[str, Any] = {}
     others = {json.dumps({n: v for n, v in each.arguments.items() if n != "M"}) for each in file.entries if each.rule != "any"}  # fmt: skip # noqa: E501
     if len(others) > 1:
         raise TileError(f"aiter's JSON is of one N and K a file; {file.kernel} has {len(others)} of them")
     for each in file.entries:
         key = each.rest.get("key") or _key(each)
-        if key in found:
+        if key in written:
             raise TileError(f"aiter's JSON has one configuration for {key}; {file.kernel} has several")
-        found[key] = each.config
-    return (json.dumps(found, indent=2, allow_nan=False) + "\n").encode()
+        written[key] = each.config
+    return (json.dumps(written, indent=2, allow_nan=False) + "\n").encode()
 
 
 def _key(entry: ExternalEntry) -> str:

@@ -35,22 +35,22 @@ def to_tuned(
     """
     entries, default = [], None
     gpu = file.target.replace("_", " ") if file.format == "moe" else ""
-    for each in file.entries:
-        if not each.works:
+    for theirs in file.entries:
+        if not theirs.works:
             continue
-        config = renamed(each.config, names)
+        config = renamed(theirs.config, names)
         reason = of_calls.mismatch_reason(function, config)
         if reason:
             raise TileError(f"{path}: {function.name} does not take {as_text(config)}: it {reason}")
         source = function.tuned_configs.source(frozenset(config))
-        if each.rule == "any" and (file.format != "t4" or default is None):
+        if theirs.rule == "any" and (file.format != "t4" or default is None):
             default = Default(config, source, f"imported from {path.rpartition('/')[2]}")
-        if each.rule == "any":
+        if theirs.rule == "any":
             continue
-        latency = math.inf if each.latency_ms is None else each.latency_ms
+        latency = math.inf if theirs.latency_ms is None else theirs.latency_ms
         entries.append(
             TunedEntry(
-                {**renamed(each.arguments, names), **given}, config, latency,
+                {**renamed(theirs.arguments, names), **given}, config, latency,
                 "measured" if math.isfinite(latency) else "unknown", source, now, gpu=gpu,
             )
         )  # fmt: skip
@@ -74,7 +74,7 @@ def from_tuned(file: TunedFile, format: str, names: Mapping[str, str], bucket: s
         rest = {name: value for name, value in arguments.items() if name != bucket}
         key = as_text([rest, entry.gpu]) if format in ("aiter", "moe") else entry.gpu if format == "t4" else ""
         groups.setdefault(key, []).append((arguments, entry))
-    found = []
+    files = []
     for pairs in groups.values():
         pairs = sorted(pairs, key=lambda pair: pair[0].get(bucket, 0)) if format in ("aiter", "moe") else pairs
         entries = [
@@ -91,10 +91,10 @@ def from_tuned(file: TunedFile, format: str, names: Mapping[str, str], bucket: s
         target = pairs[0][1].gpu if format == "moe" else file.target
         if bucket != "M" and format in ("aiter", "moe"):
             entries = [replace(e, arguments=renamed(e.arguments, {bucket: "M"})) for e in entries]
-        found.append(ExternalFile(format, file.function, target, tuple(entries)))
-    if not found:
+        files.append(ExternalFile(format, file.function, target, tuple(entries)))
+    if not files:
         raise TileError(f"{file.function} has no entries")
-    return found
+    return files
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

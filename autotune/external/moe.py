@@ -45,15 +45,15 @@ def _read(path: Path) -> ExternalFile:
 
 
 def _write(file: ExternalFile) -> bytes:
-    found: dict[str, Any] = {name: value for name, value in file.rest.items() if name == _SPOKEN}
+    written: dict[str, Any] = {name: value for name, value in file.rest.items() if name == _SPOKEN}
     for each in file.entries:
         if each.rule == "any":
             raise TileError("vLLM's and SGLang's files have no configuration for any M; leave the default out")
         key = str(each.arguments["M"])
-        if key in found:
+        if key in written:
             raise TileError(f"vLLM's and SGLang's files have one configuration for M={key}; {file.kernel} has several")
-        found[key] = each.config
-    return (json.dumps(found, indent=4, allow_nan=False) + "\n").encode()
+        written[key] = each.config
+    return (json.dumps(written, indent=4, allow_nan=False) + "\n").encode()
 
 
 def _name(file: ExternalFile) -> str:

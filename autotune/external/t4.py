@@ -39,38 +39,38 @@ def _latency(path: Path, key: str, result: dict[str, Any]) -> float | None:
     if result.get("invalidity", "correct") != "correct":
         return None
     names = result.get("objectives") or ["time"]
-    for place, each in enumerate(result.get("measurements") or []):
+    for place, measured in enumerate(result.get("measurements") or []):
         where = f"{key}.measurements[{place}]"
-        if not isinstance(each, dict) or "name" not in each:
+        if not isinstance(measured, dict) or "name" not in measured:
             raise damaged(path, where, "it is no measurement with a name")
-        if each["name"] != names[0]:
+        if measured["name"] != names[0]:
             continue
-        unit = str(each.get("unit", ""))
+        unit = str(measured.get("unit", ""))
         try:
-            value = number(each.get("value"))
+            value = number(measured.get("value"))
         except ValueError:
             value = None
         if value is None or value <= 0 or unit not in _MILLISECONDS:
-            raise damaged(path, f"{where}.value", f"{each.get('value')!r} {unit} is no time")
+            raise damaged(path, f"{where}.value", f"{measured.get('value')!r} {unit} is no time")
         return value * _MILLISECONDS[unit]
     return None
 
 
 def _write(file: ExternalFile) -> bytes:
     results = []
-    for each in file.entries:
-        result = each.rest.get("result")
+    for entry in file.entries:
+        result = entry.rest.get("result")
         if result is None:
-            works = each.latency_ms is not None
+            works = entry.latency_ms is not None
             result = {
-                "configuration": each.config,
+                "configuration": entry.config,
                 "invalidity": "correct" if works else "runtime",
                 "correctness": int(works),
-                "measurements": [{"name": "time", "value": each.latency_ms, "unit": "ms"}] if works else [],
+                "measurements": [{"name": "time", "value": entry.latency_ms, "unit": "ms"}] if works else [],
                 "objectives": ["time"],
             }
-            if each.arguments:
-                result["arguments"] = each.arguments
+            if entry.arguments:
+                result["arguments"] = entry.arguments
         results.append(result)
     whole = {"schema_version": _SCHEMA, **file.rest, "results": results}
     return (json.dumps(whole, indent=1, allow_nan=False) + "\n").encode()

@@ -33,7 +33,7 @@ class SoftPruneReason(str):
 def reason(works: Sequence[Work], target: Target) -> str | None:
     """As prune_reason, for a program that was only read; see work.read."""
     for work in works:
-        found = (
+        drawback = (
             _dtypes(work, target)
             or _threads(work, target)
             or _clusters(work, target)
@@ -41,8 +41,8 @@ def reason(works: Sequence[Work], target: Target) -> str | None:
             or _shared(work, target)
             or _registers(work, target)
         )
-        if found is not None:
-            return found
+        if drawback is not None:
+            return drawback
     return None
 
 

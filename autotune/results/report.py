@@ -13,6 +13,7 @@ from tiledsl.autotuner.results.table import COLUMNS, Column, columns_of, sorted_
 from tiledsl.autotuner.trial import NOT_TRIED, Trial, config_text, value_text
 from tiledsl.errors import TileError
 from tiledsl.kernels.report import program_part
+from tiledsl.report import notebook
 from tiledsl.report.page import Cell, Entry, Fact, Group, Page, TuningPart
 
 if TYPE_CHECKING:
@@ -63,6 +64,16 @@ def tuning_part(result: AutotuneResult) -> TuningPart:
             "roofline": roof,
         },
     )
+
+
+def short_html(result: AutotuneResult) -> str:
+    """What a notebook shows of a result, which has no libraries to draw with."""
+    part = tuning_part(result)
+    facts = [(fact.label, fact.value, fact.note) for fact in part.facts]
+    best = [[cell.text for cell in entry.cells] for entry in part.entries if entry.status == "ok"][:10]
+    failed = [(str(len(g.configs)), g.status, g.message.split("\n")[0]) for g in (*part.failures, *part.untried)]
+    shown = notebook.table(("", "", ""), facts) + notebook.table(part.heads, best)
+    return shown + (notebook.table(("configurations", "status", "reason"), failed) if failed else "")
 
 
 def _entry(result: AutotuneResult, trial: Trial, tunables: list[str], fixed: dict[str, Column]) -> Entry:
@@ -126,14 +137,14 @@ def _roofline(result: AutotuneResult) -> dict[str, Any] | None:
     if tera is None:
         return None
     machine = machine_of(target)
-    note = f"peaks of {machine.name}, from its data sheet; {flops / moved:.3g} operations per byte"
+    note = f"peaks of {machine.name}, from its data sheet; {flops / moved:,.1f} operations per byte"
     return {"tera": tera, "dram": machine.dram, "intensity": flops / moved, "name": machine.name, "note": note}
 
 
 def _facts(result: AutotuneResult, roof: dict[str, Any] | None) -> Iterator[Fact]:
     """The answers to what is asked first."""
     yield Fact("winner", config_text(result.config))
-    if result.latency is not None:
+    if result.latency:  # 0 where nothing can be estimated, as of kernels of Triton
         yield Fact("time", f"{result.latency:.4g} ms", _kind(result))
     if result.minimised != "latency":
         yield Fact(result.minimised, f"{_winner(result).cost:.4g}", "what is minimised, and orders the configurations")

@@ -210,3 +210,9 @@ class AutotuneResult:
         latency = "no latency" if self.latency is None else f"{self.latency:.4f} ms {self.latency_kind}"
         latency += f" for {self.estimated_for}" if self.latency is not None and self.estimated_for else ""
         return f"<tuned {self.kernel.name}: {config_text(self.config)}, {latency}, {len(self.trials)} trials>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: answers to what is asked first, the best ten, and failures by their reasons."""
+        from tiledsl.autotuner.results.report import short_html
+
+        return short_html(self)

@@ -96,17 +96,17 @@ class OwnSearch:
 
     def ask(self, n: int) -> list[int]:
         """Up to n indices that were not asked for before, no more than n of them unknown at a time."""
-        found: list[int] = []
+        asked: list[int] = []
         for _ in range(_IDLE):
             room = min(n - len(self._waiting), self._count)
             if room <= 0 or self._ended or self._says_done():
-                return found
+                return asked
             with errors_of(f"{self._name}: ask"):
                 answer = self._inner.ask(room)
             wanted = self._checked(answer, room)
             if not wanted:
                 self._ended = not self._waiting
-                return found
+                return asked
             for index in wanted:
                 if index in self._known:
                     self._say(index, self._known[index])
@@ -115,13 +115,13 @@ class OwnSearch:
                 else:
                     self._waiting[index] = 1
                     self._count -= 1
-                    found.append(index)
-            if found:
-                return found
+                    asked.append(index)
+            if asked:
+                return asked
             if self._waiting:  # what it asks for again will be known
-                return found
+                return asked
         self._ended = True
-        return found
+        return asked
 
     def share(self, index: int) -> float:
         return 1.0

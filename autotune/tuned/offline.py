@@ -197,16 +197,16 @@ class _Job:
     def entry_of(self, file: TunedFile, call: _Call) -> TunedEntry | None:
         """The entry for a call's arguments and this GPU; where nothing is measured, any GPU's."""
         texts: dict[frozenset[str], str] = {}
-        found = []
+        matching = []
         for each in file.entries:
             names = frozenset(each.config)
             if names not in texts:
                 texts[names] = as_text(self.arguments(call, names))
             if as_text(each.arguments) == texts[names]:
-                found.append(each)
+                matching.append(each)
         if not self.measures:
-            return min(found, key=lambda each: (not each.measured, each.latency_ms), default=None)
-        return next((each for each in found if each.gpu in (self.gpu, "")), None)
+            return min(matching, key=lambda each: (not each.measured, each.latency_ms), default=None)
+        return next((each for each in matching if each.gpu in (self.gpu, "")), None)
 
     def tune(self, todo: Sequence[_Call]) -> bool:
         """Tune and save call by call. Returns whether that was interrupted."""

@@ -17,6 +17,7 @@ from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.rewrite import Builder, Pattern, Rewriter, pattern
 from tiledsl.ir.types import ELEMENTS, is_float, is_integer, with_shape
 from tiledsl.legality import Verdict
+from tiledsl.passes.tile_values import bitcast
 
 Question = tuple[str, tuple[str, ...]]
 
@@ -26,12 +27,6 @@ def cast(builder: Builder, value: Value, dtype: str) -> Value:
     if value.dtype == dtype:
         return value
     return builder.insert(CastOp(value, result_types=[with_shape(value.shape, dtype)])).result
-
-
-def _bitcast(builder: Builder, value: Value, dtype: str) -> Value:
-    if value.dtype == dtype:
-        return value
-    return builder.insert(arith.BitcastOp(value, result_types=[with_shape(value.shape, dtype)])).result
 
 
 def _atomic(op: tile.AtomicOp) -> Question | None:
@@ -139,7 +134,7 @@ def dtype_patterns(kind: str, arch: int | str | None) -> list[Pattern]:
             return False
         x = op.arguments[0]
         dtype, missing = x.dtype, ELEMENTS[entry.dtype].bits - ELEMENTS[x.dtype].bits
-        bits = cast(rw, _bitcast(rw, x, f"uint{ELEMENTS[dtype].bits}"), entry.dtype)
+        bits = cast(rw, bitcast(rw, x, f"uint{ELEMENTS[dtype].bits}"), entry.dtype)
         made = rw.insert(MathOp([bits], function=op.function)).result
         if op.function == "clz" and missing:
             made = rw.insert(arith.SubOp(made, rw.constant(missing, made.type))).result
@@ -273,7 +268,7 @@ def _rounded_to_odd(rw: Rewriter, x: Value) -> Value:
     """
     near = cast(rw, x, "float32")
     back = cast(rw, near, "float64")
-    bits = _bitcast(rw, near, "int32")
+    bits = bitcast(rw, near, "int32")
 
     def size(value: Value) -> Value:
         return rw.insert(MathOp([value], function="abs")).result
@@ -283,7 +278,7 @@ def _rounded_to_odd(rw: Rewriter, x: Value) -> Value:
     below = rw.insert(arith.SelectOp(larger, rw.insert(arith.SubOp(bits, one)).result, bits)).result
     inexact = rw.insert(CmpOp(back, x, predicate="ne")).result
     odd = rw.insert(arith.SelectOp(inexact, rw.insert(arith.OrOp(below, one)).result, bits)).result
-    return _bitcast(rw, odd, "float32")
+    return bitcast(rw, odd, "float32")
 
 
 def _power_of_ten(rw: Rewriter, x: Value) -> Value:
@@ -300,7 +295,7 @@ class _Bits:
     def __init__(self, rw: Rewriter, x: Value) -> None:
         self.rw, self.dtype = rw, x.dtype
         self.width = ELEMENTS[x.dtype].bits
-        self.x = _bitcast(rw, x, f"uint{self.width}")
+        self.x = bitcast(rw, x, f"uint{self.width}")
 
     def number(self, pattern: int) -> Value:
         """A byte's bits, repeated over the width."""
@@ -318,7 +313,7 @@ class _Bits:
         x = self.made(arith.AddOp, low, self.made(arith.AndOp, high, self.number(0x33)))
         x = self.made(arith.AndOp, self.made(arith.AddOp, x, self.made(arith.ShrOp, x, 4)), self.number(0x0F))
         x = self.made(arith.ShrOp, self.made(arith.MulOp, x, self.number(0x01)), self.width - 8)
-        return _bitcast(self.rw, x, self.dtype)
+        return bitcast(self.rw, x, self.dtype)
 
     def leading_zeros(self) -> Value:
         """The width less the bits set once each has spread to all below it. Warren, "Hacker's Delight", 5-3."""

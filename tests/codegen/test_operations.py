@@ -117,6 +117,19 @@ with_constant("mul", "float32", 0.10000000149011612, lambda x: x * np.float32(0.
 with_constant("shr", "int32", 2, lambda x: x >> 2)
 with_constant("shr", "uint8", 2, lambda x: x >> 2)
 with_constant("shl", "int32", 2, lambda x: x << 2)
+for dtype in ("float16", "float32", "float64"):  # as bits: Triton 3.6 makes -0.0 a 0.0
+    bits = dtype.replace("float", "int")
+    body = '%m = arith.cmp %i, %c3 {predicate = "lt"} : tensor<16xbool>\n    ' + constant("b", -0.0, dtype)
+    body += f"%s = arith.select %m, %x, %b : {tensor_of(dtype)}\n    %r = arith.bitcast %s : {tensor_of(bits)}"
+    CASES.append(
+        Case(
+            f"negative-zero-{dtype}",
+            dtype,
+            body,
+            lambda x, b=bits: np.where(np.arange(N) < 3, x, x.dtype.type(-0.0)).view(b),
+            bits,
+        )
+    )
 for dtype in ("float16", "float64", "int64", "uint8", "int32", "float32"):
     one, two = (1.0, 2.5) if dtype.startswith("float") else (1, 2)
     choose = '%m = arith.cmp %i, %c3 {predicate = "lt"} : tensor<16xbool>\n    '

@@ -8,6 +8,7 @@ import pytest
 
 import tiledsl
 from tiledsl.errors import TileError
+from tiledsl.frontend.parser import _parse
 
 HEAD = '@T.prim_func\ndef main(A: T.Tensor((4, 4), "float32")):\n    with T.Kernel(4) as bx:\n        A[0, 0] = 1.0\n'
 
@@ -36,6 +37,52 @@ def test_at_its_place(body: str, message: str, column: int) -> None:
 
 def compiled(body: str) -> Any:
     return tiledsl.compile(tiledsl.parse(f"{HEAD}        {body}\n"), target="interpret")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "place"),
+    [
+        ("match x:\n        pass", "'match' is not part of the tile language; use `if` and `elif`", (2, 5, 2, 10)),
+        ("type X = int", "'type' is not part of the tile language; assign with '='", (2, 5, 2, 9)),
+        ("x = 'abc", "this string is not closed on its line", (2, 9, 2, 10)),
+        ('x = """abc', "this triple-quoted string is not closed", (2, 9, 2, 12)),
+        ("x = a ? b", "the character '?' is not part of the tile language", (2, 11, 2, 12)),
+        ("x = a \x07 b", "the character U+0007 is not part of the tile language", (2, 11, 2, 12)),
+        ("x = a \\ b", "a backslash outside a string must be the last character of its line", (2, 11, 2, 12)),
+        ("x = a +", "unexpected end of the line; expected an expression", (2, 12, 2, 13)),
+        ("x = f(a,\n    y = 2", "'(' was never closed", (2, 10, 2, 11)),
+        ("x = 1\n      y = 2", "unexpected indentation: no block starts on the line before", (3, 1, 3, 7)),
+    ],
+)
+def test_where_a_text_is_no_program(text: str, message: str, place: tuple[int, int, int, int]) -> None:
+    check_place(f"def f():\n    {text}\n", "module", 0, 0, message, place)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "place"),
+    [
+        ("a +", "unexpected end of the text; expected an expression", (7, 14, 7, 15)),
+        ("a +\n b *", "unexpected end of the text; expected an expression", (8, 5, 8, 6)),
+        ("a ? b", "the character '?' is not part of the tile language", (7, 13, 7, 14)),
+        ("a +\n ? b", "the character '?' is not part of the tile language", (8, 2, 8, 3)),
+        ("a 'b", "this string is not closed on its line", (7, 13, 7, 14)),
+        ("a )", "')' closes nothing: no bracket is open here", (7, 13, 7, 14)),
+        ("(a +\n b ]", "']' does not close '('", (8, 4, 8, 5)),
+    ],
+)
+def test_where_an_expression_inside_of_a_line_is_none(
+    text: str, message: str, place: tuple[int, int, int, int]
+) -> None:
+    """As in an f-string: it begins at line 7, column 11 of the file; further lines of it begin at column 1."""
+    check_place(text, "expression", 6, 10, message, place)
+
+
+def check_place(text: str, start: str, lines: int, columns: int, message: str, place: tuple[int, ...]) -> None:
+    with pytest.raises(TileError) as caught:
+        _parse(text, start, "f.tile", lines, columns)
+    loc = caught.value.loc
+    assert caught.value.message == message and loc is not None and loc.file == "f.tile"
+    assert (loc.line, loc.column, loc.end_line, loc.end_column) == place
 
 
 @pytest.mark.parametrize("text", ['f"{bx"', 'f"{bx!z}"', 'f"{bx:{bx"', 'f"{\'a}"', 'f"{}"', 'f"}"'])

@@ -239,6 +239,9 @@ SUM = "%x = tile.load %A[%i, %j] : float32 %y = tile.load %m[%j] : float32 %z = 
         (f"{STORE}%l[%i]", EACH_POINT),  # an array that each point has
         (f"{OLD} tile.store %o, %B[%i, %c1]", "%s"),
         (f'{STORE}%m[%i] tile.print [%i] {{message = "lane"}}', "%s"),
+        # of the lanes that compare one element the first one decides, and two kinds of updates do not commute
+        ('%o = tile.atomic %i, %I[%c0] compare=%c3 {kind = "cas"} : int32', "%s"),
+        (f'{OLD} %n = tile.atomic %x, %B[%c0, %c0] {{kind = "add"}} : float32', "%s"),
     ],
 )  # fmt: skip
 def test_lanes_that_collide_stay_a_loop(body: str, around: str) -> None:

@@ -13,12 +13,13 @@ from tiledsl.passes.vectorize_parallel import VectorizeParallel
 PARAMETERS = "A: 64*float32, B: 64*float32, N: 64*int32"
 
 
-def lines(body: str, extents: str = "(64,)", indices: str = "%tx: int32") -> list[str]:
+def lines(body: str, extents: str = "(64,)", indices: str = "%tx: int32", before: str = "") -> list[str]:
     """What the pass makes of threads that run a body, which uses the local %own, %loc and the shared %s."""
     text = f"""
       %own = tile.alloc : buffer<float32, local>
       %loc = tile.alloc : buffer<2*float32, local>
       %s = tile.alloc : buffer<4*float32, shared>
+      {before}
       tile.parallel {{extents = {extents}, lockstep = true}} ({indices}) {{ {body} }}"""
     func = kernel(PARAMETERS, text)
     return body_lines(Program(check_pass(VectorizeParallel(), func, inputs_for(func), uninitialised="zero")))
@@ -106,13 +107,16 @@ def test_the_last_thread_that_writes_an_element_stays() -> None:
         "%3 = tensor.reshape %2 : tensor<1xint32>",
         '%4 = arith.cmp %0, %3 {predicate = "eq"} : tensor<64xbool>',
         "%5 = arith.select %4, %x, %c0p0 : tensor<64xfloat32>",
-        '%6 = tensor.reduce %5 {kind = "sum", axis = 0} : float32',
-        "%7 = tensor.reshape %6 : tensor<1xfloat32>",
-        '%8 = tensor.reduce %c {kind = "or", axis = 0} : bool',
-        "%9 = tensor.reshape %8 : tensor<1xbool>",
-        "%10 = tensor.reshape %7 : float32",
-        "%11 = tensor.reshape %9 : bool",
-        "tile.store %10, %s[%c1] mask=%11",
+        "%6 = arith.bitcast %5 : tensor<64xint32>",
+        '%7 = tensor.reduce %6 {kind = "sum", axis = 0} : int32',
+        "%8 = tensor.reshape %7 : tensor<1xint32>",
+        "%9 = arith.bitcast %8 : tensor<1xfloat32>",
+        '%10 = tensor.reduce %c {kind = "or", axis = 0} : bool',
+        "%11 = tensor.reshape %10 : tensor<1xbool>",
+        "%12 = tensor.reshape %8 : int32",
+        "%13 = arith.bitcast %12 : float32",
+        "%14 = tensor.reshape %11 : bool",
+        "tile.store %13, %s[%c1] mask=%14",
     ]
 
 
@@ -169,6 +173,35 @@ def test_a_branch_that_depends_on_data_runs_if_any_thread_takes_it() -> None:
 def test_is_refused(body: str, message: str) -> None:
     with pytest.raises(TileError, match=message):
         lines(body)
+
+
+READ = "%t = tile.read %s : tensor<4xfloat32> tile.write %t, %p"
+WRITE = "%t = tile.read %p : tensor<4xfloat32> tile.write %t, %s"
+ONE_READS = "%e = tile.load %s[%c1] : float32 tile.store %e, %B[%tx]"
+ONE_WRITES = "tile.store %c0.5, %s[%c1]"
+
+
+@pytest.mark.parametrize(
+    ("then", "orelse", "refused"),
+    [
+        (WRITE, ONE_READS, True),
+        (WRITE, ONE_WRITES, True),
+        (READ, ONE_WRITES, True),
+        (READ, ONE_READS, False),  # nothing is written
+        (ONE_WRITES, ONE_READS, False),  # each thread for itself, under the mask of its branch
+        (WRITE, "tile.store %c0.5, %B[%tx]", False),  # other buffers
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_branches_of_which_one_sees_what_the_other_writes(then: str, orelse: str, refused: bool, turned: bool) -> None:
+    other = "%p = tile.alloc : buffer<4*float32, shared> tile.fill %c0.5, %p"
+    data = f'{LOAD} %c = arith.cmp %x, %c0.5 {{predicate = "lt"}} : bool'
+    body = branch(data, *((orelse, then) if turned else (then, orelse)))
+    if not refused:
+        assert lines(body, before=other)
+        return
+    with pytest.raises(TileError, match="the two branches run at the same time, in different threads; s is written"):
+        lines(body, before=other)
 
 
 def test_a_barrier_that_all_threads_reach_is_nothing() -> None:

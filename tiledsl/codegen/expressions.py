@@ -106,11 +106,17 @@ class Expressions:
 
     def number(self, number: bool | int | float, dtype: str) -> Expression:
         text = literal(number, dtype)
+        if text == "-0.0":
+            return self.full((), text, dtype)
         return Expression(text, UNARY if text.startswith("-") else ATOM)
 
     def full(self, shape: tuple[int, ...], text: str, dtype: str) -> Expression:
         if shape and text in ("0", "0.0"):
             return Expression(f"tl.zeros({shape_text(shape)}, {TRITON_TYPES[dtype]})")
+        if text == "-0.0" and not dtype.endswith("fnuz"):  # a 0.0 in Triton 3.6, but not if it is made from its bits
+            bits = ELEMENTS[dtype].bits
+            lowest = self.full(shape, str(-(1 << bits - 1)), f"int{bits}").text
+            return Expression(f"{lowest}.to({TRITON_TYPES[dtype]}, bitcast=True)")
         return Expression(f"tl.full({shape_text(shape) if shape else '()'}, {text}, {TRITON_TYPES[dtype]})")
 
     def text(self, value: Value) -> str:
@@ -195,7 +201,7 @@ class Expressions:
         a, b = op.on_true, op.on_false
         numbers = (constant_of(a), constant_of(b))
         if None not in numbers and op.out.dtype in ("float32", "int32", "bool") and op.condition.shape == op.out.shape:
-            texts = [literal(each, op.out.dtype) for each in numbers if each is not None]
+            texts = [self.number(each, op.out.dtype).text for each in numbers if each is not None]
         else:
             texts = [self.beside(a, op.condition, b).text if constant_of(b) is None else self.text(a)]
             texts.append(self.beside(b, op.condition, a).text)

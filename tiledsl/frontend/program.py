@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from types import FunctionType
 from typing import Any
 
@@ -38,6 +39,9 @@ class Program:
     """What can be asked of a tile program before it is compiled."""
 
     name: str
+
+    def __repr__(self) -> str:
+        return f"<tile program {self.name}>"
 
     @functools.cached_property
     def func(self) -> FuncOp:
@@ -101,6 +105,17 @@ class PrimFunc(Program):
 
     def __get__(self, instance: Any, owner: Any) -> Any:
         return self
+
+    def __repr__(self) -> str:
+        return f"<T.prim_func {self.name}({', '.join(inspect.signature(self.function).parameters)})>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the function's source, if it can be found."""
+        try:
+            text = inspect.getsource(self.function)
+        except (OSError, TypeError):
+            text = repr(self)
+        return f"<pre>{escape(text)}</pre>"
 
     def with_attr(self, *_: Any, **__: Any) -> PrimFunc:
         """Accepted for other compilers; has no effect."""

@@ -77,6 +77,10 @@ class Stage:
     milliseconds: float
     text: str | None = None
 
+    def __repr__(self) -> str:
+        lines = "" if self.text is None else f", {len(self.text.splitlines())} lines"
+        return f"<stage {self.spec}: {self.milliseconds:.2f} ms{lines}>"
+
 
 @dataclass
 class PassManager:

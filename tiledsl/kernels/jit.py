@@ -121,6 +121,9 @@ class JitFunction(InGraphs):
         self._last_program: tuple[Any, FuncOp] | None = None
         self._dynamic: dict[Any, dict[str, tuple[frozenset[int], frozenset[int] | None]]] = {}
 
+    def __repr__(self) -> str:
+        return f"<tiledsl.jit function {self.__name__}({', '.join(self.signature.parameters)})>"
+
     @functools.cached_property
     def is_eager(self) -> bool:
         """Whether the function is itself a tile program, not a builder of one.

@@ -18,6 +18,7 @@ from tiledsl.kernels.function_op import transformed_call, warn_of_lost_gradients
 from tiledsl.kernels.other_names import OtherNames
 from tiledsl.kernels.pass_choice import chosen_passes
 from tiledsl.location import Loc
+from tiledsl.report.notebook import Stages, code, folded, paragraph
 from tiledsl.runtime.compile import compile_kernel, guard
 from tiledsl.runtime.launch_checks import by_position, check
 from tiledsl.runtime.launch_stored import CachedBinary, install
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from tiledsl.certificate import Certificate
     from tiledsl.codegen.emitted import EmittedModule
     from tiledsl.dialects.tile import FuncOp
-    from tiledsl.ir.pass_manager import Stage
     from tiledsl.kernels.torch_rules import Backward
     from tiledsl.levels.artifact import Artifact
     from tiledsl.levels.mlir_passes import TritonPass
@@ -108,13 +108,14 @@ class Kernel(OtherNames):
         return self.source
 
     @cached_property
-    def stages(self) -> list[Stage]:
+    def stages(self) -> Stages:
         """Name, pass spec, milliseconds and IR text of each stage, from the elaborated program to the source."""
         from tiledsl.runtime.lowering import with_texts
 
         if self.origin is not None:
             return self.origin.stages
-        return with_texts(self._stages, self._build, self.target, self.pass_configs, self.source, self._resumed_after)
+        texts = with_texts(self._stages, self._build, self.target, self.pass_configs, self.source, self._resumed_after)
+        return Stages(texts)
 
     @ends_tracebacks
     def ir(self, after: str = "", *, locations: bool = False, generic: bool = False) -> str:
@@ -508,3 +509,8 @@ class Kernel(OtherNames):
 
     def __repr__(self) -> str:
         return f"<tiledsl kernel {self.name}({', '.join(map(repr, self.params))}) for {self.target}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: name, parameters and target, remarks, and the source when it is opened."""
+        remarks = "".join(map(paragraph, vars(self).get("remarks", ())))
+        return paragraph(repr(self)) + remarks + folded("Triton source", code(self.source))

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from tiledsl.errors import TileError
 from tiledsl.formulas import checked
 from tiledsl.kernels.kernel import Kernel
+from tiledsl.report.notebook import Stages
 from tiledsl.runtime.parameter import Parameter
 from tiledsl.runtime.target import Target
 
 if TYPE_CHECKING:
     from tiledsl.codegen.emitted import EmittedKernel
     from tiledsl.dialects.tile import FuncOp
-    from tiledsl.ir.pass_manager import Stage
 
 
 def describe(kernel: Kernel) -> dict[str, Any]:
@@ -64,7 +64,10 @@ def describe_call(kernel: Kernel) -> dict[str, Any]:
             }
             for param in kernel.params
         ],
-        "kernels": [asdict(emitted) for emitted in kernel.module.kernels],
+        "kernels": [
+            asdict(emitted) | {"divisible_by_16": list(emitted.divisible_by_16), "grid": list(emitted.grid)}
+            for emitted in kernel.module.kernels
+        ],
     }
 
 
@@ -83,12 +86,12 @@ class StoredKernel(Kernel):
         self._places = [None] * len(self.module.kernels)
 
     @cached_property
-    def stages(self) -> list[Stage]:
+    def stages(self) -> Stages:
         """As of the program lowered again, by this version of the compiler; the last one is the stored source."""
         from tiledsl.ir.pass_manager import Stage
 
         *stages, last = Kernel(self._build, self.target, self.pass_configs).stages
-        return [*stages, Stage(last.name, last.spec, last.milliseconds, (self.origin or self).source)]
+        return Stages([*stages, Stage(last.name, last.spec, last.milliseconds, (self.origin or self).source)])
 
     def for_target(self, target: Target) -> Kernel:
         """The same program lowered for another target."""

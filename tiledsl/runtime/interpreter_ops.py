@@ -276,13 +276,18 @@ def builder_class(interpreter: Any, language: Any) -> type:
     return Builder
 
 
+def _sum(data: Array, axis: int | None = None, **options: Any) -> Array:
+    """The sum as floats add: nothing changes when -0.0 is added, and 0.0 takes the sign of a sum of -0.0 away."""
+    return np.asarray(np.sum(data, axis=axis, initial=-0.0 if data.dtype.kind == "f" else 0, **options))
+
+
 def reduction(interpreter: Any, language: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """`tl.reduce` and `tl.associative_scan` of the private copy: whole tensors at a time, log2(n) combine calls."""
     tensor_handle = interpreter.TensorHandle
     np_dtype_of = interpreter._get_np_dtype
     standard = language.standard
     direct_reduce: dict[Any, Callable[..., Array]] = {
-        standard._sum_combine: np.sum,
+        standard._sum_combine: _sum,
         standard._elementwise_max: np.fmax.reduce,
         standard._elementwise_min: np.fmin.reduce,
     }

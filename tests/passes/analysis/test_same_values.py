@@ -57,6 +57,18 @@ def test_what_differs_is_not_the_same() -> None:
     assert [same_value(held[one], held[other]) for one, other in pairs] == [False] * 4
 
 
+@pytest.mark.parametrize("name", ["add", "mul", "and", "or", "xor", "max", "min", "sub", "floordiv", "floormod"])
+def test_the_order_of_operands(name: str) -> None:
+    """In one order everything is the same; in the other one what commutes is."""
+    held = named("".join(f"%{each} = arith.{name} {operands} : int32\n" for each, operands in (
+        ("p", "%s, %c5"), ("q", "%s, %c5"), ("r", "%c5, %s"), ("w", "%c5, %c5"),
+    )))  # fmt: skip
+    commutes = name not in ("sub", "floordiv", "floormod")
+    assert same_value(held["p"], held["q"])
+    assert same_value(held["p"], held["r"]) is commutes and same_value(held["r"], held["p"]) is commutes
+    assert not any(same_value(held[each], held["w"]) or same_value(held["w"], held[each]) for each in "pqr")
+
+
 @pytest.mark.parametrize("stores", ["u", "t"])
 def test_reads_inside_of_a_branch_or_loop(stores: str) -> None:
     """A loop may come back to the second read after a later write."""

@@ -85,6 +85,23 @@ def test_loops_that_do_not_go_on_where_the_last_one_ends(window: int, shift: int
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("lower", [0, 1, 2, 4])
+def test_a_first_loop_that_does_not_begin_at_0(lower: int) -> None:
+    """It has no iterations in blocks where it would end before it begins, and only there that must be asked."""
+    root = attention(queries=64, keys=64, causal=True)
+    loops = loops_of(root)
+    at = Builder.at(loops[0])
+    loops[0].set_field("lower", [at.constant(lower, INT32)])
+    expected = results(root, 64, 64)
+    maxima = [isinstance(op, arith.MaxOp) for op in kernel_of(root).body].count(True)
+    assert merge_softmax_loops(loops)
+    verify(root)
+    made = [isinstance(op, arith.MaxOp) for op in kernel_of(root).body].count(True)
+    assert made - maxima == (1 if lower == 0 else 2)  # one for the second loop
+    for got, want in zip(results(root, 64, 64), expected, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_columns_are_compared_with_what_is_alike_in_a_row(name: str) -> None:
     shape = SHAPES[name]

@@ -137,14 +137,14 @@ def _roofline(result: AutotuneResult) -> dict[str, Any] | None:
     if tera is None:
         return None
     machine = machine_of(target)
-    note = f"peaks of {machine.name}, from its data sheet; {flops / moved:.3g} operations per byte"
+    note = f"peaks of {machine.name}, from its data sheet; {flops / moved:,.1f} operations per byte"
     return {"tera": tera, "dram": machine.dram, "intensity": flops / moved, "name": machine.name, "note": note}
 
 
 def _facts(result: AutotuneResult, roof: dict[str, Any] | None) -> Iterator[Fact]:
     """The answers to what is asked first."""
     yield Fact("winner", config_text(result.config))
-    if result.latency is not None:
+    if result.latency:  # 0 where nothing can be estimated, as of kernels of Triton
         yield Fact("time", f"{result.latency:.4g} ms", _kind(result))
     if result.minimised != "latency":
         yield Fact(result.minimised, f"{_winner(result).cost:.4g}", "what is minimised, and orders the configurations")

@@ -160,3 +160,10 @@ def test_a_kernel_that_cannot_be_compiled_or_lowered_says_why(monkeypatch: pytes
     part = kernel_page(kernel).program
     assert part.problem == "no <such> thing" and not part.steps and part.source == kernel.source
     assert Fact("resources", "unknown", "no <such> thing") in part.facts
+
+
+def test_a_time_that_nobody_knows_is_not_shown() -> None:
+    result = gemm_result(0.02, 0.01, None, size=128)
+    nothing = replace(result, latency=0.0)  # as where nothing can be estimated
+    assert {"winner", "configurations that work"} <= {*facts(tuning_part(nothing).facts)}
+    assert "time" not in facts(tuning_part(nothing).facts)

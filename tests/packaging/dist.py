@@ -27,7 +27,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Where the packages stand in a checkout, and where in a wheel.
 FOLDERS = {"tiledsl": "tiledsl", "passes": "tiledsl/passes", "autotune": "tiledsl/autotuner"}
-IN_PACKAGES = (".py", ".lark", ".tile", "py.typed", ".html", ".css", ".js")
 IN_SDIST = (
     "README.md", "LICENSE", "CHANGELOG.md", "MANIFEST.in", "pyproject.toml", "docs/README.md", "examples/gemm_lazy.py"
 )  # fmt: skip
@@ -101,11 +100,11 @@ def unpacked(sdist: Path, folder: Path) -> Path:
 
 
 def wanted_in_wheel() -> set[str]:
-    """The files of the packages, by the names that they have in a wheel."""
+    """All files in the folders of the packages, by the names that they have in a wheel."""
     names = set()
     for name in tracked():
         folder, _, inner = name.partition("/")
-        if folder in FOLDERS and name.endswith(IN_PACKAGES):
+        if folder in FOLDERS and not (ROOT / name).is_symlink():
             names.add(f"{FOLDERS[folder]}/{inner}")
     return names
 
@@ -124,7 +123,7 @@ def check_wheel(wheel: Path) -> None:
 def check_sdist(source: Path) -> None:
     """What builds the wheel is in it, what its README leads to, and none of the tests."""
     names = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
-    packages = {name for name in tracked() if name.split("/")[0] in FOLDERS and name.endswith(IN_PACKAGES)}
+    packages = {name for name in tracked() if name.split("/")[0] in FOLDERS and not (ROOT / name).is_symlink()}
     missing = (packages | {*IN_SDIST}) - names
     assert not missing, sorted(missing)
     top = {name.split("/")[0] for name in names if "/" in name}

@@ -47,8 +47,11 @@ if (holder) {
     const chosen = data.plots.axes[axis.value], points = shown.filter((each) => each.ms !== null);
     const x = (each) => (axis.value === "0" ? each.rank : each.axes[axis.value - 1]);
     const all = points.map((each) => each.ms), wide = Math.max(...all) > 20 * Math.min(...all);
-    const words = points.some((each) => typeof x(each) === "string");
-    const how = layout({ title: { text: plain(chosen) }, ...(words ? { type: "category" } : {}) },
+    // Few values stand side by side, in order: tiles are powers of two.
+    const values = [...new Set(data.points.map(x))].filter((each) => each !== null);
+    const few = axis.value !== "0" && (values.length <= 16 || values.some((each) => typeof each === "string"));
+    const order = values.every((each) => typeof each === "number") ? values.sort((a, b) => a - b) : values.sort();
+    const how = layout({ title: { text: plain(chosen) }, ...(few ? { type: "category", categoryorder: "array", categoryarray: order } : {}) },
       { title: { text: "milliseconds" }, ...(wide ? { type: "log" } : {}) });
     const line = data.plots.reference;
     if (line !== null) {

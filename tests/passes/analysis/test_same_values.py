@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.passes.ir_cases import kernel_of, program
-from tiledsl.analysis.same_values import same_value
+from tiledsl.analysis.same_values import same_place, same_value
+from tiledsl.dialects import tile
 from tiledsl.ir.core import Value
 
 TILES = """
@@ -89,3 +90,23 @@ def test_reads_inside_of_a_branch_or_loop(stores: str) -> None:
     assert same_value(held["x"], held["y"]) is (stores == "u")
     assert same_value(held["x"], held["z"]) is (stores == "u")
     assert not same_value(held["z"], held["w"])
+
+
+def test_places_of_accesses() -> None:
+    """The same buffer, and in every dimension the same value or the same number."""
+    places = ["%m[%s, %c5]", "%n[%s, %c5]", "%m[%s, %five]", "%m[%p, %c5]", "%m[%q, %c5]", "%m[%s, %c4]", "%m[%c5, %s]"]
+    held = named("""
+    %m = tile.alloc : buffer<8*8*int32, shared>
+    %n = tile.alloc : buffer<8*8*int32, shared>
+    %five = arith.constant {value = 5} : int32
+    %p = arith.sub %s, %c5 : int32
+    %q = arith.sub %s, %five : int32
+    """ + "".join(f"%x{number} = tile.load {place} : int32\n" for number, place in enumerate(places)))  # fmt: skip
+    loads = [held[f"x{number}"].op for number in range(len(places))]
+    same = {(a, b) for a, one in enumerate(loads) for b, other in enumerate(loads) if is_same(one, other)}
+    assert same == {(a, a) for a in range(len(places))} | {(0, 2), (2, 0), (3, 4), (4, 3)}
+
+
+def is_same(one: object, other: object) -> bool:
+    assert isinstance(one, tile.LoadOp) and isinstance(other, tile.LoadOp)
+    return same_place(one, other)

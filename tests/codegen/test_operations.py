@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tiledsl
+import tiledsl.language as T
 from tiledsl.codegen.triton_source import EmittedModule
 from tiledsl.math_functions import MATH_FUNCTIONS
 
@@ -314,3 +317,25 @@ def test_both_tritons_accept(
     }
     failed += [f"{name}: {error}" for name, error, _ in compile_modules(linked, **options) if error]
     assert not failed, "\n".join(failed)
+
+
+@pytest.mark.parametrize("version", ["newest", "3.6"])
+def test_numbers_of_float64_stay_what_they_are(
+    compile_modules: Callable[..., Any], version: str, request: pytest.FixtureRequest
+) -> None:
+    """Triton 3.6 makes a float32 of a number in a comparison, a selection or a store, and converts that."""
+
+    @T.prim_func
+    def numbers(X: T.Tensor((16,), "float64"), Y: T.Tensor((4, 16), "float64")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(16):
+                Y[0, i] = T.if_then_else(X[i] > 0.1, X[i], 0.1)
+                Y[1, i] = T.if_then_else(X[i] == 0.1, 0.1, 0.7)
+                Y[2, i] = T.max(X[i] + 0.1, 0.7) * 0.1
+                Y[3, i] = 0.7
+
+    module = tiledsl.compile(numbers, target="cuda:90").module
+    options = {"python": request.getfixturevalue("triton36")} if version == "3.6" else {}
+    ((_, error, ttgir),) = compile_modules({"numbers": module}, full=False, **options)
+    assert not error, error
+    assert set(re.findall(r"dense<([\d.e+-]+)> : tensor<16xf64", ttgir)) == {"1.000000e-01", "0.69999999999999996"}

@@ -15,7 +15,7 @@ from tiledsl.analysis.affine import bounds
 from tiledsl.codegen.functions import TRITON_TYPES, literal
 from tiledsl.codegen.variables import Variables
 from tiledsl.dialects import arith, tensor, triton
-from tiledsl.dialects.arith import constant_of
+from tiledsl.dialects.arith import constant_of, rounded
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS, broadcast_shapes, is_float
@@ -73,8 +73,11 @@ class Expressions:
             return Expression(f"{self.full(value.shape, text, 'float32').text}.to({TRITON_TYPES[value.dtype]})")
         return self.full(value.shape, text, value.dtype)
 
-    def beside(self, value: Value, *others: Value) -> Expression:
-        """A value as an operand beside others of its element type: a constant needs no type of its own there."""
+    def beside(self, value: Value, *others: Value, converts: bool = False) -> Expression:
+        """A value as an operand beside others of its element type: a constant needs no type of its own there.
+
+        converts: in an operation that makes tensors of numbers before it looks at the other operand.
+        """
         number = constant_of(value)
         if number is not None:
             rest = [each.shape for each in others if constant_of(each) is None]
@@ -84,7 +87,7 @@ class Expressions:
                 and shape is not None
                 and broadcast_shapes(shape, value.shape) == shape
             ):
-                return self.number(number, value.dtype)
+                return self.converted_number(number, value.dtype) if converts else self.number(number, value.dtype)
         return self.value(value)
 
     def operand_pair(self, op: arith.BinaryOp | arith.CmpOp) -> tuple[Expression, Expression]:
@@ -96,7 +99,8 @@ class Expressions:
                 return self.value(lhs), self.value(narrow[1])
             if narrow[0] is not None:
                 return self.value(narrow[0]), self.value(rhs)
-        return self.beside(lhs, rhs), self.beside(rhs, lhs)
+        converts = isinstance(op, arith.CmpOp)  # in Triton 3.6
+        return self.beside(lhs, rhs, converts=converts), self.beside(rhs, lhs, converts=converts)
 
     def _before_widening(self, value: Value) -> Value | None:
         """The int32 value of which this is the int64 cast, written in place."""
@@ -109,6 +113,13 @@ class Expressions:
         if text == "-0.0":
             return self.full((), text, dtype)
         return Expression(text, UNARY if text.startswith("-") else ATOM)
+
+    def converted_number(self, number: bool | int | float, dtype: str) -> Expression:
+        """A number where Triton converts it to `dtype`: a bare one is float32 first, which not all of float64 are."""
+        bare = self.number(number, dtype)
+        if dtype == "float64" and number == number and rounded(number, "float32") != number:
+            return self.full((), bare.text, dtype)
+        return bare
 
     def full(self, shape: tuple[int, ...], text: str, dtype: str) -> Expression:
         if shape and text in ("0", "0.0"):
@@ -203,8 +214,8 @@ class Expressions:
         if None not in numbers and op.out.dtype in ("float32", "int32", "bool") and op.condition.shape == op.out.shape:
             texts = [self.number(each, op.out.dtype).text for each in numbers if each is not None]
         else:
-            texts = [self.beside(a, op.condition, b).text if constant_of(b) is None else self.text(a)]
-            texts.append(self.beside(b, op.condition, a).text)
+            first = self.beside(a, op.condition, b, converts=True) if constant_of(b) is None else self.value(a)
+            texts = [first.text, self.beside(b, op.condition, a, converts=True).text]
             if None not in numbers:
                 texts[1] = self.text(b)
         return Expression(f"tl.where({self.text(op.condition)}, {texts[0]}, {texts[1]})")

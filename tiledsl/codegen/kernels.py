@@ -11,7 +11,7 @@ from tiledsl.codegen.functions import TRITON_TYPES
 from tiledsl.codegen.names import PythonNames, comment, printable, quoted
 from tiledsl.codegen.variables import Variables, is_free
 from tiledsl.dialects import arith, scf, thread, tile, triton
-from tiledsl.dialects.arith import constant_of, rounded
+from tiledsl.dialects.arith import constant_of
 from tiledsl.ir.core import Operation, Region, Value
 from tiledsl.ir.types import ELEMENTS, is_float
 from tiledsl.location import UNKNOWN
@@ -252,17 +252,15 @@ class KernelWriter:
         number = constant_of(value)
         if number is None or value.shape or dtype == "bool":
             return "0" if number is False else "1" if number is True else self.expressions.text(value)
-        return self.converted_number(number, dtype)
-
-    def converted_number(self, number: bool | int | float, dtype: str) -> str:
-        """A number where Triton converts it to `dtype`: a bare one is float32 first, which not all of float64 are."""
-        if dtype == "float64" and number == number and rounded(number, "float32") != number:
-            return self.expressions.full((), self.expressions.number(number, dtype).text, dtype).text
-        return self.expressions.number(number, dtype).text
+        return self.expressions.converted_number(number, dtype).text
 
     def store(self, op: triton.StoreOp) -> None:
         number = constant_of(op.value)
-        value = self.expressions.text(op.value) if number is None else self.converted_number(number, op.value.dtype)
+        value = (
+            self.expressions.text(op.value)
+            if number is None
+            else self.expressions.converted_number(number, op.value.dtype).text
+        )
         parts = [self.expressions.text(op.pointer), value]
         if op.mask is not None:
             parts.append(f"mask={self.expressions.text(op.mask)}")

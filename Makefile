@@ -1,7 +1,7 @@
 # Each target makes what it needs. PYTHON=python3.12 picks the interpreter of new environments;
 # USE=/path/to/python runs with that interpreter as it is and makes no environment. CPU=1 sets up a torch without CUDA.
 PYTHON ?= python3
-WORKERS ?= 2
+WORKERS ?= 3
 SEED ?= 0
 ONLY ?= *
 VENV := .venv

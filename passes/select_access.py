@@ -111,7 +111,7 @@ class _Selection:
         for op in self.accesses:
             block = self.block(op) if wanted[op] == "tma" else blocks.get(op)
             if block is not None:
-                replace_by_block(op, block)
+                _replace(op, block)
         if self.remarks:
             self.kernel.set_attribute("remarks", tuple(self.remarks))
 
@@ -211,20 +211,17 @@ def _read_and_written(accesses: list[Access | tile.AtomicOp]) -> set[Value]:
     return read & written
 
 
-def replace_by_block(op: Access, block: Block) -> tile.LoadBlockOp | tile.StoreBlockOp:
-    """Move a block in one piece, in the place of an access."""
+def _replace(op: Access, block: Block) -> None:
     at, operands = Builder.at(op), op.operands
     starts = [materialize(at, start) for start in block.starts]
-    new: tile.LoadBlockOp | tile.StoreBlockOp
     if isinstance(op, tile.LoadOp):
-        new = tile.LoadBlockOp(op.buffer, starts, axes=block.axes, result_types=[op.out.type], names=[op.out.name])
+        new = at.insert(tile.LoadBlockOp(op.buffer, starts, axes=block.axes, result_types=[op.out.type]))
+        new.out.name = op.out.name
         op.out.replace_with(new.out)
     else:
         value = op.value
         if value.shape != block.shape:
             value = at.insert(tensor.BroadcastOp(value, result_types=[with_shape(block.shape, value.dtype)])).result
-        new = tile.StoreBlockOp(value, op.buffer, starts, axes=block.axes)
-    at.insert(new)
+        at.insert(tile.StoreBlockOp(value, op.buffer, starts, axes=block.axes))
     op.erase()
     erase_sources(operands)
-    return new

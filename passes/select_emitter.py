@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tiledsl.analysis.block_access import Block, NoBlock, block_of
-from tiledsl.analysis.dependence import ancestors
+from tiledsl.analysis.block_access import NoBlock, start_and_walk
 from tiledsl.analysis.gluon import support
 from tiledsl.analysis.gluon.plan import (
     drawback,
@@ -37,7 +35,7 @@ from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import INT32, BufferType, TensorType
+from tiledsl.ir.types import ELEMENTS, INT32, BufferType, TensorType
 from tiledsl.location import UNKNOWN
 from tiledsl.passes.canonicalize import CANONICAL_PATTERNS, canonicalize
 from tiledsl.passes.dce import erase_unused
@@ -50,7 +48,7 @@ from tiledsl.passes.gluon.row_arithmetic import (
     multiply_rows_once,
 )
 from tiledsl.passes.gluon.tiled_products import load_ahead, widen_columns
-from tiledsl.passes.select_access import replace_by_block
+from tiledsl.passes.index_arithmetic import materialize
 from tiledsl.passes.unused_options import changed, remark_unused
 
 _log = logging.getLogger("tiledsl")
@@ -243,15 +241,9 @@ def _consumers(rows: int, op: Operation) -> int:
 
 
 def _store_boxes(ops: Iterable[Operation]) -> list[tile.StoreBlockOp]:
-    """Turn stores of whole tiles into boxes where their indices allow it."""
-    boxes: list[tile.StoreBlockOp] = []
-    for op in ops:
-        if isinstance(op, tile.StoreOp) and len(op.value.shape) == 2 and op.mask is None:
-            with contextlib.suppress(NotRecognised):
-                box = replace_by_block(op, _box_of(op))
-                assert isinstance(box, tile.StoreBlockOp), "a store becomes a store"
-                boxes.append(box)
-    return boxes
+    """Turn stores of whole tiles into boxes where possible."""
+    stores = [op for op in ops if isinstance(op, tile.StoreOp) and len(op.value.shape) == 2]
+    return [box for box in map(_store_box, stores) if box is not None]
 
 
 def _has_gluon(target: Any) -> bool:
@@ -283,22 +275,54 @@ def _load_boxes(kernel: tile.KernelOp) -> None:
             raise NotRecognised("a product's operand is loaded with a condition", load)
         if any(not isinstance(user, (tensor.DotOp, tensor.TransposeOp)) for user in load.out.uses):
             raise NotRecognised("a product's operand is used for something else", load)
-        replace_by_block(load, _box_of(load))
+        offsets, axes = _box_of(load, load.out.type)
+        made = Builder.at(load).insert(
+            tile.LoadBlockOp(load.buffer, offsets, axes=axes, result_types=[load.out.type], names=[load.out.name])
+        )
+        load.out.replace_with(made.out)
+        load.erase()
     erase_unused(kernel.body, lambda op: op.is_pure)
 
 
-def _box_of(op: tile.LoadOp | tile.StoreOp) -> Block:
-    """The block that TMA moves, of two dimensions in the order of the buffer's. Raises NotRecognised for others."""
-    (func,) = [around for around in ancestors(op) if isinstance(around, tile.FuncOp)]
+def _store_box(store: tile.StoreOp) -> tile.StoreBlockOp | None:
+    """Turn the store of a whole tile into a box if its indices allow it; else return None."""
+    if store.mask is not None:
+        return None
     try:
-        block = block_of(op, func)
-    except NoBlock as reason:
-        raise NotRecognised(f"a tile is no block, because {reason}", op) from None
-    if tile.buffer_type(op.buffer).strides is not None:
-        raise NotRecognised("its strides are declared", op)
-    if len(block.axes) != 2 or not block.axes[0] < block.axes[1] == len(block.starts) - 1:
-        raise NotRecognised("a tile's dimensions are not its buffer's in their order, the last one included", op)
-    return block
+        offsets, axes = _box_of(store, store.value.type)
+    except NotRecognised:
+        return None
+    made = Builder.at(store).insert(tile.StoreBlockOp(store.value, store.buffer, offsets, axes=axes))
+    store.erase()
+    return made
+
+
+def _box_of(op: tile.LoadOp | tile.StoreOp, tile_type: object) -> tuple[list[Value], tuple[int, ...]]:
+    """The offsets of a box and the dimensions along which it extends. Raises NotRecognised for what TMA cannot move."""
+    buffer = tile.buffer_type(op.buffer)
+    assert isinstance(tile_type, TensorType)
+    bits = ELEMENTS[buffer.dtype].bits
+    last = buffer.shape[-1]
+    if buffer.scope != "global" or not 2 <= len(buffer.shape) <= 5 or len(tile_type.shape) != 2:
+        raise NotRecognised(f"{tile_type} of {buffer} is not a box for TMA", op)
+    if buffer.strides is not None or not isinstance(last, int) or last * bits % 128:
+        raise NotRecognised(f"the rows of {buffer} are not contiguous multiples of 16 bytes", op)
+    at = Builder.at(op)
+    offsets: list[Value] = []
+    axes: list[int] = []
+    for axis, index in enumerate(op.indices):
+        try:
+            start, iota = start_and_walk(index)
+        except NoBlock as reason:
+            raise NotRecognised(f"it is no block: {reason}", op) from None
+        if iota is not None:
+            if iota.axis != len(axes) or iota.out.shape[iota.axis] != tile_type.shape[iota.axis]:
+                raise NotRecognised("a tile's dimensions are in another order than its buffer's", op)
+            axes.append(axis)
+        offsets.append(materialize(at, start))
+    if len(axes) != 2 or axes[-1] != len(buffer.shape) - 1:
+        raise NotRecognised("a tile does not walk along the last dimension of its buffer", op)
+    return offsets, tuple(axes)
 
 
 def _divide_rows(kernel: tile.KernelOp, all_rows: int, parts: int, undivided: set[Operation]) -> None:

@@ -48,8 +48,6 @@ def reshaped(builder: Builder, value: Value, shape: Shape) -> Value:
     number = arith.constant_of(value)
     if number is not None:
         return builder.constant(number, with_shape(shape, value.dtype))
-    if not shape and isinstance(value.op, arith.BitcastOp):  # Triton makes a scalar by a sum, which quiets float16 NaNs
-        return bitcast(builder, reshaped(builder, value.op.source, shape), value.dtype)
     made = tensor.ReshapeOp(value, result_types=[with_shape(shape, value.dtype)], names=[value.name])
     return builder.insert(made).result
 
@@ -150,12 +148,11 @@ def reduced(builder: Builder, value: Value, kind: str, axis: int, *, keep: bool 
 
 
 def exact_sum(builder: Builder, value: Value, axis: int, *, keep: bool = False) -> Value:
-    """The sum along an axis where at most one element is not 0, of its bits, so that -0.0 and each NaN stay what they
-    are; every element type has it."""
+    """The sum along an axis where at most one element is not 0, so that nothing rounds; every element type has it."""
     if value.dtype == "bool":
         return reduced(builder, value, "or", axis, keep=keep)
-    bits = bitcast(builder, value, f"int{ELEMENTS[value.dtype].bits}") if is_float(value.dtype) else value
-    return bitcast(builder, reduced(builder, bits, "sum", axis, keep=keep), value.dtype)
+    wide = converted(builder, value, "float16") if value.dtype.startswith("float8") else value
+    return converted(builder, reduced(builder, wide, "sum", axis, keep=keep), value.dtype)
 
 
 def bitcast(builder: Builder, value: Value, dtype: str) -> Value:

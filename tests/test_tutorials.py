@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,15 @@ def without_times(text: str, folder: Path) -> str:
     text = text.replace(f"{folder}/", "/home/you/tutorial/")
     text = re.sub(r"\d{4}-\d\d-\d\d(T[\d:]+\+00:00)?", "DATE", re.sub(r"\b\d+\.\d+ s\b", "TIME", text))
     return re.sub(r"\b[0-9a-f]{16}\b", "HASH", re.sub(r"Triton\s+\d[\w.+]*", "Triton", text))
+
+
+@pytest.fixture(autouse=True)
+def own_modules(tmp_path: Path) -> Iterator[None]:
+    """A tutorial's softmax.py is nobody else's."""
+    yield
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").is_relative_to(tmp_path):
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

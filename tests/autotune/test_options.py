@@ -26,7 +26,7 @@ from tiledsl.autotuner.option import by_section
 )
 def test_help_shows_every_option(decorator: Any, first: str, options: Any, another: str) -> None:
     parameters = inspect.signature(decorator).parameters
-    own = {first, "grid", "make_inputs"} if decorator is tiledsl.autotune else {first}
+    own = {first, "grid", "make_inputs", "descriptors"} if decorator is tiledsl.autotune else {first}
     assert next(iter(parameters)) == first
     assert {*parameters} == {*own, *(each.name for each in fields(options))}
     text = inspect.getdoc(options)

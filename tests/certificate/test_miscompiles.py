@@ -17,6 +17,7 @@ from tiledsl.passes import (
     canonicalize,
     cse,
     guard_accesses,
+    index_arithmetic,
     lower_tile_ops,
     lower_to_triton,
     map_grid,
@@ -164,7 +165,7 @@ MISCOMPILES: dict[str, tuple[Any, str, str, Callable[[], tiledsl.Kernel]]] = {
     ),
     "a bound includes its end": (guard_accesses._Guard.access, '"lt", bound))', '"le", bound))', product()),
     "the sign of an index is wrong": (
-        lower_to_triton._KernelLowering.materialize, "(arith.AddOp if sign > 0 else arith.SubOp)", "arith.AddOp",
+        index_arithmetic.materialize, "(arith.SubOp if coefficient < 0 else arith.AddOp)", "arith.AddOp",
         of("rows from the end"),
     ),
     "a difference of indices is a sum": (

@@ -16,14 +16,16 @@ from tiledsl.levels.mlir_passes import parsed, save_passes
 def test_each_pass_with_what_it_changed(tmp_path: Path) -> None:
     passes = tiledsl.jit(out_idx=-1, target="cuda:90")(gemm_builder)().triton_passes()
     names = [each.name for each in passes]
-    for name in ("InlinerPass", "ConvertTritonToTritonGPU", "TritonGPUAccelerateMatmul", "TritonGPUPipeline"):
+    assert names[0] in ("InlinerPass", "Inliner")  # as Triton 3.6 calls it
+    for name in ("ConvertTritonToTritonGPU", "TritonGPUAccelerateMatmul", "TritonGPUPipeline"):
         assert name in names
     by_name = {each.name: each for each in passes}
     convert = by_name["ConvertTritonToTritonGPU"]
     assert convert.changed and "#blocked" not in convert.before and "#blocked" in convert.after
     product = by_name["TritonGPUAccelerateMatmul"]
     assert product.changed and "warp_group_dot" not in product.before and "warp_group_dot" in product.after
-    assert convert.spec.startswith("convert-triton-to-tritongpu{") and "target=cuda:90" in convert.spec
+    told, _, options = convert.spec.partition("{")
+    assert told == "convert-triton-to-tritongpu" and (not options or "target=cuda:90" in options)  # 3.6 prints none
     assert not any("loc(" in each.before or "#loc" in each.before for each in passes)
     assert all(one.after == two.before for one, two in itertools.pairwise(passes)) and passes[-1].after == ""
     assert all(each.changed == (each.before != each.after) for each in passes[:-1])
@@ -35,13 +37,14 @@ def test_each_pass_with_what_it_changed(tmp_path: Path) -> None:
     assert chosen.read_text() == f"// before {product.spec}\n{product.before}"
 
 
-def test_what_is_printed_is_divided_at_the_passes_over_the_module() -> None:
-    head = "// -----// IR Dump Before {}: {} ('{}' operation{}) //----- //\n"
+@pytest.mark.parametrize("told", ["{}: {}", "{} ({})"], ids=["newest", "3.6"])
+def test_what_is_printed_is_divided_at_the_passes_over_the_module(told: str) -> None:
+    head = f"// -----// IR Dump Before {told} ('{{}}' operation{{}}) //----- //\n"
     printed = (
         "a warning\n"
         + head.format("A", "a{x=1    y=2}", "builtin.module", "")
         + '#loc = loc("f":1:1)\nmodule {\n  op loc(#loc1)\n} loc(#loc)\n#loc1 = loc("x"(#loc))\n\n'
-        + head.format("F", "f", "tt.func", ": @k")
+        + head.format("F", "f", "tt.func", ": @zeros(0, 0)c_fp32_")
         + "tt.func\n\n"
         + head.format("B", "b", "builtin.module", "")
         + "module {\n  op\n}\n// -----// internal IR Dump After: Something\nmodule\n"

@@ -172,11 +172,9 @@ LINES = {
         %1 = tensor.iota {axis = 0} : tensor<2x1xint32>
         %2 = arith.cmp %1, %c1 {predicate = "eq"} : tensor<2x1xbool>
         %3 = arith.select %2, %t_1, %c0p0 : tensor<2x4xfloat32>
-        %4 = arith.bitcast %3 : tensor<2x4xint32>
-        %5 = tensor.reduce %4 {kind = "sum", axis = 0} : tensor<4xint32>
-        %6 = tensor.reshape %5 : tensor<1x4xint32>
-        %7 = arith.bitcast %6 : tensor<1x4xfloat32>
-        %x = tensor.reshape %7 : tensor<4xfloat32>
+        %4 = tensor.reduce %3 {kind = "sum", axis = 0} : tensor<4xfloat32>
+        %5 = tensor.reshape %4 : tensor<1x4xfloat32>
+        %x = tensor.reshape %5 : tensor<4xfloat32>
         tile.store %x, %Y[%i]
         """,
     ),
@@ -189,11 +187,9 @@ LINES = {
         %1 = tensor.iota {axis = 0} : tensor<2x1xint32>
         %2 = arith.cmp %1, %c0 {predicate = "eq"} : tensor<2x1xbool>
         %3 = arith.select %2, %t_1, %c0p0 : tensor<2x4xfloat32>
-        %4 = arith.bitcast %3 : tensor<2x4xint32>
-        %5 = tensor.reduce %4 {kind = "sum", axis = 0} : tensor<4xint32>
-        %6 = tensor.reshape %5 : tensor<1x4xint32>
-        %7 = arith.bitcast %6 : tensor<1x4xfloat32>
-        %x = tensor.reshape %7 : tensor<4xfloat32>
+        %4 = tensor.reduce %3 {kind = "sum", axis = 0} : tensor<4xfloat32>
+        %5 = tensor.reshape %4 : tensor<1x4xfloat32>
+        %x = tensor.reshape %5 : tensor<4xfloat32>
         tile.store %x, %Y[%i]
         """,
     ),

@@ -356,4 +356,4 @@ def test_which_buffers_tma_moves_boxes_of(type: str, is_box: bool) -> None:
     }}"""
     (load,) = (op for op in parse_program(text).root.walk() if isinstance(op, tile.LoadOp))
     with contextlib.nullcontext() if is_box else pytest.raises(NotRecognised):
-        _box_of(load)
+        _box_of(load, load.out.type)

@@ -91,10 +91,10 @@ def test_as_many_stages_as_fit() -> None:
     [
         ({"block_M": 256}, "256 rows are not 64, 128 or 192"),
         ({"block_M": 32}, "32 rows are not 64, 128 or 192"),
-        ({"block_N": 512}, "its block is 512 long, and a descriptor's at most 256"),
+        ({"block_N": 512}, "a tile's extent 512 is not a power of two from 16 to 256"),
         ({"block_N": 96}, "a tile's extent 96 is not a power of two from 16 to 256"),
         ({"block_M": 192, "block_N": 256}, "an instruction of 256 columns does not fit 3 consumers"),
-        ({"K": 500}, "its stride in dimension 0 is 1000 bytes, not a multiple of 16"),
+        ({"K": 500}, "are not contiguous multiples of 16 bytes"),
         ({"K": 64}, "1 products and 0 loops are not one product in one loop"),
         ({"block_N": 256, "block_K": 256}, "two stages need 458752 bytes of shared memory of 232448"),
     ],

@@ -107,16 +107,13 @@ def test_the_last_thread_that_writes_an_element_stays() -> None:
         "%3 = tensor.reshape %2 : tensor<1xint32>",
         '%4 = arith.cmp %0, %3 {predicate = "eq"} : tensor<64xbool>',
         "%5 = arith.select %4, %x, %c0p0 : tensor<64xfloat32>",
-        "%6 = arith.bitcast %5 : tensor<64xint32>",
-        '%7 = tensor.reduce %6 {kind = "sum", axis = 0} : int32',
-        "%8 = tensor.reshape %7 : tensor<1xint32>",
-        "%9 = arith.bitcast %8 : tensor<1xfloat32>",
-        '%10 = tensor.reduce %c {kind = "or", axis = 0} : bool',
-        "%11 = tensor.reshape %10 : tensor<1xbool>",
-        "%12 = tensor.reshape %8 : int32",
-        "%13 = arith.bitcast %12 : float32",
-        "%14 = tensor.reshape %11 : bool",
-        "tile.store %13, %s[%c1] mask=%14",
+        '%6 = tensor.reduce %5 {kind = "sum", axis = 0} : float32',
+        "%7 = tensor.reshape %6 : tensor<1xfloat32>",
+        '%8 = tensor.reduce %c {kind = "or", axis = 0} : bool',
+        "%9 = tensor.reshape %8 : tensor<1xbool>",
+        "%10 = tensor.reshape %7 : float32",
+        "%11 = tensor.reshape %9 : bool",
+        "tile.store %10, %s[%c1] mask=%11",
     ]
 
 

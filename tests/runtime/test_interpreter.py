@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+import tiledsl
+import tiledsl.language as T
 from tiledsl.runtime.interpreter import InterpretError
 from tiledsl.runtime.interpreter_ops import _fma
 from tiledsl.runtime.module import load_module
@@ -283,3 +285,19 @@ def test_threads_may_interpret_at_once(misc: Any) -> None:
     for n, out in enumerate(outs):
         evens = sum(i for i in range(n) if i % 2 == 0)
         assert out.tolist() == [evens + sum(j * 3 // 2 for j in range(n)) + 9] * 4
+
+
+def test_a_sum_of_negative_zeros_is_one() -> None:
+    """As on a GPU: to start from 0.0 takes the sign away."""
+
+    @T.prim_func
+    def total(X: T.Tensor((8,), "float32"), Y: T.Tensor((1,), "float32")):
+        with T.Kernel(1, threads=32):
+            x, y = T.alloc_fragment((8,), "float32"), T.alloc_fragment((1,), "float32")
+            T.copy(X, x)
+            T.reduce_sum(x, y, dim=0)
+            T.copy(y, Y)
+
+    y = torch.zeros(1)
+    tiledsl.compile(total, target="interpret")(torch.full((8,), -0.0), y)
+    assert y.signbit().item()

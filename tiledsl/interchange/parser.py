@@ -219,7 +219,7 @@ class GenericParser(Parser):
 
     def define(self, text: str, value: Value) -> None:
         own = re.sub(r"\$([0-9a-f]{1,6})\.", lambda found: chr(int(found[1], 16)), text[1:].replace("#", "_"))
-        value.name = "" if re.fullmatch(r"[0-9_]+", own) else own
+        value.name = "" if re.fullmatch(r"[0-9][0-9_]*", own) else own
         if text in self.values:
             raise self.error(f"{text} is defined twice")
         self.values[text] = value

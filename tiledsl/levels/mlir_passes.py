@@ -18,7 +18,8 @@ from tiledsl.errors import TileError
 from tiledsl.files import write_output
 from tiledsl.runtime.target import Target
 
-_HEAD = re.compile(r"// -----// IR Dump Before (\w+): (.*) \('([\w.]+)' operation(?:: @\S+)?\) //----- //")
+# MLIR writes "Inliner (inline)" in Triton 3.6 and "InlinerPass: inline{...}" later; names of functions may have spaces.
+_HEAD = re.compile(r"// -----// IR Dump Before (\w+)(?:: (.*)| \((.*)\)) \('([\w.]+)' operation(?:: @.+)?\) //----- //")
 _LOCATION = re.compile(r" loc\((?:[^()]|\([^()]*\))*\)|^#loc\d* = .*\n", re.MULTILINE)
 _NUMBERED = re.compile(r"#loc\d*\b")
 
@@ -67,10 +68,11 @@ def parsed(printed: str) -> list[TritonPass]:
     heads = list(_HEAD.finditer(printed))
     whole: list[tuple[str, str, str]] = []
     for number, head in enumerate(heads):
-        if head[3] != "builtin.module":
+        name, long, short, kind = head.groups()
+        if kind != "builtin.module":
             continue
         end = heads[number + 1].start() if number + 1 < len(heads) else len(printed)
-        whole.append((head[1], re.sub(r"\s+", " ", head[2]), _module(printed[head.end() : end])))
+        whole.append((name, re.sub(r"\s+", " ", long or short), _module(printed[head.end() : end])))
     found = []
     for (name, spec, before), following in zip(whole, [*whole[1:], ("", "", "")]):
         after = following[2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -77,6 +79,42 @@ def test_a_buffer_that_all_points_share_is_read_once() -> None:
         tile.store %x, %Y[%i, %j]
         """,
     )
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_what_is_added_to_one_element_is_summed_before(rows: int) -> None:
+    """Along dimensions of more than one point alone, of values and of masks."""
+    body = f"""
+    tile.parallel {{extents = ({rows}, 8)}} (%i: int32, %j: int32) {{
+      %x = tile.load %Y[%i, %j] : float32
+      %c = arith.cmp %j, %c3 {{predicate = "lt"}} : bool
+      scf.if %c {{ %o = tile.atomic %x, %S[%c0] {{kind = "add"}} : float32 scf.yield }} {{ scf.yield }}
+    }}"""
+    over_rows = """
+        %b = tensor.reduce %a {kind = "sum", axis = 0} : tensor<8xfloat32>
+        %d = tensor.reshape %b : tensor<1x8xfloat32>"""
+    expected = f"""
+        %x = tile.load %Y[{"%i" if rows > 1 else "%c0"}, %j] : tensor<{rows}x8xfloat32>
+        %c = arith.cmp %j, %c3 {{predicate = "lt"}} : tensor<1x8xbool>
+        %a = arith.select %c, %x, %c0p0 : tensor<{rows}x8xfloat32>{over_rows if rows > 1 else ""}
+        %e = tensor.reduce {"%d" if rows > 1 else "%a"} {{kind = "sum", axis = 1}} : tensor<1xfloat32>
+        %f = tensor.reshape %e : tensor<1x1xfloat32>
+        %g = tensor.reduce %c {{kind = "or", axis = 1}} : tensor<1xbool>
+        %h = tensor.reshape %g : tensor<1x1xbool>
+        %k = tensor.reshape %f : float32
+        %m = tensor.reshape %h : bool
+        %o = tile.atomic %k, %S[%c0] mask=%m {{kind = "add"}} : float32"""
+    head = "%i = tensor.iota {axis = 0} : tensor<4x1xint32>\n" if rows > 1 else ""
+    made = after(VectorizeParallel(), body, parameters="S: 4*float32, Y: 4*8*float32")
+    assert numbered("\n".join(made)) == numbered(f"{head}%j = tensor.iota {{axis = 1}} : tensor<1x8xint32>{expected}")
+
+
+def numbered(text: str) -> list[str]:
+    """Lines whose values are named in the order in which they are made."""
+    names: dict[str, str] = {}
+    for name in re.findall(r"^\s*(%\w+) =", text, re.MULTILINE):
+        names.setdefault(name, f"%value{len(names)}")
+    return [re.sub(r"%\w+", lambda match: names.get(match[0], match[0]), each.strip()) for each in text.split("\n")]
 
 
 def test_updates_of_groups_and_classes_as_operations() -> None:
@@ -361,6 +399,37 @@ def test_meaning(name: str) -> None:
     func = tiles(BODIES[name])
     text = to_values(func, inputs=[_smaller(each) for each in inputs_for(func, 1)])
     assert "tile.parallel" not in text and "tile.alloc" not in text
+
+
+INDICES = {
+    "%k0": "%k0 = arith.constant {value = 0} : int32",
+    "%k1": "%k1 = arith.constant {value = 1} : int32",
+    "%i": "",
+    "%below": "%below = arith.sub %i, %c1 : int32",
+    "%half": "%half = arith.floordiv %j, %c2 : int32",
+    "%last": "%last = arith.min %j, %c2 : int32",
+    "%read": "%read = tile.load %I[%i, %j] : int32",
+}
+
+
+@pytest.mark.parametrize("kind", ["add", "max"])
+@pytest.mark.parametrize("condition", ["", "%i", "%x"])
+@pytest.mark.parametrize("first", INDICES)
+def test_updates_of_a_tile_with_a_dimension_of_1(first: str, condition: str, kind: str) -> None:
+    """All points whose index is inside take part, once each, whether another index tells them apart or not."""
+    for second in INDICES:
+        made = "\n".join(dict.fromkeys((INDICES[first], INDICES[second])))
+        one, other = ("%i", "%c2") if condition == "%i" else ("%x", "%c0.5")
+        taken = "scf.if %inside { UPDATE scf.yield } { scf.yield }" if condition else "UPDATE"
+        compared = f'%inside = arith.cmp {one}, {other} {{predicate = "lt"}} : bool' if condition else ""
+        update = f'%o = tile.atomic %x, %u[{first}, {second}] {{kind = "{kind}"}} : float32'
+        body = f"""
+        %u = tile.alloc : buffer<1*8*float32, fragment>
+        tile.copy %A[%c2, %c0], %u {{shape = (1, 8), source_axes = (0, 1), target_axes = (0, 1)}}
+        PAR {{ %x = tile.load %b[%i, %j] : float32 {made} {compared} {taken.replace("UPDATE", update)} }}
+        tile.copy %u, %W[%c0, %c0] {{shape = (1, 8), source_axes = (0, 1), target_axes = (0, 1)}}"""
+        func = tiles(body)
+        to_values(func, inputs=[_smaller(each) for each in inputs_for(func, 1)])
 
 
 def _smaller(array: np.ndarray) -> np.ndarray:

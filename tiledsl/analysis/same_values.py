@@ -59,7 +59,7 @@ class _Comparison:
         return self.found[a, b]
 
     def _alike(self, a: Operation, b: Operation) -> bool:
-        if a.signature != b.signature or a.regions or len(a.operands) != len(b.operands) or len(a.results) != 1:
+        if a.signature != b.signature or a.regions or len(a.results) != 1:
             return False
         if a.has_effects and not (isinstance(a, tile.LoadOp) and _unchanged(a, b)):
             return False

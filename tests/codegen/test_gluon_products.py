@@ -175,7 +175,7 @@ def test_compiles_without_spills_or_products_in_line(
         ),
     }
     if version == "installed":  # ptxas takes seconds for each; that of 3.6, which GPU machines have, takes all
-        made = {name: made[name] for name in ("scaled", "few_rows", "epilogue")}
+        made = {name: made[name] for name in ("scaled", "epilogue")}
     for name, result in compile_kernels(made, python, tmp_path).items():
         assert not re.search(r"\(C7[56]\d\d\)", result["ptxas"]), (name, result["ptxas"])
         assert set(re.findall(r"(\d+) bytes spill stores", result["ptxas"])) == {"0"}, (name, result["ptxas"])

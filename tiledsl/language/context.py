@@ -109,6 +109,10 @@ class Context:
         self.loops: list[TileLoop | None] = []  # that are being built, outermost first; None for serial ones
         self.random: tuple[tile.KernelOp, Generator] | None = None  # what T.rng_init made last, and for which kernel
         self.calls: list[Any] = []  # functions that are being expanded, innermost last
+        # The loops around, innermost last: the flags of device loops (None without jumps), the depth of host loops;
+        # also None for a function whose call is not known to jump.
+        self.jumps: list[Any] = []
+        self.may_jump = False  # whether what comes after the statement that is being executed is under such flags
 
     @contextmanager
     def activate(self) -> Iterator[Context]:

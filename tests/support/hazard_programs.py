@@ -390,7 +390,7 @@ def delayed_bits(A: T.Tensor((1,), "int32"), O: T.Tensor((2,), "int32")):
     with T.Kernel(1, threads=32):
         s = T.alloc_var("int32", T.reinterpret(A[0], "int32"))  # the same bits of the same type: the same value
         t = T.alloc_var("int32", A[0])
-        for k in range(3):
+        for _ in range(3):
             last = s
             s = t + 1
             t = last

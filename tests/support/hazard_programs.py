@@ -377,6 +377,27 @@ def delayed_tile(A: T.Tensor((4, 8), "float8_e5m2"), O: T.Tensor((16,), "float8_
         T.copy(t, O[8:16])
 
 
+def _delayed_bits(a: np.ndarray) -> np.ndarray:
+    s = t = a[0]
+    for _ in range(3):
+        s, t = t + 1, s
+    return np.array([s, t])
+
+
+@case("alike-carried", _delayed_bits)
+@T.prim_func
+def delayed_bits(A: T.Tensor((1,), "int32"), O: T.Tensor((2,), "int32")):
+    with T.Kernel(1, threads=32):
+        s = T.alloc_var("int32", T.reinterpret(A[0], "int32"))  # the same bits of the same type: the same value
+        t = T.alloc_var("int32", A[0])
+        for _ in range(3):
+            last = s
+            s = t + 1
+            t = last
+        O[0] = s
+        O[1] = t
+
+
 def _delayed_flag(n: np.ndarray) -> np.ndarray:
     k, a, b = 0, n[0] > 9, n[0] > 9
     while k < abs(int(n[0])) + 2:

@@ -69,8 +69,8 @@ def fitting(number: bool | int | float, dtype: str) -> bool | int | float:
 
 
 def _seen(buffer: Value) -> Value:
-    """The buffer that views of the same element type show."""
-    while isinstance(buffer.op, tile.ViewOp) and buffer.op.source.dtype == buffer.dtype:
+    """The buffer that views show."""
+    while isinstance(buffer.op, tile.ViewOp):
         buffer = buffer.op.source
     return buffer
 
@@ -389,7 +389,14 @@ class Context:
         operations.fill(target, value)
 
     def safe_value(self, buffer: Buffer) -> float:
-        return self.safe_values.get(_seen(buffer.value), 0.0)
+        """The number that was annotated, converted by value to the element type of this view."""
+        number, dtype = self.safe_values.get(_seen(buffer.value), 0.0), buffer.type.dtype
+        if not math.isfinite(number) and not is_float(dtype):
+            raise TileError(
+                f"{buffer.name} has {dtype} elements, and T.annotate_safe_value gives {number} for its memory, which "
+                f"none of them can be; annotate a finite number"
+            )
+        return float(as_constant(number, dtype))
 
     def set_safe_value(self, buffer: Buffer, number: float) -> None:
         """What elements outside of a buffer, and of other views of its memory, read as in this kernel."""

@@ -13,7 +13,7 @@ from _check_and_time import DEVICE, run_script
 import tiledsl
 import tiledsl.language as T
 
-SMALL = {"steps": 30}
+SMALL = {"steps": 30, "batch": 2}
 DIGITS, WIDTH, LENGTH = 8, 16, 16
 
 

@@ -263,7 +263,7 @@ def is_symbolic(value: Any) -> bool:
     import torch
     from torch.fx.experimental import symbolic_shapes
 
-    if type(value) is not int and not isinstance(value, torch.SymInt):
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
         return False
     return hasattr(symbolic_shapes, "has_static_value") and not symbolic_shapes.has_static_value(value)
 
@@ -300,3 +300,13 @@ def without_values(arguments: Sequence[Any]) -> bool:
     if "torch" not in sys.modules:
         return False
     return belongs_to_torch(arguments) or is_transformed() or any(getattr(each, "is_meta", False) for each in arguments)
+
+
+def tensor_without_values(shape: Sequence[int], strides: Sequence[int], dtype: Any, device: str) -> Any:
+    """A tensor that has everything but memory. No mode of torch sees that it is made."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes(), FakeTensorMode():
+        return torch.empty_strided(shape, strides, dtype=dtype, device=device)

@@ -135,9 +135,11 @@ def value_options(names: Iterable[str]) -> str:
 
 
 def user_loc() -> Loc | None:
-    """Where the user's code called into this package, for errors that have no place in a tree."""
+    """Where the user's code called into this package, through torch or not, for errors that have no place in a tree."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(PACKAGES):
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    others = PACKAGES if torch is None else (*PACKAGES, os.path.dirname(torch) + os.sep)
+    while frame is not None and frame.f_code.co_filename.startswith(others):
         frame = frame.f_back
     if frame is None:
         return None

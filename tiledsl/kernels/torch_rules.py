@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiledsl.errors import TileError
+from tiledsl.kernels.lost_gradients import once_differentiable
 
 _kept: list[Any] = []  # libraries, whose rules end with them
 _AUTOCAST_DEVICES = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
@@ -125,7 +126,7 @@ def autograd_rule(how: Backward) -> tuple[Callable[..., Any], Callable[..., None
     def backward(ctx: Any, *gradients: Any) -> Any:
         return how.rule(ctx, *(each if each is None else each.contiguous() for each in gradients))
 
-    return backward, how.setup_context or save_inputs
+    return once_differentiable(backward), how.setup_context or save_inputs
 
 
 def _each_of_a_batch(definition: Definition, call: Callable[..., Any]) -> Callable[..., Any]:

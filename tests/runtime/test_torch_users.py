@@ -1,0 +1,105 @@
+"""What users of torch do with a module that calls kernels: train, copy, checkpoint, transform, distribute, serve."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import tiledsl
+from tests.support.torch_functions import Mlp, reference, swiglu, swiglu_gradient
+from tiledsl.errors import TileError
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_other_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    monkeypatch.setenv("TILEDSL_CACHE_DIR", str(tmp_path))
+
+
+def pair(activation: Any = swiglu) -> tuple[Mlp, Mlp]:
+    """A module with a kernel, and torch's with the same weights."""
+    ours, theirs = Mlp(activation), Mlp(reference)
+    theirs.load_state_dict(ours.state_dict())
+    return ours, theirs
+
+
+def gradients(run: Callable[[Any], Any], module: torch.nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    x = x.detach().requires_grad_()
+    return list(torch.autograd.grad(run(x).square().sum(), [x, *module.parameters()]))
+
+
+def test_a_module_with_a_tuned_kernel_trains_copies_and_loads(tmp_path: Path) -> None:
+    tuned = tiledsl.autotune(configs=[{"block": 32}, {"block": 64}])(swiglu)
+    tuned.register_backward(swiglu_gradient)
+    ours, theirs = pair(tuned)
+    x = torch.randn(5, 8)
+    wanted = gradients(theirs, theirs, x)
+    torch.save(ours.state_dict(), tmp_path / "weights.pt")
+    loaded = Mlp(tuned)
+    loaded.load_state_dict(torch.load(tmp_path / "weights.pt"))
+    for module in (ours, copy.deepcopy(ours), loaded):
+        torch.testing.assert_close(gradients(module, module, x), wanted)
+    for reentrant in (False, True):
+        given = x.clone().requires_grad_()
+        checkpoint(ours, given, use_reentrant=reentrant).square().sum().backward()
+        torch.testing.assert_close(given.grad, wanted[0])
+    with torch.inference_mode():
+        torch.testing.assert_close(ours(x), theirs(x))
+    torch.testing.assert_close(gradients(ours, ours, x), wanted)  # after inference, too
+
+
+def test_second_gradients_are_refused_where_a_kernel_ends_them() -> None:
+    def of(f: Any, x: torch.Tensor) -> torch.Tensor:
+        return f(x, x).square().sum()
+
+    x = torch.randn(3, 8)
+    y = x.clone().requires_grad_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # first gradients lose nothing, whoever keeps their graph
+        (first,) = torch.autograd.grad(of(swiglu, y), y, create_graph=True)
+        torch.testing.assert_close(torch.func.grad(lambda x: of(swiglu, x))(x), first.detach())
+    (wanted,) = torch.autograd.grad(of(reference, y), y)
+    torch.testing.assert_close(first.detach(), wanted)
+    twice = torch.func.grad(lambda x: torch.func.grad(lambda x: of(swiglu, x))(x).sum())
+    penalty = of(reference, y) + first.square().sum()  # only a part of it would be wrong
+    for differentiate in (
+        lambda: torch.autograd.grad(first.sum(), y, retain_graph=True),
+        penalty.backward,
+        lambda: twice(x),
+        lambda: torch.vmap(twice)(x[None]),
+    ):
+        with pytest.raises(TileError, match="from swiglu_gradient, which has no backward: they cannot be") as error:
+            differentiate()
+        assert error.value.loc is not None and error.value.loc.file == __file__
+
+
+def test_second_gradients_of_formulas_and_of_kernels_with_a_backward() -> None:
+    function = tiledsl.jit(swiglu.function, target="interpret")
+    of_kernel = tiledsl.jit(swiglu_gradient.function, target="interpret")
+
+    def formula(gate: torch.Tensor, up: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        sigmoid = gate.sigmoid()
+        return grad * up * sigmoid * (1 + gate * (1 - sigmoid)), grad * gate * sigmoid
+
+    def twice(ctx: Any, *gradients: Any) -> Any:
+        gate, up, _, grad = ctx.saved_tensors[:4]
+        found = torch.func.vjp(formula, gate, up, grad)[1](gradients)
+        return found[0], found[1], None, found[2]
+
+    of_kernel.register_backward(twice)
+    x = torch.randn(3, 8, requires_grad=True)
+
+    def second(f: Any) -> torch.Tensor:
+        (first,) = torch.autograd.grad(f(x, x).square().sum(), x, create_graph=True)
+        return torch.autograd.grad(first.sum(), x)[0]
+
+    for backward in (of_kernel, lambda ctx, grad: formula(*ctx.saved_tensors[:2], grad)):
+        function.register_backward(backward)
+        torch.testing.assert_close(second(function), second(reference))

@@ -271,11 +271,28 @@ def is_symbolic(value: Any) -> bool:
 def belongs_to_torch(arguments: Sequence[Any]) -> bool:
     """Whether a tracer or a mode of torch that works on tensors without values is to see a call."""
     torch = sys.modules.get("torch")
-    if torch is None or all(type(each) in (torch.Tensor, int, str, float, bool) for each in arguments):
-        return False if torch is None else bool(torch._C._len_torch_dispatch_stack())
+    if torch is None:
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() is not None:  # torch.jit.trace's
+        return True
+    if all(type(each) in (torch.Tensor, int, str, float, bool) for each in arguments):
+        return False
     plain = torch.Tensor.__torch_dispatch__
     others = (getattr(type(each), "__torch_dispatch__", plain) for each in arguments)
-    return any(each is not plain for each in others) or any(isinstance(each, torch.SymInt) for each in arguments)
+    return any(each is not plain for each in others) or any(
+        isinstance(each, (torch.SymInt, torch.fx.Proxy)) for each in arguments
+    )
+
+
+def has_tangents(arguments: Sequence[Any]) -> bool:
+    """Whether a tensor carries a tangent of forward-mode differentiation."""
+    import torch
+
+    forward = torch.autograd.forward_ad
+    if forward._current_level < 0:
+        return False
+    tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
+    return any(forward.unpack_dual(each).tangent is not None for each in tensors)
 
 
 def is_transformed() -> bool:

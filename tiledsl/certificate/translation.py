@@ -308,6 +308,8 @@ def first_difference(old: Any, new: Any, by_value: bool = False) -> tuple[str, t
     what = f"is {b} instead of {a}"
     if exact and (by_value or abs(a - b) <= 1e-3 * abs(a)):
         what = f"is another expression, of value {b} instead of {a}"
+        if a == b:
+            what = f"is another expression: {a} here as before, but not known to be equal to the last bit"
     return f"{what}; {count}", element
 
 

@@ -103,3 +103,45 @@ def test_second_gradients_of_formulas_and_of_kernels_with_a_backward() -> None:
     for backward in (of_kernel, lambda ctx, grad: formula(*ctx.saved_tensors[:2], grad)):
         function.register_backward(backward)
         torch.testing.assert_close(second(function), second(reference))
+
+
+def forms() -> dict[str, Any]:
+    """SwiGLU as what users may hold: a function, a tuned one, a kernel, a result."""
+    tuned = tiledsl.autotune(configs=[{"block": 32}, {"block": 64}])(swiglu)
+    x = torch.zeros(3, 8)
+    return {"jit": swiglu, "autotune": tuned, "kernel": swiglu.compile(x, x), "result": tuned.compile(x, x)}
+
+
+def test_older_tracers_see_the_operator() -> None:
+    x, y = torch.randn(3, 8), torch.randn(3, 8)
+    for name, function in forms().items():
+        function(x, x)  # known, which a tracer must not notice
+        call = lambda x, y: function(x, y)
+        with torch.no_grad():
+            scripted = torch.jit.trace(call, (x, x))
+        traced = torch.fx.symbolic_trace(call)
+        (node,) = [str(each.target) for each in traced.graph.nodes if each.op == "call_function"]
+        assert node.startswith("tiledsl.swiglu_"), name
+        for run in (scripted, traced):
+            torch.testing.assert_close(run(y, x), reference(y, x))
+
+
+def test_tensors_whose_memory_is_not_what_they_say() -> None:
+    x, y = torch.randn(3, 8), torch.randn(3, 8)
+    negative = torch._neg_view(x)
+    for function in forms().values():
+        torch.testing.assert_close(function(x, y), reference(x, y))
+        torch.testing.assert_close(function(negative, y), reference(-x, y))
+        with pytest.raises(TileError, match="gate is a tensor of layout sparse_coo, but must be strided"):
+            function(x.to_sparse(), y)
+
+
+def test_forward_mode_is_refused() -> None:
+    forward, x = torch.autograd.forward_ad, torch.randn(3, 8)
+    for function in forms().values():
+        with forward.dual_level():
+            torch.testing.assert_close(function(x, x), reference(x, x))  # without a tangent
+            with pytest.raises(TileError, match="an argument has a tangent, and kernels have no forward-mode deriv"):
+                function(forward.make_dual(x, x), x)
+        with pytest.raises(TileError, match="an argument has a tangent"):
+            torch.func.jvp(lambda x: function(x, x), (x,), (x,))

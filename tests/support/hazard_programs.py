@@ -592,6 +592,21 @@ def add_to_int16(A: T.Tensor((64, 16), "int16"), O: T.Tensor((64, 16), "int16"))
             O[i, j] = A[i, j] + T.int16(4)
 
 
+def _first_is_set(a: np.ndarray, n: np.ndarray) -> np.ndarray:
+    return np.where(np.arange(8) == 0, 1, a != 0)
+
+
+@case("unused-half-of-predicates", _first_is_set)
+@T.prim_func
+def set_for_sure(A: T.Tensor((8,), "int32"), N: T.Tensor((1,), "int32"), O: T.Tensor((8,), "bool")):
+    with T.Kernel(1, threads=32):
+        t = T.alloc_shared((8,), "bool")
+        T.copy(A, t)
+        for i in T.Parallel(1):
+            T.atomic_or(t[i], T.cast(N[0] % 17, "float32") > -1.5)  # LLVM finds that this is true, and t[i] not needed
+        T.copy(t, O)
+
+
 _INT_MAX = 2**31 - 1
 
 

@@ -16,6 +16,7 @@ from tiledsl.digests import digest
 from tiledsl.errors import TileError, user_loc
 from tiledsl.kernels.calls import MOST_CALLS, target_setting, tuner_settings, value_key
 from tiledsl.kernels.lost_gradients import without_gradients
+from tiledsl.runtime.launch_checks import refuse_tangents
 from tiledsl.runtime.launch_triton import constant_when_traced, is_symbolic, is_transformed
 
 if TYPE_CHECKING:
@@ -184,6 +185,8 @@ def run_found(found: Any, arguments: Sequence[Any], leading: int = 0) -> Any:
     import torch
 
     namespace, name, as_list, _, returned, is_differentiable = found
+    if not torch.compiler.is_compiling():
+        refuse_tangents(name, arguments)
     if not is_differentiable:
         arguments = without_gradients(name, arguments)
     elif not torch.compiler.is_compiling() and is_transformed():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import re
 import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +19,9 @@ import torch
 from tests.test_cli import tiledsl
 from tiledsl.commands import beside
 from tiledsl.commands.beside import results, tensors
+from tiledsl.commands.beside.hooks import without_tuning
 from tiledsl.commands.beside.process import Job, SideProcess, outside
-from tiledsl.commands.beside.recording import Call, Recorder
+from tiledsl.commands.beside.recording import Call
 from tiledsl.commands.beside.side import Measuring
 from tiledsl.commands.beside.supervise import Plan, compared, matched
 from tiledsl.errors import TileError
@@ -56,6 +59,18 @@ def half(N, B):
     return main
 
 
+@tilelang.autotune(configs=[{"B": 64}, {"B": 0}])
+@tilelang.jit(out_idx=[-1])
+def tuned(N, B=None):
+    @T.prim_func
+    def main(A: T.Tensor((N,), "float32"), C: T.Tensor((N,), "float32")):
+        with T.Kernel(T.ceildiv(N, B), threads=128) as bx:
+            for i in T.Parallel(B):
+                C[bx * B + i] = -A[bx * B + i]
+
+    return main
+
+
 assert sys.argv[1:] == ["--given"]
 a = torch.randn(256, device="cuda")
 x = add(256, 64)(a)
@@ -64,6 +79,7 @@ for _ in range(3):
 y = add(256, 64, 3.0 if pretended else 2.0)(a)  # differs
 c = torch.empty(256, device="cuda")
 half(256, 128)(y, c)  # on inputs that differ; writes into half of what it is given
+tuned(256)(a)
 if pretended:
     add(128, 64)(a[:128].clone())
 raise ValueError("done")
@@ -94,13 +110,13 @@ def rows(found: dict[str, dict[str, Any]], script: str = "several") -> dict[tupl
 
 
 def test_each_kernel_is_a_row_once(found: Any) -> None:
-    assert list(rows(found)) == [("add", 1), ("add", 2), ("half", 1), ("add", 3)]
+    assert list(rows(found)) == [("add", 1), ("add", 2), ("half", 1), ("tuned", 1), ("add", 3)]
     shapes = [row["shapes"] for row in rows(found).values()]
-    assert shapes == ["float32[256]", "float32[256]", "float32[256] float32[256]", "float32[128]"]
+    assert shapes == ["float32[256]", "float32[256]", "float32[256] float32[256]", "float32[256]", "float32[128]"]
 
 
 def test_times_and_their_ratio(found: Any) -> None:
-    for row in list(rows(found).values())[:3]:
+    for row in list(rows(found).values())[:4]:
         assert row["reasons"] == {"tiledsl": None, "tilelang": None} and row["method"] == "wall clock"
         assert row["ratio"] == row["ms"]["tilelang"] / row["ms"]["tiledsl"] > 0
         assert all(0 < row["compile_s"][side] < 60 for side in ("tiledsl", "tilelang"))
@@ -254,21 +270,42 @@ def test_copies_keep_strides() -> None:
     assert copies[2].tolist() == [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]] * 3
 
 
-def test_a_tuner_takes_the_first_configuration() -> None:
-    recorder = Recorder()
-    asked: list[Any] = []
+class Builder:
+    """A function under a decorator like `tilelang.jit`."""
 
-    def autotune(*, configs: Any, rep: int = 1) -> Any:
-        asked.append((configs, rep))
-        return lambda function: function
+    def __init__(self) -> None:
+        self.signature = inspect.signature(lambda M, N, block=None, stages=3: None)
+        self.pass_configs: dict[str, Any] | None = {"a": 1}
+        self.name = "matmul"
 
-    def builder() -> None: ...
+    def __call__(self, *arguments: Any, **keywords: Any) -> SimpleNamespace:
+        return SimpleNamespace(given=(arguments, keywords), latency=None)
 
-    tune = recorder.first_configuration(autotune)
-    assert tune(configs=[{"a": 1}, {"a": 2}], rep=5)(builder) is builder
-    tune(configs=lambda n: [{"a": n}, {"a": 2}])(builder)
-    assert asked[0] == ([{"a": 1}], 5) and asked[1][0](7) == [{"a": 7}]
-    assert recorder.tuned == {"builder"}
+    def compile(self, *arguments: Any, **keywords: Any) -> Any:
+        return "compiled", arguments, keywords
+
+
+def test_nothing_is_tuned() -> None:
+    configs = [{"block": 64, "stages": 2}, {"block": 128, "stages": 4}]
+    tuned = without_tuning(configs=configs, rep=5)(Builder())
+    made = tuned(8, N=16)
+    assert made.given == ((8,), {"N": 16, "block": 64, "stages": 2})
+    assert (made.latency, made.config) == (1.0, {"block": 64, "stages": 2})
+    assert tuned(8, 16, 32).given == ((8, 16, 32), {"stages": 2})  # what a call says stays
+    assert tuned.compile(8, 16, stages=7) == ("compiled", (8, 16), {"stages": 7, "block": 64})
+    assert tuned.name == "matmul"
+    sized = without_tuning(configs=lambda M, N: [{"block": M}])(Builder())
+    assert sized(8, 16).given == ((8, 16), {"block": 8})
+
+
+def test_pass_options_of_a_configuration() -> None:
+    inner = Builder()
+    assert without_tuning(configs=[{"pass_configs": {"b": 2}}])(inner)(8, 16).given == ((8, 16), {})
+    assert inner.pass_configs == {"a": 1, "b": 2}
+    ours = Builder()
+    ours.options = {"target": "auto"}  # type: ignore[attr-defined]
+    without_tuning(configs=[{"pass_configs": {"b": 2}}])(ours)(8, 16)
+    assert ours.options["pass_configs"] == {"b": 2} and ours.pass_configs == {"a": 1}  # type: ignore[attr-defined]
 
 
 # The command
@@ -285,7 +322,7 @@ def row(kernel: str, ratio: float | None, **other: Any) -> dict[str, Any]:
 
 def script(name: str, *kernels: dict[str, Any], **failures: str | None) -> dict[str, Any]:
     failed = {"tiledsl": None, "tilelang": None, **failures}
-    return {"script": name, "failures": failed, "seconds": {}, "about": {}, "kernels": list(kernels)}
+    return {"script": name, "failures": failed, "seconds": {}, "about": {"device": "a GPU"}, "kernels": list(kernels)}
 
 
 FOUND = [

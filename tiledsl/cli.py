@@ -305,8 +305,8 @@ def beside(
     """Run TileLang scripts under tiledsl and under the TileLang that is installed, kernel by kernel: same inputs,
     outputs compared, times in turns, compile times, and what the remarks say of kernels that are slower.
 
-    Arguments of a script follow "--". A tuner takes its first configuration. Status 1 if outputs differ; a script that
-    fails is a row.
+    Arguments of a script follow "--". Nothing is tuned: the first configuration is taken. Status 1 if outputs differ; a
+    script that fails is a row.
     """
     from tiledsl.commands import beside as command
 

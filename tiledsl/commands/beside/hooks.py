@@ -25,9 +25,64 @@ def watch(side: str, recorder: Recorder) -> None:
 
 def _tune_less(recorder: Recorder) -> None:
     package, tuner = importlib.import_module("tilelang"), importlib.import_module("tilelang.autotuner")
-    decorator = recorder.first_configuration(tuner.autotune)
     for module in (package, tuner):
-        module.autotune = decorator  # type: ignore[attr-defined]
+        module.autotune = without_tuning  # type: ignore[attr-defined]
+    owner = getattr(tuner, "AutoTuner", None)
+    if owner is None:
+        return
+    run = owner.run
+
+    @functools.wraps(run)
+    def once(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        self.configs = _first(self.configs)
+        recorder.tuning += 1
+        try:
+            return run(self, *arguments, **keywords)
+        finally:
+            recorder.tuning -= 1
+
+    owner.run = once
+
+
+def without_tuning(func: Any = None, *, configs: Any = (), **options: Any) -> Any:
+    """In place of `tilelang.autotune`: kernels have the first configuration, where a call does not say another one."""
+    return lambda function: _Untuned(function, configs)
+
+
+def _first(configs: Any) -> Any:
+    if callable(configs):
+        return functools.wraps(configs)(lambda *given, **named: _first(configs(*given, **named)))
+    return list(configs)[:1] if isinstance(configs, (list, tuple)) else configs
+
+
+class _Untuned:
+    """A function under both decorators; what it is asked for is the inner one's."""
+
+    def __init__(self, function: Any, configs: Any) -> None:
+        self._function, self._configs = function, configs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._with(self._function, arguments, keywords)
+
+    def compile(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._with(self._function.compile, arguments, keywords)
+
+    def _with(self, call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        configs = self._configs(*arguments, **keywords) if callable(self._configs) else self._configs
+        config = dict(next(iter(configs), {}))
+        passes = config.pop("pass_configs", None)
+        if passes:  # TileLang's decorated functions have them as an attribute, ours among their options
+            kept = getattr(self._function, "options", None) or vars(self._function)
+            kept["pass_configs"] = {**(kept.get("pass_configs") or {}), **passes}
+        given = {*self._function.signature.bind_partial(*arguments).arguments, *keywords}
+        chosen = {name: value for name, value in config.items() if name not in given}
+        made = call(*arguments, **keywords, **chosen)
+        if getattr(made, "latency", 0.0) is None:  # scripts print what a tuner found
+            made.config, made.latency, made.ref_latency = config, 1.0, 1.0
+        return made
 
 
 def _named(recorder: Recorder, owner: Any, method: str) -> None:

@@ -6,7 +6,6 @@ returned and changed, and how long building the kernel and that call took. All o
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,8 @@ Interval = tuple[float, float]  # of time.monotonic, which all processes share
 @dataclass
 class Call:
     """A kernel's first call of its kind. `run` takes the arguments; `returned` is what it returned, and `changed` has
-    the arguments that it changed, by position, as they were then. `error` says why there is none of these."""
+    the arguments that it changed, by position, as they were then. `spans`: when it was built and first run, where that
+    was seen. `error` says why there is none of these."""
 
     name: str
     arguments: list[Any] = field(default_factory=list)
@@ -30,7 +30,6 @@ class Call:
     returned: list[Any] = field(default_factory=list)
     changed: dict[int, Any] = field(default_factory=dict)
     spans: list[Interval] = field(default_factory=list)
-    tuned: bool = False
     kernel: Any = None
     error: str = ""
 
@@ -68,9 +67,9 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.active = True
-        self.tuned: set[str] = set()  # functions whose kernels a tuner makes: building them is not compiling one
+        self.tuning = 0  # tuners at work: what they build meanwhile has no time of its own
         self._within = threading.local()
-        self._built: dict[int, tuple[Any, str, Interval]] = {}
+        self._built: dict[int, tuple[Any, str, Interval | None]] = {}
         self._seen: set[Any] = set()
 
     @contextmanager
@@ -101,7 +100,7 @@ class Recorder:
         for kernel in made:
             if depth == 1 or id(kernel) not in self._built:
                 name = getattr(self._within, "name", "") or self._name_of(id(kernel))
-                self._built[id(kernel)] = kernel, name, (start, time.monotonic())
+                self._built[id(kernel)] = kernel, name, None if self.tuning else (start, time.monotonic())
 
     def _name_of(self, number: int) -> str:
         return self._built[number][1] if number in self._built else ""
@@ -130,7 +129,7 @@ class Recorder:
         if (id(kernel), kind) in self._seen:
             return run(*arguments)
         _, name, span = self._built.get(id(kernel), (None, "", None))
-        self._built.setdefault(id(kernel), (kernel, name, (0.0, 0.0)))  # nothing else gets this id
+        self._built.setdefault(id(kernel), (kernel, name, None))  # nothing else gets this id
         self._seen.add((id(kernel), kind))
         name = name or own_name
         text = (name, source(), kind)  # scripts may build one program several times
@@ -138,7 +137,7 @@ class Recorder:
             return run(*arguments)
         self._seen.add(text)
         before = tensors.copied(arguments)
-        call = Call(name, before, later or run, tuned=name in self.tuned, kernel=kernel)
+        call = Call(name, before, later or run, kernel=kernel)
         synchronize()
         start = time.monotonic()
         self._within.running = True
@@ -150,35 +149,12 @@ class Recorder:
             raise
         finally:
             self._within.running = False
-        call.spans = [*([span] if span is not None and span[1] else []), (start, time.monotonic())]
+        call.spans = [] if span is None else [span, (start, time.monotonic())]
         changed = _changed(before, arguments)
         call.returned = tensors.copied(_listed(returned))
         call.changed = dict(zip(changed, tensors.copied(list(changed.values()))))
         self.calls.append(call)
         return returned
-
-    def first_configuration(self, autotune: Callable[..., Any]) -> Callable[..., Any]:
-        """A decorator like `tilelang.autotune` that tunes over the first configuration alone."""
-
-        @functools.wraps(autotune)
-        def decorate(*misplaced: Any, **options: Any) -> Any:
-            if "configs" in options:
-                options["configs"] = _first(options["configs"])
-            inner = autotune(*misplaced, **options)
-
-            def remembered(function: Any) -> Any:
-                self.tuned.add(name_of(function))
-                return inner(function)
-
-            return remembered if callable(inner) else inner
-
-        return decorate
-
-
-def _first(configs: Any) -> Any:
-    if callable(configs):
-        return functools.wraps(configs)(lambda *given, **named: _first(configs(*given, **named)))
-    return list(configs)[:1] if isinstance(configs, (list, tuple)) else configs
 
 
 def name_of(function: Any) -> str:

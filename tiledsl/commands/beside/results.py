@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import shlex
 import statistics
 import sys
 import time
@@ -69,13 +70,20 @@ def _read(file: Path) -> list[dict[str, Any]]:
 def _write(file: Path, scripts: Sequence[Mapping[str, Any]]) -> None:
     data = {
         "schema": SCHEMA,
-        "command": " ".join(["tiledsl" if Path(sys.argv[0]).stem == "tiledsl" else sys.argv[0], *sys.argv[1:]]),
+        "command": _command(),
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "summary": summary(scripts),
         "scripts": scripts,
     }
     with writing(file):
         write_output(file, json.dumps(plain(data), indent=1, allow_nan=False).encode())
+
+
+def _command() -> str:
+    """The command line of this process."""
+    spec = sys.modules["__main__"].__spec__
+    name = Path(sys.argv[0]).name if spec is None else f"python -m {spec.name.removesuffix('.__main__')}"
+    return shlex.join([*name.split(), *sys.argv[1:]])
 
 
 def rows_of(scripts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -130,6 +138,8 @@ def show(scripts: Sequence[Mapping[str, Any]]) -> None:
         )
     else:
         click.echo("no kernel was timed under both")
+    if any(script["about"].get("device") == "cpu" for script in scripts):
+        click.echo("there is no GPU here: the times mean nothing")
 
 
 def remarks(scripts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -146,7 +156,7 @@ def remarks(scripts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                 said.append(f"outputs differ: {row['difference']}")
             if row["method"] and "/" in row["method"]:
                 said.append(f"timed in two ways: {row['method']}")
-            if row["ratio"] is not None and row["ratio"] < SLOWER:
+            if row["ratio"] is not None and row["ratio"] < SLOWER and script["about"].get("device") != "cpu":
                 said += [f"slower: {text}" for text in row["remarks"] or ["it has no remarks"]]
             yield from (printable(f"{script['script']}: {_title(row)}: {text}") for text in said)
 

@@ -116,7 +116,6 @@ def _report(status: int, calls: list[Call]) -> dict[str, Any]:
                 "shapes": tensors.described(each.arguments),
                 "digest": tensors.digest(each.arguments),
                 "spans": each.spans,
-                "tuned": each.tuned,
                 "remarks": [str(text) for text in getattr(each.kernel, "remarks", ())],
                 "error": each.error,
             }

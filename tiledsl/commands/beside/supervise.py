@@ -174,8 +174,8 @@ def _row(
 
 
 def _compile_seconds(side: SideProcess, call: Mapping[str, Any] | None) -> float | None:
-    """From the program to its first result. None for what a tuner has made."""
-    if call is None or call["tuned"] or not call["spans"]:
+    """From the program to its first result. None where that was not seen, as of what a tuner has made."""
+    if call is None or not call["spans"]:
         return None
     return round(sum(outside(start, end, side.pauses) for start, end in call["spans"]), 3)
 

@@ -1,3 +1,4 @@
+import inspect
 from types import SimpleNamespace
 
 from tilelang.jit.kernel import JITKernel
@@ -10,6 +11,7 @@ def compile(func, out_idx=None, target=None):
 class JITImpl:
     def __init__(self, function, options):
         self.func, self.options, self.kernels = SimpleNamespace(orig_func=function), options, {}
+        self.signature = inspect.signature(function)
 
     def __call__(self, *arguments, **keywords):
         keywords.update(keywords.pop("__tune_params", {}))

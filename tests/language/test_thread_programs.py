@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def test_each_pass_keeps_the_meaning(seed: int) -> None:
     assert np.array_equal(inputs[1], program.outputs(inputs[0])), program.source
 
 
-def test_a_product_of_register_tiles() -> None:
+def product_of_register_tiles() -> Any:
     """Threads fill tiles in turns of a loop, and each multiplies rows and columns of its own."""
     threads, size, depth, own = 64, 32, 8, 4
 
@@ -72,7 +73,12 @@ def test_a_product_of_register_tiles() -> None:
             for i, j in T.grid(own, own):
                 C[ty * own + i, tx * own + j] = total[i, j]
 
-    a, b = torch.randn(size, 16), torch.randn(16, size)
+    return product
+
+
+def test_a_product_of_register_tiles() -> None:
+    product = product_of_register_tiles()
+    a, b = torch.randn(32, 16), torch.randn(16, 32)
     kernel = tiledsl.compile(product, out_idx=-1, target="interpret")
     torch.testing.assert_close(kernel(a, b), a @ b)
     compiled = tiledsl.compile(product, out_idx=-1, target="cuda:90")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
+import os
 import re
+import signal
 import textwrap
 import time
 from collections.abc import Iterator
@@ -379,6 +381,24 @@ def test_the_file_is_written_after_each_script_and_a_run_goes_on_there(
     file.write_text("{}")
     with pytest.raises(TileError, match="is no file of an earlier run"):
         beside.run_jobs(jobs, Plan(), file, None)
+
+
+def test_a_run_that_is_terminated_ends_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = []
+
+    def terminated(jobs: list[Job], plan: Plan, deadline: float | None) -> Iterator[dict[str, Any]]:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+            yield {}
+        finally:
+            ended.append(True)
+
+    monkeypatch.setattr(results, "compared", terminated)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit, match="143"):
+        beside.run_jobs([Job("a.py", tmp_path)], Plan(), None, None)
+    assert ended == [True] and signal.getsignal(signal.SIGTERM) is before
 
 
 def test_the_deadline(tmp_path: Path) -> None:

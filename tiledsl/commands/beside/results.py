@@ -145,12 +145,13 @@ def show(scripts: Sequence[Mapping[str, Any]]) -> None:
 def remarks(scripts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What failed and differs, and what the remarks of slower kernels say."""
     for script in scripts:
-        for side, why in script["failures"].items():
-            if why:
+        rows, failures = script["kernels"], script["failures"]
+        for side, why in failures.items():
+            if why and not any(row["reasons"][side] == why for row in rows):  # a kernel's line says it
                 yield printable(f"{script['script']}: {side} failed: {why}")
-        if not script["kernels"]:
+        if not rows and not any(failures.values()):
             yield printable(f"{script['script']}: it called no kernel")
-        for row in script["kernels"]:
+        for row in rows:
             said = [f"{side}: {why}" for side, why in row["reasons"].items() if why]
             if row["difference"]:
                 said.append(f"outputs differ: {row['difference']}")

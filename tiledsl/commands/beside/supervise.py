@@ -148,8 +148,7 @@ def _row(
     reasons: dict[str, str | None] = {}
     for side, call in zip(sides, calls):
         if call is None:
-            why = failures[side.side]
-            reasons[side.side] = f"not run: {why}" if why else "not run"
+            reasons[side.side] = "not run, for the script had failed" if failures[side.side] else "not run"
         else:
             reasons[side.side] = call["error"] or None
     row: dict[str, Any] = {

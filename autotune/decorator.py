@@ -282,7 +282,7 @@ class AutotunedFunction(InGraphs):
         """The result of a call that no tuned-config file serves, as on_miss says."""
         from tiledsl.autotuner.in_graph import refuse_while_capturing
 
-        refuse_while_capturing(self.name)
+        refuse_while_capturing(self.name, f"{self.name}.tune_all([...])")
         if problem.options.on_miss == "tune" or not self.looks_into_files:
             return tune(replace(problem, started=started))
         from tiledsl.autotuner.tuned.recall import missed

@@ -33,6 +33,7 @@ from tiledsl.autotuner.storage.key import Key, asked_key, tuning_key
 from tiledsl.autotuner.task import tune
 from tiledsl.autotuner.trial import Trial, config_text, own_trials, summary_of_failures
 from tiledsl.errors import TileError, ends_tracebacks, user_loc
+from tiledsl.runtime.launch_triton import traced_as, without_values
 from tiledsl.runtime.target import Target
 from tiledsl.settings import current
 
@@ -83,6 +84,8 @@ class TunedFunction:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         __tracebackhide__ = True  # from pytest: see tracebacks.py
+        if without_values((*arguments, *keywords.values())):
+            return self._traced_call(*arguments, **keywords)
         if active.get() is not None:
             from tiledsl.autotuner.context.calls import call_function
 
@@ -92,6 +95,13 @@ class TunedFunction:
             return self.untuned(*arguments, **keywords)
         config = self._tuned(arguments, keywords, flags).config
         return self.function(*arguments, **{**keywords, **copy_config(config)})
+
+    def _traced_call(self, *arguments: Any, **keywords: Any) -> Any:
+        from tiledsl.autotuner.function_in_graph import traced_call
+
+        return traced_call(self, *arguments, **keywords)
+
+    traced_as(__call__, _traced_call)
 
     def untuned(self, *arguments: Any, **keywords: Any) -> Any:
         """Run with the first configuration; nothing is tuned, read or remembered."""
@@ -169,7 +179,9 @@ class TunedFunction:
         self, call: Call, configs: Sequence[dict[str, Any]], options: FunctionOptions
     ) -> FunctionResult:
         from tiledsl.autotuner.function_tuning import FunctionTuning
+        from tiledsl.autotuner.in_graph import refuse_while_capturing
 
+        refuse_while_capturing(self.name, f"{self.name}.tune(...)")
         key = self._key(call, configs) if self.options.cache else None
         task = FunctionTuning(self.name, call, configs, key, options)
         found = tune(task)

@@ -58,12 +58,13 @@ def size_names(function: AutotunedFunction, constants: Mapping[str, Any]) -> tup
     return tuple(name for name in function.jit.size_names(constants) if name not in tuned)
 
 
-def refuse_while_capturing(name: str) -> None:
-    """TileError where a CUDA graph is being captured: what is tuned then would be part of it."""
+def refuse_while_capturing(name: str, tuning: str) -> None:
+    """TileError where a CUDA graph is being captured: what is tuned then would be part of it. tuning: a call that does
+    so before."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         raise TileError(
             f"{name} is not tuned for this call, and a CUDA graph is being captured",
             user_loc(),
-            [f"tune before: call {name} once, or {name}.tune_all([...])"],
+            [f"tune before: call {name} once, or {tuning}"],
         )

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from tiledsl.analysis.affine import bounds
 from tiledsl.analysis.dependence import handed_on
 from tiledsl.analysis.ranges import owner_of
 from tiledsl.dialects import arith, scf, tensor, triton
+from tiledsl.dialects.arith import constant_of
 from tiledsl.dialects.gluon import targets_gluon
 from tiledsl.ir.core import Operation, Value
 from tiledsl.ir.kinds import of_kinds
 from tiledsl.ir.pass_manager import Pass, Program
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import ELEMENTS, ScalarType, Shape, broadcast_shapes, with_shape
-from tiledsl.passes.tile_values import broadcast, iota, reshaped
+from tiledsl.ir.types import ELEMENTS, INT32, ScalarType, Shape, TensorType, broadcast_shapes, with_shape
+from tiledsl.passes.tile_values import broadcast, converted, iota, reshaped
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class LegalizeLayouts(Pass):
              %y = tensor.reshape %g : tensor<8x16xfloat32>                  %c = tensor.reshape %d : tensor<4x1xfloat32>
 
     A gather of a tile with fewer elements than threads becomes one of a single dimension, and what is reshaped to one
-    dimension and depends on indices alone is computed in it. A scan loses its dimensions
+    dimension and depends on indices alone is computed in it. One place of an axis, picked by a sum behind a reshape, is
+    gathered. A scan loses its dimensions
     of 1, and walks forwards through elements that a gather has turned round. One of several dimensions beside tiles of
     larger shapes, and every reduction behind a reshape, is `relaid`: Triton lays its operand out anew. An operand of a
     product of float64 that comes from narrower numbers in memory passes through a sum over a dimension of 1. Why: the
@@ -51,7 +54,7 @@ class LegalizeLayouts(Pass):
             for scan in of_kinds(ops, tensor.ScanOp):
                 _legalize_scan(scan)
             for reduction in of_kinds(ops, tensor.ReduceOp):
-                if _reshaped_before(reduction.source):
+                if _reshaped_before(reduction.source) and not _pick(reduction):
                     reduction.set_attribute("relaid", True)
             for gather in of_kinds(ops, tensor.GatherOp):
                 if len(gather.source.shape) > 1 and prod(gather.source.shape) < threads:
@@ -122,6 +125,39 @@ def _gather_flat(op: tensor.GatherOp) -> None:
         places = reshaped(builder, broadcast(builder, place, shape), (prod(shape),))
     places = broadcast(builder, places, (prod(shape),))
     _replace(op, _looked_up(builder, source, places, shape))
+
+
+_MOST_GATHERED = 1 << 15  # bytes: the whole of what is gathered from passes through shared memory
+
+
+def _pick(op: tensor.ReduceOp) -> bool:
+    """sum(iota of the axis == place ? x : 0)  ==>  a gather of that place: what is picked, not searched for"""
+    cast = op.source.op if isinstance(op.source.op, arith.CastOp) else None
+    select = (op.source if cast is None else cast.source).op
+    if op.kind != "sum" or not isinstance(select, arith.SelectOp) or constant_of(select.on_false) != 0:
+        return False
+    source, hit = select.on_true, select.condition.op
+    walk = hit.lhs.op if isinstance(hit, arith.CmpOp) and hit.predicate == "eq" and not hit.rhs.shape else None
+    if not isinstance(walk, tensor.IotaOp) or walk.axis != op.axis or source.shape != op.source.shape:
+        return False
+    place = hit.rhs  # type: ignore[union-attr]
+    ends = bounds(place) if constant_of(place) is None else (int(constant_of(place) or 0),) * 2
+    if ends is None or ends[0] < 0 or ends[1] >= walk.extent:
+        return False
+    if prod(source.shape) * ELEMENTS[source.dtype].bits // 8 > _MOST_GATHERED:
+        return False
+    builder, outer, inner = Builder.at(op), source.shape[: op.axis], source.shape[op.axis + 1 :]
+    around = tensor.IotaOp(axis=0, extent=prod(outer), result_types=[TensorType((prod(outer), 1), "int32")])
+    behind = tensor.IotaOp(axis=1, extent=prod(inner), result_types=[TensorType((1, prod(inner)), "int32")])
+    row = builder.insert(arith.MulOp(builder.insert(around).out, builder.constant(walk.extent, INT32))).result
+    row = builder.insert(arith.AddOp(row, converted(builder, place, "int32"))).result
+    row = builder.insert(arith.MulOp(row, builder.constant(prod(inner), INT32))).result
+    index = builder.insert(arith.AddOp(row, builder.insert(behind).out)).result
+    flat = _flattened(builder, index, (prod(outer), prod(inner)), {})
+    assert flat is not None, "indices alone"
+    picked = _looked_up(builder, source, broadcast(builder, flat, (prod(outer + inner),)), (*outer, *inner))
+    _replace(op, picked if cast is None else converted(builder, picked, op.out.dtype))
+    return True
 
 
 def _legalize_scan(op: tensor.ScanOp) -> None:

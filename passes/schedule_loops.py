@@ -64,6 +64,8 @@ def _alike(loop: scf.ForOp | scf.WhileOp) -> tuple[tuple[int, ...], ...]:
     carried, yielded = loop.carried, loop.yielded
     groups: dict[Value, list[int]] = {}
     for number, value in enumerate(loop.inits):
+        while isinstance(value.op, arith.BitcastOp):  # Triton has one type for some pairs of types, and then drops it
+            value = value.op.source
         if not isinstance(value.op, (arith.ConstantOp, tensor.IotaOp)):
             groups.setdefault(value, []).append(number)
     return tuple(

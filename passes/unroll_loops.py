@@ -25,7 +25,8 @@ class UnrollLoops(Pass):
              alone. Keeps: loops with `unroll` above 1, which is a hint for the code generator.
 
     In code for one thread, short loops whose index picks elements of a local array are unrolled, too: then the elements
-    have names of their own, and no tile has to be searched for them.
+    have names of their own, and no tile has to be searched for them. They come before loops around them that are marked
+    and index no local array.
     """
 
     name = "unroll-loops"
@@ -43,6 +44,9 @@ class UnrollLoops(Pass):
                 for op in reversed(threads.nests()):  # inner loops first: an outer one has what they become
                     if isinstance(op, ForOp) and _picks_elements(op) and _size(op, {*wanted, op}) <= _MOST_OPERATIONS:
                         wanted.add(op)
+                for op in threads.nests():  # outer loops first
+                    if op in wanted and _size(threads, wanted) > self.limit and _takes_room(op, wanted):
+                        wanted.remove(op)
         if not wanted:
             return
         left = self.limit
@@ -84,6 +88,16 @@ def _picks_elements(loop: ForOp) -> bool:
     indices = _indices(loop)
     if loop.attributes["unroll"] or loop.vectorized or loop.num_stages or indices is None or len(indices) > _MOST_TURNS:
         return False
+    return _indexes_array(loop)
+
+
+def _takes_room(loop: Operation, wanted: set[Operation]) -> bool:
+    """Whether a loop that indexes no local array is around one that does, which is to be unrolled before it."""
+    inside = [op for op in loop.nests() if isinstance(op, ForOp) and op in wanted and op is not loop]
+    return isinstance(loop, ForOp) and not _indexes_array(loop) and any(map(_indexes_array, inside))
+
+
+def _indexes_array(loop: ForOp) -> bool:
     for op in loop.body.walk():
         if isinstance(op, (tile.LoadOp, tile.StoreOp)) and tile.buffer_type(op.buffer).scope == "local":
             pending = list(op.indices)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
-from typing import IO
+from typing import IO, TextIO
 
 _LINES = 12
 _BYTES = 1 << 16
@@ -46,3 +47,23 @@ def last_words(log: IO[bytes]) -> list[str]:
     lines = log.read().decode(errors="replace").strip().splitlines()
     fatal = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
     return lines[fatal[-1] :][:_LINES] if fatal else lines[-_LINES:]
+
+
+def pipes_apart() -> tuple[TextIO, TextIO]:
+    """This process's stdin and stdout, for the caller alone: who reads stdin finds nothing, stdout leads to stderr."""
+    sys.stdout.flush()
+    own = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return os.fdopen(own[0], "r", encoding="utf-8"), os.fdopen(own[1], "w", encoding="utf-8")
+
+
+def reason_of(printed: str) -> str:
+    """The line of what a process printed that says what went wrong: the last error's message."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    for line in reversed(lines):
+        if re.search(r"(^|\s)(error: |\w*(Error|Exception|Failure|Skip\w*)\b.*: )", line):
+            return line
+    return lines[-1] if lines else ""

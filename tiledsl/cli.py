@@ -1,4 +1,4 @@
-"""The command `tiledsl`: lower, verify, explain, compile, opt, passes, run, tune, tuned, cache, doctor.
+"""The command `tiledsl`: lower, verify, explain, compile, opt, passes, run, beside, tune, tuned, cache, doctor.
 
 Status 0: done. 1: a mistake in a program, a file or a value, or a check that fails. 2: a mistake in the options.
 """
@@ -283,6 +283,34 @@ def run(script: Path, arguments: tuple[str, ...]) -> None:
     with on_command_line(False):  # what is wrong in a script is to be changed there
         status = run_script(script, arguments)
     sys.exit(status)
+
+
+@main.command()
+@click.argument("where", type=click.Path(path_type=Path), metavar="SCRIPT|FOLDER")
+@click.argument("arguments", nargs=-1)
+@click.option("--only", default="", metavar="PATTERN", help="Scripts whose path matches this pattern.")
+@click.option("--workers", default=2, metavar="N", help="Processes at a time, two for a script; one pair measures.")
+@click.option("--timeout", default=300.0, help="Seconds for a script under one compiler.")
+@click.option("--seconds", type=float, default=None, help="After so many, leave what is not done.")
+@click.option("-o", "output", type=click.Path(path_type=Path), default=None, help="Keep results here, and go on there.")
+def beside(
+    where: Path,
+    arguments: tuple[str, ...],
+    only: str,
+    workers: int,
+    timeout: float,
+    seconds: float | None,
+    output: Path | None,
+) -> None:
+    """Run TileLang scripts under tiledsl and under the TileLang that is installed, kernel by kernel: same inputs,
+    outputs compared, times in turns, compile times, and what the remarks say of kernels that are slower.
+
+    Arguments of a script follow "--". Nothing is tuned: the first configuration is taken. Status 1 if outputs differ; a
+    script that fails is a row.
+    """
+    from tiledsl.commands import beside as command
+
+    sys.exit(command.beside(where, arguments, only, command.Plan(workers, timeout), output, seconds))
 
 
 @main.command()

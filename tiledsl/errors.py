@@ -104,9 +104,15 @@ class PassFailure(Exception):
     from. `reproducer` is the file to report."""
 
     def __init__(self, spec: str, error: BaseException, reproducer: str, module: str = "") -> None:
+        import traceback
+
         whose = f"a bug in the pass, which is from {module}" if module else "a bug in tiledsl"
-        said = str(error) or repr(error)
-        super().__init__(f"pass {spec} failed: {said}\nThis is {whose}; the program is in {reproducer}")
+        said, place = str(error) or repr(error), ""
+        theirs = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(PACKAGES)]
+        if module and theirs:
+            said = f"{type(error).__name__}: {error}"
+            place = "\n" + "".join(traceback.format_list(theirs[-1:])).rstrip()
+        super().__init__(f"pass {spec} failed: {said}{place}\nThis is {whose}; the program is in {reproducer}")
         self.spec = spec
         self.reproducer = reproducer
 
@@ -135,9 +141,11 @@ def value_options(names: Iterable[str]) -> str:
 
 
 def user_loc() -> Loc | None:
-    """Where the user's code called into this package, for errors that have no place in a tree."""
+    """Where the user's code called into this package, through torch or not, for errors that have no place in a tree."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(PACKAGES):
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    others = PACKAGES if torch is None else (*PACKAGES, os.path.dirname(torch) + os.sep)
+    while frame is not None and frame.f_code.co_filename.startswith(others):
         frame = frame.f_back
     if frame is None:
         return None

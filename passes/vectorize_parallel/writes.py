@@ -11,7 +11,7 @@ from tiledsl.dialects.arith import constant_of
 from tiledsl.errors import TileError
 from tiledsl.ir.core import Value
 from tiledsl.ir.rewrite import Builder
-from tiledsl.ir.types import INT32, Shape, broadcast_shapes, with_shape
+from tiledsl.ir.types import INT32, Shape, broadcast_shapes, is_float, with_shape
 from tiledsl.legality import verdict
 from tiledsl.passes.tile_values import (
     COMBINING,
@@ -136,7 +136,7 @@ def combine_on_chip(
             found = _by_element(op, builder, value, indices, mask)
             if found is None:
                 return _scatter(op, builder, value, indices, mask, shared)
-            (value, indices), mask = found, None
+            value, indices, mask = found
     old = builder.insert(tile.LoadOp(op.buffer, indices, None, None)).result
     if compare is None:
         new = builder.insert(combine(op.kind, value.dtype)(old, value)).out
@@ -194,8 +194,9 @@ def _computed_in(kind: str, dtype: str) -> str:
 
 def _by_element(
     op: tile.AtomicOp, builder: Builder, value: Value, indices: list[Value], mask: Value | None
-) -> tuple[Value, list[Value]] | None:
-    """What all points contribute to each element, and the elements' indices.
+) -> tuple[Value, list[Value], Value | None] | None:
+    """What all points contribute to each element, the elements' indices, and which of them change; None for all: what
+    is neutral changes none, but for the extremum of it and of a NaN.
 
     Dimensions of the buffer that a point's own place addresses stay apart; each of the others gets an axis, of all of
     its elements, along which a point's value is neutral but at its index. None for too many comparisons.
@@ -230,10 +231,13 @@ def _by_element(
     neutral = builder.constant(tensor.neutral(kind, value.dtype), with_shape((), value.dtype))
     assert hit is not None, "points that differ in no index"
     value = selected(builder, hit, spread(value), neutral)
+    changed = hit if kind in ("max", "min") and is_float(value.dtype) else None
     for axis in range(len(shape)):
         if axis not in kept and value.shape[axis] > 1:
             value = reduced(builder, value, kind, axis, keep=True)
-    return value, places
+            if changed is not None and varies(changed, axis):
+                changed = reduced(builder, changed, "or", axis, keep=True)
+    return value, places, changed
 
 
 def _one_to_one(indices: list[Value], shared: Shape) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import py_compile
@@ -9,7 +10,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -211,6 +212,21 @@ def test_tilelangs_program_computes_the_same(tmp_path: Path) -> None:
     done = forked.run(["-c", script], cwd=tmp_path, env=processes.with_root(os.environ))
     assert done.returncode == 0, done.stderr
     assert len(read_json(tmp_path / "report.json")["rows"]) == 2
+
+
+def test_tilelangs_program_can_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TileLang's tuner takes a function if its closure has numbers and texts alone."""
+    stand_in, language = ModuleType("tilelang"), ModuleType("tilelang.language")
+    decorator = lambda **options: lambda function: function
+    stand_in.__dict__.update(jit=decorator, autotune=decorator, language=language)
+    monkeypatch.setitem(sys.modules, "tilelang", stand_in)
+    monkeypatch.setitem(sys.modules, "tilelang.language", language)
+    monkeypatch.delitem(sys.modules, "benchmarks.tuning.gemm_tilelang", raising=False)
+    function = importlib.import_module("benchmarks.tuning.gemm_tilelang").tuned_builder(cases.gemm_configs(True))
+    sys.modules.pop("benchmarks.tuning.gemm_tilelang")
+    cells = function.__closure__ or ()
+    assert function.__code__.co_varnames[:3] == ("M", "N", "K")
+    assert [each.cell_contents for each in cells if not isinstance(each.cell_contents, (int, float, str))] == []
 
 
 def test_a_system_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from click.testing import CliRunner
 import tiledsl
 from tests.support import racing_copy
 from tiledsl.certificate import Certificate, Check, certify, process
+from tiledsl.certificate.check import Status
 from tiledsl.cli import main
 from tiledsl.errors import TileError
+from tiledsl.ir import pass_manager
+from tiledsl.ir.pass_manager import Pass, Program
 
 pytest.importorskip("z3")
 
@@ -75,15 +79,55 @@ def test_what_is_exported_brings_its_certificate(tmp_path: Path) -> None:
     assert not (tmp_path / "other.certificate.json").exists()
 
 
-def test_a_checker_that_breaks_leaves_something_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error, status", [(ZeroDivisionError, "failed"), (MemoryError, "unknown")])
+def test_a_checker_that_breaks_has_failed_unless_it_had_no_room(
+    error: type[Exception], status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(kernel: Any, seconds: float) -> Any:
-        raise ZeroDivisionError("by design")
+        raise error("by design")
 
     reads = next(each for each in certify.CHECKERS if each[0] == "read")
     monkeypatch.setattr(certify, "CHECKERS", (("bounds", broken), reads))
     made = copied(100).verify()
-    (unknown,) = made.of("unknown")
-    assert unknown.kind == "bounds" and "ZeroDivisionError: by design" in unknown.detail and made.of("proved")
+    (found,) = made.of(status)
+    assert found.kind == "bounds" and f"{error.__name__}: by design" in found.detail and made.of("proved")
+    assert made.ok == (status == "unknown")
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"reasociation"}, "careless: allowances returned {'reasociation'}, where a frozenset of these names is asked"),
+        ("reassociation", "careless: allowances returned 'reassociation', where"),
+        (1 / 2, "careless: allowances returned 0.5, where"),
+        (None, "careless: division by zero"),
+    ],
+)
+def test_what_a_pass_allows_and_nobody_knows_is_a_failure(
+    given: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pass_manager, "PASSES", {**pass_manager.PASSES})
+
+    @dataclass(frozen=True)
+    class Careless(Pass):
+        name = "careless"
+
+        def run(self, program: Program) -> None:
+            pass
+
+        def allowances(self, program: Program) -> frozenset[str]:
+            return given if given is not None else frozenset({1 / 0})  # type: ignore[arg-type]
+
+    program = racing_copy.copied_builder(100)
+    made = tiledsl.compile(program, target="interpret", passes={"after:canonicalize": [Careless()]}).verify()
+    assert message in made.failed[0].detail and not made.ok
+
+
+def test_allowances_are_a_method() -> None:
+    with pytest.raises(TileError, match="Attribute: allowances is set, where a method is asked: def allowances"):
+
+        class Attribute(Pass):
+            allowances = {"reassociation"}  # type: ignore[assignment]
 
 
 def test_without_the_solver_what_it_would_prove_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

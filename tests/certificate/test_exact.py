@@ -85,6 +85,7 @@ def test_what_ieee_arithmetic_promises(allowed: list[str]) -> None:
     assert same(mul(negate(x), y), negate(mul(x, y))) and same(negate(negate(x)), x)
     assert same(add(x, number(0)), x) and same(mul(x, number(1)), x) and same(mul(x, number(0)), number(0))
     assert same(mul(x, number(0.5)), div(x, number(2))) and same(sub(x, x), number(0))
+    assert same(add(x, x), mul(x, number(2))) and same(add(negate(x), negate(x)), mul(number(-2), x))
     assert same(add(number(0.1), number(0.2)), number(np.float32(0.1) + np.float64(np.float32(0.2))))
     narrow = algebra.cast("float32", "float16")
     assert same(narrow(narrow(x)), narrow(x)) and unlike(narrow(x), x)

@@ -57,7 +57,9 @@ def test_every_hazard_has_a_program() -> None:
     assert {each.hazard for each in PROGRAMS.values()} | {"linear-like-blocked"} == listed
 
 
-@pytest.mark.parametrize("name, carried", [("delayed", 3), ("delayed_tile", 2), ("delayed_flag", 4)])
+@pytest.mark.parametrize(
+    "name, carried", [("delayed", 3), ("delayed_tile", 2), ("delayed_bits", 2), ("delayed_flag", 4)]
+)
 def test_variables_that_begin_alike_are_carried(
     name: str, carried: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

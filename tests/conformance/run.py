@@ -24,9 +24,11 @@ from importlib import metadata
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 
 from scripts import SCRIPTS, Script  # noqa: E402
+
+from tiledsl.child_processes import reason_of  # noqa: E402
 
 # What scripts print, and then exit with 0, when their result differs from their reference.
 _COMPLAINT = re.compile(r"✗|❌|\bFAILED\b|\bmismatch\b|WARNING: .* Error:|not match", re.IGNORECASE)
@@ -121,15 +123,6 @@ def run(script: Script, examples: Path, gpu: bool, timeout: float, logs: Path | 
     if complaint is not None:
         return outcome("failed", f"it prints: {complaint.strip()}")
     return outcome("runs" if script.prints_only else "passed")
-
-
-def reason_of(printed: str) -> str:
-    """The line that says what went wrong: the last error's message."""
-    lines = [line.strip() for line in printed.splitlines() if line.strip()]
-    for line in reversed(lines):
-        if re.search(r"(^|\s)(error: |\w*(Error|Exception|Failure|Skip\w*)\b.*: )", line):
-            return line
-    return lines[-1] if lines else ""
 
 
 def selected(options: argparse.Namespace) -> Iterator[Script]:

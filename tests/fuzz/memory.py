@@ -222,7 +222,7 @@ class Buffer:
         if at < 0:
             if self.scope != "global":
                 return Number(self.dtype, None)
-            return machine.safe.get(id(self.memory)) or Number(self.dtype, 0.0 if self.dtype.kind == "f" else 0)
+            return cast(machine.safe.get(id(self.memory), 0), self.dtype)
         return self.read(at)
 
     def read(self, at: int) -> Number:

@@ -19,6 +19,7 @@ MACHINE_CODE = (
     "constant-from-float8",
     "carry-of-mulhi",
     "saturating-product",
+    "unused-half-of-predicates",
 )
 
 

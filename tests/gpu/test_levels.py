@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,59 @@ def test_tuning_over_binaries_of_a_triton_kernel(tmp_path: Path) -> None:
 
     torch.testing.assert_close(doubling(x), x * 2)
     assert all(trial.ok for trial in doubling.tune(x).trials)
+
+
+@pytest.mark.parametrize("level", ["ttir", "ttgir"])
+def test_values_of_the_ir(tmp_path: Path, level: str) -> None:
+    """The sum of a product, after its loop, and rows of what is computed of it, of one block and of all."""
+    from tests.levels.test_dump import PRODUCT
+
+    product: Any = load_module("product", PRODUCT, interpret=False).product
+    a, b = (torch.randn(128, 128, device="cuda", dtype=torch.float16) for _ in range(2))
+    b, c = b[:, :32].contiguous(), torch.empty(128, 32, device="cuda")
+    tiledsl.triton_kernel(product).save_levels(tmp_path, a, b, c, 128, B=32, num_warps=4)
+    kernel = tiledsl.triton_kernel(tmp_path, level)
+    text = kernel.artifact.file.content  # type: ignore[union-attr]
+    (total,) = re.findall(r"(%\w+)(?::\d+)? = scf\.for", str(text))
+    (top,) = re.findall(r'(%\w+) = "tt.reduce"', str(text))
+    expected = (a.float() @ b.float()).view(4, 32, 32)
+    for value, wanted in ((f"{total}#0" if f"{total}:" in str(text) else total, expected), (top, expected.amax(2))):
+        one, every = torch.zeros_like(wanted[0]), torch.zeros_like(wanted)
+        kernel.dump(value, block=(2,))[(4,)](a, b, c, 128, dump=one)
+        kernel.dump(value, block=None)[(4,)](a, b, c, 128, dump=every)
+        torch.testing.assert_close(one, wanted[2], rtol=1e-3, atol=1e-2)
+        assert torch.equal(every[2], one)
+        torch.testing.assert_close(every, wanted, rtol=1e-3, atol=1e-2)
+
+
+def test_a_folder_of_cubins_of_an_older_triton(tmp_path: Path) -> None:
+    """As Triton Runner keeps them: a folder for each configuration, whose JSON file has a kernel_signature."""
+    scale: Any = load_module("scale", SCALE, interpret=False).scale
+    x = torch.randn(1 << 16, device="cuda")
+    for tile in (128, 512):
+        folder = tmp_path / f"TILE{tile}"
+        tiledsl.triton_kernel(scale).save_levels(folder, x, x, x.numel(), 2.0, B=tile)
+        values = json.loads((folder / "scale.json").read_text())
+        for name in ("schema", "language", "options", "arguments", "parameter_bytes", "source_sha256", "files"):
+            del values[name]
+        values["triton_version"] = "3.5.0"
+        values["kernel_signature"] = (
+            "(('x', '*fp32', 'D', False), ('y', '*fp32', 'D', False), ('n', 'i32', 'D', False), "
+            f"('factor', 'fp32', None, False), ('B', 'constexpr', {tile}, True), ('RELU', 'constexpr', False, False))"
+        )
+        (folder / "scale.json").write_text(json.dumps(values))
+        for level in ("ttir", "ttgir", "llir", "ptx"):
+            (folder / f"scale.{level}").unlink()
+    with pytest.raises(TileError, match="has no folder with a kernel to run"):
+        tiledsl.triton_kernels(tmp_path)
+    kernels = tiledsl.triton_kernels(tmp_path, allow=["triton_version"])
+    assert list(kernels) == ["TILE128", "TILE512"]
+
+    @tune_function([{"saved": name} for name in kernels], ref_prog=lambda x: x * 2, cache=False)
+    def doubling(x, saved):
+        y = torch.empty_like(x)
+        kernels[saved][lambda meta: (-(-x.numel() // meta["B"]),)](x, y, x.numel(), 2.0)
+        return y
+
+    torch.testing.assert_close(doubling(x), x * 2)
+    assert [trial.ok for trial in doubling.tune(x).trials] == [True, True]

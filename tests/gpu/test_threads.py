@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tiledsl
-from tests.language.test_thread_programs import given
+from tests.language.test_thread_programs import given, product_of_register_tiles
 from tests.support.thread_programs import Program
 
 pytestmark = pytest.mark.gpu
@@ -40,3 +40,9 @@ def main(A: T.Tensor((64, 1024), "int32"), B: T.Tensor((64, 1024), "int32"), C: 
     for k in range(8):
         expected = expected[:, (places + k) % 1024] + 1
     assert torch.equal(made, expected)
+
+
+def test_a_product_of_register_tiles() -> None:
+    a, b = torch.randn(32, 16, device="cuda"), torch.randn(16, 32, device="cuda")
+    kernel = tiledsl.compile(product_of_register_tiles(), out_idx=-1)
+    torch.testing.assert_close(kernel(a, b), a @ b, rtol=1e-4, atol=1e-4)

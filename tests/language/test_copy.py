@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+import tiledsl
 import tiledsl.language as T
+from tiledsl.errors import TileError
 
 F = "float32"
 
@@ -116,6 +118,40 @@ def test_a_safe_value_holds_in_the_kernel_that_annotates_it(run: Any) -> None:
     b, c = torch.zeros(4), torch.ones(4)
     run(main, torch.ones(3), b, c, out_idx=())
     assert b.tolist() == [1, 1, 1, 7] and c.tolist() == [1, 1, 1, 0]
+
+
+def test_views_of_other_types_read_the_safe_value_outside_as_their_type_holds_it(run: Any) -> None:
+    @T.prim_func
+    def main(A: T.Tensor((3,), F), B: T.Tensor((4,), "int32"), C: T.Tensor((8,), "uint16"), D: T.Tensor((4,), F)):
+        with T.Kernel(1) as bx:
+            bits = T.view(A, dtype="int32")
+            T.annotate_safe_value({bits: -7})
+            halves = T.view(T.view(A, dtype="int32"), (6,), "uint16")
+            x = T.alloc_shared((4,), "int32")
+            T.copy(bits[bx], x)
+            T.copy(x, B)
+            for i in T.Parallel(8):
+                C[i] = halves[bx + i]
+            for i in T.Parallel(4):
+                D[i] = A[bx + i]
+
+    a = numbers(3)
+    b, c, d = torch.zeros(4, dtype=torch.int32), torch.zeros(8, dtype=torch.uint16), torch.zeros(4)
+    run(main, a, b, c, d, out_idx=())
+    assert b.tolist() == [*a.view(torch.int32).tolist(), -7]
+    assert c.tolist() == [*a.view(torch.uint16).tolist(), 65529, 65529]
+    assert d.tolist() == [*a.tolist(), -7.0]
+
+
+def test_a_safe_value_that_a_view_cannot_hold_is_refused() -> None:
+    @T.prim_func
+    def main(A: T.Tensor((3,), F), B: T.Tensor((4,), "int32")):
+        with T.Kernel(1) as bx:
+            T.annotate_safe_value({A: float("-inf")})
+            B[0] = T.view(A, dtype="int32")[bx + 3]
+
+    with pytest.raises(TileError, match="annotate_safe_value gives -inf for its memory"):
+        tiledsl.compile(main, target="interpret")
 
 
 def test_slices_of_dynamic_extent_take_the_tile_s_shape(run: Any) -> None:

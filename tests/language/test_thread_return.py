@@ -109,19 +109,101 @@ def test_where_it_cannot_stand() -> None:
         refused("x = T.thread_return()") == "T.thread_return() is a statement of its own, in a kernel of a tile program"
     )
 
+
+class Limits:
+    """A class of macros, one of which leaves."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
     @T.macro
-    def leave(condition: Any):
-        if condition:
+    def check(self, count: Any):
+        if count > self.most:
             T.thread_return()
 
-    @T.prim_func
-    def program(N: T.Tensor((4,), "int32")):
-        with T.Kernel(4, threads=32) as b:
-            leave(N[b] > 0)
-            N[b] = 1
 
-    with pytest.raises(TileError, match=r"T\.thread_return in a macro: write it in the kernel that uses the macro"):
-        tiledsl.compile(program, target="interpret")
+@T.macro
+def positive(count: Any):
+    if count <= 0:
+        T.thread_return()
+    return count * 10
+
+
+def test_a_macro_leaves_the_kernel(run: Callable[..., Any]) -> None:
+    limits = Limits(4)
+
+    @T.prim_func
+    def program(N: T.Tensor((6,), "int32"), Y: T.Tensor((6, 3), "int32")):
+        with T.Kernel(6, threads=32) as b:
+            T.clear(Y[b, :])
+
+            def counted(n, i):
+                if n == i:
+                    T.thread_return()
+                Y[b, 1] = i
+
+            ten = positive(N[b])
+            Y[b, 0] = ten
+            for i in T.serial(8):
+                limits.check(N[b])
+                counted(N[b], i)
+            Y[b, 2] = 1
+
+    counts = torch.tensor([0, 1, 3, 9, -1, 4], dtype=torch.int32)
+    y = run(program, counts)
+    assert y.tolist() == [[0, 0, 0], [10, 0, 0], [30, 2, 0], [90, 0, 0], [0, 0, 0], [40, 3, 0]]
+
+
+def test_macros_of_macros_and_threads(run: Callable[..., Any]) -> None:
+    @T.macro
+    def inner(tx, n):
+        if tx >= n:
+            T.thread_return()
+
+    @T.macro
+    def outer(X, Y, tx, n):
+        inner(tx, n)
+        Y[tx] = X[tx] + 1
+        inner(tx, n // 2)
+        Y[tx] = X[tx] * 2
+
+    @T.prim_func
+    def program(X: T.Tensor((32,), "float32"), Y: T.Tensor((32,), "float32")):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            Y[tx] = 0.0
+            outer(X, Y, tx, 20)
+            Y[tx] += 0.5
+
+    x = torch.randn(32)
+    expected = torch.cat([x[:10] * 2 + 0.5, x[10:20] + 1, torch.zeros(12)])
+    assert torch.equal(run(program, x), expected)
+
+
+def test_a_call_that_is_not_a_statement() -> None:
+    message = "T.thread_return in a function that is called inside of an expression, or by another name"
+    calls = ["Y[b] = positive(N[b])", "if positive(N[b]) > 3:\n                Y[b] = 1", "Y[b] = again(N[b])"]
+    for call in calls:
+        text = f"""
+@T.prim_func
+def main(N: T.Tensor((4,), "int32"), Y: T.Tensor((4,), "int32")):
+    with T.Kernel(4, threads=32) as b:
+
+        def positive(count):
+            if count <= 0:
+                T.thread_return()
+            return count
+
+        def again(count):
+            return 1 + positive(count)
+
+        if N[b] == 7:
+            T.thread_return()
+        {call}
+"""
+        with pytest.raises(TileError) as caught:
+            tiledsl.compile(tiledsl.parse(text), target="interpret")
+        assert caught.value.message == message and caught.value.loc.line == 8
 
 
 def test_it_compiles() -> None:

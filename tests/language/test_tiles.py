@@ -223,6 +223,30 @@ def test_atomic_updates_of_tiles(run: Any) -> None:
     assert torch.equal(c[0], a.amax(0))
 
 
+@pytest.mark.parametrize("operation, points", [("max", 4), ("min", 4), ("max", 300), ("min", 300)])
+def test_elements_that_no_atomic_extremum_addresses_stay_nan(run: Any, operation: str, points: int) -> None:
+    """By comparing each point's index with each element's, and by a scatter where these are many."""
+    elements, update = 8 if points == 4 else 128, getattr(T, f"atomic_{operation}")
+
+    @T.prim_func
+    def main(A: T.Tensor((points,), F), P: T.Tensor((points,), "int32"), B: T.Tensor((elements,), F)):
+        with T.Kernel(1):
+            t = T.alloc_shared((elements,), F)
+            T.fill(t, float("nan"))
+            for i in T.Parallel(points):
+                if P[i] != 3:
+                    update(t[P[i]], A[i])
+            T.copy(t, B)
+
+    a, places = torch.arange(1.0, points + 1), torch.arange(points, dtype=torch.int32) % 5
+    b = torch.zeros(elements)
+    run(main, a, places, b, out_idx=())
+    held = [p for p in sorted({*places.tolist()}) if p != 3]
+    assert [p for p in range(elements) if not b[p].isnan()] == held
+    best = getattr(torch, f"a{operation}")
+    assert b[held].tolist() == [best(a[places == p]).item() for p in held]
+
+
 def test_any_and_all(run: Any) -> None:
     @T.prim_func
     def main(A: T.Tensor((4, 8), "int32"), B: T.Tensor((4, 2), "int32")):

@@ -28,7 +28,7 @@ TEXTS = {
     "clamp": "T.clamp({}, {}, {})", "round": "T.round({}, 'ties-away-from-zero')",
 }  # fmt: skip
 WHOLE_WALK = bool(os.environ.get("TILEDSL_TEST_ALL_TYPES"))
-TARGET, UNITS = "interpret", 16  # tests/gpu/test_element_types.py has others
+TARGET, UNITS, BLOCKS = "interpret", 16, 1  # tests/gpu/test_element_types.py has others
 
 
 def supports(*dtypes: str) -> bool:
@@ -36,11 +36,11 @@ def supports(*dtypes: str) -> bool:
     return {*dtypes} <= Target.parse(TARGET).dtypes
 
 
-def run(body: list[str], parameters: dict[str, torch.Tensor], name: str) -> None:
-    """Run a program of one block, whose parameters are these tensors."""
+def run(body: list[str], parameters: dict[str, torch.Tensor], name: str, blocks: int = 1) -> None:
+    """Run a program whose parameters are these tensors."""
     typed = [f"{key}: T.Tensor({tuple(x.shape)}, '{str(x.dtype)[6:]}')" for key, x in parameters.items()]
     lines = "\n".join(f"        {line}" for line in body)
-    text = f"@T.prim_func\ndef main({', '.join(typed)}):\n    with T.Kernel(1, threads=128) as bx:\n{lines}\n"
+    text = f"@T.prim_func\ndef main({', '.join(typed)}):\n    with T.Kernel({blocks}, threads=128) as bx:\n{lines}\n"
     tag = f"<{name}>"
     linecache.cache[tag] = (len(text), None, text.splitlines(True), tag)
     space: dict[str, Any] = {"T": T}
@@ -97,12 +97,14 @@ def test_elementwise(dtype: str) -> None:
         for key, values in zip(given, arrays):
             parameters[key] = exact.tensor_of(values, dtype)
         parameters[f"R{number}"] = torch.zeros(size, dtype=getattr(torch, out))
-        text = TEXTS[name].format(*(f"{key}[i{number}]" for key in given))
-        body += [f"for i{number} in T.Parallel({size}):", f"    R{number}[i{number}] = {text}"]
+        share = -(-size // BLOCKS)
+        place = f"bx * {share} + i{number}"
+        text = TEXTS[name].format(*(f"{key}[{place}]" for key in given))
+        body += [f"for i{number} in T.Parallel({share}):", f"    R{number}[{place}] = {text}"]
         wanted.append((number, name, out, expected, arrays))
     if not wanted:
         return
-    run(body, parameters, f"rewritten operations on {dtype}")
+    run(body, parameters, f"rewritten operations on {dtype}", BLOCKS)
     failed = []
     for number, name, out, expected, arrays in wanted:
         got = exact.values_of(parameters[f"R{number}"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 import tiledsl
 import tiledsl.language as T
@@ -101,6 +102,42 @@ def test_dimensions_of_one_element_come_and_go_without_another_layout() -> None:
 def test_reductions_behind_a_reshape_are_relaid(name: str) -> None:
     ops = lowered(PROGRAMS[name].program)
     assert any(op.relaid for op in of(ops, tensor.ReduceOp))
+
+
+def picking(place: str, dtype: str = "float32", rows: int = 2) -> Any:
+    text = f"""
+@T.prim_func
+def main(A: T.Tensor(({rows * 32},), {dtype!r}), N: T.Tensor((4,), "int32"), O: T.Tensor((64,), {dtype!r})):
+    with T.Kernel(1, threads=32):
+        flat = T.alloc_shared(({rows * 32},), {dtype!r})
+        T.copy(A, flat)
+        t = T.reshape(flat, ({rows}, 4, 8))
+        for k in T.serial(2):
+            for i, j in T.Parallel(2, 4):
+                O[k * 32 + i * 4 + j] = t[{place}]
+"""
+    return tiledsl.parse(text)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("place", ["i, 1, j", "i, k + 1, j", "1, j, i", "k, j, 6", "i, j, k * 5"])
+def test_one_place_of_an_axis_is_gathered(place: str, dtype: str) -> None:
+    made = lowered(picking(place, dtype))
+    assert of(made, tensor.GatherOp) and not any(op.relaid for op in of(made, tensor.ReduceOp))
+    given = torch.arange(64).to(getattr(torch, dtype))
+    out = torch.zeros(64).to(given.dtype)
+    tiledsl.compile(picking(place, dtype), target="interpret")(given, torch.zeros(4, dtype=torch.int32), out)
+    tile, expected = given.float().view(2, 4, 8), torch.zeros(64)
+    for k in range(2):
+        for i in range(2):
+            for j in range(4):
+                expected[k * 32 + i * 4 + j] = tile[eval(place, {"i": i, "j": j, "k": k})]
+    assert torch.equal(out.float(), expected)
+
+
+def test_places_that_may_lie_outside_and_large_tiles_are_searched() -> None:
+    assert any(op.relaid for op in of(lowered(picking("i, N[k], j")), tensor.ReduceOp))
+    assert any(op.relaid for op in of(lowered(picking("i, 1, j", rows=512)), tensor.ReduceOp))
 
 
 def test_products_of_float64_are_cut_off_from_narrow_numbers() -> None:

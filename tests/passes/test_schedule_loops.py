@@ -276,6 +276,7 @@ def test_what_verifiers_say(operation: str, message: str) -> None:
 def test_values_that_begin_alike_and_change_places() -> None:
     """Triton would take %a and %b for unchanging: after one reading of the body they hold what they held before."""
     loop = """%n2 = arith.mul %n, %c8 : int32
+    %n3 = arith.bitcast %n2 : int32
     %r, %s, %t = scf.for %c0, %n, %c1[%n2, INITS] : int32, int32, int32 (%i: int32, %a: int32, %b: int32, %c: int32) {
         scf.yield [YIELDED]
     }"""
@@ -284,6 +285,7 @@ def test_values_that_begin_alike_and_change_places() -> None:
         ("%n2, %n2", "%a, %i, %b", " {alike = ((0, 1, 2),)}"),
         ("%n2, %n2", "%a, %i, %c", ""),
         ("%n, %n2", "%c, %i, %i", " {alike = ((0, 2),)}"),
+        ("%n3, %n", "%b, %a, %c", " {alike = ((0, 1),)}"),
         ("%c0, %c0", "%a, %c, %b", ""),  # a constant is written for each
     ):
         root = launch(loop.replace("INITS", inits).replace("YIELDED", yielded), options='(("num_warps", 4),)')

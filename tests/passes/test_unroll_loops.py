@@ -106,3 +106,19 @@ def test_short_loops_over_the_array_of_a_thread_are_unrolled() -> None:
         found = unrolled(text)
         assert sum(line.startswith("tile.store") for line in found) == (turns if whole else 1)
         assert any(line.startswith("scf.for") for line in found) != bool(whole)
+
+
+def test_loops_over_an_array_come_before_marked_loops_around_them() -> None:
+    def loops(limit: int, array: str) -> int:
+        text = f"""
+          %own = tile.alloc : buffer<4*float32, local> %s = tile.alloc : buffer<4*float32, shared>
+          tile.parallel {{extents = (8,), lockstep = true}} (%tx: int32) {{
+            scf.for %c0, %c16, %c1 {{unroll = 1}} (%k: int32) {{
+              scf.for %c0, %c4, %c1 {{unroll = 1}} (%i: int32) {{ tile.store %c0.5, %{array}[%i] scf.yield }}
+              scf.yield }}
+            scf.for %c0, %c4, %c1 {{unroll = 1}} (%i: int32) {{ tile.store %c0.5, %{array}[%i] scf.yield }} }}"""
+        return sum(line.startswith("scf.for") for line in unrolled(text, limit=limit))
+
+    assert loops(400, "own") == 0
+    assert loops(80, "own") == 1  # that over k, and both over the array are gone
+    assert loops(80, "s") > 1  # nothing asks for these before the loop around them

@@ -156,9 +156,11 @@ def test_updates_of_groups_and_classes_as_operations() -> None:
         %2 = arith.select %1, %x_1, %cminf : tensor<6x2xfloat32>
         %3 = tensor.reduce %2 {kind = "max", axis = 0} : tensor<2xfloat32>
         %4 = tensor.reshape %3 : tensor<1x2xfloat32>
-        %5 = tile.load %g[%0] : tensor<1x2xfloat32>
-        %6 = arith.max %5, %4 : tensor<1x2xfloat32>
-        tile.store %6, %g[%0]
+        %5 = tensor.reduce %1 {kind = "or", axis = 0} : tensor<2xbool>
+        %6 = tensor.reshape %5 : tensor<1x2xbool>
+        %7 = tile.load %g[%0] : tensor<1x2xfloat32>
+        %8 = arith.max %7, %4 : tensor<1x2xfloat32>
+        tile.store %8, %g[%0] mask=%6
         """,
     )
 

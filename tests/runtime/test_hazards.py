@@ -80,6 +80,10 @@ MACHINE_CODE = {
         "mul.hi.u32 	%r1, %r2, 1431655766;\ncvt.u64.u32 	%rd1, %r1;\nsub.s64 	%rd3, %rd1, %rd2;",
         "IMAD.HI.U32 R6, P1, R5, 0x55555556, R6 ;", "IMAD.HI.U32 R16, R13, 0x2, RZ ;",
     ),
+    "unused-half-of-predicates": (
+        "and.pred \t%p16, %p15, %p12;\nor.pred \t%p17, %p12, %p15;",
+        "PLOP3.LUT P1, PT, !P1, PT, P2, 0x80, 0xc8 ;", "PLOP3.LUT P1, P3, !P1, PT, P2, 0x80, 0xc8 ;",
+    ),
     "saturating-product": (
         "mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32 { %r5 }",
         "IMMA.16832.S8.S8.SAT R4, R4.ROW, R20.COL, R12 ;", "IMMA.16832.S8.S8 R4, R4.ROW, R20.COL, R12 ;",
@@ -87,7 +91,21 @@ MACHINE_CODE = {
 }  # fmt: skip
 
 
-OF_ALL_PTXAS = ("carry-of-mulhi", "saturating-product")
+OF_ALL_PTXAS = ("carry-of-mulhi", "unused-half-of-predicates", "saturating-product")
+UNREAD = """
+    and.pred \t%p3, %p1, %p2;
+    selp.b32 \t%r2, 1, 0, %p3;
+    shfl.sync.bfly.b32 \t%r3, %r2, 4, 31, -1;
+    max.s32 \t%r4, %r2, %r3;
+    shfl.sync.bfly.b32 \t%r5, %r4, 2, 31, -1;
+"""
+
+
+def test_what_nobody_reads_is_taken_from_ptx() -> None:
+    kept = "    or.pred \t%p4, %p1, %p2;\n    ld.global.b32 \t%r9, [%rd1];\n    @%p4 st.global.b32 \t[%rd1], %r6;\n"
+    assert hazards.repaired(UNREAD + kept, ["unused-half-of-predicates"]) == "\n" + kept
+    read = UNREAD + kept.replace("%r6", "%r5")
+    assert hazards.repaired(read, ["unused-half-of-predicates"]) == read
 
 
 def test_a_stack_pointer_in_place_of_halves_of_a_word(monkeypatch: pytest.MonkeyPatch) -> None:

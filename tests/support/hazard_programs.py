@@ -377,6 +377,27 @@ def delayed_tile(A: T.Tensor((4, 8), "float8_e5m2"), O: T.Tensor((16,), "float8_
         T.copy(t, O[8:16])
 
 
+def _delayed_bits(a: np.ndarray) -> np.ndarray:
+    s = t = a[0]
+    for _ in range(3):
+        s, t = t + 1, s
+    return np.array([s, t])
+
+
+@case("alike-carried", _delayed_bits)
+@T.prim_func
+def delayed_bits(A: T.Tensor((1,), "int32"), O: T.Tensor((2,), "int32")):
+    with T.Kernel(1, threads=32):
+        s = T.alloc_var("int32", T.reinterpret(A[0], "int32"))  # the same bits of the same type: the same value
+        t = T.alloc_var("int32", A[0])
+        for _ in range(3):
+            last = s
+            s = t + 1
+            t = last
+        O[0] = s
+        O[1] = t
+
+
 def _delayed_flag(n: np.ndarray) -> np.ndarray:
     k, a, b = 0, n[0] > 9, n[0] > 9
     while k < abs(int(n[0])) + 2:
@@ -569,6 +590,21 @@ def add_to_int16(A: T.Tensor((64, 16), "int16"), O: T.Tensor((64, 16), "int16"))
     with T.Kernel(1, threads=32):
         for i, j in T.Parallel(64, 16):
             O[i, j] = A[i, j] + T.int16(4)
+
+
+def _first_is_set(a: np.ndarray, n: np.ndarray) -> np.ndarray:
+    return np.where(np.arange(8) == 0, 1, a != 0)
+
+
+@case("unused-half-of-predicates", _first_is_set)
+@T.prim_func
+def set_for_sure(A: T.Tensor((8,), "int32"), N: T.Tensor((1,), "int32"), O: T.Tensor((8,), "bool")):
+    with T.Kernel(1, threads=32):
+        t = T.alloc_shared((8,), "bool")
+        T.copy(A, t)
+        for i in T.Parallel(1):
+            T.atomic_or(t[i], T.cast(N[0] % 17, "float32") > -1.5)  # LLVM finds that this is true, and t[i] not needed
+        T.copy(t, O)
 
 
 _INT_MAX = 2**31 - 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tiledsl.analysis.affine import Bounds, widens_index
+from tiledsl.analysis.affine import Bounds, bounds, widens_index
 from tiledsl.analysis.linear import LinearForm, Reader, constant_form
 from tiledsl.analysis.ranges import dtype_interval
 from tiledsl.dialects import arith, tensor
@@ -57,7 +57,7 @@ def digit_axes(indices: Sequence[Value]) -> DigitAxes | None:
             if unit % max(ends[0]) or above % unit:
                 return None
             units[axis] = sorted([*units[axis], unit])
-        elif len(forms) < len(indices) or all(len(each) == 1 for each in units):
+        elif len(forms) < len(indices) or not reader.divides:
             return None
         else:
             sizes = [tuple(reversed(_sizes(extent, each))) for extent, each in zip(extents, units, strict=True)]
@@ -76,6 +76,7 @@ class _DigitReader(Reader):
     extents: list[int]
     units: list[list[int]]
     finer: tuple[int, int] | None = None
+    divides: bool = False  # whether a quotient or a remainder that varies is a sum
     digits: dict[tuple[int, int], Value] = field(default_factory=dict)
     known: dict[Value, tuple[int, int, int]] = field(default_factory=dict)  # axis, unit and size of each digit
     places: Region = field(default_factory=Region)  # whose arguments stand for the digits
@@ -103,11 +104,13 @@ class _DigitReader(Reader):
                 divisor = 1 << divisor if 0 <= divisor < 31 else None
             elif isinstance(op, arith.AndOp) and divisor is not None:
                 divisor = divisor + 1 if divisor >= 0 and not divisor & divisor + 1 else None
-            return None if form is None or not divisor else self._divided(form, divisor, isinstance(op, _QUOTIENTS))
+            made = None if form is None or not divisor else self._divided(form, divisor, isinstance(op, _QUOTIENTS))
+            self.divides |= made is not None and bool(op.result.shape)
+            return made
         return super()._sum(op)
 
     def _divided(self, form: LinearForm, divisor: int, quotient: bool) -> LinearForm | None:
-        """The quotient, or the remainder, of a sum of digits that is not negative."""
+        """The quotient, or the remainder, of a sum of digits and scalars that is not negative."""
         ends = self._bounds(form)
         if divisor < 1 or ends is None or ends[0] < 0:
             return None
@@ -123,21 +126,26 @@ class _DigitReader(Reader):
         if ends[0] >= 0 and ends[1] < divisor:
             return whole if quotient else rest
         for factors, coefficient in rest.terms.items():
-            if factors and divisor % coefficient == 0:
+            if factors and factors[0] in self.known and divisor % coefficient == 0:
                 axis, unit, size = self.known[factors[0]]
                 if size * abs(coefficient) > divisor:
                     self.finer = axis, unit * divisor // abs(coefficient)
         return None
 
     def _bounds(self, form: LinearForm) -> Bounds | None:
-        """The least and the greatest value of a sum of digits; None for other sums."""
+        """The least and the greatest value of a sum of digits, and of scalars with bounds; None for other sums."""
         low = high = form.constant
         for factors, coefficient in form.terms.items():
-            if factors:
-                if factors[0] not in self.known:
-                    return None
-                most = coefficient * (self.known[factors[0]][2] - 1)
-                low, high = low + min(most, 0), high + max(most, 0)
+            if not factors:
+                continue
+            if len(factors) > 1:
+                return None
+            (factor,) = factors
+            ends = (0, self.known[factor][2] - 1) if factor in self.known else bounds(factor)
+            if ends is None:
+                return None
+            low += min(coefficient * end for end in ends)
+            high += max(coefficient * end for end in ends)
         return low, high
 
     def looks_through(self, op: Operation) -> bool:

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from tiledsl.certificate.bounds import check_bounds
-from tiledsl.certificate.check import Check
+from tiledsl.certificate.check import Check, Status
 from tiledsl.certificate.races import check_races
 from tiledsl.certificate.reads import check_reads
 from tiledsl.certificate.report import Certificate
@@ -51,14 +51,17 @@ CHECKERS: tuple[tuple[str, Callable[[Kernel, float], Iterable[Check]]], ...] = (
 
 
 def checks_of(kernel: Kernel, seconds: float = SECONDS) -> Iterator[Check]:
-    """The outcome of every checker. One that breaks leaves something unknown, and the others go on."""
+    """The outcome of every checker. One that breaks has failed, one without room leaves something unknown, and the
+    others go on."""
     limit = sys.getrecursionlimit()
     for kind, checker in CHECKERS:
         sys.setrecursionlimit(max(limit, _DEPTH))
         try:
             checks = list(checker(kernel, seconds))
         except Exception as error:
-            checks = [Check(kind, "the check itself", "unknown", f"it broke: {type(error).__name__}: {error}")]
+            status: Status = "unknown" if isinstance(error, (MemoryError, RecursionError)) else "failed"
+            told = f"it broke, which is a defect of tiledsl: {type(error).__name__}: {error}"
+            checks = [Check(kind, "the check itself", status, told)]
         finally:
             sys.setrecursionlimit(limit)
         yield from checks

@@ -221,7 +221,7 @@ class ExactAlgebra(Algebra):
         first, second = np.where(flips, _P - high, low), np.where(flips, _P - low, high)
         found = modular.symbol("add", first, second)
         found = np.where(flips, modular.negative(found), found)
-        found = np.where(a == modular.negative(b), _ZERO, found)
+        found = np.where(a == modular.negative(b), _ZERO, np.where(a == b, modular.shifted(a, 1), found))
         return np.where(a == _ZERO, b, np.where(b == _ZERO, a, found))
 
     def _multiply(self, a: Any, b: Any, *_: Any) -> Any:

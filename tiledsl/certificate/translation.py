@@ -18,7 +18,7 @@ import numpy as np
 
 from tiledsl.certificate.algebra import Unsupported
 from tiledsl.certificate.check import Check, Status
-from tiledsl.certificate.exact import CLOSE, EXACT, ExactAlgebra, fingerprints, numbers, unknowns
+from tiledsl.certificate.exact import ALLOWANCES, CLOSE, EXACT, ExactAlgebra, fingerprints, numbers, unknowns
 from tiledsl.certificate.executor import Executor, ExecutorError
 from tiledsl.certificate.executor.memory import message_of
 from tiledsl.certificate.formats import rounded
@@ -29,6 +29,7 @@ from tiledsl.codegen.emitted import EmittedModule
 from tiledsl.codegen.names import quoted
 from tiledsl.codegen.triton_source import emit
 from tiledsl.dialects import tile
+from tiledsl.errors import TileError
 from tiledsl.formulas import value_of
 from tiledsl.ir.core import Operation
 from tiledsl.ir.pass_manager import Pass, PassManager, Program
@@ -156,9 +157,9 @@ class _Levels:
         text = print_op(self.func)
         passes = _passes(self.kernel)
         for number, current in enumerate(passes):
-            allowed = current.allowances(self.program) if compares else frozenset()
-            root = self.func.clone({}) if allowed else self.func
             try:
+                allowed = _allowed(current, self.program) if compares else frozenset()
+                root = self.func.clone({}) if allowed else self.func
                 current.run(self.program)
                 verify(self.func)
             except (Exception, VerifyError) as error:
@@ -307,6 +308,8 @@ def first_difference(old: Any, new: Any, by_value: bool = False) -> tuple[str, t
     what = f"is {b} instead of {a}"
     if exact and (by_value or abs(a - b) <= 1e-3 * abs(a)):
         what = f"is another expression, of value {b} instead of {a}"
+        if a == b:
+            what = f"is another expression: {a} here as before, but not known to be equal to the last bit"
     return f"{what}; {count}", element
 
 
@@ -435,6 +438,16 @@ def _writer(root: Operation, name: str) -> Operation | None:
         if op.name.rpartition(".")[2].startswith(("store", "atomic", "copy")):
             found = op if any(value.name.startswith(name) for value in op.operands) else found or op
     return found
+
+
+def _allowed(current: Pass, program: Program) -> frozenset[str]:
+    """What a pass may change of the bits. Raises TileError for anything but names of ALLOWANCES."""
+    names = current.allowances(program)
+    if not isinstance(names, (frozenset, set)) or not names <= {*ALLOWANCES}:
+        raise TileError(
+            f"allowances returned {names!r}, where a frozenset of these names is asked: {', '.join(ALLOWANCES)}"
+        )
+    return frozenset(names)
 
 
 def _status(error: ExecutorError) -> Status:

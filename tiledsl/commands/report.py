@@ -40,6 +40,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "opt": ("text", "file", "milliseconds"),
     "passes": ("passes",),
     "run": ("script",),
+    "beside": ("scripts", "summary", "file"),
     "tune": ("file", "calls", "interrupted"),
     "tuned list": ("entries",),
     "tuned table": ("tables",),

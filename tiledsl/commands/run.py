@@ -16,15 +16,23 @@ from tiledsl.errors import TileError
 from tiledsl.runtime.target import Target
 
 
-def run_script(path: Path, arguments: Sequence[str] = (), text: str | None = None, entry: str | None = None) -> int:
+def run_script(
+    path: Path,
+    arguments: Sequence[str] = (),
+    text: str | None = None,
+    entry: str | None = None,
+    stand_in: bool = True,
+) -> int:
     """Run a script as `python path arguments...` would, with `tilelang` and, without a GPU, "cuda" standing in.
 
     `text` is run in place of the file's content. With `entry` the script is only imported, and this Python text is run
-    in its namespace. Returns the exit status; errors are printed to stderr, a TileError without traceback.
+    in its namespace. Without `stand_in` it finds the TileLang that is installed. Returns the exit status; errors are
+    printed to stderr, a TileError without traceback.
     """
     if not path.is_file():
         raise TileError(f"there is no script {path}")
-    install()
+    if stand_in:
+        install()
     source = _read(path) if text is None else text
     if text is not None:  # inspect.getsource and tracebacks read the script here
         linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))

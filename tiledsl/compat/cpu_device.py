@@ -1,8 +1,8 @@
 """Let a script written for CUDA run on a machine without a GPU: its "cuda" tensors lie on the CPU.
 
 `emulate()` puts a torch function mode in force that rewrites device arguments, answers questions to `torch.cuda` as an
-H100 would, and gives scripts that bring Triton kernels of their own the interpreting copy of Triton. torch, triton and
-tiledsl themselves still get the true answer and the true Triton.
+H100 would, and gives scripts that bring Triton kernels of their own the interpreting copy of Triton. torch, triton,
+tiledsl and a true TileLang themselves still get the true answer and the true Triton.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tiledsl.runtime.interpreter import interpreting_triton
 from tiledsl.runtime.private_triton import private_import
 
 _active = False
-_INSIDE = ("torch", "triton", "tiledsl")
+_INSIDE = ("torch", "triton", "tiledsl", "tilelang")  # the last under `tiledsl beside`
 
 
 def active() -> bool:

@@ -495,6 +495,9 @@ class BitcastOp(Elementwise):
     def result_dtype(self) -> str:
         return self.out.dtype
 
+    def fold(self) -> Sequence[Value | Number] | None:
+        return self.like_result(self.source) if self.source.dtype == self.out.dtype else None
+
     def verify(self) -> None:
         super().verify()
         if ELEMENTS[self.source.dtype].bits != ELEMENTS[self.out.dtype].bits:

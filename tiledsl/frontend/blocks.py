@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 from tiledsl.dialects import scf
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
 from tiledsl.frontend.expressions import Expressions, snapshot
+from tiledsl.frontend.jumps import JUMPS, Jumps, called, jumping
 from tiledsl.frontend.names import Scope
 from tiledsl.ir.core import Region
-from tiledsl.ir.types import BufferType
 from tiledsl.language.buffer import Buffer, Reference, TensorSpec, Var
 from tiledsl.language.context import Context
 from tiledsl.language.dtypes import DType
@@ -34,22 +33,13 @@ _CHANGING = frozenset(
 )
 
 
-class Jumps:
-    """The flags of a device loop whose body has break or continue, and of a kernel whose body has T.thread_return."""
-
-    def __init__(self, ctx: Context, stops: bool) -> None:
-        self.skip = Var(ctx.alloc(BufferType((), "bool", "local"), "a loop", name="skip"))
-        self.stop = Var(ctx.alloc(BufferType((), "bool", "local"), "a loop", name="stop")) if stops else None
-
-
 class Blocks(Expressions):
     """Executes blocks of statements in a context, with names. What each kind of statement does, `handlers` says."""
 
     def __init__(self, ctx: Context, names: Scope) -> None:
         super().__init__(ctx, names)
         self._device_depth = 0
-        # The loops around, innermost last: the flags of device loops (None without jumps), the depth of host loops.
-        self._jumps: list[Jumps | int | None] = []
+        self._outer_loops = len(ctx.jumps)  # those of the functions that call this one
 
     def execute(self, node: syntax.Statement) -> None:
         """Run one statement. Errors get its place, where they have none."""
@@ -64,18 +54,30 @@ class Blocks(Expressions):
     def block(self, statements: Sequence[syntax.Statement]) -> None:
         """Run statements in order. After one that may jump out of a device loop, the rest is guarded."""
         for number, statement in enumerate(statements):
-            self.execute(statement)
-            jumps = self._jumps[-1] if self._jumps else None
+            jumps = self.ctx.jumps[-1] if self.ctx.jumps else None
             if not isinstance(jumps, Jumps):
+                self._step(statement, False)
                 continue
-            if isinstance(statement, (syntax.If, syntax.For, syntax.While)) and jumping((statement,)):
-                rest = statements[number + 1 :]
+            always = isinstance(statement, (syntax.Break, syntax.Continue)) or called(statement) in JUMPS
+            may_jump = always or bool(jumping((statement,), self.names))
+            self._step(statement, may_jump)
+            if may_jump:
+                rest = () if always else statements[number + 1 :]
+                # The value of a function is one that is used where nothing has left.
+                value = rest[-1:] if rest and isinstance(rest[-1], syntax.Return) else ()
+                rest = rest[: len(rest) - len(value)]
                 if rest:
                     go_on = unary("not", Scalar(jumps.skip.value()))
                     self._branch(as_value(go_on), rest, (), statement.loc)
+                for each in value:
+                    self.execute(each)
                 return
-            if isinstance(statement, (syntax.Break, syntax.Continue)) or called(statement) in JUMPS:
-                return
+
+    def _step(self, statement: syntax.Statement, may_jump: bool) -> None:
+        """Run a statement; functions that are expanded in it know whether what comes after it is guarded."""
+        before, self.ctx.may_jump = self.ctx.may_jump, may_jump
+        self.execute(statement)
+        self.ctx.may_jump = before
 
     # Assignment
 
@@ -235,31 +237,3 @@ def _held(node: syntax.Expression, value: Any) -> Any:
 
 def is_tuple(target: syntax.Expression) -> bool:
     return isinstance(target, (syntax.Tuple, syntax.List))
-
-
-@lru_cache(maxsize=1024)
-def jumping(statements: tuple[syntax.Statement, ...]) -> frozenset[str]:
-    """Which of break and continue belong to the loop whose body this is; "return" if T.thread_return is inside."""
-    found: set[str] = set()
-    for statement in statements:
-        if isinstance(statement, syntax.Break):
-            found.add("break")
-        elif isinstance(statement, syntax.Continue):
-            found.add("continue")
-        elif isinstance(statement, syntax.If):
-            found |= jumping(statement.body) | jumping(statement.orelse)
-        elif isinstance(statement, (syntax.For, syntax.While)):
-            found |= jumping(statement.body) & {"return"}
-        elif called(statement) in JUMPS:
-            found.add(JUMPS[called(statement)])
-    return frozenset(found)
-
-
-JUMPS = {"loop_break": "break", "thread_return": "return"}
-
-
-def called(statement: syntax.Statement) -> str:
-    """The name behind the last point of a function whose call is a statement; "" of any other statement."""
-    call = statement.value if isinstance(statement, syntax.ExpressionStatement) else None
-    function = call.function if isinstance(call, syntax.Call) else None
-    return function.attr if isinstance(function, syntax.Attribute) else ""

@@ -343,12 +343,18 @@ def _finish_eager(ctx: EagerContext, tree: syntax.Function, returned: Returned |
     return func
 
 
+def macro_tree(
+    function: Callable[..., Any], frame_locals: Mapping[str, Any]
+) -> tuple[syntax.Function, dict[str, Any], Callable[[str], Any]]:
+    """The tree of a function under @T.macro, the names of a program that it sees (none), and those around it."""
+    return parse_function(function), {}, outer_names(function, frame_locals)
+
+
 def call_macro(
     function: Callable[..., Any], frame_locals: Mapping[str, Any], arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Any:
     """Expand a function under @T.macro at the active program's insertion point; the value that it returns."""
     ctx = context(f"the macro {function.__name__}")
-    tree = parse_function(function)
-    outer = outer_names(function, frame_locals)
+    tree, local, outer = macro_tree(function, frame_locals)
     scope = EagerStatements(ctx, Scope(outer)) if isinstance(ctx, EagerContext) else Statements(ctx, Scope(outer))
-    return scope.call_function(tree, {}, outer, arguments, dict(keywords))
+    return scope.call_function(tree, local, outer, arguments, dict(keywords))

@@ -10,8 +10,9 @@ from typing import Any
 from tiledsl.dialects import scf, tile
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
-from tiledsl.frontend.blocks import Blocks, Jumps, is_tuple, jumping
+from tiledsl.frontend.blocks import Blocks, is_tuple
 from tiledsl.frontend.expressions import MAX_HOST_ITERATIONS, snapshot
+from tiledsl.frontend.jumps import Jumps, jumping
 from tiledsl.ir.core import Region
 from tiledsl.ir.types import INT32, ScalarType
 from tiledsl.language.buffer import Buffer, Var
@@ -65,7 +66,7 @@ class Loops(Blocks):
             raise TileError(
                 f"a loop needs T.serial, T.Parallel, ... or a Python sequence, not {describe(iterable)}", node.loc
             )
-        self._jumps.append(self._device_depth)
+        self.ctx.jumps.append(self._device_depth)
         try:
             for item in self._iterate(node.iterable, iterable):
                 self.assign(node.target, item)
@@ -77,7 +78,7 @@ class Loops(Blocks):
         except _Break:
             pass
         finally:
-            self._jumps.pop()
+            self.ctx.jumps.pop()
 
     def _serial(self, node: syntax.For, loop: SerialLoop) -> None:
         bounds = [loop.start, loop.stop, loop.step]
@@ -105,13 +106,13 @@ class Loops(Blocks):
         tile_loop: TileLoop | None = None,
     ) -> None:
         """Run `body` into the last region, with the loop's names and its jump flags around it."""
-        breaks = jumping(node.body)
+        breaks = jumping(node.body, self.names)
         jumps = None
         if breaks:
             jumps = Jumps(self.ctx, bool(breaks & {"break", "return"}))
             if jumps.stop is not None:
                 jumps.stop.store(False)
-        self._jumps.append(jumps)
+        self.ctx.jumps.append(jumps)
         self.ctx.loops.append(tile_loop)
         self._device_depth += 1
         try:
@@ -120,11 +121,11 @@ class Loops(Blocks):
         finally:
             self._device_depth -= 1
             self.ctx.loops.pop()
-            self._jumps.pop()
+            self.ctx.jumps.pop()
 
     def _guarded(self, node: syntax.Node, statements: Sequence[syntax.Statement], condition: Any = None) -> None:
         """A loop's body, where a condition holds and the loop has not ended."""
-        jumps = self._jumps[-1]
+        jumps = self.ctx.jumps[-1]
         if isinstance(jumps, Jumps):
             jumps.skip.store(False)
             if jumps.stop is not None:
@@ -144,7 +145,7 @@ class Loops(Blocks):
         targets = node.target.elements if isinstance(node.target, (syntax.Tuple, syntax.List)) else ()
         if len(targets) != len(loops):
             raise TileError(f"T.grid of {len(loops)} extents needs as many names", node.target.loc)
-        if len(loops) > 1 and "break" in jumping(node.body):
+        if len(loops) > 1 and "break" in jumping(node.body, self.names):
             raise TileError(
                 "break in T.grid: it would end the innermost loop only; write the loops one by one", node.loc
             )
@@ -155,9 +156,9 @@ class Loops(Blocks):
         self._serial(replace(inner, target=targets[0]), loops[0])
 
     def _parallel(self, node: syntax.For, loop: ParallelLoop) -> None:
-        if "break" in jumping(node.body):
+        if "break" in jumping(node.body, self.names):
             raise TileError("the iterations of T.Parallel are independent: there is no break", node.loc)
-        if "return" in jumping(node.body):
+        if "return" in jumping(node.body, self.names):
             raise TileError(
                 "the iterations of T.Parallel are independent: there is no T.thread_return; write the condition around "
                 "what is not to be done",
@@ -249,7 +250,7 @@ class Loops(Blocks):
         stop: list[Var | None] = [None]
 
         def body() -> None:
-            jumps = self._jumps[-1]
+            jumps = self.ctx.jumps[-1]
             stop[0] = jumps.stop if isinstance(jumps, Jumps) else None
             self._guarded(node, node.body)
 
@@ -263,7 +264,7 @@ class Loops(Blocks):
         self.ctx.builder.insert(scf.WhileOp([], result_types=[], regions=[before, after], loc=node.loc))
 
     def _host_while(self, node: syntax.While, test: Any) -> None:
-        self._jumps.append(self._device_depth)
+        self.ctx.jumps.append(self._device_depth)
         try:
             for _ in range(MAX_HOST_ITERATIONS):
                 if not test:
@@ -280,7 +281,7 @@ class Loops(Blocks):
         except _Break:
             pass
         finally:
-            self._jumps.pop()
+            self.ctx.jumps.pop()
 
     def _break(self, node: syntax.Node) -> None:
         jumps = self._loop_flags("break", node)
@@ -301,25 +302,28 @@ class Loops(Blocks):
         """Leave the kernel: all that is around does nothing more."""
         if self.ctx.kernel is None:
             raise TileError("T.thread_return leaves a kernel: it stands inside of `with T.Kernel(...)`", node.loc)
-        if not self._jumps or self._jumps[0] is None:
-            raise TileError("T.thread_return in a macro: write it in the kernel that uses the macro", node.loc)
-        for jumps in self._jumps:
+        for jumps in self.ctx.jumps:
             if isinstance(jumps, int):
                 raise TileError(
                     "T.thread_return in a loop that runs while the program is built",
                     node.loc,
                     ["make it a device loop: for i in T.serial(n)"],
                 )
-            assert jumps is not None, "jumping has seen the call"
+            if jumps is None:
+                raise TileError(
+                    "T.thread_return in a function that is called inside of an expression, or by another name",
+                    node.loc,
+                    ["call the macro by its name, as a statement of its own: name(...), or value = name(...)"],
+                )
             jumps.skip.store(True)
             if jumps.stop is not None:
                 jumps.stop.store(True)
 
     def _loop_flags(self, what: str, node: syntax.Node) -> Jumps | None:
         """The flags of the innermost loop; None for a loop that runs while the program is built."""
-        if not self._jumps:
+        if len(self.ctx.jumps) <= self._outer_loops:
             raise TileError(f"`{what}` outside of a loop", node.loc)
-        jumps = self._jumps[-1]
+        jumps = self.ctx.jumps[-1]
         if isinstance(jumps, int) and jumps != self._device_depth:
             raise TileError(
                 f"`{what}` of a loop that runs while the program is built depends on a value known only on the device",

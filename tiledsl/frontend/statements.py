@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 from tiledsl.dialects import tile
 from tiledsl.errors import TileError
 from tiledsl.frontend import syntax
-from tiledsl.frontend.blocks import JUMPS, Jumps, called, is_tuple, jumping
+from tiledsl.frontend.blocks import is_tuple
 from tiledsl.frontend.expressions import Expressions, snapshot
+from tiledsl.frontend.jumps import JUMPS, Jumps, called, jumping
 from tiledsl.frontend.loops import Loops
 from tiledsl.frontend.names import Scope
 from tiledsl.ir.core import Region
@@ -133,13 +134,13 @@ class Statements(Loops):
                     indices = tuple(Scalar(arg) for arg in region.args)
                     self._rename(target, region)
                     self.assign(target, indices if len(indices) > 1 or is_tuple(target) else indices[0])
-                leaves = Jumps(ctx, stops=False) if "return" in jumping(node.body) else None
+                leaves = Jumps(ctx, stops=False) if "return" in jumping(node.body, self.names) else None
                 if leaves is not None:
                     leaves.skip.store(False)
-                    self._jumps.append(leaves)
+                    self.ctx.jumps.append(leaves)
                 self.block(node.body)
                 if leaves is not None:
-                    self._jumps.pop()
+                    self.ctx.jumps.pop()
             assert ctx.threads is not None, "begin_kernel makes them"
             ctx.threads.enclose(op)
             op.set_attribute("options", tuple(ctx.kernel_options.items()))
@@ -204,12 +205,16 @@ class Statements(Loops):
             return self.call_function(node, self.names.local, self.names.outer, arguments, keywords)
 
         call.__name__ = node.name
+        call.expands = (node, self.names.local, self.names.outer)  # type: ignore[attr-defined]
         self.names.set(node.name, call)
 
     def call_function(
         self, node: syntax.Function, local: dict[str, Any], outer: Callable[[str], Any], arguments: Any, keywords: Any
     ) -> Any:
         """Run a function's body here with its parameters bound; the value that it returns."""
+        jumps = list(self.ctx.jumps)
+        if not self.ctx.may_jump:
+            self.ctx.jumps.append(None)
         inner = self.nested(outer)
         inner.names.local = dict(local)
         inner._in_function = True
@@ -232,6 +237,7 @@ class Statements(Loops):
             raise
         finally:
             self.ctx.calls.pop()
+            self.ctx.jumps = jumps
             self.ctx.builder.loc = loc
         return None
 

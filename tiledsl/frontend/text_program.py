@@ -119,6 +119,7 @@ class _Function:
     def __init__(self, name: str, call: Callable[..., Any]) -> None:
         self.__name__ = name
         self._call = call
+        self.expands: tuple[syntax.Function, dict[str, Any], Callable[[str], Any]] | None = None
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         return self._call(*arguments, **keywords)
@@ -284,9 +285,11 @@ class TextStatements(Statements):
 
     def defined(self, node: syntax.Function, local: dict[str, Any], outer: Callable[[str], Any]) -> _Function:
         """A function of the text, expanded where it is called."""
-        return _Function(
+        made = _Function(
             node.name, lambda *values, **keywords: self.call_function(node, local, outer, values, keywords)
         )
+        made.expands = (node, local, outer)
+        return made
 
     def _import(self, node: syntax.Import) -> None:
         raise TileError("a text program imports nothing: T, the parameters and numbers are all there is", node.loc)

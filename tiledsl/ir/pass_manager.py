@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any, ClassVar
 
 from tiledsl.errors import PassFailure as PassFailure
@@ -46,6 +47,11 @@ class Pass:
     def __init_subclass__(cls) -> None:
         if not is_ours(cls) and is_ours(PASSES.get(cls.name, cls)):
             raise TileError(f"{cls.__name__}: tiledsl has a pass {cls.name!r} of its own; choose another name")
+        if not isinstance(cls.__dict__.get("allowances", Pass.allowances), FunctionType):
+            raise TileError(
+                f"{cls.__name__}: allowances is {type(cls.__dict__['allowances']).__name__}, where a method is asked: "
+                "def allowances(self, program: Program) -> frozenset[str]"
+            )
         if cls.name:
             PASSES[cls.name] = cls
 

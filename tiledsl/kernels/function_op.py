@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import operator
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.digests import digest
 from tiledsl.errors import TileError, user_loc
 from tiledsl.kernels.calls import MOST_CALLS, target_setting, tuner_settings, value_key
+from tiledsl.kernels.lost_gradients import without_gradients
+from tiledsl.runtime.launch_checks import refuse_tangents
 from tiledsl.runtime.launch_triton import constant_when_traced, is_symbolic, is_transformed
 
 if TYPE_CHECKING:
@@ -184,6 +185,8 @@ def run_found(found: Any, arguments: Sequence[Any], leading: int = 0) -> Any:
     import torch
 
     namespace, name, as_list, _, returned, is_differentiable = found
+    if not torch.compiler.is_compiling():
+        refuse_tangents(name, arguments)
     if not is_differentiable:
         arguments = without_gradients(name, arguments)
     elif not torch.compiler.is_compiling() and is_transformed():
@@ -202,36 +205,6 @@ def transformed_call(name: str, arguments: Sequence[Any]) -> Any:
     from tiledsl.kernels.torch_rules import transformed
 
     return transformed(torch_op.definitions[name], torch_op.operators[name], arguments)
-
-
-def without_gradients(name: str, arguments: Sequence[Any]) -> Sequence[Any]:
-    """The arguments of what has no backward, which torch would else refuse to trace. Losing gradients is told."""
-    import torch
-
-    if not torch.is_grad_enabled():
-        return arguments
-    needs_them = [isinstance(each, torch.Tensor) and each.requires_grad for each in arguments]
-    if True not in needs_them:
-        return arguments
-    warn_of_lost_gradients(name)
-    return [each.detach() if isinstance(each, torch.Tensor) else each for each in arguments]
-
-
-_warned: dict[Any, int] = {}
-
-
-@constant_when_traced
-def warn_of_lost_gradients(name: str) -> None:
-    """Warn, once for each line of the user's, that a result is cut off from the autograd graph."""
-    loc = user_loc()
-    warnings.warn_explicit(
-        f"{name} has no backward: gradients end here. Give it one with register_backward, or call it under "
-        "torch.no_grad() or with detached tensors",
-        UserWarning,
-        "tiledsl" if loc is None else loc.file,
-        0 if loc is None else loc.line,
-        registry=_warned,
-    )
 
 
 class FunctionOperator:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, ends_tracebacks, source_line, user_loc, way_out
 from tiledsl.files import write_output
-from tiledsl.kernels.function_op import transformed_call, warn_of_lost_gradients, without_gradients
+from tiledsl.kernels.function_op import transformed_call
+from tiledsl.kernels.lost_gradients import note_lost_gradients, without_gradients
 from tiledsl.kernels.other_names import OtherNames
 from tiledsl.kernels.pass_choice import chosen_passes
 from tiledsl.location import Loc
@@ -445,8 +446,8 @@ class Kernel(OtherNames):
         return namespace, name.partition(".")[0], returned, as_list
 
     def note_lost_gradients(self) -> None:
-        """Warn, once for each line of the user's, that the results are cut off from the autograd graph."""
-        warn_of_lost_gradients(self.name)
+        """See lost_gradients."""
+        note_lost_gradients(self.name)
 
     # As torch.compiler.assume_constant_result does, which loads the whole tracer.
     operator_name._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -69,8 +69,8 @@ def fitting(number: bool | int | float, dtype: str) -> bool | int | float:
 
 
 def _seen(buffer: Value) -> Value:
-    """The buffer that views of the same element type show."""
-    while isinstance(buffer.op, tile.ViewOp) and buffer.op.source.dtype == buffer.dtype:
+    """The buffer that views show."""
+    while isinstance(buffer.op, tile.ViewOp):
         buffer = buffer.op.source
     return buffer
 
@@ -109,6 +109,10 @@ class Context:
         self.loops: list[TileLoop | None] = []  # that are being built, outermost first; None for serial ones
         self.random: tuple[tile.KernelOp, Generator] | None = None  # what T.rng_init made last, and for which kernel
         self.calls: list[Any] = []  # functions that are being expanded, innermost last
+        # The loops around, innermost last: the flags of device loops (None without jumps), the depth of host loops;
+        # also None for a function whose call is not known to jump.
+        self.jumps: list[Any] = []
+        self.may_jump = False  # whether what comes after the statement that is being executed is under such flags
 
     @contextmanager
     def activate(self) -> Iterator[Context]:
@@ -385,7 +389,14 @@ class Context:
         operations.fill(target, value)
 
     def safe_value(self, buffer: Buffer) -> float:
-        return self.safe_values.get(_seen(buffer.value), 0.0)
+        """The number that was annotated, converted by value to the element type of this view."""
+        number, dtype = self.safe_values.get(_seen(buffer.value), 0.0), buffer.type.dtype
+        if not math.isfinite(number) and not is_float(dtype):
+            raise TileError(
+                f"{buffer.name} has {dtype} elements, and T.annotate_safe_value gives {number} for its memory, which "
+                f"none of them can be; annotate a finite number"
+            )
+        return float(as_constant(number, dtype))
 
     def set_safe_value(self, buffer: Buffer, number: float) -> None:
         """What elements outside of a buffer, and of other views of its memory, read as in this kernel."""

@@ -49,6 +49,13 @@ class Macro:
 
         return call_macro(self.function, self.frame_locals, arguments, keywords)
 
+    @property
+    def expands(self) -> tuple[Any, dict[str, Any], Any]:
+        """The function's tree, no names of a program, and the names around it: what stands for a call of it."""
+        from tiledsl.frontend.elaborate import macro_tree
+
+        return macro_tree(self.function, self.frame_locals)
+
     def __get__(self, instance: Any, owner: Any) -> Any:
         return self if instance is None else functools.partial(self, instance)
 

@@ -485,7 +485,8 @@ def loop_break() -> None:
 def thread_return() -> None:
     """Leave the kernel: what comes after is not done. It is a statement, of no shape or type.
 
-    Under a condition on threads, these alone leave. Elsewhere, in T.Parallel and in macros it raises TileError.
+    Under a condition on threads, these alone leave. A macro with it is called as a statement of its own, or for a value
+    that gets a name. In T.Parallel and outside of kernels it raises TileError.
 
     Example:
         # Y = [0, 0]

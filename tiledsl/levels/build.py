@@ -112,7 +112,7 @@ def make(
     _write(start, file.data)
     module: Any = file.content
     if file.level in _MLIR:
-        module = _read_mlir(start, file, backend, printed)
+        module = read_mlir(start, file, backend, printed)
         warps, blocks = (module.get_int_attr(f"ttg.{name}") for name in ("num-warps", "num-ctas"))
         options |= {} if file.level == "ttir" else {"num_warps": warps or 4, "num_ctas": blocks or 1}
     parsed = backend.parse_options(dict(options))
@@ -146,7 +146,7 @@ def make(
     _write(folder / f"{record.name[:150]}.json", json.dumps(metadata, default=vars).encode())
 
 
-def _read_mlir(path: Path, file: LevelFile, backend: Any, printed: Callable[[], str]) -> Any:
+def read_mlir(path: Path, file: LevelFile, backend: Any, printed: Callable[[], str]) -> Any:
     from triton._C.libtriton import ir
 
     context = ir.context()

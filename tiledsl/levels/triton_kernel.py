@@ -6,6 +6,7 @@ import copy
 import keyword
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,39 @@ class TritonKernel:
             )
         file = open_level(check_level(level), source, self.name)
         return TritonKernel(self._given, _artifact(self._given, file, target, allow))
+
+    def dump(self, value: str, *, block: Sequence[int] | None = (0, 0, 0)) -> TritonKernel:
+        """This kernel with one argument more, `dump`: a tensor that gets a value by its name in the ttir or ttgir.
+
+        value: "%acc_42", or "%9#1" for the second result of an operation. It is stored in row-major order and in its
+        own element type (int8 for booleans), each time that it is computed: what a loop computed last stays. block:
+        which block of the grid stores it, up to three numbers; None: all, one behind the other, the first dimension of
+        the grid the fastest. The last of `remarks` says the type and the shape. Source of the idea: Triton Runner's
+        dump_value. Raises TileError for other levels, for names that the text does not have, and for pointers, memory
+        and the like.
+
+        Example:
+            made = tiledsl.triton_kernel("levels/scale.ttir").dump("%y_12", block=(3,))
+            made[grid](x, y, n, dump=torch.empty(128, device="cuda"))
+        """
+        from tiledsl.levels.dump import LEVELS_WITH_VALUES, dumping
+
+        file = None if self.artifact is None else self.artifact.file
+        if self.artifact is None or file is None or file.level not in LEVELS_WITH_VALUES:
+            raise TileError(
+                f"{self.name} runs from {'its source' if file is None else file.what}, which names no values",
+                notes=["save_levels() writes its ttir: triton_kernel('folder', 'ttir').dump(...)"],
+            )
+        numbers = () if block is None else tuple(block)
+        if len(numbers) > 3 or not all(isinstance(each, int) and 0 <= each < 1 << 31 for each in numbers):
+            raise TileError(f"block={block!r} is no place in a grid, which has up to three numbers")
+        made = dumping(file, self.artifact.record, self.artifact.target, value, None if block is None else numbers)
+        assert made.file.record is not None
+        function = _stand_in(made.file.record, made.file)
+        shape = ", ".join("blocks" if size < 0 else str(size) for size in made.shape)
+        found = _artifact(function, made.file, self.artifact.target, ())
+        remark = f"{made.name} gets {value} of {file.what}: {made.dtype} of ({shape})"
+        return TritonKernel(function, replace(found, remarks=(*found.remarks, remark)))
 
     def __repr__(self) -> str:
         """With a digest of what it runs from: the tuner's keys have it."""

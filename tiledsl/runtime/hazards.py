@@ -7,6 +7,7 @@ compiles it again from other PTX or with fewer of ptxas's optimisations, or refu
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -165,6 +166,14 @@ HAZARDS = (
         f"{_WRONG}::test_machine_code",
     ),
     Hazard(
+        "unused-half-of-predicates",
+        "of a conjunction and a disjunction of the same two predicates, made at once, the one that is used is computed "
+        "as the other if that one is used by nothing but an exchange of lanes whose result nobody reads",
+        "ptxas up to 13.4",
+        "found in the machine code; what nobody reads is taken from the PTX",
+        f"{_WRONG}::test_machine_code",
+    ),
+    Hazard(
         "saturating-product",
         "mma.sync of int8 stops at the ends of int32, where what is added to wraps",
         "all",
@@ -224,9 +233,32 @@ def without_saturation(ptx: str) -> str:
     return _SATURATING.sub(r"\1\2", ptx)
 
 
+_MADE = re.compile(
+    r"^\s*(?:shfl\.sync|selp|setp|and|or|xor|not|min|max|add|sub|mul|mad|fma|neg|abs|shl|shr|cvt|mov)\.[\w.]+\s+(%\w+),.*;$"
+)
+
+
+def without_unread(ptx: str) -> str:
+    """The PTX without values of its own that nobody reads: exchanges of lanes, and what only they read."""
+    lines = ptx.splitlines(keepends=True)
+    uses = Counter(re.findall(r"%\w+", ptx))
+    left = len(lines) + 1
+    while len(lines) < left:
+        left, kept = len(lines), []
+        for line in reversed(lines):
+            made = _MADE.match(line)
+            if made is not None and uses[made[1]] == 1:
+                uses.subtract(re.findall(r"%\w+", line))
+            else:
+                kept.append(line)
+        lines = kept[::-1]
+    return "".join(lines)
+
+
 _REPAIRS: Mapping[str, Callable[[str], str]] = {
     "float8-pair-twice": without_merges,
     "saturating-product": without_saturation,
+    "unused-half-of-predicates": without_unread,
 }
 
 
@@ -339,6 +371,11 @@ def _saturates(ptx: str) -> bool:
     return _SATURATING.search(ptx) is not None
 
 
+def _combines_both_ways(ptx: str) -> bool:
+    both, either = (set(re.findall(rf"\b{name}\.pred\s+%p\d+, (%p\d+, %p\d+);", ptx)) for name in ("and", "or"))
+    return not both.isdisjoint(either | {", ".join(each.split(", ")[::-1]) for each in either})
+
+
 def _reads_float8(ptx: str) -> bool:
     return re.search(r"cvt\.rn\.f16x2\.e(?:4m3|5m2)x2", ptx) is not None
 
@@ -357,6 +394,9 @@ _MISTAKES = (
     _Mistake("maximum-of-negated", _chooses_among_negated, _has(r"VIMNMX3")),
     _Mistake("constant-from-float8", _reads_float8, _has(r"F2FP\.[\w.]*UNPACK_B R\d+, (?!U?R)")),
     _Mistake("carry-of-mulhi", _subtracts_from_mulhi, _has(r"IMAD\.HI\.U32 R\d+, P\d"), always=True),
+    _Mistake(
+        "unused-half-of-predicates", _combines_both_ways, _has(r"PLOP3\.LUT P\d, PT, [^;]*, 0x(?!0 )\w+ ;"), always=True
+    ),
     _Mistake("saturating-product", _saturates, _has(r"IMMA\.[\w.]*SAT"), always=True),
 )
 

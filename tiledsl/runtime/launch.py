@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiledsl.errors import TileError, ends_tracebacks, user_loc
 from tiledsl.runtime import launch_source, launch_triton
-from tiledsl.runtime.launch_checks import stand_in
+from tiledsl.runtime.launch_checks import refuse_tangents, stand_in
 from tiledsl.runtime.launch_trace import Trace, Untraceable, trace
 from tiledsl.runtime.ranges import range_of
 
@@ -79,7 +79,6 @@ class Launcher:
 
     def __init__(self, kernel: Kernel, params: Sequence[Parameter], function: str, outputs: Sequence[int]) -> None:
         """`outputs`: positions of the arguments that a call returns, where the host function returns nothing."""
-        import torch
 
         self.kernel, self.params, self.function = kernel, list(params), function
         self.names = [f"arg_{p.name}" for p in self.params]
@@ -95,8 +94,6 @@ class Launcher:
         self.read: set[str] = set()
         self.signatures: dict[Any, Signature] = {}
         self.stand_ins: dict[Any, Any] = {}
-        self._no_dispatch = torch.Tensor.__torch_dispatch__
-        self._modes = torch._C._len_torch_dispatch_stack
         self.recent: tuple[tuple[Any, ...], ...] = ()
         """What calls look through: kinds of scalars, a guard of the tensors, and the plan for them."""
         self.first: tuple[Callable[..., bool], Signature] | None = None
@@ -108,6 +105,7 @@ class Launcher:
     @ends_tracebacks
     def find(self, *arguments: Any) -> Any:
         """Run the kernel, after checks if the signature is new."""
+        refuse_tangents(self.kernel.name, arguments)
         differentiable = self.kernel.backward is not None and self._needs_gradient(arguments)
         if differentiable and self.outputs:
             names = " and ".join(name.removeprefix("arg_") for name in self.outputs)
@@ -119,7 +117,11 @@ class Launcher:
         if differentiable or self._belongs_to_torch(arguments):
             return self.kernel.in_graph(*self._converted(arguments))
         if self.kernel.backward is None and self._needs_gradient(arguments):
+            import torch
+
             self.kernel.note_lost_gradients()
+            with torch.no_grad():  # so that no guard takes such calls past here
+                return self.run(*arguments)
         result = self.run(*arguments)
         if self.can_plan and self.written is not self.first:
             write_call(self.kernel)
@@ -246,7 +248,7 @@ class Launcher:
                 *[(t.dtype, t.shape, t.stride(), t.get_device(), t.data_ptr() & 15 == 0) for t in tensors],
                 self._kinds(arguments),
             )
-        except (AttributeError, TypeError):
+        except (AttributeError, TypeError, RuntimeError):  # not a tensor, or one without memory
             return None
 
     def _kinds(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -263,13 +265,14 @@ class Launcher:
 
     def _belongs_to_torch(self, arguments: Sequence[Any]) -> bool:
         """Whether a mode, a subclass or a rule of torch is to see the call: fake and meta tensors, tracing, torch.vmap,
-        autocast where it has something to convert."""
+        autocast where it has something to convert, tensors whose memory holds the negative of what they are."""
+        import torch
+
         tensors = [arguments[number] for number in self.tensors]
-        plain = self._no_dispatch
         return (
-            self._modes() > 0
-            or any(getattr(type(each), "__torch_dispatch__", plain) is not plain for each in tensors)
+            launch_triton.belongs_to_torch(tensors)
             or {getattr(each, "is_meta", False) for each in tensors if each is not None} == {True}
+            or any(each.is_neg() for each in tensors if isinstance(each, torch.Tensor))
             or launch_triton.is_transformed()
             or launch_triton.is_autocast(tensors)
             and any(
@@ -280,9 +283,8 @@ class Launcher:
     def _needs_gradient(self, arguments: Sequence[Any]) -> bool:
         import torch
 
-        return torch.is_grad_enabled() and any(
-            getattr(arguments[number], "requires_grad", False) for number in self.tensors
-        )
+        tensors = (arguments[number] for number in self.tensors)
+        return torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
 
     def forget(self) -> None:
         """Have the next call with each signature look at it anew."""

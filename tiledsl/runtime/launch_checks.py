@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tiledsl.errors import TileError, ends_tracebacks
+from tiledsl.errors import TileError, ends_tracebacks, user_loc
 from tiledsl.formulas import names_in, text_of, value_of
+from tiledsl.runtime.launch_triton import has_tangents
 from tiledsl.runtime.target import Target
 
 if TYPE_CHECKING:
@@ -26,6 +27,16 @@ def by_position(
     if missing:
         raise TileError(f"{kernel} is called without {missing[0]}")
     return (*arguments, *(keywords[p.name] for p in rest))
+
+
+def refuse_tangents(kernel: str, arguments: Sequence[Any]) -> None:
+    """TileError under forward-mode differentiation, whose results would say that they do not depend on the inputs."""
+    if has_tangents(arguments):
+        raise TileError(
+            f"{kernel}: an argument has a tangent, and kernels have no forward-mode derivatives",
+            user_loc(),
+            ["take gradients: torch.func.vjp or jacrev in place of jvp, jacfwd or hessian; see register_backward"],
+        )
 
 
 def check(kernel: str, target: Target, params: Sequence[Parameter], arguments: Sequence[Any]) -> None:
@@ -50,6 +61,14 @@ def check(kernel: str, target: Target, params: Sequence[Parameter], arguments: S
             )
         if not isinstance(given, torch.Tensor):
             raise TileError(f"{kernel}: {param.name} is a tensor, not {type(given).__name__}")
+        if given.layout is not torch.strided:
+            shown = str(given.layout).removeprefix("torch.")
+            raise TileError(
+                f"{kernel}: {param.name} is a tensor of layout {shown}, but must be strided",
+                notes=[
+                    f"pass {param.name}.to_dense()" if "sparse" in shown else f"pass its parts, or {param.name} padded"
+                ],
+            )
         if str(given.dtype) != f"torch.{param.dtype}":
             raise TileError(f"{kernel}: {param.name} must be {param.dtype}, but the tensor is {str(given.dtype)[6:]}")
         _check_shape(kernel, param, given, symbols)

@@ -263,7 +263,7 @@ def is_symbolic(value: Any) -> bool:
     import torch
     from torch.fx.experimental import symbolic_shapes
 
-    if type(value) is not int and not isinstance(value, torch.SymInt):
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
         return False
     return hasattr(symbolic_shapes, "has_static_value") and not symbolic_shapes.has_static_value(value)
 
@@ -271,11 +271,38 @@ def is_symbolic(value: Any) -> bool:
 def belongs_to_torch(arguments: Sequence[Any]) -> bool:
     """Whether a tracer or a mode of torch that works on tensors without values is to see a call."""
     torch = sys.modules.get("torch")
-    if torch is None or all(type(each) in (torch.Tensor, int, str, float, bool) for each in arguments):
-        return False if torch is None else bool(torch._C._len_torch_dispatch_stack())
+    if torch is None:
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() is not None:  # torch.jit.trace's
+        return True
+    if any(_is_batched(each) for each in arguments if isinstance(each, torch.Tensor)):
+        return True
+    if all(type(each) in (torch.Tensor, int, str, float, bool) for each in arguments):
+        return False
     plain = torch.Tensor.__torch_dispatch__
     others = (getattr(type(each), "__torch_dispatch__", plain) for each in arguments)
-    return any(each is not plain for each in others) or any(isinstance(each, torch.SymInt) for each in arguments)
+    return any(each is not plain for each in others) or any(
+        isinstance(each, (torch.SymInt, torch.fx.Proxy)) for each in arguments
+    )
+
+
+def _is_batched(tensor: Any) -> bool:
+    """Whether it is a tensor of the vmap before torch.func's, in which torch.autograd takes several gradients."""
+    import torch
+
+    asked = getattr(getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", None)
+    return asked is not None and bool(asked(tensor))
+
+
+def has_tangents(arguments: Sequence[Any]) -> bool:
+    """Whether a tensor carries a tangent of forward-mode differentiation."""
+    import torch
+
+    forward = torch.autograd.forward_ad
+    if forward._current_level < 0:
+        return False
+    tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
+    return any(forward.unpack_dual(each).tangent is not None for each in tensors)
 
 
 def is_transformed() -> bool:
@@ -300,3 +327,13 @@ def without_values(arguments: Sequence[Any]) -> bool:
     if "torch" not in sys.modules:
         return False
     return belongs_to_torch(arguments) or is_transformed() or any(getattr(each, "is_meta", False) for each in arguments)
+
+
+def tensor_without_values(shape: Sequence[int], strides: Sequence[int], dtype: Any, device: str) -> Any:
+    """A tensor that has everything but memory. No mode of torch sees that it is made."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes(), FakeTensorMode():
+        return torch.empty_strided(shape, strides, dtype=dtype, device=device)

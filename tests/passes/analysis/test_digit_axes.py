@@ -26,7 +26,8 @@ def values_of(*steps: str) -> dict[str, Value]:
         name, kind, *operands = step.split()
         axes[name] = axes.get(operands[0], 0) | axes.get(operands[1], 0)
         texts = [f"%{each}" if each in axes or each.isalpha() else f"%c{each}" for each in operands]
-        lines.append(f"%{name} = arith.{kind} {', '.join(texts)} : tensor<{SHAPES[axes[name]]}xint32>")
+        shape = SHAPES[axes[name]]
+        lines.append(f"%{name} = arith.{kind} {', '.join(texts)} : {f'tensor<{shape}xint32>' if shape else 'int32'}")
     ops = kernel_of(program("\n".join(lines))).walk()
     return {value.name: value for op in ops for value in op.results}
 
@@ -87,6 +88,10 @@ def test_sums_of_digits_are_the_indices() -> None:
         (("m sub i 8", "a floordiv m 8", "b floormod i 8"), None),
         (("m add i s", "a floordiv m 8", "b floormod i 8"), None),
         (("a mul i 8", "b add j 8"), None),
+        # beside a scalar with bounds: whole multiples of it, and others
+        (("t floormod s 4", "m mul t 24", "e add i m", "a floordiv e 8", "b floormod e 8"), [(3, 8), (1,)]),
+        (("t floormod s 4", "e add i t", "a floordiv e 8", "b floormod e 8"), None),
+        (("t floormod s 4", "m mul t 8", "e sub i m", "a floordiv e 8", "b floormod e 8"), None),
     ],
 )
 def test_the_axes_that_are_taken_apart(steps: tuple[str, ...], sizes: list[tuple[int, ...]] | None) -> None:
@@ -102,3 +107,13 @@ def test_a_scalar_beside_the_digits_stays_a_term() -> None:
     (scalar,) = [factors[0] for factors in made.forms[0].terms if factors[0] not in made.digits.values()]
     assert scalar.name == "s" and made.forms[0].terms == {(made.digits[0, 0],): 1, (scalar,): 1}
     assert made.forms[1].terms == {(made.digits[0, 1],): 1}
+
+
+def test_a_quotient_that_needs_no_digits() -> None:
+    # e = t * 384 + i * 16 + j, as a loop's index beside two of threads
+    places = ("m mul i 16", "p add m j", "t floormod s 4", "o mul t 384", "e add p o")
+    values = values_of(*places, "a floordiv e 16", "b floormod e 16")
+    made = digit_axes([values["a"], values["b"]])
+    assert made is not None and made.sizes == [(24,), (16,)]
+    assert made.forms[0].terms == {(made.digits[0, 0],): 1, (values["t"],): 24}
+    assert made.forms[1].terms == {(made.digits[1, 0],): 1}

@@ -1,0 +1,2 @@
+def autotune(func=None, *, configs):
+    raise AssertionError("nothing is to be tuned")

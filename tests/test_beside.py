@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
+import os
 import re
+import signal
 import textwrap
 import time
 from collections.abc import Iterator
@@ -131,7 +133,7 @@ def test_outputs_are_compared_on_the_same_inputs(found: Any) -> None:
 
 def test_a_kernel_that_one_side_alone_runs_has_the_reason(found: Any) -> None:
     last = rows(found)["add", 3]
-    assert last["reasons"] == {"tiledsl": "not run: ValueError: done", "tilelang": None}
+    assert last["reasons"] == {"tiledsl": "not run, for the script had failed", "tilelang": None}
     assert last["ms"] == {"tiledsl": None, "tilelang": None} and last["ratio"] is None
     assert last["compile_s"]["tiledsl"] is None and last["compile_s"]["tilelang"] > 0
 
@@ -331,8 +333,10 @@ FOUND = [
         row("gemm", 2.0),
         row("gemm", 0.5, number=2, difference="output 0: relative difference 0.5"),
         row("sort", None, reasons={"tiledsl": "a.py:3:1: error: no", "tilelang": None}, difference=None),
+        tiledsl="a.py:3:1: error: no",
     ),
     script("b.py", tilelang="ImportError: no \x1b[1mfla"),
+    script("c.py"),
 ]
 
 
@@ -347,7 +351,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
         a.py: gemm #2: slower: no TMA
         a.py: sort: tiledsl: a.py:3:1: error: no
         b.py: tilelang failed: ImportError: no \\x1b[1mfla
-        b.py: it called no kernel
+        c.py: it called no kernel
         tilelang's time over tiledsl's, 2 kernels: geometric mean 1.000, median 1.250; 1 at 1 or more, 1 under 0.9, 0 under 0.5. Outputs agree for 1 of 2.
         """)  # noqa: E501
 
@@ -377,6 +381,24 @@ def test_the_file_is_written_after_each_script_and_a_run_goes_on_there(
     file.write_text("{}")
     with pytest.raises(TileError, match="is no file of an earlier run"):
         beside.run_jobs(jobs, Plan(), file, None)
+
+
+def test_a_run_that_is_terminated_ends_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = []
+
+    def terminated(jobs: list[Job], plan: Plan, deadline: float | None) -> Iterator[dict[str, Any]]:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+            yield {}
+        finally:
+            ended.append(True)
+
+    monkeypatch.setattr(results, "compared", terminated)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit, match="143"):
+        beside.run_jobs([Job("a.py", tmp_path)], Plan(), None, None)
+    assert ended == [True] and signal.getsignal(signal.SIGTERM) is before
 
 
 def test_the_deadline(tmp_path: Path) -> None:
@@ -419,7 +441,7 @@ def test_json(tmp_path: Path, installed: Any) -> None:
     assert found["data"]["scripts"] == FOUND and found["data"]["file"] == str(tmp_path / "out.json")
     summary = found["data"]["summary"]
     assert summary == {
-        "scripts": 2, "failed_scripts": {"tiledsl": 0, "tilelang": 1}, "kernels": 3, "timed": 2, "geometric_mean": 1.0,
+        "scripts": 3, "failed_scripts": {"tiledsl": 1, "tilelang": 1}, "kernels": 3, "timed": 2, "geometric_mean": 1.0,
         "median": 1.25, "at_least_1": 1, "under_0.9": 1, "under_0.5": 0, "compared": 2, "different": 1,
     }  # fmt: skip
 

@@ -104,9 +104,15 @@ class PassFailure(Exception):
     from. `reproducer` is the file to report."""
 
     def __init__(self, spec: str, error: BaseException, reproducer: str, module: str = "") -> None:
+        import traceback
+
         whose = f"a bug in the pass, which is from {module}" if module else "a bug in tiledsl"
-        said = str(error) or repr(error)
-        super().__init__(f"pass {spec} failed: {said}\nThis is {whose}; the program is in {reproducer}")
+        said, place = str(error) or repr(error), ""
+        theirs = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(PACKAGES)]
+        if module and theirs:
+            said = f"{type(error).__name__}: {error}"
+            place = "\n" + "".join(traceback.format_list(theirs[-1:])).rstrip()
+        super().__init__(f"pass {spec} failed: {said}{place}\nThis is {whose}; the program is in {reproducer}")
         self.spec = spec
         self.reproducer = reproducer
 

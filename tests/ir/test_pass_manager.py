@@ -187,6 +187,9 @@ def test_a_crash_leaves_a_reproducer_that_parses(tmp_path: Path, monkeypatch: py
     pipeline = re.search("-p '([^']*)'", text)
     assert pipeline is not None and parse_pipeline(pipeline[1]) == [Crash()]
     assert isinstance(caught.value.__cause__, RuntimeError)
+    line = Crash.run.__code__.co_firstlineno + 1
+    place = f'File "{__file__}", line {line}, in run'
+    assert f"failed: RuntimeError: first line\nsecond line\n  {place}" in str(caught.value)
 
 
 def test_the_pass_that_breaks_the_program_is_named_wherever_it_stands() -> None:

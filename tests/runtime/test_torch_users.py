@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +15,11 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import tiledsl
-from tests.support.torch_functions import Mlp, reference, swiglu, swiglu_gradient
+import tiledsl.language as T
+from tests.support.torch_functions import Mlp, Rows, reference, swiglu, swiglu_gradient
 from tiledsl.errors import TileError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -145,3 +150,74 @@ def test_forward_mode_is_refused() -> None:
                 function(forward.make_dual(x, x), x)
         with pytest.raises(TileError, match="an argument has a tangent"):
             torch.func.jvp(lambda x: function(x, x), (x,), (x,))
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_of_a_data_loader_run_kernels(start: str) -> None:
+    x = torch.zeros(3, 8)
+    tuned = tiledsl.autotune(configs=[{"block": 32}, {"block": 64}])(swiglu)
+    rows = Rows([swiglu, swiglu.compile(x, x), tuned.compile(x, x)])
+    wanted = [rows[number] for number in range(len(rows))]  # they have run in this process, too
+    loader = torch.utils.data.DataLoader(rows, batch_size=None, num_workers=1, multiprocessing_context=start)
+    for found, each in zip(loader, wanted, strict=True):
+        assert torch.equal(found, each)
+
+
+def test_ranks_of_a_job_train_together(tmp_path: Path) -> None:
+    """DistributedDataParallel over gloo: the mean of both ranks' gradients, which are those of the whole batch."""
+    code = f"""
+import sys, torch
+from tests.support.torch_functions import Mlp, Rows, reference, swiglu
+rank = int(sys.argv[1])
+torch.distributed.init_process_group("gloo", init_method="file://{tmp_path}/meeting", rank=rank, world_size=2)
+torch.manual_seed(0)
+x, module = torch.randn(4, 8), Mlp(swiglu)
+whole = Mlp(reference)
+whole.load_state_dict(module.state_dict())
+whole(x).square().mean().backward()
+parallel = torch.nn.parallel.DistributedDataParallel(module)
+parallel(x[rank * 2 : rank * 2 + 2]).square().mean().backward()
+for ours, theirs in zip(module.parameters(), whole.parameters()):
+    torch.testing.assert_close(ours.grad, theirs.grad)
+torch.distributed.destroy_process_group()
+"""
+    ranks = [subprocess.Popen([sys.executable, "-c", code, str(rank)], cwd=ROOT) for rank in range(2)]
+    assert [each.wait(100) for each in ranks] == [0, 0]
+
+
+def product(x: Any, y: Any) -> Any:
+    n = T.const("n")
+    x: T.Tensor((n,), "float64")
+    y: T.Tensor((n,), "float64")
+    out = T.empty((n,), "float64")
+    with T.Kernel(T.ceildiv(n, 16), threads=32) as b:
+        for i in T.Parallel(16):
+            out[b * 16 + i] = x[b * 16 + i] * y[b * 16 + i]
+    return out
+
+
+def test_torchs_own_checks_of_gradients() -> None:
+    """With batches of gradients too, for which torch.autograd has a vmap of its own, and second gradients."""
+    once, twice = (tiledsl.jit(product, target="interpret") for _ in range(2))
+
+    def formula(ctx: Any, grad: Any) -> Any:
+        x, y, _ = ctx.saved_tensors
+        return grad * y, grad * x
+
+    twice.register_backward(formula)
+    once.register_backward(lambda ctx, grad: (twice(grad, ctx.saved_tensors[1]), twice(grad, ctx.saved_tensors[0])))
+    x, y = (torch.randn(5, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    for function in (once, once.compile(x, y)):
+        assert torch.autograd.gradcheck(function, (x, y), check_batched_grad=True)
+        assert torch.autograd.gradgradcheck(function, (x, y))
+        found = torch.autograd.functional.jacobian(lambda x: function(x, y), x, vectorize=True)
+        torch.testing.assert_close(found, torch.diag(y))
+
+
+def test_a_backward_with_another_number_of_gradients() -> None:
+    x = torch.ones(5, dtype=torch.float64, requires_grad=True)
+    for wrong, count in ((lambda ctx, grad: grad, 1), (lambda ctx, grad: (grad, grad, None), 3)):
+        function = tiledsl.jit(product, target="interpret")
+        function.register_backward(wrong)
+        with pytest.raises(TileError, match=f"a backward returns {count} gradients for 2 inputs: x, y"):
+            function(x, x).sum().backward()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import shlex
+import signal
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +35,27 @@ def run_jobs(jobs: Sequence[Job], plan: Plan, file: Path | None, seconds: float 
     waiting = [job for job in jobs if job.name not in known]
     deadline = None if seconds is None else time.monotonic() + seconds
     done = len(jobs) - len(waiting)
-    for found in compared(waiting, replace(plan, workers=max(2, plan.workers)), deadline):
-        known[found["script"]] = found
-        done += 1
-        print(f"[{done}/{len(jobs)}] {found['script']}: {_told(found)}", file=sys.stderr, flush=True)
-        if file is not None:
-            _write(file, list(known.values()))
+    with _ended_in_order(), contextlib.closing(compared(waiting, plan, deadline)) as results:
+        for found in results:
+            known[found["script"]] = found
+            done += 1
+            print(f"[{done}/{len(jobs)}] {found['script']}: {_told(found)}", file=sys.stderr, flush=True)
+            if file is not None:
+                _write(file, list(known.values()))
     return [known[job.name] for job in jobs if job.name in known]
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """While this lasts, SIGTERM raises SystemExit: the processes of both sides, some of them stopped, are ended."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _told(script: Mapping[str, Any]) -> str:
@@ -145,12 +161,13 @@ def show(scripts: Sequence[Mapping[str, Any]]) -> None:
 def remarks(scripts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What failed and differs, and what the remarks of slower kernels say."""
     for script in scripts:
-        for side, why in script["failures"].items():
-            if why:
+        rows, failures = script["kernels"], script["failures"]
+        for side, why in failures.items():
+            if why and not any(row["reasons"][side] == why for row in rows):  # a kernel's line says it
                 yield printable(f"{script['script']}: {side} failed: {why}")
-        if not script["kernels"]:
+        if not rows and not any(failures.values()):
             yield printable(f"{script['script']}: it called no kernel")
-        for row in script["kernels"]:
+        for row in rows:
             said = [f"{side}: {why}" for side, why in row["reasons"].items() if why]
             if row["difference"]:
                 said.append(f"outputs differ: {row['difference']}")

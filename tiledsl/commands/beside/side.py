@@ -144,7 +144,9 @@ def _zeros_for_empty() -> Iterator[None]:
         @functools.wraps(function)
         def zeros(*arguments: Any, **keywords: Any) -> Any:
             made = function(*arguments, **keywords)
-            return made if made.is_meta else made.zero_()
+            with suppress(RuntimeError):  # of a type that cannot be filled
+                made.zero_()
+            return made
 
         return zeros
 

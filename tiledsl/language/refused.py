@@ -13,7 +13,10 @@ _REASONS = {
     "addresses have no Triton form; index the buffer": """
         access_ptr tvm_access_ptr address_of
     """,
-    "a thread's vectors have no Triton form; write the loop over their elements with T.Parallel": """
+    (
+        "a thread's vectors have no Triton form; write the loop over their elements, with T.Parallel or, in code for "
+        "one thread, T.vectorized"
+    ): """
         *float*x[0-9]* *int*x[0-9]* boolx[0-9]* add2 sub2 mul2 fma2 max2 min2 abs2 ldg[0-9]* lds[0-9]* stg[0-9]*
         sts[0-9]* Ramp Broadcast Shuffle extract_lane vectorlow vectorhigh vectorcombine vscale ds_read_*
     """,

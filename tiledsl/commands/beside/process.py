@@ -58,6 +58,8 @@ class SideProcess:
             "entry": job.entry,
         }
         own = {name: str(caches / side / name.lower()) for name in _CACHES}
+        if os.environ.get("PYTHONDONTWRITEBYTECODE"):  # packages may have come without: once is enough
+            own |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(caches / "bytecode")}
         environment = python_environment(
             **own, PYTHONPATH=os.pathsep.join([*job.paths, *search_path()]), PYTHONUNBUFFERED="1"
         )

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import textwrap
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ import pytest
 import torch
 
 from tests.test_cli import tiledsl
+from tiledsl.child_processes import family
 from tiledsl.commands import beside
 from tiledsl.commands.beside import process, results, tensors
 from tiledsl.commands.beside.hooks import without_tuning
@@ -224,6 +226,23 @@ def test_what_one_side_alone_changes_is_compared_with_the_others_input(tmp_path:
         x.copy_(y * 2)
 
     assert compared_with(Call("k", [b, b], doubled), True) == "{'difference': ''}"
+
+
+def test_a_family_has_processes_in_sessions_of_their_own() -> None:
+    inner = (
+        "import subprocess; print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid, flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", inner], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        grandchild = int(child.stdout.readline())
+        try:
+            assert family(child.pid) == [child.pid, grandchild]
+            assert family(os.getpid())[:1] == [os.getpid()] and {child.pid, grandchild} <= set(family(os.getpid()))
+        finally:
+            os.kill(grandchild, signal.SIGKILL)
+            child.kill()
 
 
 def test_the_environment_of_a_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ class AutotunedFunction(InGraphs):
         self.jit = jit
         self.name = jit.function.__name__
         self.options = options
-        self.configs = configs if callable(configs) else check_configs(configs, jit.signature, self.name)
+        self.configs = configs if callable(configs) else check_configs(dicts(configs), jit.signature, self.name)
         unknown = [name for name in options.do_not_specialize if name not in jit.signature.parameters]
         if unknown:
             raise TileError(
@@ -350,7 +350,8 @@ class AutotunedFunction(InGraphs):
         if callable(configs) and getattr(configs, "takes_function", False):  # tiledsl.spaces.for_program
             configs = check_configs(configs(jit, target=target, **given), jit.signature, self.name)
         elif callable(configs):
-            configs = check_configs(call_configs(configs, arguments, keywords, values), jit.signature, self.name)
+            found = dicts(call_configs(configs, arguments, keywords, values))
+            configs = check_configs(found, jit.signature, self.name)
         configs = called_back(configs, options.config_callback, jit.signature)
         configs = with_seeds(configs, options.seed_configs, jit.signature, self.name)
         names = tunables(configs)
@@ -416,10 +417,10 @@ def autotune(
     """Decorator above @tiledsl.jit, @triton.jit or @gluon.jit: choose the best of several configurations at the first
     call with given arguments.
 
-    configs: dicts of tunables (parameters of the function, `pass_configs` and `passes`), or a function of the call's
-    arguments that returns them. target: what to tune for, in place of @tiledsl.jit's; for a GPU that is not here,
-    configurations are compiled, checked in the interpreter and ranked by estimates. For the other options, see
-    TuneOptions.
+    configs: dicts of tunables (parameters of the function, `pass_configs` and `passes`) or triton.Config objects, whose
+    num_warps, num_stages and num_ctas count, too; or a function of the call's arguments that returns them. target: what
+    to tune for, in place of @tiledsl.jit's; for a GPU that is not here, configurations are compiled, checked in the
+    interpreter and ranked by estimates. For the other options, see TuneOptions.
 
     Of a kernel of Triton, grid: as Triton takes it; it may also stand in the call, `f[grid](...)`. make_inputs: a
     function of a call's numbers, those that it names, that returns its tensors by name; where shapes are tuned offline,
@@ -441,7 +442,7 @@ def autotune(
             None if isinstance(function, JitFunction) else _triton_function(function, grid, make_inputs, descriptors)
         )
         if of_triton is not None:
-            return AutotunedFunction(of_triton, dicts(configs), chosen)
+            return AutotunedFunction(of_triton, configs, chosen)
         if any(option is not None for option in (grid, make_inputs, descriptors)):
             raise TileError(
                 "autotune: grid, make_inputs and descriptors belong to a kernel under @triton.jit; others say theirs "

@@ -398,6 +398,7 @@ def result_of(problem: TuningProblem, outcome: CachedResult, store: Store | None
     else:
         recall = None if outcome.other_versions else partial(read_artifacts, store.folder / "artifacts", best)
         kernel = UnbuiltKernel(lambda: best.kernel, best.source_hash, recall)
+        kernel.target = problem.target  # known without the program
     kernel.config, kernel.latency, kernel.ref_latency = dict(best.config), best.latency, outcome.ref_latency
     if best.certificate is not None:
         from tiledsl.autotuner.verifying.certified import attach

@@ -112,6 +112,30 @@ def test_mistakes_are_told(arguments: list[str], message: str, tmp_path: Path) -
     assert result.exit_code == 1 and message in result.output and not list(tmp_path.iterdir())
 
 
+def test_a_name_that_is_no_parameter_is_told_once_at_its_place(tmp_path: Path) -> None:
+    shapes, into = tmp_path / "bad.csv", tmp_path / "configs"
+    shapes.write_text("# calls\nsize, factors\n16,2.0\n32,2.0\n")
+    result = run("tune", PROGRAM, "--shapes", shapes, "--into", into)
+    names = "its parameters are size, block, factor, tag\n"
+    assert (result.exit_code, result.output) == (
+        1,
+        f"bad.csv:2:7: error: scale has no parameter 'factors'; {names}"
+        "     2 | size, factors\n       |       ^^^^^^^\n  note: did you mean factor?\n",
+    )
+    shapes = shapes.with_suffix(".json")
+    shapes.write_text('[{"size": 16}, {"length": 32}]')
+    result = run("tune", PROGRAM, "--shapes", shapes, "--into", into)
+    assert result.output == f"{shapes}: scale has no parameter 'length'; {names}"
+    result = run("tune", PROGRAM, "-D", "size=16", "-D", "length=3", "--into", into)
+    assert (result.exit_code, result.output) == (1, f"scale has no parameter 'length'; {names}")
+    assert not into.exists()
+
+
+def test_failures_of_all_calls_are_told_once(tmp_path: Path) -> None:
+    result = run("tune", PROGRAM, "-D", "size=16", "-D", "block=32", "--into", tmp_path)
+    assert result.output.count("block is a tunable") == 1 and result.exit_code == 1
+
+
 def test_no_such_program(tmp_path: Path) -> None:
     result = run("tune", f"{PROGRAM}:none", "--into", tmp_path, "-D", "size=1")
     assert result.exit_code == 1 and "has no autotuned function none" in result.output
@@ -124,8 +148,16 @@ def test_check_ends_with_an_error(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert f"{path}: error: 2 entries are for size=64" in result.output
     assert "the configuration for size=64 sets 'tags', which is not a parameter; did you mean 'tag'?" in result.output
-    assert "warning: 2 of 2 entries are for another source of scale: they are not used" in result.output
-    assert result.output.endswith("1 files: 4 errors, 1 warnings\n")
+    stale = "2 of 2 entries are for another source of scale: they are not used"
+    assert f"{path}: error: {stale}\n" in result.output
+    assert result.output.endswith("1 files: 5 errors, 0 warnings\n")
+    path.write_bytes(dump(file_of(entry({"block": 64}, size=64), entry({"block": 32}, size=32))))
+    assert run("tuned", "check", tmp_path).output == "1 files: 0 errors, 0 warnings\n"  # nobody says of what
+    result = run("tuned", "check", tmp_path, "--program", PROGRAM)
+    assert (result.exit_code, result.output) == (1, f"{path}: error: {stale}\n1 files: 1 errors, 0 warnings\n")
+    result = run("tuned", "check", tmp_path, "--program", PROGRAM, "--allow-stale")
+    assert (result.exit_code, result.output) == (0, f"{path}: warning: {stale}\n1 files: 0 errors, 1 warnings\n")
+    path.write_bytes(dump(file_of(entry({"block": 64, "tags": 1}, size=64), entry({"block": 64, "tags": 1}, size=64))))
     assert run("tuned", "check", tmp_path / "none").exit_code == 1
     (tmp_path / "empty").mkdir()
     assert run("tuned", "check", tmp_path / "empty").exit_code == 1

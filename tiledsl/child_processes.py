@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import IO, TextIO
 
 _LINES = 12
@@ -52,6 +53,18 @@ def kill_group(process: int) -> None:
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(OSError):
             kill(process, signal.SIGKILL)
+
+
+def family(process: int) -> list[int]:
+    """A process and all that descend from it, in whatever session, parents first; itself alone without /proc."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            parents[int(path.parent.name)] = int(path.read_bytes().rpartition(b")")[2].split()[1])
+    found = [process]
+    for each in found:
+        found += [child for child, parent in parents.items() if parent == each]
+    return found
 
 
 def last_words(log: IO[bytes]) -> list[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tiledsl.autotuner.predicting.machines import machine_of
 from tiledsl.autotuner.predicting.model import peak_tera
 from tiledsl.autotuner.results.table import COLUMNS, Column, columns_of, sorted_trials
+from tiledsl.autotuner.results.unbuilt import is_unbuilt
 from tiledsl.autotuner.trial import NOT_TRIED, Trial, config_text, value_text
 from tiledsl.errors import TileError
 from tiledsl.kernels.report import program_part
@@ -34,8 +36,8 @@ def _winner(result: AutotuneResult) -> Trial:
     return next((each for each in result.trials if result.is_winner(each)), Trial(0, result.config))
 
 
-def tuning_part(result: AutotuneResult) -> TuningPart:
-    """What there is to say of a result's trials."""
+def tuning_part(result: AutotuneResult, explains: bool = True) -> TuningPart:
+    """What there is to say of a result's trials; with `explains` also of its kernel against the runner-up's."""
     tunables = list(dict.fromkeys(name for trial in result.trials for name in trial.config))
     columns = {**columns_of(result), "occupancy": Column("blocks", _blocks, "d")}
     fixed = {
@@ -52,7 +54,7 @@ def tuning_part(result: AutotuneResult) -> TuningPart:
     axes = [*tunables, *(name for name in ("registers", "shared_bytes", "occupancy") if name in fixed)]
     return TuningPart(
         list(_facts(result, roof)),
-        result.explain() if any(map(result.is_winner, result.trials)) else "",
+        result.explain() if explains and any(map(result.is_winner, result.trials)) else "",
         heads,
         numeric,
         entries,
@@ -67,8 +69,13 @@ def tuning_part(result: AutotuneResult) -> TuningPart:
 
 
 def short_html(result: AutotuneResult) -> str:
-    """What a notebook shows of a result, which has no libraries to draw with."""
-    part = tuning_part(result)
+    """What a notebook shows of a result, which has no libraries to draw with. A kernel that was recalled is not built
+    for it: rates, which depend on its program, are shown where they are known."""
+    if is_unbuilt(result.kernel):
+        amounts = {name: vars(result).get(name) for name in ("flops", "bytes_moved")}
+        result = replace(result)
+        vars(result).update(amounts)
+    part = tuning_part(result, explains=False)
     facts = [(fact.label, fact.value, fact.note) for fact in part.facts]
     best = [[cell.text for cell in entry.cells] for entry in part.entries if entry.status == "ok"][:10]
     failed = [(str(len(g.configs)), g.status, g.message.split("\n")[0]) for g in (*part.failures, *part.untried)]

@@ -63,3 +63,8 @@ class UnbuiltKernel(Kernel):
             self.__dict__.update({**(found or {}), **self.__dict__})
             self.__dict__["_recall"] = None
         return "module" in self.__dict__
+
+
+def is_unbuilt(kernel: Kernel) -> bool:
+    """Whether a question about the program would lower a kernel first."""
+    return "_make" in vars(kernel)

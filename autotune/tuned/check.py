@@ -31,9 +31,9 @@ class FileProblem:
         return f"{self.path}: {self.severity}: {self.message}"
 
 
-def check(path: Path, function: AutotunedFunction | None = None) -> list[FileProblem]:
-    """What is wrong with a file; with the function that it is of also tunables that it does not have, and an entry that
-    was tuned for another source of it."""
+def check(path: Path, function: AutotunedFunction | None = None, allow_stale: bool = False) -> list[FileProblem]:
+    """What is wrong with a file; with the function that it is of also tunables that it does not have, and entries that
+    were tuned for another source of it: an error if no other entry is left, unless `allow_stale`."""
     try:
         content = read_file(path)
         repeated = strict_json.repeated_names(content)
@@ -44,7 +44,19 @@ def check(path: Path, function: AutotunedFunction | None = None) -> list[FilePro
     found += [FileProblem(path, "error", message) for message in file.problems]
     found += [FileProblem(path, "error", message) for message in _errors(path, file, function)]
     found += [FileProblem(path, "warning", message) for message in _warnings(file, function)]
+    stale = 0 if function is None else _stale(file, function)
+    if stale:
+        text = f"{stale} of {len(file.entries)} entries are for another source of {file.function}: they are not used"
+        useless = stale == len(file.entries) and not allow_stale
+        found.append(FileProblem(path, "error" if useless else "warning", text))
     return found
+
+
+def _stale(file: TunedFile, function: AutotunedFunction) -> int:
+    """How many entries were tuned for another source of the function."""
+    if function.name != file.function:
+        return 0
+    return sum(each.source != function.tuned_configs.source(frozenset(each.config)) for each in file.entries)
 
 
 def _errors(path: Path, file: TunedFile, function: AutotunedFunction | None) -> Iterator[str]:
@@ -87,7 +99,3 @@ def _warnings(file: TunedFile, function: AutotunedFunction | None) -> Iterator[s
     some = [name for name, count in tunables.items() if count < len(file.entries)]
     if some and function is None:
         yield f"only {tunables[some[0]]} of {len(file.entries)} entries set {some[0]}"
-    if function is not None and function.name == file.function:
-        stale = sum(e.source != function.tuned_configs.source(frozenset(e.config)) for e in file.entries)
-        if stale:
-            yield f"{stale} of {len(file.entries)} entries are for another source of {file.function}: they are not used"

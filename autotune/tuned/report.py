@@ -53,12 +53,12 @@ class TuneReport:
         """The calls that cannot be tuned, with the reason."""
         return tuple(each for each in self.outcomes if each.status == "failed")
 
-    def summary(self) -> str:
-        """How many of each kind, and each failure."""
+    def summary(self, failures: bool = True) -> str:
+        """How many of each kind, and with `failures` each failure."""
         counts = {each.status: sum(e.status == each.status for e in self.outcomes) for each in self.outcomes}
         shown = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing to tune"
         lines = [f"{self.path}: {shown}"]
-        lines += [f"  {each}" for each in self.failed]
+        lines += [f"  {each}" for each in self.failed if failures]
         if self.interrupted:
             lines.append("interrupted; the same again goes on from here")
         return "\n".join(lines)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 import csv
+import difflib
+import inspect
 import io
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tiledsl import strict_json
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, register_source
 from tiledsl.files import read_file
+from tiledsl.location import Loc
 
 _RANGE = re.compile(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*:\s*([x+]?)\s*(\d+)\s*")
 _LIKE_A_RANGE = re.compile(r"\s*-?\d+\s*:")
@@ -34,6 +37,37 @@ def read_shapes(path: Path) -> list[dict[str, Any]]:
     if not found:
         raise TileError(f"{path} has no shapes")
     return found
+
+
+def check_names(
+    path: Path | None, function: str, signature: inspect.Signature, names: Iterable[str] | None = None
+) -> None:
+    """TileError for an argument in a file of shapes, or in `names`, that the function does not have: at its place in
+    the file."""
+    parameters = signature.parameters
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return
+    places: dict[str, Loc | None] = dict.fromkeys(names or ())
+    if path is not None:
+        places = _places(path)
+    for name, loc in places.items():
+        if name not in parameters:
+            near = difflib.get_close_matches(name, parameters, 1)
+            where = f"{path}: " if path is not None and loc is None else ""
+            message = f"{where}{function} has no parameter {name!r}; its parameters are {', '.join(parameters)}"
+            raise TileError(message, loc, [f"did you mean {near[0]}?"] if near else [])
+
+
+def _places(path: Path) -> dict[str, Loc | None]:
+    """The arguments that a file of shapes names, in CSV with their places in the first line that is no comment."""
+    if path.suffix.lower() == ".json":
+        return {name: None for shape in read_shapes(path) for name in shape}
+    for number, line in enumerate(read_file(path).decode("utf-8-sig").splitlines(), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            register_source(str(path), read_file(path).decode("utf-8-sig"))
+            words = re.finditer(r"[^\W\d]\w*", line)
+            return {w[0]: Loc(str(path), number, w.start() + 1, number, w.end() + 1) for w in words}
+    return {}
 
 
 def _of_json(path: Path, text: str) -> list[dict[str, Any]]:

@@ -16,8 +16,10 @@ import torch
 
 import tiledsl
 from tests.autotune.programs import scale_builder, twice
+from tests.report.pages import Read
 from tests.support import forked
 from tiledsl.autotuner.storage import key
+from tiledsl.autotuner.trial import config_text
 from tiledsl.commands.lower import import_file
 from tiledsl.kernels.kernel import Kernel
 from tiledsl.runtime.versions import compiler_hash, hash_of_sources
@@ -58,6 +60,8 @@ def test_a_new_function_loads_from_disk_and_builds_one_kernel(
     original = JitFunction.build
     monkeypatch.setattr(JitFunction, "build", lambda self, values: built.append(values) or original(self, values))
     again = tuned()()
+    shown = Read(again._repr_html_()).texts  # as a notebook does, which builds nothing
+    assert shown[:2] == ["winner", config_text(first.config)] and "GB/s" not in shown
     assert again.from_cache == "disk" and dict(stages) == before
     assert len(built) == 0
     assert (again.config, again.latency, again.latency_kind) == (first.config, first.latency, first.latency_kind)
@@ -66,6 +70,7 @@ def test_a_new_function_loads_from_disk_and_builds_one_kernel(
     torch.testing.assert_close(again(A), A * 2)
     assert len(built) == 1 and again.kernel.source == first.kernel.source and isinstance(again.kernel, Kernel)
     assert again.kernel.latency == first.latency and "_make" not in vars(again.kernel)
+    assert "GB/s" in Read(again._repr_html_()).texts
 
 
 def test_what_another_process_tuned_meanwhile_is_recalled(

@@ -170,6 +170,20 @@ def test_heuristics_and_tritons_own_configurations_will_do() -> None:
     assert result.config == {"BLOCK": 64, "num_warps": 2, "num_ctas": 1, "num_stages": 3}
 
 
+def test_tritons_configurations_will_do_above_tiledsls_jit_too() -> None:
+    configs = [triton.Config({"block": block}, num_warps=2) for block in (32, 64)]
+    numbers = {"num_warps": 2, "num_ctas": 1, "num_stages": 3}
+    for given in (configs, lambda size: configs):
+        tuned = tiledsl.autotune(configs=given, target="cuda:90", skip_check=True)(
+            tiledsl.jit(out_idx=-1)(scale_builder)
+        )
+        result = tuned(size=64)
+        assert [trial.config for trial in result.trials] == [{"block": block, **numbers} for block in (32, 64)]
+        assert [each.num_warps for each in result.kernel.module.kernels] == [2]
+    with pytest.raises(TileError, match="has a pre_hook"):
+        tiledsl.autotune(configs=[triton.Config({"block": 32}, pre_hook=print)])(tiledsl.jit(scale_builder))
+
+
 def test_what_needs_no_less_than_one_that_needed_too_much_is_left_out() -> None:
     failed = {"BLOCK": 128, "num_stages": 3, "num_warps": 4, "op": "a"}
     assert is_at_least({**failed, "num_stages": 4}, failed) and is_at_least({**failed, "BLOCK": 256}, failed)

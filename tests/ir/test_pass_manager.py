@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -190,6 +192,24 @@ def test_a_crash_leaves_a_reproducer_that_parses(tmp_path: Path, monkeypatch: py
     line = Crash.run.__code__.co_firstlineno + 1
     place = f'File "{__file__}", line {line}, in run'
     assert f"failed: RuntimeError: first line\nsecond line\n  {place}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "done, message",
+    [
+        ("sys.exit(0)", "SystemExit: 0"),
+        ("program.root = None", "it left None in the place of the program"),
+        ("return super(type(self), self).run(program)", "Odd has no method run"),
+    ],
+)
+def test_a_pass_that_leaves_no_program_has_failed(
+    done: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pass_manager.tempfile, "tempdir", str(tmp_path))
+    space: dict[str, Any] = {"sys": sys, "Pass": Pass, "__name__": __name__}
+    exec(f"class Odd(Pass):\n    name = 'test-odd'\n    def run(self, program):\n        {done}\n", space)
+    with pytest.raises(PassFailure, match=message):
+        PassManager([space["Odd"](), Idle()]).run(program())
 
 
 def test_the_pass_that_breaks_the_program_is_named_wherever_it_stands() -> None:

@@ -15,6 +15,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import tiledsl
+import tiledsl.language as T
 from tests.support.torch_functions import Mlp, Rows, reference, swiglu, swiglu_gradient
 from tiledsl.errors import TileError
 
@@ -182,3 +183,54 @@ torch.distributed.destroy_process_group()
 """
     ranks = [subprocess.Popen([sys.executable, "-c", code, str(rank)], cwd=ROOT) for rank in range(2)]
     assert [each.wait(100) for each in ranks] == [0, 0]
+
+
+def product(x: Any, y: Any) -> Any:
+    n = T.const("n")
+    x: T.Tensor((n,), "float64")
+    y: T.Tensor((n,), "float64")
+    out = T.empty((n,), "float64")
+    with T.Kernel(T.ceildiv(n, 16), threads=32) as b:
+        for i in T.Parallel(16):
+            out[b * 16 + i] = x[b * 16 + i] * y[b * 16 + i]
+    return out
+
+
+def test_torchs_own_checks_of_gradients() -> None:
+    """With batches of gradients too, for which torch.autograd has a vmap of its own, and second gradients."""
+    once, twice = (tiledsl.jit(product, target="interpret") for _ in range(2))
+
+    def formula(ctx: Any, grad: Any) -> Any:
+        x, y, _ = ctx.saved_tensors
+        return grad * y, grad * x
+
+    twice.register_backward(formula)
+    once.register_backward(lambda ctx, grad: (twice(grad, ctx.saved_tensors[1]), twice(grad, ctx.saved_tensors[0])))
+    x, y = (torch.randn(5, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    for function in (once, once.compile(x, y)):
+        assert torch.autograd.gradcheck(function, (x, y), check_batched_grad=True)
+        assert torch.autograd.gradgradcheck(function, (x, y))
+        found = torch.autograd.functional.jacobian(lambda x: function(x, y), x, vectorize=True)
+        torch.testing.assert_close(found, torch.diag(y))
+
+
+def test_a_backward_with_another_number_of_gradients() -> None:
+    x = torch.ones(5, dtype=torch.float64, requires_grad=True)
+    for wrong, count in ((lambda ctx, grad: grad, 1), (lambda ctx, grad: (grad, grad, None), 3)):
+        function = tiledsl.jit(product, target="interpret")
+        function.register_backward(wrong)
+        with pytest.raises(TileError, match=f"a backward returns {count} gradients for 2 inputs: x, y"):
+            function(x, x).sum().backward()
+
+
+def test_gradients_of_torch_func_go_around_compiled_code_alone() -> None:
+    x = torch.randn(3, 8)
+    for function in (swiglu, swiglu.compile(x, x)):
+        run = lambda x: function(x, x).square().sum()
+        wanted = torch.func.grad(run)(x)
+        inside = torch.func.grad(torch.compile(run, backend="aot_eager"))
+        torch.testing.assert_close(inside(x), wanted)
+        batched = torch.compile(torch.vmap(run), fullgraph=True, backend="eager")
+        torch.testing.assert_close(batched(x[None]), run(x)[None])
+        with pytest.raises(Exception, match=r"takes no gradients of torch\.func through custom operators"):
+            torch.compile(torch.func.grad(run), fullgraph=True, backend="eager")(x)

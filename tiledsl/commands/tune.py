@@ -65,15 +65,21 @@ def tune(
     \b
     tiledsl tune gemm.py:matmul -D M=16:4096:x2 -D N=4096 -D K=4096,11008 --into configs/
     """
-    from tiledsl.autotuner.tuned.shapes import parse_values, product, read_shapes
+    from tiledsl.autotuner.tuned.shapes import check_names, parse_values, product, read_shapes
     from tiledsl.commands.autotuned import find_autotuned
 
-    calls = product([shape for file in files for shape in read_shapes(file)], _ranges(map(parse_values, ranges)))
+    given_ranges = _ranges(map(parse_values, ranges))
+    calls = product([shape for file in files for shape in read_shapes(file)], given_ranges)
     if not files and not ranges:
         raise TileError("tiledsl tune needs shapes: --shapes shapes.csv, or -D M=16:4096:x2")
     given = {"target": target, "budget": budget, "devices": None if gpus is None else _numbers(gpus)}
     given |= {"numerics": numerics, "rows": rows}
-    report = find_autotuned(program).tune_into(
+    function = find_autotuned(program)
+    if not function.jit.is_eager:  # else names of T.const, too, which are known when it is built
+        for file in files:
+            check_names(file, function.name, function.jit.signature)
+        check_names(None, function.name, function.jit.signature, given_ranges)
+    report = function.tune_into(
         folder,
         calls,
         retune=retune,
@@ -89,7 +95,8 @@ def tune(
         for e in report.outcomes
     ]
     give(file=report.path, calls=calls, interrupted=report.interrupted)
-    click.echo(report.summary(), err=bool(report.failed))
+    repeats = len(report.failed) < len(report.outcomes)  # else the last lines are the failures
+    click.echo(report.summary(repeats), err=bool(report.failed))
     if report.failed or report.interrupted:
         raise click.exceptions.Exit(1)
 

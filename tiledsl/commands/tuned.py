@@ -89,10 +89,12 @@ def table(paths: tuple[Path, ...], csv: Path | None) -> None:
 @tuned.command()
 @_PATHS
 @_PROGRAM
-def check(paths: tuple[Path, ...], program: str | None) -> None:
-    """Look for what is wrong with files: nonsense, duplicates, no default, and with --program unknown tunables.
+@click.option("--allow-stale", is_flag=True, help="Only warn where every entry is for another source.")
+def check(paths: tuple[Path, ...], program: str | None, allow_stale: bool) -> None:
+    """Look for what is wrong with files: nonsense, duplicates, no default, and with --program unknown tunables and a
+    file whose entries are all for another source of the function.
 
-    Status 1 for errors, not for warnings.
+    Status 1 for errors, not for warnings. --allow-stale is for a change of the source that is tuned later.
     """
     from tiledsl.autotuner.tuned.check import check as check_file
     from tiledsl.autotuner.tuned.file import files_in
@@ -100,7 +102,7 @@ def check(paths: tuple[Path, ...], program: str | None) -> None:
 
     function = None if program is None else find_autotuned(program)
     files = files_in(paths)
-    problems = [problem for path in files for problem in check_file(path, function)]
+    problems = [problem for path in files for problem in check_file(path, function, allow_stale)]
     give(files=files, problems=[asdict(problem) for problem in problems])
     for problem in problems:
         click.echo(printable(str(problem)))

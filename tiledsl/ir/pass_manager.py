@@ -57,7 +57,7 @@ class Pass:
 
     def run(self, program: Program) -> None:
         """Change the program in place."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method run(self, program)")
 
     def allowances(self, program: Program) -> frozenset[str]:
         """What of the bits of results the pass may change in this program, by the names of certificate/exact.py."""
@@ -122,12 +122,14 @@ class PassManager:
             start = time.perf_counter()
             try:
                 current.run(program)
+                if not isinstance(program.root, Operation):
+                    raise TypeError(f"it left {program.root!r} in the place of the program")
                 if self.verify_each and verified != changes[0]:
                     verify(program.root, everything=False)
                     verified = changes[0]
             except TileError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise self._failure(current, number, rebuild, error) from error
             stage = Stage(current.name, current.spec, (time.perf_counter() - start) * 1e3)
             self.stages.append(stage)
@@ -145,7 +147,7 @@ class PassManager:
             os.makedirs(self.dump_dir, exist_ok=True)
             Path(self.dump_dir, f"{name}.mlir").write_text(text + "\n", encoding="utf-8")
 
-    def _failure(self, failing: Pass, number: int, rebuild: Callable[[], Program], error: Exception) -> PassFailure:
+    def _failure(self, failing: Pass, number: int, rebuild: Callable[[], Program], error: BaseException) -> PassFailure:
         """The error to raise, with a reproducer file."""
         # The input of every pass is not kept, which would double the cost of the pipeline: it is made again.
         before = rebuild()

@@ -6,10 +6,10 @@ Each rule is registered with torch.library; there is no dispatcher here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tiledsl.errors import TileError
+from tiledsl.errors import TileError, user_loc
 from tiledsl.kernels.lost_gradients import once_differentiable
 
 _kept: list[Any] = []  # libraries, whose rules end with them
@@ -42,25 +42,24 @@ class Backward:
     function: Callable[..., Any]
     setup_context: Callable[..., None] | None
     is_kernel: bool
+    leading: int = 0  # arguments before the kernel's, which have no gradients
 
     def after(self, count: int) -> Backward:
         """The same for an operator with arguments before the kernel's, which have no gradients."""
         if not count:
             return self
-        rule, saved = self.rule, self.setup_context or save_inputs
-
-        def function(ctx: Any, *gradients: Any) -> Any:
-            return (None,) * count + tuple(rule(ctx, *gradients))
+        saved = self.setup_context or save_inputs
 
         def setup_context(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
             saved(ctx, inputs[count:], output)
 
-        return Backward(function, setup_context, False)
+        return replace(self, setup_context=setup_context, leading=count)
 
     def rule(self, ctx: Any, *gradients: Any) -> Any:
         """A gradient, or None, for each of the kernel's inputs."""
         if not self.is_kernel:
-            return self.function(ctx, *gradients)
+            found = self.function(ctx, *gradients)
+            return tuple(found) if isinstance(found, (list, tuple)) else (found,)
         found = self.function(*ctx.saved_tensors, *gradients, *ctx.scalars)
         found = iter(found if isinstance(found, (list, tuple)) else (found,))
         return tuple(next(found, None) if is_tensor else None for is_tensor in ctx.are_tensors)
@@ -108,7 +107,7 @@ def define(definition: Definition, name: str) -> Any:
     defined = torch.library.custom_op(name, definition.run, mutates_args=mutated, schema=definition.schema)
     defined.register_fake(definition.fake)
     if definition.backward is not None and definition.returns:
-        backward, setup_context = autograd_rule(definition.backward)
+        backward, setup_context = autograd_rule(definition, definition.backward)
         defined.register_autograd(backward, setup_context=setup_context)
     namespace, _, short = name.partition("::")
     operator = getattr(getattr(torch.ops, namespace), short).default
@@ -120,11 +119,19 @@ def define(definition: Definition, name: str) -> Any:
     return operator
 
 
-def autograd_rule(how: Backward) -> tuple[Callable[..., Any], Callable[..., None]]:
+def autograd_rule(definition: Definition, how: Backward) -> tuple[Callable[..., Any], Callable[..., None]]:
     """torch.library's two functions: gradients from what was saved, and what is saved."""
+    names = [each.name for each in definition.arguments[how.leading :]]
 
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return how.rule(ctx, *(each if each is None else each.contiguous() for each in gradients))
+        found = how.rule(ctx, *(each if each is None else each.contiguous() for each in gradients))
+        if len(found) != len(names):
+            raise TileError(
+                f"a backward returns {len(found)} gradients for {len(names)} inputs: {', '.join(names)}",
+                user_loc(),
+                ["return one for each, None for those that have none"],
+            )
+        return (None,) * how.leading + found
 
     return once_differentiable(backward), how.setup_context or save_inputs
 
@@ -199,7 +206,7 @@ def transformed(definition: Definition, operator: Any, given: Sequence[Any]) -> 
     import torch
 
     assert definition.backward is not None
-    rule, saved = autograd_rule(definition.backward)
+    rule, saved = autograd_rule(definition, definition.backward)
 
     class Differentiable(torch.autograd.Function):  # type: ignore[misc]
         """The operator with its rules."""

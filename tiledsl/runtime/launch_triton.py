@@ -275,6 +275,8 @@ def belongs_to_torch(arguments: Sequence[Any]) -> bool:
         return False
     if torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() is not None:  # torch.jit.trace's
         return True
+    if any(_is_batched(each) for each in arguments if isinstance(each, torch.Tensor)):
+        return True
     if all(type(each) in (torch.Tensor, int, str, float, bool) for each in arguments):
         return False
     plain = torch.Tensor.__torch_dispatch__
@@ -282,6 +284,14 @@ def belongs_to_torch(arguments: Sequence[Any]) -> bool:
     return any(each is not plain for each in others) or any(
         isinstance(each, (torch.SymInt, torch.fx.Proxy)) for each in arguments
     )
+
+
+def _is_batched(tensor: Any) -> bool:
+    """Whether it is a tensor of the vmap before torch.func's, in which torch.autograd takes several gradients."""
+    import torch
+
+    asked = getattr(getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", None)
+    return asked is not None and bool(asked(tensor))
 
 
 def has_tangents(arguments: Sequence[Any]) -> bool:
@@ -302,6 +312,16 @@ def is_transformed() -> bool:
     functorch = getattr(torch._C, "_functorch", None)
     peek = getattr(functorch, "peek_interpreter_stack", None)
     return peek is not None and peek() is not None
+
+
+def takes_gradients() -> bool:
+    """Whether the innermost transformation of torch.func takes gradients."""
+    import torch
+
+    functorch = getattr(torch._C, "_functorch", None)
+    peek = getattr(functorch, "peek_interpreter_stack", None)
+    inner = peek and peek()
+    return inner is not None and inner.key() == functorch.TransformType.Grad  # type: ignore[union-attr]
 
 
 def is_autocast(tensors: Sequence[Any]) -> bool:

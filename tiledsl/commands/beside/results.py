@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import shlex
+import signal
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +35,27 @@ def run_jobs(jobs: Sequence[Job], plan: Plan, file: Path | None, seconds: float 
     waiting = [job for job in jobs if job.name not in known]
     deadline = None if seconds is None else time.monotonic() + seconds
     done = len(jobs) - len(waiting)
-    for found in compared(waiting, replace(plan, workers=max(2, plan.workers)), deadline):
-        known[found["script"]] = found
-        done += 1
-        print(f"[{done}/{len(jobs)}] {found['script']}: {_told(found)}", file=sys.stderr, flush=True)
-        if file is not None:
-            _write(file, list(known.values()))
+    with _ended_in_order(), contextlib.closing(compared(waiting, plan, deadline)) as results:
+        for found in results:
+            known[found["script"]] = found
+            done += 1
+            print(f"[{done}/{len(jobs)}] {found['script']}: {_told(found)}", file=sys.stderr, flush=True)
+            if file is not None:
+                _write(file, list(known.values()))
     return [known[job.name] for job in jobs if job.name in known]
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """While this lasts, SIGTERM raises SystemExit: the processes of both sides, some of them stopped, are ended."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _told(script: Mapping[str, Any]) -> str:
@@ -123,7 +139,7 @@ def show(scripts: Sequence[Mapping[str, Any]]) -> None:
             *([printable(script)] if several else []), _title(row), *(_number(row["ms"][side], 4) for side in SIDES),
             _number(row["ratio"], 3), *(_number(row["compile_s"][side], 1) for side in SIDES), outputs,
         ])  # fmt: skip
-    head = ["kernel", "tiledsl ms", "tilelang ms", "ratio", "compile s", "compile s", "outputs"]
+    head = ["kernel", "tiledsl ms", "tilelang ms", "ratio", "tiledsl compile s", "tilelang compile s", "outputs"]
     if table:
         print_table(["script", *head] if several else head, table, ("l" if several else "") + "lrrrrrl")
     for line in remarks(scripts):

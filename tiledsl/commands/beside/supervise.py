@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ class Plan:
     rounds: int = 3
 
 
-def compared(jobs: Sequence[Job], plan: Plan, deadline: float | None = None) -> Iterator[dict[str, Any]]:
+def compared(jobs: Sequence[Job], plan: Plan, deadline: float | None = None) -> Generator[dict[str, Any], None, None]:
     """What became of each script, as they come. At the deadline (of time.monotonic) what is not done is given up."""
     waiting, running = list(jobs), list[_Pair]()
     with tempfile.TemporaryDirectory(prefix="tiledsl-beside-") as name:

@@ -274,6 +274,24 @@ def test_a_pass_has_a_method_run() -> None:
     assert "test-no-run" not in pass_manager.PASSES
 
 
+@pytest.mark.parametrize(
+    "done, message",
+    [
+        ("sys.exit(0)", "RuntimeError: run ended the process"),
+        ("program.root = None", "run has set program.root"),
+        ("return super(type(self), self).run(program)", "Odd has no method run"),
+    ],
+)
+def test_a_pass_that_leaves_no_program_has_failed(
+    done: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pass_manager.tempfile, "tempdir", str(tmp_path))
+    space: dict[str, Any] = {"sys": sys, "Pass": Pass, "__name__": __name__}
+    exec(f"class Odd(Pass):\n    name = 'test-odd'\n    def run(self, program):\n        {done}\n", space)
+    with pytest.raises(PassFailure, match=message):
+        PassManager([space["Odd"](), Idle()]).run(program())
+
+
 def test_the_pass_that_breaks_the_program_is_named_wherever_it_stands() -> None:
     for passes in ([BreakTypes()], [Idle(), BreakTypes(), Idle()], [ScaleConstants(), Idle(), Idle(), BreakTypes()]):
         with pytest.raises(PassFailure, match="pass test-break-types failed"):

@@ -221,3 +221,16 @@ def test_a_backward_with_another_number_of_gradients() -> None:
         function.register_backward(wrong)
         with pytest.raises(TileError, match=f"a backward returns {count} gradients for 2 inputs: x, y"):
             function(x, x).sum().backward()
+
+
+def test_gradients_of_torch_func_go_around_compiled_code_alone() -> None:
+    x = torch.randn(3, 8)
+    for function in (swiglu, swiglu.compile(x, x)):
+        run = lambda x: function(x, x).square().sum()
+        wanted = torch.func.grad(run)(x)
+        inside = torch.func.grad(torch.compile(run, backend="aot_eager"))
+        torch.testing.assert_close(inside(x), wanted)
+        batched = torch.compile(torch.vmap(run), fullgraph=True, backend="eager")
+        torch.testing.assert_close(batched(x[None]), run(x)[None])
+        with pytest.raises(Exception, match=r"takes no gradients of torch\.func through custom operators"):
+            torch.compile(torch.func.grad(run), fullgraph=True, backend="eager")(x)

@@ -90,13 +90,13 @@ class _DigitReader(Reader):
 
     def _sum(self, op: Operation) -> LinearForm | None:
         if isinstance(op, tensor.IotaOp):
-            made = LinearForm()
+            walk = LinearForm()
             if op.extent > 1:
                 for digit in self.digits.values():
                     axis, unit, _ = self.known[digit]
                     if axis == op.axis:
-                        made.add((digit,), unit)
-            return made
+                        walk.add((digit,), unit)
+            return walk
         if isinstance(op, (*_QUOTIENTS, *_REMAINDERS)):
             form, number = self.read(op.lhs), constant_of(op.rhs)
             divisor = None if number is None else int(number)
@@ -104,9 +104,9 @@ class _DigitReader(Reader):
                 divisor = 1 << divisor if 0 <= divisor < 31 else None
             elif isinstance(op, arith.AndOp) and divisor is not None:
                 divisor = divisor + 1 if divisor >= 0 and not divisor & divisor + 1 else None
-            made = None if form is None or not divisor else self._divided(form, divisor, isinstance(op, _QUOTIENTS))
-            self.divides |= made is not None and bool(op.result.shape)
-            return made
+            divided = None if form is None or not divisor else self._divided(form, divisor, isinstance(op, _QUOTIENTS))
+            self.divides |= divided is not None and bool(op.result.shape)
+            return divided
         return super()._sum(op)
 
     def _divided(self, form: LinearForm, divisor: int, quotient: bool) -> LinearForm | None:

@@ -53,7 +53,7 @@ class Pass:
 
     def run(self, program: Program) -> None:
         """Change the program in place."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method run(self, program)")
 
     def allowances(self, program: Program) -> frozenset[str]:
         """What of the bits of results the pass may change in this program, by the names of certificate/exact.py."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tiledsl.digests import digest
 from tiledsl.errors import TileError, user_loc
 from tiledsl.kernels.calls import MOST_CALLS, target_setting, tuner_settings, value_key
-from tiledsl.kernels.lost_gradients import without_gradients
+from tiledsl.kernels.lost_gradients import refuse_gradients_of_torch_func, without_gradients
 from tiledsl.runtime.launch_checks import refuse_tangents
 from tiledsl.runtime.launch_triton import constant_when_traced, is_symbolic, is_transformed
 
@@ -185,7 +185,9 @@ def run_found(found: Any, arguments: Sequence[Any], leading: int = 0) -> Any:
     import torch
 
     namespace, name, as_list, _, returned, is_differentiable = found
-    if not torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
+        refuse_gradients_of_torch_func(name)
+    else:
         refuse_tangents(name, arguments)
     if not is_differentiable:
         arguments = without_gradients(name, arguments)

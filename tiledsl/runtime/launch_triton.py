@@ -314,6 +314,16 @@ def is_transformed() -> bool:
     return peek is not None and peek() is not None
 
 
+def takes_gradients() -> bool:
+    """Whether the innermost transformation of torch.func takes gradients."""
+    import torch
+
+    functorch = getattr(torch._C, "_functorch", None)
+    peek = getattr(functorch, "peek_interpreter_stack", None)
+    inner = peek and peek()
+    return inner is not None and inner.key() == functorch.TransformType.Grad  # type: ignore[union-attr]
+
+
 def is_autocast(tensors: Sequence[Any]) -> bool:
     """Whether torch.autocast is on for the device of the first tensor."""
     import torch

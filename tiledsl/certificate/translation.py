@@ -114,21 +114,21 @@ class _Levels:
             before = self.first()
         except ExecutorError as error:
             return [Check("pass" if passes else "source", "elaborate", "unknown", _sentence(error), _place(error.op))]
-        made = []
+        checks = []
         for check, after in self.lowered(before, compares=passes):
             before = after
-            made += [check] if check is not None else []
+            checks += [check] if check is not None else []
             if check is not None and check.subject == "lowering":
-                return made
+                return checks
         if source:
-            made.append(self.source_check(before))
-        if source and made[-1].status == "tested":
+            checks.append(self.source_check(before))
+        if source and checks[-1].status == "tested":
             values = self.original.body.args[: len(self.names)]
             has_scalars = any(isinstance(each.type, ScalarType) and not is_float(each.dtype) for each in values)
             for name, (sizes, scalar) in OTHER_INPUTS.items():
                 if sizes == "whole" or (has_scalars if scalar is not None else self.func.symbols):
-                    made += self.other_inputs(name, sizes, scalar)
-        return made
+                    checks += self.other_inputs(name, sizes, scalar)
+        return checks
 
     def first(
         self,
@@ -192,17 +192,17 @@ class _Levels:
         """What came out of a pass. `root` is the program before it, if the pass names what it allows."""
         if after.error is not None:
             return Check("pass", lowering.spec, _status(after.error), _sentence(after.error), _place(after.error.op))
-        found = self.difference(before, after)
-        if found is None:
+        difference = self.difference(before, after)
+        if difference is None:
             return Check("pass", lowering.spec, "tested", "equal, operation by operation")
         together = [tuple(sorted(allowed))] if len(allowed) > 1 else []
         for names in [*((name,) for name in sorted(allowed)), *together]:
             weak = frozenset(names)
-            found = self.difference(self.run(root, weak), self.run(self.func, weak), weak)
-            if found is None:
+            difference = self.difference(self.run(root, weak), self.run(self.func, weak), weak)
+            if difference is None:
                 self.allowed |= weak
                 return Check("pass", lowering.spec, "tested", f"equal but for {', '.join(names)}")
-        return Check("pass", lowering.spec, "failed", *found)
+        return Check("pass", lowering.spec, "failed", *difference)
 
     def source_check(self, before: _Run) -> Check:
         """The text against the lowered program, of which `before` is what it does."""

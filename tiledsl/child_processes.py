@@ -6,7 +6,9 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import IO, TextIO
 
@@ -27,6 +29,18 @@ def python_module(name: str, *arguments: str) -> list[str]:
 def python_environment(**own: str) -> dict[str, str]:
     """The environment in which another Python finds the modules that this one finds; `own` replaces variables."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(search_path()), **own}
+
+
+def ask_module(name: str, request: bytes, **own: str) -> tuple[int, bytes, str]:
+    """Run a module in a Python of its own until it ends, with the request as its stdin: its status, its answer on
+    stdout, and what it printed to stderr, which is a file. `own` are variables of its environment."""
+    with tempfile.TemporaryFile(prefix="tiledsl-process-") as log:
+        done = subprocess.run(
+            python_module(name), input=request, stdout=subprocess.PIPE, stderr=log, cwd="/",
+            env=python_environment(**own),
+        )  # fmt: skip
+        log.seek(0)
+        return done.returncode, done.stdout, log.read().decode(errors="replace")
 
 
 def end_of(status: int) -> str:

@@ -273,19 +273,19 @@ class FunctionOperator:
             return None
         return tuple(result) if isinstance(result, (list, tuple)) else result
 
-    def _kernel(self, sizes: tuple[int, ...], given: Sequence[Any]) -> Kernel:
-        tensors = [(each.dtype, each.shape, each.stride()) for each in given if hasattr(each, "stride")]
+    def _kernel(self, sizes: tuple[int, ...], arguments: Sequence[Any]) -> Kernel:
+        tensors = [(each.dtype, each.shape, each.stride()) for each in arguments if hasattr(each, "stride")]
         key = (target_setting(), tuner_settings(), sizes, *tensors)
-        found = self.known.get(key)
-        if found is None:
+        kernel = self.known.get(key)
+        if kernel is None:
             values = {**self.constants, **dict(zip(self.sizes, sizes))}
             if self.source.jit.is_eager:
-                values |= {param.name: value for param, value in zip(self.params, given)}
-            found = self.source.kernel_in_graph(values, self.on_miss)
+                values |= {param.name: value for param, value in zip(self.params, arguments)}
+            kernel = self.source.kernel_in_graph(values, self.on_miss)
             if len(self.known) >= MOST_CALLS:
                 self.known = {}
-            self.known[key] = found
-        return found
+            self.known[key] = kernel
+        return kernel
 
     def fake(self, *arguments: Any) -> Any:
         """Outputs for tensors without values."""

@@ -46,7 +46,7 @@ _REASONS = {
         gemm_sp wgmma_gemm_sp tcgen05_gemm_sp ptx_mma_sp ptx_wgmma_sp_* *SparseTensorCoreIntrinEmitter
     """,
     ("warp-level communication has no Triton form; use T.reduce_sum, T.reduce_max or T.cumsum on a fragment"): """
-        activemask match_any_sync match_all_sync
+        activemask
         launch_thread env_thread tvm_thread_invariant tvm_warp_activemask
     """,
     "C code and intrinsics have no Triton form; write the arithmetic in the tile language": """
